@@ -3,12 +3,14 @@
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from time import monotonic
 from typing import Final
 
+from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
+from kgverify.comparison.exercise.minimum import MINIMUM, Minimum, explain_missing, parse_minimum
 from kgverify.comparison.result import Verdict
 from kgverify.engines.adapters.staged import Clause, StagedEngine, engine_of
 from kgverify.engines.adapters.stepwise import Resolvent, StepwiseEngine, Taken
@@ -19,9 +21,10 @@ from kgverify.graphs.load import load_graph
 from kgverify.laws.catalogue import LAWS, LAWS_OF_ANY_PROVER
 from kgverify.laws.law import Law, Violation, check_laws
 from kgverify.laws.shrinking import make_law_reproducer, shrink_violation
+from kgverify.report.exercise import describe_exercise
 from kgverify.report.render.terminal import report_text
 from kgverify.runs.run import Run
-from kgverify.testing.checking.check import check_problems, verify_problems
+from kgverify.testing.checking.check import check_and_count, verify_problems
 from kgverify.testing.checking.engine_makers import (
     PLAIN,
     REFERENCE,
@@ -93,6 +96,8 @@ class Conformance:
     failure:      the shrunk first problem on which the engine differs from the reference
     neighbour:    the change in that problem after which both sides agree, or the law holds; empty if it is unknown
     exception:    the engine's exception on that problem, with its traceback
+    exercise:     of the problems on which both agree, by the reference
+    minimum:      the exercise that is required of all problems together
     violations:   of laws, one for each that is broken
     """
 
@@ -106,11 +111,29 @@ class Conformance:
     left_out: tuple[str, ...] = ()
     neighbour: str = ""
     exception: BaseException | None = None
+    exercise: Exercise = NOT_EXERCISED
+    minimum: Minimum = field(default_factory=lambda: MINIMUM)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The reasons why the check decides nothing, if nothing is wrong."""
+        if not self.num_problems:
+            return ("nothing was checked",)
+        return explain_missing({"": self.exercise}, self.minimum)
+
+    @property
+    def verdict(self) -> Verdict:
+        """DIVERGE if something is wrong, INCONCLUSIVE if too little was exercised."""
+        if self.failure is not None and self.failure.signature.kind == UNDECIDED:
+            return Verdict.INCONCLUSIVE
+        if self.failure is not None or self.violations:
+            return Verdict.DIVERGE
+        return Verdict.INCONCLUSIVE if self.reasons else Verdict.AGREE
 
     @property
     def is_conforming(self) -> bool:
-        """True if something was checked, and nothing is wrong."""
-        return self.num_problems > 0 and self.failure is None and not self.violations
+        """True if enough was exercised, and nothing is wrong."""
+        return self.verdict is Verdict.AGREE
 
     @property
     def problem(self) -> Problem | None:
@@ -132,10 +155,14 @@ class Conformance:
         if self.reference != REFERENCE:
             checked, conforms = f"compared with {self.reference}, {checked}", "agrees"
         without = f"laws of kgverify's semantics were not checked: {', '.join(self.left_out)}" if self.left_out else ""
+        exercised = f"exercised: {describe_exercise(self.exercise)}"
         if self.is_conforming:
-            return f"{self.engine} {conforms}: {checked}" + (f"\n{without}" if without else "")
+            return "\n".join(filter(None, (f"{self.engine} {conforms}: {checked}", without, exercised)))
         if not self.num_problems:
             return f"{self.engine}: nothing was checked{skipped}"
+        if self.failure is None and not self.violations:
+            reasons = f"inconclusive: {'; '.join(self.reasons)}"
+            return "\n".join(filter(None, (f"{self.engine}: {checked}", reasons, without, exercised)))
         lines = [f"{self.engine} does not {conforms.removesuffix('s')}: {checked}", *filter(None, [without]), ""]
         if self.failure is not None:
             lines += _describe_failure(self.failure)
@@ -166,6 +193,7 @@ def check_engine(
     first: Sequence[Problem] = (),
     laws: Sequence[Law] | None = None,
     lockstep: bool = True,
+    minimum: str | Minimum | None = None,
 ) -> Conformance:
     """Check an engine against a reference and against the laws, until something is wrong.
 
@@ -184,9 +212,10 @@ def check_engine(
         first: Problems that are checked before the others.
         laws: The laws to check; all that hold for the reference if not given.
         lockstep: Compare every step from the expected goal as well.
+        minimum: The exercise that all problems together require, as for `kgverify.verify`; below it nothing is decided.
 
     Returns:
-        The result: `.is_conforming`, `.problem` (the smallest failing one), `.raise_if_broken()`. `print` shows it.
+        The result: `.verdict`, `.is_conforming`, `.problem` (the smallest failing one), `.raise_if_broken()`. `print` shows it.
 
     Raises:
         UserError: If the factory makes no engine.
@@ -201,6 +230,7 @@ def check_engine(
     """
     if examples < 1:
         raise UserError(f"expected 1 example or more, found {examples}", where="examples", fix="give 1 or more")
+    required = parse_minimum(minimum)
     make_pipeline, make_expected = find_maker(factory, "engine"), find_maker(reference, "reference")
     decoded = problems if problems is not None else islice(draw_problems(seed), examples)
     every = [*first, *decoded]
@@ -218,9 +248,11 @@ def check_engine(
     failure: Failure | None = None
     neighbour = ""
     violations: list[Violation] = []
+    exercise = NOT_EXERCISED
     while done < len(kept) and failure is None and not violations and (not done or monotonic() - begun < seconds):
         part, at = kept[done : done + size], monotonic()
-        failures = check_problems(part, make_pipeline, reference=make_expected, lockstep=lockstep, most=1)
+        failures, counted = check_and_count(part, make_pipeline, reference=make_expected, lockstep=lockstep, most=1)
+        exercise = exercise.plus(counted)
         failure = replace(failures[0], index=done + failures[0].index) if failures else None
         if failure is None or failure.divergence is not None:
             # An exception would break every law.
@@ -263,6 +295,8 @@ def check_engine(
         violations=tuple(violations),
         neighbour=neighbour,
         exception=crash,
+        exercise=exercise,
+        minimum=required,
     )
 
 
@@ -301,8 +335,11 @@ def check_run(
     graph: KnowledgeGraph | str | Path | None = None,
     run: Run | None = None,
     reference: AnyEngine = REFERENCE,
+    minimum: str | Minimum | None = None,
 ) -> str:
     """Return the report of an engine on a run, or on the first queries of a graph; empty if it agrees.
+
+    minimum: the exercise that AGREE requires of both sides, as for `kgverify.verify`
 
     UserError unless one of graph and run is given.
     """
@@ -314,7 +351,7 @@ def check_run(
     expected, actual = (
         find_explained(each, role)(run, GRAPH_SIZES) for each, role in ((reference, "reference"), (factory, "engine"))
     )
-    verification = verify(run, expected, actual)
+    verification = verify(run, expected, actual, minimum=parse_minimum(minimum))
     report = verification.report
     return "" if report.verdict is Verdict.AGREE else report_text(report, verification.expected)
 

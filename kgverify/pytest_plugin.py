@@ -4,7 +4,7 @@ Every pytest run loads it in an environment that has kgverify, so nothing heavy 
 """
 
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +27,12 @@ _OPTIONS: Final = (
     ("seed", int, "0", "seed of these problems"),
     ("time", float, "60", "seconds after which no further problems are tried"),
     ("corpus", str, "", "folder of failing problems, which are checked first; new ones are saved there"),
+    (
+        "minimum",
+        str,
+        "proved=1,rules=1,choices=1",
+        "the exercise that is required: candidates proved, rules used, steps with more than one resolvent; or none",
+    ),
     ("mode", str, "eager", "mode of the engine `compiled`: eager, or a mode of torch.compile"),
 )
 _REPRODUCER: Final = pytest.StashKey[Path]()
@@ -45,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marker."""
     config.addinivalue_line(
         "markers",
-        "kgverify(examples=..., seed=..., time=...): how much assert_equivalent checks in this test",
+        "kgverify(examples=..., seed=..., time=..., minimum=...): how much assert_equivalent checks in this test",
     )
 
 
@@ -120,6 +126,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
     assert_equivalent(problems=[...])       on your own problems
     assert_equivalent(graph="countries")    on a graph: a name, a folder or a `KnowledgeGraph`
     assert_equivalent(run=Run(...))         on a run
+    assert_equivalent(minimum={})           requires no candidate proved, no rule used and no choice
     """
     marker = request.node.get_closest_marker("kgverify")
 
@@ -131,14 +138,16 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
         graph: "KnowledgeGraph | str | Path | None" = None,
         run: "Run | None" = None,
         laws: bool = True,
+        minimum: str | Mapping[str, int] | None = None,
     ) -> "Conformance | None":
         __tracebackhide__ = True
         factory = engine if engine is not None else request.getfixturevalue("kgverify_engine")
         expected = reference if reference is not None else request.getfixturevalue("kgverify_reference")
+        required = read_option(request.config, "minimum", marker) if minimum is None else minimum
         if graph is not None or run is not None:
             from kgverify.conformance import check_run
 
-            text = check_run(factory, graph, run, expected)
+            text = check_run(factory, graph, run, expected, required)
             if text:
                 request.node.stash[_FIRST_CAUSE] = _first_line(text)
                 raise AssertionError(text)
@@ -154,6 +163,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
             problems=problems,
             first=_read_corpus(request) if problems is None else (),
             laws=None if laws else (),
+            minimum=required,
         )
         if not report.is_conforming:
             request.node.stash[_FIRST_CAUSE] = _first_line(str(report))

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from kgverify.api.inputs import check_score_error
+from kgverify.comparison.exercise.minimum import Minimum, parse_minimum
 from kgverify.comparison.modulo.policy import parse_modulo
 from kgverify.engines.protocol import Progress, no_progress
 from kgverify.report.report import Report
@@ -21,6 +22,7 @@ def compare(
     save: str | Path | None = None,
     score_error: float | None = None,
     modulo: str | Collection[str] | None = None,
+    minimum: str | Minimum | None = None,
     progress: Progress = no_progress,
 ) -> Report:
     """Compare two recorded traces, step by step. No engine runs, and torch is not needed.
@@ -34,6 +36,9 @@ def compare(
         modulo: The kinds of differences that are benign, as in `"names,order"`: `"names"` of variables, the `"order"` of the
             resolvents of a step, `"duplicates"` of a resolvent. They are counted apart, and the comparison goes on. `"none"`
             for no kind; if not given, names are benign where an engine numbers variables its own way.
+        minimum: The exercise that AGREE requires of both sides, as `{"proved": 1, "rules": 1, "choices": 1}` (the default) or
+            `"proved=1,rules=1"`: candidates proved, rules used, steps with more than one resolvent. Below it the verdict is
+            INCONCLUSIVE. `{}` requires nothing.
         progress: A function that is called with the number of bytes compared since its last call.
 
     Returns:
@@ -57,6 +62,7 @@ def compare(
         actual,
         score_error=check_score_error(score_error),
         modulo=parse_modulo(modulo),
+        minimum=parse_minimum(minimum),
         progress=progress,
     )
     if save is not None:

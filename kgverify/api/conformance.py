@@ -2,6 +2,7 @@
 
 from kgverify.api.inputs import GraphLike
 from kgverify.api.verify import verify
+from kgverify.comparison.exercise.minimum import Minimum
 from kgverify.comparison.result import Verdict
 from kgverify.conformance import EXAMPLES, SECONDS, check_engine
 from kgverify.testing.checking.engine_makers import REFERENCE, Factory
@@ -17,6 +18,7 @@ def assert_equivalent(
     seconds: float = SECONDS,
     queries: int = 20,
     corruptions: int | str = 50,
+    minimum: str | Minimum | None = None,
 ) -> None:
     """Raise an AssertionError unless an engine agrees with a reference and keeps the laws.
 
@@ -33,9 +35,10 @@ def assert_equivalent(
         seconds: Seconds after which no further problems are generated.
         queries: Number of queries of the graph.
         corruptions: Number of corruptions for each query and side, or `"all"`.
+        minimum: The exercise that is required, as for `kgverify.verify`: of the graph, or of all problems together.
 
     Raises:
-        AssertionError: If the engine differs or breaks a law. Its text is the report.
+        AssertionError: If the engine differs or breaks a law, or if too little was exercised. Its text is the report.
         UserError: If the engine cannot be made, or the graph cannot be read.
 
     Example:
@@ -49,9 +52,13 @@ def assert_equivalent(
         kgverify.conformance.NotConforming: proves_nothing does not conform...
     """
     if graph is None:
-        found = check_engine(engine, reference=reference, examples=examples, seed=seed, seconds=seconds)
+        found = check_engine(
+            engine, reference=reference, examples=examples, seed=seed, seconds=seconds, minimum=minimum
+        )
         found.raise_if_broken()
         return
-    report = verify(graph, engine, reference=reference, queries=queries, corruptions=corruptions, seed=seed)
+    report = verify(
+        graph, engine, reference=reference, queries=queries, corruptions=corruptions, seed=seed, minimum=minimum
+    )
     if report.verdict is not Verdict.AGREE:
         raise AssertionError(str(report))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kgverify.api.inputs import EngineLike, GraphLike, check_compiled_options, list_faults, make_pipeline, make_run
+from kgverify.comparison.exercise.minimum import Minimum, parse_minimum
 from kgverify.engines.policy import Policy
 from kgverify.errors import UserError
 from kgverify.evaluation.evaluate import evaluate as evaluate_run
@@ -42,6 +43,7 @@ def evaluate(
     check: int = LEAST,
     rank_only: bool = False,
     faults: str | Sequence[str] = (),
+    minimum: str | Minimum | None = None,
     save: str | Path | None = None,
     phase: Phase = silent_phase,
     warn: Callable[[str], None] = lambda text: None,
@@ -68,13 +70,14 @@ def evaluate(
         check: Number of candidates that the reference proves as well.
         rank_only: Skip candidates that cannot affect a rank, by the least model; for the compiled evaluator alone.
         faults: Faults to plant in the compiled evaluator.
+        minimum: The exercise that the candidates checked require, as for `kgverify.verify`; below it `.is_sound` is false.
         save: A folder for the finished parts, from which an interrupted evaluation resumes.
         phase: A function of a title and a total that returns a context, which is called with the progress made.
         warn: A function that is called with the text of each warning.
 
     Returns:
-        The report: `.metrics`, `.outcomes`, and `.is_sound`, which is true if the candidates that the reference proved
-        agree.
+        The report: `.metrics`, `.outcomes`, `.verdict`, and `.is_sound`, which is true if the candidates that the reference
+        proved agree.
 
     Raises:
         UserError: If an argument is wrong, the folder holds another evaluation, or the memory is too small.
@@ -87,6 +90,7 @@ def evaluate(
         >>> round(report.metrics["both.realistic.mean_reciprocal_rank"], 4)
         0.875
     """
+    required = parse_minimum(minimum)
     run = make_run(
         graph,
         rules=rules,
@@ -121,7 +125,7 @@ def evaluate(
         warn=warn,
     )
     assert found is not None, "one process leads itself"
-    return report_evaluation(run, found, pipeline, num_checked=check, reference=expected, phase=phase)
+    return report_evaluation(run, found, pipeline, num_checked=check, reference=expected, minimum=required, phase=phase)
 
 
 def build_evaluation_sides(

@@ -5,6 +5,7 @@ from datetime import date
 from pathlib import Path
 
 from kgverify.api.inputs import EngineLike, write_down_sides
+from kgverify.comparison.exercise.minimum import Minimum, parse_minimum
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.known_divergences import read_known
 from kgverify.testing.campaigns.result import CampaignResult, Watch
@@ -25,6 +26,7 @@ def fuzz(
     jobs: int = 1,
     known: str | Path | None = None,
     fresh: bool = False,
+    minimum: str | Minimum | None = None,
     today: date | None = None,
     watch: Watch = lambda tally: None,
 ) -> CampaignResult:
@@ -48,11 +50,12 @@ def fuzz(
         jobs: Number of processes.
         known: A TOML file of known divergences, which are not reported as new.
         fresh: Try again the problems that earlier calls have tried.
+        minimum: The exercise that the whole campaign requires, as for `kgverify.verify`; below it the verdict is INCONCLUSIVE.
         today: Date at which known divergences expire; the current one if not given.
         watch: A function that is called with the state of the campaign.
 
     Returns:
-        The result: `.is_passed`, `.new` (the divergences), and what was covered.
+        The result: `.verdict`, `.is_passed`, `.new` (the divergences), and what was covered.
 
     Raises:
         UserError: If the engine cannot be made, or the corpus cannot be used.
@@ -75,5 +78,6 @@ def fuzz(
         jobs=jobs,
         known=() if known is None else read_known(Path(known)),
         is_fresh=fresh,
+        minimum=parse_minimum(minimum),
     )
     return run_campaign(campaign, watch=watch, today=today)

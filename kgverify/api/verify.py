@@ -12,6 +12,7 @@ from kgverify.api.inputs import (
     make_sides,
     name_again,
 )
+from kgverify.comparison.exercise.minimum import Minimum, parse_minimum
 from kgverify.comparison.modulo.policy import parse_modulo
 from kgverify.engines.policy import Policy
 from kgverify.program.limits import Limits
@@ -45,6 +46,7 @@ def verify(
     determinism: bool = True,
     score_error: float | None = None,
     modulo: str | Collection[str] | None = None,
+    minimum: str | Minimum | None = None,
     fresh_cache: bool = False,
     jobs: int = 1,
     scheduler: str | None = None,
@@ -85,6 +87,9 @@ def verify(
         modulo: The kinds of differences that are benign, as in `"names,order"`: `"names"` of variables, the `"order"` of the
             resolvents of a step, `"duplicates"` of a resolvent. They are counted apart, and the comparison goes on. `"none"`
             for no kind; if not given, names are benign where an engine numbers variables its own way.
+        minimum: The exercise that AGREE requires of both sides, as `{"proved": 1, "rules": 1, "choices": 1}` (the default) or
+            `"proved=1,rules=1"`: candidates proved, rules used, steps with more than one resolvent. Below it the verdict is
+            INCONCLUSIVE. `{}` requires nothing.
         fresh_cache: Compile into empty caches, which are deleted afterwards.
         jobs: Processes in which kgverify's reference prover proves.
         scheduler: Address of a dask scheduler whose workers prove for kgverify's reference prover.
@@ -109,7 +114,7 @@ def verify(
         ('DIVERGE', 'match_facts')
     """
     check_score_error(score_error)
-    benign = parse_modulo(modulo)
+    benign, required = parse_modulo(modulo), parse_minimum(minimum)
     if save is not None:
         check_output_folder(Path(save))
     run = make_run(
@@ -144,6 +149,7 @@ def verify(
                 check_determinism=determinism,
                 score_error=score_error,
                 modulo=benign,
+                minimum=required,
                 phase=phase,
             )
     engines = EngineNames(name_again(reference), name_again(engine))

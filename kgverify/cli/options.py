@@ -11,6 +11,7 @@ import typer
 
 from kgverify.api.inputs import make_run
 from kgverify.cli.progress import print_warning
+from kgverify.comparison.exercise.minimum import MINIMUM, describe_minimum
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
@@ -68,6 +69,15 @@ Scheduler = Annotated[
 ]
 JsonPath = Annotated[
     str | None, typer.Option("--json", metavar="PATH", help="Write the result as JSON; - for standard output.")
+]
+MinimumSpec = Annotated[
+    str | None,
+    typer.Option(
+        "--minimum",
+        metavar="ITEMS",
+        help="The exercise that AGREE requires: candidates proved, rules used, steps with more than one resolvent; none."
+        f" If not given: {describe_minimum(MINIMUM)}.",
+    ),
 ]
 
 DEFAULT_LIMITS = Limits()

@@ -110,7 +110,8 @@ class Comparer:
 
     UserError for a trace that is damaged or refused. A missing or doubled shard makes the verdict INCONCLUSIVE.
 
-    sources:    both traces as they are read
+    recorded:   both traces as they were recorded
+    sources:    both traces as they are compared: without steps if one of them does not show its steps
     program:    infers the clauses of resolvents where a trace does not show them
 
     After `compare`:
@@ -140,7 +141,8 @@ class Comparer:
         progress: Progress = lambda num_bytes: None,
         sizes: Sizes | None = None,
     ) -> None:
-        self.sources = drop_unknown_steps((open_source(expected), open_source(actual)))
+        self.recorded = open_source(expected), open_source(actual)
+        self.sources = drop_unknown_steps(self.recorded)
         self._steps_notes = describe_unknown_steps(self.sources)
         self.modulo, self._modulo_notes = resolve_modulo(modulo, *(source.header for source in self.sources))
         self.lockstep = lockstep

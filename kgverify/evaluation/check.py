@@ -109,5 +109,6 @@ def check_evaluation(
         ),
         model=None if model is None else namer.describe_model(model),
         num_alterations=num_alterations,
+        exercise=endings.exercise,
         differences=tuple(sorted(differences, key=lambda each: (each.query, each.side))),
     )

@@ -5,6 +5,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from kgverify.comparison.exercise.minimum import MINIMUM, Minimum
 from kgverify.errors import InternalError
 from kgverify.evaluation.check import check_evaluation
 from kgverify.evaluation.evaluate import EvaluationResult
@@ -35,12 +36,14 @@ def report_evaluation(
     num_checked: int = LEAST,
     reference: Pipeline | None = None,
     num_processes: int = 1,
+    minimum: Minimum = MINIMUM,
     phase: Phase = silent_phase,
 ) -> EvaluationReport:
     """Return the report of an evaluation without missing parts.
 
     num_checked: the candidates that the reference derives
     reference:   the reference's pipeline, if it runs on other processes
+    minimum:     the exercise that is required of these candidates
 
     InternalError if the check does not find a figure that was altered to test it, or a known evaluation gives wrong results.
     """
@@ -74,6 +77,7 @@ def report_evaluation(
         warm_up_seconds=result.warm_up_seconds,
         candidates_per_second=result.num_candidates / result.seconds if result.num_candidates else None,
         check=check,
+        minimum=dict(minimum),
     )
     metrics = compute_by_reference(results.rankings)
     if reference is not None:

@@ -6,6 +6,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.comparison.exercise.count import count_columns
+from kgverify.comparison.exercise.exercise import Exercise
 from kgverify.engines.protocol import Progress
 from kgverify.evaluation.part_file import PartResult, Sample
 from kgverify.evaluation.sampling import DrawnRanking
@@ -26,17 +28,19 @@ class Endings(NamedTuple):
     number:     int64 [n], ascending (`number_atoms`)
     bound:      float64 [n]  the largest allowed difference of a log-probability, nats
     is_unclear: bool [n]     whether a choice is closer than the errors, so that the engine may choose otherwise
+    exercise:                of all derivations
     """
 
     number: NDArray[np.int64]
     candidates: Candidates
     bound: NDArray[np.float64]
     is_unclear: NDArray[np.bool_]
+    exercise: Exercise
 
     def take(self, rows: NDArray[np.int64]) -> "Endings":
         """Return the endings of some atoms."""
         candidates = take_candidates(self.candidates, rows)
-        return Endings(self.number[rows], candidates, self.bound[rows], self.is_unclear[rows])
+        return Endings(self.number[rows], candidates, self.bound[rows], self.is_unclear[rows], self.exercise)
 
 
 def derive_endings(
@@ -48,7 +52,9 @@ def derive_endings(
     columns = reference.engine.prove(CandidateSet(zeros, zeros.astype(np.int8), atoms[rows]), progress)
     error = score_error + reference.engine.info.score_error
     bound = columns.candidates.num_steps.astype(np.float64) * (2 * error + _EXACT)
-    return Endings(number, columns.candidates, bound, (find_smallest_gaps(columns) <= 2 * error) & (error > 0))
+    is_unclear = (find_smallest_gaps(columns) <= 2 * error) & (error > 0)
+    exercise = count_columns(columns, run.graph.program, reference.engine.info)
+    return Endings(number, columns.candidates, bound, is_unclear, exercise)
 
 
 def find_smallest_gaps(columns: Columns) -> NDArray[np.float64]:

@@ -4,6 +4,7 @@ from typing import Final, Protocol, Self
 
 import msgspec
 
+from kgverify.comparison.exercise.exercise import Exercised
 from kgverify.comparison.result import (
     Attribution,
     Benign,
@@ -118,6 +119,8 @@ class ReportContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     engines: EngineNames = EngineNames()
     modulo: tuple[str, ...] = ()
     benign: tuple[Benign, ...] = ()
+    exercise: Exercised | None = None
+    minimum: dict[str, int] = {}
 
     @property
     def first_divergence(self) -> Divergence | None:

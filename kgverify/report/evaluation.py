@@ -1,13 +1,22 @@
 """The report of a large evaluation, as data and as text for a terminal."""
 
+from typing import Final
+
 import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
+from kgverify.comparison.exercise.minimum import explain_missing
+from kgverify.comparison.result import Verdict
 from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Outcome
+from kgverify.report.exercise import describe_exercise
 from kgverify.report.wording import METRICS, SIDES
 from kgverify.trace.model.header import EngineInfo
+
+_STYLES: Final = {Verdict.AGREE: "bold green", Verdict.DIVERGE: "bold red", Verdict.INCONCLUSIVE: "bold yellow"}
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -73,6 +82,7 @@ class SpotCheck(msgspec.Struct, frozen=True):
     model:                with `rank_only`
     num_alterations:      the values altered to test the check itself, each of which it found
     differences:          of single candidates and rankings, by query
+    exercise:             of the derivations of the sample by the reference
     """
 
     num_asked: int
@@ -88,6 +98,7 @@ class SpotCheck(msgspec.Struct, frozen=True):
     model: CheckedModel | None
     num_alterations: int
     differences: tuple[Difference, ...]
+    exercise: Exercise = NOT_EXERCISED
 
     @property
     def is_equal(self) -> bool:
@@ -111,6 +122,7 @@ class EvaluationReport(msgspec.Struct, frozen=True):
     candidates_per_second: the throughput of all processes together; None if every part was finished before
     wrong_figures:         figures that do not follow from the rankings, or differ from the reference's metrics
     reference:             the name of the engine that proved a sample as well
+    minimum:               the exercise that is required of the sample
     """
 
     kgverify: str
@@ -144,12 +156,31 @@ class EvaluationReport(msgspec.Struct, frozen=True):
     check: SpotCheck | None
     wrong_figures: tuple[str, ...] = ()
     reference: str = "reference"
+    minimum: dict[str, int] = {}
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The reasons why the check decides nothing, if it found nothing; none without a check."""
+        if self.check is None:
+            return ()
+        actual = Exercise(outcomes={Outcome.PROVED.name: self.outcomes.get("proved", 0)})
+        return explain_missing({"expected": self.check.exercise, "actual": actual}, self.minimum)
+
+    @property
+    def verdict(self) -> Verdict:
+        """AGREE if every candidate ended, those checked agree with the reference, and all figures follow from the rankings.
+
+        INCONCLUSIVE if so, and the candidates checked exercised too little.
+        """
+        is_equal = self.check is None or self.check.is_equal
+        if self.outcomes.get("open") or not is_equal or self.wrong_figures:
+            return Verdict.DIVERGE
+        return Verdict.INCONCLUSIVE if self.reasons else Verdict.AGREE
 
     @property
     def is_sound(self) -> bool:
-        """True if every candidate ended, those checked agree with the reference, and all figures follow from the rankings."""
-        is_equal = self.check is None or self.check.is_equal
-        return not self.outcomes.get("open") and is_equal and not self.wrong_figures
+        """True if the verdict is AGREE."""
+        return self.verdict is Verdict.AGREE
 
     @property
     def prover(self) -> str:
@@ -165,12 +196,13 @@ def encode_evaluation(report: EvaluationReport) -> bytes:
 def print_evaluation(report: EvaluationReport, console: Console, diff_command: str = "") -> None:
     """Print the summary and, if the reference disagrees, the command to run next."""
     console.print(_headline(report), _metrics(report), _facts(report), highlight=False)
-    if not report.is_sound:
+    if report.verdict is Verdict.DIVERGE:
         console.print(_differences(report, diff_command), highlight=False, soft_wrap=True)
 
 
 def _headline(report: EvaluationReport) -> Text:
-    verdict = ("EVALUATED", "bold green") if report.is_sound else ("DIVERGE", "bold red")
+    name = "EVALUATED" if report.is_sound else report.verdict.value
+    verdict = (name, _STYLES[report.verdict])
     engine = report.engine
     corruptions = "all" if report.num_corruptions < 0 else f"{report.num_corruptions:,}"
     faults = f", faults {', '.join(engine.faults)}" if engine.faults else ""
@@ -180,6 +212,7 @@ def _headline(report: EvaluationReport) -> Text:
         f"  graph {report.graph or '?'}, {report.num_queries:,} queries of {report.split}, {corruptions} corruptions,"
         f" seed {report.seed}\n  {engine.name} ({engine.mode}, {engine.device}, {engine.precision}{faults}),"
         f" policy {report.policy}\n",
+        *(f"  because {reason}\n" for reason in report.reasons if report.verdict is Verdict.INCONCLUSIVE),
     )
 
 
@@ -198,6 +231,8 @@ def _facts(report: EvaluationReport) -> Text:
         "outcomes": f"{_counts(report.outcomes)}; {report.num_limited:,} limited",
         "true triples": _counts(report.true_outcomes),
     }
+    if report.engine.faults and report.verdict is not Verdict.DIVERGE:
+        lines["note"] = f"the planted {', '.join(report.engine.faults)} changed no result that was checked"
     if report.rank_only:
         lines["left out"] = (
             f"{report.num_left_out:,} of {report.num_candidates:,} candidates, which are not provable and cannot affect a rank"
@@ -239,6 +274,7 @@ def _check(check: SpotCheck | None, prover: str) -> dict[str, str]:
     lines = {
         "check": f"{check.num_checked:,} also proved by {prover}: {_compared(check)};"
         f" scores {check.largest_error:.2g} nats apart, {check.bound:.2g} allowed",
+        "exercised": describe_exercise(check.exercise),
         "rankings": f"{rankings.num_checked:,} of {rankings.num_rankings:,} recomputed by {prover}: {_compared(rankings)}",
     }
     if model is not None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from kgverify.comparison.exercise.exercise import Exercised
+from kgverify.comparison.exercise.minimum import NO_MINIMUM, Minimum
 from kgverify.comparison.result import PROOF_CLASSES, Attribution, Cause, Comparison, Divergence, RankingRules
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.errors import UserError
@@ -26,6 +28,8 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True):
     self_test:   the changes planted before AGREE was given, all of which the comparison saw; None with another verdict
     caches:      the actual engine's use of the compiler's caches; None if it does not report it
     ranking_rules: the rules by which two recorded traces that differ were ranked; None with engines, or if nothing shows them
+    exercise:    the evidence behind the verdict: what the candidates and steps of each side exercised
+    minimum:     the exercise that AGREE required of both sides
     engines:     the names by which both engines are made again, such as `compiled` and `module:name`
 
     Example:
@@ -109,6 +113,8 @@ def build_report(
     reasons_of_actual: tuple[str, ...] = (),
     caches: CompilerCaches | None = None,
     ranking_rules: RankingRules | None = None,
+    exercise: Exercised | None = None,
+    minimum: Minimum = NO_MINIMUM,
 ) -> Report:
     """Combine a comparison with its context. `header` is the expected trace's."""
     return Report(
@@ -127,6 +133,8 @@ def build_report(
         reasons_of_actual=reasons_of_actual,
         caches=caches,
         ranking_rules=ranking_rules,
+        exercise=exercise,
+        minimum=dict(minimum),
     )
 
 

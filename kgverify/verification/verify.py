@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.classify import Surroundings, classify, group_causes
 from kgverify.comparison.compare import KEPT, Comparer
+from kgverify.comparison.exercise.minimum import MINIMUM, NO_MINIMUM, Minimum
 from kgverify.comparison.goals import Rebuilds
 from kgverify.comparison.modulo.policy import DUPLICATES
 from kgverify.comparison.rankings import NO_ROWS, compare_rankings
 from kgverify.comparison.result import Comparison, Verdict
-from kgverify.comparison.source import FileSource, StepSource, has_steps
+from kgverify.comparison.source import FileSource, MemorySource, StepSource, has_steps
 from kgverify.comparison.step_view import outcome_name
 from kgverify.engines.protocol import ExplainedEngine, Progress, no_progress
 from kgverify.errors import InternalError
@@ -37,6 +38,7 @@ from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.conditions import describe_conditions
 from kgverify.verification.effort import FULL, LITTLE, Effort
+from kgverify.verification.evidence import judge_exercise
 from kgverify.verification.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
 from kgverify.verification.rebuild import Rebuilder
 from kgverify.verification.recorded_ranks import judge_ranks, recognise_ranks, split_recorded_loss
@@ -84,6 +86,7 @@ def verify(
     check_determinism: bool = True,
     score_error: float | None = None,
     modulo: Collection[str] | None = None,
+    minimum: Minimum = MINIMUM,
     tests_itself: bool = True,
     effort: Effort = FULL,
     phase: Phase = silent_phase,
@@ -94,6 +97,8 @@ def verify(
 
     By default each engine follows its own choices. With `lockstep`, the actual engine takes each step from the expected
     goal, which separates independent faults from consequences; the metrics are still those of the free run.
+
+    minimum: the exercise that AGREE requires of both sides
 
     tests_itself: whether known pairs must have their known answers, and whether AGREE is given only after the comparison
     reported changes planted in all that it compared; InternalError otherwise
@@ -139,6 +144,10 @@ def verify(
         if each is not None:
             check_sample(each)
     check_consistency(comparison, causes, parts, is_deterministic, has_engines=True)
+    codes = [trace.columns.candidates.outcome for trace in traces]
+    outcomes = Outcomes(*map(_count, codes))
+    sides = MemorySource(recorded[0]), MemorySource(recorded[1])
+    comparison, exercised = judge_exercise(comparison, sides, outcomes, minimum)
     if comparison.verdict is Verdict.AGREE and tests_itself:
         check_known_draws()
         if check_determinism:
@@ -153,8 +162,7 @@ def verify(
                 traces[0], traces[1], divergences, causes, expected_rank, actual_rank, effort=effort
             )
         check_attribution(attribution, traces[0], traces[1])
-    codes = [trace.columns.candidates.outcome for trace in traces]
-    outcomes, metrics = Outcomes(*map(_count, codes)), _metrics(*traces)
+    metrics = _metrics(*traces)
     check_numbers(outcomes, metrics, codes, [trace.rankings for trace in traces])
     noted = msgspec.structs.replace(comparison, notes=(*comparison.notes, *describe_ranking(traces)))
     report = build_report(
@@ -169,6 +177,8 @@ def verify(
         outcomes=outcomes,
         reasons_of_actual=actual.engine.reasons if isinstance(actual.engine, ExplainedEngine) else (),
         caches=actual.engine.caches if isinstance(actual.engine, ExplainedEngine) else None,
+        exercise=exercised,
+        minimum=minimum,
     )
     return Verification(report, recorded[0], recorded[1], stepper.actual if stepper is not None else None)
 
@@ -215,9 +225,12 @@ def compare_recorded(
     verifies_content: bool | None = None,
     score_error: float | None = None,
     modulo: Collection[str] | None = None,
+    minimum: Minimum = MINIMUM,
     progress: Progress = no_progress,
 ) -> RecordedComparison:
     """Compare two recorded traces block by block; needs no engine, nor memory for the traces. See `Comparer`.
+
+    minimum: the exercise that AGREE requires of both sides
 
     Compact traces that differ are compared goal by goal, if their clauses imply the recorded goals.
     """
@@ -237,18 +250,24 @@ def compare_recorded(
         check_known_files(_judge_known)
     if not {source.header.level for source in comparer.sources} <= {TraceLevel.STEPS, TraceLevel.DIGESTS}:
         check_traces_of_runs(_judge_known)
-    report = _judge_recorded(comparer, score_error)
+    report = _judge_recorded(comparer, score_error, minimum)
     return RecordedComparison(report, comparer.sources, comparer.rebuilds)
 
 
 def _judge_known(expected: Trace | Path, actual: Trace | Path, **options: Any) -> tuple[Comparer, Report]:
     """Compare a known pair like `compare_recorded`, without a self-test."""
     comparer = Comparer(expected, actual, rebuilding=Rebuilder, explains=True, **options)
-    return comparer, _judge_recorded(comparer, options.get("score_error"), tests_itself=False, effort=LITTLE)
+    judged = _judge_recorded(comparer, options.get("score_error"), NO_MINIMUM, tests_itself=False, effort=LITTLE)
+    return comparer, judged
 
 
 def _judge_recorded(
-    comparer: Comparer, score_error: float | None, *, tests_itself: bool = True, effort: Effort = FULL
+    comparer: Comparer,
+    score_error: float | None,
+    minimum: Minimum,
+    *,
+    tests_itself: bool = True,
+    effort: Effort = FULL,
 ) -> Report:
     """Return the report of a comparison of recorded traces."""
     compared = _admit_unfollowed(comparer.compare())
@@ -263,14 +282,16 @@ def _judge_recorded(
     causes = describe_conditions(causes, divergences, comparer)
     comparison = msgspec.structs.replace(comparison, divergences=divergences)
     check_consistency(comparison, causes, [comparer.comparison], has_engines=False)
+    codes = [source.gather_column("outcome", np.arange(source.num_candidates)) for source in comparer.sources]
+    outcomes = Outcomes(*map(_count, codes))
+    comparison, exercised = judge_exercise(comparison, comparer.recorded, outcomes, minimum)
     if tests_itself:
         check_sample(comparer)
     if comparison.verdict is Verdict.AGREE and tests_itself:
         self_test = plant_in_recorded(comparer, partial(_compare_recorded_rankings, score_error=score_error))
         comparison = msgspec.structs.replace(comparison, self_test=self_test)
-    codes = [source.gather_column("outcome", np.arange(source.num_candidates)) for source in comparer.sources]
     sides = ranked.traces if ranked is not None else comparer.sources
-    outcomes, metrics = Outcomes(*map(_count, codes)), _metrics(*sides)
+    metrics = _metrics(*sides)
     check_numbers(outcomes, metrics, codes, [side.rankings for side in sides])
     attribution, notes = split_recorded_loss(ranked, divergences, causes, effort)
     comparison = msgspec.structs.replace(comparison, notes=(*comparison.notes, *notes))
@@ -284,6 +305,8 @@ def _judge_recorded(
         attribution=attribution,
         outcomes=outcomes,
         ranking_rules=ranked.rules if ranked is not None else None,
+        exercise=exercised,
+        minimum=minimum,
     )
 
 

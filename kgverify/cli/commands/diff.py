@@ -56,6 +56,7 @@ def diff(
             " given and an engine numbers variables its own way.",
         ),
     ] = None,
+    minimum: options.MinimumSpec = None,
     fresh_cache: Annotated[
         bool, typer.Option("--fresh-cache", help="Compile into empty caches, which are deleted afterwards.")
     ] = False,
@@ -91,7 +92,15 @@ def diff(
                     fix="leave it out, or leave out the two traces",
                 )
         with show_comparison(expected, actual) as progress:
-            report = compare(expected, actual, save=save, score_error=score_error, modulo=modulo, progress=progress)
+            report = compare(
+                expected,
+                actual,
+                save=save,
+                score_error=score_error,
+                modulo=modulo,
+                minimum=minimum,
+                progress=progress,
+            )
     else:
         if save is not None:
             check_output_folder(save)
@@ -104,6 +113,7 @@ def diff(
             determinism=determinism,
             score_error=score_error,
             modulo=modulo,
+            minimum=minimum,
             fresh_cache=fresh_cache,
             jobs=jobs,
             scheduler=scheduler,

@@ -17,6 +17,7 @@ import typer
 
 from kgverify.api.evaluate import build_evaluation_sides
 from kgverify.cli import options
+from kgverify.cli.commands.diff import EXIT_CODES
 from kgverify.cli.options import EngineOptions, GraphOptions, ProofOptions, RunOptions, with_run_options
 from kgverify.cli.progress import (
     check_writable,
@@ -27,6 +28,7 @@ from kgverify.cli.progress import (
     typed_words,
     write_result,
 )
+from kgverify.comparison.exercise.minimum import parse_minimum
 from kgverify.engines.protocol import ExplainedEngine
 from kgverify.errors import UserError
 from kgverify.evaluation.evaluate import EvaluationResult, ProcessGroup, join_process_group
@@ -74,6 +76,7 @@ def evaluate(
             min=0, help="Number of candidates that the reference proves as well; chosen by their number if not given."
         ),
     ] = None,
+    minimum: options.MinimumSpec = None,
     rank_only: Annotated[bool, typer.Option("--rank-only", help="Skip candidates that cannot affect a rank.")] = False,
     save: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Save finished parts in a folder, and resume from those in it.")
@@ -84,7 +87,7 @@ def evaluate(
 
     On several GPUs of one host: torchrun --nproc-per-node 4 -m kgverify evaluate ... --save DIR
     """
-    budget = parse_memory(memory)
+    budget, required = parse_memory(memory), parse_minimum(minimum)
     group = join_process_group()
     leads = group.index == 0
     if group.size > 1 and save is None:
@@ -134,6 +137,7 @@ def evaluate(
             num_checked=num_checked,
             reference=beside if is_plain else expected,
             num_processes=group.size,
+            minimum=required,
             phase=show_work,
         )
     if save is not None:
@@ -146,7 +150,7 @@ def evaluate(
         console.print(reasons, style="dim", markup=False, highlight=False, soft_wrap=True)
     if json_path is not None:
         write_result(encode_evaluation(report), json_path)
-    raise typer.Exit(0 if report.is_sound else 1)
+    raise typer.Exit(EXIT_CODES[report.verdict])
 
 
 def parse_memory(text: str | None) -> int | None:
@@ -206,7 +210,7 @@ def _explain_missing(result: EvaluationResult, save: Path | None, group: Process
 
 def _diff_command(num_queries: int) -> str:
     """Return a `kgverify diff` command with the same options, for the first queries alone."""
-    own = {"--save", "--json", "--check", "--memory", "--part-size", "--queries"}
+    own = {"--save", "--json", "--check", "--memory", "--part-size", "--queries", "--minimum"}
     words = [word for word in typed_words(own)[1:] if word != "--rank-only"]
     if not any(word.split("=")[0] == "--corruptions" for word in words):
         words += ["--corruptions", "all"]

@@ -10,6 +10,7 @@ import typer
 
 from kgverify.api.inputs import write_down_sides
 from kgverify.cli import options
+from kgverify.cli.commands.diff import EXIT_CODES
 from kgverify.cli.dashboard import show_dashboard
 from kgverify.cli.progress import (
     check_writable,
@@ -20,7 +21,10 @@ from kgverify.cli.progress import (
     typed_command,
     write_json,
 )
+from kgverify.comparison.exercise.minimum import parse_minimum
+from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
+from kgverify.report.exercise import describe_exercise
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.known_divergences import KnownStatus, read_known
 from kgverify.testing.campaigns.result import CampaignResult, FoundDivergence
@@ -75,6 +79,7 @@ def fuzz(
             metavar="FILE", help="With --exhaustive: resume from, and save progress to, a file.", show_default=False
         ),
     ] = None,
+    minimum: options.MinimumSpec = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Ignore what earlier campaigns tried.")] = False,
     json_path: options.JsonPath = None,
 ) -> None:
@@ -98,6 +103,7 @@ def fuzz(
         jobs=jobs,
         known=() if known is None else read_known(known),
         is_fresh=fresh,
+        minimum=parse_minimum(minimum),
     )
     try:
         with show_dashboard(campaign) as watch:
@@ -111,7 +117,7 @@ def fuzz(
     if result.is_interrupted:
         _print_how_to_resume("interrupted; the problems tried are saved")
         raise typer.Exit(INTERRUPTED)
-    raise typer.Exit(0 if result.is_passed else 1)
+    raise typer.Exit(EXIT_CODES[result.verdict])
 
 
 def _print_how_to_resume(what: str) -> None:
@@ -163,8 +169,8 @@ def _lines(result: CampaignResult) -> Iterator[str]:
     first = (
         "NOTHING NEW"
         if result.is_passed
-        else "NOTHING COMPARED"
-        if result.is_vacuous
+        else "INCONCLUSIVE"
+        if result.verdict is Verdict.INCONCLUSIVE
         else _count(len(new), "NEW DIVERGENCE")
         if new
         else "KNOWN DIVERGENCES TO REVIEW"
@@ -178,6 +184,12 @@ def _lines(result: CampaignResult) -> Iterator[str]:
         f"   compared    {_count(result.num_candidates, 'candidate')}, {_count(result.num_steps, 'step')},"
         f" {_count(result.num_resolvents, 'resolvent')} of seed {result.seed}"
     )
+    for reason in result.reasons if result.verdict is Verdict.INCONCLUSIVE else ():
+        yield f"   because     {reason}"
+    if result.exercise.outcomes is not None:
+        yield f"   exercised   {describe_exercise(result.exercise)}"
+    for note in result.notes:
+        yield f"   note        {note}"
     if result.num_skipped:
         yield f"   skipped     {_count(result.num_skipped, 'problem')} whose policy the engine does not know"
     if result.num_left:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from kgverify.comparison.result import Verdict
 from kgverify.report.content import ReportContent
+from kgverify.report.exercise import exercise_lines
 from kgverify.report.render.template import render_template
 from kgverify.report.wording import (
     OF_TRACES,
@@ -98,6 +99,7 @@ _FILTERS: Final[tuple[Callable[..., Any], ...]] = (
     describe_rules,
     describe_run,
     describe_values,
+    exercise_lines,
     fence,
     format_code,
 )
@@ -117,7 +119,9 @@ def render_annotations(report: ReportContent) -> str:
         for each in report.divergences[:MOST_ERRORS]:
             text = f"{describe_divergence(each)}\n{describe_values(each)}"
             lines.append(annotate("error", f"kgverify: {each.stage}", text))
-    summary = "\n".join(filter(None, (describe_coverage(report), describe_loss(report))))
+    summary = "\n".join(
+        filter(None, (describe_coverage(report), *map(clip, exercise_lines(report)), describe_loss(report)))
+    )
     lines.append(annotate("notice", f"kgverify: {report.verdict.value}", summary))
     return "".join(f"{line}\n" for line in lines)
 

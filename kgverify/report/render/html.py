@@ -12,6 +12,7 @@ from markupsafe import Markup
 from kgverify.comparison.result import Cause, DifferenceClass, Divergence, Share
 from kgverify.report.content import ReportContent
 from kgverify.report.derivations import Derivation, DerivationReader
+from kgverify.report.exercise import exercise_lines
 from kgverify.report.render.charts import Bar, HeatMap, build_heat_map, build_waterfall
 from kgverify.report.render.template import read_template, render_template
 from kgverify.report.wording import (
@@ -75,6 +76,7 @@ _FILTERS: Final[tuple[Callable[..., Any], ...]] = (
     describe_rules,
     describe_run,
     describe_self_test,
+    exercise_lines,
     value_lines,
 )
 

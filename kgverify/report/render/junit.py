@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 from kgverify.comparison.result import Divergence, Verdict
 from kgverify.comparison.step_view import Names, side_name
 from kgverify.report.content import ReportContent
+from kgverify.report.exercise import exercise_lines
 from kgverify.report.wording import (
     clip,
     describe_coverage,
@@ -49,6 +50,7 @@ def render_junit(report: ReportContent, expected: Trace) -> bytes:
         "coverage": describe_coverage(report),
         "expected": clip(describe_engine(report.environment.expected)),
         "actual": clip(describe_engine(report.environment.actual)),
+        "exercise": clip("\n".join(exercise_lines(report))),
         "near_ties": str(len(report.near_ties)),
         **({"modulo": ", ".join(report.modulo)} if report.modulo else {}),
         **{f"benign_{each.kind}": str(each.num_steps) for each in report.benign},

@@ -14,6 +14,7 @@ from kgverify.comparison.step_view import Names, StepReader
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.report.content import ReportContent
 from kgverify.report.derivations import NUM_BEFORE, StepBefore, describe_step
+from kgverify.report.exercise import exercise_lines
 from kgverify.report.wording import (
     METRICS,
     OF_TRACES,
@@ -115,6 +116,7 @@ def _render_verdict(report: ReportContent) -> RenderableType:
         lines.append(Text(f"  equal up to {describe_modulo_of(report)}"))
     lines += [Text(f"  because {reason}", style="yellow") for reason in report.reasons]
     lines += [Text(f"  note: {note}") for note in report.notes]
+    lines += [Text(f"  {line}") for line in exercise_lines(report)]
     if report.level is not None:
         lines.append(Text(f"  level: {report.level.value}"))
     if report.self_test is not None:

@@ -10,13 +10,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from functools import reduce
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, TypeVar
 
+from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
+from kgverify.comparison.exercise.minimum import MINIMUM, Minimum
 from kgverify.errors import UserError
 from kgverify.testing.campaigns.corpus import (
     Block,
@@ -43,6 +45,7 @@ from kgverify.testing.checking.failure import DEATH, Signature
 from kgverify.testing.problems.features import ALL_FEATURES
 from kgverify.testing.reproducers.text_format import parse_reproducer, render_reproducer, saving_bugs, write_reproducer
 from kgverify.testing.shrinking.shrink import MAX_CALLS
+from kgverify.verification.evidence import describe_idle
 
 MOST_EXAMPLES: Final = 2000
 """The number of problems of a campaign without a budget."""
@@ -64,6 +67,7 @@ class Campaign:
     shrink_calls:   most runs of the engine for one shrink
     shrink_seconds: most seconds of one shrink
     most_shrunk:    divergences that are shrunk; the others wait for the next campaign
+    minimum:        the exercise required of the whole campaign
     """
 
     corpus: Path
@@ -79,6 +83,7 @@ class Campaign:
     shrink_calls: int = MAX_CALLS
     shrink_seconds: float = 20.0
     most_shrunk: int = 20
+    minimum: Minimum = field(default_factory=lambda: MINIMUM)
 
     @property
     def sides(self) -> Sides:
@@ -377,6 +382,9 @@ class _Run:
                 )
                 for entry in campaign.known
             ],
+            exercise=reduce(Exercise.plus, (block.exercise for block in blocks), NOT_EXERCISED),
+            minimum=dict(campaign.minimum),
+            notes=[] if divergences else describe_idle(campaign.engine.faults, campaign.reference.faults),
             replays=[
                 ReplayedFile(file=str(path), signature=str(signature), found=str(found or ""))
                 for path, signature, found in self.replays

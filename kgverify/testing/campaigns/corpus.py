@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.errors import UserError
 from kgverify.runs.ledger import Ledger
 from kgverify.testing.checking.engine_makers import EngineSpec, Sides
@@ -45,6 +46,8 @@ class Block(msgspec.Struct, kw_only=True):
     num_left:      not run, since an engine that hangs or ends its process ends its block
     num_differing: problems that differ in their run
     num_confirmed: of these, those that were run by themselves
+    exercise:      of the problems on which both sides agree, by the reference; problems that ran alone are left out once
+                   others gave evidence
     num_measured:  problems whose features were counted: all, or 0
     features:      feature to the number of problems in which it occurs
     """
@@ -59,6 +62,7 @@ class Block(msgspec.Struct, kw_only=True):
     num_differing: int = 0
     num_confirmed: int = 0
     sightings: list[Sighting] = []
+    exercise: Exercise = NOT_EXERCISED
     num_measured: int = 0
     features: dict[str, int] = {}
 

@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
+from kgverify.comparison.exercise.minimum import explain_missing
+from kgverify.comparison.result import Verdict
 from kgverify.testing.campaigns.corpus import Block
 from kgverify.testing.campaigns.known_divergences import KnownStatus
 from kgverify.testing.checking.failure import Signature
@@ -130,6 +133,8 @@ class CampaignResult(msgspec.Struct, kw_only=True):
     num_measured:  problems whose features were counted; 0 with a reference other than kgverify's, whose stages it reads
     features:      feature to the number of these in which it occurs; every feature is listed
     stages, classes: of divergences, to the number of confirmed problems
+    exercise:      of the problems on which both sides agree, by the reference
+    minimum:       the exercise required of the campaign
     """
 
     engine: str
@@ -155,6 +160,9 @@ class CampaignResult(msgspec.Struct, kw_only=True):
     divergences: list[FoundDivergence]
     known: list[KnownJudgement]
     replays: list[ReplayedFile]
+    exercise: Exercise = NOT_EXERCISED
+    minimum: dict[str, int] = {}
+    notes: list[str] = []
 
     @property
     def new(self) -> list[FoundDivergence]:
@@ -168,10 +176,24 @@ class CampaignResult(msgspec.Struct, kw_only=True):
 
     @property
     def is_vacuous(self) -> bool:
-        """True if nothing was compared, since the engine supports no policy."""
-        return 0 < self.num_problems == self.num_skipped
+        """True if nothing was compared: no time was left, or the engine supports no policy."""
+        return self.num_problems == self.num_skipped
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The reasons why the campaign decides nothing, if it found nothing."""
+        if self.is_vacuous:
+            return ("nothing was compared",)
+        return explain_missing({"": self.exercise}, self.minimum)
+
+    @property
+    def verdict(self) -> Verdict:
+        """DIVERGE if a divergence is new or a known one is not as its entry says, INCONCLUSIVE if too little was exercised."""
+        if self.new or any(each.fails for each in self.known):
+            return Verdict.DIVERGE
+        return Verdict.INCONCLUSIVE if self.reasons else Verdict.AGREE
 
     @property
     def is_passed(self) -> bool:
-        """True if something was compared, nothing is new, and each known divergence is as its entry says."""
-        return not self.is_vacuous and not self.new and not any(each.fails for each in self.known)
+        """True if enough was exercised, nothing is new, and each known divergence is as its entry says."""
+        return self.verdict is Verdict.AGREE

@@ -8,6 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
+from kgverify.comparison.exercise.exercise import NOT_EXERCISED
+from kgverify.comparison.exercise.minimum import MINIMUM, find_missing
 from kgverify.engines.reference.garbage_collection import without_garbage_collection
 from kgverify.program.atoms import Variable
 from kgverify.testing.campaigns.corpus import NOT_SHRUNK, Block, Sighting, mark_shrunk
@@ -15,6 +17,7 @@ from kgverify.testing.checking.check import (
     Batch,
     Suspect,
     confirm,
+    count_agreeing,
     find_suspects,
     judge,
     prepare_alone,
@@ -104,6 +107,7 @@ def try_block(
     batches: list[Batch] = []
     suspects: list[Suspect] = []
     dead: list[int] = []
+    exercise = NOT_EXERCISED
     with nullcontext() if log is None else in_replaceable_process():
         for group in _halve(groups, deaths):
             if tuple(group) in deaths:
@@ -118,7 +122,10 @@ def try_block(
                 else prepare_batch(group, drawn, reference)
             )
             batches.append(batch)
-            suspects += find_suspects(batch, make, lockstep=lockstep)
+            found = find_suspects(batch, make, lockstep=lockstep)
+            suspects += found
+            if not is_alone or exercise is NOT_EXERCISED or find_missing(exercise, MINIMUM):
+                exercise = exercise.plus(count_agreeing(batch, found))
             if any(suspect.hangs for suspect in suspects):
                 break
         suspects.sort(key=lambda suspect: suspect.number)
@@ -155,6 +162,7 @@ def try_block(
         num_differing=len({*dead} | {suspect.number for suspect in suspects}),
         num_confirmed=num_confirmed + len(dead),
         sightings=list(sightings.values()),
+        exercise=exercise,
     )
     if number % MEASURED_EVERY == 0 and reference is make_reference:
         block.num_measured = sum(len(batch.indices) for batch in batches)

@@ -5,7 +5,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Final, NamedTuple
 
+import msgspec
+import numpy as np
+
 from kgverify.comparison.compare import Comparer
+from kgverify.comparison.exercise.count import count_columns
+from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
+from kgverify.comparison.exercise.minimum import NO_MINIMUM, Minimum
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import Comparison, Divergence, Verdict
 from kgverify.comparison.source import has_steps
@@ -21,7 +27,7 @@ from kgverify.testing.checking.watchdog import EngineCrash, EngineHang
 from kgverify.testing.problems.boundaries import draw_boundary_problem, fit_sizes
 from kgverify.testing.problems.merge import Merged, group_problems, make_reference, merge
 from kgverify.testing.problems.problem import Problem
-from kgverify.trace.model.columns import Columns, Rankings, are_equal, empty_columns
+from kgverify.trace.model.columns import Columns, Rankings, are_equal, empty_columns, select_candidates
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.lockstep import follow_near_ties, lockstep_comparer
 from kgverify.verification.self_testing.self_test import run_self_test
@@ -88,13 +94,39 @@ def check_problems(
     confirmed, each by itself; there may be further ones.
     """
     make = make_pipeline or compiled_maker()
-    suspects = [
-        suspect
-        for batch in prepare_batches(problems, reference)
-        for suspect in find_suspects(batch, make, lockstep=lockstep)
-    ]
+    return check_and_count(problems, make, reference=reference, lockstep=lockstep, most=most)[0]
+
+
+def check_and_count(
+    problems: Sequence[Problem],
+    make_pipeline: MakePipeline,
+    *,
+    reference: MakePipeline = make_reference,
+    lockstep: bool = False,
+    most: int = MOST_CONFIRMED,
+) -> tuple[list[Failure], Exercise]:
+    """Return the failures like `check_problems`, and the exercise of the problems on which both sides agree."""
+    suspects: list[Suspect] = []
+    exercise = NOT_EXERCISED
+    for batch in prepare_batches(problems, reference):
+        found = find_suspects(batch, make_pipeline, lockstep=lockstep)
+        exercise = exercise.plus(count_agreeing(batch, found))
+        suspects += found
     suspects.sort(key=lambda suspect: suspect.number)
-    return [confirm(suspect, make, lockstep=lockstep) for suspect in suspects[:most]]
+    return [confirm(suspect, make_pipeline, lockstep=lockstep) for suspect in suspects[:most]], exercise
+
+
+def count_agreeing(batch: Batch, suspects: Sequence[Suspect]) -> Exercise:
+    """Return the exercise, by the reference, of the problems of a batch on which both sides agree."""
+    if batch.crash is not None:
+        return NOT_EXERCISED
+    columns = batch.columns
+    if suspects:
+        differing = [batch.indices.index(suspect.number) for suspect in suspects]
+        owner = batch.merged.owner[columns.candidates.query]
+        columns = select_candidates(columns, np.flatnonzero(~np.isin(owner, differing)))
+    exercise = count_columns(columns, batch.merged.graph.program, batch.pipeline.engine.info)
+    return msgspec.structs.replace(exercise, unused_rules=())
 
 
 def prepare_batches(problems: Sequence[Problem], reference: MakePipeline = make_reference) -> list[Batch]:
@@ -188,15 +220,25 @@ def verify_problems(
     *,
     reference: MakePipeline = make_reference,
     lockstep: bool = False,
+    minimum: Minimum = NO_MINIMUM,
 ) -> Verification:
     """Verify problems in one run, and return the whole report. UserError unless they can share one."""
     merged = merge(problems, reference)
-    return _verify(merged, merged.expected, make_pipeline or compiled_maker(), lockstep=lockstep)
+    return _verify(merged, merged.expected, make_pipeline or compiled_maker(), lockstep=lockstep, minimum=minimum)
 
 
-def _verify(merged: Merged, expected: Pipeline, make_pipeline: MakePipeline, *, lockstep: bool) -> Verification:
+def _verify(
+    merged: Merged,
+    expected: Pipeline,
+    make_pipeline: MakePipeline,
+    *,
+    lockstep: bool,
+    minimum: Minimum = NO_MINIMUM,
+) -> Verification:
     actual = merged.with_unranked(make_pipeline(merged.run, merged.sizes))
-    return verify(merged.run, expected, actual, lockstep=lockstep, check_determinism=False, tests_itself=False)
+    return verify(
+        merged.run, expected, actual, lockstep=lockstep, check_determinism=False, minimum=minimum, tests_itself=False
+    )
 
 
 def _prepare(indices: Sequence[int], problems: Sequence[Problem], reference: MakePipeline) -> Batch:

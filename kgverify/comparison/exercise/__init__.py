@@ -1,0 +1,1 @@
+"""The exercise of both sides of a comparison, and the minimum that AGREE requires."""

@@ -1,0 +1,229 @@
+"""The count of what steps exercise: in all steps of a trace, or in blocks drawn evenly from a large one."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.comparison.comparable import column_names
+from kgverify.comparison.exercise.exercise import MOST_UNUSED, Exercise
+from kgverify.comparison.exercise.minimum import NO_MINIMUM, Minimum, find_missing
+from kgverify.comparison.source import NUM_STEPS, FileSource, StepSource, has_steps
+from kgverify.comparison.step_view import outcome_name
+from kgverify.program.outcomes import GoalKind, Origin, Outcome
+from kgverify.program.program import Program, Rule
+from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.trace.model.columns import Columns, starts_of
+from kgverify.trace.model.header import EngineInfo
+
+COUNTED_STEPS: Final = 1 << 15
+"""The steps in which is counted of a larger trace on disk, which is compared faster than its steps can be counted."""
+
+_NUM_BLOCKS: Final = 16
+
+_DROPPED: Final = {"max_atoms": "dropped_atoms", "max_resolvents": "dropped_resolvents"}
+
+
+def count_exercise(source: StepSource, outcomes: Mapping[str, int], minimum: Minimum = NO_MINIMUM) -> Exercise:
+    """Return what a trace exercises. A large one is read on only until the minimum is reached.
+
+    outcomes: outcome to candidates
+    """
+    shell = source.shell()
+    clauses = Clauses(shell.rules, shell.header.clauses.rules, None if shell.facts is None else len(shell.facts))
+    is_of_steps = has_steps(source.header.engine) and NUM_STEPS in source.fields
+    is_known = "candidates.outcome" in source.fields
+    num_steps = source.num_steps if is_of_steps else None
+    count = ExerciseCount(source.fields, clauses, num_steps, outcomes if is_known else None)
+    if not is_of_steps or not source.num_candidates:
+        return count.result()
+    for number, (begin, end) in enumerate(_draw_blocks(source)):
+        if number % _NUM_BLOCKS == 0 and number:
+            if isinstance(source, FileSource):
+                source.trace.release()
+            if not find_missing(count.result(), minimum):
+                break
+        count.add(source.read_rows(np.arange(begin, end)))
+    return count.result()
+
+
+def count_columns(columns: Columns, program: Program, engine: EngineInfo) -> Exercise:
+    """Return what columns in memory exercise, made by an engine from a program."""
+    fields = column_names(columns) - frozenset(engine.unknown)
+    num_steps = len(columns.steps.depth) if has_steps(engine) else None
+    values, counts = np.unique(columns.candidates.outcome, return_counts=True)
+    named = dict(zip(map(outcome_name, values.tolist()), counts.tolist(), strict=True))
+    outcomes = named if "candidates.outcome" in fields else None
+    count = ExerciseCount(fields, Clauses(program.rules, program.rule_texts, len(program.facts)), num_steps, outcomes)
+    if num_steps is not None:
+        count.add(columns)
+    return count.result()
+
+
+def _draw_blocks(source: StepSource) -> Iterable[tuple[int, int]]:
+    """Return ranges of candidates: one of all, or those to count in, drawn evenly, and then the others."""
+    num_candidates, num_steps = source.num_candidates, source.num_steps
+    if num_steps <= COUNTED_STEPS or not isinstance(source, FileSource):
+        return [(0, num_candidates)]
+    size = max(1, num_candidates * COUNTED_STEPS // (num_steps * _NUM_BLOCKS))
+    begins = np.arange(0, num_candidates, size)
+    drawn = np.unique(np.linspace(0, len(begins) - 1, _NUM_BLOCKS).astype(np.int64))
+    order = np.concatenate((begins[drawn], np.delete(begins, drawn)))
+    return ((begin, min(begin + size, num_candidates)) for begin in map(int, order))
+
+
+class Clauses(NamedTuple):
+    """The clauses of a program; None and empty where they are unknown."""
+
+    rules: tuple[Rule, ...] | None
+    texts: tuple[str, ...]
+    num_facts: int | None
+
+    @property
+    def num_rules(self) -> int | None:
+        """The number of rules."""
+        return len(self.rules) if self.rules is not None else len(self.texts) or None
+
+
+class ExerciseCount:
+    """The count of what some candidates with their steps exercise."""
+
+    def __init__(
+        self, fields: Collection[str], clauses: Clauses, num_steps: int | None, outcomes: Mapping[str, int] | None
+    ) -> None:
+        """Begin to count.
+
+        fields:              the columns that are known, such as `steps.choice`
+        num_steps, outcomes: of all candidates, None where they are unknown
+        """
+        self._clauses = clauses
+        self._known = frozenset(fields)
+        self._num_steps = num_steps
+        self._outcomes = outcomes
+        self._num_counted = 0
+        self._counts: dict[str, int] = {}
+        self._largest: dict[str, int] = {}
+        self._used: dict[Origin, NDArray[Any]] = {}
+
+    def add(self, columns: Columns) -> None:
+        """Add candidates with all their steps."""
+        steps, resolvents, known = columns.steps, columns.resolvents, self._known
+        num_steps = len(steps.depth)
+        self._num_counted += num_steps
+        self._see("max_depth", columns.candidates.num_steps)
+        num_resolvents = steps.num_resolvents
+        limited = np.zeros(num_steps, np.bool_)
+        for limit, name in _DROPPED.items():
+            if f"steps.{name}" in known:
+                is_hit = getattr(steps, name) > 0
+                self._add(limit, is_hit)
+                limited |= is_hit
+        if {f"steps.{name}" for name in _DROPPED.values()} <= known:
+            self._add(Stage.LIMIT, limited)
+        if "steps.num_resolvents" not in known:
+            return
+        self._see("max_resolvents", num_resolvents)
+        self._add(Stage.CHOOSE, num_resolvents > 1)
+        of_step = np.repeat(np.arange(num_steps, dtype=np.int32), num_resolvents)
+
+        def add(stage: Stage, is_seen: NDArray[np.bool_]) -> None:
+            steps_seen = np.zeros(num_steps, np.bool_)
+            steps_seen[of_step[is_seen]] = True
+            self._add(stage, steps_seen)
+
+        if "resolvents.kind" in known:
+            is_goal = resolvents.kind == GoalKind.GOAL
+            is_true = resolvents.kind == GoalKind.TRUE
+            add(Stage.RESOLVE, is_goal | is_true)
+            add(Stage.CLOSE, is_true | (resolvents.kind == GoalKind.FALSE))
+        if "resolvents.score" in known and num_steps:
+            score, starts = resolvents.score, starts_of(num_resolvents)
+            first = np.minimum(starts[:-1], max(0, len(score) - 1))
+            add(Stage.SCORE, score != score[first][of_step] if len(score) else np.zeros(0, np.bool_))
+        if {"resolvents.num_atoms", "resolvents.atoms"} <= known:
+            self._see("max_atoms", resolvents.num_atoms)
+            ends = starts_of(resolvents.num_atoms)[starts_of(num_resolvents)[1:]]
+            predicate, first, second = resolvents.atoms.T
+            # A variable is negative, and a hole has a negative predicate.
+            num_variables = np.zeros(len(predicate) + 1, np.int32)
+            np.cumsum((predicate >= 0) & ((first | second) < 0), out=num_variables[1:])
+            self._add(Stage.RENAME, np.diff(num_variables[ends], prepend=0) > 0)
+        if {"resolvents.origin_kind", "resolvents.origin"} <= known:
+            for stage, origin in ((Stage.MATCH_RULES, Origin.RULE), (Stage.MATCH_FACTS, Origin.FACT)):
+                is_made = resolvents.origin_kind == origin
+                add(stage, is_made)
+                self._use(origin, resolvents.origin[is_made])
+            lengths = self._body_lengths()
+            if lengths is not None and {"steps.num_atoms", "resolvents.num_atoms", "resolvents.kind"} <= known:
+                is_rule = resolvents.origin_kind == Origin.RULE
+                index = np.clip(resolvents.origin, 0, max(0, len(lengths) - 1))
+                made = (steps.num_atoms.astype(np.int32) - 1)[of_step]
+                made += np.where(is_rule, lengths[index] if len(lengths) else 0, 0)
+                is_made = (resolvents.origin_kind != Origin.NONE) & (is_goal | is_true)
+                add(Stage.PRUNE, is_made & (resolvents.num_atoms < made))
+        self._add_revisits(columns)
+
+    def _add_revisits(self, columns: Columns) -> None:
+        """Count the steps in which `revisit` dropped something, which the outputs of stages alone show."""
+        items = columns.stages
+        number = STEP_STAGES.index(Stage.REVISIT) + 1
+        both = (1 << (number - 1)) | (1 << (number - 2))
+        if not len(items.told) or not bool(((items.told & both) == both).all()):
+            return
+        of_step = np.repeat(np.arange(len(items.told)), items.num_items)
+        before, after = (
+            np.bincount(of_step[items.stage == each], minlength=len(items.told)) for each in (number - 1, number)
+        )
+        self._add(Stage.REVISIT, after < before)
+
+    def result(self) -> Exercise:
+        """Return what was counted so far."""
+        outcomes, clauses = self._outcomes, self._clauses
+        limits = {name: self._counts[name] for name in _DROPPED if name in self._counts}
+        if outcomes is not None:
+            limits["max_depth"] = outcomes.get(Outcome.DEPTH_LIMIT.name, 0)
+        rules, unused = self._count_rules()
+        facts = self._used.get(Origin.FACT)
+        return Exercise(
+            outcomes=None if outcomes is None else dict(outcomes),
+            steps=self._num_steps,
+            counted=self._num_counted,
+            choices=self._counts.get(Stage.CHOOSE),
+            stages={stage.value: self._counts[stage] for stage in STEP_STAGES if stage in self._counts},
+            limits=limits,
+            largest=dict(self._largest),
+            rules=rules,
+            num_rules=clauses.num_rules,
+            facts=None if facts is None else len(facts),
+            num_facts=clauses.num_facts,
+            unused_rules=unused,
+        )
+
+    def _count_rules(self) -> tuple[int | None, tuple[str, ...]]:
+        """Return the number of the rules that made a resolvent, and the first of the others as text."""
+        used = self._used.get(Origin.RULE)
+        if used is None:
+            return None, ()
+        texts = self._clauses.texts
+        unused = np.setdiff1d(np.arange(self._clauses.num_rules or 0), used)[:MOST_UNUSED].tolist()
+        return len(used), tuple(texts[i] if i < len(texts) else f"rule {i}" for i in unused)
+
+    def _body_lengths(self) -> NDArray[np.int32] | None:
+        rules = self._clauses.rules
+        return None if rules is None else np.array([len(body) for _, body in rules], np.int32)
+
+    def _use(self, origin: Origin, clauses: NDArray[np.int32]) -> None:
+        """Mark clauses as used. An index that no clause has is no clause."""
+        num = self._clauses.num_rules if origin is Origin.RULE else self._clauses.num_facts
+        if num is None:
+            found: NDArray[Any] = np.unique(clauses)
+        else:
+            found = np.flatnonzero(np.bincount(clauses[(clauses >= 0) & (clauses < num)]))
+        self._used[origin] = np.union1d(self._used.get(origin, np.zeros(0, np.int64)), found)
+
+    def _add(self, name: str, is_seen: NDArray[np.bool_]) -> None:
+        self._counts[name] = self._counts.get(name, 0) + int(np.count_nonzero(is_seen))
+
+    def _see(self, limit: str, numbers: NDArray[Any]) -> None:
+        self._largest[limit] = max(self._largest.get(limit, 0), int(numbers.max(initial=0)))

@@ -1,0 +1,47 @@
+"""The judgement of the evidence behind AGREE: the exercise of both sides, and faults that changed nothing."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from kgverify.comparison.exercise.count import count_exercise
+from kgverify.comparison.exercise.exercise import Exercised
+from kgverify.comparison.exercise.minimum import Minimum, explain_missing
+from kgverify.comparison.result import Comparison, Verdict
+from kgverify.comparison.source import StepSource
+from kgverify.report.content import Outcomes
+
+
+def judge_exercise(
+    comparison: Comparison, sources: tuple[StepSource, StepSource], outcomes: Outcomes, minimum: Minimum
+) -> tuple[Comparison, Exercised]:
+    """Return the comparison, INCONCLUSIVE instead of AGREE if a side exercised less than the minimum, and the exercise."""
+    wanted = minimum if comparison.verdict is Verdict.AGREE else {}
+    expected = count_exercise(sources[0], outcomes.expected, wanted)
+    # Large traces that are equal in every column exercise the same.
+    is_same = expected.counted != expected.steps and is_equal(comparison)
+    exercised = Exercised(expected, expected if is_same else count_exercise(sources[1], outcomes.actual, wanted))
+    faults = [source.header.engine.faults for source in sources]
+    has_effect = comparison.divergences or comparison.near_ties or comparison.benign
+    notes = comparison.notes if has_effect else (*comparison.notes, *describe_idle(*faults))
+    comparison = msgspec.structs.replace(comparison, notes=notes)
+    reasons = explain_missing({"expected": exercised.expected, "actual": exercised.actual}, wanted)
+    if reasons:
+        comparison = msgspec.structs.replace(comparison, verdict=Verdict.INCONCLUSIVE, reasons=reasons)
+    return comparison, exercised
+
+
+def is_equal(comparison: Comparison) -> bool:
+    """Return whether nothing differs in any column, not even in bits."""
+    found = comparison.near_ties, comparison.benign, comparison.coverage.not_compared
+    return comparison.verdict is Verdict.AGREE and comparison.level is None and not any(found)
+
+
+def describe_idle(expected: Sequence[str], actual: Sequence[str]) -> list[str]:
+    """Return a note that the faults planted in one side alone changed nothing; without faults nothing."""
+    planted = [*(each for each in expected if each not in actual), *(each for each in actual if each not in expected)]
+    if not planted:
+        return []
+    return [
+        f"the planted fault{'' if len(planted) == 1 else 's'} {', '.join(planted)} changed no step, outcome or rank"
+    ]
