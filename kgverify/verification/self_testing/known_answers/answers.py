@@ -18,6 +18,7 @@ import numpy as np
 
 from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.compare import Comparer, Sizes
+from kgverify.program.program import Symbols
 from kgverify.report.report import Report
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.self_testing.known_answers.pairs import (
@@ -104,6 +105,12 @@ def _of_other_candidates(expected: Trace, actual: Trace) -> Iterator[Known]:
     yield Known("others in place", pair_of(range(24))[0], replace(actual, columns=columns), _FEW)
     columns = actual.columns._replace(candidates=actual.columns.candidates._replace(query=query))
     yield Known("another query", pair_of(range(24))[0], replace(actual, columns=columns))
+    expected, actual = pair_of((0, 9, 4))
+    own = actual.columns.candidates
+    columns = actual.columns._replace(candidates=own._replace(atom=own.atom[:, (0, 2, 1)]))
+    yield Known("another draw, twice", expected, take(replace(actual, columns=columns), [0, 0, 1, 2]))
+    fewer = Symbols(actual.symbols.predicates, actual.symbols.constants[:400])
+    yield Known("fewer names", expected, replace(actual, symbols=fewer), _FEW)
     expected, actual = pair_of(_some(6, 23, 25, 47), error=ERROR)
     yield Known("other numbers", expected, renumber(actual), _FEW)
     yield Known("other numbers, without facts", expected, renumber(take(actual, range(6)), has_facts=False))

@@ -149,6 +149,11 @@ def _ranks() -> Iterator[Pair]:
     ranks = rank(first, (0, 1, 1, 1.0, 1.0)), rank((0, 0, 2, 1.0, 2.0), (0, 1, 1, 1.0, 1.0))
     expected, actual = replace(expected, rankings=ranks[0]), replace(actual, rankings=ranks[1])
     yield Pair("ranks by repetition", expected, actual, {"modulo": frozenset((DUPLICATES,))})
+    repeated = pair_of((0, 22, 0, 0), error=ERROR, differences=RARE, is_one_query=True)
+    left, right = (replace(each, rankings=rank) for each, rank in zip(repeated, ranks, strict=True))
+    yield Pair("ranks by repetition alone", left, right, {"modulo": frozenset((DUPLICATES,))})
+    left, right = (blank(each, each.fields - {"resolvents.score"}) for each in (left, right))
+    yield Pair("ranks by repetition, without scores", left, right, {"modulo": frozenset((DUPLICATES,))})
     unknown = blank(actual, actual.fields - {"candidates.log_probability"})
     yield Pair("ranks without sums", expected, replace(unknown, rankings=ranks[1]))
 

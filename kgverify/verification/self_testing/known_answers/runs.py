@@ -291,6 +291,10 @@ def known_runs() -> Iterator[tuple[str, Run, Pipeline, Pipeline, dict[str, Any]]
     right = reference_pipeline(run)
     yield "run of many steps: near-ties", run, right, wrong(_tie, _same), tie
     yield "run of many steps: near-ties behind near-ties", run, right, wrong(_tie, _tie), tie
+    two = wrong(_tie_and_sums, lambda columns: _score(later(columns), 3, 0.5))
+    yield "run of many steps: two causes behind near-ties", run, right, two, tie
+    scores = wrong(_goals, lambda columns: _score(columns, 0, 0.5))
+    yield "run of many steps: wrong goals after wrong steps, in lockstep", run, right, scores, lockstep
     yield "run of many steps: wrong behind near-ties", run, right, wrong(_tie_and_sums, later), tie
     for has_base, name in ((False, "of many steps"), (True, "with limits")):
         run = _long_run(Limits(max_depth=5, max_atoms=3 - has_base, max_resolvents=4), has_base=has_base)
