@@ -13,6 +13,7 @@ from kgverify.engines.reference.ranking import rank_candidates as rank_by_refere
 from kgverify.errors import InternalError
 from kgverify.program.outcomes import Side
 from kgverify.ranking import known_draws
+from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.known_draws import KNOWN, LargeGraph, answers, check_known_draws, hash_columns
 from kgverify.trace.model.columns import CandidateSet
 
@@ -25,7 +26,7 @@ class LargeCorrupter(Corrupter):
         super().__init__(Program.from_names((), (), (), ()), (Atom(*row) for row in self.graph.known_triples.tolist()))
 
     def domain(self, predicate: int, side: int) -> list[int]:
-        return self.graph.argument_domain(predicate, Side(side)).tolist()
+        return [int(entity) for entity in self.graph.argument_domain(predicate, Side(side))]
 
 
 def draw_by_reference(graph: Any, split: str, queries: Sequence[int], num_corruptions: int, seed: int) -> CandidateSet:
@@ -80,10 +81,8 @@ def test_the_known_draws_and_ranks_are_those_of_the_reference(monkeypatch: pytes
 
 
 def test_a_draw_that_is_wrong_for_many_queries_alone_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = known_draws.draw_candidates
-
     def wrong(graph: Any, split: str, queries: Sequence[int], *rest: Any) -> CandidateSet:
-        drawn = right(graph, split, queries, *rest)
+        drawn = draw_candidates(graph, split, queries, *rest)
         return drawn._replace(query=drawn.query.astype(np.uint16).astype(np.int32))
 
     monkeypatch.setattr(known_draws, "draw_candidates", wrong)
