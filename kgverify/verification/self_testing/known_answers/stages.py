@@ -22,6 +22,7 @@ from kgverify.verification.stagewise import find_later_faults
 
 LIMITS: Final = Limits(max_depth=4, max_atoms=2, max_resolvents=3)
 
+_OF_ITEMS: Final = (Stage.RESOLVE, Stage.PRUNE, Stage.RENAME, Stage.REVISIT)
 _TOLERANCE: Final = 2.0**-10
 _GOALS: Final = (
     ((0, 3, -1), (1, -1, 4)),
@@ -126,6 +127,9 @@ def _alter_one_or_two(outputs: StageOutputs) -> Iterator[StageOutputs]:
         for output in _alter(stage, outputs[stage]) if stage in outputs else ():
             altered = {**outputs, stage: output}
             yield altered
+            # What goes wrong in one stage is handed on by the next ones.
+            handed_on = [each for each in _OF_ITEMS if stage in _OF_ITEMS and outputs[each] == outputs[stage]]
+            yield {**altered, **{each: output for each in handed_on if STEP_STAGES.index(each) > number}}
             for later in STEP_STAGES[number + 1 :]:
                 for other in list(_alter(later, altered[later]))[:2]:
                     yield {**altered, later: other}
