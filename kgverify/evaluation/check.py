@@ -5,6 +5,7 @@ from typing import Final
 import numpy as np
 
 from kgverify.engines.protocol import Progress, no_progress
+from kgverify.errors import InternalError
 from kgverify.evaluation.closure import check_model
 from kgverify.evaluation.confidence import judge_sample
 from kgverify.evaluation.evaluate import EvaluationResult
@@ -64,7 +65,10 @@ def check_evaluation(
         model = check_model(run.graph.program, keys)
     is_closed = model is not None and model.is_closed
     single = choose_single(results, key, num // 2)
-    sample = choose_rankings(run, results, key, num - len(single.sample_query), keys if is_closed else None)
+    left = num - len(single.sample_query)
+    sample = choose_rankings(run, results, key, left, keys if is_closed else None)
+    if not sample.rankings and 0 < int(results.num_ranked.max(initial=0)) <= left:
+        raise InternalError("the check chose no ranking, though the largest one is small enough")
     missing = find_missing_candidates(run, results, model)
     atoms = np.concatenate((single.sample_atom, missing.atom, *(each.atoms for each in sample.rankings)))
     endings = derive_endings(run, reference, atoms, accept_score_error(pipeline.engine.info, run.policy.info), progress)

@@ -14,7 +14,6 @@ from kgverify.evaluation.part_file import PartResult, join_results
 from kgverify.evaluation.sampling import LEAST
 from kgverify.evaluation.self_test import find_altered_figures
 from kgverify.program.outcomes import Outcome
-from kgverify.ranking.known_draws import check_known_draws
 from kgverify.ranking.metric import compute_metrics
 from kgverify.report.evaluation import EvaluationReport
 from kgverify.runs.progress import Phase, silent_phase
@@ -117,14 +116,16 @@ def _check_known_answers(report: EvaluationReport) -> None:
     """Evaluate small programs whose results are known. InternalError if something is wrong."""
     # Commands that do not evaluate need no reference.
     from kgverify.engines.reference.ranking import compute_metrics as compute_by_reference
+    from kgverify.evaluation.known_answers.draws import check_known_draws, check_known_ranks
     from kgverify.evaluation.known_answers.evaluations import check_known_evaluation
     from kgverify.evaluation.known_answers.folders import check_known_folder
     from kgverify.evaluation.known_answers.models import check_known_models
 
-    check_known_draws()
     device = report.engine.device
     if report.rank_only:
         check_known_models(device)
+    check_known_draws()
+    check_known_ranks()
     check_known_folder()
     for run, _, known in check_known_evaluation(device):
         # More than 2^31 candidates in all.

@@ -36,6 +36,7 @@ class SemanticMutant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     what:       a description of the mistake
     stage:      the stage that the mistake is in, for mistakes in a prover
     equivalent: the reason why no run can show the edit; such an entry is not tried
+    hole:       the reason why the commands are known not to notice it, which the table prints beside its result
     list:       the name of the list
     """
 
@@ -45,6 +46,7 @@ class SemanticMutant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     what: str
     stage: str = ""
     equivalent: str = ""
+    hole: str = ""
     list: str = ""
 
     @property
@@ -101,7 +103,7 @@ def check_lists(mutants: Iterable[SemanticMutant], stages: Iterable[str]) -> lis
         seen.add(mutant.digest)
         if len(mutant.what.split()) < 3:
             problems.append(f"lacks a description: {mutant}")
-        if mutant.equivalent and len(mutant.equivalent.split()) < 5:
+        if any(reason and len(reason.split()) < 5 for reason in (mutant.equivalent, mutant.hole)):
             problems.append(f"lacks a reason: {mutant}")
         if mutant.stage not in known:
             problems.append(f"unknown stage {mutant.stage!r}: {mutant}")

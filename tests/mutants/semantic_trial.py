@@ -31,7 +31,7 @@ IMPORTED: Final = (
 """The modules that commands import when they need them."""
 BUG: Final = 70
 MORE_SECONDS: Final = 30.0
-"""A command that takes these seconds more than ten times its time on the original has not ended."""
+"""A command that takes these seconds more than four times its time on the original has not ended."""
 MORE_MEMORY: Final = 8 << 30
 
 NOTICED: Final = "noticed"
@@ -46,12 +46,18 @@ class Command(msgspec.Struct, frozen=True):
     lines:    their arguments; the last one writes `result.json`
     is_sound: whether the original ends with 0; else a fault is planted, which it finds
     only:     the beginnings of the paths of the files whose mutants are tried on it; of all, if empty
+    unused:   the beginnings of the paths of files that it does not run
     """
 
     name: str
     lines: tuple[str, ...]
     is_sound: bool = True
     only: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ("kgverify/evaluation/",)
+
+    def runs(self, mutant: SemanticMutant) -> bool:
+        """Return whether the mutant is tried on it."""
+        return mutant.file.startswith(self.only or "") and not mutant.file.startswith(self.unused)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,57 +103,89 @@ class SemanticResult(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: tuple[Outcome, ...] = ()
 
 
-_EAGER: Final = "--mode eager --json result.json"
-_FUSED: Final = (
-    "kgverify/engines/compiled/fused",
-    "kgverify/engines/compiled/tower",
-    "kgverify/engines/compiled/kernel",
+CPU: Final = "cpu"
+CUDA: Final = "cuda"
+KERNELS: Final = (
+    "kgverify/engines/compiled/fused/",
+    "kgverify/engines/compiled/tower/",
+    "kgverify/engines/compiled/tick/tick_loop.py",
 )
+"""The files of what runs on a GPU alone, or in Triton's interpreter: their mutants are tried on a GPU, if there is one."""
+_RECORDING: Final = tuple(
+    f"kgverify/{each}/" for each in ("trace/read", "trace/write", "trace/hdf5", "comparison", "verification")
+)
+_WEIGHTS: Final = "wide.safetensors"
+_JSON: Final = "--json result.json"
 
 
-def commands(fuzz_seconds: int) -> Iterator[Command]:
-    """Yield the commands, those that notice most in the least time first."""
-    yield Command("diff countries", (f"diff --queries 6 {_EAGER}",))
-    yield Command("diff random", (f"diff --graph random:1 --queries 8 --policy two_tower {_EAGER}",))
-    family = "family" if (Path(os.environ.get("KGVERIFY_DATA", "")) / "family").is_dir() else "random:4"
-    yield Command("diff family", (f"diff --graph {family} --queries 3 --corruptions 12 --policy two_tower {_EAGER}",))
-    yield Command("evaluate", (f"evaluate --queries 8 {_EAGER}",))
-    yield Command("evaluate --rank-only", (f"evaluate --queries 8 --rank-only {_EAGER}",))
-    yield Command("fuzz", (f"fuzz --time {fuzz_seconds}s --jobs 1 --fresh {_EAGER}",))
+def commands(fuzz_seconds: int, device: str = CPU) -> Iterator[Command]:
+    """Yield the commands for a device, those that notice most in the least time first."""
+    yield from _on_cuda(fuzz_seconds) if device == CUDA else _on_cpu(fuzz_seconds)
+
+
+def _on_cpu(fuzz_seconds: int) -> Iterator[Command]:
+    eager = f"--mode eager {_JSON}"
+    random = "--graph random:1 --queries 8 --policy two_tower"
+    yield Command("diff countries", (f"diff --queries 6 {eager}",))
+    yield Command("diff random", (f"diff {random} {eager}",))
+    yield Command("diff family", (f"diff --graph {_family()} --queries 3 --corruptions 12 --policy two_tower {eager}",))
+    yield from _evaluations(eager)
+    yield Command("fuzz", (f"fuzz --time {fuzz_seconds}s --jobs 1 --fresh {eager}",))
+    yield from _traces("--mode eager")
+    fused = f"--mode fused --device cpu {_JSON}"
+    size = "--queries 1 --corruptions 1 --max-depth 3 --slots 4 --no-determinism --minimum none"
+    yield Command("diff --mode fused", (f"diff {size} {fused}",), only=KERNELS)
+    yield Command("fuzz --mode fused", (f"fuzz --examples 36 --jobs 1 --fresh {fused}",), only=KERNELS)
+    yield Command("fact-cap", (f"diff --queries 6 --fault fact-cap {eager}",), is_sound=False)
+    yield Command("tf32-scores", (f"diff {random} --fault tf32-scores {eager}",), is_sound=False)
+    small = "--graph random:1 --queries 6 --policy two_tower"
+    yield Command("lockstep", (f"diff {small} --lockstep --fault dead-end-open {eager}",), is_sound=False)
+    yield Command(
+        "faulty trace",
+        (
+            f"record --engine reference -o a.h5 {small}",
+            f"record --engine compiled -o b.h5 --fault dead-end-open --shard-steps 200 {small} --mode eager",
+            "diff a.h5 b.h5 --json result.json",
+        ),
+        is_sound=False,
+    )
+
+
+def _on_cuda(fuzz_seconds: int) -> Iterator[Command]:
+    fused = f"--mode fused --device cuda {_JSON}"
+    yield Command("diff countries", (f"diff --queries 10 {fused}",))
+    yield Command("diff random", (f"diff --graph random:1 --queries 8 --policy two_tower {fused}",))
+    wide = f"diff --queries 4 --minimum none --policy ../{_WEIGHTS}"
+    narrow = tuple(f"{wide} --precision {each} {fused}" for each in ("bf16", "bf16x3", "fp16"))
+    yield Command("diff narrow", narrow, only=KERNELS)
+    yield Command("diff family", (f"diff --graph {_family()} --queries 3 --corruptions 12 --policy two_tower {fused}",))
+    yield Command("fuzz", (f"fuzz --time {fuzz_seconds}s --jobs 1 --fresh {fused}",))
+    yield from _evaluations(fused)
+    yield from _traces("--mode fused --device cuda")
+
+
+def _family() -> str:
+    return "family" if (Path(os.environ.get("KGVERIFY_DATA", "")) / "family").is_dir() else "random:4"
+
+
+def _evaluations(options: str) -> Iterator[Command]:
+    yield Command("evaluate", (f"evaluate --queries 8 {options}",), unused=_RECORDING)
+    yield Command("evaluate --rank-only", (f"evaluate --queries 8 --rank-only {options}",), unused=_RECORDING)
+
+
+def _traces(options: str) -> Iterator[Command]:
     run = "--graph random:1 --queries 6 --policy two_tower"
     for level, size in (("compact", ""), ("deep", " --corruptions 2")):
         yield Command(
             f"{level} traces",
             (
                 f"record --engine reference -o a.h5 --level {level} {run}{size}",
-                f"record --engine compiled --mode eager -o b.h5 --level {level} --shard-steps 200 {run}{size}",
+                f"record --engine compiled -o b.h5 --level {level} --shard-steps 200 {run}{size} {options}",
                 "trace check a.h5",
                 "trace check b.h5",
                 "diff a.h5 b.h5 --json result.json",
             ),
         )
-    size = "--queries 1 --corruptions 1 --max-depth 3 --slots 4 --no-determinism"
-    yield Command("diff --mode fused", (f"diff {size} {_EAGER.replace('eager', 'fused')}",), only=_FUSED)
-    yield Command("fact-cap", (f"diff --queries 6 --fault fact-cap {_EAGER}",), is_sound=False)
-    yield Command(
-        "tf32-scores",
-        (f"diff --graph random:1 --queries 8 --policy two_tower --fault tf32-scores {_EAGER}",),
-        is_sound=False,
-    )
-    yield Command(
-        "lockstep",
-        (f"diff --graph random:1 --queries 6 --policy two_tower --lockstep --fault dead-end-open {_EAGER}",),
-        is_sound=False,
-    )
-    yield Command(
-        "faulty trace",
-        (
-            f"record --engine reference -o a.h5 {run}",
-            f"record --engine compiled --mode eager -o b.h5 --fault dead-end-open --shard-steps 200 {run}",
-            "diff a.h5 b.h5 --json result.json",
-        ),
-        is_sound=False,
-    )
 
 
 def run_commands(
@@ -160,11 +198,11 @@ def run_commands(
     """Run commands in a copy with the mutant; send the outcomes, up to the first that notices it."""
     try:
         _enter_copy(mutant, Path(folder))
+        if any(_WEIGHTS in line for command in chosen for line in command.lines):
+            _write_weights(Path(folder) / _WEIGHTS)
         outcomes = []
-        for command in chosen:
-            if command.only and (mutant is None or not mutant.file.startswith(command.only)) and expected:
-                continue
-            limit = MORE_SECONDS + 10 * expected[command.name].seconds if expected else 600.0
+        for command in chosen if mutant is None else _sorted_for(mutant, chosen):
+            limit = MORE_SECONDS + 4 * expected[command.name].seconds if expected else 600.0
             outcome = _run_command(command, Path(folder) / command.name.replace(" ", "-"), limit)
             outcomes.append(outcome)
             if expected and notices(command, outcome, expected[command.name]):
@@ -174,6 +212,24 @@ def run_commands(
         answer.send([Outcome(command="import", code=BUG, seconds=0.0, last=f"{type(error).__name__}: {error}")])
     answer.close()
     os._exit(0)
+
+
+def _sorted_for(mutant: SemanticMutant, chosen: Sequence[Command]) -> list[Command]:
+    """Return the commands that run a mutant, those that write and read traces first for one of their own files."""
+    is_recorder = mutant.file.startswith("kgverify/trace/")
+    return sorted(
+        (command for command in chosen if command.runs(mutant)),
+        key=lambda command: is_recorder and not any(line.startswith("record") for line in command.lines),
+    )
+
+
+def _write_weights(path: Path) -> None:
+    """Write random weights of the one width for which Hopper has a kernel of its own."""
+    from kgverify.engines.policy import make_two_tower, write_policy
+    from kgverify.graphs.load import load_graph
+    from kgverify.program.limits import Limits
+
+    write_policy(make_two_tower(load_graph("countries").program, Limits(), seed=0, hidden=256), path)
 
 
 def notices(command: Command, outcome: Outcome, expected: Outcome) -> bool:
@@ -254,7 +310,8 @@ def _enter_copy(mutant: SemanticMutant | None, folder: Path, *, has_tests: bool 
     plant_copy(mutant, root, has_tests=has_tests)
     own = (str(ROOT), str(ROOT / "reference"), str(Path(__file__).parent))
     sys.path[:] = [str(root), str(root / "reference"), *(path for path in sys.path if path not in own)]
-    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])
+    further = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path not in own]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path[:2], *further])
     os.environ["TMPDIR"] = os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.tempdir = str(folder)
     # Workers that a command starts would run the script that started this process.
     sys.modules["__main__"] = types.ModuleType("__main__")
@@ -308,9 +365,11 @@ def _become(arguments: list[str], folder: Path) -> NoReturn:
             os.dup2(output, stream)
         for name, stream in (("stdout", 1), ("stderr", 2)):
             setattr(sys, name, open(stream, "w", closefd=False, errors="replace"))  # noqa: SIM115  open until the process ends
-        with open("/proc/self/statm", encoding="ascii") as file:
-            pages = int(file.read().split()[0])
-        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MORE_MEMORY,) * 2)
+        if "cuda" not in arguments:
+            # The driver of a GPU reserves far more addresses than it has memory.
+            with open("/proc/self/statm", encoding="ascii") as file:
+                pages = int(file.read().split()[0])
+            resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MORE_MEMORY,) * 2)
         sys.argv = ["kgverify", *arguments]
         from kgverify.cli import main
 

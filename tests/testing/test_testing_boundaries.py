@@ -14,7 +14,7 @@ from kgverify.testing.campaigns.tasks import replay_text, try_block
 from kgverify.testing.checking import watchdog
 from kgverify.testing.checking.check import find_suspects, prepare_alone, prepare_batches
 from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, Sides, compiled_maker
-from kgverify.testing.problems.boundaries import ALONE_EVERY, draw_boundary_problem, runs_alone
+from kgverify.testing.problems.boundaries import ALONE_EVERY, draw_boundary_problem, draw_device_problem, runs_alone
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.features import BOUNDARY_FEATURES, count_features
 from kgverify.testing.problems.problem import Problem
@@ -87,7 +87,7 @@ def test_the_evaluator_agrees_where_16_bits_do_not_suffice(turn):
     assert find_suspects(prepare_alone(0, index, index), compiled_maker()) == []
 
 
-@pytest.mark.parametrize(("mode", "expected"), [("eager", [15, 31]), ("default", [])])
+@pytest.mark.parametrize(("mode", "expected"), [("eager", [15, 31]), ("default", []), ("fused", [31])])
 def test_one_problem_in_sixteen_runs_alone_unless_each_run_is_compiled(monkeypatch, mode, expected):
     runs: list[tuple[int, ...]] = []
 
@@ -96,9 +96,29 @@ def test_one_problem_in_sixteen_runs_alone_unless_each_run_is_compiled(monkeypat
         return []
 
     monkeypatch.setattr(tasks, "find_suspects", record)
-    try_block(Sides(EAGER._replace(mode=mode)), 0, 3, 32, 32, False)
+    try_block(Sides(EAGER._replace(mode=mode, device="cuda" if mode == "fused" else "cpu")), 0, 3, 32, 32, False)
     assert [run[0] for run in runs if len(run) == 1 and runs_alone(run[0])][: len(expected)] == expected
     assert sorted(index for run in runs for index in run) == list(range(32))
+
+
+@pytest.mark.deep
+def test_the_evaluator_agrees_on_problems_for_kernels_on_a_gpu():
+    seen = set()
+    for index in range(32):
+        problem = draw_device_problem(0, index)
+        if len(problem.facts) > 5000 or problem.limits.max_depth > 100:
+            continue
+        batch = prepare_alone(0, index, index, problem)
+        assert not find_suspects(batch, compiled_maker()), index
+        steps = batch.columns.steps
+        # The fused kernels take no more.
+        assert problem.limits.max_atoms + problem.sizes.atoms <= 7
+        assert problem.limits.max_resolvents <= 1024
+        seen |= {
+            name for name, array in (("drops", steps.dropped_resolvents), ("depth", steps.depth > 8)) if array.any()
+        }
+        seen |= {"blocks"} if steps.num_resolvents.max() > 512 else set()
+    assert seen == {"drops", "depth", "blocks"}
 
 
 def test_another_problem_comes_last_in_the_run_of_each_block():

@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builders import make_columns, one_step
 
+from kgverify.errors import InternalError
 from kgverify.trace.model import digests as module
 from kgverify.trace.model.columns import Columns, concatenate, select_candidates
+from kgverify.trace.model.digest_vectors import VECTORS, build_columns, check_vectors, compute_vector
 from kgverify.trace.model.digests import (
     candidate_keys,
     compute_digests,
@@ -99,6 +101,21 @@ def test_digests_are_those_of_the_definition(seed, num_candidates, block, table)
         digests = compute_digests(columns)
         root = root_digest(columns.candidates, digests.sequence)
     assert (rows(digests), root) == slow_digests(columns)
+
+
+def test_the_vectors_are_those_of_the_definition():
+    for bits, expected in VECTORS.items():
+        columns = build_columns(bits)
+        digests, root = slow_digests(columns)
+        assert (*(sum(column) & WORD for column in zip(*digests, strict=True)), root) == expected
+        assert compute_vector(columns) == expected
+
+
+def test_a_mistake_that_writing_and_checking_share_is_found(monkeypatch):
+    check_vectors.cache_clear()
+    monkeypatch.setattr(module, "words_of", lambda values: words_of(values) & np.uint64(0xFFF))
+    with pytest.raises(InternalError, match="known steps"):
+        check_vectors()
 
 
 def test_mix_is_splitmix64():

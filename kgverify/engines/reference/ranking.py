@@ -25,10 +25,7 @@ def draw_candidates(
     sides: Sequence[Side] = (Side.HEAD, Side.TAIL),
 ) -> CandidateSet:
     """Draw the candidates of the given queries; a negative number of corruptions takes all."""
-    drawer = ReferenceDraw(graph, split, num_corruptions, seed)
-    rows = [(query, int(side), *atom) for query in queries for side in sides for atom in drawer.draw(query, int(side))]
-    table = np.array(rows, np.int32).reshape(-1, 5)
-    return CandidateSet(table[:, 0], table[:, 1].astype(np.int8), table[:, 2:])
+    return ReferenceDraw(graph, split, num_corruptions, seed).draw_all(queries, sides)
 
 
 class ReferenceDraw:
@@ -36,14 +33,26 @@ class ReferenceDraw:
 
     def __init__(self, graph: KnowledgeGraph, split: str, num_corruptions: int, seed: int) -> None:
         self._triples = graph.queries(split)
-        self._num = None if num_corruptions < 0 else num_corruptions
-        self._seed = seed
+        self.set_draw(num_corruptions, seed)
         self._corrupter = Corrupter(
             # The draw needs the numbers of the constants alone.
             Program.from_names((), (), (), graph.program.symbols.constants),
             (Atom(*row) for row in graph.known_triples.tolist()),
             {name: list(constants) for name, constants in graph.domains.items()},
         )
+
+    def set_draw(self, num_corruptions: int, seed: int) -> None:
+        """Draw other corruptions of the same graph from now on."""
+        self._num = None if num_corruptions < 0 else num_corruptions
+        self._seed = seed
+
+    def draw_all(self, queries: Sequence[int], sides: Sequence[Side]) -> CandidateSet:
+        """Return the candidates of several queries and sides."""
+        rows = [
+            (query, int(side), *atom) for query in queries for side in sides for atom in self.draw(query, int(side))
+        ]
+        table = np.array(rows, np.int32).reshape(-1, 5)
+        return CandidateSet(table[:, 0], table[:, 1].astype(np.int8), table[:, 2:])
 
     def draw(self, query: int, side: int) -> list[Atom]:
         """Return the true triple, then its corruptions."""

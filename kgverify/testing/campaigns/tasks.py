@@ -34,7 +34,13 @@ from kgverify.testing.checking.engine_makers import (
 from kgverify.testing.checking.failure import DEATH, Failure, Signature, fails_same_way
 from kgverify.testing.checking.guard import explain
 from kgverify.testing.checking.watchdog import in_replaceable_process
-from kgverify.testing.problems.boundaries import draw_boundary_problem, draw_kernel_problem, runs_alone
+from kgverify.testing.problems.boundaries import (
+    ALONE_ON_DEVICE_EVERY,
+    draw_boundary_problem,
+    draw_device_problem,
+    draw_kernel_problem,
+    runs_alone,
+)
 from kgverify.testing.problems.decode import SIZE, decode_problem, draw_problems
 from kgverify.testing.problems.features import count_features
 from kgverify.testing.problems.merge import group_problems, make_reference
@@ -87,6 +93,12 @@ def try_block(
         # Triton's interpreter takes as long as the work, so tiny problems exercise the kernels most.
         alone = set(range(num_problems))
         drawn = [draw_kernel_problem(seed, first + i) for i in alone]
+    elif engine.mode == "fused":
+        # One compilation of the kernels serves all sizes.
+        every = ALONE_ON_DEVICE_EVERY
+        alone = {i for i in range(num_problems) if runs_alone(first + i, every)}
+        for i in alone:
+            drawn[i] = draw_device_problem(seed, (first + i) // every)
     else:
         # Another mode would compile each run.
         alone = {i for i in range(num_problems) if runs_alone(first + i) and engine.mode == "eager"}

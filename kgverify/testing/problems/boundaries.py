@@ -25,6 +25,8 @@ from kgverify.trace.model.columns import Columns, starts_of
 
 ALONE_EVERY: Final = 16
 """The distance between two problems that run alone."""
+ALONE_ON_DEVICE_EVERY: Final = 32
+"""The distance between two problems that run alone on a GPU, where starting a run takes longest."""
 MOST_TICKS: Final = 16
 """About the most ticks that a pool or a step of many candidates or clauses takes."""
 
@@ -36,9 +38,9 @@ _BYTE: Final = 1 << 8
 _WORD: Final = 1 << 16
 
 
-def runs_alone(index: int) -> bool:
+def runs_alone(index: int, every: int = ALONE_EVERY) -> bool:
     """Return whether the problem at an index of a seed's sequence runs alone."""
-    return index % ALONE_EVERY == ALONE_EVERY - 1
+    return index % every == every - 1
 
 
 def draw_boundary_problem(seed: int, index: int) -> Problem:
@@ -111,6 +113,24 @@ def draw_kernel_problem(seed: int, index: int) -> Problem:
         sizes = Sizes(slots=1, match_window=4, score_window=8, pool=3)
         return Problem(facts=facts, rules=rules, unranked=queries, limits=limits, sizes=sizes)
     return Problem(facts=facts, rules=rules, unranked=queries[:1], limits=limits, spread=Spread(3000, 256, pick(3)))
+
+
+def draw_device_problem(seed: int, index: int) -> Problem:
+    """Return a problem for kernels on a GPU: one of those for interpreted kernels, or a boundary that needs more work."""
+    number, kind = divmod(index, 4)
+    if kind < 2:
+        return draw_kernel_problem(seed, 2 * number + kind)
+    pick = _Choices(seed, index, "device")
+    if kind == 2:
+        return _many_clauses(pick)
+    if number % 16 == 1:
+        return _many_facts(pick)
+    return (
+        _wide(pick, number // 4),
+        _deep(pick, 12 + pick(8)),
+        _deep(pick, _BYTE + 8 + pick(8)),
+        _without_facts(pick),
+    )[number % 4]
 
 
 class _Choices:
@@ -241,6 +261,24 @@ def _wide(pick: _Choices, number: int) -> Problem:
     first, second = (_X, _Z) if kind == 2 else (_Z, _X)
     rule = NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", first, second), NamedAtom("r", _Z, _Y)))
     return Problem(facts=facts, rules=(rule,), unranked=(NamedAtom("p", "c0", "c0"),), limits=limits)
+
+
+def _many_clauses(pick: _Choices) -> Problem:
+    """Return steps of about as many clauses as whole blocks of a kernel hold, some dropped, for slots that share a window."""
+    num = (128, 128, 512, 1024, 2048)[pick(5)] - 1 + pick(3)
+    facts = tuple(NamedAtom("q", f"s{i % 2}", f"m{i}") for i in range(2 * num))
+    rules = [NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", _X, _Z), NamedAtom("r", _Z, _Y)))]
+    # The last clause of one subject gives TRUE, or comes back, or nothing stands out.
+    last, kind = f"m{2 * num - 1 - pick(2)}", pick(3)
+    if kind == 0:
+        facts = (*facts, NamedAtom("r", last, "s0"))
+    elif kind == 1:
+        rules.append(NamedRule(NamedAtom("r", last, _Y), (NamedAtom("p", _Y, _X),)))
+    kept = min(num, 1024) - (0, 0, 1, num // 3)[pick(4)]
+    limits = Limits(max_depth=3, max_atoms=2, max_resolvents=kept)
+    queries = tuple(NamedAtom("p", f"s{i % 2}", f"s{pick(2)}") for i in range(1 + pick(3)))
+    sizes = Sizes(slots=1 + pick(3), match_window=num, score_window=kept + pick(2) * (kept - 1), pool=1 + pick(3))
+    return Problem(facts=facts, rules=tuple(rules), unranked=queries, limits=limits, sizes=sizes)
 
 
 def _without_facts(pick: _Choices) -> Problem:

@@ -11,6 +11,7 @@ from kgverify.trace.files.journal import journal_name, list_journals, read_journ
 from kgverify.trace.files.manifest import MANIFEST, Manifest, Shard, check_shard, read_manifest
 from kgverify.trace.hdf5.reading import Problems, load_arrays, locate_arrays
 from kgverify.trace.model.columns import Candidates, join_candidates
+from kgverify.trace.model.digest_vectors import check_vectors
 from kgverify.trace.model.digests import candidate_keys
 from kgverify.trace.read.data_file import DataFile, open_journal_file, open_shard
 from kgverify.trace.read.trace_file import check_alike, check_root, read_trace
@@ -47,6 +48,7 @@ class CheckReport(msgspec.Struct, frozen=True):
 
 def check_trace(path: Path | str) -> CheckReport:
     """Verify checksums, digests, counts and structure of a file or a folder. UserError if it is not a trace at all."""
+    check_vectors()
     path = Path(path)
     if path.is_dir():
         return _check_folder(path)
