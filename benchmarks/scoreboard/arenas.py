@@ -144,7 +144,9 @@ class Stand:
 
     def verify(self, faults: Sequence[str], *, lockstep: bool = False) -> Verification:
         """Verify the evaluator with the faults against the reference."""
-        return verify(self._run, self._expected, self._judged(faults), check_determinism=False, lockstep=lockstep)
+        return verify(
+            self._run, self._expected, self._judged(faults), check_determinism=False, minimum={}, lockstep=lockstep
+        )
 
     def _judged(self, faults: Sequence[str]) -> Pipeline:
         return compiled_pipeline_with_faults(self._run, faults, mode="eager", device="cpu", slots=self.arena.slots)

@@ -1,5 +1,7 @@
 """The check of an evaluation by the reference: single candidates, whole rankings, and the least model if it was used."""
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import numpy as np
@@ -48,12 +50,15 @@ def check_evaluation(
     *,
     reference: Pipeline | None = None,
     progress: Progress = no_progress,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> SpotCheck:
     """Let the reference derive about `num` candidates: half of them single ones, the others for whole rankings.
 
     The error that the engine declares, up to the bound computed from the weights, limits the differences. If two scores in a
     derivation are closer than the errors, the engine may choose otherwise than the reference there. This is a near-tie,
     counted apart from the differences.
+    meanwhile: called while the reference derives, and the engine does nothing
+
     InternalError if the check does not find results that were altered to test it.
     """
     reference = reference_pipeline(run) if reference is None else reference
@@ -71,7 +76,10 @@ def check_evaluation(
         raise InternalError("the check chose no ranking, though the largest one is small enough")
     missing = find_missing_candidates(run, results, model)
     atoms = np.concatenate((single.sample_atom, missing.atom, *(each.atoms for each in sample.rankings)))
-    endings = derive_endings(run, reference, atoms, accept_score_error(pipeline.engine.info, run.policy.info), progress)
+    error = accept_score_error(pipeline.engine.info, run.policy.info)
+    with ThreadPoolExecutor(1) as beside:
+        beside.submit(meanwhile)
+        endings = derive_endings(run, reference, atoms, error, progress)
 
     judge = Judge(run, results, reference, endings, rank_only=rank_only)
     candidates = judge.compare_single(single)

@@ -1,5 +1,6 @@
 """The report of an evaluation, with the check by the reference."""
 
+from concurrent.futures import Future
 from typing import Any, Final
 
 import msgspec
@@ -50,11 +51,18 @@ def report_evaluation(
 
     results = join_results(result.results[part.number] for part in result.plan.parts)
     engine = pipeline.engine.info
-    check = None
+    check, known = None, _KnownEvaluations(engine.device, rank_only=result.plan.rank_only)
     if num_checked:
         with phase("checking a sample", num_checked) as progress:
             check = check_evaluation(
-                run, pipeline, result, results, num_checked, reference=reference, progress=progress
+                run,
+                pipeline,
+                result,
+                results,
+                num_checked,
+                reference=reference,
+                progress=progress,
+                meanwhile=known.evaluate,
             )
     report = EvaluationReport(
         kgverify=__version__,
@@ -84,10 +92,8 @@ def report_evaluation(
     wrong = find_wrong_figures(run, results, report, metrics)
     if not wrong:
         find_altered_figures(run, results, report, metrics)
-        kind = report.engine.device, report.rank_only
-        if num_checked and report.is_sound and kind not in _KNOWN:
-            _check_known_answers(report)
-            _KNOWN.add(kind)
+        if num_checked and report.is_sound:
+            known.check_report(report)
     return msgspec.structs.replace(report, wrong_figures=wrong)
 
 
@@ -112,29 +118,55 @@ def _compute_figures(run: Run, results: PartResult) -> dict[str, Any]:
     }
 
 
-def _check_known_answers(report: EvaluationReport) -> None:
-    """Evaluate small programs whose results are known. InternalError if something is wrong."""
-    # Commands that do not evaluate need no reference.
-    from kgverify.engines.reference.ranking import compute_metrics as compute_by_reference
-    from kgverify.evaluation.known_answers.draws import check_known_draws, check_known_ranks
-    from kgverify.evaluation.known_answers.evaluations import check_known_evaluation
-    from kgverify.evaluation.known_answers.folders import check_known_folder
-    from kgverify.evaluation.known_answers.models import check_known_models
+class _KnownEvaluations:
+    """Small evaluations whose results are known, made beside the check of a sample, once in a process for each kind."""
 
-    device = report.engine.device
-    if report.rank_only:
-        check_known_models(device)
-    check_known_draws()
-    check_known_ranks()
-    check_known_folder()
-    for run, _, known in check_known_evaluation(device):
-        # More than 2^31 candidates in all.
-        large = {name: getattr(known, name) * _MANY for name in ("num_ranked", "num_outcomes", "num_limited")}
-        results = join_results([known._replace(**large)])
-        of_known = msgspec.structs.replace(report, rank_only=True, **_compute_figures(run, results))
-        wrong = find_wrong_figures(run, results, of_known, compute_by_reference(results.rankings))
-        if wrong:
-            raise InternalError(f"a known evaluation is reported wrongly: {wrong[0]}")
+    def __init__(self, device: str, *, rank_only: bool) -> None:
+        self._device, self._rank_only = device, rank_only
+        self._evaluated = Future[list[tuple[Run, PartResult]]]()
+
+    @property
+    def _is_known(self) -> bool:
+        return (self._device, self._rank_only) in _KNOWN
+
+    def evaluate(self) -> None:
+        """Evaluate them. An error is kept: an evaluation that is wrong itself is reported first."""
+        if self._is_known:
+            return
+        try:
+            self._evaluated.set_result(self._evaluate())
+        except BaseException as error:
+            self._evaluated.set_exception(error)
+
+    def _evaluate(self) -> list[tuple[Run, PartResult]]:
+        # Commands that do not evaluate need no reference.
+        from kgverify.evaluation.known_answers.draws import check_known_draws, check_known_ranks
+        from kgverify.evaluation.known_answers.evaluations import check_known_evaluation
+        from kgverify.evaluation.known_answers.folders import check_known_folder
+        from kgverify.evaluation.known_answers.models import check_known_models
+
+        if self._rank_only:
+            check_known_models(self._device)
+        check_known_draws()
+        check_known_ranks()
+        check_known_folder()
+        return [(run, known) for run, _, known in check_known_evaluation(self._device)]
+
+    def check_report(self, report: EvaluationReport) -> None:
+        """InternalError if a known evaluation was wrong, or is reported wrongly."""
+        from kgverify.engines.reference.ranking import compute_metrics as compute_by_reference
+
+        if self._is_known:
+            return
+        for run, known in self._evaluated.result():
+            # More than 2^31 candidates in all.
+            large = {name: getattr(known, name) * _MANY for name in ("num_ranked", "num_outcomes", "num_limited")}
+            results = join_results([known._replace(**large)])
+            of_known = msgspec.structs.replace(report, rank_only=True, **_compute_figures(run, results))
+            wrong = find_wrong_figures(run, results, of_known, compute_by_reference(results.rankings))
+            if wrong:
+                raise InternalError(f"a known evaluation is reported wrongly: {wrong[0]}")
+        _KNOWN.add((self._device, self._rank_only))
 
 
 def _named(counts: list[int]) -> dict[str, int]:

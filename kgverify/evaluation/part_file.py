@@ -240,12 +240,12 @@ def read_part(path: Path, part: Part, identity: str) -> PartResult:
     """Read a part's file. DamagedError unless it is complete and belongs to this part of this evaluation."""
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            found, checksum = str(file["identity"]), str(file["xxh3"])
+            if str(file["identity"]) != identity:
+                raise DamagedError("belongs to another evaluation")
+            checksum = str(file["xxh3"])
             result = PartResult(**{name: file[name] for name in PartResult._fields})
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
         raise DamagedError(f"cannot be read ({error})") from None
-    if found != identity:
-        raise DamagedError("belongs to another evaluation")
     if checksum != hash_result(result, identity):
         raise DamagedError("has another checksum: it was altered")
     if not np.array_equal(np.unique(result.query), part.queries):

@@ -22,8 +22,8 @@ def judge_exercise(
     is_same = expected.counted != expected.steps and is_equal(comparison)
     exercised = Exercised(expected, expected if is_same else count_exercise(sources[1], outcomes.actual, wanted))
     faults = [source.header.engine.faults for source in sources]
-    has_effect = comparison.divergences or comparison.near_ties or comparison.benign
-    notes = comparison.notes if has_effect else (*comparison.notes, *describe_idle(*faults))
+    is_idle = comparison.verdict is Verdict.AGREE and not comparison.near_ties and not comparison.benign
+    notes = (*comparison.notes, *describe_idle(*faults)) if is_idle else comparison.notes
     comparison = msgspec.structs.replace(comparison, notes=notes)
     reasons = explain_missing({"expected": exercised.expected, "actual": exercised.actual}, wanted)
     if reasons:

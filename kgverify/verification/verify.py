@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.classify import Surroundings, classify, group_causes
 from kgverify.comparison.compare import KEPT, Comparer
+from kgverify.comparison.exercise.exercise import Exercised
 from kgverify.comparison.exercise.minimum import MINIMUM, NO_MINIMUM, Minimum
 from kgverify.comparison.goals import Rebuilds
 from kgverify.comparison.modulo.policy import DUPLICATES
@@ -43,7 +44,7 @@ from kgverify.verification.lockstep import compare_in_lockstep, follow_near_ties
 from kgverify.verification.rebuild import Rebuilder
 from kgverify.verification.recorded_ranks import judge_ranks, recognise_ranks, split_recorded_loss
 from kgverify.verification.replay import Explainer, Replayed
-from kgverify.verification.self_testing.known_answers.answers import check_known_pairs
+from kgverify.verification.self_testing.known_answers.answers import check_known_differences, check_known_pairs
 from kgverify.verification.self_testing.known_answers.files import check_known_files
 from kgverify.verification.self_testing.known_answers.runs import check_known_runs, check_traces_of_runs
 from kgverify.verification.self_testing.planted_runs import (
@@ -112,7 +113,7 @@ def verify(
     )
     determinism = Determinism(*is_deterministic)
     if tests_itself:
-        check_known_pairs(_judge_known, is_recorded=False)
+        check_known_differences(_exercise_known)
     recorded, traces = traces, rank_alike(run, (expected, actual), traces)
     lockstep = lockstep and all(has_steps(pipeline.engine.info) for pipeline in (expected, actual))
     comparer = Comparer(*traces, score_error=score_error, modulo=modulo)
@@ -125,8 +126,6 @@ def verify(
             comparer, comparer.compare(), run, actual._replace(engine=remembered), phase
         )
 
-    if tests_itself and (lockstep or comparison.divergences or comparison.near_ties):
-        check_known_runs(verify)
     expected_rank, actual_rank = (partial(_rank, run, each) for each in (expected, actual))
     explainer = Explainer(
         traces[0], comparer, views, (expected.engine, actual.engine), lockstep=lockstep, effort=effort
@@ -135,6 +134,9 @@ def verify(
         replayed = explainer.replay(comparison.divergences)
     comparison = msgspec.structs.replace(comparison, divergences=tuple(each.divergence for each in replayed))
     comparison = compare_rankings(comparison, traces[0], traces[1], (expected_rank, actual_rank))
+    if tests_itself and (lockstep or comparison.divergences or comparison.near_ties):
+        check_known_pairs(_judge_known, is_recorded=False)
+        check_known_runs(verify)
     of_ranking = comparison.divergences[len(replayed) :]
     divergences, causes = explainer.group([*replayed, *(Replayed(each, None) for each in of_ranking)])
     causes = describe_conditions(causes, divergences, comparer, views)
@@ -259,6 +261,12 @@ def _judge_known(expected: Trace | Path, actual: Trace | Path, **options: Any) -
     comparer = Comparer(expected, actual, rebuilding=Rebuilder, explains=True, **options)
     judged = _judge_recorded(comparer, options.get("score_error"), NO_MINIMUM, tests_itself=False, effort=LITTLE)
     return comparer, judged
+
+
+def _exercise_known(comparer: Comparer) -> Exercised:
+    """Return what both sides of a known pair exercised."""
+    codes = [source.gather_column("outcome", np.arange(source.num_candidates)) for source in comparer.sources]
+    return judge_exercise(comparer.comparison, comparer.recorded, Outcomes(*map(_count, codes)), NO_MINIMUM)[1]
 
 
 def _judge_recorded(

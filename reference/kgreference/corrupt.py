@@ -1,10 +1,11 @@
 """Corruptions of a triple, drawn by a key and not from a stream, so that no order or chunking can change them."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from kgreference.program import Program
-from kgreference.terms import Atom
+from kgreference.terms import Atom, Triple
 
 HEAD: Final = 0
 TAIL: Final = 1
@@ -30,15 +31,18 @@ class Corrupter:
     """
 
     def __init__(
-        self, program: Program, known: Iterable[Atom], domains: Mapping[str, Sequence[str]] | None = None
+        self, program: Program, known: Iterable[Triple], domains: Mapping[str, Sequence[str]] | None = None
     ) -> None:
-        self._known = frozenset(known)
         self._constants = range(len(program.constants))
         self._domains = [frozenset(program.constant_ids[name] for name in names) for names in (domains or {}).values()]
-        self._seen: dict[tuple[int, int], set[int]] = {}
-        for predicate, first, second in self._known:
-            self._seen.setdefault((predicate, HEAD), set()).add(first)
-            self._seen.setdefault((predicate, TAIL), set()).add(second)
+        # The entities that make a known triple, by predicate, side and the entity on the other side.
+        self._taken: defaultdict[tuple[int, int, int], set[int]] = defaultdict(set)
+        for predicate, first, second in known:
+            self._taken[predicate, HEAD, second].add(first)
+            self._taken[predicate, TAIL, first].add(second)
+        self._seen: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
+        for predicate, side, kept in self._taken:
+            self._seen[predicate, TAIL if side == HEAD else HEAD].add(kept)
         self._domain_of: dict[tuple[int, int], list[int]] = {}
 
     def domain(self, predicate: int, side: int) -> list[int]:
@@ -54,11 +58,9 @@ class Corrupter:
 
     def eligible(self, query: Atom, side: int) -> list[int]:
         """Return the entities of the domain, ascending, whose triple is neither the query nor known."""
-        return [
-            entity
-            for entity in self.domain(query.predicate, side)
-            if replace(query, side, entity) not in self._known and replace(query, side, entity) != query
-        ]
+        kept, own = (query.second, query.first) if side == HEAD else (query.first, query.second)
+        taken = self._taken.get((query.predicate, side, kept), set()) | {own}
+        return [entity for entity in self.domain(query.predicate, side) if entity not in taken]
 
     def draw(self, query: Atom, index: int, side: int, k: int | None, seed: int) -> list[Atom]:
         """Return k corruptions of one side of the query at ``index`` of its split, by ascending entity.

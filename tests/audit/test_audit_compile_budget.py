@@ -16,7 +16,7 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_an_exceeded_limit_is_reported_with_the_measure(tmp_path: Path):
     path = write(tmp_path, "max_graph_nodes = 1\nmax_graph_breaks = 0\nmax_launches_per_step = 3\n")
     report = audit_step(

@@ -22,6 +22,7 @@ def found(report: AuditReport) -> list[tuple[str, str]]:
     return [(each.audit, each.where) for each in report.findings]
 
 
+@pytest.mark.deep
 def test_a_clean_step_of_nested_arguments_has_no_finding():
     report = audit(planted.clean_step, planted.clean_inputs)
     assert (report.findings, report.is_clean) == ((), True)

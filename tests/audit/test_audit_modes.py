@@ -73,7 +73,7 @@ class Called:
         return self._function(*arguments)
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_where_the_source_cannot_be_taken_the_script_holds_the_graph(tmp_path: Path) -> None:
     swap = IDIOM["swap-buffers"].subject()
     subject = Subject("swap", Called(swap), swap.make_inputs)

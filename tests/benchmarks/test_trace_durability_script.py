@@ -21,7 +21,7 @@ def test_several_threads_that_are_killed_or_find_no_room_lose_nothing(tmp_path: 
     assert findings.messages == []
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_a_writer_that_is_killed_loses_nothing(tmp_path: Path):
     findings = Findings()
     num_calls = kill_everywhere(SMALL, tmp_path, findings, stride=8)

@@ -51,7 +51,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.sample(1, deep=12)
+@pytest.mark.sample(1, deep=6)
 @pytest.mark.parametrize(("pair", "name", "wrong"), CASES)
 def test_each_command_takes_each_pair(folder, pair, name, wrong):
     options = PAIRS[pair][wrong]

@@ -187,7 +187,7 @@ class Terminal:
             self.process.communicate()
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("heeds_signals")
 @pytest.mark.skipif(os.name == "nt", reason="there are no pseudo-terminals")
 def test_on_a_terminal_ctrl_c_ends_cleanly_and_the_same_command_goes_on(tmp_path):

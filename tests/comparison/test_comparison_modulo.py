@@ -221,7 +221,7 @@ def test_random_problems_give_no_false_alarm(num: int):
             assert comparison.coverage.steps == len(batch.expected.columns.steps.depth)
 
 
-@pytest.mark.sample(1, deep=10)
+@pytest.mark.sample(1, deep=5)
 @pytest.mark.parametrize("fault", [name for name, each in FAULTS.items() if each.stage in STEP_STAGES])
 def test_faults_are_found_in_twins_where_they_are_found_without(fault: str):
     num = 0

@@ -13,7 +13,7 @@ triton = pytest.importorskip("triton", reason="Triton is not installed")
 SCRIPT = Path(__file__).with_name("compile_for_hopper.py")
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="Triton's assembler for NVIDIA is for x86-64 here")
 @pytest.mark.skipif(not triton.__version__.startswith("3.6."), reason="the Hopper kernel is written for Triton 3.6")
 def test_other_numbers_of_slots_other_limits_and_another_graph_compile_nothing(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_digests_without_steps_are_those_of_the_steps(fused: Fused) -> None:
     assert len(columns.steps.depth) > len(candidates.query) > engine.layout.pool
 
 
-@pytest.mark.sample(0, deep=2)
+@pytest.mark.sample(0, deep=1)
 @pytest.mark.parametrize("level", list(TraceLevel))
 def test_what_is_recorded_pool_by_pool_is_what_is_proved(fused: Fused, level: TraceLevel) -> None:
     engine, candidates, expected = fused

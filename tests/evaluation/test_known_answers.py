@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import kgverify as kv
 from kgverify.engines.compiled.program import least_model
 from kgverify.errors import InternalError
-from kgverify.evaluation import part_file, part_store, proving
+from kgverify.evaluation import evaluation_report, part_file, part_store, proving
 from kgverify.evaluation.known_answers.draws import check_known_draws, check_known_ranks
 from kgverify.evaluation.known_answers.evaluations import check_known_evaluation
 from kgverify.evaluation.known_answers.folders import check_known_folder
@@ -78,3 +79,13 @@ def test_a_folder_that_opens_for_any_evaluation_is_found(monkeypatch: pytest.Mon
     monkeypatch.setattr(part_store, "_list_differences", lambda found, given: [])
     with pytest.raises(InternalError, match="resumed with another"):
         check_known_folder()
+
+
+def test_an_evaluation_is_not_reported_if_a_known_one_is_wrong(monkeypatch: pytest.MonkeyPatch):
+    arguments: dict[str, Any] = {"queries": 1, "corruptions": 3, "mode": "eager", "device": "cpu", "check": 4}
+    monkeypatch.setattr(evaluation_report, "_KNOWN", set())
+    monkeypatch.setattr(part_store, "_list_differences", lambda found, given: [])
+    with pytest.raises(InternalError, match="resumed with another"):
+        kv.evaluate("countries", **arguments)
+    # Without a check there is nothing that the known ones would stand for.
+    assert kv.evaluate("countries", **{**arguments, "check": 0}).check is None

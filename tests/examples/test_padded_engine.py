@@ -62,7 +62,7 @@ def test_there_are_twelve_faults_of_different_classes():
     assert all(fault.__doc__ for fault in padded_faults.FAULTS)
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_faults_shrink_to_a_few_elements():
     sizes = {}
     for fault in padded_faults.FAULTS:

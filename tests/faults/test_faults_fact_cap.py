@@ -26,7 +26,7 @@ from kgverify.verification.verify import Verification, verify
 
 def verify_with_fault(run: Run, slots: int, *, lockstep: bool = False) -> Verification:
     judged = compiled_pipeline_with_faults(run, ["fact-cap"], mode="eager", device="cpu", slots=slots)
-    return verify(run, reference_pipeline(run), judged, check_determinism=False, lockstep=lockstep)
+    return verify(run, reference_pipeline(run), judged, check_determinism=False, lockstep=lockstep, minimum={})
 
 
 def graph_where_only_a_late_fact_helps(place: int) -> KnowledgeGraph:
@@ -183,4 +183,4 @@ def test_no_fault_is_the_evaluator_as_it_is():
     run = Run(graph_where_only_a_late_fact_helps(54), num_queries=1, num_corruptions=0)
     judged = compiled_pipeline_with_faults(run, [], mode="eager", device="cpu", slots=2)
     assert judged.engine.info.faults == ()
-    assert verify(run, reference_pipeline(run), judged).report.verdict is Verdict.AGREE
+    assert verify(run, reference_pipeline(run), judged, minimum={}).report.verdict is Verdict.AGREE

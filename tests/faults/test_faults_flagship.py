@@ -133,7 +133,7 @@ def test_v10_proves_nothing_and_the_report_says_why(tmp_path: Path):
     assert "advance" in {cause["stage"] for cause in finished.data["causes"]}
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 @pytest.mark.data
 @needs_data
 def test_in_lockstep_the_causes_of_v10_stand_side_by_side(tmp_path: Path):

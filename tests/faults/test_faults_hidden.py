@@ -80,7 +80,7 @@ def _name_fault(name: str) -> Any:
     return pytest.param(name, marks=[pytest.mark.xfail(reason=reason, strict=True)] if name in MISTAKEN else [])
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(5, deep=15)
 @pytest.mark.parametrize("name", [_name_fault(name) for name, fault in FAULTS.items() if fault.stage in STEP_STAGES])
 def test_the_stage_of_an_engine_that_shows_none_is_inferred_from_its_step(name: str):
     case = case_of(name)

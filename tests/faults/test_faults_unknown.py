@@ -75,7 +75,7 @@ def judge(name: str, expected: Trace, actual: Trace) -> Iterator[bool]:
         yield (each.stage, finding.kind.value) in right
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, deep=8)
 @pytest.mark.parametrize("name", STEP_FAULTS)
 def test_the_stage_of_a_fault_follows_from_goals_and_successors(name: str):
     case = case_of(name)

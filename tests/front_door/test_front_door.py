@@ -54,7 +54,7 @@ def test_a_name_is_documented_with_an_example(name: str):
         assert "Raises:\n" in text
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(12, deep=8)
 @pytest.mark.parametrize("name", kv.__all__)
 def test_the_example_of_a_name_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)

@@ -67,7 +67,7 @@ def named(dataset: Dataset, atom: Atom) -> NamedAtom:
     return atom[0], first, second
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 @pytest.mark.data
 def test_prolog_takes_every_step_on_family() -> None:
     dataset = read_dataset("family")

@@ -114,7 +114,7 @@ def test_of_a_step_that_is_wrong_in_company_alone_the_columns_of_its_resolvents_
     assert not fails_same_way(atoms._replace(stage="prune"), origin._replace(stage="prune"))
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_a_fault_that_takes_company_shrinks_in_few_runs(shrunk_of):
     for name in ("sticky-outcome", "proof-ends-batch", "visited-not-cleared"):
         shrunk = shrunk_of(name)

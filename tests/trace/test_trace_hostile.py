@@ -94,7 +94,7 @@ def read_in_little_memory(path: str) -> str:
     return "read"
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_what_hdf5_itself_would_inflate_is_not_inflated(good: Path, tmp_path: Path):
     """HDF5 inflates a chunk to whatever its stream holds: 4 GiB out of 4 MB. Not in a process with 3 GiB."""
     import zlib

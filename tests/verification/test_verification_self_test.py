@@ -7,6 +7,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,16 @@ from kgverify.trace.model.trace import Trace
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Storage, TraceWriter
 from kgverify.verification import lockstep
-from kgverify.verification.self_testing.known_answers.answers import check_known_pairs
+from kgverify.verification.self_testing.known_answers.answers import (
+    check_known_differences,
+    check_known_pairs,
+)
 from kgverify.verification.self_testing.known_answers.files import check_known_files
 from kgverify.verification.self_testing.known_answers.runs import check_known_runs, check_traces_of_runs
 from kgverify.verification.self_testing.planted_runs import check_attribution, check_consistency, plant_in_repetition
 from kgverify.verification.self_testing.second_opinion import check_sample
 from kgverify.verification.self_testing.self_test import check_digests
-from kgverify.verification.verify import _judge_known, compare_recorded, verify
+from kgverify.verification.verify import _exercise_known, _judge_known, compare_recorded, verify
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -111,12 +115,19 @@ def test_traces_on_disk_are_tested_as_they_are_stored(trace: Trace, tmp_path: Pa
 def test_known_pairs_have_their_known_answers(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, wrong: Callable[..., Any]
 ):
-    check_known_pairs.cache_clear()
-    check_known_pairs(_judge_known, is_recorded=False)
+    # Before an engine agrees, the comparison is tested without what explains differences.
+    checks = (
+        partial(check_known_differences, _exercise_known),
+        partial(check_known_pairs, _judge_known, is_recorded=False),
+    )
+    for check in checks:
+        check()
+    check_known_differences.cache_clear()
     check_known_pairs.cache_clear()
     monkeypatch.setattr(owner, name, wrong)
-    with pytest.raises(InternalError, match="known pair"):
-        check_known_pairs(_judge_known, is_recorded=False)
+    for check in checks:
+        with pytest.raises(InternalError, match="known pair"):
+            check()
 
 
 def test_the_known_answers_are_those_of_all_known_pairs(run: Run):

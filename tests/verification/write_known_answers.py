@@ -8,26 +8,17 @@ from pathlib import Path
 
 import msgspec
 
-from kgverify.engines.reference.comparison import compare_again
 from kgverify.verification.self_testing.known_answers import answers as known_answers
 from kgverify.verification.self_testing.known_answers.files import known_file_answers
 from kgverify.verification.self_testing.known_answers.pairs import pair_of
 from kgverify.verification.self_testing.known_answers.runs import known_run_answers, traces_of_runs
 from kgverify.verification.self_testing.known_answers.stages import known_stage_answers
-from kgverify.verification.self_testing.second_opinion import can_be_checked, check_by_second
-from kgverify.verification.verify import _judge_known, verify
+from kgverify.verification.verify import _exercise_known, _judge_known, verify
 
 
 def main() -> int:
-    answers = {}
-    for known in known_answers.known_pairs(is_recorded=True):
-        comparer, report = _judge_known(known.expected, known.actual, **known.options)
-        if can_be_checked(comparer):
-            second = compare_again(known.expected, known.actual, comparer.score_tolerance, lockstep=comparer.lockstep)
-            check_by_second(comparer.comparison, second, known.name)
-        answers[known.name] = known_answers.answer_of(report)
-        if "--show" in sys.argv:
-            print(known.name, report)
+    answers = dict(known_answers.unexplained_answers(_exercise_known))
+    answers |= dict(known_answers.known_answers(_judge_known, is_recorded=True))
     answers |= dict(known_file_answers(_judge_known))
     answers |= dict(known_run_answers(verify))
     answers |= dict(known_stage_answers(pair_of((0,))[0]))

@@ -17,7 +17,7 @@ from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import Columns, starts_of
 from kgverify.trace.model.header import EngineInfo
 
-COUNTED_STEPS: Final = 1 << 15
+COUNTED_STEPS: Final = 1 << 14
 """The steps in which is counted of a larger trace on disk, which is compared faster than its steps can be counted."""
 
 _NUM_BLOCKS: Final = 16

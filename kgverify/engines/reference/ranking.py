@@ -37,7 +37,7 @@ class ReferenceDraw:
         self._corrupter = Corrupter(
             # The draw needs the numbers of the constants alone.
             Program.from_names((), (), (), graph.program.symbols.constants),
-            (Atom(*row) for row in graph.known_triples.tolist()),
+            zip(*graph.known_triples.T.tolist(), strict=True),
             {name: list(constants) for name, constants in graph.domains.items()},
         )
 

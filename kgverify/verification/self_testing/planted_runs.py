@@ -22,6 +22,7 @@ from kgverify.comparison.result import (
 )
 from kgverify.comparison.source import MemorySource
 from kgverify.engines.protocol import Engine, Positions
+from kgverify.engines.reference.garbage_collection import without_garbage_collection
 from kgverify.program.outcomes import Outcome, Side
 from kgverify.program.stages import Stage
 from kgverify.ranking.metric import MRR
@@ -65,6 +66,7 @@ class RememberingEngine:
         return self.stepped
 
 
+@without_garbage_collection()
 def plant_in_verification(
     run: Run,
     comparer: Comparer,
@@ -90,6 +92,7 @@ def plant_in_verification(
     return SelfTest(tests[0].columns + (num_of_ranks > 0), num)
 
 
+@without_garbage_collection()
 def plant_in_recorded(comparer: Comparer, compare_ranks: CompareRankings) -> SelfTest:
     """Return the changes planted in all that a comparison of recorded traces compares. InternalError if one is not seen."""
     tested = run_self_test(comparer)
@@ -335,6 +338,7 @@ def check_attribution(attribution: Attribution, expected: Trace, actual: Trace) 
             require(abs(own - value) < 1e-9, f"the {role} MRR is {own}, and the loss is split from {value}")
 
 
+@without_garbage_collection()
 def plant_in_repetition(is_same: Callable[[Columns, Columns], bool], columns: Columns) -> None:
     """InternalError unless two results of an engine that differ in one value of a column count as different."""
     levels: Any = columns

@@ -8,6 +8,7 @@ import numpy as np
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.modulo.policy import DUPLICATES, ORDER
 from kgverify.comparison.result import NO_CANDIDATE, Comparison, Level, Verdict, highest_level
+from kgverify.engines.reference.garbage_collection import without_garbage_collection
 from kgverify.trace.model.levels import has_goals
 from kgverify.verification.self_testing.stored_self_test import require
 
@@ -21,6 +22,7 @@ _NUM_DIVERGENT: Final = 10
 _NUM_AGREEING: Final = 5
 
 
+@without_garbage_collection()
 def check_sample(comparer: Comparer) -> None:
     """InternalError unless a second comparison finds the same in the first candidates that differ, and in some that agree."""
     found, (expected, actual) = comparer.comparison, comparer.sources

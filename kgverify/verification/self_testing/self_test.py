@@ -195,12 +195,8 @@ class _Planting:
     def test(self) -> int:
         """Return the number of changes planted, all of which were seen."""
         changes = self._without_benign(list(self._draw()))
-        if self._is_count:
-            # Two counts next to each other would undo one another.
-            for change in changes:
-                self._check([change])
-        elif changes:
-            self._check(changes)
+        for apart in _keep_apart(changes):
+            self._check(apart)
         if not self._by_digest:
             self._check_alone(changes)
         return len(changes)
@@ -421,6 +417,19 @@ class _Planting:
                 found == counted and all(each.field == "candidates.atom" for each in listed),
                 f"{wanted.total()} candidates have another {self._column}, and {found.total()} are reported",
             )
+
+
+def _keep_apart(changes: list[_Change]) -> list[list[_Change]]:
+    """Return the changes in lists of which no candidate has two: counts next to each other would undo one another."""
+    lists: list[list[_Change]] = []
+    for change in changes:
+        free = (each for each in lists if not any(change.owners.keys() & other.owners.keys() for other in each))
+        fitting = next(free, None)
+        if fitting is None:
+            lists.append([change])
+        else:
+            fitting.append(change)
+    return lists
 
 
 def _plant_beside_tie(comparer: Comparer, expected: Trace, actual: Trace) -> int:

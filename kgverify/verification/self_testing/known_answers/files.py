@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from kgverify.comparison.compare import Sizes
+from kgverify.engines.reference.garbage_collection import without_garbage_collection
 from kgverify.errors import UserError
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.model.columns import COUNTS, select_candidates
@@ -216,6 +217,7 @@ def known_file_answers(judge: JudgeRecorded) -> Iterator[tuple[str, Answer]]:
 
 
 @cache
+@without_garbage_collection()
 def check_known_files(judge: JudgeRecorded) -> None:
     """InternalError unless each known pair on disk has its known answer."""
     for name, answer in known_file_answers(judge):

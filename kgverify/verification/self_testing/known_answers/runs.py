@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
+from kgverify.engines.reference.garbage_collection import without_garbage_collection
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
@@ -345,6 +346,7 @@ def _forget(columns: Columns) -> StageItems:
 
 
 @cache
+@without_garbage_collection()
 def check_traces_of_runs(judge: JudgeRecorded) -> None:
     """InternalError unless each pair of traces of the known run has its known answer."""
     for known in traces_of_runs():
@@ -360,6 +362,7 @@ def known_run_answers(verify: Verify) -> Iterator[tuple[str, Answer]]:
 
 
 @cache
+@without_garbage_collection()
 def check_known_runs(verify: Verify) -> None:
     """InternalError unless each known run has its known answer."""
     for name, answer in (*known_run_answers(verify), *known_stage_answers(pair_of((0,))[0])):
