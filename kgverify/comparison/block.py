@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,8 @@ from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import Columns, expand_rows, select_steps, starts_of
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.trace import Trace
+
+_DROPPED: Final = frozenset({"steps.dropped_atoms", "steps.dropped_resolvents"})
 
 
 class StepPairs(NamedTuple):
@@ -340,7 +342,10 @@ class BlockComparer:
         flags = expected.is_limited[candidate], actual.is_limited[candidate]
         if flags[0] != flags[1]:
             texts = ["limited" if flag else "not limited" for flag in flags]
-            difference = Difference(Stage.LIMIT, "candidates.is_limited", texts[0], texts[1])
+            # What the limits dropped in each step agrees, if both sides counted it: the flag was not carried on.
+            is_counted = not _DROPPED & set(self.pair.not_compared) and NUM_STEPS not in self.pair.not_compared
+            stage = Stage.ADVANCE if is_counted else Stage.LIMIT
+            difference = Difference(stage, "candidates.is_limited", texts[0], texts[1])
             return self._divergence(candidate, -1, difference, Level.RENAMING, None)
         if candidate in self._lost_sums:
             return None

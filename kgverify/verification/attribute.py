@@ -18,15 +18,10 @@ from kgverify.program.stages import Stage
 from kgverify.ranking.metric import MRR
 from kgverify.trace.model.columns import Candidates, CandidateSet
 from kgverify.trace.model.trace import Trace
-
-MOST_EXACT: Final = 8
-"""The number of causes up to which every subset is evaluated."""
+from kgverify.verification.effort import FULL, Effort
 
 ROUNDING: Final = -1
 """The cause of the share that belongs to no divergence: rounding at near-ties."""
-
-NUM_SAMPLES: Final = 200
-"""The number of orders of the causes that are drawn for more causes."""
 
 
 def attribute_loss(
@@ -38,14 +33,15 @@ def attribute_loss(
     actual_rank: RankCandidates,
     seed: int = 0,
     basis: str = "engines",
+    effort: Effort = FULL,
 ) -> Attribution:
     """Split the expected MRR less the actual MRR over the causes. basis: as in `Attribution`."""
     table = _Counterfactuals(expected, actual, divergences, causes, expected_rank, actual_rank)
     num = table.num_players
-    if num <= MOST_EXACT:
+    if num <= effort.exact:
         shares, error, method = _exact_shares(num, table.value), 0.0, "exact"
     else:
-        shares, error = _sampled_shares(num, table.value, np.random.default_rng(seed))
+        shares, error = _sampled_shares(num, table.value, effort.samples, np.random.default_rng(seed))
         method = "sampled"
     return Attribution(
         metric=MRR,
@@ -123,12 +119,14 @@ def _exact_shares(num: int, value: Callable[[int], float]) -> list[float]:
     return shares
 
 
-def _sampled_shares(num: int, value: Callable[[int], float], random: np.random.Generator) -> tuple[list[float], float]:
-    gains = np.zeros((NUM_SAMPLES, num))
-    for sample in range(NUM_SAMPLES):
+def _sampled_shares(
+    num: int, value: Callable[[int], float], num_samples: int, random: np.random.Generator
+) -> tuple[list[float], float]:
+    gains = np.zeros((num_samples, num))
+    for sample in range(num_samples):
         repaired = 0
         for i in random.permutation(num).tolist():
             gains[sample, i] = value(repaired | 1 << i) - value(repaired)
             repaired |= 1 << i
-    error = float((gains.std(0, ddof=1) / math.sqrt(NUM_SAMPLES)).max())
+    error = float((gains.std(0, ddof=1) / math.sqrt(num_samples)).max())
     return [float(share) for share in gains.mean(0)], error

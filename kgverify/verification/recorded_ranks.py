@@ -35,6 +35,7 @@ from kgverify.ranking.truth import NO_TRUTH, find_truth
 from kgverify.trace.model.score_error import judge_tolerance
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.attribute import attribute_loss
+from kgverify.verification.effort import FULL, Effort
 from kgverify.verification.self_testing.planted_runs import check_attribution
 
 _OWN: Final = RankingRule()
@@ -291,13 +292,16 @@ def judge_ranks(finding: Finding, ranked: RecordedRanks | None) -> Finding:
 
 
 def split_recorded_loss(
-    ranked: RecordedRanks | None, divergences: tuple[Divergence, ...], causes: tuple[Cause, ...]
+    ranked: RecordedRanks | None,
+    divergences: tuple[Divergence, ...],
+    causes: tuple[Cause, ...],
+    effort: Effort = FULL,
 ) -> tuple[Attribution | None, tuple[str, ...]]:
     """Split the loss of two recorded traces over the causes; None, and a note that says why, if this is not possible."""
     if ranked is None or not causes:
         return None, ()
     if ranked.rank is None:
         return None, (*ranked.notes, f"the loss is not split over the causes: {ranked.reason}")
-    attribution = attribute_loss(*ranked.traces, divergences, causes, *ranked.rank, basis="traces")
+    attribution = attribute_loss(*ranked.traces, divergences, causes, *ranked.rank, basis="traces", effort=effort)
     check_attribution(attribution, *ranked.traces)
     return attribution, ranked.notes

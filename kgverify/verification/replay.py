@@ -41,19 +41,13 @@ from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import Columns, select_candidates
 from kgverify.trace.model.stage_items import StageOutputs, ends_alike, read_step_outputs
 from kgverify.trace.model.trace import Trace
+from kgverify.verification.effort import FULL, Effort
 from kgverify.verification.infer_stage import StepInference, ask_engines, shows_stages
 from kgverify.verification.separate import Seen, separate
 from kgverify.verification.stagewise import StageFault, find_later_faults, is_own
 
-ALL_REPLAYED: Final = 200
-"""The number of divergences replayed one by one. A further one gets the stage and the class of those that differ alike in the
-recorded steps, if these all have the same; every tenth is replayed nevertheless."""
-
 ASSUMED_CONFIDENCE: Final = 0.5
 """The most confidence in the class of a divergence that was not replayed."""
-
-ALL_ALONE: Final = 20
-"""The number of derivations that are run without others, to tell the machinery of the batch from a state handed on wrongly."""
 
 NOT_REPLAYED: Final = "the step was not replayed itself, its stage and class are those of others that differ alike"
 INFERRED: Final = "the engine does not show this stage, which was inferred from its step"
@@ -109,14 +103,14 @@ def _outputs_of(view: StepView) -> StageOutputs:
     }
 
 
-def _check_evidence(divergences: tuple[Divergence, ...], groups: list[list[Replayed]]) -> None:
+def _check_evidence(divergences: tuple[Divergence, ...], groups: list[list[Replayed]], num_replayed: int) -> None:
     """InternalError unless each divergence has its own evidence, or is marked as assumed to be like one of its kind."""
     for number, (divergence, group) in enumerate(zip(divergences, groups, strict=True)):
         for each in group:
             found, outputs, like = each.divergence, each.outputs, each.like
             is_sound = (found.candidate, found.step) == (divergence.candidate, divergence.step)
             if like is not None:
-                is_sound &= number >= ALL_REPLAYED and found.field == divergence.field and outputs is None
+                is_sound &= number >= num_replayed and found.field == divergence.field and outputs is None
                 is_sound &= (found.expected, found.actual) == (divergence.expected, divergence.actual)
                 is_sound &= found.evidence.endswith(NOT_REPLAYED)
                 is_sound &= found.is_assumed and not found.is_replayed and found.stage == like.divergence.stage
@@ -146,7 +140,9 @@ class Explainer:
         engines: tuple[Engine, Engine],
         *,
         lockstep: bool = False,
+        effort: Effort = FULL,
     ) -> None:
+        self._effort = effort
         self._columns = expected.columns
         self._limits = expected.header.limits.with_defaults()
         self._comparer = comparer
@@ -173,7 +169,7 @@ class Explainer:
                 groups.append([Replayed(divergence)])
                 continue
             alike = seen.setdefault(self._sign(divergence), {})
-            if i >= ALL_REPLAYED and i % 10 and len(alike) == 1:
+            if i >= self._effort.replayed and i % 10 and len(alike) == 1:
                 (((stage, _, _), like),) = alike.items()
                 if stage == divergence.stage and divergence.kind is not DifferenceClass.UNCLASSIFIED:
                     # Its class rests on its own resolvents.
@@ -187,7 +183,7 @@ class Explainer:
             named = self.classify(found[0])
             alike.setdefault((found[0].divergence.stage, named.kind, named.situation), found[0])
             groups.append(found)
-        _check_evidence(divergences, groups)
+        _check_evidence(divergences, groups, self._effort.replayed)
         return [each for group in groups for each in group]
 
     def _sign(self, divergence: Divergence) -> _Signature:
@@ -285,7 +281,7 @@ class Explainer:
         step = divergence.step
         if step < 1:
             return _of_machinery(divergence)
-        if len(self._alone) >= ALL_ALONE:
+        if len(self._alone) >= self._effort.alone:
             is_of_state = set(self._alone) == {Stage.ADVANCE.value}
             return _move(divergence, Stage.ADVANCE) if is_of_state else _of_machinery(divergence)
         judged = self._judge_alone(divergence)

@@ -26,6 +26,7 @@ from kgverify.comparison.step_view import outcome_name
 from kgverify.engines.protocol import ExplainedEngine, Progress, no_progress
 from kgverify.errors import InternalError
 from kgverify.program.outcomes import Outcome
+from kgverify.ranking.known_draws import check_known_draws
 from kgverify.ranking.metric import compute_metrics
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.report.content import Determinism, Environment, Metrics, Outcomes
@@ -38,6 +39,7 @@ from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.conditions import describe_conditions
+from kgverify.verification.effort import FULL, LITTLE, Effort
 from kgverify.verification.evidence import judge_exercise
 from kgverify.verification.lockstep import compare_in_lockstep, describe_lockstep, follow_near_ties, lockstep_comparer
 from kgverify.verification.rebuild import Rebuilder
@@ -88,6 +90,7 @@ def verify(
     modulo: Collection[str] | None = None,
     minimum: Minimum = MINIMUM,
     tests_itself: bool = True,
+    effort: Effort = FULL,
     phase: Phase = silent_phase,
 ) -> Verification:
     """Run both pipelines and compare their steps. score_error: of the actual side, accepted instead of the judge's bound.
@@ -127,7 +130,9 @@ def verify(
         )
 
     expected_rank, actual_rank = (partial(_rank, run, each) for each in (expected, actual))
-    explainer = Explainer(traces[0], comparer, views, (expected.engine, actual.engine), lockstep=lockstep)
+    explainer = Explainer(
+        traces[0], comparer, views, (expected.engine, actual.engine), lockstep=lockstep, effort=effort
+    )
     with phase("replaying divergent steps", 0):
         replayed = explainer.replay(comparison.divergences)
     comparison = msgspec.structs.replace(comparison, divergences=tuple(each.divergence for each in replayed))
@@ -149,6 +154,7 @@ def verify(
     sides = MemorySource(recorded[0]), MemorySource(recorded[1])
     comparison, exercised = judge_exercise(comparison, sides, outcomes, minimum)
     if comparison.verdict is Verdict.AGREE and tests_itself:
+        check_known_draws()
         if check_determinism:
             plant_in_repetition(_is_same, traces[1].columns)
         ranks = expected_rank, actual_rank
@@ -157,7 +163,9 @@ def verify(
     attribution = None
     if causes and not lockstep and all(trace.rankings is not None for trace in traces):
         with phase("splitting the loss over the causes", 0):
-            attribution = attribute_loss(traces[0], traces[1], divergences, causes, expected_rank, actual_rank)
+            attribution = attribute_loss(
+                traces[0], traces[1], divergences, causes, expected_rank, actual_rank, effort=effort
+            )
         check_attribution(attribution, traces[0], traces[1])
     metrics = _metrics(*traces)
     check_numbers(outcomes, metrics, codes, [trace.rankings for trace in traces])
@@ -257,7 +265,8 @@ def compare_recorded(
 def _judge_known(expected: Trace | Path, actual: Trace | Path, **options: Any) -> tuple[Comparer, Report]:
     """Compare a known pair like `compare_recorded`, without a self-test."""
     comparer = Comparer(expected, actual, rebuilding=Rebuilder, explains=True, **options)
-    return comparer, _judge_recorded(comparer, options.get("score_error"), NO_MINIMUM, tests_itself=False)
+    judged = _judge_recorded(comparer, options.get("score_error"), NO_MINIMUM, tests_itself=False, effort=LITTLE)
+    return comparer, judged
 
 
 def _exercise_known(comparer: Comparer) -> Exercised:
@@ -267,7 +276,12 @@ def _exercise_known(comparer: Comparer) -> Exercised:
 
 
 def _judge_recorded(
-    comparer: Comparer, score_error: float | None, minimum: Minimum, *, tests_itself: bool = True
+    comparer: Comparer,
+    score_error: float | None,
+    minimum: Minimum,
+    *,
+    tests_itself: bool = True,
+    effort: Effort = FULL,
 ) -> Report:
     """Return the report of a comparison of recorded traces."""
     compared = _admit_unfollowed(comparer.compare())
@@ -294,7 +308,7 @@ def _judge_recorded(
     sides = ranked.traces if ranked is not None else comparer.sources
     metrics = _metrics(*sides)
     check_numbers(outcomes, metrics, codes, [side.rankings for side in sides])
-    attribution, notes = split_recorded_loss(ranked, divergences, causes)
+    attribution, notes = split_recorded_loss(ranked, divergences, causes, effort)
     comparison = msgspec.structs.replace(comparison, notes=(*comparison.notes, *notes))
     return build_report(
         _note_proofs(comparison, outcomes),

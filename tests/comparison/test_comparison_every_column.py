@@ -40,7 +40,7 @@ STAGES = {
 FIELDS = {"resolvents.kind": "resolvents.atoms", "resolvents.origin_kind": "resolvents.origin"}
 CANDIDATE_STAGES = {
     "candidates.outcome": ("recycle", "candidates.outcome"),
-    "candidates.is_limited": ("limit", "candidates.is_limited"),
+    "candidates.is_limited": ("advance", "candidates.is_limited"),
     "candidates.log_probability": ("advance", "candidates.log_probability"),
 }
 

@@ -23,19 +23,21 @@ from kgverify.report.render.terminal import report_text
 from kgverify.report.stepper.stepper import Stepper
 from kgverify.report.wording import describe_divergence, describe_kind
 from kgverify.runs.run import Run, reference_pipeline
-from kgverify.verification import replay
+from kgverify.verification.effort import FULL, Effort
 from kgverify.verification.separate import Seen, separate
 from kgverify.verification.verify import Verification, compare_recorded, verify
 
 STATED = re.compile(r"(\w+)(?: at step (\d+))? of .+? \(candidate (\d+), query \d+, \w+ side\): ([^\n]*)")
 
+FEW_REPLAYED = FULL._replace(replayed=6)
 
-def run_with(run: Run, faults: tuple[str, ...], *, lockstep: bool) -> tuple[Verification, Any]:
+
+def run_with(run: Run, faults: tuple[str, ...], *, lockstep: bool, effort: Effort = FULL) -> tuple[Verification, Any]:
     pipelines = (
         reference_pipeline(run),
         compiled_pipeline_with_faults(run, faults, mode="eager", device="cpu", slots=16),
     )
-    found = verify(run, *pipelines, check_determinism=False, lockstep=lockstep, tests_itself=False)
+    found = verify(run, *pipelines, check_determinism=False, lockstep=lockstep, tests_itself=False, effort=effort)
     return found, probe_both((pipelines[0].engine, pipelines[1].engine), found.expected.columns)
 
 
@@ -58,16 +60,10 @@ def _statements(text: str) -> Iterator[str]:
     return (match[0] for match in STATED.finditer(text))
 
 
-@pytest.fixture
-def replays_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "ALL_REPLAYED", 6)
-
-
-@pytest.mark.usefixtures("replays_few")
 @pytest.mark.parametrize("lockstep", [False, True])
 def test_each_divergence_states_its_own_evidence_where_most_are_not_replayed(lockstep: bool):
     run = Run(load_graph("countries"), num_queries=2, num_corruptions=10)
-    found, probe = run_with(run, ("fact-cap",), lockstep=lockstep)
+    found, probe = run_with(run, ("fact-cap",), lockstep=lockstep, effort=FEW_REPLAYED)
     assumed = [each for each in found.report.divergences if each.is_assumed]
     assert len(assumed) > 5
     assert len({each.evidence for each in assumed}) > 2
@@ -137,12 +133,11 @@ TIGHT = Limits(max_depth=5, max_atoms=3, max_resolvents=4)
 
 
 @pytest.mark.sample(1, deep=24)
-@pytest.mark.usefixtures("replays_few")
 @pytest.mark.parametrize("lockstep", [False, True])
 @pytest.mark.parametrize("name", list(FAULTS))
 def test_no_evidence_is_borrowed_whatever_the_fault(name: str, lockstep: bool):
     run = Run(load_graph("random:4"), TIGHT, num_queries=6, num_corruptions=3)
-    found, probe = run_with(run, (name,), lockstep=lockstep)
+    found, probe = run_with(run, (name,), lockstep=lockstep, effort=FEW_REPLAYED)
     assert not_own(found, probe) == []
 
 

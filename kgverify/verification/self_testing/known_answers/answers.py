@@ -20,6 +20,7 @@ import numpy as np
 from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.compare import Comparer, Sizes
 from kgverify.engines.reference.garbage_collection import without_garbage_collection
+from kgverify.program.program import Symbols
 from kgverify.report.report import Report
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.self_testing.known_answers.pairs import (
@@ -35,6 +36,7 @@ from kgverify.verification.self_testing.known_answers.pairs import (
     take,
     with_header,
 )
+from kgverify.verification.self_testing.known_answers.rare_pairs import rare_pairs
 from kgverify.verification.self_testing.second_opinion import can_be_checked, check_by_second
 from kgverify.verification.self_testing.stored_self_test import require
 
@@ -84,6 +86,7 @@ def known_pairs(*, is_recorded: bool) -> Iterator[Known]:
         yield from _without_goals()
         yield from _headers(*pair_of((0, 32), error=ERROR))
         yield from _rankings(*pair_of((0, 2, 4, 60, 61), error=ERROR))
+        yield from (Known(*pair) for pair in rare_pairs())
 
 
 def _of_other_candidates(expected: Trace, actual: Trace) -> Iterator[Known]:
@@ -106,6 +109,12 @@ def _of_other_candidates(expected: Trace, actual: Trace) -> Iterator[Known]:
     yield Known("others in place", expected, replace(actual, columns=columns), _FEW)
     columns = actual.columns._replace(candidates=actual.columns.candidates._replace(query=query))
     yield Known("another query", expected, replace(actual, columns=columns))
+    expected, actual = pair_of((0, 9, 4))
+    own = actual.columns.candidates
+    columns = actual.columns._replace(candidates=own._replace(atom=own.atom[:, (0, 2, 1)]))
+    yield Known("another draw, twice", expected, take(replace(actual, columns=columns), [0, 0, 1, 2]))
+    fewer = Symbols(actual.symbols.predicates, actual.symbols.constants[:400])
+    yield Known("fewer names", expected, replace(actual, symbols=fewer), _FEW)
     # Nine causes, whose shares are drawn.
     expected, actual = pair_of(_some(6, 25, 47), error=ERROR)
     yield Known("other numbers", expected, renumber(actual), _FEW)

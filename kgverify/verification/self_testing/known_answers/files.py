@@ -3,21 +3,27 @@
 import hashlib
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 import numpy as np
-import xxhash
 
 from kgverify.comparison.compare import Sizes
 from kgverify.engines.reference.garbage_collection import without_garbage_collection
 from kgverify.errors import UserError
-from kgverify.trace.model.columns import select_candidates
-from kgverify.trace.model.schema import OPTIONAL_COLUMNS
+from kgverify.trace.hdf5.writing import write_arrays
+from kgverify.trace.model.columns import COUNTS, select_candidates
+from kgverify.trace.model.levels import Packing
+from kgverify.trace.model.schema import OPTIONAL_COLUMNS, Arrays
+from kgverify.trace.model.stage_items import encode_stage_outputs
 from kgverify.trace.model.trace import Trace
+from kgverify.trace.read.data_file import DataFile
+from kgverify.trace.read.trace_file import TraceFile
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Durability, Storage, TraceWriter
 from kgverify.verification.self_testing.known_answers.answers import (
@@ -27,7 +33,15 @@ from kgverify.verification.self_testing.known_answers.answers import (
     answer_of,
     require_known,
 )
-from kgverify.verification.self_testing.known_answers.pairs import ERROR, blank, pair_of, take
+from kgverify.verification.self_testing.known_answers.pairs import (
+    ERROR,
+    blank,
+    make_rankings,
+    pair_of,
+    take,
+    with_header,
+)
+from kgverify.verification.self_testing.known_answers.rare_pairs import long_sums, near_tie_and_bits, not_a_number
 from kgverify.verification.self_testing.stored_self_test import require
 
 _SMALL: Final = {"sizes": Sizes(7, 256, 3), "verifies_content": False}
@@ -81,12 +95,100 @@ def stored_pairs(folder: Path) -> Iterator[Known]:
     yield Known("damaged scores", equal, path, _PLAIN)
     lost = _write(blank(same, same.fields - {"resolvents.score"}), folder / "lost.h5")
     yield Known("damaged scores of one side", path, lost, _PLAIN)
-    path = folder / "damaged.h5"
-    path.write_bytes(_spoil(nothing.read_bytes(), xxhash.xxh3_64(b"").intdigest().to_bytes(8, "little")))
-    yield Known("a damaged checksum of nothing", nothing, path, _PLAIN)
+    yield from _in_pieces(folder)
     parts = _write(bits, folder / "parts", shard_steps=9)
+    first, second, *_ = sorted(parts.glob("*.h5"))
+    yield Known("a shard alone", first, first, _PLAIN)
+    others = with_header(bits, run=msgspec.structs.replace(bits.header.run, seed=3))
+    other = sorted(_write(others, folder / "others", shard_steps=9).glob("*.h5"))[1]
+    original = second.read_bytes()
+    second.write_bytes(other.read_bytes())
+    yield Known("a shard of another run", equal, parts, _PLAIN)
+    second.write_bytes(original)
     next(iter(sorted(parts.glob("*.h5")))).unlink()
     yield Known("a shard is missing", equal, parts, _PLAIN)
+
+
+def _in_pieces(folder: Path) -> Iterator[Known]:
+    """Yield pairs that are compared in pieces of two rows, of which some differ, far from each other."""
+    for number, (name, (expected, actual)) in enumerate(
+        {
+            "ranges that differ": pair_of((0, 4, 0, 0, 0, 9, 0, 0, 0, 0, 34, 0, 0, 23, 0, 0, 0, 4), error=ERROR),
+            "scores and sums that errors excuse": pair_of((32, 0, 0, 0, 33, 0, 0, 68, 0, 0, 32), error=ERROR),
+            "a sum behind a long derivation": long_sums(),
+            "a near-tie and other bits": near_tie_and_bits(),
+            "a score that is not a number": not_a_number(),
+        }.items()
+    ):
+        left, right = (
+            _write(each, folder / f"pieces-{number}-{side}.h5") for side, each in enumerate((expected, actual))
+        )
+        yield Known(name, left, right, {"sizes": Sizes(7, 16, 3), "verifies_content": False})
+    expected, actual = pair_of((0, 9, 4, 19, 30, 0), error=ERROR, is_one_query=True)
+    left, right = _write(actual, folder / "order-0.h5"), _write(take(actual, [0, 2, 1, 4, 3, 5]), folder / "order-1.h5")
+    yield Known("in order at the ends", left, right, _PLAIN)
+    file = DataFile(_write(pair_of((0, 4, 0))[0], folder / "steps.h5"))
+    kept = {name: file.read_all(name) for name in file.stored if not name.startswith("digests/")}
+    left = _write(pair_of((0, 4, 0))[1], folder / "compact-1.h5", "compact")
+    yield Known("steps without digests, and compact", _store(kept, folder / "undigested.h5"), left, _SMALL)
+    left = _write(expected, folder / "compact-0.h5", "compact")
+    counted = blank(actual, actual.fields - {"steps.dropped_atoms", "steps.dropped_resolvents"})
+    for name, other in {"compact": actual, "compact, of other counts": counted}.items():
+        yield Known(f"{name} files", left, _write(other, folder / f"{name}.h5", "compact"), _SMALL)
+
+
+def _check_refusals(judge: JudgeRecorded, folder: Path) -> None:
+    """InternalError unless every dataset is verified by its checksum, and counts and digests by what they count."""
+    nothing = replace(pair_of((60, 60))[0], rankings=None)
+    _refuse_checksums(judge, _write(_with_stages(nothing), folder / "nothing.h5", "deep"))
+    trace = replace(pair_of((0, 9))[0], rankings=make_rankings((0, 0, 1, 1.0, 1.0)))
+    whole = _write(_with_stages(trace), folder / "refused.h5", "deep")
+    _refuse_checksums(judge, whole)
+    file = DataFile(whole)
+    arrays = {name: file.read_all(name) for name in file.stored}
+    for name in COUNTS:
+        more = arrays[name].copy()
+        more[-1] += 1
+        both = _store({**arrays, name: more}, folder / f"counts-{name.replace('/', '-')}.h5")
+        _require_refusal(judge, name, whole, both)
+        _require_refusal(judge, name, both, both)
+    digests = arrays["digests/sequence"].copy()
+    digests[2] ^= np.uint64(1)
+    wrong = _store({**arrays, "digests/sequence": digests}, folder / "digests.h5")
+    _require_refusal(judge, "digests/sequence: step 2", whole, wrong, verifies_content=True)
+
+
+def _with_stages(trace: Trace) -> Trace:
+    """Return a trace that recorded no output of any stage."""
+    stages = encode_stage_outputs({} for _ in trace.columns.steps.depth)
+    return replace(trace, columns=trace.columns._replace(stages=stages))
+
+
+def _refuse_checksums(judge: JudgeRecorded, path: Path) -> None:
+    """InternalError unless another checksum of any dataset is refused, on either side."""
+    files = TraceFile(path), TraceFile(path)
+    for file in files:
+        stored = file.files[0].stored
+        # The header was read, and verified, when the file was opened.
+        for name, right in [item for item in stored.items() if item[0] != "header"]:
+            stored[name] = replace(right, checksum=1)
+            _require_refusal(judge, name, *files)
+            stored[name] = right
+
+
+def _require_refusal(judge: JudgeRecorded, name: str, expected: Any, actual: Any, **options: Any) -> None:
+    try:
+        judge(expected, actual, **{**_SMALL, **options})
+    except UserError as error:
+        require(name in str(error), f"a wrong {name} is refused as {error}")
+    else:
+        require(False, f"a wrong {name} is read")
+
+
+def _store(arrays: Arrays, path: Path) -> Path:
+    """Write datasets with the checksums that they have."""
+    write_arrays(path, arrays, "known", Packing.PLAIN)
+    return path
 
 
 def _spoil(data: bytes, content: bytes) -> bytes:
@@ -95,12 +197,17 @@ def _spoil(data: bytes, content: bytes) -> bytes:
     return data.replace(content, content[:-1] + bytes([content[-1] ^ 1]))
 
 
-def known_file_answers(judge: JudgeRecorded) -> Iterator[tuple[str, Answer]]:
-    """Yield the answers of a judge for the known pairs on disk."""
-    # A folder in memory has no disk to wait for.
+@contextmanager
+def _memory_folder() -> Iterator[Path]:
+    """Make a folder in memory, if possible, which has no disk to wait for."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with TemporaryDirectory(prefix="kgverify-known-", dir=memory) as name:
-        folder = Path(name)
+        yield Path(name)
+
+
+def known_file_answers(judge: JudgeRecorded) -> Iterator[tuple[str, Answer]]:
+    """Yield the answers of a judge for the known pairs on disk."""
+    with _memory_folder() as folder:
         for known in stored_pairs(folder):
             try:
                 _, report = judge(known.expected, known.actual, **known.options)
@@ -116,3 +223,5 @@ def check_known_files(judge: JudgeRecorded) -> None:
     """InternalError unless each known pair on disk has its known answer."""
     for name, answer in known_file_answers(judge):
         require_known(name, answer)
+    with _memory_folder() as folder:
+        _check_refusals(judge, folder)

@@ -39,7 +39,7 @@ _FACTS: Final = np.array([[i % 3, i, i + 1] for i in range(24)], np.int32)
 _RULES: Final = tuple(Rule(Atom(i, -1, -2), (Atom(1, -1, -3), Atom(2, -3, -2))) for i in range(3))
 
 
-def _step(number: int) -> dict[str, Any]:
+def make_step(number: int) -> dict[str, Any]:
     """Return a step with three resolvents, of which the second is chosen: two goals and, in the third step, TRUE."""
     made = [
         {"kind": 0, "atoms": [(1, 300 + number, -1), (2, -1, 7)], "by": (1, 0), "score": -1.5},
@@ -58,15 +58,16 @@ def _step(number: int) -> dict[str, Any]:
     }
 
 
-def _made(*replaced: tuple[int, str, Any]) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = _step(1)["made"]
+def make_resolvents(*replaced: tuple[int, str, Any]) -> list[dict[str, Any]]:
+    """Return the resolvents of the second step, with some values replaced."""
+    made: list[dict[str, Any]] = make_step(1)["made"]
     for number, name, value in replaced:
         made[number][name] = value
     return made
 
 
 _FALSE: Final = {"kind": 2, "atoms": [], "by": (0, 0), "score": 0.0}
-_LONG: Final = {"steps": [_step(1) | {"goal": [], "made": [_FALSE], "choice": 0, "depth": i} for i in range(258)]}
+_LONG: Final = {"steps": [make_step(1) | {"goal": [], "made": [_FALSE], "choice": 0, "depth": i} for i in range(258)]}
 
 DIFFERENCES: Final[Sequence[tuple[Edits, Edits]]] = (
     ({}, {}),
@@ -84,18 +85,18 @@ DIFFERENCES: Final[Sequence[tuple[Edits, Edits]]] = (
     ({}, {"1.made.1.atoms": [(1, -1, -1), (2, -1, 40)]}),
     ({}, {"1.made.3.kind": 2}),
     ({}, {"1.made.3": {"kind": 2, "atoms": [], "by": (0, 0), "score": -2.0}}),
-    ({}, {"1.made": _made()[:2]}),
-    ({}, {"1.made": [*_made(), _made()[0]]}),
-    ({"1.made": [*_made(), _made()[0]]}, {}),
-    ({"1.made": [*_made(), _made()[0]]}, {"1.made": [*_made(), _made()[1]]}),
-    ({}, {"1.made": [_made()[2], *_made()[:2], _made()[3]], "1.choice": 2}),
-    ({}, {"1.made": [_made()[1], _made()[0], *_made()[2:]]}),
-    ({}, {"1.made": _made()[:3], "1.dropped_resolvents": 3}),
-    ({}, {"1.made": _made()[1:], "1.dropped_resolvents": 2, "1.choice": 0, "1.dropped_atoms": 0}),
+    ({}, {"1.made": make_resolvents()[:2]}),
+    ({}, {"1.made": [*make_resolvents(), make_resolvents()[0]]}),
+    ({"1.made": [*make_resolvents(), make_resolvents()[0]]}, {}),
+    ({"1.made": [*make_resolvents(), make_resolvents()[0]]}, {"1.made": [*make_resolvents(), make_resolvents()[1]]}),
+    ({}, {"1.made": [make_resolvents()[2], *make_resolvents()[:2], make_resolvents()[3]], "1.choice": 2}),
+    ({}, {"1.made": [make_resolvents()[1], make_resolvents()[0], *make_resolvents()[2:]]}),
+    ({}, {"1.made": make_resolvents()[:3], "1.dropped_resolvents": 3}),
+    ({}, {"1.made": make_resolvents()[1:], "1.dropped_resolvents": 2, "1.choice": 0, "1.dropped_atoms": 0}),
     ({}, {"1.made.0.by": (1, 2)}),
     ({}, {"1.made.0.by": (2, 0)}),
     ({}, {"1.made.2.by": (2, 5), "1.made.3.by": (2, 3)}),
-    ({"1.made": [_FALSE], "1.choice": 0}, {"1.made": [_made()[0]], "1.choice": 0}),
+    ({"1.made": [_FALSE], "1.choice": 0}, {"1.made": [make_resolvents()[0]], "1.choice": 0}),
     ({}, {"1.made": [_FALSE], "1.choice": 0}),
     ({}, {"1.dropped_atoms": 2}),
     ({}, {"1.dropped_atoms": 0}),
@@ -126,17 +127,17 @@ DIFFERENCES: Final[Sequence[tuple[Edits, Edits]]] = (
     ),
     ({"1.made.2.score": -0.5 - 3 * ERROR}, {"1.made.2.score": -0.5 - 3 * ERROR, "1.choice": 2}),
     (
-        {"1.made": _made((0, "score", -0.5), (0, "atoms", _made()[1]["atoms"]))},
-        {"1.made": _made((0, "score", -0.5), (0, "atoms", _made()[1]["atoms"])), "1.choice": 0},
+        {"1.made": make_resolvents((0, "score", -0.5), (0, "atoms", make_resolvents()[1]["atoms"]))},
+        {"1.made": make_resolvents((0, "score", -0.5), (0, "atoms", make_resolvents()[1]["atoms"])), "1.choice": 0},
     ),
     ({}, {"1.outcome": 1}),
     ({"1.outcome": 2}, {"1.outcome": 1}),
     ({}, {"2.outcome": 3, "outcome": 3}),
     ({}, {"2.made.0.by": (1, 2), "outcome": 1}),
-    ({}, {"steps": [_step(0), _step(1)]}),
-    ({"steps": [_step(0)]}, {}),
+    ({}, {"steps": [make_step(0), make_step(1)]}),
+    ({"steps": [make_step(0)]}, {}),
     ({"steps": []}, {"steps": []}),
-    ({"steps": []}, {"steps": [_step(0)]}),
+    ({"steps": []}, {"steps": [make_step(0)]}),
     ({}, {"outcome": 1}),
     ({"outcome": 3}, {}),
     ({}, {"is_limited": 0}),
@@ -151,8 +152,8 @@ DIFFERENCES: Final[Sequence[tuple[Edits, Edits]]] = (
     ({}, {"log_probability": _NAN}),
     ({"log_probability": _NAN}, {"log_probability": _NAN}),
     (
-        {"1.made": [_made()[0], _FALSE], "1.choice": 0},
-        {"1.made": [_made((0, "by", (1, 2)))[0], _FALSE, _FALSE], "1.choice": 0},
+        {"1.made": [make_resolvents()[0], _FALSE], "1.choice": 0},
+        {"1.made": [make_resolvents((0, "by", (1, 2)))[0], _FALSE, _FALSE], "1.choice": 0},
     ),
     ({}, {}),
 )
@@ -172,7 +173,7 @@ def _candidate(number: int, edits: Edits) -> dict[str, Any]:
         "query": number // 4,
         "side": (0, 0, 1, 2)[number % 4],
         "atom": (number % 3, number, 500 - number),
-        "steps": [_step(i) for i in range(3)],
+        "steps": [make_step(i) for i in range(3)],
         "outcome": 2,
         "is_limited": 1,
         "log_probability": -1.5,
@@ -281,9 +282,16 @@ def pair_of(
     error: float = 0.0,
     dtype: Any = np.float64,
     differences: Sequence[tuple[Edits, Edits]] = DIFFERENCES,
+    is_one_query: bool = False,
 ) -> tuple[Trace, Trace]:
-    """Return both traces with some of the differences, of which the actual one has scores of a type."""
-    sides = [[_candidate(i, differences[i][side]) for i in rows] for side in (0, 1)]
+    """Return both traces with some of the differences, of which the actual one has scores of a type.
+
+    is_one_query: whether candidates are numbered by their position, four of each query, else by their difference
+    """
+    numbers = range(len(rows)) if is_one_query else rows
+    sides = [
+        [_candidate(number, differences[i][side]) for number, i in zip(numbers, rows, strict=True)] for side in (0, 1)
+    ]
     dtypes = np.float64, dtype
     expected, actual = (
         make_trace(_encode(side, kind), error=error if i else 0.0, precision=np.dtype(kind).name, rankings=_RANKINGS)

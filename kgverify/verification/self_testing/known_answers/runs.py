@@ -5,6 +5,7 @@ They test what explains a divergence: the repeated steps, lockstep, the steps be
 
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import count
 from typing import Any, Final
 
 import numpy as np
@@ -17,9 +18,10 @@ from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.program.stages import Stage
 from kgverify.runs.run import Pipeline, Run, build_trace, reference_pipeline
-from kgverify.trace.model.columns import CandidateSet, Columns, starts_of
+from kgverify.trace.model.columns import CandidateSet, Columns, StageItems, starts_of
 from kgverify.trace.model.header import EngineInfo
-from kgverify.trace.model.stage_items import StageOutputs
+from kgverify.trace.model.stage_items import StageOutputs, StageReader, encode_stage_outputs
+from kgverify.verification.effort import LITTLE
 from kgverify.verification.record import prove_deep
 from kgverify.verification.self_testing.known_answers.answers import (
     Answer,
@@ -28,7 +30,8 @@ from kgverify.verification.self_testing.known_answers.answers import (
     answer_of,
     require_known,
 )
-from kgverify.verification.self_testing.known_answers.pairs import at_level
+from kgverify.verification.self_testing.known_answers.pairs import at_level, pair_of, take
+from kgverify.verification.self_testing.known_answers.stages import known_stage_answers
 
 Verify = Callable[..., Any]
 """Verifies a pipeline against another on the same run."""
@@ -83,6 +86,31 @@ def _known_run() -> Run:
     test = tuple(NamedAtom(*names) for names in (("q", "a", "c"), ("q", "c", "b"), ("q", "d", "a")))
     graph = KnowledgeGraph("known", tuple(NamedAtom(*names) for names in facts), (), test, rules)
     return Run(graph, Limits(max_depth=5, max_atoms=3, max_resolvents=6), num_queries=3, num_corruptions=2)
+
+
+def _long_run(limits: Limits, *, has_base: bool = False, split: str = "test") -> Run:
+    """Return a run of derivations of one to five steps, which fail, reach the depth limit or, with a base, prove something."""
+    x, y, z = (Variable(name) for name in "XYZ")
+    pairs = {"q": "ab ea ff ge", "p": "aa ab ac ae cb da dd df ea eb ge"}
+    facts = tuple(NamedAtom(name, *pair) for name, listed in pairs.items() for pair in listed.split())
+
+    def rule(clause_head: NamedAtom, *body: NamedAtom) -> NamedRule:
+        return NamedRule(clause_head, body)
+
+    def s(first: Variable, second: Variable) -> NamedAtom:
+        return NamedAtom("s", first, second)
+
+    rules = [rule(s(x, y), NamedAtom("q", x, y))] * has_base
+    rules += [
+        rule(s(x, y), NamedAtom("p", x, z), s(z, y)),
+        rule(s(x, y), NamedAtom("q", x, z), s(z, y)),
+        rule(s(x, x), NamedAtom("p", x, z), NamedAtom("q", z, x)),
+        rule(s(x, y), NamedAtom("p", y, z), s(y, z)),
+        rule(NamedAtom("q", x, y), NamedAtom("p", x, z), NamedAtom("p", z, y), NamedAtom("q", y, x)),
+    ]
+    test = tuple(NamedAtom("s", *pair) for pair in ("ee", "da", "ba"))
+    graph = KnowledgeGraph("known", facts, (), test, tuple(rules))
+    return Run(graph, limits, num_queries=3, num_corruptions=2, split=split)
 
 
 def _same(columns: Any) -> Any:
@@ -158,6 +186,39 @@ def _tie(columns: Columns) -> Columns:
     return columns._replace(steps=steps._replace(choice=choice), resolvents=columns.resolvents._replace(score=score))
 
 
+def _tie_and_sums(columns: Columns) -> Columns:
+    """Choose the last of equal scores, and let the rest of these derivations cost something."""
+    tied = _tie(columns)
+    is_other = (
+        np.add.reduceat(tied.steps.choice != columns.steps.choice, starts_of(columns.candidates.num_steps)[:-1]) > 0
+    )
+    sums = columns.candidates.log_probability - 3.0 * is_other
+    return tied._replace(candidates=tied.candidates._replace(log_probability=sums))
+
+
+def _all_drop(columns: Columns) -> Columns:
+    """Count other dropped resolvents in every step."""
+    steps = columns.steps
+    return columns._replace(steps=steps._replace(dropped_resolvents=(steps.dropped_resolvents + 1).astype(np.uint32)))
+
+
+def _goals(columns: Columns) -> Columns:
+    """Change the last argument of the goals at depth 1."""
+    steps = columns.steps
+    atoms = steps.goal_atoms.copy()
+    atoms[np.repeat(steps.depth == 1, steps.num_atoms), 2] = 0
+    return columns._replace(steps=steps._replace(goal_atoms=atoms))
+
+
+def _other_scores(columns: Columns) -> Columns:
+    score = columns.resolvents.score + 0.25
+    return columns._replace(resolvents=columns.resolvents._replace(score=score))
+
+
+def _of_scores(outputs: StageOutputs) -> StageOutputs:
+    return {**outputs, Stage.SCORE: tuple(score + 0.25 for score in outputs[Stage.SCORE])}
+
+
 def _of_stages(outputs: StageOutputs) -> StageOutputs:
     limited = outputs[Stage.LIMIT]
     return {**outputs, Stage.LIMIT: (limited[0], limited[1], limited[2] + 1)}
@@ -205,6 +266,45 @@ def known_runs() -> Iterator[tuple[str, Run, Pipeline, Pipeline, dict[str, Any]]
     )
     yield "run: wrong ranks", run, right, ranks, {}
     yield "run: wrong ranks and steps", run, right, ranks._replace(engine=wrong(_mixed, _same).engine), {}
+    yield "run: a wrong goal after a wrong stage", run, right, wrong(_goals, _all_drop, _of_stages), {}
+    yield (
+        "run: a wrong goal after a wrong stage, in lockstep",
+        run,
+        right,
+        wrong(_goals, _all_drop, _of_stages),
+        lockstep,
+    )
+
+    def draw_others(*given: Any) -> CandidateSet:
+        drawn = right.draw(*given)
+        # Of the other predicate.
+        return drawn._replace(atom=np.column_stack((1 - drawn.atom[:, 0], drawn.atom[:, 1:])))
+
+    yield "run: other candidates, in lockstep", run, right, right._replace(draw=draw_others), lockstep
+    calls = count()
+    unsteady = wrong(lambda columns: columns if next(calls) % 2 else _ends(columns), _same)
+    twice = {"check_determinism": True}
+    yield "run: an actual engine that does not repeat itself", run, right, unsteady, twice
+    yield "run: an expected engine that does not repeat itself", run, unsteady, right, twice
+    tie = {"score_error": _ERROR}
+    yield "run: near-ties that cost something", run, right, wrong(lambda c: _ends(_tie_and_sums(c)), _same), tie
+    run = _long_run(Limits(max_depth=5, max_atoms=3, max_resolvents=4))
+    right = reference_pipeline(run)
+    yield "run of many steps: near-ties", run, right, wrong(_tie, _same), tie
+    yield "run of many steps: near-ties behind near-ties", run, right, wrong(_tie, _tie), tie
+    two = wrong(_tie_and_sums, lambda columns: _score(later(columns), 3, 0.5))
+    yield "run of many steps: two causes behind near-ties", run, right, two, tie
+    scores = wrong(_goals, lambda columns: _score(columns, 0, 0.5))
+    yield "run of many steps: wrong goals after wrong steps, in lockstep", run, right, scores, lockstep
+    yield "run of many steps: wrong behind near-ties", run, right, wrong(_tie_and_sums, later), tie
+    for has_base, name in ((False, "of many steps"), (True, "with limits")):
+        run = _long_run(Limits(max_depth=5, max_atoms=3 - has_base, max_resolvents=4), has_base=has_base)
+        right = reference_pipeline(run)
+        yield f"run {name}: wrong ends alone as well", run, right, wrong(_ends, _ends), {}
+        yield f"run {name}: wrong goals", run, right, wrong(_goals, _drop, _of_stages), {}
+        yield f"run {name}: wrong goals after wrong scores", run, right, wrong(_goals, _other_scores, _of_scores), {}
+        yield f"run {name}: several causes, in lockstep", run, right, wrong(_mixed, _mixed, _of_stages), lockstep
+        yield f"run {name}: later steps, in lockstep", run, right, wrong(later, _drop), lockstep
 
 
 def traces_of_runs() -> Iterator[Known]:
@@ -223,6 +323,26 @@ def traces_of_runs() -> Iterator[Known]:
         yield Known(f"run: {level}", at_level(right, level), at_level(wrong, level))
     yield Known("run: compact and steps", at_level(right, "compact"), at_level(wrong, "steps"))
     yield Known("run: other outputs of stages", at_level(right, "deep"), at_level(stages, "deep"))
+    unknown = build_trace(run, pipeline.engine, spoiled._replace(stages=_forget(columns)), None)
+    yield Known("run: fewer stages", at_level(right, "deep"), at_level(unknown, "deep"))
+    ended = build_trace(run, pipeline.engine, _steps(columns, outcome=lambda values: (values + 1) % 4), None)
+    yield Known("run: fewer candidates", at_level(right, "compact"), at_level(take(ended, range(2, 9)), "compact"))
+    run = _long_run(Limits(max_depth=5, max_atoms=2, max_resolvents=4), has_base=True, split="train")
+    pipeline = reference_pipeline(run)
+    columns = prove_deep(pipeline.engine, pipeline.draw_for(run))
+    right, wrong = (build_trace(run, pipeline.engine, each, None) for each in (columns, _goals(_drop(columns))))
+    yield Known("run: facts as queries", at_level(right, "compact"), at_level(wrong, "deep"))
+    yield Known("run: facts as queries, both compact", at_level(right, "compact"), at_level(wrong, "compact"))
+    yield Known("run: deep facts as queries", at_level(right, "deep"), at_level(wrong, "deep"))
+
+
+def _forget(columns: Columns) -> StageItems:
+    """Return the outputs of stages as an engine that does not know the last two shows them."""
+    reader, lost = StageReader(columns), (Stage.ADVANCE, Stage.FINISH)
+    steps = map(reader.read, range(len(columns.steps.depth)))
+    return encode_stage_outputs(
+        {stage: output for stage, output in step.items() if stage not in lost} for step in steps
+    )
 
 
 @cache
@@ -236,7 +356,8 @@ def check_traces_of_runs(judge: JudgeRecorded) -> None:
 def known_run_answers(verify: Verify) -> Iterator[tuple[str, Answer]]:
     """Yield the answers of a judge for the known runs."""
     for name, run, expected, actual, options in known_runs():
-        found = verify(run, expected, actual, check_determinism=False, minimum={}, tests_itself=False, **options)
+        all_options = {"check_determinism": False, "minimum": {}, "tests_itself": False, "effort": LITTLE, **options}
+        found = verify(run, expected, actual, **all_options)
         yield name, answer_of(found.report)
 
 
@@ -244,5 +365,5 @@ def known_run_answers(verify: Verify) -> Iterator[tuple[str, Answer]]:
 @without_garbage_collection()
 def check_known_runs(verify: Verify) -> None:
     """InternalError unless each known run has its known answer."""
-    for name, answer in known_run_answers(verify):
+    for name, answer in (*known_run_answers(verify), *known_stage_answers(pair_of((0,))[0])):
         require_known(name, answer)
