@@ -10,6 +10,7 @@ from kgverify.comparison.exercise.minimum import Minimum, explain_missing
 from kgverify.comparison.result import Comparison, Verdict
 from kgverify.comparison.source import StepSource
 from kgverify.report.content import Outcomes
+from kgverify.trace.model.header import EngineInfo
 
 
 def judge_exercise(
@@ -24,11 +25,20 @@ def judge_exercise(
     faults = [source.header.engine.faults for source in sources]
     is_idle = comparison.verdict is Verdict.AGREE and not comparison.near_ties and not comparison.benign
     notes = (*comparison.notes, *describe_idle(*faults)) if is_idle else comparison.notes
+    if comparison.verdict is Verdict.AGREE:
+        notes = (*notes, *describe_same(sources[0].header.engine, sources[1].header.engine))
     comparison = msgspec.structs.replace(comparison, notes=notes)
     reasons = explain_missing({"expected": exercised.expected, "actual": exercised.actual}, wanted)
     if reasons:
         comparison = msgspec.structs.replace(comparison, verdict=Verdict.INCONCLUSIVE, reasons=reasons)
     return comparison, exercised
+
+
+def describe_same(expected: EngineInfo, actual: EngineInfo) -> list[str]:
+    """Return a note that both sides are of one engine in one mode; nothing if they are not."""
+    if expected != actual:
+        return []
+    return [f"both sides are of the same engine, {actual.name}, so a fault of it is in both"]
 
 
 def is_equal(comparison: Comparison) -> bool:
