@@ -25,8 +25,6 @@ def judge_exercise(
     faults = [source.header.engine.faults for source in sources]
     is_idle = comparison.verdict is Verdict.AGREE and not comparison.near_ties and not comparison.benign
     notes = (*comparison.notes, *describe_idle(*faults)) if is_idle else comparison.notes
-    if comparison.verdict is Verdict.AGREE:
-        notes = (*notes, *describe_same(sources[0].header.engine, sources[1].header.engine))
     comparison = msgspec.structs.replace(comparison, notes=notes)
     reasons = explain_missing({"expected": exercised.expected, "actual": exercised.actual}, wanted)
     if reasons:

@@ -212,8 +212,8 @@ VACUOUS: dict[str, Callable[[Path], Outcome]] = {
 }
 
 SAMPLE = {
-    "a graph without rules, in lockstep",
-    "traces of a mistyped rule head",
+    "one entity",
+    "a planted fault without rules",
     "no problems",
     "an evaluation without a check",
     "engines that show nothing",
@@ -279,6 +279,7 @@ def test_a_divergence_stays_one_however_little_was_exercised(tmp_path: Path):
     assert verdict is Verdict.DIVERGE
 
 
+@pytest.mark.deep
 def test_a_fault_without_effect_is_named():
     run = countries_run()
     idle = kv.verify("countries", mode="eager", queries=1, corruptions=1, faults="max-atoms-off-by-one")

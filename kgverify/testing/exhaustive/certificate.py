@@ -304,7 +304,10 @@ def certify_block(
 
 
 def _find_differing(merged: Merged, limits: Limits, make: MakePipeline) -> tuple[list[int], int] | None:
-    """Return the rows of the candidates that differ, and how many the reference proves; None if the engine fails or nothing can be compared."""
+    """Return the rows of the candidates that differ, and how many the reference proves.
+
+    None if the engine fails or nothing can be compared.
+    """
     run = replace(merged.run, limits=limits)
     candidates = merged.unranked
     num = len(candidates.query)
