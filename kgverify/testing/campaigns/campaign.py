@@ -96,7 +96,7 @@ class Campaign:
 
     @property
     def runs_here(self) -> bool:
-        """Whether to work in this process."""
+        """True if the work is done in this process."""
         return self.jobs == 1 and not self.is_apart
 
     @property
