@@ -9,10 +9,10 @@ Everything public is here, and in `kgverify.strategies`, `kgverify.laws` and `kg
 may change without notice. `import kgverify` loads neither torch nor h5py nor numpy; each name loads what it needs.
 """
 
-from typing import TYPE_CHECKING
-
 from kgverify.version import __version__ as __version__
 
+TYPE_CHECKING = False
+"""The constant of `typing`, whose import takes longer than all else before the command line can handle Ctrl-C."""
 if TYPE_CHECKING:
     from kgverify.api.compare import compare
     from kgverify.api.conformance import assert_equivalent

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kgverify.api.inputs import EngineLike, check_compiled_options, list_faults
-from kgverify.laws.replay import Replay
+from kgverify.laws.replay import Replay, replay_apart
 from kgverify.laws.replay import replay as replay_reproducer
 from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec, Factory, find_maker, name_engine
+from kgverify.testing.checking.failure import DEATH
 from kgverify.testing.reproducers.reproducer import Reproducer
 from kgverify.testing.reproducers.text_format import read_reproducer
 
@@ -64,7 +65,9 @@ def replay(
         )
     makers = find_maker(sides[0], where), find_maker(sides[1], where_reference)
     written = [each if isinstance(each, EngineSpec) else EngineSpec(name_engine(each)) for each in sides]
-    return replay_reproducer(reproducer.with_engine(*written), *makers)
+    made = reproducer.with_engine(*written)
+    is_apart = made.signature.kind == DEATH and all(isinstance(each, EngineSpec) for each in sides)
+    return replay_apart(made) if is_apart else replay_reproducer(made, *makers)
 
 
 def _choose(engine: EngineSpec | EngineLike, mode: str | None, device: str | None) -> EngineSpec | Factory:

@@ -6,13 +6,16 @@ Internal: it may change without notice. Users import from `kgverify` itself.
 import os
 import signal
 import sys
-from types import FrameType
-from typing import NoReturn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import NoReturn
 
 __all__ = ["main"]
 
 
-def main() -> NoReturn:
+def main() -> "NoReturn":
     """Run the command line, and exit; commands with engines of third parties run in a process that another one watches."""
     is_usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_usual:
@@ -30,7 +33,7 @@ def main() -> NoReturn:
     sys.exit(supervise(command) if may_run_foreign_code(sys.argv[1:]) else command())
 
 
-def _end_at_once(number: int, frame: FrameType | None) -> NoReturn:
+def _end_at_once(number: int, frame: "FrameType | None") -> "NoReturn":
     """End the process: a KeyboardInterrupt in the middle of an import may be lost, and prints a traceback."""
     os.write(2, b"interrupted\n")
     os._exit(128 + number)

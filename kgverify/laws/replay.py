@@ -1,15 +1,18 @@
 """Replay of reproducers: both sides are compared again, and so is the law that was broken, if any."""
 
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
 from kgverify.comparison.result import Verdict
+from kgverify.errors import UserError
 from kgverify.laws.catalogue import find_law
 from kgverify.laws.law import Violation
 from kgverify.laws.shrinking import find_violation
+from kgverify.runs.separate_workers import SeparateWorkers, describe_end
 from kgverify.testing.checking.check import judge
 from kgverify.testing.checking.engine_makers import AnyEngine, find_maker
-from kgverify.testing.checking.failure import LAW, UNDECIDED, Failure, fails_same_way, label_lines
+from kgverify.testing.checking.failure import DEATH, LAW, UNDECIDED, Failure, Signature, fails_same_way, label_lines
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
 from kgverify.testing.reproducers.text_format import read_reproducer, saving_bugs
 
@@ -101,6 +104,30 @@ def replay(
         violation = find_violation(made.problem, find_law(made.signature.situation), make)
     failure = judge(made.problem, make, reference=make_expected, lockstep=made.lockstep)
     return Replay(reproducer=made, failure=failure, violation=violation)
+
+
+def replay_apart(reproducer: Reproducer) -> Replay:
+    """Run a reproducer in a process of its own, the end of which is a failure; for engines that end their process.
+
+    UserError as for `replay`, or if the process cannot start.
+    """
+    with SeparateWorkers(1) as workers:
+        try:
+            workers.submit(abs, 0).result()
+            future = workers.submit(replay, reproducer)
+        except BrokenProcessPool:
+            raise UserError(
+                "its engine may end the process, and another one could not be started",
+                where="replay",
+                fix='call it below `if __name__ == "__main__":`, or use `kgverify replay`',
+            ) from None
+        try:
+            return future.result()
+        except BrokenProcessPool:
+            message = f"the process ended ({describe_end(workers.replace(future))})"
+    problem, signature = reproducer.problem, Signature("", "", DEATH)
+    failure = Failure(index=0, problem=problem, group=(problem,), signature=signature, message=message)
+    return Replay(reproducer=reproducer, failure=failure)
 
 
 def assert_agrees(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
-from kgverify.runs.workers import start_workers
+from kgverify.runs.separate_workers import RepeatingWorkers
 
 if TYPE_CHECKING:
     from kgverify.engines.reference.parallel import FannedOut
@@ -36,7 +36,7 @@ def reference_over(run: Run, *, jobs: int = 1, scheduler: str | None = None) -> 
                 _fan_out(run, client.get_executor(), share=partial(client.scatter, broadcast=True))
             )
     elif jobs > 1:
-        with start_workers(jobs) as executor:
+        with RepeatingWorkers(jobs) as executor:
             yield with_reference_ranking(_fan_out(run, executor))
     else:
         yield reference_pipeline(run)
@@ -52,7 +52,7 @@ def reference_beside(run: Run, num: int) -> Iterator[Pipeline]:
     if jobs < 2:
         yield reference_pipeline(run)
         return
-    with start_workers(jobs) as executor:
+    with RepeatingWorkers(jobs) as executor:
         engine = _fan_out(run, executor)
         engine.warm_up(jobs)
         yield with_reference_ranking(engine)

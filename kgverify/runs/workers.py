@@ -58,15 +58,20 @@ def find_process(executor: Executor) -> BaseProcess:
 
 
 def _start_processes(executor: Executor, jobs: int) -> None:
-    """Start all processes with SIGINT ignored: this process decides when they end."""
+    """Start all processes with SIGINT ignored, or blocked by a thread: this process decides when they end."""
     if threading.current_thread() is not threading.main_thread():
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if hasattr(signal, "pthread_sigmask"):
+            # Only the main thread handles signals, and processes inherit what is blocked.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        before = None
+    else:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         for _ in range(jobs):
             executor.submit(int)
     finally:
-        signal.signal(signal.SIGINT, before)
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
 
 
 def _end_processes(executor: ProcessPoolExecutor) -> None:

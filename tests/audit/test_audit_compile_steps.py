@@ -10,6 +10,8 @@ from planted_steps import line_of
 
 from kgverify.audit import AuditReport, audit_step
 
+pytestmark = pytest.mark.deep
+
 FOUR = torch.arange(4.0)
 ROWS = torch.tensor([1, 3, 1, 4])
 
@@ -22,7 +24,6 @@ def found(report: AuditReport) -> list[tuple[str, str]]:
     return [(each.audit, each.where) for each in report.findings]
 
 
-@pytest.mark.deep
 def test_a_clean_step_of_nested_arguments_has_no_finding():
     report = audit(planted.clean_step, planted.clean_inputs)
     assert (report.findings, report.is_clean) == ((), True)
@@ -36,7 +37,6 @@ def test_a_clean_step_of_nested_arguments_has_no_finding():
     assert measures["peak_memory_bytes"] > 0
 
 
-@pytest.mark.deep
 def test_a_module_has_no_finding():
     torch.manual_seed(0)
     with torch.no_grad():
@@ -51,7 +51,6 @@ def test_a_graph_break_is_found_at_its_line_in_the_function_that_is_called():
     assert report.measures["graph_breaks"] == 1
 
 
-@pytest.mark.deep
 def test_a_shape_that_recompiles_is_found_at_the_line_that_depends_on_it():
     report = audit(planted.step_with_shapes, lambda call: (torch.ones(3 + call % 3),), calls=4)
     assert found(report) == [("recompilations", line_of(planted.step_with_shapes))]
@@ -59,7 +58,6 @@ def test_a_shape_that_recompiles_is_found_at_the_line_that_depends_on_it():
     assert "size mismatch" in report.findings[0].finding
 
 
-@pytest.mark.deep
 def test_the_return_to_eager_past_the_limit_is_found():
     # Not by monkeypatch, whose undoing takes a setting of torch away.
     with torch._dynamo.config.patch(recompile_limit=2):
@@ -79,7 +77,6 @@ def test_a_wait_of_the_host_is_found_at_its_line(step: Callable[..., Any]):
     assert {where for _, where in found(report)} == {line_of(step)}
 
 
-@pytest.mark.deep
 def test_a_buffer_that_is_returned_and_written_in_place_is_found():
     step = planted.make_aliasing_step()
     report = audit(step, lambda: (FOUR,))
@@ -87,7 +84,6 @@ def test_a_buffer_that_is_returned_and_written_in_place_is_found():
     assert "closure state" in report.findings[0].finding
 
 
-@pytest.mark.deep
 def test_a_view_of_an_argument_that_is_written_in_place_is_found():
     report = audit(planted.mutating_step, lambda: (torch.ones(4), FOUR))
     assert found(report) == [("aliasing", line_of(planted.mutating_step))]
@@ -107,7 +103,6 @@ def test_indices_that_collide_are_found_at_the_line_of_the_write(step: Callable[
 
 
 @pytest.mark.parametrize(("step", "num"), [(planted.step_with_sink, 1), (planted.adding_step, 0)])
-@pytest.mark.deep
 def test_collisions_that_change_nothing_are_no_finding(step: Callable[..., Any], num: int):
     report = audit(step, lambda: (FOUR, ROWS))
     assert (report.findings, report.measures["colliding_scatters"]) == ((), num)

@@ -11,6 +11,7 @@ import pytest
 from cli_runs import EAGER, SMALL, Command
 
 import kgverify
+from kgverify.cli.app import run
 from kgverify.errors import InternalError
 from kgverify.report.report import report_schema
 from kgverify.trace.read.trace_file import read_trace
@@ -26,13 +27,16 @@ def schema() -> dict:
     return json.loads(SCHEMA.read_text())
 
 
-@pytest.fixture
-def recorded(command: Command, tmp_path: Path) -> tuple[Path, Path]:
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The same run by both engines."""
-    paths = tmp_path / "expected.h5", tmp_path / "actual.h5"
+    folder = tmp_path_factory.mktemp("recorded")
+    paths = folder / "expected.h5", folder / "actual.h5"
     for path, options in zip(paths, (("reference",), ("compiled", *EAGER)), strict=True):
-        finished = command("record", "--engine", *options, *SMALL, "-o", path)
-        assert finished.code == 0, finished.err
+        words = ["kgverify", "record", "--engine", *options, *SMALL, "-o", str(path)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", words)
+            assert run() == 0
     return paths
 
 
@@ -258,6 +262,7 @@ assert "h5py" in sys.modules
 """
 
 
+@pytest.mark.deep
 def test_recording_the_reference_showing_and_comparing_need_no_torch(tmp_path: Path):
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", WITHOUT_ENGINES],

@@ -116,7 +116,7 @@ def test_a_wrong_option_is_an_error(pytester, run, arguments, message):
     run(*arguments).stdout.fnmatch_lines([message])
 
 
-def test_own_problems_graphs_and_engines(pytester, run, toy):
+def test_own_problems_and_engines(pytester, run, toy):
     pytester.makepyfile(
         """
         import pytest
@@ -131,6 +131,17 @@ def test_own_problems_graphs_and_engines(pytester, run, toy):
                 assert_equivalent(compiled_maker(), problems=[problem], laws=False)
             report = assert_equivalent(compiled_maker(), problems=[problem], laws=False, minimum={})
             assert (report.num_problems, report.laws) == (1, ())
+        """
+    )
+    run().assert_outcomes(passed=1)
+
+
+@pytest.mark.deep
+def test_own_graphs(pytester, run, toy):
+    pytester.makepyfile(
+        """
+        import pytest
+        from kgverify.testing.checking.engine_makers import compiled_maker
 
         def test_graph(assert_equivalent, tmp_path):
             (tmp_path / "train.txt").write_text("ann\\tparent\\tbob\\nbob\\tparent\\tcid\\nann\\tparent\\tdan\\n")
@@ -142,7 +153,7 @@ def test_own_problems_graphs_and_engines(pytester, run, toy):
             assert "DIVERGE" in str(raised.value)
         """
     )
-    run().assert_outcomes(passed=2)
+    run().assert_outcomes(passed=1)
 
 
 @pytest.mark.deep

@@ -72,6 +72,7 @@ def test_json_alone_is_on_standard_output(run_dir: Path, tmp_path: Path):
     assert "::error" in done.stderr
 
 
+@pytest.mark.deep
 def test_each_format_goes_to_standard_output_alone(run_dir: Path, tmp_path: Path):
     for option, start in (("--html", "<!doctype html>"), ("--junit", "<?xml"), ("--markdown", "## DIVERGE")):
         done = run_report(run_dir, option, "-", folder=tmp_path)

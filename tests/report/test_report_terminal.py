@@ -80,6 +80,23 @@ def test_control_characters_of_a_graph_do_not_reach_the_terminal(hostile: Verifi
     assert "\u241b[31m" in text
 
 
+@pytest.mark.parametrize("width", [45, 60, 80, 120])
+def test_every_word_of_a_cause_is_shown_whole_at_any_width(faulty: Verification, width: int):
+    text = io.StringIO()
+    print_report(faulty.report, Console(file=text, width=width))
+    words = " ".join(text.getvalue().split("\ncauses")[1].split("#1:")[0].split())
+    for each in (
+        "match_facts",
+        "missing",
+        "MRR lost",
+        "0.5357",
+        "MRR if repaired alone",
+        "0.8333",
+        "candidate 0, step 1",
+    ):
+        assert each in words
+
+
 @pytest.mark.parametrize("width", [20, 30, 45, 80, 120])
 def test_every_metric_is_shown_whole_at_any_width(width: int):
     rows = {name: [f"1.{i}00{j} [red]-> 0.{i}00{j}[/red]" for j in range(3)] for i, name in enumerate(METRICS)}

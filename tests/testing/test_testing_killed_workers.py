@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from kgverify.api.replay import replay
 from kgverify.errors import UserError
+from kgverify.runs import separate_workers
+from kgverify.runs.separate_workers import MOST_KILLS, RepeatingWorkers, SeparateWorkers, weigh_end
 from kgverify.testing.campaigns import campaign as campaigns
 from kgverify.testing.campaigns.campaign import Campaign, Tally, run_campaign
 from kgverify.testing.campaigns.result import CampaignResult
-from kgverify.testing.campaigns.separate_workers import MOST_KILLS, SeparateWorkers, weigh_end
 from kgverify.testing.checking.engine_makers import PLAIN, EngineSpec
 from kgverify.testing.reproducers.text_format import read_reproducer
 
@@ -104,6 +106,7 @@ def test_a_problem_that_ends_its_process_is_found_and_every_other_one_is_checked
     (found,) = result.divergences
     assert found.signature == "death"
     assert found.num_problems == result.num_differing == result.num_confirmed == 1
+    assert replay(found.file).is_same
     made = read_reproducer(Path(found.file))
     assert max(len(rule.body) for rule in made.problem.rules) == 6
     undisturbed = run_campaign(replace(campaign, engine=PLAIN, corpus=tmp_path / "other", jobs=1))
@@ -137,3 +140,43 @@ def test_a_process_that_is_killed_without_work_is_replaced():
         process.join()
         time.sleep(0.2)
         assert workers.submit(abs, -2).result() == 2
+
+
+def end_once(file: Path, end: str) -> str:
+    """Return code that ends its process unless another call has done so."""
+    return f"import os, signal\nif not os.path.exists({str(file)!r}): open({str(file)!r}, 'w'); os.kill(os.getpid(), {end})"
+
+
+def test_a_call_whose_process_is_killed_is_repeated_and_its_neighbours_go_on(tmp_path: Path):
+    with RepeatingWorkers(2) as workers:
+        futures = [workers.submit(exec, end_once(tmp_path / str(i // 2), "signal.SIGKILL")) for i in range(4)]
+        assert [workers.submit(abs, -i).result() for i in range(4)] == [0, 1, 2, 3]
+        assert [each.result() for each in futures] == [None] * 4
+    assert len([*tmp_path.glob("[01]")]) == 2
+
+
+@pytest.mark.deep
+def test_a_call_that_always_ends_its_process_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(separate_workers, "MOST_REPEATS", 3)
+    with RepeatingWorkers(1) as workers:
+        with pytest.raises(UserError, match=r"died 3 times before its work was done \(SIGKILL\)"):
+            workers.submit(exec, "import os; os.kill(os.getpid(), 9)").result()
+        with pytest.raises(UserError, match=r"a worker died before its work was done \(SIGSEGV\)"):
+            workers.submit(exec, end_once(tmp_path / "x", "signal.SIGSEGV")).result()
+        assert workers.submit(abs, -2).result() == 2
+
+
+@pytest.mark.deep
+def test_processes_killed_while_they_start_end_a_campaign_that_says_how_far_it_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(campaigns, "MOST_LOST", 3)
+    campaign = Campaign(corpus=tmp_path / "corpus", engine=PLAIN, examples=128, jobs=2)
+    run_campaign(replace(campaign, examples=64, most_shrunk=0))
+
+    def watch(tally: Tally) -> None:
+        for process in multiprocessing.active_children():
+            process.kill()
+
+    with pytest.raises(UserError, match=r"as 2 others did \(SIGKILL\); problems checked until then: 64"):
+        run_campaign(campaign, watch=watch)

@@ -102,6 +102,7 @@ def fuzz(
         examples=examples,
         seconds=None if duration is None else parse_seconds(duration),
         jobs=jobs,
+        is_apart=not all(side.is_own for side in sides),
         known=() if known is None else read_known(known),
         is_fresh=fresh,
         minimum=parse_minimum(minimum),

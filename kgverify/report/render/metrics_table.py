@@ -1,15 +1,12 @@
 """The table of metrics in a terminal, as a list where it is too narrow for the table."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.measure import Measurement
 from rich.table import Table
 
+from kgverify.report.render.fitted_table import FittedTable
 from kgverify.report.wording import SIDES
-
-_WIDE: Final = 1000
 
 
 class MetricsTable:
@@ -29,10 +26,6 @@ class MetricsTable:
             table.add_column(column, no_wrap=True)
         for metric, values in self._rows.items():
             table.add_row(metric, *values)
-        # On a console that is wide enough for anything.
-        if Measurement.get(console, options.update_width(_WIDE), table).maximum <= options.max_width:
-            yield table
-            return
         listed = Table.grid(padding=(0, 2))
         listed.add_column(overflow="fold")
         listed.add_column(overflow="fold")
@@ -40,4 +33,4 @@ class MetricsTable:
             listed.add_row(f"[bold]{side}[/bold]", "")
             for metric, values in self._rows.items():
                 listed.add_row(f"  {metric}", values[i])
-        yield listed
+        yield FittedTable(table, listed)

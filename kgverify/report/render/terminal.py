@@ -16,6 +16,7 @@ from kgverify.errors import count_of
 from kgverify.report.content import ReportContent
 from kgverify.report.derivations import NUM_BEFORE, StepBefore, describe_step
 from kgverify.report.exercise import exercise_lines
+from kgverify.report.render.fitted_table import FittedTable
 from kgverify.report.render.metrics_table import MetricsTable
 from kgverify.report.wording import (
     METRICS,
@@ -205,22 +206,23 @@ def _text(value: Value) -> str:
 
 def _render_causes(report: ReportContent) -> RenderableType:
     shares = {share.cause: share for share in report.attribution.shares} if report.attribution else {}
-    table = Table(box=None, padding=(0, 2, 0, 0))
+    table, listed = Table(box=None, padding=(0, 2, 0, 0)), Table.grid(padding=(0, 1))
     columns = ["#", "stage", "difference", "candidates", "queries", "later"]
     if shares:
         columns += ["MRR lost", "MRR if repaired alone"]
     for column in (*columns, "first"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column, no_wrap=True)
     for i, cause in enumerate(report.causes[:MOST_CAUSES]):
-        first = report.divergences[cause.first]
-        kind = cause.kind.value + (f": {cause.situation}" if cause.situation else "")
-        counts = cause.num_candidates, cause.num_queries, cause.num_later
-        cells = [str(i + 1), cause.stage, escape(make_visible(kind)), *(f"{count:,}" for count in counts)]
+        kind = make_visible(cause.kind.value + (f": {cause.situation}" if cause.situation else ""))
+        first = describe_location(report.divergences[cause.first])
+        cells = [f"{count:,}" for count in (cause.num_candidates, cause.num_queries, cause.num_later)]
+        share = shares.get(i)
         if shares:
-            share = shares.get(i)
             cells += [f"{share.share:.4f}", f"{share.repaired:.4f}"] if share else ["", ""]
-        table.add_row(*cells, describe_location(first))
-    lines: list[RenderableType] = [Text("\ncauses", style="bold"), table]
+        table.add_row(str(i + 1), cause.stage, escape(kind), *cells, first)
+        counts = "; ".join(f"{name} {cell}" for name, cell in zip(columns[3:], cells, strict=True) if cell)
+        listed.add_row(f"#{i + 1}", Text(f"{cause.stage}: {kind}\n{counts}\nfirst: {first}", overflow="fold"))
+    lines: list[RenderableType] = [Text("\ncauses", style="bold"), FittedTable(table, listed)]
     if len(report.causes) > MOST_CAUSES:
         lines.append(Text(f"... and {len(report.causes) - MOST_CAUSES} more; --json has them all", style="dim"))
     for i, cause in enumerate(report.causes[:MOST_CAUSES]):

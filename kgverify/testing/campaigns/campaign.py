@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.comparison.exercise.minimum import MINIMUM, Minimum
 from kgverify.errors import UserError
+from kgverify.runs.separate_workers import MOST_KILLS, SeparateWorkers, describe_end, weigh_end
 from kgverify.testing.campaigns.corpus import (
     Block,
     Corpus,
@@ -37,7 +38,6 @@ from kgverify.testing.campaigns.result import (
     Tally,
     Watch,
 )
-from kgverify.testing.campaigns.separate_workers import MOST_KILLS, SeparateWorkers, describe_end, weigh_end
 from kgverify.testing.campaigns.tasks import Group, check_made, give, read_log, replay_text, shrink_text, try_block
 from kgverify.testing.checking.engine_makers import EAGER, PLAIN, EngineSpec, Sides
 from kgverify.testing.checking.failure import DEATH, Signature
@@ -52,7 +52,7 @@ MOST_EXAMPLES: Final = 2000
 BLOCK_SIZE: Final = 2048
 """Problems of a block. A large run costs less for each, especially where a run is compiled."""
 
-MOST_LOST: Final = 30
+MOST_LOST: Final = 100
 """Processes that may be killed one after the other before any of them has proved anything."""
 
 T = TypeVar("T")
@@ -65,6 +65,7 @@ class Campaign:
     examples:       problems, those of earlier campaigns in the corpus included; None for no limit but the seconds
     seconds:        for trying problems; None for no limit but the examples
     jobs:           processes; 1 works in this process
+    is_apart:       whether 1, too, is a process of its own, which an engine may end
     is_fresh:       whether to ignore which problems were tried before
     shrink_calls:   most runs of the engine for one shrink
     shrink_seconds: most seconds of one shrink
@@ -80,6 +81,7 @@ class Campaign:
     examples: int | None = None
     seconds: float | None = None
     jobs: int = 1
+    is_apart: bool = False
     known: tuple[KnownDivergence, ...] = ()
     is_fresh: bool = False
     shrink_calls: int = MAX_CALLS
@@ -91,6 +93,11 @@ class Campaign:
     def sides(self) -> Sides:
         """Both engines."""
         return Sides(self.engine, self.reference)
+
+    @property
+    def runs_here(self) -> bool:
+        """True if the work is done in this process."""
+        return self.jobs == 1 and not self.is_apart
 
     @property
     def most_examples(self) -> int | None:
@@ -112,7 +119,7 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
             check_made(make, option)
     run = _Run(campaign, watch)
     watch(Tally("start"))
-    with _Here() if campaign.jobs == 1 else SeparateWorkers(campaign.jobs) as executor:
+    with _Here() if campaign.runs_here else SeparateWorkers(campaign.jobs) as executor:
         run.replay_corpus(executor)
         run.try_blocks(executor)
         run.keep_found()
@@ -177,7 +184,7 @@ class _Run:
 
         def find_task(number: int) -> tuple[Callable[..., Block], tuple[object, ...]]:
             settings = campaign.sides, campaign.seed, number, BLOCK_SIZE, size_of[number], campaign.lockstep
-            log = None if campaign.jobs == 1 else logs / f"{number}.json"
+            log = None if campaign.runs_here else logs / f"{number}.json"
             deadly = tuple(group for group, weight in deaths.get(number, {}).items() if weight >= MOST_KILLS)
             return try_block, (*settings, deadly, log)
 
@@ -194,7 +201,7 @@ class _Run:
             else:
                 num_lost += 1
                 if num_lost == MOST_LOST:
-                    raise self._died(exit_code, "before it proved anything, as others did")
+                    raise self._died(exit_code, f"before it proved anything, as {MOST_LOST - 1} others did")
             return find_task(number)
 
         def take(number: int, block: Block) -> None:
@@ -318,10 +325,11 @@ class _Run:
         report(())
 
     def _died(self, exit_code: int, when: str) -> UserError:
+        num_checked = sum(block.num_problems for block in self.blocks.values())
         return UserError(
-            f"a process died {when} ({describe_end(exit_code)})",
+            f"a process died {when} ({describe_end(exit_code)}); problems checked until then: {num_checked:,}",
             where=str(self.campaign.sides),
-            fix="run again with --jobs 1 to see it die; finished work is kept",
+            fix="find what ends it, and run again: finished work is kept",
         )
 
     def summarise(self, today: date) -> CampaignResult:

@@ -7,7 +7,6 @@ its seconds, for any number of processes.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -25,7 +24,7 @@ from kgverify.runs.delta_debugging import halve
 from kgverify.runs.ledger import FIX, Ledger
 from kgverify.runs.progress import silent_phase
 from kgverify.runs.run import Pipeline, build_trace
-from kgverify.runs.workers import start_workers
+from kgverify.runs.separate_workers import RepeatingWorkers
 from kgverify.testing.checking.check import check_problems
 from kgverify.testing.checking.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline, Sides, pass_on
 from kgverify.testing.exhaustive.scope import Count, Scope, ScopedProgram, enumerate_programs
@@ -242,29 +241,26 @@ def _share(
     """
     running: set[Future[Block]] = set()
     interrupt: KeyboardInterrupt | None = None
-    try:
-        with start_workers(jobs) as executor:
-            while True:
-                try:
-                    # No more than there are processes: each begins at once, and an interrupt waits for it.
-                    while interrupt is None and len(running) < jobs and (task := next(tasks, None)) is not None:
-                        running.add(executor.submit(certify_block, scope, *task, sides))
-                    if not running:
-                        break
-                    finished, running = wait(running, return_when=FIRST_COMPLETED)
-                except KeyboardInterrupt as pressed:
-                    if interrupt is not None or on_interrupt is None:
-                        raise
-                    interrupt, running = pressed, {future for future in running if not future.cancel()}
-                    on_interrupt()
-                    continue
-                for block in sorted((future.result() for future in finished), key=lambda block: block.block):
-                    progress(block.problems)
-                    yield block
-            if interrupt is not None:
-                raise interrupt
-    except BrokenProcessPool:
-        raise UserError("a process died", where=str(sides), fix="run again with --jobs 1 to see it die") from None
+    with RepeatingWorkers(jobs) as executor:
+        while True:
+            try:
+                # No more than there are processes: each begins at once, and an interrupt waits for it.
+                while interrupt is None and len(running) < jobs and (task := next(tasks, None)) is not None:
+                    running.add(executor.submit(certify_block, scope, *task, sides))
+                if not running:
+                    break
+                finished, running = wait(running, return_when=FIRST_COMPLETED)
+            except KeyboardInterrupt as pressed:
+                if interrupt is not None or on_interrupt is None:
+                    raise
+                interrupt, running = pressed, {future for future in running if not future.cancel()}
+                on_interrupt()
+                continue
+            for block in sorted((future.result() for future in finished), key=lambda block: block.block):
+                progress(block.problems)
+                yield block
+        if interrupt is not None:
+            raise interrupt
 
 
 def certify_block(

@@ -1,19 +1,24 @@
 """Worker processes of which one may end without the others."""
 
 import signal
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
+from queue import SimpleQueue
+from threading import Lock
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
+from kgverify.errors import UserError
 from kgverify.runs.workers import find_process, single_threaded, start_workers
 
 T = TypeVar("T")
 
 MOST_KILLS: Final = 4
 """Times that a process may be killed at the same work before the work counts as the reason."""
+MOST_REPEATS: Final = 12
+"""Times that a call is begun if its process is killed: kills may come while a process starts, and prove nothing then."""
 
 _SENT_FROM_OUTSIDE: Final = frozenset(
     -getattr(signal, name) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)
@@ -67,6 +72,56 @@ class SeparateWorkers(Executor):
             worker.end(kind, error, traceback)
         self._settings.close()
         return None
+
+
+class RepeatingWorkers(SeparateWorkers):
+    """Processes of which one that is killed is replaced, and its call repeated; `submit` takes any number of calls.
+
+    The future of a call that ends its process, or is killed `MOST_REPEATS` times, raises UserError.
+    """
+
+    def __init__(self, jobs: int) -> None:
+        super().__init__(jobs)
+        self._free: SimpleQueue[_Worker] = SimpleQueue()
+        for worker in self._workers:
+            self._free.put(worker)
+        self._threads = ThreadPoolExecutor(jobs)
+        self._is_ending, self._restarts = False, Lock()
+
+    def submit(self, function: Callable[..., T], /, *arguments: object, **named: object) -> Future[T]:
+        """Give a call to the next process that is free."""
+        return self._threads.submit(self._do, function, arguments, named)
+
+    def _do(self, function: Callable[..., T], arguments: tuple[object, ...], named: Mapping[str, object]) -> T:
+        worker, weight = self._free.get(), 0
+        try:
+            while True:
+                try:
+                    return worker.executor.submit(function, *arguments, **named).result()
+                except BrokenProcessPool:
+                    with self._restarts:
+                        if self._is_ending:
+                            raise
+                        exit_code = worker.restart()
+                    weight += 1 if weigh_end(exit_code) < MOST_KILLS else MOST_REPEATS
+                    if weight >= MOST_REPEATS:
+                        times = "" if weigh_end(exit_code) == MOST_KILLS else f" {weight} times"
+                        raise UserError(
+                            f"a worker died{times} before its work was done ({describe_end(exit_code)})",
+                            where="--jobs",
+                            fix="use fewer, as each needs memory of its own, or --jobs 1 to see it die",
+                        ) from None
+        finally:
+            self._free.put(worker)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        """End the processes when their calls are done, at once after a KeyboardInterrupt."""
+        with self._restarts:
+            self._is_ending = kind is not None and issubclass(kind, KeyboardInterrupt)
+        self._threads.shutdown(wait=not self._is_ending, cancel_futures=self._is_ending)
+        return super().__exit__(kind, error, traceback)
 
 
 class _Worker:
