@@ -140,7 +140,7 @@ def test_recording_says_what_it_recorded(command: Command, tmp_path: Path):
 def test_two_processes_record_and_compare_as_one_does(command: Command, recorded: tuple[Path, Path], tmp_path: Path):
     path = tmp_path / "other.h5"
     assert command("record", "--engine", "reference", *SMALL, "--jobs", 2, "-o", path).code == 0
-    assert path.read_bytes() == recorded[0].read_bytes()
+    assert read_trace(path).root == read_trace(recorded[0]).root
     finished = command("diff", *SMALL, *EAGER, "--jobs", 2)
     assert finished.code == 0
     assert finished.out.startswith("AGREE")

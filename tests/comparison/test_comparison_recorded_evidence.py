@@ -48,6 +48,8 @@ def test_a_recording_does_not_agree_with_itself(tmp_path: Path, shard_steps: int
         os.link(first, tmp_path / "hard")
         assert_withheld(tmp_path / "hard", first, "the same recording twice")
     assert_withheld(small_trace(), small_trace(), "the same recording twice")
+    again = store(small_trace(), tmp_path / "again", shard_steps=shard_steps)
+    assert judge(first, again).verdict is Verdict.AGREE
     assert judge(first, store(other(small_trace()), tmp_path / "other")).verdict is Verdict.AGREE
 
 

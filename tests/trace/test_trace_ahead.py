@@ -6,6 +6,7 @@ import threading
 import time
 from functools import partial
 
+import msgspec
 import numpy as np
 import pytest
 from trace_builders import FACTS, HEADER, RANKINGS, SYMBOLS, assert_same_columns, make_columns, open_writer
@@ -33,7 +34,8 @@ def given(begin, *, seconds=0.0):
 
 
 def make_writer(path, shard_steps=1, **options):
-    return open_writer(path, HEADER, SYMBOLS, facts=FACTS, shard_steps=shard_steps, journal_seconds=0, **options)
+    header = msgspec.structs.replace(HEADER, recording="same")
+    return open_writer(path, header, SYMBOLS, facts=FACTS, shard_steps=shard_steps, journal_seconds=0, **options)
 
 
 def record(path, num_threads, *, shard_steps=1, seconds=lambda begin: 0.0, **options):

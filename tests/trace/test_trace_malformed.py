@@ -32,6 +32,7 @@ from kgverify.trace.maintain.check import WHOLE, check_trace
 from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.maintain.join import unite
 from kgverify.trace.maintain.repair import repair_trace
+from kgverify.trace.model.consistency import Contradictions
 from kgverify.trace.model.header import PolicyInfo
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.schema import OPTIONAL_COLUMNS
@@ -219,12 +220,28 @@ def test_a_loop_that_tells_nothing_but_goals_and_resolvents(tmp_path):
 
 @pytest.mark.parametrize("absent", [{"candidates.outcome"}, {"steps.choice"}, OPTIONAL_COLUMNS], ids=len)
 def test_the_judges_of_a_verdict_agree_about_what_is_unknown(tmp_path, absent):
-    columns = make_columns(1, 60)
-    columns = columns._replace(candidates=MALFORMED.candidates)
-    write_file(tmp_path / "full", HEADER, SYMBOLS, columns)
-    write_file(tmp_path / "less", HEADER, SYMBOLS, columns, absent=absent)
-    write_file(tmp_path / "wrong", HEADER, SYMBOLS, MALFORMED, absent=absent)
+    kv.record("countries", tmp_path / "full", "reference", queries=2, corruptions=5)
+    trace = read_trace(tmp_path / "full")
+    header = msgspec.structs.replace(trace.header, recording="")
+    write_file(tmp_path / "less", header, trace.symbols, trace.columns, trace.rankings, absent=absent)
+    write_file(tmp_path / "wrong", header, trace.symbols, make_malformed(trace.columns), absent=absent)
     assert kv.compare(tmp_path / "full", tmp_path / "less").verdict is Verdict.AGREE
     report = kv.compare(tmp_path / "full", tmp_path / "wrong")
     assert report.verdict is Verdict.DIVERGE
     assert not absent & {each.field for each in report.divergences}
+
+
+def test_nothing_contradicts_a_column_that_is_unknown(tmp_path):
+    kv.record("countries", tmp_path / "full", "reference", queries=2, corruptions=5)
+    trace = read_trace(tmp_path / "full")
+    every = frozenset(name for name in trace.fields if name.startswith(("candidates.", "steps.", "resolvents.")))
+    counts = {"candidates.num_steps", "steps.num_atoms", "steps.num_resolvents", "resolvents.num_atoms"}
+    for unknown in [*({name} for name in every - counts), *(every - counts - {name} for name in every)]:
+        columns = trace.columns
+        for group, name in (each.split(".") for each in sorted(unknown)):
+            level = getattr(columns, group)
+            level = level._replace(**{name: np.roll(getattr(level, name), 7, axis=0)[::-1].copy()})
+            columns = columns._replace(**{group: level})
+        found = Contradictions()
+        found.add(columns, trace.header, trace.fields - unknown)
+        assert not found.describe(), unknown

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.comparable import column_names
 from kgverify.comparison.exercise.exercise import MOST_UNUSED, Exercise
 from kgverify.comparison.exercise.minimum import NO_MINIMUM, Minimum, find_missing
-from kgverify.comparison.source import NUM_STEPS, FileSource, StepSource, has_steps
+from kgverify.comparison.source import NUM_STEPS, FileSource, MemorySource, StepSource, has_steps
 from kgverify.comparison.step_view import outcome_name
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.program import Program, Rule
@@ -44,7 +44,9 @@ def count_exercise(source: StepSource, outcomes: Mapping[str, int], minimum: Min
                 source.trace.release()
             if not find_missing(count.result(), minimum):
                 break
-        count.add(source.read_rows(np.arange(begin, end)))
+        # The outputs of stages, in which `revisit` shows, are left out of rows in memory.
+        rows = np.arange(begin, end)
+        count.add(source.trace.columns if isinstance(source, MemorySource) else source.read_rows(rows))
     return count.result()
 
 

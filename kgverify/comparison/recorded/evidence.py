@@ -64,7 +64,7 @@ def withhold_agreement(comparison: Comparison, comparer: Comparer) -> Comparison
         comparison,
         verdict=Verdict.INCONCLUSIVE if reasons else comparison.verdict,
         reasons=(*comparison.reasons, *reasons),
-        notes=(*comparison.notes, *notes, *repeated_notes, *stage_notes),
+        notes=(*comparison.notes, *_note_copy(comparer.recorded), *notes, *repeated_notes, *stage_notes),
     )
 
 
@@ -73,13 +73,25 @@ def _find_same_recording(recorded: tuple[StepSource, StepSource]) -> list[str]:
     same = "the same recording twice: "
     if left is right:
         return [f"{same}a trace was compared with itself"]
+    headers = left.header, right.header
+    if headers[0].recording and all(
+        getattr(headers[0], name) == getattr(headers[1], name) for name in ("recording", "engine")
+    ):
+        return [f"{same}both traces are copies of recording {headers[0].recording}"]
     if not isinstance(left, TraceFile) or not isinstance(right, TraceFile):
         return []
     if left.path.samefile(right.path):
         return [f"{same}both paths lead to one {'folder' if left.path.is_dir() else 'file'}"]
-    if _is_copy(left, right):
-        return [f"{same}{left.path} and {right.path} hold the same bytes, the description of the engine included"]
     return []
+
+
+def _note_copy(recorded: tuple[StepSource, StepSource]) -> list[str]:
+    left, right = (source.trace for source in recorded)
+    if not isinstance(left, TraceFile) or not isinstance(right, TraceFile) or not _is_copy(left, right):
+        return []
+    return [
+        "the traces hold the same bytes, and no id of their recording: they are copies, or a deterministic engine left both"
+    ]
 
 
 def _is_copy(left: TraceFile, right: TraceFile) -> bool:

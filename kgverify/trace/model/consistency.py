@@ -135,13 +135,13 @@ class _Block:
             has_dropped[self.owner[(steps.dropped_atoms > 0) | (steps.dropped_resolvents > 0)]] = True
             is_other = (has_dropped != (candidates.is_limited > 0)) & self._is_from_start
             yield "candidates are marked as limited, or not, against the resolvents dropped in their steps", is_other
-        if self._knows("candidates.log_probability", "resolvents.score", "steps.choice"):
+        if self._knows("candidates.log_probability", "resolvents.score", "steps.choice", "steps.num_resolvents"):
             yield "candidates have a log-probability that is not that of their choices", self._has_other_sum()
 
     @cached_property
     def _is_from_start(self) -> NDArray[np.bool_]:
         """The candidates whose derivations were recorded from their first step on."""
-        is_from_start = self._has_steps.copy()
+        is_from_start = np.zeros(len(self._has_steps), bool)
         if self._knows("steps.depth"):
             is_from_start[self._has_steps] = self._steps.depth[self.first[self._has_steps]] == 0
         return is_from_start
@@ -215,10 +215,14 @@ class _Block:
         steps, resolvents, limits = self._steps, self._resolvents, self._limits
         num_steps = len(steps.num_resolvents)
         of_step = np.repeat(np.arange(num_steps), steps.num_resolvents)
-        if limits.max_resolvents is not None and int(steps.num_resolvents.max(initial=0)) > limits.max_resolvents:
+        if (
+            self._knows("resolvents.kind")
+            and limits.max_resolvents is not None
+            and int(steps.num_resolvents.max(initial=0)) > limits.max_resolvents
+        ):
             num = np.bincount(of_step[resolvents.kind != GoalKind.STOP], minlength=num_steps)
             yield f"steps have more than max_resolvents {limits.max_resolvents} resolvents", num > limits.max_resolvents
-        has_atoms = has_goals(self._header.level) and self._knows("resolvents.num_atoms")
+        has_atoms = has_goals(self._header.level) and self._knows("resolvents.num_atoms", "resolvents.kind")
         if has_atoms and limits.max_atoms is not None:
             is_long = (resolvents.num_atoms > limits.max_atoms) & (resolvents.kind == GoalKind.GOAL)
             has_long = np.zeros(num_steps, bool)
@@ -228,6 +232,8 @@ class _Block:
             return
         choice, has_choice = steps.choice, self._has_choice
         yield "steps have a choice that is not one of their resolvents", ~has_choice & (choice != -1)
+        if not self._knows("resolvents.kind"):
+            return
         row = np.where(has_choice, self._starts[:-1] + choice, 0)
         kind = resolvents.kind[row] if len(resolvents.kind) else np.zeros(num_steps, np.uint8)
         if self._knows("steps.outcome"):
@@ -235,7 +241,7 @@ class _Block:
             for each, allowed in _OUTCOMES.items():
                 is_other |= has_choice & (kind == each) & ~np.isin(steps.outcome, allowed)
             yield "steps have an outcome that the resolvent they chose does not give", is_other
-        if has_atoms and self._knows("steps.goal_atoms", "resolvents.atoms"):
+        if has_atoms and self._knows("steps.num_atoms", "steps.goal_atoms", "resolvents.atoms"):
             yield "steps begin with a goal that the step before did not choose", self._begins_otherwise(row, kind)
 
     def _begins_otherwise(self, row: Rows, kind: NDArray[np.uint8]) -> NDArray[np.bool_]:

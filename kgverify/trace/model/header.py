@@ -90,10 +90,11 @@ class ClauseTexts(msgspec.Struct, frozen=True):
 class Header(msgspec.Struct, frozen=True):
     """The header of a trace; unknown fields are kept beside it, in `Trace.unknown`.
 
-    limits: a `Limits` where all of them are known
-    level:  a `TraceLevel`: the columns that the trace holds
-    absent: columns that the prover did not know and that the digests count as 0, named as in `Trace.fields`; listed
-            only at a level that leaves such columns out by itself
+    limits:    a `Limits` where all of them are known
+    level:     a `TraceLevel`: the columns that the trace holds
+    absent:    columns that the prover did not know and that the digests count as 0, named as in `Trace.fields`; listed
+               only at a level that leaves such columns out by itself
+    recording: a random id that every copy of a recording keeps; empty if it has none
     """
 
     engine: EngineInfo
@@ -106,6 +107,7 @@ class Header(msgspec.Struct, frozen=True):
     creator: str = ""
     level: str = "steps"
     absent: tuple[str, ...] = ()
+    recording: str = ""
     schema_version: int = SCHEMA_VERSION
 
 
@@ -123,6 +125,12 @@ def decode_header(content: bytes) -> Header:
     check_numbers(header)
     known = header.limits
     return header if known.unknown else msgspec.structs.replace(header, limits=Limits(**msgspec.structs.asdict(known)))
+
+
+def without_recording(content: bytes) -> object:
+    """Return the JSON of a header without the id of its recording, in which the parts and shards of a run may differ."""
+    raw = msgspec.json.decode(content)
+    return {name: value for name, value in raw.items() if name != "recording"} if isinstance(raw, dict) else raw
 
 
 def check_numbers(header: Header) -> None:

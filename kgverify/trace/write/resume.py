@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kgverify.errors import UserError
 from kgverify.trace.files.journal import Journal, list_journals, open_journal
 from kgverify.trace.files.manifest import MANIFEST, Manifest, Part, check_shard, read_manifest, shard_name
 from kgverify.trace.hdf5.reading import load_arrays, locate_arrays
 from kgverify.trace.model.columns import Candidates
+from kgverify.trace.model.header import without_recording
 from kgverify.trace.model.levels import TraceLevel, columns_kept
 from kgverify.trace.model.schema import OPTIONAL_COLUMNS, Arrays, decode_columns
 
@@ -21,12 +23,14 @@ class UnfinishedRecording(NamedTuple):
     candidates:  candidates of each shard
     score_dtype: type of its scores, if it has shards with scores
     journal:     the batches appended since the last shard, if there are any
+    header:      its header, with the id of its recording; None if nothing was recorded
     """
 
     manifest: Manifest
     candidates: Sequence[Candidates]
     score_dtype: "np.dtype[np.floating[Any]] | None"
     journal: Journal | None
+    header: NDArray[np.generic] | None = None
 
 
 def read_unfinished(
@@ -45,22 +49,24 @@ def read_unfinished(
     _check_resumable(manifest, part, partial)
     candidates: list[Candidates] = []
     score_dtype: np.dtype[np.floating[Any]] | None = None
+    header: NDArray[np.generic] | None = None
     for shard in manifest.shards:
         check_shard(partial, shard)
         path = partial / shard.name
         arrays, _ = load_arrays(path, locate_arrays(path))
         if shard.name == shard_name(0):
             _check_same_run(arrays, shared, absent, level, path)
+            header = arrays["header"]
         columns = decode_columns(arrays)
         candidates.append(columns.candidates)
         if "resolvents/score" in arrays:
             score_dtype = columns.resolvents.score.dtype
     journal = None if manifest.is_complete else open_journal(partial, len(manifest.shards))
     if journal is None or journal.start is None:
-        return UnfinishedRecording(manifest, candidates, score_dtype, None)
+        return UnfinishedRecording(manifest, candidates, score_dtype, None, header)
     stated = {name.replace(".", "/"): np.zeros(0) for name in OPTIONAL_COLUMNS - {*journal.start.absent}}
     _check_same_run(journal.shared | stated, shared, absent, level, journal.path)
-    return UnfinishedRecording(manifest, candidates, score_dtype, journal)
+    return UnfinishedRecording(manifest, candidates, score_dtype, journal, journal.shared["header"])
 
 
 def _check_resumable(manifest: Manifest, part: Part | None, partial: Path) -> None:
@@ -85,7 +91,10 @@ def _check_same_run(arrays: Arrays, shared: Arrays, absent: frozenset[str], leve
     own = {name for name in arrays if name in shared or name.startswith("program/")}
     for name in sorted(own | shared.keys()):
         found, expected = arrays.get(name), shared.get(name)
-        if found is None or expected is None or not np.array_equal(found, expected):
+        is_same = found is not None and expected is not None and np.array_equal(found, expected)
+        if name == "header" and found is not None and expected is not None:
+            is_same = without_recording(found.tobytes()) == without_recording(expected.tobytes())
+        if not is_same:
             raise UserError(
                 "differs from that of the run to be resumed",
                 where=f"{path}:{name}",

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from typing import Final, Self
 
 import msgspec
@@ -103,6 +104,7 @@ class TraceWriter:
     part:    set if this is one writer of several, each with its own path; `unite` joins their traces
     unknown: data beyond this schema, from a trace that is written again
 
+    Each recording gets a random id in its header, unless the header has one: it is a copy of that recording then.
     An error inside the context leaves what was appended in `<path>.partial`. UserError for what cannot be written,
     with the candidates that are safe, and for a `<path>.partial` that exists without `resume`, or belongs to another run.
 
@@ -113,8 +115,8 @@ class TraceWriter:
         >>> with kv.TraceWriter("copy.h5", trace.header, trace.symbols) as writer:
         ...     writer.append(trace.columns)
         ...     writer.set_rankings(trace.rankings)
-        >>> kv.compare("mine.h5", "copy.h5").verdict.value
-        'AGREE'
+        >>> kv.open_trace("copy.h5").load().root == trace.root
+        True
     """
 
     def __init__(
@@ -139,6 +141,8 @@ class TraceWriter:
         self._absent = frozenset(storage.absent) | OPTIONAL_COLUMNS.intersection(header.engine.unknown)
         self._level = parse_level(storage.level or header.level, self._where)
         self._packing = packing_of(self._level, is_archived=storage.is_archived)
+        if not header.recording and storage.shard_steps < _WHOLE:
+            header = msgspec.structs.replace(header, recording=token_hex(8))
         shared = encode_shared(header, symbols, clauses, self._level, self._absent, unknown, self._where)
         self._whole = shared | dict(unknown.arrays)
         num_facts = None if clauses.facts is None else len(clauses.facts)
@@ -358,6 +362,8 @@ class TraceWriter:
         found = read_unfinished(self._partial, self._manifest, self._part, shared, self._absent, self._level)
         self._manifest, self._score_dtype = found.manifest, found.score_dtype
         self._committed += found.candidates
+        if found.header is not None:
+            shared["header"] = self._whole["header"] = found.header
         self._num_appended = found.manifest.num_candidates
         if found.journal is None:
             return
