@@ -126,21 +126,27 @@ def find_violations(
     """Yield at most one violation of each law for each of the problems, which must be able to share a run."""
     case = Case(merge(problems), make_pipeline)
     for law in laws:
-        seen = set()
         try:
-            case.columns  # noqa: B018  what every law looks at; an engine's exception belongs to no law in particular
-            if law.needs_rows and not case.is_aligned:
-                continue
-            for finding in law.find(case):
-                member = case.problem_of(finding)
-                if member not in seen:
-                    seen.add(member)
-                    yield _describe(law, case, finding, member, indices)
+            # Nothing is yielded here: what ends the caller's loop is no exception of the engine.
+            found = _find(law, case)
         except InternalError:
             raise
         except BaseException as error:
             pass_on(error)
             yield from _blame(law, error, make_pipeline, problems, indices)
+        else:
+            yield from (_describe(law, case, finding, member, indices) for member, finding in found.items())
+
+
+def _find(law: Law, case: Case) -> dict[int, Finding]:
+    """Return the first finding of a law in each problem that breaks it."""
+    case.columns  # noqa: B018  what every law looks at; an engine's exception belongs to no law in particular
+    found: dict[int, Finding] = {}
+    if law.needs_rows and not case.is_aligned:
+        return found
+    for finding in law.find(case):
+        found.setdefault(case.problem_of(finding), finding)
+    return found
 
 
 def _blame(

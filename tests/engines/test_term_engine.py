@@ -216,7 +216,7 @@ def test_problems_with_limits_that_an_engine_does_not_support_are_skipped():
             if self.limits.max_atoms > 3:
                 raise NotImplementedError("goals of more than 3 atoms")
 
-    report = kv.check_engine(Narrow, examples=8)
+    report = kv.check_engine(Narrow, examples=8, minimum={})
     assert report.is_conforming, str(report)
     assert report.num_skipped > 0 < report.num_problems
 

@@ -1,4 +1,4 @@
-"""What a trace declares about itself is checked against what it holds: ranks, the program's hash, errors of scores."""
+"""Traces that declare what they do not hold are refused: ranks, the hash of the program, errors of scores."""
 
 from pathlib import Path
 from typing import Any

@@ -1,1 +1,1 @@
-"""What two recorded traces are evidence for."""
+"""The evidence that two recorded traces are."""
