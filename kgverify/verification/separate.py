@@ -1,4 +1,4 @@
-"""The separation of faults that share a stage and a class: by what each divergence lost, or by what it should have been.
+"""The separation of faults that share a stage and a class: by what each divergence lost, changed or should have been.
 
 Divergences of one stage and class are one cause unless two simple rules explain what one rule cannot: each of the two
 explains some divergences alone, and together they explain every divergence exactly.

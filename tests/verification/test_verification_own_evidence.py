@@ -149,7 +149,7 @@ def test_no_evidence_is_borrowed_whatever_the_fault(name: str, lockstep: bool):
 
 @pytest.mark.deep
 def test_single_faults_of_the_stages_that_are_separated_stay_one_cause():
-    stages = (Stage.MATCH_RULES, Stage.MATCH_FACTS, Stage.LIMIT, Stage.FINISH)
+    stages = (Stage.MATCH_RULES, Stage.MATCH_FACTS, Stage.RESOLVE, Stage.PRUNE, Stage.LIMIT, Stage.FINISH)
     for graph in ("random:4", "random:7"):
         run = Run(load_graph(graph), TIGHT, num_queries=6, num_corruptions=3)
         for fault in FAULTS.values():
