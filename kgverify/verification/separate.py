@@ -101,8 +101,8 @@ def _separate_outcomes(group: Sequence[Seen]) -> Sequence[str]:
     """Separate by the expected outcome, unless one rule explains all: a single actual outcome, or outcomes renumbered."""
     pairs = [_outcomes(each) for each in group]
     known = {pair for pair in pairs if pair is not None}
-    # Most steps are OPEN: a shift of all outcomes strikes these as well.
-    is_shifted = any(pair[0] == Outcome.OPEN for pair in known) and len({(a - e) % len(Outcome) for e, a in known}) == 1
+    # Two independent faults can look like a shift of two outcomes.
+    is_shifted = len(known) > 2 and len({(a - e) % len(Outcome) for e, a in known}) == 1
     is_exchanged = all((a, e) in known for e, a in known)
     if is_shifted or is_exchanged or len({actual for _, actual in known}) == 1:
         return ()

@@ -207,8 +207,10 @@ def test_what_one_rule_explains_and_what_was_not_replayed_is_no_further_cause():
     names = ["more dropped by max_atoms", "more dropped by max_resolvents"]
     assert limits(by_atoms, by_resolvents, None, by_resolvents) == [*names, names[1], names[1]]
     # OPEN, PROVED, FAILED, DEPTH_LIMIT: shifted, exchanged, all taken for one; and two faults.
-    assert outcomes((0, 1), (2, 3)) == outcomes((1, 2), (2, 1)) == outcomes((0, 1), (2, 1)) == ["", ""]
+    assert outcomes((0, 1), (2, 3), (1, 2)) == [""] * 3
+    assert outcomes((1, 2), (2, 1)) == outcomes((0, 1), (2, 1)) == ["", ""]
     assert outcomes((1, 0), (2, 1)) == ["PROVED expected", "FAILED expected"]
+    assert outcomes((0, 3), (2, 1)) == ["OPEN expected", "FAILED expected"]
 
 
 def test_two_rules_that_together_explain_every_changed_atom_are_two_situations():
