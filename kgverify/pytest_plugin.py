@@ -37,6 +37,7 @@ _OPTIONS: Final = (
 )
 _REPRODUCER: Final = pytest.StashKey[Path]()
 _FIRST_CAUSE: Final = pytest.StashKey[str]()
+_IS_CALLED: Final = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -129,6 +130,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
     assert_equivalent(minimum={})           requires no candidate proved, no rule used and no choice
     """
     marker = request.node.get_closest_marker("kgverify")
+    request.node.stash[_IS_CALLED] = False
 
     def check(
         engine: Callable[..., Any] | None = None,
@@ -141,6 +143,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
         minimum: str | Mapping[str, int] | None = None,
     ) -> "Conformance | None":
         __tracebackhide__ = True
+        request.node.stash[_IS_CALLED] = True
         factory = engine if engine is not None else request.getfixturevalue("kgverify_engine")
         expected = reference if reference is not None else request.getfixturevalue("kgverify_reference")
         required = read_option(request.config, "minimum", marker) if minimum is None else minimum
@@ -184,8 +187,11 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add a section with the first cause, and with the file of the problem."""
+    """Add a section with the first cause, and with the file of the problem. Fail a test that checks nothing."""
     report = yield
+    if report.when == "call" and report.passed and not item.stash.get(_IS_CALLED, True):
+        report.outcome = "failed"
+        report.longrepr = "inconclusive: nothing was checked, since the test never calls assert_equivalent"
     if report.when == "call" and report.failed and _FIRST_CAUSE in item.stash:
         lines = [item.stash[_FIRST_CAUSE]]
         if _REPRODUCER in item.stash:

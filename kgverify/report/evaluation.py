@@ -161,9 +161,10 @@ class EvaluationReport(msgspec.Struct, frozen=True):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The reasons why the check decides nothing, if it found nothing; none without a check."""
+        """The reasons why the check decides nothing, if it found nothing."""
         if self.check is None:
-            return ()
+            how = "to accept that: --minimum none, or minimum={} in Python"
+            return (f"nothing was checked by {self.prover}; {how}",) if self.minimum else ()
         actual = Exercise(outcomes={Outcome.PROVED.name: self.outcomes.get("proved", 0)})
         return explain_missing({"expected": self.check.exercise, "actual": actual}, self.minimum)
 

@@ -10,6 +10,7 @@ from kgverify.comparison.exercise.minimum import Minimum, explain_missing
 from kgverify.comparison.result import Comparison, Verdict
 from kgverify.comparison.source import StepSource
 from kgverify.report.content import Outcomes
+from kgverify.trace.model.header import EngineInfo
 
 
 def judge_exercise(
@@ -29,6 +30,13 @@ def judge_exercise(
     if reasons:
         comparison = msgspec.structs.replace(comparison, verdict=Verdict.INCONCLUSIVE, reasons=reasons)
     return comparison, exercised
+
+
+def describe_same(expected: EngineInfo, actual: EngineInfo) -> list[str]:
+    """Return a note that both sides are of one engine in one mode; nothing if they are not."""
+    if expected != actual:
+        return []
+    return [f"both sides are of the same engine, {actual.name}, so a fault of it is in both"]
 
 
 def is_equal(comparison: Comparison) -> bool:

@@ -40,7 +40,7 @@ from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.conditions import describe_conditions
 from kgverify.verification.effort import FULL, LITTLE, Effort
-from kgverify.verification.evidence import judge_exercise
+from kgverify.verification.evidence import describe_same, judge_exercise
 from kgverify.verification.lockstep import compare_in_lockstep, describe_lockstep, follow_near_ties, lockstep_comparer
 from kgverify.verification.rebuild import Rebuilder
 from kgverify.verification.recorded_ranks import judge_ranks, recognise_ranks, split_recorded_loss
@@ -159,7 +159,8 @@ def verify(
             plant_in_repetition(_is_same, traces[1].columns)
         ranks = expected_rank, actual_rank
         self_test = plant_in_verification(run, comparer, stepper, actual, remembered, ranks)
-        comparison = msgspec.structs.replace(comparison, self_test=self_test)
+        same = describe_same(*(each.header.engine for each in recorded))
+        comparison = msgspec.structs.replace(comparison, self_test=self_test, notes=(*comparison.notes, *same))
     attribution = None
     if causes and not lockstep and all(trace.rankings is not None for trace in traces):
         with phase("splitting the loss over the causes", 0):

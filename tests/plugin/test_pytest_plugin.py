@@ -172,3 +172,11 @@ def test_the_reference_comes_from_option_fixture_or_call(pytester, run, toy):
     refused = run(*options, "--kgverify-reference", "theirs:Thiers", "test_it.py", "-k", "fixture")
     refused.assert_outcomes(failed=1)
     refused.stdout.fnmatch_lines(["*--kgverify-reference: cannot load*did you mean 'Theirs'*"])
+
+
+@pytest.mark.deep
+def test_a_test_that_never_calls_the_fixture_fails(pytester, run):
+    pytester.makepyfile("def test_nothing(assert_equivalent): pass\n")
+    result = run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*nothing was checked, since the test never calls assert_equivalent*"])

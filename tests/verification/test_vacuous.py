@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from run_engines import countries_run, eager_pipeline
 
@@ -18,14 +19,18 @@ from kgverify.comparison.exercise.minimum import ITEMS, MINIMUM, parse_minimum
 from kgverify.comparison.result import Verdict
 from kgverify.comparison.source import MemorySource, open_source
 from kgverify.comparison.step_view import StepReader
+from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.report.content import Outcomes
 from kgverify.report.exercise import describe_stages
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.checking.check import check_and_count, verify_problems
-from kgverify.testing.checking.engine_makers import compiled_maker, find_maker
+from kgverify.testing.checking.engine_makers import EngineSpec, compiled_maker, find_maker
+from kgverify.testing.exhaustive.certificate import certify
+from kgverify.testing.exhaustive.scope import find_scope
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import Problem
+from kgverify.trace.model.columns import Columns
 from kgverify.verification.evidence import judge_exercise
 from kgverify.verification.verify import verify
 
@@ -40,6 +45,24 @@ Outcome = tuple[Verdict, str]
 @kv.engine_of
 def never_proves(goal, clauses):
     return []
+
+
+class Blind(ReferenceEngine):
+    """An engine that shows neither its steps nor its outcomes."""
+
+    @property
+    def info(self) -> kv.EngineInfo:
+        names = {
+            f"{group}.{name}" for group in ("steps", "resolvents") for name in Columns.__annotations__[group]._fields
+        }
+        hidden = names | {"candidates.num_steps", "candidates.outcome"}
+        return msgspec.structs.replace(super().info, name="blind", unknown=tuple(sorted(hidden)))
+
+    def prove(self, *arguments: Any) -> Columns:
+        columns = super().prove(*arguments)
+        steps, resolvents = (type(each)(*(part[:0] for part in each)) for each in (columns.steps, columns.resolvents))
+        candidates = columns.candidates._replace(num_steps=columns.candidates.num_steps * 0)
+        return columns._replace(steps=steps, resolvents=resolvents, candidates=candidates)
 
 
 def graph_of(folder: Path, *, facts: str = FACTS, rules: str = RULE, queries: str = QUERY) -> kv.KnowledgeGraph:
@@ -70,15 +93,15 @@ def verify_graph(
 def compare_recorded(level: str = "steps", **parts: str) -> Callable[[Path], Outcome]:
     def run(folder: Path) -> Outcome:
         graph = graph_of(folder, **parts)
-        for name in ("expected.h5", "actual.h5"):
-            kv.record(graph, folder / name, "reference", corruptions=2, level=level)
+        kv.record(graph, folder / "expected.h5", "reference", corruptions=2, level=level)
+        kv.record(graph, folder / "actual.h5", mode="eager", device="cpu", corruptions=2, level=level)
         report = kv.compare(folder / "expected.h5", folder / "actual.h5")
         return report.verdict, "; ".join(report.reasons)
 
     return run
 
 
-def fuzz(examples: int, **options: Any) -> Callable[[Path], Outcome]:
+def fuzz(examples: int | None, **options: Any) -> Callable[[Path], Outcome]:
     def run(folder: Path) -> Outcome:
         result = kv.fuzz("reference", corpus=folder / "corpus", examples=examples, **options)
         return result.verdict, "; ".join(result.reasons)
@@ -86,7 +109,7 @@ def fuzz(examples: int, **options: Any) -> Callable[[Path], Outcome]:
     return run
 
 
-def check(problems: list[Problem], engine: Any = "reference", **options: Any) -> Callable[[Path], Outcome]:
+def check(problems: list[Problem] | None, engine: Any = "reference", **options: Any) -> Callable[[Path], Outcome]:
     def run(folder: Path) -> Outcome:
         found = kv.check_engine(engine, problems=problems, laws=[], **options)
         with pytest.raises(AssertionError, match=r"inconclusive|nothing was checked"):
@@ -96,9 +119,10 @@ def check(problems: list[Problem], engine: Any = "reference", **options: Any) ->
     return run
 
 
-def evaluate(**parts: str) -> Callable[[Path], Outcome]:
+def evaluate(parts: dict[str, str] | None = None, **options: Any) -> Callable[[Path], Outcome]:
     def run(folder: Path) -> Outcome:
-        report = kv.evaluate(graph_of(folder, **parts), mode="eager", device="cpu", corruptions=2)
+        own = {} if "engine" in options else {"mode": "eager", "device": "cpu"}
+        report = kv.evaluate(graph_of(folder, **(parts or {})), **{"corruptions": 2, **own, **options})
         assert not report.is_sound
         return report.verdict, "; ".join(report.reasons)
 
@@ -110,6 +134,10 @@ MISTYPED_HEAD = {"rules": RULE.replace("grandparent", "grandparnet")}
 NO_MATCHING_FACTS = {"facts": FACTS.replace("parent(", "child(")}
 ONE_WAY = {"facts": "parent(ann, bob).\nparent(bob, cid).\n"}
 KNOWN_ANYWAY = {"rules": "", "queries": "parent(ann, bob).\n"}
+
+USELESS_RULE = {"rules": "parent(X, Y) :- married(X, Z), parent(Z, Y).\n", "queries": "parent(bob, cid).\n"}
+ONE_ENTITY = {"facts": "p(a, a).\n", "rules": "q(X, Y) :- p(X, Y).\n", "queries": "q(a, a).\n"}
+NOT_EXCLUDED = kv.Limits(exclude_query=False)
 
 PROBLEMS = list(islice(draw_problems(0), 20))
 
@@ -137,13 +165,66 @@ VACUOUS: dict[str, Callable[[Path], Outcome]] = {
     "problems without rules": check([replace(each, rules=()) for each in PROBLEMS]),
     "no problems": check([]),
     "the evaluator against itself without rules": verify_graph("compiled", reference="compiled", **NO_RULES),
-    "an evaluation without rules": evaluate(**NO_RULES),
-    "an evaluation of a mistyped rule head": evaluate(**MISTYPED_HEAD),
-    "an evaluation in which nothing is proved": evaluate(**NO_MATCHING_FACTS),
+    "an evaluation without rules": evaluate(NO_RULES),
+    "an evaluation of a mistyped rule head": evaluate(MISTYPED_HEAD),
+    "an evaluation in which nothing is proved": evaluate(NO_MATCHING_FACTS),
+    "an evaluation without a check": evaluate(check=0),
+    "an evaluation that checks one candidate": evaluate(check=1),
+    "an evaluation without corruptions": evaluate(corruptions=0),
+    "an evaluation of known facts": evaluate(USELESS_RULE, limits=NOT_EXCLUDED),
+    "an evaluation of one entity": evaluate(ONE_ENTITY),
+    "an evaluation by engines that never prove": evaluate(engine=never_proves, reference=never_proves),
+    "ranks alone, without rules": evaluate(NO_RULES, rank_only=True, corruptions="all"),
+    "ranks alone, of a mistyped rule head": evaluate(MISTYPED_HEAD, rank_only=True, corruptions="all"),
+    "ranks alone, where everything is left out": evaluate(NO_MATCHING_FACTS, rank_only=True, corruptions="all"),
+    "known facts that are not excluded": verify_graph(**KNOWN_ANYWAY, limits=NOT_EXCLUDED),
+    "known facts and a useless rule": verify_graph(**USELESS_RULE, limits=NOT_EXCLUDED),
+    "known facts by the evaluator": verify_graph("compiled", **USELESS_RULE, limits=NOT_EXCLUDED),
+    "the facts themselves as queries": verify_graph(split="train"),
+    "one entity": verify_graph(**ONE_ENTITY),
+    "two entities": verify_graph(facts="p(a, b).\n", rules="q(X, Y) :- p(X, Y).\n", queries="q(a, b).\n"),
+    "queries of an unknown relation": verify_graph(queries="cousin(ann, cid).\n"),
+    "queries of unknown entities": verify_graph(queries="grandparent(yan, zoe).\n"),
+    "limits that leave no choice": verify_graph(limits=kv.Limits(max_resolvents=1)),
+    "rules that only go round": verify_graph(rules="grandparent(X, Y) :- grandparent(Y, X).\n"),
+    "a rule of other arguments": verify_graph(rules=RULE.replace("(X, Y) :-", "(Y, X) :-")),
+    "a rule of an unknown entity": verify_graph(rules="grandparent(zoe, Y) :- parent(zoe, Y).\n"),
+    "rules in other letters": verify_graph(rules=RULE.replace("p", "P")),
+    "a rule of a missing relation": verify_graph(rules="grandparent(X, Y) :- aunt(X, Y).\n"),
+    "a planted fault without rules": verify_graph("compiled", faults="fact-cap", **NO_RULES),
+    "benign differences of nothing": verify_graph(modulo="names,order,duplicates", **NO_RULES),
+    "an accepted error of nothing": verify_graph(score_error=1e9, **NO_RULES),
+    "an engine that never proves, without rules": verify_graph(never_proves, **NO_RULES),
+    "engines that never prove, in lockstep": verify_graph(never_proves, reference=never_proves, lockstep=True),
+    "limits that end every proof, in lockstep": verify_graph("compiled", lockstep=True, limits=kv.Limits(max_depth=1)),
+    "a mistyped rule head, in lockstep": verify_graph("compiled", lockstep=True, **MISTYPED_HEAD),
+    "engines that show nothing": verify_graph(Blind, reference=Blind),
+    "engines that show nothing, without rules": verify_graph(Blind, reference=Blind, **NO_RULES),
+    "engines that show nothing, on problems": check(PROBLEMS, Blind, reference=Blind),
+    "one problem many times": check(PROBLEMS[:1] * 20),
+    "one generated problem": check(None, examples=1),
+    "problems without facts to match": check([replace(each, facts=each.facts[:1], rules=()) for each in PROBLEMS]),
+    "a campaign without time": fuzz(None, seconds=0),
+    "a campaign in lockstep of which more is required": fuzz(2, lockstep=True, minimum="choices=100000"),
+    "deep traces without rules": compare_recorded("deep", **NO_RULES),
+    "digests of known facts": compare_recorded("digests", **KNOWN_ANYWAY),
+    "compact traces of one entity": compare_recorded("compact", **ONE_ENTITY),
 }
 
+SAMPLE = {
+    "one entity",
+    "a planted fault without rules",
+    "no problems",
+    "an evaluation without a check",
+    "engines that show nothing",
+    "a campaign without time",
+}
+"""The cases of the default tests."""
 
-@pytest.mark.parametrize("case", VACUOUS)
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(each, marks=() if each in SAMPLE else pytest.mark.deep) for each in VACUOUS]
+)
 def test_a_comparison_that_exercises_too_little_is_inconclusive(tmp_path: Path, case: str):
     verdict, reasons = VACUOUS[case](tmp_path)
     assert verdict is Verdict.INCONCLUSIVE
@@ -155,6 +236,7 @@ def test_the_smallest_comparison_that_proves_something_agrees(tmp_path: Path, en
     assert verify_graph(engine)(tmp_path) == (Verdict.AGREE, "")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("level", ["digests", "compact", "deep"])
 def test_the_smallest_traces_that_prove_something_agree(tmp_path: Path, level: str):
     assert compare_recorded(level)(tmp_path) == (Verdict.AGREE, "")
@@ -190,6 +272,7 @@ def test_a_wrong_minimum_is_refused(declared: Any):
         parse_minimum(declared)
 
 
+@pytest.mark.deep
 def test_a_divergence_stays_one_however_little_was_exercised(tmp_path: Path):
     verdict, _ = verify_graph(
         never_proves, **NO_RULES, queries="parent(ann, bob).\n", limits=kv.Limits(exclude_query=False)
@@ -197,6 +280,7 @@ def test_a_divergence_stays_one_however_little_was_exercised(tmp_path: Path):
     assert verdict is Verdict.DIVERGE
 
 
+@pytest.mark.deep
 def test_a_fault_without_effect_is_named():
     run = countries_run()
     idle = kv.verify("countries", mode="eager", queries=1, corruptions=1, faults="max-atoms-off-by-one")
@@ -228,7 +312,22 @@ def count_one_by_one(trace: Any) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_report_says_that_both_sides_are_of_one_engine(tmp_path: Path):
+    graph = graph_of(tmp_path)
+    note = "both sides are of the same engine, reference, so a fault of it is in both"
+    assert kv.verify(graph, "reference", corruptions=2).notes == (note,)
+    assert not kv.verify(graph, mode="eager", device="cpu", corruptions=2).notes
+
+
+@pytest.mark.deep
+def test_a_scope_in_which_nothing_is_proved_is_no_proof():
+    engine = EngineSpec(f"{__file__}:never_proves")
+    certificate = certify(find_scope("tiny"), engine, reference=engine)
+    assert (certificate.is_complete, certificate.is_proof, certificate.proved) == (True, False, 0)
+    assert certificate.statement.startswith("inconclusive: too little was exercised: ")
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.deep), pytest.param(2, marks=pytest.mark.deep)])
 def test_the_exercise_is_that_of_the_steps_one_by_one(seed: int):
     for problem in islice(draw_problems(seed), 10):
         trace = verify_problems([problem], compiled_maker()).expected

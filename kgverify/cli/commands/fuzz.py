@@ -151,7 +151,9 @@ def _certify_scope(name: str, sides: Sides, state: Path | None, jobs: int, json_
         return INTERRUPTED
     print_lines(make_result_console(json_path), str(certificate).splitlines())
     write_json(certificate, json_path)
-    return 0 if certificate.is_proof else 1
+    if certificate.is_proof:
+        return 0
+    return 1 if certificate.divergent or certificate.proved else EXIT_CODES[Verdict.INCONCLUSIVE]
 
 
 def parse_seconds(text: str) -> float:

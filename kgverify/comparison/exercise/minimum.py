@@ -67,8 +67,13 @@ def find_missing(exercise: Exercise, minimum: Minimum) -> tuple[str, ...]:
 
 
 def explain_missing(sides: Mapping[str, Exercise], minimum: Minimum) -> tuple[str, ...]:
-    """Return why the exercise of some sides, by their roles, is below the minimum, in one sentence; empty if it is not."""
-    roles: dict[tuple[str, int], list[str]] = {}
+    """Return why the exercise of some sides, by their roles, is below the minimum, in one sentence; empty if it is not.
+
+    What one side does not know, the other one shows. Rules and choices may be hidden on both sides, proved candidates not.
+    """
+    roles: dict[tuple[str, int | None], list[str]] = {}
+    if "proved" in minimum and all(exercise.proved is None for exercise in sides.values()):
+        roles["proved", None] = list(sides)
     for role, exercise in sides.items():
         for name in find_missing(exercise, minimum):
             roles.setdefault((name, getattr(exercise, name)), []).append(role)
@@ -77,7 +82,8 @@ def explain_missing(sides: Mapping[str, Exercise], minimum: Minimum) -> tuple[st
     parts = []
     for (name, number), of in roles.items():
         who = f" ({' and '.join(of)})" if len(sides) > 1 else ""
-        parts.append(f"{number:,} {ITEMS[name]}, {minimum[name]:,} required{who}")
+        found = "unknown" if number is None else f"{number:,}"
+        parts.append(f"{found} {ITEMS[name]}, {minimum[name]:,} required{who}")
     rest = {name: number for name, number in minimum.items() if name not in {name for name, _ in roles}}
     how = f"--minimum {_render(rest)}, or minimum={dict(rest)!r} in Python"
     return (f"too little was exercised: {'; '.join(parts)}; to accept that: {how}",)

@@ -20,6 +20,7 @@ from kgverify.comparison.result import Verdict
 from kgverify.engines.reference.garbage_collection import without_garbage_collection
 from kgverify.errors import UserError, count_of
 from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Outcome
 from kgverify.runs.delta_debugging import halve
 from kgverify.runs.ledger import FIX, Ledger
 from kgverify.runs.progress import silent_phase
@@ -75,6 +76,7 @@ class Block(msgspec.Struct, frozen=True):
     divergent: int
     findings: tuple[Finding, ...]
     seconds: float
+    proved: int = 0
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +87,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     divergent: problems that differ, and one for each run that failed; `findings` describes the first of each block
     seconds:   of all processes together, earlier runs included
     engine:    the engine under test; and the reference, if it is not kgverify's own
+    proved:    problems that the reference proves
     """
 
     scope: str
@@ -97,6 +100,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     divergent: int
     findings: tuple[Finding, ...]
     seconds: float
+    proved: int = 0
 
     @property
     def is_complete(self) -> bool:
@@ -105,8 +109,8 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_proof(self) -> bool:
-        """True if no divergence exists in the scope."""
-        return self.is_complete and not self.divergent
+        """True if no divergence exists in the scope, and something is proved in it."""
+        return self.is_complete and not self.divergent and self.proved > 0
 
     def __str__(self) -> str:
         """Return the certificate as text."""
@@ -129,6 +133,8 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
         left = f"; {missing:,} problems have not been compared" if not self.is_complete else ""
         if self.divergent:
             return f"{self.divergent:,} {'problem diverges' if self.divergent == 1 else 'problems diverge'}{left}"
+        if not self.proved:
+            return f"inconclusive: too little was exercised: the reference proves nothing{left}"
         return f"no divergence found{left}" if left else "no divergence exists in this scope"
 
 
@@ -205,6 +211,7 @@ def certify(
         divergent=sum(block.divergent for block in done),
         findings=tuple(finding for block in done for finding in block.findings),
         seconds=sum(block.seconds for block in done),
+        proved=sum(block.proved for block in done),
     )
 
 
@@ -274,16 +281,18 @@ def certify_block(
     """
     begin, makers = time.perf_counter(), sides.find_makers()
     findings: list[Finding] = []
-    problems = divergent = 0
+    problems = divergent = proved = 0
     with without_garbage_collection():
         merged = merge([program.problem(scope.limits[0]) for program in programs], makers[1])
         num_queries = len(merged.unranked.query)
         for limits in scope.limits:
-            differing = _find_differing(merged, limits, makers[0])
-            if differing is None:
+            found = _find_differing(merged, limits, makers[0])
+            if found is None:
                 indices = [_find_undecided(programs, limits, makers)]
                 divergent += 1
             else:
+                differing, num_proved = found
+                proved += num_proved
                 indices = sorted({int(merged.owner[merged.unranked.query[row]]) for row in differing})
                 divergent += len(differing)
                 problems += num_queries
@@ -291,11 +300,14 @@ def certify_block(
             findings += [_describe(first + i, programs[i].problem(limits), makers) for i in shown]
             progress(num_queries)
     seconds = round(time.perf_counter() - begin, 3)
-    return Block(number, len(programs), problems, divergent, tuple(findings), seconds)
+    return Block(number, len(programs), problems, divergent, tuple(findings), seconds, proved)
 
 
-def _find_differing(merged: Merged, limits: Limits, make: MakePipeline) -> list[int] | None:
-    """Return the rows of the candidates that differ; None if the engine fails or nothing can be compared."""
+def _find_differing(merged: Merged, limits: Limits, make: MakePipeline) -> tuple[list[int], int] | None:
+    """Return the rows of the candidates that differ, and how many the reference proves.
+
+    None if the engine fails or nothing can be compared.
+    """
     run = replace(merged.run, limits=limits)
     candidates = merged.unranked
     num = len(candidates.query)
@@ -319,7 +331,7 @@ def _find_differing(merged: Merged, limits: Limits, make: MakePipeline) -> list[
     rows = sorted({row for each in comparison.divergences if 0 <= (row := each.candidate) < num})
     if not rows and (comparison.verdict is not Verdict.AGREE or comparison.coverage.candidates != num):
         return None
-    return rows
+    return rows, int((expected.columns.candidates.outcome == Outcome.PROVED).sum())
 
 
 def _find_undecided(programs: Sequence[ScopedProgram], limits: Limits, makers: Makers) -> int:
