@@ -1,9 +1,10 @@
-"""The separation of faults that share a stage and a class: by what each divergence lost, or by what it should have been.
+"""The separation of faults that share a stage and a class: by what each divergence lost, changed or should have been.
 
 Divergences of one stage and class are one cause unless two simple rules explain what one rule cannot: each of the two
 explains some divergences alone, and together they explain every divergence exactly.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import permutations
 from typing import Any, Final, NamedTuple
@@ -12,7 +13,7 @@ from kgverify.comparison.classify import Finding, Surroundings
 from kgverify.comparison.inference.origins import OriginInference
 from kgverify.comparison.result import DifferenceClass, Divergence
 from kgverify.comparison.step_view import outcome_name
-from kgverify.program.outcomes import Origin
+from kgverify.program.outcomes import Origin, Outcome
 from kgverify.program.stages import Stage
 
 FEWEST_MEMBERS: Final = 4
@@ -68,15 +69,21 @@ def separate(seen: Sequence[Seen], inference: OriginInference | None, kept: Kept
             situations = [_name_limit(each) for each in group]
         elif stage == Stage.FINISH and kind is DifferenceClass.OUTCOME:
             situations = _separate_outcomes(group)
-        if len(set(situations)) > 1:
+        elif (stage, kind) in _CHANGES:
+            situations = _separate_changes(group, *_CHANGES[stage, kind])
+        named = Counter(filter(None, situations))
+        if len(named) > 1:
             for i, situation in zip(members, situations, strict=True):
-                words = filter(None, (findings[i].situation, situation))
+                words = filter(None, (findings[i].situation, situation or named.most_common(1)[0][0]))
                 findings[i] = findings[i]._replace(situation=", ".join(words))
     return tuple(findings)
 
 
 def _name_limit(seen: Seen) -> str:
-    """Name the limit that drops more or fewer: `max_atoms` first, since `max_resolvents` counts what it leaves."""
+    """Name the limit that drops more or fewer: `max_atoms` first, since `max_resolvents` counts what it leaves.
+
+    Empty where the recorded steps of a divergence that was not replayed do not show it.
+    """
     around = seen.around
     if around.outputs is not None:
         counts: list[tuple[int, ...]] = [tuple(output[1:]) for output in around.outputs]
@@ -87,26 +94,132 @@ def _name_limit(seen: Seen) -> str:
     for name, expected, actual in zip(("max_atoms", "max_resolvents"), *counts, strict=True):
         if expected != actual:
             return f"{'more' if actual > expected else 'fewer'} dropped by {name}"
-    return ""
+    return "" if around.outputs is None else "as many dropped"
 
 
-def _separate_outcomes(group: Sequence[Seen]) -> list[str]:
-    """Separate by the expected outcome, unless every divergence has one actual outcome, which is then the fault."""
+def _separate_outcomes(group: Sequence[Seen]) -> Sequence[str]:
+    """Separate by the expected outcome, unless one rule explains all: a single actual outcome, or outcomes renumbered."""
     pairs = [_outcomes(each) for each in group]
-    if len({actual for _, actual in pairs}) == 1 and len({expected for expected, _ in pairs}) > 1:
-        return []
-    return [f"{expected} expected" if expected else "" for expected, _ in pairs]
+    known = {pair for pair in pairs if pair is not None}
+    # Two independent faults can look like a shift of two outcomes.
+    is_shifted = len(known) > 2 and len({(a - e) % len(Outcome) for e, a in known}) == 1
+    is_exchanged = all((a, e) in known for e, a in known)
+    if is_shifted or is_exchanged or len({actual for _, actual in known}) == 1:
+        return ()
+    return [f"{outcome_name(pair[0])} expected" if pair else "" for pair in pairs]
 
 
-def _outcomes(seen: Seen) -> tuple[str, str]:
+def _outcomes(seen: Seen) -> tuple[int, int] | None:
     around = seen.around
     if around.outputs is not None:
-        expected, actual = (outcome_name(int(each)) for each in around.outputs)
-    elif around.expected is not None and around.actual is not None:
-        expected, actual = outcome_name(around.expected.outcome), outcome_name(around.actual.outcome)
-    else:
-        return "", ""
-    return expected, actual
+        expected, actual = around.outputs
+        return int(expected), int(actual)
+    if around.expected is not None and around.actual is not None:
+        return around.expected.outcome, around.actual.outcome
+    return None
+
+
+_Atoms = tuple[tuple[int, ...], ...]
+
+
+class _Change(NamedTuple):
+    """Atoms that one clause gave on both sides, and those that a faulty stage may leave, or delete, instead.
+
+    before: the rest of the goal, where the atoms are the rest of a resolvent; None in its body
+    """
+
+    expected: _Atoms
+    actual: _Atoms
+    before: _Atoms | None
+    query: _Atoms
+
+
+class _ChangeRule(NamedTuple):
+    """A rule by which atoms are changed."""
+
+    situation: str
+    explains: Callable[[_Change], bool]
+
+
+def _separate_changes(
+    group: Sequence[Seen], divide: Callable[[Seen], list[_Change] | None], rules: Sequence[_ChangeRule]
+) -> Sequence[str]:
+    """Separate steps by the rule that changes their atoms; empty if one rule explains all, or no two rules do."""
+    changes = [divide(each) for each in group]
+    known = [each for each in changes if each]
+    for rule in rules:
+        if all(rule.explains(change) for step in known for change in step):
+            return ()
+    for pair in permutations(rules, 2):
+        explained = [next((r.situation for r in pair if all(map(r.explains, step))), "") for step in known]
+        is_whole = all(any(rule.explains(change) for rule in pair) for step in known for change in step)
+        if is_whole and len(set(filter(None, explained))) > 1:
+            return ["" if not step else _of_changes(step, pair) for step in changes]
+    return ()
+
+
+def _of_changes(step: Sequence[_Change], pair: Sequence[_ChangeRule]) -> str:
+    """Return the situation of the first rule that explains a change of the step."""
+    return next(rule.situation for rule in pair if any(map(rule.explains, step)))
+
+
+def _divide(seen: Seen) -> list[_Change] | None:
+    """Return what differs in a replayed step, clause by clause; None if it is not known, or clauses differ."""
+    around = seen.around
+    if around.outputs is None or around.expected is None or seen.divergence.is_assumed:
+        return None
+    left, right = ({tuple(item[-3:-1]): tuple(map(tuple, item[-1])) for item in side} for side in around.outputs)
+    if left.keys() != right.keys():
+        return None
+    query = tuple(map(tuple, (around.earlier[0] if around.earlier else around.expected).goal[:1]))
+    pairs = ((left[clause], right[clause]) for clause in left)
+    return [_Change(expected, actual, None, query) for expected, actual in pairs if expected != actual]
+
+
+def _divide_resolvents(seen: Seen) -> list[_Change] | None:
+    """Divide what differs into the clause's body and the rest of the goal."""
+    changes = _divide(seen)
+    if changes is None or seen.around.expected is None:
+        return None
+    before = tuple(map(tuple, seen.around.expected.goal[1:]))
+    divided = []
+    for each in changes:
+        if len(each.expected) != len(each.actual):
+            return None
+        end = len(each.expected) - len(before)
+        divided.append(each._replace(expected=each.expected[:end], actual=each.actual[:end]))
+        divided.append(each._replace(expected=each.expected[end:], actual=each.actual[end:], before=before))
+    return [each for each in divided if each.expected != each.actual]
+
+
+def _is_instance(special: _Atoms, general: _Atoms) -> bool:
+    """Return whether a substitution of variables turns the second atoms into the first."""
+    bound: dict[int, int] = {}
+    terms = ((left, right) for pair in zip(special, general, strict=True) for left, right in zip(*pair, strict=True))
+    return all(left == (bound.setdefault(right, left) if right < 0 else right) for left, right in terms)
+
+
+_CHANGES: Final[dict[tuple[str, DifferenceClass], tuple[Callable[..., Any], Sequence[_ChangeRule]]]] = {
+    (Stage.RESOLVE.value, DifferenceClass.SUBSTITUTED): (
+        _divide_resolvents,
+        (
+            _ChangeRule("the rest of the goal is left as it was", lambda c: c.actual == c.before),
+            _ChangeRule(
+                "a variable is not replaced", lambda c: c.actual != c.before and _is_instance(c.expected, c.actual)
+            ),
+            _ChangeRule("different variables become one", lambda c: _is_instance(c.actual, c.expected)),
+        ),
+    ),
+    (Stage.PRUNE.value, DifferenceClass.MISSING): (
+        _divide,
+        (
+            _ChangeRule("the query is deleted", lambda c: c.actual == tuple(a for a in c.expected if a not in c.query)),
+            _ChangeRule("no atom is left", lambda c: not c.actual),
+            _ChangeRule("the last atoms are lost", lambda c: c.actual == c.expected[: len(c.actual)]),
+        ),
+    ),
+}
+"""The rules by stage and class, with what divides a step into the changes that they explain."""
 
 
 def _separate_losses(group: Sequence[Seen], inference: OriginInference | None, kept: Kept) -> list[str]:

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
+from xml.etree import ElementTree
 
 import msgspec
 import pytest
@@ -11,6 +13,7 @@ from run_engines import countries_run
 
 from kgverify.comparison.classify import Finding, Surroundings
 from kgverify.comparison.result import DifferenceClass, Divergence, Level
+from kgverify.comparison.step_view import StepView
 from kgverify.faults.catalogue import FAULTS
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.graphs.load import load_graph
@@ -48,6 +51,8 @@ def not_own(found: Verification, probe: Any) -> list[tuple[int, str]]:
     known = {describe_divergence(each) for each in report.divergences}
     texts = render_annotations(report).replace("%0A", "\n").replace("%25", "%")
     wrong += [(-1, line) for line in map("".join, _statements(texts)) if line not in known]
+    failures = ElementTree.fromstring(render_junit(report, found.expected)).iter("failure")
+    wrong += [(-1, text) for text in ((each.text or "").split("\n")[0] for each in failures) if text not in known]
     page = build_page(report, found.expected, found.actual, found.stepped)
     for row, cause in zip(page.rows, report.causes, strict=False):
         own = report.divergences[cause.first]
@@ -60,7 +65,7 @@ def _statements(text: str) -> Iterator[str]:
     return (match[0] for match in STATED.finditer(text))
 
 
-@pytest.mark.parametrize("lockstep", [False, True])
+@pytest.mark.parametrize("lockstep", [False, pytest.param(True, marks=pytest.mark.deep)])
 def test_each_divergence_states_its_own_evidence_where_most_are_not_replayed(lockstep: bool):
     run = Run(load_graph("countries"), num_queries=2, num_corruptions=10)
     found, probe = run_with(run, ("fact-cap",), lockstep=lockstep, effort=FEW_REPLAYED)
@@ -106,6 +111,7 @@ def test_two_faults_that_lose_facts_are_two_causes_in_lockstep(order: tuple[str,
         assert [(cause.stage, cause.situation) for cause in alone.report.causes] == [("match_facts", "")]
 
 
+@pytest.mark.deep
 def test_the_stepper_shows_the_other_fault_of_a_step_and_calls_equal_only_what_the_replay_gave_equal():
     run = Run(load_graph("countries"), Limits(max_depth=4), num_queries=1, num_corruptions=2)
     found, probe = run_with(run, ("last-fact-lost", "nan-score"), lockstep=True)
@@ -143,7 +149,7 @@ def test_no_evidence_is_borrowed_whatever_the_fault(name: str, lockstep: bool):
 
 @pytest.mark.deep
 def test_single_faults_of_the_stages_that_are_separated_stay_one_cause():
-    stages = (Stage.MATCH_RULES, Stage.MATCH_FACTS, Stage.LIMIT, Stage.FINISH)
+    stages = (Stage.MATCH_RULES, Stage.MATCH_FACTS, Stage.RESOLVE, Stage.PRUNE, Stage.LIMIT, Stage.FINISH)
     for graph in ("random:4", "random:7"):
         run = Run(load_graph(graph), TIGHT, num_queries=6, num_corruptions=3)
         for fault in FAULTS.values():
@@ -153,23 +159,30 @@ def test_single_faults_of_the_stages_that_are_separated_stay_one_cause():
                 assert len(of_stage) <= 1, fault.name
 
 
+def seen_in(stage: str, kind: DifferenceClass, *outputs: tuple[Any, Any] | None, goal: Any = ()) -> list[Seen]:
+    """Divergences of a stage with these outputs; without outputs, one that was not replayed."""
+    divergence = Divergence(
+        candidate=0, atom="", query=0, side="", step=0, stage=stage, field="", level=Level.CHOICE,
+        expected="", actual="",
+    )  # fmt: skip
+    view = StepView(0, goal, (), 0, 0, 0, 0)
+    around = Surroundings(view, view, None, (), frozenset(), 0.0)
+    finding = Finding(kind, "", 1.0)
+    return [Seen(divergence, finding, around._replace(outputs=each)) for each in outputs]
+
+
+def situations_of(seen: list[Seen], inference: Any = None, kept: tuple[int, ...] = ()) -> list[str]:
+    return [each.situation for each in separate(seen, inference, lambda kind: kept)]
+
+
 def test_two_rules_that_together_explain_every_loss_are_two_situations():
     class Positions:
         def position_of(self, clause: tuple[int, int]) -> int:
             return clause[1]
 
     def situations(*steps: tuple[int, list[int]], kept: tuple[int, ...] = ()) -> list[str]:
-        finding = Finding(DifferenceClass.MISSING, "", 1.0)
-        template = Divergence(
-            candidate=0, atom="", query=0, side="", step=0, stage="match_facts", field="", level=Level.CHOICE,
-            expected="", actual="",
-        )  # fmt: skip
-        nothing = Surroundings(None, None, None, (), frozenset(), 0.0)
-        seen = [
-            Seen(template, finding, nothing._replace(outputs=(tuple(range(first, first + num)), tuple(actual))))
-            for first, (num, actual) in ((0, each) for each in steps)
-        ]
-        return [each.situation for each in separate(seen, Positions(), lambda kind: kept)]  # type: ignore[arg-type]
+        outputs = [(tuple(range(num)), tuple(actual)) for num, actual in steps]
+        return situations_of(seen_in("match_facts", DifferenceClass.MISSING, *outputs), Positions(), kept)
 
     cap, last = "position 4 in the predicate, or a later one", "the last one that matches"
     capped = [(6, [0, 1, 2, 3]), (5, [0, 1, 2, 3]), (7, [0, 1, 2, 3])]
@@ -180,6 +193,43 @@ def test_two_rules_that_together_explain_every_loss_are_two_situations():
     assert situations(*capped, capped[0]) == situations(*lasts, lasts[0]) == [""] * 4
     # What two rules do not explain exactly is not separated.
     assert situations(*capped, *lasts, (6, [0, 3, 5])) == [""] * 7
+
+
+def test_what_one_rule_explains_and_what_was_not_replayed_is_no_further_cause():
+    def limits(*outputs: Any) -> list[str]:
+        return situations_of(seen_in("limit", DifferenceClass.LIMIT, *outputs))
+
+    def outcomes(*outputs: tuple[int, int]) -> list[str]:
+        return situations_of(seen_in("finish", DifferenceClass.OUTCOME, *outputs))
+
+    by_atoms, by_resolvents = (((), 0, 0), ((), 1, 0)), (((), 0, 0), ((), 0, 1))
+    assert limits(by_resolvents, None, by_resolvents) == [""] * 3
+    names = ["more dropped by max_atoms", "more dropped by max_resolvents"]
+    assert limits(by_atoms, by_resolvents, None, by_resolvents) == [*names, names[1], names[1]]
+    # OPEN, PROVED, FAILED, DEPTH_LIMIT: shifted, exchanged, all taken for one; and two faults.
+    assert outcomes((0, 1), (2, 3), (1, 2)) == [""] * 3
+    assert outcomes((1, 2), (2, 1)) == outcomes((0, 1), (2, 1)) == ["", ""]
+    assert outcomes((1, 0), (2, 1)) == ["PROVED expected", "FAILED expected"]
+    assert outcomes((0, 3), (2, 1)) == ["OPEN expected", "FAILED expected"]
+
+
+def test_two_rules_that_together_explain_every_changed_atom_are_two_situations():
+    def situations(stage: str, kind: DifferenceClass, *changes: tuple[Any, Any], goal: Any) -> list[str]:
+        outputs = [tuple(((1, 0, atoms),) for atoms in pair) for pair in changes]
+        return situations_of(seen_in(stage, kind, *outputs, goal=goal))
+
+    a, b, query = (0, 1, 2), (0, 3, 4), (0, 5, 6)
+    prune = partial(situations, "prune", DifferenceClass.MISSING, goal=(query,))
+    deleted, ended = ((a, query, b), (a, b)), ((a, b), ())
+    assert prune(deleted, ended) == ["the query is deleted", "no atom is left"]
+    assert prune(deleted, deleted) == prune(ended, ended) == prune(deleted, ((a, b), (b,))) == ["", ""]
+    resolve = partial(situations, "resolve", DifferenceClass.SUBSTITUTED, goal=(query, (1, -1, 5)))
+    rest = ((a, (1, 7, 5)), (a, (1, -1, 5)))
+    merged = (((0, -1, -2), (1, 7, 5)), ((0, -1, -1), (1, 7, 5)))
+    both = ((0, -1, -2), (1, 7, 5)), ((0, -1, -1), (1, -1, 5))
+    names = ["the rest of the goal is left as it was", "different variables become one"]
+    assert resolve(rest, merged, both) == [*names, names[0]]
+    assert resolve(rest, rest) == resolve(merged, merged) == resolve(both, both) == ["", ""]
 
 
 @pytest.mark.deep
