@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from kgverify.runs.run import Pipeline, Run, build_trace, reference_pipeline
 from kgverify.trace.files.output_path import partial_of
 from kgverify.trace.model.columns import CandidateSet, Columns, empty_columns
 from kgverify.trace.model.digests import compute_sequence
+from kgverify.trace.model.header import Header
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.stage_items import StageOutputs, StageReader
 from kgverify.trace.model.trace import Trace
@@ -39,8 +41,13 @@ def prove_in_memory(run: Run, pipeline: Pipeline) -> Trace:
     return build_trace(run, pipeline.engine, columns, pipeline.rank(columns.candidates, run.triples, RANK_TOLERANCE))
 
 
+def without_id(trace: Trace) -> Header:
+    """The header but for the id of the recording."""
+    return msgspec.structs.replace(trace.header, recording="")
+
+
 def assert_same_trace(expected: Trace, actual: Trace) -> None:
-    assert actual.header == expected.header
+    assert without_id(actual) == without_id(expected)
     assert actual.symbols == expected.symbols
     assert_same_columns(expected.columns, actual.columns)
     for column, found in zip((*expected.digests, *expected.rankings), (*actual.digests, *actual.rankings), strict=True):
@@ -126,7 +133,8 @@ def test_an_engine_that_proves_ahead_records_what_it_proves(
         )
         assert sum(finished) == done.num_candidates
     expected, actual = (read_trace(tmp_path / name) for name in ("proves", "ahead"))
-    assert (actual.root, actual.fields, actual.header) == (expected.root, expected.fields, expected.header)
+    assert (actual.root, actual.fields) == (expected.root, expected.fields)
+    assert without_id(actual) == without_id(expected)
     np.testing.assert_array_equal(actual.digests.sequence, expected.digests.sequence)
     for columns, others in zip(actual.columns, expected.columns, strict=True):
         for found, wanted in zip(columns, others, strict=True):
