@@ -1,6 +1,7 @@
 """Measure a campaign whose processes are killed: problems lost, wrong results, and growth of memory.
 
     python benchmarks/killed_workers.py --seconds 1800 --every 60 --jobs 2
+    python benchmarks/killed_workers.py --seconds 480 --every 20 --settled 180 --mode fused --device cuda
 
 Blocks that were in work when a process was killed are tried again here, undisturbed, and must have the same result.
 """
@@ -19,7 +20,7 @@ from kgverify.testing.campaigns.campaign import BLOCK_SIZE, Campaign, run_campai
 from kgverify.testing.campaigns.corpus import Block
 from kgverify.testing.campaigns.result import Tally
 from kgverify.testing.campaigns.tasks import try_block
-from kgverify.testing.checking.engine_makers import EAGER, Sides
+from kgverify.testing.checking.engine_makers import EngineSpec, Sides
 
 WINDOW = 30.0
 """Seconds of samples of which the median is taken."""
@@ -81,11 +82,14 @@ def main() -> None:
     parser.add_argument("--settled", type=float, default=300.0, help="seconds after which memory must not grow")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--check", type=int, default=10, help="blocks to try again undisturbed, at most")
+    parser.add_argument("--mode", default="eager")
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
+    sides = Sides(EngineSpec(mode=options.mode, device=options.device))
     with tempfile.TemporaryDirectory() as folder:
         corpus = Path(folder)
         killer = Killer(corpus, options.jobs, options.every)
-        campaign = Campaign(corpus=corpus, seconds=options.seconds, jobs=options.jobs)
+        campaign = Campaign(sides=sides, corpus=corpus, seconds=options.seconds, jobs=options.jobs)
         result = run_campaign(campaign, watch=killer)
         blocks = read_blocks(corpus)
     numbers = sorted(block.number for block in blocks)
@@ -98,7 +102,7 @@ def main() -> None:
     wrong = [
         block.number
         for block in chosen
-        if try_block(Sides(EAGER), campaign.seed, block.number, BLOCK_SIZE, block.num_problems, False) != block
+        if try_block(sides, campaign.seed, block.number, BLOCK_SIZE, block.num_problems, False) != block
     ]
     print(
         f"wrong results: {len(wrong)} of {len(chosen)} blocks that were in work when a process was killed {wrong or ''}"
