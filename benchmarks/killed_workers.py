@@ -89,7 +89,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         corpus = Path(folder)
         killer = Killer(corpus, options.jobs, options.every)
-        campaign = Campaign(sides=sides, corpus=corpus, seconds=options.seconds, jobs=options.jobs)
+        campaign = Campaign(engine=sides.engine, corpus=corpus, seconds=options.seconds, jobs=options.jobs)
         result = run_campaign(campaign, watch=killer)
         blocks = read_blocks(corpus)
     numbers = sorted(block.number for block in blocks)
