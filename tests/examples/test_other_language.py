@@ -24,7 +24,13 @@ def test_the_commands_of_the_page_find_the_fault_and_nothing_else(tmp_path):
     assert agreeing.returncode == 0, agreeing.stderr
     assert "AGREE   6 candidates, 18 steps, 20 resolvents" in agreeing.stdout
     report = kv.compare(folder / "reference.h5", folder / "c.h5")
-    unknown = {"candidates.is_limited", "candidates.log_probability", "steps.dropped_atoms", "steps.dropped_resolvents"}
+    unknown = {
+        "rankings",
+        "candidates.is_limited",
+        "candidates.log_probability",
+        "steps.dropped_atoms",
+        "steps.dropped_resolvents",
+    }
     assert set(report.coverage.not_compared) == unknown
     diverging = run_shell(faulty, folder)
     assert diverging.returncode == 1, diverging.stderr

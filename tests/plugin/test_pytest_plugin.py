@@ -77,7 +77,7 @@ def test_the_engine_comes_from_option_ini_file_or_conftest(pytester, run, toy):
         """
         import pytest
 
-        @pytest.mark.kgverify(examples=4, time=5)
+        @pytest.mark.kgverify(examples=4, time=5, minimum={})
         def test_it(assert_equivalent):
             report = assert_equivalent()
             print(report.engine, report.num_problems + report.num_skipped, "examples")

@@ -46,6 +46,10 @@ def withhold_agreement(comparison: Comparison, comparer: Comparer) -> Comparison
     UserError for a trace that is too large to be verified as a whole and whose sample is damaged.
     """
     contradictions, notes = _check_sources(comparer)
+    if len({source.rankings is None for source in comparer.sources}) == 2:
+        lacking = (*comparison.coverage.not_compared, "rankings")
+        coverage = msgspec.structs.replace(comparison.coverage, not_compared=lacking)
+        comparison = msgspec.structs.replace(comparison, coverage=coverage)
     if comparison.verdict is Verdict.DIVERGE:
         return msgspec.structs.replace(comparison, notes=(*comparison.notes, *contradictions, *notes))
     # Only derivations that agree have the same steps on both sides.
@@ -55,7 +59,6 @@ def withhold_agreement(comparison: Comparison, comparer: Comparer) -> Comparison
         *_find_same_recording(comparer.recorded),
         *_judge_programs(comparer),
         *contradictions,
-        *_judge_rankings(comparer.sources),
         *_judge_score_errors(comparer),
         *repeated,
         *stages,
@@ -175,13 +178,6 @@ def _check_ends(source: FileSource, sampled: Contradictions) -> Contradictions:
         file.release()
     found.found = {**sampled.found, **found.found}
     return found
-
-
-def _judge_rankings(sources: tuple[StepSource, StepSource]) -> list[str]:
-    lacking = [role for role, source in zip(ROLES, sources, strict=True) if source.rankings is None]
-    if len(lacking) != 1:
-        return []
-    return [f"ranks were not compared: the {lacking[0]} trace has none, and the other one has"]
 
 
 def _judge_score_errors(comparer: Comparer) -> list[str]:
