@@ -56,6 +56,9 @@ OPTIONAL = (
     "steps/outcome",
     "resolvents/score",
 )
+MAX_ROWS = 1 << 20
+"""The rows that an alteration of the structure makes at most: an altered count can ask for more than the memory holds."""
+
 LIMITS = ("max_depth", "max_atoms", "max_resolvents", "exclude_query")
 RUN = ("graph", "split", "num_queries", "num_corruptions", "seed", "rank_tolerance")
 
@@ -242,6 +245,8 @@ def select_rows(arrays: Arrays, candidates: list[int], steps: np.ndarray | None 
 
     def expand(counts: np.ndarray, rows: np.ndarray) -> np.ndarray:
         starts = starts_of(counts)
+        if int(starts[-1]) > MAX_ROWS:
+            raise ValueError(f"counts altered before add up to {int(starts[-1]):,} rows")
         return np.concatenate(
             [np.arange(starts[i], starts[i + 1]) for i in rows.tolist()] or [np.zeros(0, int)]
         ).astype(int)
@@ -463,6 +468,9 @@ def decode(path: Path) -> dict[str, Any]:
     said["declared"] = {f"limit {name}": (header.get("limits") or {}).get(name) for name in LIMITS}
     said["declared"] |= {f"run {name}": header.get("run", {}).get(name) for name in RUN}
     policy = header.get("policy", {})
+    if header.get("run", {}).get("graph") == "":
+        # docs/trace-format.md: a run without the name of its graph is unknown.
+        said["declared"] |= {f"run {name}": None for name in RUN if name != "rank_tolerance"}
     said["declared"] |= {"program": header.get("program_sha256") or None, "policy": policy.get("name") or None}
     said["declared"]["weights"] = policy.get("sha256") or None
     return said
