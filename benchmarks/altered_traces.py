@@ -245,8 +245,6 @@ def select_rows(arrays: Arrays, candidates: list[int], steps: np.ndarray | None 
 
     def expand(counts: np.ndarray, rows: np.ndarray) -> np.ndarray:
         starts = starts_of(counts)
-        if int(starts[-1]) > MAX_ROWS:
-            raise ValueError(f"counts altered before add up to {int(starts[-1]):,} rows")
         return np.concatenate(
             [np.arange(starts[i], starts[i + 1]) for i in rows.tolist()] or [np.zeros(0, int)]
         ).astype(int)
@@ -276,7 +274,8 @@ def select_rows(arrays: Arrays, candidates: list[int], steps: np.ndarray | None 
 def alter_structure(arrays: Arrays, random: np.random.Generator) -> None:
     """Remove, double or move candidates, remove a step, or drop a column."""
     num = len(arrays["candidates/query"])
-    if not num:
+    counts = [arrays[name] for name in (*COUNTS, *STAGE_COUNTS) if name in arrays]
+    if not num or any(int(each.sum(dtype=np.uint64)) > MAX_ROWS for each in counts):
         return
     every, row = list(range(num)), int(random.integers(num))
     way = int(random.integers(6))

@@ -268,7 +268,7 @@ def _judge_stages(comparer: Comparer) -> tuple[list[str], list[str]]:
     if comparer.is_in_order and comparer.has_same_numbering and _has_same_stages(comparer):
         return [], []
     num, first = 0, ""
-    told, lacking = [0, 0], [0, 0]
+    told, left_out = [0, 0], [0, 0]
     for begin, end in comparer.sources[0].split():
         rows = np.arange(begin, end)
         if not len(rows):
@@ -277,7 +277,7 @@ def _judge_stages(comparer: Comparer) -> tuple[list[str], list[str]]:
         bits = [trace.columns.stages.told for trace in traces]
         for side, (own, other) in enumerate((bits, bits[::-1])):
             told[side] |= int(np.bitwise_or.reduce(own))
-            lacking[side] |= int(np.bitwise_or.reduce(other & ~own))
+            left_out[side] |= int(np.bitwise_or.reduce(other & ~own))
         if are_equal(*(trace.columns.stages for trace in traces), equal_nan=True):
             continue
         readers = [StageReader(trace.columns) for trace in traces]
@@ -291,22 +291,23 @@ def _judge_stages(comparer: Comparer) -> tuple[list[str], list[str]]:
             if not first:
                 candidate = int(np.searchsorted(starts, step, side="right")) - 1
                 first = f"candidate {begin + candidate}, step {step - int(starts[candidate])}, `{stage.value}`"
-    reasons, notes = _explain_untold(told, lacking)
+    reasons, notes = _explain_untold(told, left_out)
     if num:
         reasons = [f"{num:,} steps agree, but not the recorded outputs of their stages (first: {first})", *reasons]
     return reasons, notes
 
 
-def _explain_untold(told: Sequence[int], lacking: Sequence[int]) -> tuple[list[str], list[str]]:
+def _explain_untold(told: Sequence[int], left_out: Sequence[int]) -> tuple[list[str], list[str]]:
     """Return a reason for each trace that leaves out at some steps what it shows at others, a note if it never shows it.
 
-    told: the stages that each trace shows at some step, as bits; lacking: those left out where the other trace shows them
+    told: the stages that each trace shows at some step, as bits; left_out: those left out where the other trace shows them
     """
-    reasons, notes = [], []
-    for role, own, left_out in zip(ROLES, told, lacking, strict=True):
+    reasons: list[str] = []
+    notes: list[str] = []
+    for role, own, gone in zip(ROLES, told, left_out, strict=True):
         for bits, texts, text in (
-            (left_out & own, reasons, "leaves out, at some steps, outputs that it shows at others"),
-            (left_out & ~own, notes, "does not show outputs that the other trace shows"),
+            (gone & own, reasons, "leaves out, at some steps, outputs that it shows at others"),
+            (gone & ~own, notes, "does not show outputs that the other trace shows"),
         ):
             if stages := [f"`{stage.value}`" for i, stage in enumerate(STEP_STAGES) if bits >> i & 1]:
                 texts.append(f"not all outputs of stages were compared: the {role} trace {text}: {', '.join(stages)}")
