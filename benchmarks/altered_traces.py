@@ -411,6 +411,8 @@ def _alter_shard(path: Path, manifest: dict[str, Any], ways: list[str], random: 
             entry["num_steps"] = int(arrays["candidates/num_steps"].sum(dtype=np.int64))
             if sequence is None:
                 sequence = compute_digests(columns).sequence
+            if entry["num_steps"] != len(sequence):
+                continue
             entry["root"] = f"{root_digest(columns.candidates, sequence):016x}"
         except (ValueError, IndexError, OverflowError, KeyError):
             continue
