@@ -28,6 +28,7 @@ from kgverify.trace.model.columns import (
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.levels import TraceLevel, has_goals
 from kgverify.trace.model.trace import Trace
+from kgverify.trace.model.validate import check_codes
 from kgverify.trace.read.data_file import DataFile, StoredDigests
 from kgverify.trace.read.trace_file import TraceFile
 
@@ -131,7 +132,10 @@ class FileSource:
         """Return the trace without its steps, and without its candidates unless these are wanted."""
         columns = self.trace.files[0].read_steps(0, 0)
         if has_candidates:
-            columns = columns._replace(candidates=self.trace.candidate_columns())
+            candidates = self.trace.candidate_columns()
+            # A side without a name could not be told in a report; the other codes are checked with the values.
+            check_codes("candidates/side", candidates.side, self.trace.source)
+            columns = columns._replace(candidates=candidates)
         return self.trace.with_columns(columns, _NO_DIGESTS, self.trace.rankings)
 
     def split(self) -> Iterator[Range]:

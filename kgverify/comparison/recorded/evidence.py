@@ -4,7 +4,7 @@ A trace is a file of anybody's. What it declares about itself is checked against
 alike agree. Each reason makes AGREE INCONCLUSIVE; a divergence stays one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -17,6 +17,7 @@ from kgverify.comparison.modulo.outputs import normalise_outputs
 from kgverify.comparison.result import Comparison, Verdict
 from kgverify.comparison.source import FileSource, MemorySource, Range, StepSource, has_steps
 from kgverify.comparison.stage_difference import first_difference
+from kgverify.program.stages import STEP_STAGES
 from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.model.columns import Candidates, CandidateSet, are_equal, starts_of
 from kgverify.trace.model.consistency import Contradictions, count_repeated, describe_rankings
@@ -263,11 +264,16 @@ def _judge_stages(comparer: Comparer) -> tuple[list[str], list[str]]:
     if comparer.is_in_order and comparer.has_same_numbering and _has_same_stages(comparer):
         return [], []
     num, first = 0, ""
+    told, left_out = [0, 0], [0, 0]
     for begin, end in comparer.sources[0].split():
         rows = np.arange(begin, end)
         if not len(rows):
             continue
         traces = comparer.load_pairs(rows)
+        bits = [trace.columns.stages.told for trace in traces]
+        for side, (own, other) in enumerate((bits, bits[::-1])):
+            told[side] |= int(np.bitwise_or.reduce(own))
+            left_out[side] |= int(np.bitwise_or.reduce(other & ~own))
         if are_equal(*(trace.columns.stages for trace in traces), equal_nan=True):
             continue
         readers = [StageReader(trace.columns) for trace in traces]
@@ -281,9 +287,27 @@ def _judge_stages(comparer: Comparer) -> tuple[list[str], list[str]]:
             if not first:
                 candidate = int(np.searchsorted(starts, step, side="right")) - 1
                 first = f"candidate {begin + candidate}, step {step - int(starts[candidate])}, `{stage.value}`"
-    if not num:
-        return [], []
-    return [f"{num:,} steps agree, but not the recorded outputs of their stages (first: {first})"], []
+    reasons, notes = _explain_untold(told, left_out)
+    if num:
+        reasons = [f"{num:,} steps agree, but not the recorded outputs of their stages (first: {first})", *reasons]
+    return reasons, notes
+
+
+def _explain_untold(told: Sequence[int], left_out: Sequence[int]) -> tuple[list[str], list[str]]:
+    """Return a reason for each trace that leaves out at some steps what it shows at others, a note if it never shows it.
+
+    told: the stages that each trace shows at some step, as bits; left_out: those left out where the other trace shows them
+    """
+    reasons: list[str] = []
+    notes: list[str] = []
+    for role, own, gone in zip(ROLES, told, left_out, strict=True):
+        for bits, texts, text in (
+            (gone & own, reasons, "leaves out, at some steps, outputs that it shows at others"),
+            (gone & ~own, notes, "does not show outputs that the other trace shows"),
+        ):
+            if stages := [f"`{stage.value}`" for i, stage in enumerate(STEP_STAGES) if bits >> i & 1]:
+                texts.append(f"not all outputs of stages were compared: the {role} trace {text}: {', '.join(stages)}")
+    return reasons, notes
 
 
 def _has_same_stages(comparer: Comparer) -> bool:

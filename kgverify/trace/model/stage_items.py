@@ -26,6 +26,17 @@ scores. `choose`: the index. `advance`: the next goal's kind and atoms, and the 
 _NUMBER_OF: Final = {stage: number for number, stage in enumerate(STEP_STAGES, 1)}
 _SINGLE: Final = (Stage.SELECT, Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH)
 
+_WITH_ATOMS: Final = tuple(STEP_STAGES[STEP_STAGES.index(Stage.RESOLVE) : STEP_STAGES.index(Stage.LIMIT) + 1])
+
+_HAVING: Final = {
+    "kind": (Stage.CLOSE, Stage.LIMIT, Stage.ADVANCE),
+    "origin_kind": (Stage.MATCH_RULES, Stage.MATCH_FACTS, *_WITH_ATOMS),
+    "origin": (Stage.MATCH_RULES, Stage.MATCH_FACTS, *_WITH_ATOMS),
+    "number": (Stage.SCORE, Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH),
+    "num_atoms": (Stage.SELECT, *_WITH_ATOMS, Stage.ADVANCE),
+}
+"""The stages whose items have a value in a column; those of other stages have 0 there."""
+
 _Item: TypeAlias = tuple[int, int, int, float, Sequence[Sequence[int]]]
 """Kind, origin kind, origin, number, atoms."""
 
@@ -190,10 +201,24 @@ def check_stage_items(
     _check(items.number, is_wrong, "number", "a whole number", where)
     _check(items.kind, items.kind >= len(GoalKind), "kind", "a code of GoalKind", where)
     _check(items.origin_kind, items.origin_kind >= len(Origin), "origin_kind", "a code of Origin", where)
+    _check_unused(items, where)
     for kind, most in ((Origin.RULE, num_rules), (Origin.FACT, num_facts)):
         is_beyond = (items.origin < 0) | (items.origin >= (1 << 31 if most is None else most))
         _check(
             items.origin, (items.origin_kind == kind) & is_beyond, "origin", f"a {kind.name.lower()} there is", where
+        )
+
+
+def _check_unused(items: StageItems, where: str) -> None:
+    """Raise a UserError if a value is not 0 that no stage of its item has: nothing would ever compare it."""
+    for name, stages in _HAVING.items():
+        values = getattr(items, name)
+        has_it = np.isin(items.stage, [_NUMBER_OF[stage] for stage in stages])
+        _check(values, ~has_it & (values != 0), name, "0, since the stage of this item has no such value", where)
+    for stage, kind in ((Stage.MATCH_RULES, Origin.RULE), (Stage.MATCH_FACTS, Origin.FACT)):
+        is_wrong = (items.stage == _NUMBER_OF[stage]) & (items.origin_kind != kind)
+        _check(
+            items.origin_kind, is_wrong, "origin_kind", f"{kind.value}, the code of what `{stage.value}` lists", where
         )
 
 
