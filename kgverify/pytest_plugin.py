@@ -64,6 +64,8 @@ def read_option(config: pytest.Config, name: str, marker: pytest.Mark | None = N
         value = marker.kwargs.get(name)
     if value is None:
         value = config.getini(f"kgverify_{name}")
+    if isinstance(value, Mapping):
+        return value
     try:
         return kind(value)
     except ValueError:
