@@ -133,7 +133,7 @@ class FileSource:
         columns = self.trace.files[0].read_steps(0, 0)
         if has_candidates:
             candidates = self.trace.candidate_columns()
-            # A side without a name could not be told in a report; the other codes are checked with the values.
+            # A report cannot name a side that does not exist; the other codes are checked with the values.
             check_codes("candidates/side", candidates.side, self.trace.source)
             columns = columns._replace(candidates=candidates)
         return self.trace.with_columns(columns, _NO_DIGESTS, self.trace.rankings)
