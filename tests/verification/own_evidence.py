@@ -136,6 +136,7 @@ def probe_both(engines: tuple[Engine, Engine], columns: Columns) -> Callable[[in
 
     def probe(candidate: int, step: int) -> tuple[Any, Any]:
         position: Positions = find_position(columns, candidate, step)
+        # mypy does not see that a tuple made of a pair has two elements.
         return tuple(engine.probe(position) for engine in engines)  # type: ignore[return-value]
 
     return probe
