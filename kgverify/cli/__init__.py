@@ -28,7 +28,12 @@ def main() -> "NoReturn":
         run = import_command_line()
         if is_usual:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        return run()
+        try:
+            return run()
+        except KeyboardInterrupt:
+            # Before the command line handles it, or after.
+            os.write(2, b"interrupted\n")
+            return 128 + signal.SIGINT
 
     sys.exit(supervise(command) if may_run_foreign_code(sys.argv[1:]) else command())
 
