@@ -46,14 +46,14 @@ class Commands(TyperGroup):
         """Run the command."""
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            make_error_console().print("interrupted")
-            raise typer.Exit(ExitCode.INTERRUPTED) from None
         except BrokenPipeError:
             raise typer.Exit(ExitCode.CLOSED_PIPE) from None
         except SystemExit as error:
             # No command ends so: only an exit code that comes with a verdict may be 0.
             raise InternalError(f"SystemExit: {error.code}") from error
+        except EOFError as error:
+            # Typer takes it for the end of a dialogue and ends with 1, the exit code of DIVERGE.
+            raise InternalError(f"EOFError: {error}") from error
 
 
 app = typer.Typer(
@@ -121,6 +121,9 @@ def run() -> int:
 
 def _end_with(error: BaseException) -> int:
     """Return the exit code of a command that ended with an exception, and print what it means."""
+    if isinstance(error, SystemExit) and isinstance(getattr(error.__context__, "__cause__", None), KeyboardInterrupt):
+        # Typer has caught it, while it read the options or ran the command, and says nothing.
+        error = KeyboardInterrupt()
     if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
         return error.code if isinstance(error.code, int) else ExitCode.BUG
     if isinstance(error, (SystemExit, BrokenPipeError)):
