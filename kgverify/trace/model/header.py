@@ -113,6 +113,15 @@ class RunInfo(msgspec.Struct, frozen=True):
     seed: int = 0
     rank_tolerance: float = 0.0
 
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The fields that are unknown. A run without a graph that has no other field either is unknown altogether."""
+        if self.graph:
+            return ()
+        if self == RunInfo(rank_tolerance=self.rank_tolerance):
+            return "graph", "split", "num_queries", "num_corruptions", "seed"
+        return ("graph",) if self.num_queries else ("graph", "num_queries")
+
 
 class ClauseTexts(msgspec.Struct, frozen=True):
     """The rules as text, with their source locations; the facts' file."""
