@@ -150,7 +150,7 @@ _NOT_ARRAYS: Final = (
     MemoryError,
     zipfile.BadZipFile,
 )
-"""What zipfile and numpy raise for a damaged file."""
+"""The errors of zipfile and numpy for a damaged file."""
 
 
 class DamagedError(Exception):

@@ -12,7 +12,7 @@ from kgverify.files.reading import read_file
 _Kind = TypeVar("_Kind")
 
 NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What the decoder raises for content that is not JSON, is not of the expected type, or is nested too deeply."""
+"""The errors of the decoder for content that is not JSON, is not of the expected type, or is nested too deeply."""
 
 MAX_JSON_BYTES: Final = 64 << 20
 """Bytes of a JSON file: decoded, it takes up to twenty times as much."""
