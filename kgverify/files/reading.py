@@ -31,7 +31,7 @@ _FLAGS: Final = (
     | getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_BINARY", 0)
 )
-_STANDARD_INPUT: Final = "-"
+STANDARD_INPUT: Final = "-"
 _MAX_EXTENTS: Final = 1 << 10
 _PIECE: Final = 1 << 20
 
@@ -73,7 +73,7 @@ def open_file(
         UserError: The file cannot be read, is not a regular file, or is too long.
     """
     where = str(path)
-    if standard_input and where == _STANDARD_INPUT:
+    if standard_input and where == STANDARD_INPUT:
         if sys.stdin is None:
             raise UserError("standard input is closed", where=where, fix=f"give the path of {purpose}")
         yield cast(BinaryIO, sys.stdin.buffer)
