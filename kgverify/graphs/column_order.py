@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from typing import Final
 
-from kgverify.errors import UserError
 from kgverify.graphs.formats.parsed import Triples
 from kgverify.graphs.text_file import line_error
 from kgverify.program.atoms import NamedAtom
@@ -29,7 +28,7 @@ def check_columns(splits: Mapping[str, Triples], files: Mapping[str, str]) -> No
     for split in tables:
         if named and headers[split] is None:
             source = Source(tables[split], splits[split].lines[0])
-            found = f"none, while that of {tables[named[0]]} names another order than head, relation, tail"
+            found = f"none, while that of {tables[named[0]]} is in another order than head, relation, tail"
             raise line_error(
                 source, "a header row", found, f"add the header row of {tables[named[0]]}, if it is that of this"
             )

@@ -116,7 +116,7 @@ def _find_files(
     if not location.is_dir():
         return name_graph(name, ""), {} if "train" in explicit else {"train": location}, ()
     found, unread = find_files(location, str(spec), explicit)
-    if not unread or not isinstance(location, Path):
+    if not unread or (not isinstance(spec, Path) and location == _embedded(str(spec))):
         return name, found, ()
     fix = "--train, --valid, --test, --rules and --domains name files one by one"
     return name, found, (f"{name}: not read: {render_list(unread)}; {fix}",)
@@ -273,7 +273,7 @@ def _locate(spec: str | Path) -> Traversable:
         )
     name = str(spec)
     if name in list_embedded():
-        return resources.files("kgverify.graphs.embedded").joinpath(name)
+        return _embedded(name)
     data = os.environ.get(DATA_VARIABLE, "")
     if name and data and Path(data, name).exists():
         return Path(data, name)
@@ -288,6 +288,10 @@ def _locate(spec: str | Path) -> Traversable:
         fix=suggest(name, [*list_embedded(), *under_data])
         or f"give one of these names, give a path, or set {DATA_VARIABLE} to the folder that holds the graph",
     )
+
+
+def _embedded(name: str) -> Traversable:
+    return resources.files("kgverify.graphs.embedded").joinpath(name)
 
 
 def _list_names(folder: Path) -> list[str]:

@@ -24,8 +24,9 @@ _PLAIN = re.compile(
 _END = re.compile(r"\.?[ \t]*(?:[%#].*)?")
 _QUOTED: Final = re.compile(r"'(?:''|\\.|[^'])*'|\"(?:\"\"|\\.|[^\"])*\"")
 _ATOM: Final = re.compile(r"[ \t]*[^ \t(][^(]*\(.*\)[ \t]*\.?[ \t]*|[^ \t(]+\([^)]*")
+_CLOSED: Final = re.compile(r"\)[ \t]*\.?[ \t]*$")
 _FOREIGN: Final = re.compile(
-    r"[ \t]*(?:(?P<json>[\[{][^\t]*\"[^\t]*[:,][^\t]*)|(?P<xml><(?:\?xml|!doctype|rdf:|html)[^\t]*)|(?P<turtle>@(?:prefix|base)\b.*))$",
+    r"[ \t]*(?:(?P<json>[\[{][ \t]*(?:\"[^\t]*)?)|(?P<xml><(?:\?xml|!doctype|rdf:)[^\t]*)|(?P<turtle>@(?:prefix|base)\b.*))$",
     re.IGNORECASE,
 )
 _FOREIGN_NAMES: Final = {
@@ -57,8 +58,10 @@ def parse_triples(text: str, file: str) -> Triples:
 
 def _is_functional(text: str) -> bool:
     """Return whether a line has its first comma inside of parentheses, or is an atom or a directive without comma."""
+    if _PLAIN.fullmatch(text):
+        return True
     before, comma, _ = _QUOTED.sub("q", text).partition(",")
-    if "(" in before and not any(before.count(sign) == 2 for sign in ";|"):
+    if "(" in before and (_CLOSED.search(text) or not any(before.count(sign) == 2 for sign in ";|")):
         return before.count("(") > before.count(")") if comma else bool(_ATOM.fullmatch(before))
     return text.lstrip(" \t").startswith(":-")
 

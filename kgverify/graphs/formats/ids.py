@@ -1,9 +1,8 @@
 """Read triples of ids, whose names are in two further files: OpenKE's `train2id.txt`, and saved triples of PyKEEN.
 
-| file | OpenKE | PyKEEN |
-|---|---|---|
-| names | `entity2id.txt`, `relation2id.txt`: the number of lines, then name and id | `entity_to_id.tsv.gz`, `relation_to_id.tsv.gz`: id and label |
-| triples | `train2id.txt`: the number of lines, then head, tail, relation | `numeric_triples.tsv.gz`: head, relation, tail |
+OpenKE keeps names in `entity2id.txt` and `relation2id.txt` (the number of lines, then name and id), and triples in the order
+head, tail, relation, after their number. PyKEEN keeps names in `entity_to_id.tsv.gz` and `relation_to_id.tsv.gz` (id and
+label), and triples in `numeric_triples.tsv.gz`, in the order head, relation, tail; its `base.pth` is never opened.
 """
 
 import csv
@@ -52,7 +51,7 @@ def parse_pykeen(triples: TextFile, entities: TextFile, relations: TextFile) -> 
     for row in rows:
         if len(row.fields) != 3:
             raise _wrong_row(triples.name, row, "head<TAB>relation<TAB>tail")
-    return _name_ids(triples.name, rows, (0, 1, 2), *names, (entities.name, relations.name))
+    return _name_ids(triples.name, rows, (0, 1, 2), names[0], names[1], (entities.name, relations.name))
 
 
 def _read_openke_names(file: TextFile) -> Iterator[tuple[int, str]]:

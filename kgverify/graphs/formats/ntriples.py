@@ -24,7 +24,7 @@ _LITERAL: Final = rf"\"((?:[^\"\\\n\r]|\\[tbnrf\"'\\]|{_CODE})*)\"(?:(@[a-zA-Z]+
 _STATEMENT: Final = re.compile(
     rf"{_BLANKS}(?:{_IRI}|{_NODE}){_BLANKS}{_IRI}{_BLANKS}(?:{_IRI}|{_NODE}|{_LITERAL}){_BLANKS}\.{_BLANKS}(?:#.*)?"
 )
-_BEGINNING: Final = re.compile(rf"{_BLANKS}(?:<[^<>\t]*>|_:\S+)[ \t]*<")
+_BEGINNING: Final = re.compile(rf"{_BLANKS}(?:<[^<>\t]*>[ \t]*|_:\S+[ \t]+)<[^<>]*>")
 _ESCAPE: Final = re.compile(rf"{_CODE}|\\.")
 _CHARACTERS: Final = {"t": "\t", "b": "\b", "n": "\n", "r": "\r", "f": "\f"}
 _CANONICAL: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
@@ -85,7 +85,7 @@ def _character(match: re.Match[str]) -> str:
     sign = match[0][1]
     if sign not in "uU":
         return _CHARACTERS.get(sign, sign)
-    code = int(match[0][2:], 16)
+    code = int(match[0].lstrip("\\uU"), 16)
     if code > 0x10FFFF or 0xD800 <= code < 0xE000:
         raise ValueError(f"the escape {match[0]}")
     return chr(code)

@@ -14,23 +14,17 @@ class TriplesFactory(Protocol):
     mapped_triples: int64 [n, 3] head, relation, tail
     """
 
-    @property
-    def mapped_triples(self) -> Any: ...
-    @property
-    def entity_to_id(self) -> Mapping[str, int]: ...
-    @property
-    def relation_to_id(self) -> Mapping[str, int]: ...
+    mapped_triples: Any
+    entity_to_id: Mapping[str, int]
+    relation_to_id: Mapping[str, int]
 
 
 class Dataset(Protocol):
     """PyKEEN's `Dataset`: a triples factory for each split; `validation` may be None."""
 
-    @property
-    def training(self) -> Any: ...
-    @property
-    def validation(self) -> Any: ...
-    @property
-    def testing(self) -> Any: ...
+    training: Any
+    validation: Any
+    testing: Any
 
 
 PykeenObject: TypeAlias = TriplesFactory | Dataset
