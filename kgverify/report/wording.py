@@ -1,6 +1,5 @@
 """Phrases that several renderings share, and text made safe to show."""
 
-import shlex
 from collections.abc import Iterator
 from typing import Final
 
@@ -236,28 +235,6 @@ def show_commands(divergence: Divergence, number: int, actual_candidate: int | N
     if actual_candidate is not None:
         commands.append(f"kgverify show actual.h5 --candidate {actual_candidate}{step}")
     return tuple(commands)
-
-
-def diff_command(report: ReportContent) -> str:
-    """Return the command that repeats the comparison in lockstep; empty for engines of other people."""
-    if report.command:
-        return report.command if report.lockstep else f"{report.command} --lockstep"
-    run, engine = report.run, report.environment.actual
-    if not run.graph or engine.name != "compiled" or report.policy.name not in ("shortest", "two_tower"):
-        return ""
-    limits = report.limits
-    if limits.unknown:
-        return ""
-    words = ["kgverify", "diff", "--graph", run.graph, "--split", run.split, "--queries", str(run.num_queries)]
-    words += ["--corruptions", "all" if run.num_corruptions < 0 else str(run.num_corruptions)]
-    words += ["--seed", str(run.seed), "--policy", report.policy.name]
-    words += ["--max-depth", str(limits.max_depth), "--max-atoms", str(limits.max_atoms)]
-    words += ["--max-resolvents", str(limits.max_resolvents)]
-    words += [] if limits.exclude_query else ["--no-exclude-query"]
-    words += ["--mode", engine.mode] if engine.mode else []
-    for fault in engine.faults:
-        words += ["--fault", fault]
-    return shlex.join(words if report.lockstep else [*words, "--lockstep"])
 
 
 def describe_finding(divergence: Divergence) -> str:
