@@ -114,7 +114,7 @@ def is_openke(name: str) -> bool:
 
 
 def find_id_files(file: Traversable) -> IdFiles:
-    """Find the files that name the ids of another, beside it. UserError if there is none, or several."""
+    """Find the files that name the ids of another, beside it. UserError unless there is one of each."""
     names = OPENKE_NAMES if is_openke(file.name) else PYKEEN_NAMES
     folder = Path(str(file)).parent
     beside: Mapping[str, list[Path]] = {

@@ -33,8 +33,8 @@ def parse_openke(triples: TextFile, entities: TextFile, relations: TextFile) -> 
     """Parse the triples of an OpenKE file by the names of two others. UserError at the first line that is wrong."""
     entity_names = dict(_read_openke_names(entities))
     relation_names = dict(_read_openke_names(relations))
-    rows = [_Row(i, text.split()) for i, text in enumerate(split_text(triples.text), 1) if text.strip()]
-    rows = _drop_count(rows, triples.name, "triple")
+    listed = [_Row(i, text.split()) for i, text in enumerate(split_text(triples.text), 1) if text.strip()]
+    rows = _drop_count(listed, triples.name, "triple")
     for row in rows:
         if len(row.fields) != 3:
             raise _wrong_row(triples.name, row, "head tail relation")

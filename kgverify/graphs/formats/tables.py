@@ -37,7 +37,7 @@ _ROLE_PATTERNS: Final = tuple(
         "tail|t|object|obj|o|target|tgt|destination|dest|dst|to|end|right|rhs|(?:entity|ent|e|node|arg)2",
     )
 )
-"""How header rows call head, relation and tail, in lower-case letters and digits."""
+"""The words of header rows for head, relation and tail, in lower-case letters and digits."""
 _CERTAIN_RELATIONS: Final = ("relation", "predicate", "relationship", "property")
 """Names of the second of three columns by which a row is a header, whatever the other two are."""
 _PANDAS_HEADER: Final = ["0", "1", "2"]
