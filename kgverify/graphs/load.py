@@ -29,7 +29,7 @@ from kgverify.graphs.formats.parsed import Triples
 from kgverify.graphs.formats.pykeen import PykeenObject, read_pykeen
 from kgverify.graphs.graph import GraphFile, KnowledgeGraph
 from kgverify.graphs.random_graph import PREFIX, draw_graph, parse_seed
-from kgverify.graphs.rules import parse_rules
+from kgverify.graphs.rules import Rules, parse_rules
 from kgverify.graphs.text_file import TextFile, is_skipped, line_error, read_text, split_lines
 from kgverify.graphs.triples import parse_triples
 from kgverify.program.atoms import NamedAtom, Variable
@@ -154,10 +154,10 @@ def _build(
     domains = parse_domains(texts["domains"].text, texts["domains"].name) if "domains" in texts else {}
     declared = constants.union(*domains.values())
     predicates = {atom.predicate for split in splits.values() for atom in split.atoms}
-    rules = (
+    rules, rule_warnings = (
         parse_rules(texts["rules"].text, texts["rules"].name, constants=declared, predicates=predicates)
         if "rules" in texts
-        else ()
+        else Rules(())
     )
 
     predicates_of_train = {atom.predicate for atom in train.atoms}
@@ -171,8 +171,10 @@ def _build(
             if split != "train" and triples.atoms:
                 yield from find_foreign_relations(predicates_of_train, triples, names.get(split, split))
         yield from find_unlikely_order(train, names.get("train", ""))
+        yield from rule_warnings
         yield from _find_repeated_facts(train, names.get("train", name))
         yield from _find_unprovable_body_atoms(rules, predicates_of_train)
+        yield from _find_unused_clause_heads(rules, predicates)
         yield from _find_unknown_rule_constants(rules, declared)
         strangers = {name for names in domains.values() for name in names} - constants
         if strangers:
@@ -243,6 +245,21 @@ def _find_unprovable_body_atoms(rules: Sequence[NamedRule], fact_predicates: set
                     f"{rule.source}: {name} can never apply: no fact and no rule's head has predicate "
                     f"{predicate!r}{'; ' + hint if hint else ''}"
                 )
+
+
+def _find_unused_clause_heads(rules: Sequence[NamedRule], predicates: set[str]) -> Iterator[str]:
+    """Warn about predicates of rules' heads that neither a triple of any split nor a rule's body has."""
+    used = predicates | {atom.predicate for rule in rules for atom in rule.body}
+    unused: dict[str, Source] = {}
+    for rule in rules:
+        if rule.clause_head.predicate not in used:
+            unused.setdefault(rule.clause_head.predicate, rule.source)
+    for predicate, source in unused.items():
+        hint = suggest(predicate, used)
+        yield (
+            f"{source}: nothing asks for the rule's head: no triple and no rule's body has predicate {predicate!r}"
+            f"{'; ' + hint if hint else ''}"
+        )
 
 
 def _find_unknown_rule_constants(rules: Sequence[NamedRule], constants: set[str]) -> Iterator[str]:

@@ -61,7 +61,7 @@ def find_delimiter(texts: Sequence[str], file: str) -> str:
     scores = {each: _score(rows[each]) for each in _NAMES}
     likely = [each for each in _NAMES if scores[each][0] and 2 * scores[each][0] >= len(sample)]
     if len(likely) < 2 or "\t" in likely:
-        return next(iter(likely), "") or next((each for each in _NAMES if scores[each][0]), "")
+        return next(iter(likely), "\t" if scores["\t"][0] else "")
     best = max(scores[each] for each in likely)
     likely = [each for each in likely if scores[each] == best]
     # The delimiter is the one by which fewer different names are relations.
