@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kgverify.api.shrink import shrink as shrink_run
-from kgverify.cli import options
+from kgverify.cli import completion, options
 from kgverify.cli.progress import (
     check_writable,
     make_error_console,
@@ -38,7 +38,10 @@ def shrink(
     pytest_file: Annotated[
         Path | None, typer.Option("--pytest", metavar="FILE", help="Write a test as well, and run it once.")
     ] = None,
-    graph: Annotated[str | None, typer.Option(help="The graph of the run, if it has moved.")] = None,
+    graph: Annotated[
+        str | None,
+        typer.Option(help="The graph of the run, if it has moved.", autocompletion=completion.complete_graph),
+    ] = None,
     train: options.Train = None,
     valid: options.Valid = None,
     test: options.Test = None,
@@ -47,11 +50,18 @@ def shrink(
     engine: Annotated[
         str | None,
         typer.Option(
-            metavar="ENGINE", help="Replaces the run's engine, e.g. by your own as MODULE:NAME or FILE.py:NAME."
+            metavar="ENGINE",
+            help="Replaces the run's engine, e.g. by your own as MODULE:NAME or FILE.py:NAME.",
+            autocompletion=completion.complete_engine,
         ),
     ] = None,
     reference: Annotated[
-        str | None, typer.Option(metavar="ENGINE", help="Replaces the engine that the run's engine was compared with.")
+        str | None,
+        typer.Option(
+            metavar="ENGINE",
+            help="Replaces the engine that the run's engine was compared with.",
+            autocompletion=completion.complete_engine,
+        ),
     ] = None,
     calls: Annotated[int, typer.Option(min=0, help="Maximum runs of the engine.")] = MAX_RUN_CALLS,
     seconds: Annotated[float, typer.Option(min=0, help="Maximum seconds.")] = MAX_SECONDS,
