@@ -19,13 +19,13 @@ from kgreference.dialect import (
     Unification,
     Unproved,
 )
-from kgreference.dialect_step import Situation, Stages, take_dialect_step
+from kgreference.dialect_step import OUR_STAGES, Situation, Stages, take_dialect_step
 from kgreference.metric import metrics
 from kgreference.model import least_model
 from kgreference.policy import Policy, Shortest
 from kgreference.program import NamedAtom, NamedRule, Program, Rule, Variable
 from kgreference.rank import Ranks, possible_ranks, rank, ranking_score
-from kgreference.resolvent import FALSE, GIVE_UP, Kind, OriginKind, Resolvent
+from kgreference.resolvent import FALSE, GIVE_UP, Kind, Matches, OriginKind, Resolvent
 from kgreference.step import Limits, Outcome, Step, take_step
 from kgreference.terms import Atom, Goal, canonical, substitute, unify, variable
 
@@ -34,6 +34,7 @@ __all__ = [
     "GIVE_UP",
     "HEAD",
     "OURS",
+    "OUR_STAGES",
     "TAIL",
     "Atom",
     "Corrupter",
@@ -46,6 +47,7 @@ __all__ = [
     "Kind",
     "Limits",
     "LongResolvents",
+    "Matches",
     "Memory",
     "NamedAtom",
     "NamedRule",
