@@ -1,6 +1,10 @@
 """The switches of a dialect, each on an example worked by hand; most are the examples of its documentation."""
 
+import dataclasses
 import random
+import re
+from enum import StrEnum
+from pathlib import Path
 
 import pytest
 from reference_programs import goal_of, program_of, random_atom, random_program, text_of
@@ -271,7 +275,7 @@ def test_a_step_with_one_goal_is_not_counted():
     assert [step.depth for step in derivation_of(text, "p(a, X)", OURS).steps] == [1, 2, 3, 4]
 
 
-def test_steps_that_are_not_counted_come_to_an_end():
+def test_uncounted_steps_end():
     loop = derivation_of("p(X, Y) <- p(Y, X)", "p(a, b)", Dialect(skips_unary=True, memory=Memory.NONE), max_depth=2)
     assert [step.is_uncounted for step in loop.steps] == [True, True, False, True, True, False]
     assert loop.outcome == Outcome.DEPTH_LIMIT
@@ -302,3 +306,25 @@ def test_a_stage_can_be_replaced():
     )
     assert [each.origin for each in derivation.steps[0].after_limit] == [1, 2]
     assert derivation.is_limited
+
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "semantics.md").read_text(encoding="utf-8")
+
+
+def test_the_page_lists_every_switch_with_its_values_the_default_first():
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", PAGE.split("## Dialects")[1], re.MULTILINE))
+    assert list(rows) == [field.name for field in dataclasses.fields(Dialect)]
+    for name, listed in rows.items():
+        values, default = [value.strip("` ") for value in listed.split(",")], getattr(OURS, name)
+        if isinstance(default, tuple):
+            assert values == list(default)
+        else:
+            assert values[0] == (default.value if isinstance(default, StrEnum) else str(default).lower())
+            known = {each.value for each in type(default)} if isinstance(default, StrEnum) else {"false", "true"}
+            assert set(values) == known
+            assert len(values) == len(known)
+
+
+def test_the_dialect_on_the_page_gives_the_outcomes_shown():
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(block, {})
