@@ -1,5 +1,6 @@
 """The two kinds of error: a user's mistake, reported with its fix, and a bug in kgverify, reported with its stack trace."""
 
+from bisect import bisect
 from collections.abc import Iterable
 from difflib import get_close_matches
 from traceback import walk_tb
@@ -65,9 +66,25 @@ def find_missing_dependency(error: BaseException, where: str = "") -> MissingDep
     )
 
 
+_MAX_LENGTH: Final = 100
+_MAX_COMPARED: Final = 1_000
+_MAX_SORTED: Final = 200_000
+
+
 def suggest(found: str, known: Iterable[str]) -> str:
-    """Return `did you mean 'locatedIn'?` for the closest of the known names; empty if no name is close."""
-    close = get_close_matches(found, list(known), n=1, cutoff=0.6)
+    """Return `did you mean 'locatedIn'?` for the closest of the known names; empty if no name is close.
+
+    A comparison takes up to a millisecond, so that of very many names those are compared that stand next to it in a sorted list,
+    and no names that are very long.
+    """
+    names = [name for name in known if len(name) <= 2 * _MAX_LENGTH] if len(found) <= _MAX_LENGTH else []
+    if len(names) > _MAX_SORTED:
+        return ""
+    if len(names) > _MAX_COMPARED:
+        names.sort()
+        middle = bisect(names, found)
+        names = names[max(0, middle - _MAX_COMPARED // 2) : middle + _MAX_COMPARED // 2]
+    close = get_close_matches(found, names, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else ""
 
 

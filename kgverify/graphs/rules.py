@@ -98,17 +98,18 @@ def _drop_comments(lines: _Lines, file: str) -> Iterator[tuple[int, str]]:
     """Blank out `/* */` comments that begin where a line does."""
     start = 0
     for number, line in lines:
-        rest = line
-        while start or rest.lstrip(BLANKS).startswith("/*"):
+        position = 0
+        while position < len(line) and (start or _BEGIN_COMMENT.match(line, position)):
             start = start or number
-            _, end, after = rest.partition("*/")
-            if not end:
-                rest = ""
-                break
-            start, rest = 0, after
-        yield number, rest
+            end = line.find("*/", position)
+            position = len(line) if end < 0 else end + 2
+            start = start if end < 0 else 0
+        yield number, line[position:]
     if start:
         raise line_error(Source(file, start), "'*/' after '/*'", "the end of the file", "close the comment")
+
+
+_BEGIN_COMMENT = re.compile(r"[ \t]*+/\*")
 
 
 def _build_rules(raw_rules: Iterator[_RawRule | str], context: _Context) -> Iterator[NamedRule | str]:
