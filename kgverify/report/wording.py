@@ -126,15 +126,14 @@ def describe_benign(benign: Benign) -> str:
 def describe_run(report: ReportContent) -> str:
     """Describe the run: `graph countries, 20 queries of test, 50 corruptions a side, seed 0, policy shortest`.
 
-    A trace of another prover may not know its graph: then queries, corruptions and seed are not known either.
+    A trace of another prover may not know its graph, or nothing of its run.
     """
     run = report.run
-    parts = ["graph unknown"]
-    if run.graph:
-        queries = count_of(run.num_queries, "query")
+    parts = [f"graph {clip(run.graph)}" if run.graph else "graph unknown"]
+    if "split" not in run.unknown:
+        queries = "queries" if "num_queries" in run.unknown else count_of(run.num_queries, "query")
         corruptions = "all corruptions" if run.num_corruptions < 0 else count_of(run.num_corruptions, "corruption")
-        parts = [f"graph {clip(run.graph)}", f"{queries} of {clip(run.split)}"]
-        parts += [f"{corruptions} a side", f"seed {run.seed}"]
+        parts += [f"{queries} of {clip(run.split)}", f"{corruptions} a side", f"seed {run.seed}"]
     parts.append(f"policy {clip(report.policy.name, MOST_OF_NAME) or 'unknown'}")
     return ", ".join([*parts, "lockstep"] if report.lockstep else parts)
 
