@@ -115,7 +115,7 @@ def write_prolog_term(draw: random.Random, term: str) -> str:
 
 
 def write_arrow_term(draw: random.Random, term: str) -> str:
-    return draw.choice((term, term[1:])) if term.startswith("?") else quote(draw, term)
+    return term if term.startswith("?") else quote(draw, term)
 
 
 def comment(draw: random.Random) -> str:
@@ -237,35 +237,40 @@ SIGNS = (
 
 def damage(draw: random.Random, content: bytes) -> bytes:
     """Change a file in a few places."""
-    for _ in range(draw.randint(1, 4)):
-        at = draw.randint(0, len(content))
+    text = content.decode()
+    for _ in range(draw.choice((1, 1, 2, 4))):
+        at = draw.randint(0, len(text))
         size = 2 ** draw.randint(0, 8)
-        sign = draw.choice(SIGNS).encode("utf-8", "surrogatepass")
+        sign = draw.choice(SIGNS)
         way = draw.randrange(10)
         if way <= 2:
-            content = content[:at] + sign + content[at:]
+            text = text[:at] + sign + text[at:]
         elif way == 3:
-            content = content[:at] + content[at + size :]
+            text = text[:at] + text[at + size :]
         elif way == 4:
-            content = content[:at] + content[at : at + size] * draw.randint(2, 50) + content[at + size :]
+            text = text[:at] + text[at : at + size] * draw.randint(2, 50) + text[at + size :]
         elif way == 5:
-            content = content[:at] + bytes([draw.randrange(256)]) + content[at + 1 :]
+            text = text[:at] + chr(draw.choice((draw.randrange(128), draw.randrange(0xD800)))) + text[at + 1 :]
         elif way == 6:
-            content = content[:at] + sign * draw.choice((10, 100, 1_000, 20_000)) + content[at:]
+            text = text[:at] + sign * draw.choice((10, 100, 1_000, 20_000)) + text[at:]
         elif way == 7:
-            content = content.replace(draw.choice((b"\n", b",", b"(", b")", b" ", b".")), sign)
+            text = text.replace(draw.choice(("\n", ",", "(", ")", " ", ".")), sign)
         elif way == 8:
-            content = content[:at]
+            text = text[:at]
         else:
-            lines = content.split(b"\n")
+            lines = text.split("\n")
             draw.shuffle(lines)
-            content = b"\n".join(lines)
-    if draw.random() < 0.05:
+            text = "\n".join(lines)
+    content = text.encode("utf-8", "surrogatepass")
+    way = draw.randrange(20)
+    if way == 0:
+        at = draw.randint(0, len(content))
+        content = content[:at] + draw.randbytes(4) + content[at + 4 :]
+    elif way == 1:
         content = gzip.compress(content)
-        if draw.random() < 0.5:
-            content = content[: draw.randint(0, len(content))]
-    elif draw.random() < 0.05:
-        content = content.decode("utf-8", "replace").encode(draw.choice(("utf-16", "utf-16-le", "latin-1")), "replace")
+        content = content[: draw.choice((len(content), draw.randint(0, len(content))))]
+    elif way == 2:
+        content = text.encode(draw.choice(("utf-16", "utf-16-le", "latin-1", "utf-8-sig")), "replace")
     return content
 
 

@@ -6,7 +6,6 @@ with the same name continues a domain. Lines that begin with `%` or `#` and hold
 
 from collections.abc import Collection
 
-from kgverify.errors import suggest
 from kgverify.graphs.text_file import is_skipped, line_error, show, split_lines
 from kgverify.program.program import Source
 
