@@ -88,7 +88,7 @@ def quote(draw: random.Random, name: str) -> str:
 
 
 def blank(draw: random.Random) -> str:
-    return draw.choice(("", "", "", " ", "  ", "\t", " \t "))
+    return draw.choice(("", "", "", "", "", " ", " ", "  ", "\t"))
 
 
 def write_predicate(draw: random.Random, name: str) -> str:
