@@ -85,7 +85,7 @@ def read_simple(number: int, text: str) -> list[Clause | Directive]:
 
 def is_facts(line: str) -> bool:
     """Return whether a line can be read as one or more whole facts; its tabs then stand between names, and not in them."""
-    if PLAIN.fullmatch(line):
+    if PLAIN.fullmatch(line) or read_simple(1, line):
         return True
     try:
         return "(" in line and bool(parse_clauses("facts", [(1, line)], "", 0)[0])

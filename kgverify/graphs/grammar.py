@@ -367,6 +367,8 @@ def _explain(error: "UnexpectedInput", form: Form, text: str) -> tuple[int, str,
     after, fix = _AFTER_ATOM[form, bool(types & {"_NECK", "_FORWARD", "_BACKWARD"})]
     if rest.startswith((";", "|")):
         fix = "write one clause for each alternative"
+    elif rest.startswith("::"):
+        fix = "write the weight as a number, or leave it out"
     elif form == "facts" and rest.startswith((":-", "->", "<-")):
         fix = "move the rules to a file of their own, such as rules.pl"
     return line, after, found, fix

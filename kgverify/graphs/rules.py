@@ -196,7 +196,7 @@ _PLAIN_ATOM = rf"[ \t]*+(\w[\w/.-]*+)[ \t]*+\([ \t]*+({_NAME})[ \t]*+,[ \t]*+({_
 _ATOM = _PLAIN_ATOM.replace("(\\w", "(?:\\w").replace(f"({_NAME})", _NAME)
 _BODY = rf"{_ATOM}(?:,{_ATOM})*+"
 # What most rules are; the grammar reads them in the same way, only slower. Tests compare both.
-PLAIN: Final = {
+_PLAIN = {
     "rules": re.compile(rf"(?P<head>{_ATOM}):-(?P<body>{_BODY})\.[ \t]*+"),
     "forward": re.compile(rf"(?P<body>{_BODY})->(?P<head>{_ATOM})\.?[ \t]*+"),
     "backward": re.compile(rf"(?P<head>{_ATOM})<=(?P<body>{_BODY})\.?[ \t]*+"),
@@ -204,9 +204,9 @@ PLAIN: Final = {
 _FIND_ATOMS = re.compile(_PLAIN_ATOM).findall
 
 
-def _read_plain(form: str, text: str, source: Source) -> Clause | None:
+def read_plain(form: str, text: str, source: Source) -> Clause | None:
     """Read a rule of word characters alone without the grammar; None for any other."""
-    match = PLAIN[form].fullmatch(text)
+    match = _PLAIN[form].fullmatch(text)
     if match is None:
         return None
     head, *body = [
@@ -217,7 +217,7 @@ def _read_plain(form: str, text: str, source: Source) -> Clause | None:
 
 
 def _parse_one(form: Literal["forward", "backward"], text: str, source: Source) -> Clause:
-    clause = _read_plain(form, text, source) or parse_clause(form, text, source)
+    clause = read_plain(form, text, source) or parse_clause(form, text, source)
     if not clause.body:
         raise _empty_body(source)
     return clause
@@ -308,7 +308,7 @@ def _parse_prolog(lines: _Lines, context: _Context) -> Iterator[_RawRule | str]:
     while index < len(lines):
         number, text = lines[index]
         found: list[Clause | Directive] = []
-        if plain := _read_plain("rules", text, Source(context.file, number)):
+        if plain := read_plain("rules", text, Source(context.file, number)):
             found.append(plain)
             index += 1
         elif _is_comment(text):
@@ -333,6 +333,7 @@ def _is_prolog_variable(term: str) -> bool:
 
 
 _ANYBURL_VARIABLE = re.compile(r"[A-Z][0-9]*")
+_ITSELF = RawTerm("me_myself_i", False)
 _ANYBURL_FORMAT = "predicted<TAB>support<TAB>confidence<TAB>h(X,Y) <= b1(X,A), b2(A,Y)"
 
 
@@ -350,6 +351,10 @@ def _parse_anyburl(lines: _Lines, context: _Context) -> Iterator[_RawRule]:
             found = f"{len(fields)} field{'s' * (len(fields) != 1)} in {show(text)}"
             raise line_error(source, _ANYBURL_FORMAT, found, "separate four fields by single tabs")
         clause = _parse_one("backward", fields[3], source)
+        for atom in (clause.clause_head, *clause.body):
+            if _ITSELF in (atom.first, atom.second):
+                fix = "write the variable of the atom twice: AnyBURL means by this name the atom's other argument"
+                raise line_error(source, _A_TERM, show(_ITSELF.text), fix)
         confidence = _read_confidence(fields[2], source)
         yield _RawRule(source, clause.clause_head, clause.body, _is_anyburl_variable, confidence=confidence)
 
