@@ -3,11 +3,11 @@
     python benchmarks/fuzzed_graph_files.py                      # 5,000 damaged graphs, 5,000 written ones
     python benchmarks/fuzzed_graph_files.py --num 200 --seed 7
 
-A damaged graph is a folder in formats that people have, with changes at random: other signs, cut or repeated spans, signs
+A damaged graph is a folder in a format that people have, with changes at random: other signs, cut or repeated spans, signs
 repeated many thousand times, other encodings. It loads, or it is refused with the file and, unless the whole file is at fault,
 the line. A written graph is made from known triples and rules, with quotes, blanks, comments, weights and directives at random.
 It is read back exactly, or refused. Prints a Markdown table; exit code 1 if anything else occurred, if a load took longer
-than 5 seconds, or if a process took more than 1 GiB.
+than 5 seconds, or if it took more than 1 GiB more.
 """
 
 import argparse
@@ -39,7 +39,7 @@ Rule = tuple[Atom, tuple[Atom, ...]]
 
 
 class Result(NamedTuple):
-    """What became of a graph: `loaded`, `refused`, or what is wrong; and the message of a refusal."""
+    """The end of a graph: `loaded`, `refused`, or what is wrong; and the message of a refusal."""
 
     seed: int
     kind: str
@@ -355,10 +355,16 @@ def try_written(seed: int, folder: Path) -> Result:
 TRIALS = {"damaged": try_damaged, "written": try_written}
 
 
+def measure_memory() -> int:
+    """Return the most memory that the process had so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 def judge(job: tuple[str, int]) -> Result:
     """Write one graph, load it, and return what became of it."""
     way, seed = job
     begin = time.perf_counter()
+    memory = measure_memory()
     with tempfile.TemporaryDirectory() as folder:
         signal.signal(signal.SIGALRM, stop)
         signal.alarm(2 * SECONDS)
@@ -372,7 +378,7 @@ def judge(job: tuple[str, int]) -> Result:
             signal.alarm(0)
     if time.perf_counter() - begin > SECONDS:
         return Result(seed, "hang")
-    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > GIGABYTE:
+    if measure_memory() - memory > GIGABYTE:
         return Result(seed, "more than 1 GiB")
     return result
 
@@ -392,8 +398,11 @@ def main() -> int:
     messages: Counter[str] = Counter()
     for way in TRIALS:
         jobs = [(way, options.seed + i) for i in range(options.num)]
-        with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-            results = pool.map(judge, jobs, chunksize=50)
+        if options.jobs > 1:
+            with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+                results = pool.map(judge, jobs, chunksize=50)
+        else:
+            results = [judge(job) for job in jobs]
         counts = Counter(result.kind for result in results)
         print(f"| {way} | {' | '.join(str(counts[kind]) for kind in ('loaded', 'refused', *BAD))} |")
         for result in results:

@@ -36,6 +36,33 @@ def test_a_line_that_begins_with_a_tab_names_no_domain() -> None:
         parse_domains("\ta\tb\n", "domains.txt")
 
 
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("countries: ann bob", "'countries:'"),
+        ("countries ann, bob", "'ann,'"),
+        ("countries 'New York'", '"\'New"'),
+        ("country(ann). country(bob).", "'country(ann).'"),
+        ("countries = ann", "'='"),
+        ("countries ann % two", "'%'"),
+        ("/* countries */ ann", "'/*'"),
+        ('{"countries": ["ann"]}', "'{\"countries\":'"),
+    ],
+)
+def test_a_line_in_another_format_is_an_error_with_a_fix(line: str, found: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_domains(f"d ann\n{line}\n", "domains.txt", constants=frozenset({"ann", "bob"}))
+    error = caught.value
+    assert (error.where, error.message) == ("domains.txt:2", f"expected domain constant constant ..., found {found}")
+    assert error.fix == "separate the names by blanks alone, or by tabs; write comments on lines of their own"
+
+
+def test_punctuation_may_belong_to_a_constant_of_the_graph() -> None:
+    assert parse_domains("d ann, St. Inc.\n", "domains.txt", constants=frozenset({"ann", "ann,"})) == {
+        "d": ("ann,", "St.", "Inc.")
+    }
+
+
 @given(st.dictionaries(NAMES, st.lists(NAMES, min_size=1, unique=True).map(tuple)))
 def test_domains_with_arbitrary_names_survive(domains: dict[str, tuple[str, ...]]) -> None:
     assert parse_domains(render_domains(domains), "domains.txt") == domains

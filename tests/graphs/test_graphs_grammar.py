@@ -1,5 +1,8 @@
 """Facts and rules as other programs write them: understood, or refused with the line and a fix, never read otherwise."""
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -101,6 +104,21 @@ def test_a_plain_rule_is_read_as_by_the_grammar(atoms: list[str], end: str) -> N
                 else ([parse_clause(form, text, source)], 1)
             )
             assert plain == expected
+
+
+def test_the_page_about_text_is_true(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "rules.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "rules.md", "exec"), {"__name__": "example"})
+    assert capsys.readouterr().out.splitlines() == [
+        "NamedAtom(predicate='parent', first='bob', second='Carl Jr.')",
+        "grandparent(X, Y) <- parent(X, Z), parent(Z, Y)",
+        "train.pl:2: 1 weight, the first on this line; weights play no part in proving",
+        "train.pl:1: skipped 1 directive, the first ':- dynamic parent/2.'",
+    ]
 
 
 # Facts.
