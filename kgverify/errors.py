@@ -28,7 +28,7 @@ class UserError(KgverifyError):
 
     def __init__(self, message: str, *, where: str = "", fix: str = "") -> None:
         # They quote files, in which a name may take megabytes.
-        self.message, self.where, self.fix = message, where, fix = map(_shorten, (message, where, fix))
+        self.message, self.where, self.fix = message, where, fix = tuple(map(_shorten, (message, where, fix)))
         text = f"{where}: {message}" if where else message
         super().__init__(f"{text}\nfix: {fix}" if fix else text)
 
