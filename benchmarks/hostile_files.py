@@ -1,4 +1,4 @@
-"""Files from strangers: every command that reads a file, given everything that is no such file.
+"""Files from strangers: every command that reads a file is given special files, bombs, lies and damaged files.
 
     python benchmarks/hostile_files.py                      # special files, bombs, lies and foreign links
     python benchmarks/hostile_files.py --random 200         # and 200 copies of each file, damaged at random
@@ -287,7 +287,7 @@ SPECIAL: dict[str, Change] = {
     "the sound file and a terabyte of holes": grow(1 << 40, keep=True),
     "the sound file and 60 MB of holes": grow(60 << 20, keep=True),
 }
-"""Files that are none, and files that are almost empty on disk."""
+"""Pipes, devices, links, and files that are almost empty on disk."""
 
 DEEP: Final = 100_000
 TEXTS: dict[str, Change] = {
@@ -586,7 +586,7 @@ SPECIFIC: dict[str, dict[str, Change]] = {
     "manifest": MANIFESTS,
     "trace": TRACES | {name: _construct(name) for name in CONSTRUCTS},
 }
-"""What can be wrong with files of one kind alone."""
+"""Lies that only files of one kind can tell."""
 
 
 def damage(numbers: random.Random) -> Change:
