@@ -25,6 +25,7 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXE
 # Without O_NONBLOCK, opening a pipe would wait for its reader.
 _EXISTING: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _SHOWN_NAME: Final = 40
+_STAGED: Final = ".kgverify-staged-"
 _STREAM: Final = re.compile(r"/dev/(stdout|stderr)|(?:/dev|/proc/self)/fd/(\d+)")
 """Names of open descriptors, which the system shows as links."""
 
@@ -66,7 +67,7 @@ def write_file(path: Path | str, content: bytes | str, *, is_durable: bool = Fal
 
 
 def append_to_file(path: Path | str, content: bytes) -> None:
-    """Append to a file, which need not exist. UserError if it cannot be written."""
+    """Append to a file, which need not exist: everything or nothing. UserError if it cannot be written."""
     path = Path(path)
     with explained(path, num_bytes=len(content)):
         if is_special(path):
@@ -74,7 +75,13 @@ def append_to_file(path: Path | str, content: bytes) -> None:
             return
         descriptor = open_in_place(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
-            _write_all(descriptor, content)
+            size = os.fstat(descriptor).st_size
+            try:
+                _write_all(descriptor, content)
+            except OSError:
+                # What follows half a line would be lost as well.
+                os.ftruncate(descriptor, size)
+                raise
         finally:
             os.close(descriptor)
 
@@ -173,6 +180,22 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
         ) from error
     with folder as name:
         yield Path(name)
+
+
+@contextmanager
+def staging_folder(folder: Path) -> Iterator[Path]:
+    """Yield a new folder inside of another one, for files that are renamed together; deleted afterwards.
+
+    The caller holds the lock of the folder: what a process that was killed left of such a folder is deleted.
+    """
+    for left in folder.glob(f"{_STAGED}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    staged = folder / f"{_STAGED}{secrets.token_hex(8)}"
+    staged.mkdir()
+    try:
+        yield staged
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
 
 
 def check_writable(path: Path | str) -> None:

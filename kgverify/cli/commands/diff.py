@@ -25,7 +25,6 @@ from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
 from kgverify.report.render.terminal import NextCommand, print_report
 from kgverify.report.report import encode_report
-from kgverify.runs.output_folder import check_output_folder
 from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
 
 EXIT_CODES = {Verdict.AGREE: 0, Verdict.DIVERGE: 1, Verdict.INCONCLUSIVE: 3}
@@ -102,8 +101,6 @@ def diff(
                 progress=progress,
             )
     else:
-        if save is not None:
-            check_output_folder(save)
         report = verify(
             engine=engine,
             reference=reference,
