@@ -69,6 +69,10 @@ Scheduler = Annotated[
     str | None,
     typer.Option(metavar="ADDRESS", help="A dask scheduler whose workers prove for kgverify's reference prover."),
 ]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Import the code of third parties' engines that the file names.", show_default=False),
+]
 JsonPath = Annotated[
     str | None, typer.Option("--json", metavar="PATH", help="Write the result as JSON; - for standard output.")
 ]

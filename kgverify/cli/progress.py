@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -158,6 +159,17 @@ def show_work(title: str, total: int) -> Iterator[Callable[[int], None]]:
 def typed_command(*further: str) -> str:
     """Return the command as it was typed, without --save and --json and with further words, quoted for a shell."""
     return shlex.join(["kgverify", *typed_words({"--save", "--json"}), *further])
+
+
+def replay_command(file: str | Path, engine: str | None, reference: str | None, *, trust: bool = False) -> str:
+    """Return the command that replays a reproducer of this command, quoted for a shell.
+
+    engine, reference, trust: as typed; kgverify's own engines need no mention, since the reproducer may name them
+    """
+    words = ["kgverify", "replay", str(file)]
+    for option, name in (("--engine", engine), ("--reference", reference)):
+        words += [option, name] if name and ":" in name else []
+    return shlex.join([*words, "--trust"] if trust else words)
 
 
 def is_typed(option: str) -> bool:

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources.abc import Traversable
-from io import BytesIO
+from io import BufferedReader, BytesIO
 from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import Final, cast
 
 from kgverify.errors import UserError
 
@@ -31,7 +31,9 @@ _FLAGS: Final = (
     | getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_BINARY", 0)
 )
-_STANDARD_INPUT: Final = "-"
+STANDARD_INPUT: Final = "-"
+"""The path that the user types for standard input."""
+
 _MAX_EXTENTS: Final = 1 << 10
 _PIECE: Final = 1 << 20
 
@@ -50,7 +52,7 @@ def read_file(path: Traversable, *, purpose: str, max_bytes: int = MAX_BYTES, st
     """
     if not isinstance(path, Path):
         with _translated(str(path), purpose), path.open("rb") as resource:
-            return _read_at_most(cast(BinaryIO, resource), max_bytes, str(path))
+            return _read_at_most(cast(BufferedReader, resource), max_bytes, str(path))
     with open_file(path, purpose=purpose, max_bytes=max_bytes, standard_input=standard_input) as file:
         return _read_at_most(file, max_bytes, str(path))
 
@@ -58,8 +60,8 @@ def read_file(path: Traversable, *, purpose: str, max_bytes: int = MAX_BYTES, st
 @contextmanager
 def open_file(
     path: Path, *, purpose: str, max_bytes: int | None = None, standard_input: bool = False
-) -> Iterator[BinaryIO]:
-    """Open a file and yield its bytes as a stream; its `fileno` is the descriptor that was checked.
+) -> Iterator[BufferedReader]:
+    """Open a file and yield its bytes as a stream.
 
     Standard input is yielded as it is: it may have no end and no descriptor of a regular file.
 
@@ -73,18 +75,28 @@ def open_file(
         UserError: The file cannot be read, is not a regular file, or is too long.
     """
     where = str(path)
-    if standard_input and where == _STANDARD_INPUT:
+    if standard_input and where == STANDARD_INPUT:
         if sys.stdin is None:
             raise UserError("standard input is closed", where=where, fix=f"give the path of {purpose}")
-        yield cast(BinaryIO, sys.stdin.buffer)
+        yield cast(BufferedReader, sys.stdin.buffer)
         return
+    with (
+        open_descriptor(path, purpose=purpose, max_bytes=max_bytes) as descriptor,
+        os.fdopen(descriptor, "rb", closefd=False) as file,
+    ):
+        yield file
+
+
+@contextmanager
+def open_descriptor(path: Path, *, purpose: str, max_bytes: int | None = None) -> Iterator[int]:
+    """Open a file as `open_file` does, and yield its descriptor."""
+    where = str(path)
     with _translated(where, purpose):
         descriptor = os.open(path, _FLAGS)
     try:
         with _translated(where, purpose):
             _check_descriptor(descriptor, where, purpose, max_bytes)
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            yield cast(BinaryIO, file)
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -154,7 +166,7 @@ def _is_sparse(descriptor: int, size: int) -> bool:
     return True
 
 
-def _read_at_most(file: BinaryIO, max_bytes: int, where: str) -> bytes:
+def _read_at_most(file: BufferedReader, max_bytes: int, where: str) -> bytes:
     """Read to the end. UserError if that is more than is allowed."""
     content = BytesIO()
     while piece := file.read(_PIECE):

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from kgverify.errors import UserError, suggest
+from kgverify.graphs.facts import Facts
 from kgverify.graphs.graph import GraphFile, KnowledgeGraph
 from kgverify.graphs.random_graph import PREFIX, draw_graph, parse_seed
-from kgverify.graphs.rules import parse_rules
+from kgverify.graphs.rules import Rules, parse_rules
 from kgverify.graphs.text_file import TextFile, is_skipped, line_error, read_text, split_lines
-from kgverify.graphs.triples import Triples, parse_triples
+from kgverify.graphs.triples import parse_triples
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.program import NamedRule, Source
 
@@ -85,7 +86,7 @@ def list_embedded() -> tuple[str, ...]:
 
 
 def _build(name: str, texts: dict[str, TextFile]) -> KnowledgeGraph:
-    no_triples = Triples((), ())
+    no_triples = Facts((), ())
     train, valid, test = (
         parse_triples(texts[split].text, texts[split].name) if split in texts else no_triples
         for split in ("train", "valid", "test")
@@ -101,15 +102,19 @@ def _build(name: str, texts: dict[str, TextFile]) -> KnowledgeGraph:
     domains = parse_domains(texts["domains"].text, texts["domains"].name) if "domains" in texts else {}
     declared = constants.union(*domains.values())
     predicates = {atom.predicate for split in splits for atom in split.atoms}
-    rules = (
+    rules, rule_warnings = (
         parse_rules(texts["rules"].text, texts["rules"].name, constants=declared, predicates=predicates)
         if "rules" in texts
-        else ()
+        else Rules(())
     )
 
     def find_warnings() -> Iterator[str]:
+        for split in splits:
+            yield from split.warnings
+        yield from rule_warnings
         yield from _find_repeated_facts(train, texts["train"].name)
         yield from _find_unprovable_body_atoms(rules, {atom.predicate for atom in train.atoms})
+        yield from _find_unused_clause_heads(rules, predicates)
         yield from _find_unknown_rule_constants(rules, declared)
         strangers = {name for names in domains.values() for name in names} - constants
         if strangers:
@@ -155,7 +160,7 @@ def parse_domains(text: str, file: str) -> dict[str, tuple[str, ...]]:
     return {name: tuple(constants) for name, constants in domains.items()}
 
 
-def _find_repeated_facts(facts: Triples, file: str) -> Iterator[str]:
+def _find_repeated_facts(facts: Facts, file: str) -> Iterator[str]:
     """Warn about facts that occur in their file more than once."""
     if num_repeated := len(facts.atoms) - len(set(facts.atoms)):
         lines: dict[NamedAtom, int] = {}
@@ -177,6 +182,21 @@ def _find_unprovable_body_atoms(rules: Sequence[NamedRule], fact_predicates: set
                     f"{rule.source}: {name} can never apply: no fact and no rule's head has predicate "
                     f"{predicate!r}{'; ' + hint if hint else ''}"
                 )
+
+
+def _find_unused_clause_heads(rules: Sequence[NamedRule], predicates: set[str]) -> Iterator[str]:
+    """Warn about predicates of rules' heads that neither a triple of any split nor a rule's body has."""
+    used = predicates | {atom.predicate for rule in rules for atom in rule.body}
+    unused: dict[str, Source] = {}
+    for rule in rules:
+        if rule.clause_head.predicate not in used:
+            unused.setdefault(rule.clause_head.predicate, rule.source)
+    for predicate, source in unused.items():
+        hint = suggest(predicate, used)
+        yield (
+            f"{source}: nothing asks for the rule's head: no triple and no rule's body has predicate {predicate!r}"
+            f"{'; ' + hint if hint else ''}"
+        )
 
 
 def _find_unknown_rule_constants(rules: Sequence[NamedRule], constants: set[str]) -> Iterator[str]:

@@ -4,13 +4,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-import msgspec
-
 from kgverify.errors import UserError
+from kgverify.files.decoding import read_json
 from kgverify.files.locking import locked_folder
-from kgverify.files.writing import explained, make_folders, refuse_link, staging_folder, write_file
+from kgverify.files.reading import MAX_BYTES
+from kgverify.files.writing import check_writable, explained, make_folders, staging_folder, write_file
 from kgverify.report.report import Report, encode_report
-from kgverify.trace.files.manifest import copy_trace, put_in_place, remove_trace
+from kgverify.trace.files.manifest import copy_trace
+from kgverify.trace.files.output_path import check_output_path
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.trace.write.writer import write_again
@@ -40,8 +41,9 @@ def save_verification(verification: Verification | RecordedComparison, folder: P
     traces: tuple[Trace | TraceFile, ...] = (
         (verification.expected, verification.actual) if isinstance(verification, Verification) else verification.traces
     )
-    for name in (EXPECTED, ACTUAL, LOCKSTEP, REPORT):
-        refuse_link(folder / name)
+    check_writable(folder / REPORT)
+    for name in (EXPECTED, ACTUAL, LOCKSTEP):
+        check_output_path(folder / name)
     kept = "the run that was there is unchanged" if (folder / REPORT).is_file() else ""
     with explained(folder / EXPECTED, kept=kept), staging_folder(folder) as staged:
         for name, trace in zip((EXPECTED, ACTUAL), traces, strict=True):
@@ -53,27 +55,43 @@ def save_verification(verification: Verification | RecordedComparison, folder: P
         if verification.stepped is not None:
             write_again(verification.stepped, staged / LOCKSTEP)
         write_file(staged / REPORT, encode_report(verification.report))
+        _exchange(staged, folder)
+
+
+def _exchange(staged: Path, folder: Path) -> None:
+    """Move the files of a run to its folder, those of a run that was there before away; an error leaves these in place."""
+    moved: list[tuple[Path, Path]] = []
+
+    def move(source: Path, target: Path) -> None:
+        source.rename(target)
+        moved.append((target, source))
+
+    try:
         # Without its report a folder is no run, so that a process that is killed here leaves no mixture of two.
-        (folder / REPORT).unlink(missing_ok=True)
-        remove_trace(folder / LOCKSTEP)
+        for name in (REPORT, EXPECTED, ACTUAL, LOCKSTEP):
+            is_stale = (staged / name).exists() or name == LOCKSTEP
+            if is_stale and (folder / name).exists():
+                move(folder / name, staged / f"{name}.before")
         for name in (EXPECTED, ACTUAL, LOCKSTEP, REPORT):
             if (staged / name).exists():
-                put_in_place(staged / name, folder / name)
+                move(staged / name, folder / name)
+    except BaseException:
+        for target, source in reversed(moved):
+            target.rename(source)
+        raise
 
 
 def read_run(folder: Path) -> Verification:
     """Read a folder that `save_verification` wrote. UserError for any other folder, or a damaged one."""
     path = folder / REPORT
-    try:
-        report = msgspec.json.decode(path.read_bytes(), type=Report)
-    except OSError as error:
-        raise UserError(
-            f"cannot be read: {error.strerror}",
-            where=str(path),
-            fix="give a folder that `kgverify diff --save DIR` wrote",
-        ) from None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"not a report: {error}", where=str(path), fix="save the run again") from None
+    report = read_json(
+        path,
+        Report,
+        purpose="a report of `kgverify diff --save DIR`",
+        fix="save the run again",
+        # Every divergence is in it.
+        max_bytes=MAX_BYTES,
+    )
     _check_indices(report, str(path))
     # Earlier versions did not save the steps of lockstep.
     has_steps = report.lockstep and (folder / LOCKSTEP).is_file()

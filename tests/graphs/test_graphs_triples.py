@@ -159,9 +159,9 @@ def test_arbitrary_names_survive_the_functional_format(atoms: list[NamedAtom]) -
             "write one triple a line",
         ),
         (
-            "r(a,b). r(b,c).\n",
+            "r(a,b), r(b,c).\n",
             1,
-            "expected the end of the line after relation(head,tail)., found '. r(b,c).'",
+            "expected the end of the line after relation(head,tail)., found ', r(b,c).'",
             "write one triple a line",
         ),
         ("r(a,).\n", 1, "expected a name, found an empty argument of 'r'", "give the argument a name"),

@@ -17,10 +17,11 @@ def audit_cache(
     ] = None,
     load: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Load the caches from a file. It holds code: load only files that you trust."
-        ),
+        typer.Option(metavar="FILE", help="Load the caches from a file. It holds code, and needs --trust as well."),
     ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Run the code in the file of --load.", show_default=False)
+    ] = False,
     graph: options.Graph = "countries",
     policy: options.PolicySpec = "shortest",
     device: options.Device = "auto",
@@ -36,6 +37,10 @@ def audit_cache(
     if save is not None and load is not None:
         raise UserError("cannot be combined with --load", where="--save", fix="give one of the two")
     if load is not None:
+        if not trust:
+            raise UserError(
+                "compiler caches hold code, which would run", where=str(load), fix="add --trust if you trust the file"
+            )
         load_caches(load)
     run = RunOptions(GraphOptions(graph), queries=1, corruptions="1", proofs=ProofOptions(policy=policy)).build()
     pipeline = compiled_pipeline(run, mode=mode, device=device, slots=slots)

@@ -17,6 +17,7 @@ from kgverify.cli.progress import (
     make_error_console,
     make_result_console,
     print_lines,
+    replay_command,
     show_phase,
     typed_command,
     write_json,
@@ -114,7 +115,7 @@ def fuzz(
         _print_how_to_resume("interrupted; finished work is saved, work in progress is lost")
         raise typer.Exit(INTERRUPTED) from None
     console = make_result_console(json_path)
-    print_lines(console, _lines(result))
+    print_lines(console, _lines(result, engine, reference))
     write_json(result, json_path)
     if result.is_interrupted:
         _print_how_to_resume("interrupted; the problems tried are saved")
@@ -167,7 +168,7 @@ def parse_seconds(text: str) -> float:
     return float(total)
 
 
-def _lines(result: CampaignResult) -> Iterator[str]:
+def _lines(result: CampaignResult, engine: str, reference: str) -> Iterator[str]:
     new, known = result.new, [each for each in result.divergences if not each.is_new]
     resumed = f", {result.num_resumed:,} of them earlier" if result.num_resumed else ""
     first = (
@@ -225,7 +226,7 @@ def _lines(result: CampaignResult) -> Iterator[str]:
             yield f"                 {each.signature}   in {count_of(each.num_problems, 'problem')}"
     for each in new[:MOST_LISTED]:
         yield ""
-        yield from _divergence_lines(each)
+        yield from _divergence_lines(each, engine, reference)
     if len(new) > MOST_LISTED:
         yield f"\n{len(new) - MOST_LISTED:,} more in the corpus"
 
@@ -242,7 +243,7 @@ def _coverage(result: CampaignResult) -> Iterator[str]:
             yield f"   {title:<9}   {', '.join(f'{name} {count:,}' for name, count in sorted(counts.items()))}"
 
 
-def _divergence_lines(found: FoundDivergence) -> Iterator[str]:
+def _divergence_lines(found: FoundDivergence, engine: str, reference: str) -> Iterator[str]:
     where = f"in {count_of(found.num_problems, 'problem')}, first in problem {found.first}"
     yield f"{found.signature}   {where if found.num_problems else 'in the corpus'}"
     if not found.file:
@@ -254,4 +255,4 @@ def _divergence_lines(found: FoundDivergence) -> Iterator[str]:
     if found.neighbour:
         yield f"   both sides agree with one change: {found.neighbour}"
     state = "" if found.is_shrunk else "   (not shrunk yet)"
-    yield f"   kgverify replay {found.file}{state}"
+    yield f"   {replay_command(found.file, engine, reference)}{state}"

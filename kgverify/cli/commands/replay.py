@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from kgverify.api.replay import replay as replay_file
+from kgverify.cli import options
 from kgverify.cli.commands.diff import EXIT_CODES
 from kgverify.cli.progress import make_result_console, print_text
 from kgverify.testing.checking.failure import LAW
@@ -36,9 +37,10 @@ def replay(
     test: Annotated[
         Path | None, typer.Option("--pytest", metavar="FILE", help="Write a test as well, and run it once.")
     ] = None,
+    trust: options.Trust = False,
 ) -> None:
     """Run a reproducer again, and report whether it still diverges in the same way."""
-    found = replay_file(file, engine, reference=reference, faults=fault or (), mode=mode, device=device)
+    found = replay_file(file, engine, reference=reference, faults=fault or (), mode=mode, device=device, trust=trust)
     reproducer = found.reproducer
     console = make_result_console(None)
     print_text(console, f"{reproducer.sides}\n{found}")

@@ -6,7 +6,15 @@ from typing import Annotated
 import typer
 
 from kgverify.api.shrink import shrink as shrink_run
-from kgverify.cli.progress import check_writable, make_error_console, make_result_console, print_text
+from kgverify.cli import options
+from kgverify.cli.progress import (
+    check_writable,
+    make_error_console,
+    make_result_console,
+    print_lines,
+    print_text,
+    replay_command,
+)
 from kgverify.errors import count_of
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.pytest_file import write_test
@@ -41,6 +49,7 @@ def shrink(
     ] = None,
     calls: Annotated[int, typer.Option(min=0, help="Maximum runs of the engine.")] = MAX_RUN_CALLS,
     seconds: Annotated[float, typer.Option(min=0, help="Maximum seconds.")] = MAX_SECONDS,
+    trust: options.Trust = False,
 ) -> None:
     """Shrink a divergence of a saved run to a minimal problem that diverges in the same way."""
     output = output or folder / f"divergence-{divergence}{SUFFIX}"
@@ -57,10 +66,12 @@ def shrink(
         max_calls=calls,
         seconds=seconds,
         progress=_show_progress,
+        trust=trust,
     )
     shrunk.save(output)
     console = make_result_console(None)
-    print_text(console, f"{shrunk}\n\nwritten: {output}   run it again: kgverify replay {output}")
+    again = replay_command(output, engine, reference, trust=trust)
+    print_lines(console, [*f"{shrunk}\n".splitlines(), f"written: {output}   run it again: {again}"])
     if test is not None:
         first = write_test(shrunk.reproducer, test)
         how = "it fails, as it must before the repair" if first.fails else f"IT DOES NOT FAIL: {first.message}"

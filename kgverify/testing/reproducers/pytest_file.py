@@ -9,7 +9,7 @@ from kgverify.errors import UserError
 from kgverify.files.writing import write_file
 from kgverify.testing.checking.failure import LAW
 from kgverify.testing.reproducers.reproducer import Reproducer
-from kgverify.testing.reproducers.text_format import render_reproducer
+from kgverify.testing.reproducers.text_format import escape, render_reproducer
 from kgverify.version import __version__
 
 _TEMPLATE: Final = '''"""{title}
@@ -38,14 +38,19 @@ class FirstRun(NamedTuple):
 def render_test(reproducer: Reproducer) -> str:
     """Return the text of a test file."""
     stage, field, kind, situation = reproducer.signature
-    title = re.sub(r'[\\"\s]+', " ", f"{stage or 'engine'}: {kind}{f' ({field})' if field else ''}")
+    title = f"{stage or 'engine'}: {kind}{f' ({field})' if field else ''}"
     named = f"test_{stage or 'engine'}_{kind}" + (f"_{situation}" if kind == LAW else "")
     function = re.sub(r"\W+", "_", named, flags=re.ASCII).lower()
     text = render_reproducer(reproducer).replace('"""', '"\\x22\\"')
     until = f"{reproducer.engine.name} and {reproducer.reference.name} agree"
     if kind == LAW:
         until = f"the law {situation} holds, and {until},"
-    return _TEMPLATE.format(title=title, version=__version__, text=text, function=function, until=until)
+    return _TEMPLATE.format(title=_plain(title), version=__version__, text=text, function=function, until=_plain(until))
+
+
+def _plain(text: str) -> str:
+    """Return the text without what would end a docstring."""
+    return re.sub(r'[\\"\s]+', " ", escape(text)).strip()
 
 
 def write_test(reproducer: Reproducer, path: Path) -> FirstRun:

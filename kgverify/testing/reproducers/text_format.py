@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from kgverify.errors import InternalError, UserError, suggest
+from kgverify.files.reading import read_file
 from kgverify.files.writing import write_file
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.limits import Limits
@@ -28,6 +29,7 @@ from kgverify.testing.reproducers.reproducer import Reproducer
 from kgverify.testing.shrinking.terms import rename_variables
 
 SUFFIX: Final = ".kg"
+_MAX_BYTES: Final = 16 << 20
 
 
 def render_reproducer(reproducer: Reproducer) -> str:
@@ -53,7 +55,7 @@ def render_reproducer(reproducer: Reproducer) -> str:
     if problem.constants:
         lines.append(f"constants: {', '.join(map(quote, problem.constants))}")
     stage, field, kind, situation = reproducer.signature
-    lines += ["", *_optional("stage", stage), *_optional("field", field), f"class: {kind}"]
+    lines += ["", *_optional("stage", stage), *_optional("field", field), f"class: {escape_line(kind)}"]
     lines += _optional("law" if kind == LAW else "situation", situation) + _optional("candidate", reproducer.candidate)
     lines += [f"step: {reproducer.step}"] if reproducer.step >= 0 else []
     lines += [f"expected: {escape_line(line)}".rstrip() for line in reproducer.expected]
@@ -68,12 +70,9 @@ def render_reproducer(reproducer: Reproducer) -> str:
 
 def read_reproducer(path: Path) -> Reproducer:
     """Read a file. UserError if it cannot be read or is not a reproducer."""
+    content = read_file(path, purpose=f"a {SUFFIX} file of `kgverify shrink`", max_bytes=_MAX_BYTES)
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"cannot be read: {error.strerror}", where=str(path), fix=f"give a {SUFFIX} file of `kgverify shrink`"
-        ) from None
+        text = content.decode("utf-8")
     except UnicodeDecodeError:
         raise UserError("is not UTF-8 text", where=str(path), fix="give a file of `kgverify shrink`") from None
     return parse_reproducer(text, str(path))
@@ -115,7 +114,7 @@ def _engine_lines(prefix: str, engine: EngineSpec) -> list[str]:
     """Return the lines of an engine; those of the reference begin with a prefix."""
     lines = [f"{prefix.strip('_') or 'engine'}: {escape_line(engine.name)}"]
     if engine.name == COMPILED:
-        lines += [f"{prefix}mode: {engine.mode}", f"{prefix}device: {engine.device}"]
+        lines += [f"{prefix}mode: {escape_line(engine.mode)}", f"{prefix}device: {escape_line(engine.device)}"]
     return lines + _optional(f"{prefix}faults", ", ".join(engine.faults))
 
 

@@ -21,7 +21,6 @@ from kgverify.testing.shrinking.oracle import Oracle, OutOfBudget
 from kgverify.testing.shrinking.proof_slice import Slicer
 from kgverify.testing.shrinking.shrink import MAX_SECONDS, Progress, Shrunk, shrink_with
 from kgverify.trace.model.header import EngineInfo
-from kgverify.verification.save import read_run
 from kgverify.verification.verify import Verification
 
 RANDOM_POLICIES: Final = tuple(PolicySpec("two_tower", seed=seed) for seed in range(4))
@@ -63,7 +62,7 @@ class ShrunkRun:
         """The reproducer of the minimal problem, with notes of the run."""
         report, problem, graph = self.report, self.shrunk.problem, self.graph
         notes = (
-            f"from {report.command}" if report.command else f"from a run on {report.run.graph}",
+            f"the run was recorded as: {report.command}" if report.command else f"from a run on {report.run.graph}",
             f"{count_of(len(graph.train), 'fact')} and {count_of(len(graph.rules), 'rule')} cut to {len(self.sliced.facts):,} and"
             f" {len(self.sliced.rules):,} by the proof slice, then to {len(problem.facts):,} and"
             f" {len(problem.rules):,}; {count_of(self.shrunk.calls, 'run')} of the engine",
@@ -116,7 +115,7 @@ class ShrunkRun:
 
 @saving_bugs()
 def shrink_run(
-    run: Verification | str | Path,
+    verification: Verification,
     divergence: int = 1,
     *,
     engine: EngineSpec | None = None,
@@ -126,7 +125,7 @@ def shrink_run(
     seconds: float = MAX_SECONDS,
     progress: Progress | None = None,
 ) -> ShrunkRun:
-    """Shrink a divergence of a verification, or of a run in a folder that was saved, to a minimal problem.
+    """Shrink a divergence of a verification to a minimal problem.
 
     divergence: its number in the report, from 1
     engine:     the engine under test; by default the run's own, eager on the CPU if the divergence shows there as well
@@ -136,7 +135,6 @@ def shrink_run(
     UserError if there is no such divergence, the graph or the engine cannot be found again, the graph has changed, or no
     part of the graph diverges in the same way.
     """
-    verification = run if isinstance(run, Verification) else read_run(Path(run))
     engines = [engine] if engine is not None else find_engines(verification.report)
     expected = find_reference(verification.report) if reference is None else reference
     loaded = load_run_graph(verification.report) if graph is None else graph
