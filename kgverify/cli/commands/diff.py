@@ -23,6 +23,7 @@ from kgverify.cli.progress import (
 )
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
+from kgverify.files.writing import check_folder
 from kgverify.report.render.terminal import NextCommand, print_report
 from kgverify.report.report import encode_report
 from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
@@ -102,6 +103,8 @@ def diff(
                 progress=progress,
             )
     else:
+        if save is not None:
+            check_folder(save)
         report = verify(
             engine=engine,
             reference=reference,
