@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from kgverify.api.inputs import write_down_sides
-from kgverify.cli import options
+from kgverify.cli import completion, options
 from kgverify.cli.commands.diff import EXIT_CODES
 from kgverify.cli.dashboard import show_dashboard
 from kgverify.cli.progress import (
@@ -30,6 +30,7 @@ from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.known_divergences import KnownStatus, read_known
 from kgverify.testing.campaigns.result import CampaignResult, FoundDivergence
 from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE, Sides
+from kgverify.testing.exhaustive.scope import SCOPES, find_scope
 
 INTERRUPTED: Final = 130
 MOST_LISTED: Final = 20
@@ -54,9 +55,18 @@ def fuzz(
     fault: options.Faults = None,
     mode: Annotated[
         str,
-        typer.Option(help="Mode of the compiled evaluator: eager, fused, default, reduce-overhead or max-autotune."),
+        typer.Option(
+            help="Mode of the compiled evaluator: eager, fused, default, reduce-overhead or max-autotune.",
+            autocompletion=completion.one_of(completion.MODES[1:]),
+        ),
     ] = "eager",
-    device: Annotated[str, typer.Option(help="Device of the compiled evaluator: cpu or cuda.")] = "cpu",
+    device: Annotated[
+        str,
+        typer.Option(
+            help="Device of the compiled evaluator: cpu or cuda.",
+            autocompletion=completion.one_of(completion.DEVICES[1:]),
+        ),
+    ] = "cpu",
     lockstep: Annotated[bool, typer.Option("--lockstep", help="Also take every step from the expected goal.")] = False,
     seed: Annotated[int, typer.Option(help="The seed of the problems.")] = 0,
     jobs: Annotated[int, typer.Option(min=1, max=options.MOST_JOBS, help="The number of processes.")] = os.cpu_count()
@@ -73,6 +83,7 @@ def fuzz(
             metavar="SCOPE",
             help="Check every problem of a scope instead, such as tiny or one-rule.",
             show_default=False,
+            autocompletion=completion.one_of(SCOPES),
         ),
     ] = None,
     state: Annotated[
@@ -131,7 +142,6 @@ def _print_how_to_resume(what: str) -> None:
 def _certify_scope(name: str, sides: Sides, state: Path | None, jobs: int, json_path: str | None) -> int:
     """Compare every problem of a scope, print the certificate, and return the exit code."""
     from kgverify.testing.exhaustive.certificate import certify
-    from kgverify.testing.exhaustive.scope import find_scope
 
     scope = find_scope(name)
     try:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kgverify.api.replay import replay as replay_file
-from kgverify.cli import options
+from kgverify.cli import completion, options
 from kgverify.cli.commands.diff import EXIT_CODES
 from kgverify.cli.progress import make_result_console, print_text
 from kgverify.testing.checking.failure import LAW
@@ -23,17 +23,37 @@ def replay(
             metavar="ENGINE",
             help="Replaces the file's engine: compiled (without faults), reference, or your own as MODULE:NAME or"
             " FILE.py:NAME.",
+            autocompletion=completion.complete_engine,
         ),
     ] = None,
     reference: Annotated[
         str | None,
-        typer.Option(metavar="ENGINE", help="Replaces the engine that the file's engine is compared with."),
+        typer.Option(
+            metavar="ENGINE",
+            help="Replaces the engine that the file's engine is compared with.",
+            autocompletion=completion.complete_engine,
+        ),
     ] = None,
     fault: Annotated[
-        list[str] | None, typer.Option("--fault", help="Replaces the file's faults in the compiled evaluator.")
+        list[str] | None,
+        typer.Option(
+            "--fault",
+            help="Replaces the file's faults in the compiled evaluator.",
+            autocompletion=completion.complete_fault,
+        ),
     ] = None,
-    mode: Annotated[str | None, typer.Option(help="Replaces the file's mode of the compiled evaluator.")] = None,
-    device: Annotated[str | None, typer.Option(help="Replaces the file's device of the compiled evaluator.")] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            help="Replaces the file's mode of the compiled evaluator.", autocompletion=completion.complete_mode
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Replaces the file's device of the compiled evaluator.", autocompletion=completion.complete_device
+        ),
+    ] = None,
     test: Annotated[
         Path | None, typer.Option("--pytest", metavar="FILE", help="Write a test as well, and run it once.")
     ] = None,
