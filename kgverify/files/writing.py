@@ -12,6 +12,7 @@ import secrets
 import shutil
 import stat
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
@@ -168,18 +169,25 @@ def make_folders(path: Path) -> list[Path]:
 
 
 @contextmanager
-def temporary_folder(prefix: str) -> Iterator[Path]:
-    """Yield a new folder in the system's folder for temporary files, deleted afterwards. UserError if there is no room."""
+def temporary_folder(prefix: str, folder: str | None = None) -> Iterator[Path]:
+    """Yield a new folder in one for temporary files, the system's if not given; delete it afterwards.
+
+    UserError if it cannot be created, and if the disk is full inside of the context.
+    """
+    is_created = False
     try:
-        folder = TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+        with TemporaryDirectory(prefix=prefix, dir=folder, ignore_cleanup_errors=True) as name:
+            is_created = True
+            yield Path(name)
     except OSError as error:
+        if is_created and error.errno not in (*_FULL, errno.EFBIG, errno.EIO):
+            raise
+        where = folder or tempfile.tempdir or os.environ.get("TMPDIR", "/tmp")
         raise UserError(
-            f"no temporary folder can be made: {error.strerror or error}",
-            where=os.environ.get("TMPDIR", ""),
+            f"temporary files cannot be written: {describe_write_error(error, Path(where))}",
+            where=where,
             fix="make room, or let TMPDIR name a folder that can be written",
         ) from error
-    with folder as name:
-        yield Path(name)
 
 
 @contextmanager
