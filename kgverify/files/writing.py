@@ -294,7 +294,7 @@ def describe_write_error(error: OSError, folder: Path, num_bytes: int | None = N
 
 
 def is_special(path: Path) -> bool:
-    """Return whether a path is of a device or a pipe, to which bytes are written as they come."""
+    """Return whether a path is of a device or a pipe, which cannot be replaced."""
     if _STREAM.fullmatch(str(path)):
         return True
     try:
