@@ -27,9 +27,8 @@ class UserError(KgverifyError):
     """
 
     def __init__(self, message: str, *, where: str = "", fix: str = "") -> None:
-        self.message = message
-        self.where = where
-        self.fix = fix
+        # They quote files, in which a name may take megabytes.
+        self.message, self.where, self.fix = message, where, fix = tuple(map(_shorten, (message, where, fix)))
         text = f"{where}: {message}" if where else message
         super().__init__(f"{text}\nfix: {fix}" if fix else text)
 
@@ -40,6 +39,19 @@ class MissingDependency(UserError):
 
 class InternalError(KgverifyError):
     """A bug in kgverify: a violated invariant."""
+
+
+_MAX_CHARACTERS: Final = 4_000
+_MAX_NAME: Final = 200
+_MAX_NAMES: Final = 1_000
+
+
+def _shorten(text: str) -> str:
+    """Return a text without its middle, if it is too long to be read."""
+    if len(text) <= _MAX_CHARACTERS:
+        return text
+    half = _MAX_CHARACTERS // 2
+    return f"{text[:half]} [... {len(text) - 2 * half:,} characters ...] {text[-half:]}"
 
 
 _OWN: Final = ("kgverify", "kgreference", "__main__")
@@ -66,24 +78,16 @@ def find_missing_dependency(error: BaseException, where: str = "") -> MissingDep
     )
 
 
-_MAX_LENGTH: Final = 100
-_MAX_COMPARED: Final = 1_000
-_MAX_SORTED: Final = 200_000
-
-
 def suggest(found: str, known: Iterable[str]) -> str:
-    """Return `did you mean 'locatedIn'?` for the closest of the known names; empty if no name is close.
-
-    A comparison takes up to a millisecond, so that of very many names those are compared that stand next to it in a sorted list,
-    and no names that are very long.
-    """
-    names = [name for name in known if len(name) <= 2 * _MAX_LENGTH] if len(found) <= _MAX_LENGTH else []
-    if len(names) > _MAX_SORTED:
+    """Return `did you mean 'locatedIn'?` for the closest of the known names; empty if no name is close."""
+    if len(found) > _MAX_NAME:
         return ""
-    if len(names) > _MAX_COMPARED:
+    # The time grows with the product of the lengths, and with the number of names; of many, their neighbours are compared.
+    names = [name for name in known if len(name) <= _MAX_NAME]
+    if len(names) > _MAX_NAMES:
         names.sort()
         middle = bisect(names, found)
-        names = names[max(0, middle - _MAX_COMPARED // 2) : middle + _MAX_COMPARED // 2]
+        names = names[max(0, middle - _MAX_NAMES // 2) : middle + _MAX_NAMES // 2]
     close = get_close_matches(found, names, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else ""
 
