@@ -106,19 +106,19 @@ class Result(NamedTuple):
 
 GRAPH = "--graph ./graph --queries 1 --corruptions 1"
 TRAIN = "train --graph ./graph --rounds 1 --epochs 1 --embedding 2 --hidden 2 --blocks 0"
-MADE = (
-    f"record --engine reference {GRAPH} -o trace.h5",
-    f"record --engine reference {GRAPH} -o archive.h5 --archive",
-    f"record --engine reference {GRAPH} --shard-steps 4 -o shards",
-    "trace export trace.h5 --to lines.jsonl",
-    f"diff {GRAPH} --mode eager --fault fact-cap --save run",
-    f"evaluate {GRAPH} --mode eager --save saved",
-    "fuzz --engine reference --examples 4 --jobs 1 --corpus corpus",
-    f"bench {GRAPH} --modes eager --repeats 1 --sample 1 --json bench.json",
-    f"{TRAIN} -o policy.safetensors",
-    "shrink run --calls 5 -o case.kg",
-)
-"""The commands that make sound files."""
+MADE = {
+    "trace.h5": f"record --engine reference {GRAPH} -o trace.h5",
+    "archive.h5": f"record --engine reference {GRAPH} -o archive.h5 --archive",
+    "shards": f"record --engine reference {GRAPH} --shard-steps 4 -o shards",
+    "lines.jsonl": "trace export trace.h5 --to lines.jsonl",
+    "run": f"diff {GRAPH} --mode eager --fault fact-cap --save run",
+    "saved": f"evaluate {GRAPH} --mode eager --save saved",
+    "bench.json": f"bench {GRAPH} --modes eager --repeats 1 --sample 1 --json bench.json",
+    "policy.safetensors": f"{TRAIN} -o policy.safetensors",
+    "case.kg": "shrink run --calls 5 -o case.kg",
+    "corpus": "fuzz --engine reference --examples 4 --jobs 1 --corpus corpus",
+}
+"""The commands that make sound files, in this order."""
 
 KNOWN = '[[known]]\nsignature = "a"\nissue = "b"\nreason = "c"\nexpires = 2999-01-01\n'
 
@@ -165,8 +165,8 @@ READERS = (
 )
 
 
-def make_sound(folder: Path) -> None:
-    """Make a sound file of every kind."""
+def make_sound(folder: Path, readers: Sequence[Reader]) -> None:
+    """Make the sound files of some readers."""
     graph = Path(kgverify.__file__).parent / "graphs" / "embedded" / "countries"
     shutil.copytree(graph, folder / "graph", ignore=shutil.ignore_patterns("README*", "countries.tsv"))
     shutil.copy(graph / "rules.txt", folder / "other.txt")
@@ -174,12 +174,25 @@ def make_sound(folder: Path) -> None:
     (folder / "budget.toml").write_text("max_graph_breaks = 0\n")
     (folder / "state.jsonl").write_text("{}\n")
     (folder / "caches.bin").write_bytes(b"caches")
-    for command in MADE:
+    needed = {word for reader in readers for text in (reader.path, *reader.commands) for word in _words(text)}
+    if "corpus" in needed:
+        needed.add("case.kg")
+    for name in reversed(MADE):
+        if name in needed:
+            needed |= _words(MADE[name])
+    for name, command in MADE.items():
+        if name not in needed:
+            continue
         result = run_command(command, folder, 300.0)
         if result.code not in (0, 1, 3):
             raise RuntimeError(f"{command}: {result.text}")
-    shutil.copy(folder / "case.kg", folder / "corpus" / "case.kg")
+    if "corpus" in needed:
+        shutil.copy(folder / "case.kg", folder / "corpus" / "case.kg")
     run_forked(lambda: _leave_journal(folder / "part.h5"), folder, 60.0)
+
+
+def _words(text: str) -> set[str]:
+    return {*text.replace("/", " ").split()}
 
 
 def _leave_journal(path: Path) -> None:
@@ -742,11 +755,11 @@ def main() -> int:
     counts: dict[str, Counter[str]] = {}
     bad = 0
     with tempfile.TemporaryDirectory() as folder:
+        readers = [reader for reader in READERS if not options.only or reader.kind in options.only]
         sound: Path = options.sound or Path(folder, "sound")
         if not sound.exists():
             sound.mkdir()
-            make_sound(sound)
-        readers = [reader for reader in READERS if not options.only or reader.kind in options.only]
+            make_sound(sound, readers)
         for number, reader in enumerate(readers):
             changes = list(changes_of(reader, options.random, options.seed))[number % options.every :: options.every]
             for name, command, result in try_reader(reader, sound, changes, options.commands):
