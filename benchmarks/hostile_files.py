@@ -6,7 +6,7 @@
 
 Sound files of every kind are made first, by the commands themselves. Then each is replaced in a copy of its folder, and every
 command that reads it runs in a process of its own, which is forked so that it need not import torch. Counted are commands
-that take more than five seconds, end with exit code 70, end by a signal, or take more than 1 GiB of memory beyond that of a
+that take five seconds longer than with sound files, end with exit code 70, end by a signal, or take more than 1 GiB of memory beyond that of a
 process that does nothing; and refusals that do not say how to go on. Prints a Markdown table; exit code 1 if anything but
 sound results and refusals occurred.
 """
@@ -125,14 +125,14 @@ KNOWN = '[[known]]\nsignature = "a"\nissue = "b"\nreason = "c"\nexpires = 2999-0
 TRACE = (
     "show {}",
     "show {} --candidate 0 --step 0",
-    "diff {} trace.h5",
-    "diff trace.h5 {}",
+    "diff {} archive.h5",
+    "diff archive.h5 {}",
     "trace check {}",
     "trace repair {}",
     "trace convert {} converted.h5",
     "trace export {} --to exported.jsonl",
     "trace join {} -o joined",
-    "trace join trace.h5 --like {} -o joined",
+    "trace join archive.h5 --like {} -o joined",
 )
 RUN = ("show run --divergence 1", "report run --html -", "shrink run --calls 1 --seconds 1 -o out.kg")
 RECORD = f"record --engine reference {GRAPH} -o out.h5"
