@@ -6,9 +6,9 @@
 
 Sound files of every kind are made first, by the commands themselves. Then each is replaced in a copy of its folder, and every
 command that reads it runs in a process of its own, which is forked so that it need not import torch. Counted are commands
-that take five seconds longer than with sound files, end with exit code 70, end by a signal, or take more than 1 GiB of memory beyond that of a
-process that does nothing; and refusals that do not say how to go on. Prints a Markdown table; exit code 1 if anything but
-sound results and refusals occurred.
+that take five seconds longer than with sound files, end with exit code 70, end by a signal, or take more than 1 GiB of
+memory beyond that of a process that does nothing; and refusals that do not say how to go on. Prints a Markdown table; exit
+code 1 if anything but sound results and refusals occurred.
 """
 
 import argparse
