@@ -4,8 +4,10 @@ A graph is a folder with the files that `kgverify.graphs.folder` lists; or a sin
 files that are given one by one; or an object of PyKEEN. All but train may be missing.
 """
 
+import gc
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Final
 
 from kgverify.errors import UserError, suggest
 from kgverify.files.reading import STANDARD_INPUT
-from kgverify.graphs.column_order import check_columns, find_foreign_relations, find_unlikely_order
+from kgverify.graphs.column_order import check_columns, find_names, find_unlikely_order
 from kgverify.graphs.domains import parse_domains
 from kgverify.graphs.folder import (
     ROLES,
@@ -123,6 +125,19 @@ def _find_files(
     return name, found, (f"{name}: not read: {render_list(unread)}; {fix}",)
 
 
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Pause the collector of cycles: atoms form none, and it would visit each of millions again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_no_collection()
 def _build(
     name: str, files: Mapping[str, Traversable], parsed: Mapping[str, Triples], warnings: Iterable[str]
 ) -> KnowledgeGraph:
@@ -149,21 +164,18 @@ def _build(
             fix="write one triple a line: relation(head,tail). or head<TAB>relation<TAB>tail",
         )
     check_columns(splits, names)
-    constants = {
-        str(term) for split in splits.values() for column in (1, 2) for term in {a[column] for a in split.atoms}
-    }
+    columns = {split: find_names(each) for split, each in splits.items()}
+    constants = {name for heads, _, tails in columns.values() for name in heads | tails}
     domains = (
         parse_domains(texts["domains"].text, texts["domains"].name, constants=constants) if "domains" in texts else {}
     )
     declared = constants.union(*domains.values())
-    predicates = {atom.predicate for split in splits.values() for atom in split.atoms}
+    predicates = {name for each in columns.values() for name in each.relations}
     rules, rule_warnings = (
         parse_rules(texts["rules"].text, texts["rules"].name, constants=declared, predicates=predicates)
         if "rules" in texts
         else Rules(())
     )
-
-    predicates_of_train = {atom.predicate for atom in train.atoms}
 
     def find_warnings() -> Iterator[str]:
         yield from warnings
@@ -171,12 +183,11 @@ def _build(
             yield from triples.warnings
             if split in names and not triples.atoms:
                 yield f"{names[split]}: no triple in it"
-            if split != "train" and triples.atoms:
-                yield from find_foreign_relations(predicates_of_train, triples, names.get(split, split))
-        yield from find_unlikely_order(train, names.get("train", ""))
+            if triples.is_table and triples.header is None:
+                yield from find_unlikely_order(columns[split], columns["train"], names[split])
         yield from rule_warnings
         yield from _find_repeated_facts(train, names.get("train", name))
-        yield from find_rule_warnings(rules, facts=predicates_of_train, triples=predicates, constants=declared)
+        yield from find_rule_warnings(rules, facts=columns["train"].relations, triples=predicates, constants=declared)
         strangers = {name for names in domains.values() for name in names} - constants
         if strangers:
             number = _count(len(strangers), "constant")
