@@ -169,6 +169,7 @@ def test_left_out_weights_and_directives_are_one_warning_each() -> None:
         ("r(f(a,b),c).", 1, "the compound term 'f(a,b)'"),
         (r"r('a\tb',c).", 1, "expected a backslash before a quote or another backslash"),
         ("r('',c).", 1, "an empty name in quotes"),
+        ("r(a,b)\n.r(b,c).", 2, "found '.r(b,c).'"),
         ("r(a,b", 1, "a closing ')'"),
         ("r(a,", 1, "a closing ')'"),
         ("r(" + "a," * 500 + "b).", 1, "found more than 100"),
