@@ -413,6 +413,7 @@ class Contest:
         self.findings = Findings()
         self._random = random.Random(seed)
         self._folder, self._inputs = folder, folder / "inputs"
+        folder.mkdir(exist_ok=True)
         self._commands = {name: COMMANDS[name] for name in names}
         is_slow = any(each.is_slow for each in self._commands.values())
         for name in (*IMPORTED, *(SLOW if is_slow else ())):
