@@ -1,6 +1,5 @@
 """Traces, runs, corpora, state files and evaluations: one writer each, and a full disk leaves what was there."""
 
-import errno
 import os
 import shutil
 from pathlib import Path
@@ -18,7 +17,6 @@ from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.maintain.join import unite
 from kgverify.trace.maintain.repair import repair_trace
 from kgverify.trace.read.trace_file import read_trace
-from kgverify.verification.save import REPORT, read_run
 
 
 def record(path: Path, queries: int = 1, **options: Any) -> None:
@@ -115,49 +113,3 @@ def test_folders_and_state_files_that_another_writes_are_left_to_it(inputs: Path
     with lock_beside(tmp_path / "state", "it"), pytest.raises(UserError, match="is writing this file"):
         certify(scope, state=tmp_path / "state")
     assert names(tmp_path) == ["out"]
-
-
-@pytest.mark.parametrize("call", ["pwritev", "write", "mkdir", "rename"])
-def test_a_run_that_finds_no_room_leaves_the_run_before_it(inputs: Path, tmp_path: Path, monkeypatch, call: str):
-    run = tmp_path / "run"
-    pair = [read_trace(inputs / name) for name in ("a.h5", "b.h5")]
-    kv.compare(pair[0], pair[0], save=run)
-    before = {path.name: path.read_bytes() for path in run.iterdir()}
-    # A rename moves each of three files away, then three others in.
-    for num_calls in range(6 if call == "rename" else 1):
-        original, left = getattr(os, call), num_calls
-
-        def fail(*arguments, original=original, **options):
-            nonlocal left
-            left -= 1
-            if left == -1:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return original(*arguments, **options)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(os, call, fail)
-            with pytest.raises(UserError, match="cannot be written: No space left") as caught:
-                kv.compare(*pair, save=run)
-        assert caught.value.fix.startswith("make room")
-        assert {path.name: path.read_bytes() for path in run.iterdir()} == before
-    kv.compare(*pair, save=run)
-    assert read_run(run).actual.root == pair[1].root
-
-
-def test_a_run_that_is_saved_over_its_own_traces_in_another_order_is_right(inputs: Path, tmp_path: Path):
-    run = tmp_path / "run"
-    kv.compare(inputs / "a.h5", inputs / "b.h5", save=run)
-    kv.compare(run / "actual.h5", run / "expected.h5", save=run)
-    found = read_run(run)
-    assert [found.expected.root, found.actual.root] == [read_trace(inputs / name).root for name in ("b.h5", "a.h5")]
-
-
-@pytest.mark.parametrize("name", ["expected.h5", "actual.h5", "lockstep.h5", REPORT])
-def test_a_run_follows_no_link(inputs: Path, tmp_path: Path, name: str):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "victim").write_text("years of work")
-    (tmp_path / "run" / name).symlink_to(tmp_path / "victim")
-    with pytest.raises(UserError, match="is a link"):
-        kv.compare(inputs / "a.h5", inputs / "b.h5", save=tmp_path / "run")
-    assert names(tmp_path / "run") == [name]
-    assert (tmp_path / "victim").read_text() == "years of work"
