@@ -28,7 +28,11 @@ Graph = Annotated[
         autocompletion=completion.complete_graph,
     ),
 ]
+Train = Annotated[Path | None, typer.Option(help="A file of facts that replaces those of the graph, or all of it.")]
+Valid = Annotated[Path | None, typer.Option(help="A file of triples that replaces the valid split of the graph.")]
+Test = Annotated[Path | None, typer.Option(help="A file of triples that replaces the test split of the graph.")]
 Rules = Annotated[Path | None, typer.Option(help="A file of rules that replaces those of the graph.")]
+Domains = Annotated[Path | None, typer.Option(help="A file of domains that replaces those of the graph.")]
 Split = Annotated[
     str,
     typer.Option(
@@ -132,18 +136,31 @@ OPTION_OF: Final = {
 
 @dataclass(frozen=True)
 class GraphOptions:
-    """The source of the queries."""
+    """The graph, and files that replace its own."""
 
     graph: Graph = "countries"
+    train: Train = None
+    valid: Valid = None
+    test: Test = None
     rules: Rules = None
-    split: Split = "test"
+    domains: Domains = None
 
     def load(self) -> KnowledgeGraph:
         """Load the graph, and print its warnings."""
-        loaded = load_graph(self.graph, rules=self.rules)
+        files = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "graph"}
+        is_complete = self.train is not None and not is_typed("--graph")
+        loaded = load_graph(None if is_complete else self.graph, **files)
         for warning in loaded.warnings:
             print_warning(warning)
         return loaded
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """The source of the queries."""
+
+    files: GraphOptions
+    split: Split = "test"
 
 
 @dataclass(frozen=True)
@@ -162,7 +179,7 @@ class ProofOptions:
 class RunOptions:
     """The candidates and how they are proved."""
 
-    source: GraphOptions
+    source: SourceOptions
     queries: Queries
     corruptions: Corruptions
     proofs: ProofOptions
@@ -170,7 +187,7 @@ class RunOptions:
     def arguments(self) -> dict[str, Any]:
         """Return the arguments that `verify`, `record` and `make_run` have in common; loads the graph."""
         proofs = self.proofs
-        loaded = self.source.load()
+        loaded = self.source.files.load()
         num = len(loaded.queries(self.source.split))
         if num < self.queries <= MOST and is_typed("--queries"):
             print_warning(f"--queries {self.queries}: the split {self.source.split} has {num:,}, and all are taken")

@@ -7,8 +7,9 @@ warning. Rules, negation and other directives are errors.
 
 import re
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
+from kgverify.graphs.formats.parsed import Triples
 from kgverify.graphs.grammar import BLANKS, NUMBER, Clause, Directive, describe_ignored, parse_clauses
 from kgverify.graphs.text_file import line_error, show
 from kgverify.program.atoms import NamedAtom
@@ -26,15 +27,7 @@ PLAIN: Final = re.compile(
 )
 
 
-class Facts(NamedTuple):
-    """The triples of a file as ground atoms, in file order, the line of each, and warnings."""
-
-    atoms: tuple[NamedAtom, ...]
-    lines: tuple[int, ...]
-    warnings: tuple[str, ...] = ()
-
-
-def parse_facts(lines: Sequence[tuple[int, str]], file: str) -> Facts:
+def parse_facts(lines: Sequence[tuple[int, str]], file: str) -> Triples:
     """Parse the facts of numbered lines. UserError, with `file` and line, at the first that is not a fact."""
     atoms: list[NamedAtom] = []
     numbers: list[int] = []
@@ -58,7 +51,7 @@ def parse_facts(lines: Sequence[tuple[int, str]], file: str) -> Facts:
                 if isinstance(clause, Clause):
                     atoms.append(_build_fact(clause, file))
                     numbers.append(clause.line)
-    return Facts(tuple(atoms), tuple(numbers), describe_ignored(parsed, file))
+    return Triples(tuple(atoms), tuple(numbers), describe_ignored(parsed, file))
 
 
 def _build_fact(clause: Clause, file: str) -> NamedAtom:

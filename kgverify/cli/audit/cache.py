@@ -6,12 +6,14 @@ from typing import Annotated
 import typer
 
 from kgverify.cli import options
-from kgverify.cli.options import GraphOptions, ProofOptions, RunOptions
+from kgverify.cli.options import GraphOptions, ProofOptions, RunOptions, SourceOptions, with_run_options
 from kgverify.cli.progress import make_result_console
 from kgverify.errors import UserError
 
 
+@with_run_options()
 def audit_cache(
+    files: GraphOptions,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Compile the evaluator, and write its caches.")
     ] = None,
@@ -22,7 +24,6 @@ def audit_cache(
     trust: Annotated[
         bool, typer.Option("--trust", help="Run the code in the file of --load.", show_default=False)
     ] = False,
-    graph: options.Graph = "countries",
     policy: options.PolicySpec = "shortest",
     device: options.Device = "auto",
     mode: options.Mode = "auto",
@@ -42,7 +43,7 @@ def audit_cache(
                 "compiler caches hold code, which would run", where=str(load), fix="add --trust if you trust the file"
             )
         load_caches(load)
-    run = RunOptions(GraphOptions(graph), queries=1, corruptions="1", proofs=ProofOptions(policy=policy)).build()
+    run = RunOptions(SourceOptions(files), queries=1, corruptions="1", proofs=ProofOptions(policy=policy)).build()
     pipeline = compiled_pipeline(run, mode=mode, device=device, slots=slots)
     engine = pipeline.engine
     engine.prove(pipeline.draw_for(run))

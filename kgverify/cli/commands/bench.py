@@ -14,7 +14,7 @@ from kgverify.bench.plot import render_plot
 from kgverify.bench.result import encode_result, read_result
 from kgverify.bench.table import render_comparison, render_result
 from kgverify.cli import completion, options
-from kgverify.cli.options import GraphOptions, ProofOptions, RunOptions, with_run_options
+from kgverify.cli.options import ProofOptions, RunOptions, SourceOptions, with_run_options
 from kgverify.cli.progress import (
     check_writable,
     make_result_console,
@@ -119,7 +119,7 @@ def bench(
     ] = None,
     engine: options.Engine = COMPILED,
     reference: options.Reference = REFERENCE,
-    source: GraphOptions,
+    source: SourceOptions,
     proofs: ProofOptions,
     device: options.Device = "auto",
     precision: options.Precision = "float32",

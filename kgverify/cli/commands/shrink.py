@@ -15,7 +15,9 @@ from kgverify.cli.progress import (
     print_text,
     replay_command,
 )
-from kgverify.errors import count_of
+from kgverify.errors import UserError, count_of
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.graphs.load import load_graph
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.pytest_file import write_test
 from kgverify.testing.reproducers.text_format import SUFFIX
@@ -33,14 +35,18 @@ def shrink(
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="The reproducer to write; by default in RUN_DIR."),
     ] = None,
-    test: Annotated[
+    pytest_file: Annotated[
         Path | None, typer.Option("--pytest", metavar="FILE", help="Write a test as well, and run it once.")
     ] = None,
     graph: Annotated[
         str | None,
         typer.Option(help="The graph of the run, if it has moved.", autocompletion=completion.complete_graph),
     ] = None,
-    rules: Annotated[Path | None, typer.Option(help="A file of rules that replaces those of the graph.")] = None,
+    train: options.Train = None,
+    valid: options.Valid = None,
+    test: options.Test = None,
+    rules: options.Rules = None,
+    domains: options.Domains = None,
     engine: Annotated[
         str | None,
         typer.Option(
@@ -64,13 +70,12 @@ def shrink(
     """Shrink a divergence of a saved run to a minimal problem that diverges in the same way."""
     output = output or folder / f"divergence-{divergence}{SUFFIX}"
     check_writable(str(output))
-    if test is not None:
-        check_writable(str(test))
+    if pytest_file is not None:
+        check_writable(str(pytest_file))
     shrunk = shrink_run(
         folder,
         divergence,
-        graph=graph,
-        rules=rules,
+        graph=_load_moved(graph, train=train, valid=valid, test=test, rules=rules, domains=domains),
         engine=engine,
         reference=reference,
         max_calls=calls,
@@ -82,10 +87,20 @@ def shrink(
     console = make_result_console(None)
     again = replay_command(output, engine, reference, trust=trust)
     print_lines(console, [*f"{shrunk}\n".splitlines(), f"written: {output}   run it again: {again}"])
-    if test is not None:
-        first = write_test(shrunk.reproducer, test)
+    if pytest_file is not None:
+        first = write_test(shrunk.reproducer, pytest_file)
         how = "it fails, as it must before the repair" if first.fails else f"IT DOES NOT FAIL: {first.message}"
-        print_text(console, f"written: {test}   run once: {how}")
+        print_text(console, f"written: {pytest_file}   run once: {how}")
+
+
+def _load_moved(graph: str | None, **files: Path | None) -> KnowledgeGraph | None:
+    """Load the graph that the options name; None if they name none. UserError for files that replace those of no graph."""
+    if graph is not None or files["train"] is not None:
+        return load_graph(graph, **files)
+    for role, file in files.items():
+        if file is not None:
+            raise UserError("replaces a file of no graph", where=f"--{role}", fix="give --graph or --train as well")
+    return None
 
 
 def _show_progress(name: str, problem: Problem, calls: int) -> None:

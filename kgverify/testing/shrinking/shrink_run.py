@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from kgverify.errors import UserError, count_of
+from kgverify.graphs.folder import ROLES
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.report.report import Report
@@ -25,6 +26,9 @@ from kgverify.verification.verify import Verification
 
 RANDOM_POLICIES: Final = tuple(PolicySpec("two_tower", seed=seed) for seed in range(4))
 """A problem has no weights of its own: these, and then `shortest`, replace a policy with weights."""
+_FILE_OPTIONS: Final = {"--graph": "spec"} | {f"--{role}": role for role in ROLES}
+"""The options that name a graph and its files, and what `load_graph` calls them."""
+
 MAX_RUN_CALLS: Final = 500
 """Default limit on the runs of the engine under test while a divergence on a graph is shrunk."""
 MOST_SHOWN: Final = 24
@@ -207,12 +211,13 @@ def load_run_graph(report: Report) -> KnowledgeGraph:
     words = shlex.split(report.command)
     given: dict[str, str] = {}
     for i, word in enumerate(words):
-        for option in ("--graph", "--rules"):
+        for option in _FILE_OPTIONS:
             if word == option and i + 1 < len(words):
-                given[option] = words[i + 1]
+                given[_FILE_OPTIONS[option]] = words[i + 1]
             elif word.startswith(f"{option}="):
-                given[option] = word.removeprefix(f"{option}=")
-    return load_graph(given.get("--graph", report.run.graph), rules=given.get("--rules"))
+                given[_FILE_OPTIONS[option]] = word.removeprefix(f"{option}=")
+    spec = given.pop("spec", None if "train" in given else report.run.graph)
+    return load_graph(spec, **given)
 
 
 def find_engines(report: Report) -> list[EngineSpec]:
