@@ -5,6 +5,8 @@ from difflib import get_close_matches
 from traceback import walk_tb
 from typing import Final
 
+from kgverify.escaping import make_visible
+
 
 class KgverifyError(Exception):
     """The base class of the errors that kgverify raises."""
@@ -29,8 +31,8 @@ class UserError(KgverifyError):
         self.message = message
         self.where = where
         self.fix = fix
-        text = f"{where}: {message}" if where else message
-        super().__init__(f"{text}\nfix: {fix}" if fix else text)
+        text = make_visible(f"{where}: {message}" if where else message)
+        super().__init__(f"{text}\nfix: {make_visible(fix)}" if fix else text)
 
 
 class MissingDependency(UserError):

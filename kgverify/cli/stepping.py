@@ -10,6 +10,8 @@ from typing import Final, NamedTuple
 
 from rich.console import Console
 
+from kgverify.escaping import make_visible
+from kgverify.report.render.screen import Text
 from kgverify.report.stepper.render_stepper import render_help, render_position
 from kgverify.report.stepper.stepper import MOVES, Stepper
 
@@ -39,34 +41,34 @@ def step_through(stepper: Stepper, console: Console) -> None:
 
 
 def _obey(stepper: Stepper, console: Console, commands: Iterator[Command]) -> None:
-    console.print(render_position(stepper), highlight=False)
+    console.print(render_position(stepper))
     for command in commands:
         if command.name == "q":
             return
         if command.name in ("h", "?"):
-            console.print(render_help(), highlight=False)
+            console.print(render_help())
         elif command.name not in MOVES:
-            console.print(f"unknown command {command.name!r}; h lists them", highlight=False, markup=False)
+            console.print(f"unknown command {command.name!r}; h lists them")
         elif reason := stepper.move(command.name, command.number):
-            console.print(reason, highlight=False, markup=False)
+            console.print(reason)
         else:
-            console.print(render_position(stepper), highlight=False)
+            console.print(render_position(stepper))
 
 
 def _read_lines(console: Console) -> Iterator[Command]:
     """Read a command with its number from each line, and print it, so that the output can be read alone."""
-    console.print(f"\n{KEYS}: one a line", style="dim", highlight=False)
+    console.print(Text(f"\n{KEYS}: one a line"), style="dim")
     for line in sys.stdin:
         words = line.split()
         if words:
-            console.print(f"\n> {line.strip()}", highlight=False, markup=False)
+            console.print(Text(f"\n> {make_visible(line.strip())}"))
             yield Command(words[0], _parse_number("".join(words[1:])))
 
 
 def _read_keys(keyboard: "Keyboard", console: Console) -> Iterator[Command]:
     """Read a command from each key, and ask for its number if it needs one."""
     while True:
-        console.print(f"\n{KEYS}", style="dim", highlight=False)
+        console.print(Text(f"\n{KEYS}"), style="dim")
         for key in _KEY.findall(keyboard.read()) or ["q"]:
             name = _SEQUENCES.get(key, key)
             if name in _NUMBERED:

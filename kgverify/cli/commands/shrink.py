@@ -60,7 +60,7 @@ def shrink(
     )
     shrunk.save(output)
     console = make_result_console(None)
-    print_text(console, f"{shrunk}\n\nwritten: {output}   run it again: kgverify replay {output}")
+    print_text(console, *str(shrunk).split("\n"), "", f"written: {output}   run it again: kgverify replay {output}")
     if test is not None:
         first = write_test(shrunk.reproducer, test)
         how = "it fails, as it must before the repair" if first.fails else f"IT DOES NOT FAIL: {first.message}"
@@ -71,4 +71,4 @@ def _show_progress(name: str, problem: Problem, calls: int) -> None:
     console = make_error_console()
     if console.is_terminal:
         size = f"{count_of(len(problem.facts), 'fact')}, {count_of(len(problem.rules), 'rule')}"
-        console.print(f"  {name.replace('_', ' '):<18} {size}   {count_of(calls, 'run')}", style="dim", highlight=False)
+        console.print(f"  {name.replace('_', ' '):<18} {size}   {count_of(calls, 'run')}", style="dim")
