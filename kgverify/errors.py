@@ -5,11 +5,15 @@ from difflib import get_close_matches
 from traceback import walk_tb
 from typing import Final
 
-from kgverify.escaping import make_visible
+from kgverify.escaping import make_lines_visible, make_visible
 
 
 class KgverifyError(Exception):
     """The base class of the errors that kgverify raises."""
+
+    def __str__(self) -> str:
+        """Return the text as lines that are safe to show."""
+        return make_lines_visible(super().__str__())
 
 
 class UserError(KgverifyError):

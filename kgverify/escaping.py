@@ -30,7 +30,8 @@ _HIDDEN: Final = (
 
 _CLASS: Final = "".join(f"{re.escape(chr(first))}-{re.escape(chr(last))}" for first, last in _HIDDEN)
 # GitHub and Azure read `##[` and `##vso[` anywhere in a line, TeamCity `##teamcity[`.
-_MARKED: Final = re.compile(rf"[{_CLASS}]|(?<=#)#(?=\w*\[)")
+MARKED: Final = re.compile(rf"[{_CLASS}]|(?<=#)#(?=\w*\[)")
+"""A character that is never shown as it is."""
 # GitHub reads `::` after blanks, Buildkite the others at the start of a line.
 _AT_START: Final = re.compile(
     rf"^(?:(?![{_CLASS}])\s)*(?::(?=:)|-(?=-- )|\+(?=\+\+ )|~(?=~~ )|\^(?=\^\^ ))", re.MULTILINE
@@ -54,7 +55,7 @@ def make_visible(text: str) -> str:
     r"""Return a text of a stranger as one line for people, with escapes such as `\n` and `\u200b`."""
     if _is_plain(text):
         return text
-    shown = _MARKED.sub(lambda match: _show(match[0]), text)
+    shown = MARKED.sub(lambda match: _show(match[0]), text)
     start = _AT_START.match(shown)
     return f"{shown[: start.end() - 1]}{_show(start[0][-1])}{shown[start.end() :]}" if start else shown
 
@@ -68,7 +69,7 @@ def find_escapes(lines: str) -> dict[int, str]:
     """Return the positions of the characters of lines that `make_lines_visible` would escape, with their escapes."""
     if all(map(_is_plain, lines.split("\n"))):
         return {}
-    marked = ((match.start(), match[0]) for match in _MARKED.finditer(lines) if match[0] != "\n")
+    marked = ((match.start(), match[0]) for match in MARKED.finditer(lines) if match[0] != "\n")
     starts = ((match.end() - 1, match[0][-1]) for match in _AT_START.finditer(lines))
     return {position: _show(character) for position, character in chain(marked, starts)}
 
@@ -78,7 +79,7 @@ def escape_json(encoded: bytes) -> bytes:
     if encoded.isascii() and b"##" not in encoded and b"\x7f" not in encoded:
         return encoded
     # Of these characters, all but newlines stand in strings alone.
-    return _MARKED.sub(_escape_in_json, encoded.decode()).encode()
+    return MARKED.sub(_escape_in_json, encoded.decode()).encode()
 
 
 def _escape_in_json(match: re.Match[str]) -> str:

@@ -1,6 +1,5 @@
 """A budget: limits on the measures of a step, from a TOML file, as a gate for CI."""
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -8,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from kgverify.errors import UserError, suggest
+from kgverify.files.decoding import read_toml
 
 _MEGABYTE: Final = 1e6
 
@@ -59,14 +59,7 @@ def read_budget(path: Path) -> dict[str, float]:
     Raises:
         UserError: for an unreadable file, an unknown key, or a limit that is not a number of 0 or more.
     """
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot be read: {error}", where=str(path), fix="give a TOML file") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(
-            f"is not valid TOML: {error}", where=str(path), fix="write lines such as max_graph_breaks = 0"
-        ) from None
+    data = read_toml(path, purpose="a TOML file of limits", fix="write lines such as max_graph_breaks = 0")
     return check_budget(data, str(path))
 
 

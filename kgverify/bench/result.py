@@ -13,6 +13,8 @@ import msgspec
 
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import escape_json
+from kgverify.files.decoding import MAX_JSON_BYTES, NOT_JSON
+from kgverify.files.reading import read_file
 from kgverify.runs.machine import read_processor
 from kgverify.version import __version__
 
@@ -228,7 +230,7 @@ def decode_result(encoded: bytes, where: str) -> BenchResult:
         version = msgspec.json.decode(encoded, type=_Version).schema_version
         if version == SCHEMA_VERSION:
             return msgspec.json.decode(encoded, type=BenchResult)
-    except msgspec.DecodeError as error:
+    except NOT_JSON as error:
         raise UserError(
             f"is not a result of a benchmark: {error}", where=where, fix="write it with kgverify bench --json FILE"
         ) from None
@@ -241,10 +243,5 @@ def decode_result(encoded: bytes, where: str) -> BenchResult:
 
 def read_result(path: Path) -> BenchResult:
     """Read a saved benchmark. UserError for a missing or invalid file."""
-    try:
-        encoded = path.read_bytes()
-    except OSError as error:
-        raise UserError(
-            f"cannot be read: {error.strerror}", where=str(path), fix="give a file of kgverify bench --json FILE"
-        ) from None
+    encoded = read_file(path, purpose="a file of kgverify bench --json FILE", max_bytes=MAX_JSON_BYTES)
     return decode_result(encoded, str(path))

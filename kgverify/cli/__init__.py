@@ -28,9 +28,18 @@ def main() -> "NoReturn":
         run = import_command_line()
         if is_usual:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        return run()
+        try:
+            return run()
+        except KeyboardInterrupt:
+            # Before the command line handles it, or after.
+            os.write(2, b"interrupted\n")
+            return 128 + signal.SIGINT
 
-    sys.exit(supervise(command) if may_run_foreign_code(sys.argv[1:]) else command())
+    code = supervise(command) if may_run_foreign_code(sys.argv[1:]) else command()
+    # Python remembers a KeyboardInterrupt inside code that was compiled from a text, as in dataclasses, even if it was
+    # handled; `python -m` would then end with the signal instead of the code. It forgets when it runs another text.
+    exec("")
+    sys.exit(code)
 
 
 def _end_at_once(number: int, frame: "FrameType | None") -> "NoReturn":

@@ -55,14 +55,14 @@ class Commands(TyperGroup):
         """Run the command."""
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            make_error_console().print("interrupted")
-            raise typer.Exit(ExitCode.INTERRUPTED) from None
         except BrokenPipeError:
             raise typer.Exit(ExitCode.CLOSED_PIPE) from None
         except SystemExit as error:
             # No command ends so: only an exit code that comes with a verdict may be 0.
             raise InternalError(f"SystemExit: {error.code}") from error
+        except EOFError as error:
+            # Typer takes it for the end of a dialogue and ends with 1, the exit code of DIVERGE.
+            raise InternalError(f"EOFError: {error}") from error
         except Exception as error:
             _escape_usage_error(error)
             raise
@@ -102,7 +102,7 @@ app.add_typer(trace.app, name="trace")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"kgverify {__version__}")
+        print(f"kgverify {__version__}")  # noqa: T201  its own words alone
         raise typer.Exit
 
 
@@ -118,7 +118,7 @@ def _options(
 def run() -> int:
     """Run the command line, and return the exit code. It is 0 only after the whole result was printed."""
     if sys.stdout is None:
-        print("error: standard output is closed\nfix: redirect it to a file, or to /dev/null", file=sys.stderr)
+        print("error: standard output is closed\nfix: redirect it to a file, or to /dev/null", file=sys.stderr)  # noqa: T201  its own words alone
         return ExitCode.NOT_WRITTEN
     with watch_interrupts(), keep_output():
         for stream in (sys.stdout, sys.stderr):
@@ -139,6 +139,9 @@ def run() -> int:
 
 def _end_with(error: BaseException) -> int:
     """Return the exit code of a command that ended with an exception, and print what it means."""
+    if isinstance(error, SystemExit) and isinstance(getattr(error.__context__, "__cause__", None), KeyboardInterrupt):
+        # Typer has caught it, while it read the options or ran the command, and says nothing.
+        error = KeyboardInterrupt()
     if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
         return error.code if isinstance(error.code, int) else ExitCode.BUG
     if isinstance(error, (SystemExit, BrokenPipeError)):

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderResult  # noqa: TID251  the type in rich's protocol
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table

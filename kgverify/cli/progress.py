@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -28,7 +27,7 @@ from rich.progress import (
 from kgverify.cli.output import SafeConsole, restore_output
 from kgverify.errors import UserError
 from kgverify.escaping import escape_json, make_visible
-from kgverify.report.render.screen import Text
+from kgverify.report.render.screen import Screen, Text
 
 _TITLED: Final = re.compile(r" *\w+(?: \w+)* {2,}(?=\S)")
 
@@ -41,12 +40,12 @@ PIPE_WIDTH: Final = 120
 """Columns of a report that is written to a pipe or a log."""
 
 
-def make_error_console() -> Console:
+def make_error_console() -> Screen:
     """Return the console for warnings, errors and progress."""
     return SafeConsole(stderr=True)
 
 
-def print_text(console: Console, *lines: str, style: str | None = None) -> None:
+def print_text(console: Screen, *lines: str, style: str | None = None) -> None:
     """Print lines, folded at the width of the console."""
     for line in lines:
         console.print(line, style=style)
@@ -64,14 +63,14 @@ def print_warning(text: str) -> None:
     print_note(f"warning: {text}", style="yellow")
 
 
-def make_result_console(json_path: str | None) -> Console:
+def make_result_console(json_path: str | None) -> Screen:
     """Return the console for the result as text: standard output, or standard error if JSON is written to that."""
     restore_output()
     console = SafeConsole(stderr=json_path == "-")
     return console if console.is_terminal else SafeConsole(stderr=json_path == "-", width=PIPE_WIDTH)
 
 
-def print_lines(console: Console, lines: Iterable[str]) -> None:
+def print_lines(console: Screen, lines: Iterable[str]) -> None:
     """Print lines; on a terminal, fold long ones except commands, which people copy."""
     for line in lines:
         is_folded = console.is_terminal and len(line) > console.width and "kgverify " not in line
@@ -109,7 +108,7 @@ class Phase:
         self._progress.update(self._task, description=make_visible(title), refresh=True)
 
 
-def _make_bar(console: Console, *further: ProgressColumn) -> Progress:
+def _make_bar(console: Screen, *further: ProgressColumn) -> Progress:
     """Return a progress bar, which shows nothing before it is started."""
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
     times = TimeElapsedColumn(), TimeRemainingColumn()

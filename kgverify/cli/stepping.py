@@ -8,10 +8,8 @@ from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Final, NamedTuple
 
-from rich.console import Console
-
 from kgverify.escaping import make_visible
-from kgverify.report.render.screen import Text
+from kgverify.report.render.screen import Screen, Text
 from kgverify.report.stepper.render_stepper import render_help, render_position
 from kgverify.report.stepper.stepper import MOVES, Stepper
 
@@ -31,7 +29,7 @@ class Command(NamedTuple):
     number: int | None = None
 
 
-def step_through(stepper: Stepper, console: Console) -> None:
+def step_through(stepper: Stepper, console: Screen) -> None:
     """Show the position after each command, until `q` or the end of the input."""
     if sys.stdin.isatty() and console.is_terminal:
         with _keyboard() as keyboard:
@@ -40,7 +38,7 @@ def step_through(stepper: Stepper, console: Console) -> None:
         _obey(stepper, console, _read_lines(console))
 
 
-def _obey(stepper: Stepper, console: Console, commands: Iterator[Command]) -> None:
+def _obey(stepper: Stepper, console: Screen, commands: Iterator[Command]) -> None:
     console.print(render_position(stepper))
     for command in commands:
         if command.name == "q":
@@ -55,7 +53,7 @@ def _obey(stepper: Stepper, console: Console, commands: Iterator[Command]) -> No
             console.print(render_position(stepper))
 
 
-def _read_lines(console: Console) -> Iterator[Command]:
+def _read_lines(console: Screen) -> Iterator[Command]:
     """Read a command with its number from each line, and print it, so that the output can be read alone."""
     console.print(Text(f"\n{KEYS}: one a line"), style="dim")
     for line in sys.stdin:
@@ -65,7 +63,7 @@ def _read_lines(console: Console) -> Iterator[Command]:
             yield Command(words[0], _parse_number("".join(words[1:])))
 
 
-def _read_keys(keyboard: "Keyboard", console: Console) -> Iterator[Command]:
+def _read_keys(keyboard: "Keyboard", console: Screen) -> Iterator[Command]:
     """Read a command from each key, and ask for its number if it needs one."""
     while True:
         console.print(Text(f"\n{KEYS}"), style="dim")

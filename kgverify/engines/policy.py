@@ -5,14 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
+from safetensors.numpy import load, save
 
 from kgverify.engines.score_error import bound_score_errors
 from kgverify.errors import UserError
+from kgverify.files.reading import read_file
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
 from kgverify.trace.model.header import PolicyInfo
@@ -20,6 +22,9 @@ from kgverify.trace.model.header import PolicyInfo
 Weights = Mapping[str, NDArray[np.floating]]
 
 POLICY_NAMES = ("shortest", "two_tower")
+
+_MAX_HEADER_BYTES: Final = 1 << 20
+"""Bytes of the names and shapes in a file of weights; the decoder takes many times as much."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,11 +86,17 @@ def write_policy(policy: Policy, path: Path) -> None:
 
 def read_policy(path: Path) -> Policy:
     """Read a `two_tower`'s weights from a safetensors file. UserError if the file cannot be read as such."""
+    content = read_file(path, purpose="a safetensors file")
+    header_bytes = int.from_bytes(content[:8], "little")
+    if header_bytes > _MAX_HEADER_BYTES:
+        raise UserError(
+            f"says that its header takes {header_bytes:,} bytes, expected at most {_MAX_HEADER_BYTES:,}",
+            where=str(path),
+            fix="write it with safetensors",
+        )
     try:
-        weights = load_file(path)
-    except FileNotFoundError:
-        raise UserError("no such file", where=str(path), fix="give the path of a safetensors file") from None
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        weights = load(content)
+    except (SafetensorError, KeyError, ValueError, TypeError, OverflowError, MemoryError) as error:
         raise UserError(
             f"not readable as safetensors: {error}", where=str(path), fix="write it with safetensors"
         ) from None

@@ -15,6 +15,7 @@ from kgverify.evaluation.part_file import PartResult, join_results
 from kgverify.evaluation.sampling import LEAST
 from kgverify.evaluation.self_test import find_altered_figures
 from kgverify.program.outcomes import Outcome
+from kgverify.ranking.known_draws import check_known_draws
 from kgverify.ranking.metric import compute_metrics
 from kgverify.report.evaluation import EvaluationReport
 from kgverify.runs.progress import Phase, silent_phase
@@ -140,7 +141,6 @@ class _KnownEvaluations:
 
     def _evaluate(self) -> list[tuple[Run, PartResult]]:
         # Commands that do not evaluate need no reference.
-        from kgverify.evaluation.known_answers.draws import check_known_draws, check_known_ranks
         from kgverify.evaluation.known_answers.evaluations import check_known_evaluation
         from kgverify.evaluation.known_answers.folders import check_known_folder
         from kgverify.evaluation.known_answers.models import check_known_models
@@ -148,7 +148,6 @@ class _KnownEvaluations:
         if self._rank_only:
             check_known_models(self._device)
         check_known_draws()
-        check_known_ranks()
         check_known_folder()
         return [(run, known) for run, _, known in check_known_evaluation(self._device)]
 

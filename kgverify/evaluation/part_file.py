@@ -4,12 +4,14 @@ import os
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args, get_type_hints
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from kgverify.errors import UserError
+from kgverify.files.reading import open_file
 from kgverify.program.outcomes import Outcome, Side
 from kgverify.ranking.corrupt import mix
 from kgverify.ranking.groups import Groups, divide, find_groups, sort_rows, take_candidates
@@ -133,6 +135,24 @@ class Sample(NamedTuple):
         return Sample(*(column[rows] for column in columns))
 
 
+_WIDTHS: Final = {"num_outcomes": (len(Outcome),), "sample_atom": (3,)}
+"""The columns with more than one value in each row."""
+
+_NOT_ARRAYS: Final = (
+    OSError,
+    ValueError,
+    LookupError,
+    EOFError,
+    RuntimeError,
+    TypeError,
+    ArithmeticError,
+    SyntaxError,
+    MemoryError,
+    zipfile.BadZipFile,
+)
+"""The errors of zipfile and numpy for a damaged file."""
+
+
 class DamagedError(Exception):
     """The reason why a part's file cannot be used."""
 
@@ -239,18 +259,42 @@ def write_part(path: Path, result: PartResult, identity: str) -> None:
 def read_part(path: Path, part: Part, identity: str) -> PartResult:
     """Read a part's file. DamagedError unless it is complete and belongs to this part of this evaluation."""
     try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            if str(file["identity"]) != identity:
-                raise DamagedError("belongs to another evaluation")
-            checksum = str(file["xxh3"])
-            result = PartResult(**{name: file[name] for name in PartResult._fields})
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
+        with open_file(path, purpose="a part of an evaluation") as raw, zipfile.ZipFile(raw) as packed:
+            arrays = _read_arrays(packed, os.fstat(raw.fileno()).st_size)
+    except UserError as error:
+        raise DamagedError(error.message) from None
+    except _NOT_ARRAYS as error:
         raise DamagedError(f"cannot be read ({error})") from None
+    if str(arrays.pop("identity")) != identity:
+        raise DamagedError("belongs to another evaluation")
+    checksum = str(arrays.pop("xxh3"))
+    result = PartResult(**arrays)
+    num_queries, num_samples = result.query.size, result.sample_query.size
+    for name, kind in get_type_hints(PartResult).items():
+        length = (
+            () if name in ChoiceStatistics._fields else (num_samples if name.startswith("sample_") else num_queries,)
+        )
+        dtype, shape = get_args(get_args(kind)[1])[0], (*length, *_WIDTHS.get(name, ()))
+        if (arrays[name].dtype, arrays[name].shape) != (dtype, shape):
+            raise DamagedError(f"has a column {name} of another type or length")
     if checksum != hash_result(result, identity):
         raise DamagedError("has another checksum: it was altered")
     if not np.array_equal(np.unique(result.query), part.queries):
         raise DamagedError("holds other queries than this part")
     return result
+
+
+def _read_arrays(packed: zipfile.ZipFile, num_bytes: int) -> dict[str, NDArray[Any]]:
+    """Read the arrays of a part. DamagedError if they are packed, or take more memory than a file of this size holds."""
+    members = {name: packed.getinfo(f"{name}.npy") for name in ("identity", "xxh3", *PartResult._fields)}
+    is_packed = any(member.compress_type != zipfile.ZIP_STORED for member in members.values())
+    if is_packed or sum(member.file_size for member in members.values()) > num_bytes:
+        raise DamagedError("unpacks to more bytes than it has")
+    arrays = {}
+    for name, member in members.items():
+        with packed.open(member) as file:
+            arrays[name] = np.lib.format.read_array(file, allow_pickle=False)
+    return arrays
 
 
 def hash_result(result: PartResult, identity: str) -> str:

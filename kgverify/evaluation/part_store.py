@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError
 from kgverify.evaluation.part_file import DamagedError, PartResult, read_part, write_part
+from kgverify.files.decoding import read_json
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
 from kgverify.ranking.rank import RANK_TOLERANCE
@@ -129,12 +130,7 @@ class PartStore:
         return results
 
     def _check_identity(self, path: Path) -> None:
-        try:
-            found = msgspec.json.decode(path.read_bytes(), type=Identity)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise UserError(
-                f"not the {RUN} of an evaluation: {error}", where=str(path), fix="give another --save folder"
-            ) from None
+        found = read_json(path, Identity, purpose=f"the {RUN} of an evaluation", fix="give another --save folder")
         different = _list_differences(found, self._identity)
         if different:
             raise UserError(

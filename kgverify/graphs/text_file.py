@@ -5,6 +5,7 @@ from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
 from kgverify.errors import UserError
+from kgverify.files.reading import read_file
 from kgverify.program.program import Source
 
 _SHOWN_CHARACTERS = 80
@@ -20,12 +21,7 @@ class TextFile(NamedTuple):
 
 def read_text(file: Traversable) -> TextFile:
     """Read a file as UTF-8. UserError if it cannot be read, or at the line that is not UTF-8."""
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise UserError(
-            f"cannot be read: {error.strerror}", where=str(file), fix="check the path and its permissions"
-        ) from error
+    content = read_file(file, purpose="a file of the graph")
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:

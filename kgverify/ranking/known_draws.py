@@ -1,7 +1,7 @@
 """The known-answer test of draws and ranks, of sizes that no small run has: they are hashed, and the hashes are known.
 
-The queries, entities, predicates, seeds and counts are beyond 2^8, 2^15, 2^16 and 2^32. The reference gives the same answers,
-too slowly for every run: see the tests.
+The queries, entities, predicates, seeds and counts are beyond 2^8, 2^15, 2^16 and 2^32, and gaps lie at the edges of
+tolerances. The reference gives the same answers, too slowly for every run: see the tests.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from kgverify.errors import InternalError
 from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome, Side
 from kgverify.ranking.corrupt import ALL, count_candidates, draw_candidates, may_be_drawn
 from kgverify.ranking.draw import draw_entities
-from kgverify.ranking.rank import rank_candidates
+from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
 from kgverify.trace.model.columns import Candidates
 
 NUM_CONSTANTS: Final = 70_003
@@ -25,9 +25,13 @@ QUERIES: Final = (0, 1, 255, 256, 8_192, 32_767, 32_768, 65_535, 65_536, 70_000)
 WIDE: Final = 0
 """The predicate whose arguments may be any entity; those of the others are a few, far apart."""
 SEEDS: Final = ((1 << 32) + 5, (1 << 63) + 1, -3)
+MANY: Final = 25
+"""More corruptions than some queries have on a side, and fewer than others have."""
 SHORT_KEY: Final = 153_392_128
 """A key of which one entity passes the first limit where two are wanted, among 256."""
 TOLERANCES: Final = (0.0, 0.5)
+EDGES: Final = (0.0, RANK_TOLERANCE, 0.25)
+"""The tolerances at whose edges gaps are compared."""
 
 _NEAR: Final = (1 << 8, 1 << 15, 1 << 16, NUM_CONSTANTS - 3)
 
@@ -98,6 +102,20 @@ def make_candidates(num: int, queries: tuple[int, ...]) -> Candidates:
     return Candidates(query, side, atom, zeros, outcome, zeros.astype(np.uint8), log_probability)
 
 
+def make_edges(tolerance: float) -> Candidates:
+    """Return a ranking for each gap at the edges of a tolerance, and one with all of these gaps."""
+    edges = [tolerance * factor for factor in (0.0, 0.5, 1 - 1e-9, 1.0, 1 + 1e-9, 2.0)]
+    gaps = [sign * gap for gap in (*edges, 1e-12, 1.0) for sign in (-1, 1)]
+    rankings = [[0.0, gap] for gap in gaps] + [[0.0, *gaps]]
+    counts = [len(each) for each in rankings]
+    query, zeros = np.repeat(np.arange(len(rankings)), counts).astype(np.int32), np.zeros(sum(counts), np.uint32)
+    atom = np.column_stack((zeros, np.concatenate([np.arange(count) for count in counts]), zeros)).astype(np.int32)
+    outcome = np.full(len(query), Outcome.PROVED, np.int8)
+    return Candidates(
+        query, zeros.astype(np.int8), atom, zeros, outcome, zeros.astype(np.uint8), np.concatenate(rankings)
+    )
+
+
 def shuffle(candidates: Candidates) -> Candidates:
     """Return the same candidates in another order, some of them twice."""
     rows = np.arange(len(candidates.query)) * 7 % len(candidates.query)
@@ -117,7 +135,10 @@ def answers() -> Iterator[tuple[str, str]]:
     few = QUERIES[:-1]
     for num, seed, queries in ((3, SEEDS[0], QUERIES), *((2, seed, few) for seed in SEEDS[1:]), (ALL, 0, few)):
         yield f"{num} corruptions, seed {seed}", hash_columns(draw_candidates(graph, "test", queries, num, seed))
-    counts = [count_candidates(graph, "test", QUERIES, num) for num in (ALL, 20)]
+    yield f"{MANY} corruptions, seed 0", hash_columns(draw_candidates(graph, "test", few, MANY, 0))
+    of_wide = draw_candidates(graph, "test", QUERIES[-1:], ALL, 0, (Side.TAIL,))
+    yield "all tails of many", hash_columns(of_wide)
+    counts = [count_candidates(graph, "test", QUERIES, num) for num in (ALL, 20, MANY)]
     yield "numbers of candidates", hash_columns(counts)
     every = np.repeat(graph.triples[list(few)], len(graph.few), axis=0)
     every[:, 1] = np.tile(graph.few, len(few))
@@ -127,6 +148,9 @@ def answers() -> Iterator[tuple[str, str]]:
         for tolerance in TOLERANCES if i else TOLERANCES[1:]:
             ranked = rank_candidates(candidates, np.zeros((NUM_QUERIES, 3), np.int32), tolerance)
             yield f"ranks {i}, tolerance {tolerance}", hash_columns(ranked)
+    for tolerance in EDGES:
+        ranked = rank_candidates(make_edges(tolerance), np.zeros((NUM_QUERIES, 3), np.int32), tolerance)
+        yield f"gaps at the edges of {tolerance}", hash_columns(ranked)
 
 
 def draw_short() -> tuple[NDArray[np.int64], NDArray[np.int32]]:
@@ -156,12 +180,17 @@ KNOWN: Final[dict[str, str]] = {
     "2 corruptions, seed 9223372036854775809": "d7c51526848b02a9",
     "2 corruptions, seed -3": "c1c1da654f33a5d8",
     "-1 corruptions, seed 0": "674dec5e5d13aaa2",
-    "numbers of candidates": "6adda275b32ffc26",
+    "25 corruptions, seed 0": "f53997840772b8c2",
+    "all tails of many": "a06beaa3cc7a81cd",
+    "numbers of candidates": "dd84c07b4786f49e",
     "candidates that may be drawn": "a364942b5c6bcbe1",
     "a short draw": "0e7e7c62a0b32e20",
     "ranks 0, tolerance 0.5": "bf2a853a4b2aa7d6",
     "ranks 1, tolerance 0.0": "101d41dffad5856c",
     "ranks 1, tolerance 0.5": "2e087d7f760776a2",
+    "gaps at the edges of 0.0": "d471115eee1229ed",
+    "gaps at the edges of 0.0001": "e9431f0aa2bb2aa8",
+    "gaps at the edges of 0.25": "e9431f0aa2bb2aa8",
 }
 """The answers."""
 

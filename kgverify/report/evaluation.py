@@ -3,8 +3,6 @@
 from typing import Final
 
 import msgspec
-from rich.console import Console
-
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.comparison.exercise.minimum import explain_missing
 from kgverify.comparison.result import Verdict
@@ -14,7 +12,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.report.exercise import describe_exercise
 from kgverify.report.render.metrics_table import MetricsTable
-from kgverify.report.render.screen import Text
+from kgverify.report.render.screen import Screen, Text
 from kgverify.report.wording import METRICS, SIDES
 from kgverify.trace.model.header import EngineInfo
 
@@ -196,7 +194,7 @@ def encode_evaluation(report: EvaluationReport) -> bytes:
     return escape_json(msgspec.json.format(msgspec.json.encode(report), indent=2)) + b"\n"
 
 
-def print_evaluation(report: EvaluationReport, console: Console, diff_command: str = "") -> None:
+def print_evaluation(report: EvaluationReport, console: Screen, diff_command: str = "") -> None:
     """Print the summary and, if the reference disagrees, the command to run next."""
     console.print(_headline(report), _metrics(report), _facts(report), highlight=False)
     if report.verdict is Verdict.DIVERGE:

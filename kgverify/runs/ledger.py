@@ -2,15 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
 from kgverify.errors import UserError
+from kgverify.files.decoding import NOT_JSON
+from kgverify.files.reading import read_file
 
 R = TypeVar("R", bound=msgspec.Struct)
 
 FIX = "give another path, or delete the file"
+_MAX_BYTES: Final = 256 << 20
 
 
 class Ledger(Generic[R]):
@@ -37,7 +40,7 @@ class Ledger(Generic[R]):
         self.records: list[R] = []
         self._title = title
         try:
-            content = path.read_bytes() if path.exists() else b""
+            content = read_file(path, purpose=f"the {title}", max_bytes=_MAX_BYTES) if path.exists() else b""
             end = content.rfind(b"\n") + 1
             if end:
                 self._read(content[:end].splitlines(), identity, kind)
@@ -67,7 +70,7 @@ class Ledger(Generic[R]):
         try:
             found = msgspec.json.decode(lines[0], type=type(identity))
             self.records = [msgspec.json.decode(line, type=kind) for line in lines[1:]]
-        except msgspec.MsgspecError as error:
+        except NOT_JSON as error:
             raise self._mismatch(f"is not the {self._title}: {error}") from None
         for name in identity.__struct_fields__:
             expected, actual = getattr(identity, name), getattr(found, name)

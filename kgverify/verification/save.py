@@ -3,9 +3,9 @@
 import shutil
 from pathlib import Path
 
-import msgspec
-
 from kgverify.errors import UserError
+from kgverify.files.decoding import read_json
+from kgverify.files.reading import MAX_BYTES
 from kgverify.report.report import Report, encode_report
 from kgverify.runs.output_folder import check_output_folder
 from kgverify.trace.files.manifest import put_in_place, remove_trace
@@ -51,16 +51,14 @@ def save_verification(verification: Verification | RecordedComparison, folder: P
 def read_run(folder: Path) -> Verification:
     """Read a folder that `save_verification` wrote. UserError for any other folder, or a damaged one."""
     path = folder / REPORT
-    try:
-        report = msgspec.json.decode(path.read_bytes(), type=Report)
-    except OSError as error:
-        raise UserError(
-            f"cannot be read: {error.strerror}",
-            where=str(path),
-            fix="give a folder that `kgverify diff --save DIR` wrote",
-        ) from None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"not a report: {error}", where=str(path), fix="save the run again") from None
+    report = read_json(
+        path,
+        Report,
+        purpose="a report of `kgverify diff --save DIR`",
+        fix="save the run again",
+        # Every divergence is in it.
+        max_bytes=MAX_BYTES,
+    )
     _check_indices(report, str(path))
     # Earlier versions did not save the steps of lockstep.
     has_steps = report.lockstep and (folder / LOCKSTEP).is_file()

@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -57,6 +57,7 @@ from kgverify.verification.self_testing.planted_runs import (
     plant_in_repetition,
     plant_in_verification,
 )
+from kgverify.verification.self_testing.remembered import check_once
 from kgverify.verification.self_testing.second_opinion import check_sample
 from kgverify.version import __version__
 
@@ -254,11 +255,12 @@ def compare_recorded(
         modulo=modulo,
         progress=progress,
     )
-    check_known_pairs(_judge_known, is_recorded=True)
+    checks: dict[str, Callable[[], None]] = {"pairs": partial(check_known_pairs, _judge_known, is_recorded=True)}
     if any(isinstance(source, FileSource) for source in comparer.sources):
-        check_known_files(_judge_known)
+        checks["files"] = partial(check_known_files, _judge_known)
     if not {source.header.level for source in comparer.sources} <= {TraceLevel.STEPS, TraceLevel.DIGESTS}:
-        check_traces_of_runs(_judge_known)
+        checks["traces of runs"] = partial(check_traces_of_runs, _judge_known)
+    check_once(checks)
     report = _judge_recorded(comparer, score_error, minimum)
     return RecordedComparison(report, comparer.sources, comparer.rebuilds)
 

@@ -11,7 +11,7 @@ import pytest
 from cli_runs import EAGER, SMALL, Command
 
 import kgverify
-from kgverify.cli.app import run
+from kgverify.cli.app import Commands, run
 from kgverify.errors import InternalError
 from kgverify.report.report import report_schema
 from kgverify.trace.read.trace_file import read_trace
@@ -237,6 +237,27 @@ def test_an_interrupt_is_no_verdict(command: Command, monkeypatch: pytest.Monkey
     monkeypatch.setattr(SHOW, "read_trace", interrupt)
     finished = command("show", "any.h5")
     assert (finished.code, finished.out, finished.err) == (130, "", "interrupted\n")
+
+
+def test_an_interrupt_while_options_are_read_is_reported(command: Command, monkeypatch: pytest.MonkeyPatch):
+    def interrupt(self, *args, **given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Commands, "make_context", interrupt)
+    finished = command("show", "any.h5")
+    assert (finished.code, finished.out, finished.err) == (130, "", "interrupted\n")
+
+
+def test_an_early_end_of_file_does_not_end_with_the_code_of_a_verdict(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+):
+    def end(path: Path) -> None:
+        raise EOFError("compressed file ended early")
+
+    monkeypatch.setattr(SHOW, "read_trace", end)
+    finished = command("show", "any.h5")
+    assert finished.code == 70
+    assert "compressed file ended early" in finished.err
 
 
 WITHOUT_ENGINES = """

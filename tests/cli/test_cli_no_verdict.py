@@ -269,6 +269,23 @@ def test_ctrl_c_while_packages_are_imported_prints_one_line(tmp_path: Path, seco
     assert (process.returncode, out, err) == (130, "", "interrupted\n")
 
 
+@pytest.mark.usefixtures("heeds_signals")
+def test_ctrl_c_inside_code_compiled_from_a_text_has_the_usual_exit_code(tmp_path: Path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, kgverify.cli.start as start\n"
+        "def interrupt():\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "def run():\n"
+        "    try:\n"
+        "        exec('interrupt()', {'interrupt': interrupt})\n"
+        "    except KeyboardInterrupt:\n"
+        "        return 130\n"
+        "start.import_command_line = lambda: run\n"
+    )
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    assert run(["faults"], tmp_path, PYTHONPATH=path).returncode == 130
+
+
 def test_weights_are_written_with_ordinary_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from kgverify.engines.policy import make_two_tower, write_policy
     from kgverify.graphs.load import load_graph

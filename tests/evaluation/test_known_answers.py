@@ -1,6 +1,5 @@
 """The known answers hold, and a wrong edit of what they judge is found."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +10,15 @@ import kgverify as kv
 from kgverify.engines.compiled.program import least_model
 from kgverify.errors import InternalError
 from kgverify.evaluation import evaluation_report, part_file, part_store, proving
-from kgverify.evaluation.known_answers.draws import check_known_draws, check_known_ranks
 from kgverify.evaluation.known_answers.evaluations import check_known_evaluation
 from kgverify.evaluation.known_answers.folders import check_known_folder
 from kgverify.evaluation.known_answers.models import check_known_models
 from kgverify.evaluation.part_file import PartResult
-from kgverify.ranking import draw, rank
 from kgverify.runs.parts import Part
 
 
 def test_known_answers_hold():
     check_known_models("cpu")
-    check_known_draws()
-    check_known_ranks()
     check_known_evaluation("cpu")
     check_known_folder()
 
@@ -35,24 +30,6 @@ def test_a_least_model_without_its_last_round_is_found(monkeypatch: pytest.Monke
     )
     with pytest.raises(InternalError, match="known program 0"):
         check_known_models("cpu")
-
-
-def test_known_triples_that_are_not_filtered_are_found(monkeypatch: pytest.MonkeyPatch):
-    group_rows = draw.group_rows
-
-    def narrow(*arguments: Any) -> Iterator[draw.Group]:
-        for group in group_rows(*arguments):
-            yield group._replace(column=group.column & 0xFFFF)
-
-    monkeypatch.setattr(draw, "group_rows", narrow)
-    with pytest.raises(InternalError, match="the draw of -1 corruptions"):
-        check_known_draws()
-
-
-def test_ties_at_the_edge_of_the_tolerance_are_found(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rank, "compare_gaps", lambda gap, tolerance: (gap > tolerance, abs(gap) <= tolerance))
-    with pytest.raises(InternalError, match="at the edges of the tolerance"):
-        check_known_ranks()
 
 
 def test_endings_counted_for_other_rankings_are_found(monkeypatch: pytest.MonkeyPatch):

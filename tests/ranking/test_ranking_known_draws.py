@@ -1,6 +1,6 @@
 """The known draws and ranks of large sizes, given by the reference."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from kgreference.terms import Atom
 from kgverify.engines.reference.ranking import rank_candidates as rank_by_reference
 from kgverify.errors import InternalError
 from kgverify.program.outcomes import Side
-from kgverify.ranking import known_draws
+from kgverify.ranking import draw, known_draws, rank
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.known_draws import KNOWN, LargeGraph, answers, check_known_draws, hash_columns
 from kgverify.trace.model.columns import CandidateSet
@@ -29,13 +29,15 @@ class LargeCorrupter(Corrupter):
         return [int(entity) for entity in self.graph.argument_domain(predicate, Side(side))]
 
 
-def draw_by_reference(graph: Any, split: str, queries: Sequence[int], num_corruptions: int, seed: int) -> CandidateSet:
+def draw_by_reference(
+    graph: Any, split: str, queries: Sequence[int], num_corruptions: int, seed: int, sides: Sequence[int] = (0, 1)
+) -> CandidateSet:
     drawer = LargeCorrupter()
     num = None if num_corruptions < 0 else num_corruptions
     rows = [
-        (query, side, *atom)
+        (query, int(side), *atom)
         for query in queries
-        for side in (0, 1)
+        for side in sides
         for atom in drawer.candidates(Atom(*graph.triples[query].tolist()), query, side, num, seed)
     ]
     table = np.array(rows, np.int32)
@@ -88,6 +90,24 @@ def test_a_draw_that_is_wrong_for_many_queries_alone_is_a_bug(monkeypatch: pytes
     monkeypatch.setattr(known_draws, "draw_candidates", wrong)
 
     with pytest.raises(InternalError, match="draws or ranks wrongly: 3 corruptions"):
+        check_known_draws.__wrapped__()
+
+
+def test_known_triples_that_are_not_filtered_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    group_rows = draw.group_rows
+
+    def narrow(*arguments: Any) -> Iterator[draw.Group]:
+        for group in group_rows(*arguments):
+            yield group._replace(column=group.column & 0xFFFF)
+
+    monkeypatch.setattr(draw, "group_rows", narrow)
+    with pytest.raises(InternalError, match="draws or ranks wrongly"):
+        check_known_draws.__wrapped__()
+
+
+def test_ties_at_the_edge_of_the_tolerance_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank, "compare_gaps", lambda gap, tolerance: (gap > tolerance, abs(gap) <= tolerance))
+    with pytest.raises(InternalError, match="draws or ranks wrongly"):
         check_known_draws.__wrapped__()
 
 

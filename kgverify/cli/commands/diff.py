@@ -27,6 +27,7 @@ from kgverify.report.render.terminal import NextCommand, print_report
 from kgverify.report.report import encode_report
 from kgverify.runs.output_folder import check_output_folder
 from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
+from kgverify.verification.self_testing.remembered import remembering
 
 EXIT_CODES = {Verdict.AGREE: 0, Verdict.DIVERGE: 1, Verdict.INCONCLUSIVE: 3}
 
@@ -91,7 +92,7 @@ def diff(
                     where=option,
                     fix="leave it out, or leave out the two traces",
                 )
-        with show_comparison(expected, actual) as progress:
+        with show_comparison(expected, actual) as progress, remembering():
             report = compare(
                 expected,
                 actual,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderResult  # noqa: TID251  the type in rich's protocol
 from rich.table import Table
 
 from kgverify.report.render.fitted_table import FittedTable

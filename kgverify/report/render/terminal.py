@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from io import StringIO
 from typing import Final, NamedTuple
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 
 from kgverify.comparison.result import Attribution, Divergence, Value, Verdict
@@ -55,7 +55,7 @@ class NextCommand(NamedTuple):
 
 def print_report(
     report: ReportContent,
-    console: Console,
+    console: Screen,
     *,
     expected: Trace | None = None,
     next_commands: Sequence[NextCommand] = (),

@@ -1,6 +1,5 @@
 """Known divergences: a reviewed file of signatures, each with its issue, its reason and the day it expires."""
 
-import tomllib
 from collections.abc import Collection
 from datetime import date
 from enum import StrEnum
@@ -10,6 +9,7 @@ from typing import Final
 import msgspec
 
 from kgverify.errors import UserError
+from kgverify.files.decoding import read_toml
 
 WITHIN: Final = 10_000
 """The default number of problems after which a known divergence that did not occur counts as gone."""
@@ -68,13 +68,9 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 def read_known(path: Path) -> tuple[KnownDivergence, ...]:
     """Read the entries of a file. UserError if it cannot be read, is not valid, or repeats a signature."""
     where = str(path)
+    data = read_toml(path, purpose="a TOML file of known divergences", fix="write [[known]] entries")
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
         known = msgspec.convert(data, _File).known
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}", where=where, fix="give a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"is not TOML: {error}", where=where, fix="give a TOML file of [[known]] entries") from None
     except msgspec.ValidationError as error:
         raise UserError(
             str(error), where=where, fix="give each [[known]] entry signature, issue, reason and expires = YYYY-MM-DD"

@@ -15,6 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from kgverify.errors import InternalError, UserError, suggest
+from kgverify.escaping import MARKED
+from kgverify.files.reading import read_file
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
@@ -27,6 +29,7 @@ from kgverify.testing.reproducers.reproducer import Reproducer
 from kgverify.testing.shrinking.terms import rename_variables
 
 SUFFIX: Final = ".kg"
+_MAX_BYTES: Final = 16 << 20
 
 
 def render_reproducer(reproducer: Reproducer) -> str:
@@ -67,12 +70,9 @@ def render_reproducer(reproducer: Reproducer) -> str:
 
 def read_reproducer(path: Path) -> Reproducer:
     """Read a file. UserError if it cannot be read or is not a reproducer."""
+    content = read_file(path, purpose=f"a {SUFFIX} file of `kgverify shrink`", max_bytes=_MAX_BYTES)
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"cannot be read: {error.strerror}", where=str(path), fix=f"give a {SUFFIX} file of `kgverify shrink`"
-        ) from None
+        text = content.decode("utf-8")
     except UnicodeDecodeError:
         raise UserError("is not UTF-8 text", where=str(path), fix="give a file of `kgverify shrink`") from None
     return parse_reproducer(text, str(path))
@@ -177,7 +177,7 @@ def escape(text: str) -> str:
     def show(sign: str) -> str:
         return _ESCAPED.get(sign) or (sign if sign.isprintable() else f"\\x{ord(sign):x}\\")
 
-    return "".join(map(show, text))
+    return MARKED.sub(lambda sign: f"\\x{ord(sign[0]):x}\\", "".join(map(show, text)))
 
 
 def escape_line(text: str) -> str:

@@ -22,6 +22,8 @@ import numpy as np
 import xxhash
 
 from kgverify.errors import UserError
+from kgverify.files.decoding import NOT_JSON
+from kgverify.files.reading import open_file
 from kgverify.trace.files.disk import Buffer, bytes_of, check_no_link, make_folder, sync, sync_folder, write_all
 from kgverify.trace.model.columns import FIELD_OF, concatenate
 from kgverify.trace.model.digests import compute_sequence
@@ -265,12 +267,9 @@ class JournalWriter:
 
 def read_journal(path: Path) -> Journal:
     """Read a journal as far as its checksums are right. UserError if the file cannot be read."""
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            content: Any = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}", where=str(path), fix="check its permissions") from error
+    with open_file(path, purpose="the journal of a recording") as file:
+        size = os.fstat(file.fileno()).st_size
+        content: Any = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b""
     journal = Journal(path)
     view = memoryview(content)
     damages: list[tuple[Damage, tuple[int, int, int]]] = []
@@ -383,7 +382,7 @@ def _decode(payload: memoryview) -> tuple[Arrays, Start | None] | None:
         return None
     try:
         directory = msgspec.json.decode(payload[_SUM.size : position], type=_Directory)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         return None
     arrays: Arrays = {}
     for entry in directory.entries:

@@ -11,6 +11,8 @@ import msgspec
 import xxhash
 
 from kgverify.errors import UserError
+from kgverify.files.decoding import NOT_JSON
+from kgverify.files.reading import open_file, read_file
 from kgverify.trace.files.disk import check_no_link, sync_file, sync_folder, write_bytes
 from kgverify.trace.files.journal import journal_name
 from kgverify.trace.model.header import READABLE_VERSIONS, SCHEMA_VERSION, expected_versions
@@ -144,18 +146,15 @@ def read_manifest(folder: Path) -> Manifest:
             where=str(folder),
             fix="give the path of a trace",
         )
-    if path.stat().st_size > _MAX_MANIFEST_BYTES:
-        raise refuse(f"takes {path.stat().st_size} bytes, expected at most {_MAX_MANIFEST_BYTES}")
+    content = read_file(path, purpose="the manifest of a trace", max_bytes=_MAX_MANIFEST_BYTES)
     try:
-        raw = msgspec.json.decode(path.read_bytes())
+        raw = msgspec.json.decode(content)
         version = raw.get("schema_version") if isinstance(raw, dict) else None
         if isinstance(raw, dict) and raw.get("format") == FORMAT and version not in READABLE_VERSIONS:
             raise refuse(f"schema version is {version}, expected {expected_versions()}")
         manifest = msgspec.convert(raw, Manifest)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise refuse(f"not a manifest: {error}") from error
-    except OSError as error:
-        raise refuse(f"cannot be read: {error.strerror}") from error
     if manifest.format != FORMAT:
         raise refuse(f"format is {manifest.format!r}, expected {FORMAT!r}")
     for index, shard in enumerate(manifest.shards):
@@ -206,7 +205,7 @@ def check_shard(folder: Path, shard: Shard) -> None:
 
 def hash_file(path: Path) -> str:
     """Return the xxh3 of a file's bytes, 16 hexadecimal digits."""
-    with path.open("rb") as file:
+    with open_file(path, purpose="a trace") as file:
         return hashlib.file_digest(file, xxhash.xxh3_64).hexdigest()
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import xxhash
 
 from kgverify.errors import UserError
+from kgverify.files.reading import open_descriptor
 from kgverify.trace.files.disk import bytes_of
 from kgverify.trace.hdf5.stored_array import (
     DEFLATE,
@@ -31,7 +32,6 @@ from kgverify.trace.hdf5.stored_array import (
     identity_of,
     load_array,
     open_again,
-    open_regular,
     read_array,
     translate_hdf5_errors,
 )
@@ -207,14 +207,17 @@ def _check_whole(
 def _opened_trace(path: Path) -> Iterator[tuple[Any, int]]:
     """Open a file that claims to be a trace: yield its root group and a descriptor."""
     where = str(path)
-    with translate_hdf5_errors(where), open_regular(path) as descriptor:
+    with translate_hdf5_errors(where), open_descriptor(path, purpose="a trace") as descriptor:
         if os.pread(descriptor, len(_SIGNATURE), 0) != _SIGNATURE:
             raise UserError(
                 "not an HDF5 file, or cut off in its first bytes; expected a trace",
                 where=where,
                 fix=RECORD_AGAIN,
             )
-        with h5py.File(path, "r", locking="best-effort") as file:
+        # Where the system can, the very file that was checked is opened again, not another one of its name.
+        with h5py.File(
+            checked if (checked := Path(f"/proc/self/fd/{descriptor}")).exists() else path, "r", locking="best-effort"
+        ) as file:
             root: Any = file["/"].id
             _check_attributes(root, where)
             yield root, descriptor

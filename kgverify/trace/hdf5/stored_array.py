@@ -5,7 +5,6 @@ against the file and against the others before a byte is read, and inflating sto
 """
 
 import os
-import stat
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError
+from kgverify.files.reading import open_descriptor
 from kgverify.trace.model.schema import RECORD_AGAIN
 
 SHUFFLE: Final = 2
@@ -112,21 +112,6 @@ class StoredArray:
 ReadChunk = Callable[[Chunk], NDArray[Any]]
 
 
-@contextmanager
-def open_regular(path: Path) -> Iterator[int]:
-    """Open a regular file and yield its descriptor; never block on a pipe or a device."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    except OSError as error:
-        raise UserError(f"cannot be opened: {error.strerror}", where=str(path), fix="check the path") from error
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise UserError("is not a regular file", where=str(path), fix="give the path of a trace")
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 def identity_of(descriptor: int) -> Identity:
     """Return the identity of an open file."""
     status = os.fstat(descriptor)
@@ -136,7 +121,7 @@ def identity_of(descriptor: int) -> Identity:
 @contextmanager
 def open_again(path: Path, identity: Identity) -> Iterator[int]:
     """Open a file that was checked before. UserError if another file, or another size, has replaced it."""
-    with open_regular(path) as descriptor:
+    with open_descriptor(path, purpose="a trace") as descriptor:
         if identity_of(descriptor) != identity:
             raise UserError("was replaced or changed while it was read", where=str(path), fix="read it again")
         yield descriptor

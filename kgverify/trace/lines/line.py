@@ -4,6 +4,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Annotated, Any, Final, Literal, TypeAlias
 
@@ -11,8 +12,13 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from kgverify.errors import UserError, suggest
+from kgverify.files.decoding import NOT_JSON
+from kgverify.files.reading import STANDARD_INPUT, open_file
 from kgverify.program.limits import DeclaredLimits
 from kgverify.trace.model.header import EngineInfo, PolicyInfo, RunInfo
+
+_MAX_LINE_BYTES: Final = 256 << 20
+"""A line is held in memory; that of the header lists all facts and names."""
 
 _PAGE: Final = "docs/trace-lines.md describes the lines"
 
@@ -104,31 +110,39 @@ _KINDS: Final[dict[str, Any]] = {"trace": HeaderLine, "candidate": CandidateLine
 
 @contextmanager
 def open_twice(source: Path) -> Iterator[IO[bytes]]:
-    """Open a file that can be read twice; standard input and pipes are copied to a temporary file."""
-    try:
-        with Path("/dev/stdin" if str(source) == "-" else source).open("rb") as file:
-            if file.seekable():
-                yield file
-                return
-            with tempfile.TemporaryFile() as copied:
+    """Open a file that can be read twice; standard input is copied to a temporary file."""
+    with open_file(source, purpose="a file of JSON lines", standard_input=True) as file:
+        if str(source) != STANDARD_INPUT:
+            yield file
+            return
+        with tempfile.TemporaryFile() as copied:
+            try:
                 shutil.copyfileobj(file, copied)
-                copied.seek(0)
-                yield copied
-    except OSError as error:
-        raise UserError(
-            f"cannot be read: {error.strerror or error}", where=str(source), fix="give the path of a file of JSON lines"
-        ) from error
+            except OSError as error:
+                raise UserError(
+                    f"cannot be copied to {tempfile.gettempdir()}: {error.strerror}",
+                    where=str(source),
+                    fix="make room there, or give the path of a file",
+                ) from error
+            copied.seek(0)
+            yield copied
 
 
 def read_lines(file: IO[bytes], where: str) -> Iterator[tuple[int, Line]]:
     """Yield each line that is not blank, with its number. UserError for one that is not as the page describes."""
     decode = msgspec.json.Decoder(StepLine).decode
-    for number, text in enumerate(file, 1):
+    for number, text in enumerate(iter(partial(file.readline, _MAX_LINE_BYTES), b""), 1):
         if not text.strip():
             continue
+        if len(text) == _MAX_LINE_BYTES:
+            raise UserError(
+                f"takes {_MAX_LINE_BYTES:,} bytes or more",
+                where=f"{where}:{number}",
+                fix="print one object on each line",
+            )
         try:
             yield number, decode(text)
-        except msgspec.MsgspecError:
+        except NOT_JSON:
             yield number, _decode_other(text, f"{where}:{number}")
 
 
@@ -136,7 +150,7 @@ def _decode_other(text: bytes, where: str) -> Line:
     """Decode a line that may not be a step."""
     try:
         raw = msgspec.json.decode(text)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except NOT_JSON as error:
         raise UserError(f"not JSON: {error}", where=where, fix="print one JSON object on each line") from error
     found = next((name for name in _KINDS if isinstance(raw, dict) and name in raw), None)
     if found is None:

@@ -97,12 +97,12 @@ class TraceFile:
         counted: list[DataFile | Shard]
         self._cache = ChunkCache()
         self._opened: dict[int, DataFile] = {}
-        if self.path.is_file():
+        if self.path.is_dir():
+            counted = self._open_folder(tolerates_shards, is_lazy)
+        elif self.path.exists():
             self.files = [DataFile(self.path, self._cache)]
             self.is_complete = "shard/index" not in self.files[0].stored
             counted = [*self.files]
-        elif self.path.is_dir():
-            counted = self._open_folder(tolerates_shards, is_lazy)
         else:
             partial = partial_of(self.path)
             fix = f"its recording did not finish: resume it, or read {partial}"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.errors import UserError
+from kgverify.files.reading import read_file
 
 _is_fresh: ContextVar[bool] = ContextVar("is_fresh", default=False)
 
@@ -119,9 +120,6 @@ def load_caches(path: Path) -> None:
     """
     import torch
 
-    try:
-        loaded = torch.compiler.load_cache_artifacts(path.read_bytes())
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}", where=str(path), fix="give another path") from None
+    loaded = torch.compiler.load_cache_artifacts(read_file(path, purpose="a file of compiler caches"))
     if loaded is None:
         raise UserError("not a file of compiler caches", where=str(path), fix="make one with --save")

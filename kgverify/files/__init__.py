@@ -1,0 +1,1 @@
+"""Reading and writing files: one way in, one way out."""

@@ -1,0 +1,334 @@
+"""The one way out to disk: a file appears whole or not at all, no link is followed, and every failure names its remedy.
+
+A file is written under an unpredictable name in the folder of its target, and then renamed. What was at the target stays
+as it was until then. Folders that the user names may be links, for example to a larger disk. The target itself may not be:
+renaming would replace the link, and writing through it would change a file that somebody else may have chosen.
+"""
+
+import errno
+import os
+import re
+import secrets
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from kgverify.errors import UserError
+
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+# Without O_NONBLOCK, opening a pipe would wait for its reader.
+_EXISTING: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_SHOWN_NAME: Final = 40
+_STREAM: Final = re.compile(r"/dev/(stdout|stderr)|(?:/dev|/proc/self)/fd/(\d+)")
+"""Names of open descriptors, which the system shows as links."""
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_FIXES: Final = {
+    errno.ENOENT: "give a path in a folder that exists",
+    errno.ENOTDIR: "give a path in a folder that exists",
+    errno.EISDIR: "give the path of a file",
+    errno.ENAMETOOLONG: "give a shorter name",
+    errno.EFBIG: "raise the limit of the size of files (ulimit -f)",
+    errno.EIO: "check the disk, or choose a path on another one",
+    errno.EROFS: "choose a path on a disk that can be written",
+    errno.ENXIO: "start the reader of the pipe first, or name a file",
+    errno.ELOOP: "give the path of the file itself",
+}
+
+
+def noop() -> None:
+    """Do nothing."""
+
+
+def write_file(path: Path | str, content: bytes | str, *, is_durable: bool = False) -> None:
+    """Replace a file at once, or write to a device or a pipe. UserError if it cannot be written.
+
+    is_durable: force the file to disk, so that a crash of the machine does not lose it
+    """
+    path = Path(path)
+    encoded = content.encode() if isinstance(content, str) else content
+    with explained(path, kept=_unchanged(path), num_bytes=len(encoded)):
+        if is_special(path):
+            _write_special(path, encoded)
+            return
+        with renamed_into(path, is_durable=is_durable) as temporary:
+            descriptor = os.open(temporary, os.O_WRONLY | _EXISTING)
+            try:
+                _write_all(descriptor, encoded)
+            finally:
+                os.close(descriptor)
+
+
+def append_to_file(path: Path | str, content: bytes) -> None:
+    """Append to a file, which need not exist. UserError if it cannot be written."""
+    path = Path(path)
+    with explained(path, num_bytes=len(content)):
+        if is_special(path):
+            _write_special(path, content)
+            return
+        descriptor = open_in_place(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            _write_all(descriptor, content)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def replaced(path: Path | str, *, is_durable: bool = False) -> Iterator[Path]:
+    """Yield a path to fill, an empty file, that replaces `path` when the context ends; an error leaves `path` as it was.
+
+    UserError if it cannot be written.
+    """
+    path = Path(path)
+    with explained(path, kept=_unchanged(path)), renamed_into(path, is_durable=is_durable) as temporary:
+        yield temporary
+
+
+@contextmanager
+def renamed_into(path: Path, *, is_durable: bool = False, before_naming: Callable[[], object] = noop) -> Iterator[Path]:
+    """Do as `replaced`, but leave an OSError to the caller, who knows what was kept.
+
+    before_naming: called when the content is on disk; if it raises, nothing is left
+    """
+    mode = _check_target(path)
+    temporary = _temporary_name(path)
+    descriptor = os.open(temporary, _NEW, 0o666)
+    try:
+        try:
+            if mode is not None:
+                with suppress(PermissionError):
+                    # Some file systems have no permissions to change.
+                    os.fchmod(descriptor, mode)
+        finally:
+            os.close(descriptor)
+        yield temporary
+        if is_durable:
+            sync_file(temporary)
+        before_naming()
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    if is_durable:
+        sync_folder(path.parent)
+
+
+def open_in_place(path: Path, flags: int) -> int:
+    """Open a file that is changed in place, such as a journal, and return its descriptor.
+
+    UserError for a link, symbolic or hard, and for anything but a regular file; OSError as `os.open`.
+    """
+    refuse_link(path)
+    descriptor = os.open(path, flags | _EXISTING, 0o666)
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        os.close(descriptor)
+        what = "has a second name (a hard link)" if stat.S_ISREG(found.st_mode) else "is not a regular file"
+        raise UserError(f"{what}, so it is not written to", where=str(path), fix="delete it, or give another path")
+    return descriptor
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder if it does not exist, and force its name to disk. UserError for a link; OSError as `os.mkdir`."""
+    refuse_link(path)
+    if not path.is_dir():
+        path.mkdir()
+        sync_folder(path.parent)
+
+
+def make_folders(path: Path) -> list[Path]:
+    """Create a folder with its parents, and return those created, the outermost first. UserError if that fails.
+
+    Existing folders may be links.
+    """
+    missing = [each for each in (path, *path.parents) if not os.path.exists(each)]
+    made: list[Path] = []
+    for each in reversed(missing):
+        with explained(each):
+            refuse_link(each)
+            each.mkdir(exist_ok=True)
+        made.append(each)
+    if not os.path.isdir(path):
+        raise UserError("is not a folder", where=str(path), fix="give the path of a folder")
+    return made
+
+
+@contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """Yield a new folder in the system's folder for temporary files, deleted afterwards. UserError if there is no room."""
+    try:
+        folder = TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise UserError(
+            f"no temporary folder can be made: {error.strerror or error}",
+            where=os.environ.get("TMPDIR", ""),
+            fix="make room, or let TMPDIR name a folder that can be written",
+        ) from error
+    with folder as name:
+        yield Path(name)
+
+
+def check_writable(path: Path | str) -> None:
+    """Raise the UserError of `write_file` before a long run, if it would raise one already. Leave nothing."""
+    path = Path(path)
+    if is_special(path):
+        # Opening and closing a pipe would tell its reader that the output is complete.
+        return
+    with explained(path):
+        _check_target(path)
+        _check_folder(path.parent)
+
+
+def check_folder(folder: Path) -> None:
+    """Raise UserError unless files can be written in a folder, or it can be created. Leave nothing."""
+    existing = next(each for each in (folder, *folder.absolute().parents) if os.path.exists(each))
+    try:
+        _check_folder(existing)
+    except OSError as error:
+        raise UserError(
+            f"cannot write in this folder: {error.strerror}",
+            where=str(folder),
+            fix="give a folder, or a path where one can be created",
+        ) from None
+
+
+def refuse_link(path: Path) -> None:
+    """Raise a UserError for a symbolic link, which could point to any file of this machine."""
+    if os.path.islink(path):
+        raise UserError(
+            "is a link, which is not followed", where=str(path), fix="give the path that it points to, or delete it"
+        )
+
+
+def remove_temporary(path: Path) -> None:
+    """Delete what processes that were killed left of attempts to replace a file. The caller holds the lock of the file."""
+    known = _temporary_prefix(path)
+    with suppress(OSError):
+        for found in os.scandir(path.parent):
+            if found.name.startswith(known) and found.name.endswith(".tmp"):
+                Path(found).unlink(missing_ok=True)
+
+
+def sync_file(path: Path) -> None:
+    """Force a file to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Force the names in a folder to the disk."""
+    sync_file(folder)
+
+
+@contextmanager
+def explained(path: Path, *, kept: str = "", num_bytes: int | None = None) -> Iterator[None]:
+    """Raise a UserError that says what to do in place of an OSError. See `explain_write_error`."""
+    try:
+        yield
+    except OSError as error:
+        raise explain_write_error(error, path, kept=kept, num_bytes=num_bytes) from error
+
+
+def explain_write_error(error: OSError, path: Path, *, kept: str = "", num_bytes: int | None = None) -> UserError:
+    """Make the error for a path that cannot be written.
+
+    kept:      what is safe, such as "the source is unchanged"
+    num_bytes: bytes of the content, if known
+    """
+    reason = error.strerror or str(error) if is_special(path) else describe_write_error(error, path.parent, num_bytes)
+    fix = _FIXES.get(error.errno or 0, f"check the permissions of {path.absolute().parent}, or give another path")
+    if error.errno in _FULL:
+        fix = "make room, or choose a path on another disk"
+    return UserError(f"cannot be written: {reason}{'; ' if kept else ''}{kept}", where=str(path), fix=fix)
+
+
+def describe_write_error(error: OSError, folder: Path, num_bytes: int | None = None) -> str:
+    """Return the reason of a failed write; for a full disk with the room that is left, and the room needed, if known."""
+    reason = error.strerror or str(error)
+    if error.errno == errno.ENOSPC:
+        with suppress(OSError):
+            needed = "" if num_bytes is None else f", {num_bytes:,} needed"
+            reason += f" ({shutil.disk_usage(folder).free:,} bytes free{needed})"
+    return reason
+
+
+def is_special(path: Path) -> bool:
+    """Return whether a path is of a device or a pipe, to which bytes are written as they come."""
+    if _STREAM.fullmatch(str(path)):
+        return True
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+
+
+def _unchanged(path: Path) -> str:
+    return "the file that was there is unchanged" if os.path.isfile(path) else ""
+
+
+def _write_special(path: Path, content: bytes) -> None:
+    if stream := _STREAM.fullmatch(str(path)):
+        # Opened again, a file would be written from its beginning.
+        number = {"stdout": 1, "stderr": 2}[stream[1]] if stream[1] else int(stream[2])
+        sys.stdout.flush()
+        descriptor = os.dup(number)
+    else:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        os.set_blocking(descriptor, True)
+    try:
+        _write_all(descriptor, content)
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def _check_target(path: Path) -> int | None:
+    """Return the permissions of a file that may be replaced, None if there is no file.
+
+    UserError for a link; OSError for what is not a regular file, and for a file that may not be written.
+    """
+    refuse_link(path)
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return None
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
+    if not os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+        # Renaming does not ask for the permission of the file itself.
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    return stat.S_IMODE(mode) & 0o777
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise an OSError unless files can be created in a folder."""
+    temporary = _temporary_name(folder / "check")
+    os.close(os.open(temporary, _NEW, 0o600))
+    temporary.unlink()
+
+
+def _temporary_name(path: Path) -> Path:
+    return path.with_name(f"{_temporary_prefix(path)}{secrets.token_hex(8)}.tmp")
+
+
+def _temporary_prefix(path: Path) -> str:
+    """Return what all temporary names of one target begin with, and those of no other; short for a long name."""
+    return f".{path.name[:_SHOWN_NAME]}.{sha256(os.fsencode(path.name)).hexdigest()[:8]}-"
