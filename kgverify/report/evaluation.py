@@ -3,6 +3,7 @@
 from typing import Final
 
 import msgspec
+
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.comparison.exercise.minimum import explain_missing
 from kgverify.comparison.result import Verdict
@@ -203,7 +204,6 @@ def print_evaluation(report: EvaluationReport, console: Screen, diff_command: st
 
 def _headline(report: EvaluationReport) -> Text:
     name = "EVALUATED" if report.is_sound else report.verdict.value
-    verdict = (name, _STYLES[report.verdict])
     engine = report.engine
     corruptions = "all corruptions" if report.num_corruptions < 0 else count_of(report.num_corruptions, "corruption")
     faults = f", faults {', '.join(engine.faults)}" if engine.faults else ""
@@ -213,11 +213,11 @@ def _headline(report: EvaluationReport) -> Text:
         f"  {engine.name} ({engine.mode}, {engine.device}, {engine.precision}{faults}), policy {report.policy}",
         *(f"  because {reason}" for reason in report.reasons if report.verdict is Verdict.INCONCLUSIVE),
     ]
-    return Text.assemble(
-        verdict,
-        f"   {count_of(report.num_candidates, 'candidate')} in {count_of(report.num_rankings, 'ranking')}\n",
-        *(f"{make_visible(line)}\n" for line in lines),
+    text = Text(name, style=_STYLES[report.verdict])
+    text.append(
+        f"   {count_of(report.num_candidates, 'candidate')} in {count_of(report.num_rankings, 'ranking')}\n", "default"
     )
+    return text.append("".join(f"{make_visible(line)}\n" for line in lines), "default")
 
 
 def _metrics(report: EvaluationReport) -> MetricsTable:

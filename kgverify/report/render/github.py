@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from kgverify.comparison.result import Verdict
+from kgverify.comparison.result import Divergence, Verdict
 from kgverify.escaping import (
     escape_data,
     escape_markdown,
@@ -52,13 +52,18 @@ def render_markdown(report: ReportContent) -> str:
         report=report,
         metrics=tuple(metric_rows(report, lacking="-")),
         shares={share.cause: share for share in report.attribution.shares} if report.attribution else {},
-        commands=show_commands(report.first_cause, report.divergences.index(report.first_cause) + 1, None)
+        commands=show_commands(report.first_cause, _number_of(report.first_cause, report), None)
         if report.first_cause
         else (),
         most_causes=MOST_CAUSES,
         most_reasons=MOST_REASONS,
         of_traces=OF_TRACES,
     )
+
+
+def _number_of(first: Divergence, report: ReportContent) -> int:
+    # A report from elsewhere may name a divergence that it does not list.
+    return report.divergences.index(first) + 1 if first in report.divergences else 1
 
 
 _FILTERS: Final[tuple[Callable[..., Any], ...]] = (

@@ -80,7 +80,8 @@ def print_report(
         parts.append(_render_metrics(report))
     parts.append(_render_equality(report))
     if report.reasons_of_actual:
-        parts.append(Text(describe_execution(report.reasons_of_actual, report.caches), style="dim"))
+        shown = make_visible(describe_execution(report.reasons_of_actual, report.caches))
+        parts.append(Text(shown, style="dim"))
     for part in parts:
         console.print(part, highlight=False)
     if report.divergences and next_commands:
@@ -233,7 +234,7 @@ def _render_causes(report: ReportContent) -> RenderableType:
         if cause.condition:
             lines.append(f"#{i + 1}: {cause.condition}")
     if report.attribution:
-        lines.append(Text(_summary_of_loss(report, report.attribution)))
+        lines.append(_summary_of_loss(report, report.attribution))
         if report.attribution.basis == "traces":
             lines.append(Text(OF_TRACES, style="dim"))
     lines += [Text(make_visible(text), style="dim") for text in describe_rules(report)]
@@ -322,7 +323,5 @@ def _render_equality(report: ReportContent) -> RenderableType:
         by_rule.setdefault(each.rule, []).append(each.field)
     num_equal = len(by_rule.pop("equal", ()))
     special = [f"{', '.join(fields)} {rule}" for rule, fields in by_rule.items()]
-    return Text(
-        f"\nequal means: {count_of(num_equal, 'field')} bit for bit" + "".join(f"; {text}" for text in special),
-        style="dim",
-    )
+    text = "; ".join((f"equal means: {count_of(num_equal, 'field')} bit for bit", *special))
+    return Text(f"\n{make_visible(text)}", style="dim")
