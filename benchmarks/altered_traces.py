@@ -7,7 +7,8 @@ A sound trace is read and written by h5py alone. One to three values are altered
 names, outputs of stages, digests or the manifest. Candidates, steps and columns are removed, doubled or moved. Then every
 checksum, most counts and most digests are made right again. A judge that knows nothing of the comparison decodes both
 traces into names and decides whether what was recorded differs. A semantic change must end in DIVERGE, INCONCLUSIVE or a
-refusal, whether the files are verified as a whole or only where they differ. Prints a Markdown table; exit code 1 if a
+refusal, whether the files are verified as a whole or only where they differ; rankings of one side alone may be named in the
+verdict as not compared. Prints a Markdown table; exit code 1 if a
 semantic change got AGREE, or anything ended in a bug or a signal.
 """
 
@@ -574,7 +575,12 @@ def judge(job: Job, sound: dict[str, Any], folder: Path) -> str:
     verify.plant_in_recorded = PLANT if tests_itself else lambda *_: None
     try:
         pair = (path, job.source) if is_turned else (job.source, path)
-        verdict = verify.compare_recorded(*pair, verifies_content=bool(is_verified)).report.verdict.value
+        report = verify.compare_recorded(*pair, verifies_content=bool(is_verified)).report
+        verdict = report.verdict.value
+        if kind == "semantic" and "rankings" in report.coverage.not_compared:
+            # The verdict's line says so where one side alone has rankings; nothing else may differ.
+            rest = ({**sound, "rankings": None}, {**decode(path), "rankings": None})
+            kind = "semantic" if is_semantic(*rest) else "named in the verdict"
     except UserError:
         verdict = "refused"
     except Exception as error:

@@ -103,8 +103,8 @@ def escape_data(text: str) -> str:
 
 
 def escape_property(text: str) -> str:
-    """Return lines as the value of a property of a GitHub workflow command."""
-    return escape_data(text).replace(":", "%3A").replace(",", "%2C")
+    """Return a text in one line as the value of a property of a GitHub workflow command."""
+    return escape_data(make_visible(text)).replace(":", "%3A").replace(",", "%2C")
 
 
 _SPECIAL: Final = re.compile(r"[^\w\s.,;:()+=%/'\"?-]|(?<![^\W_])_|_(?![^\W_])|://|www")

@@ -3,12 +3,11 @@
 import re
 from collections.abc import Iterable, Mapping
 
-from kgverify.graphs.rules import OPERATORS
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.program import NamedRule
 
 _NEEDS_QUOTES = frozenset("()'\",\\")
-_PLAIN_PREDICATE = re.compile(r"[^\s()'\",:%#\\][^()'\",:\\]*")
+_PLAIN_PREDICATE = re.compile(r"[\w/][\w/.-]*")
 _VARIABLE = re.compile(r"\?\w+")
 
 
@@ -19,7 +18,7 @@ def render_domains(domains: Mapping[str, tuple[str, ...]]) -> str:
 
 def render_triples(atoms: Iterable[NamedAtom]) -> str:
     """Render ground atoms in the functional format, one a line; names get quotes where they need them."""
-    return "".join(f"{_render_name(p)}({_render_name(str(a))},{_render_name(str(b))}).\n" for p, a, b in atoms)
+    return "".join(f"{_render_predicate(p)}({_render_name(str(a))},{_render_name(str(b))}).\n" for p, a, b in atoms)
 
 
 def render_rules(rules: Iterable[NamedRule]) -> str:
@@ -36,12 +35,7 @@ def _quote(name: str) -> str:
 
 
 def _render_name(name: str) -> str:
-    is_bare = (
-        name
-        and not _NEEDS_QUOTES.intersection(name)
-        and name == name.strip(" \t")
-        and not name.startswith(("%", "#", "\ufeff"))
-    )
+    is_bare = name and not _NEEDS_QUOTES.intersection(name) and "/*" not in name and name == name.strip(" \t")
     return name if is_bare else _quote(name)
 
 
@@ -67,9 +61,4 @@ def _render_rule(rule: NamedRule) -> str:
 
 
 def _render_predicate(predicate: str) -> str:
-    is_plain = (
-        _PLAIN_PREDICATE.fullmatch(predicate)
-        and predicate == predicate.strip()
-        and not any(operator in predicate for operator in OPERATORS)
-    )
-    return predicate if is_plain else _quote(predicate)
+    return predicate if _PLAIN_PREDICATE.fullmatch(predicate) else _quote(predicate)

@@ -6,7 +6,15 @@ from pathlib import Path
 from kgverify.api.inputs import EngineLike, check_compiled_options, list_faults
 from kgverify.laws.replay import Replay, replay_apart
 from kgverify.laws.replay import replay as replay_reproducer
-from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec, Factory, find_maker, name_engine
+from kgverify.testing.checking.engine_makers import (
+    COMPILED,
+    EAGER,
+    EngineSpec,
+    Factory,
+    find_maker,
+    name_engine,
+    require_trust,
+)
 from kgverify.testing.checking.failure import DEATH
 from kgverify.testing.reproducers.reproducer import Reproducer
 from kgverify.testing.reproducers.text_format import read_reproducer
@@ -20,6 +28,7 @@ def replay(
     faults: str | Sequence[str] = (),
     mode: str | None = None,
     device: str | None = None,
+    trust: bool = False,
 ) -> Replay:
     """Run a reproducer again, to see whether it still diverges and in the same way.
 
@@ -31,12 +40,14 @@ def replay(
         faults: Faults to plant in the compiled evaluator instead of the reproducer's.
         mode: Mode of the compiled evaluator, instead of the reproducer's.
         device: Device of the compiled evaluator, instead of the reproducer's.
+        trust: Whether to import the engines that the file names. Without it only kgverify's own engines run, and those
+            that you name: a file from a stranger could name any code.
 
     Returns:
         The result: `.verdict`, `.is_same` (whether it diverges in the same way), and both values in its text.
 
     Raises:
-        UserError: If the file cannot be read, or the engine cannot be made.
+        UserError: If the file cannot be read, names an engine that is not trusted, or the engine cannot be made.
 
     Example:
         >>> import kgverify as kv
@@ -46,14 +57,19 @@ def replay(
         >>> kv.replay(broken.file, "compiled").verdict.value
         'AGREE'
     """
+    if faults and engine is None:
+        engine = COMPILED
     where = "--fault" if faults else "--engine"
     where_reference = "--reference"
     if not isinstance(reproducer, Reproducer):
-        where = where if faults or engine is not None else f"{reproducer}: engine"
-        where_reference = where_reference if reference is not None else f"{reproducer}: reference"
+        file, named = str(reproducer), (engine, reference)
         reproducer = read_reproducer(Path(reproducer))
-    if faults and engine is None:
-        engine = COMPILED
+        if engine is None:
+            where = f"{file}: engine"
+            require_trust(reproducer.engine, where, "--engine", named=named, trust=trust)
+        if reference is None:
+            where_reference = f"{file}: reference"
+            require_trust(reproducer.reference, where_reference, "--reference", named=named, trust=trust)
     spec = reproducer.engine if engine is None else engine
     expected = reproducer.reference if reference is None else reference
     given = {"mode": mode, "device": device, "faults": list_faults(faults)}

@@ -7,9 +7,10 @@ from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.report.report import Report
+from kgverify.testing.checking.engine_makers import EngineSpec, require_trust
 from kgverify.testing.shrinking.shrink import MAX_SECONDS, Progress
 from kgverify.testing.shrinking.shrink_run import MAX_RUN_CALLS, ShrunkRun, load_run_graph, shrink_run
-from kgverify.verification.save import read_run
+from kgverify.verification.save import REPORT, read_run
 from kgverify.verification.verify import Verification
 
 
@@ -24,6 +25,7 @@ def shrink(
     max_calls: int = MAX_RUN_CALLS,
     seconds: float = MAX_SECONDS,
     progress: Progress | None = None,
+    trust: bool = False,
 ) -> ShrunkRun:
     """Shrink a divergence of a run to a minimal problem that diverges in the same way.
 
@@ -39,13 +41,15 @@ def shrink(
         max_calls: The most runs of the engine.
         seconds: The most seconds.
         progress: A function that is called with the name of each pass, the problem, and the number of runs.
+        trust: Whether to import the engines that a saved run names. Without it only kgverify's own engines run, and those
+            that you name: a folder from a stranger could name any code.
 
     Returns:
         The minimal problem: `.problem`, `.reproducer`, `.save(path)`. `print` shows it.
 
     Raises:
-        UserError: If there is no such divergence, the graph is not that of the run, the engine cannot be made, or no part
-            of the graph diverges in the same way.
+        UserError: If there is no such divergence, the graph is not that of the run, the engine is not trusted or cannot be
+            made, or no part of the graph diverges in the same way.
 
     Example:
         >>> import kgverify as kv
@@ -56,7 +60,15 @@ def shrink(
         >>> kv.replay("smallest.kg").verdict.value
         'DIVERGE'
     """
-    found = _with_traces(run) if isinstance(run, Report) else read_run(Path(run))
+    if isinstance(run, Report):
+        found = _with_traces(run)
+    else:
+        found, file = read_run(Path(run)), Path(run) / REPORT
+        names, named = found.report.engines, (engine, reference)
+        if engine is None and names.actual:
+            require_trust(EngineSpec(names.actual), f"{file}: engine", "--engine", named=named, trust=trust)
+        if reference is None and names.expected:
+            require_trust(EngineSpec(names.expected), f"{file}: reference", "--reference", named=named, trust=trust)
     spec = None if engine is None else write_down(engine)
     expected = None if reference is None else write_down(reference, where="--reference")
     try:

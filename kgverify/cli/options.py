@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, TypeGuard
 import typer
 
 from kgverify.api.inputs import make_run
+from kgverify.cli import completion
 from kgverify.cli.progress import is_typed, print_warning
 from kgverify.comparison.exercise.minimum import MINIMUM, describe_minimum
 from kgverify.graphs.graph import KnowledgeGraph
@@ -20,10 +21,25 @@ from kgverify.runs.run import MOST, Run
 MOST_JOBS: Final = 1024
 
 Graph = Annotated[
-    str, typer.Option(help="An embedded graph's name, a name under $KGVERIFY_DATA, or a path.", show_default=True)
+    str,
+    typer.Option(
+        help="An embedded graph's name, a name under $KGVERIFY_DATA, or a path.",
+        show_default=True,
+        autocompletion=completion.complete_graph,
+    ),
 ]
+Train = Annotated[Path | None, typer.Option(help="A file of facts that replaces those of the graph, or all of it.")]
+Valid = Annotated[Path | None, typer.Option(help="A file of triples that replaces the valid split of the graph.")]
+Test = Annotated[Path | None, typer.Option(help="A file of triples that replaces the test split of the graph.")]
 Rules = Annotated[Path | None, typer.Option(help="A file of rules that replaces those of the graph.")]
-Split = Annotated[str, typer.Option(help="The split whose triples are the queries: train, valid or test.")]
+Domains = Annotated[Path | None, typer.Option(help="A file of domains that replaces those of the graph.")]
+Split = Annotated[
+    str,
+    typer.Option(
+        help="The split whose triples are the queries: train, valid or test.",
+        autocompletion=completion.complete_split,
+    ),
+]
 Queries = Annotated[int, typer.Option(help="Number of queries, from the beginning of the split.")]
 Corruptions = Annotated[str, typer.Option(help="Corruptions for each query and side; `all` for every entity.")]
 Seed = Annotated[int, typer.Option(help="Seed of the corruptions and of a random policy.")]
@@ -32,6 +48,7 @@ PolicySpec = Annotated[
     typer.Option(
         "--policy",
         help="shortest, two_tower (random weights), trained (weights that come with kgverify), or a safetensors file.",
+        autocompletion=completion.complete_policy,
     ),
 ]
 MaxDepth = Annotated[int, typer.Option(help="Maximum steps of a derivation.")]
@@ -43,6 +60,7 @@ Engine = Annotated[
     typer.Option(
         metavar="ENGINE",
         help="The engine under test: compiled, reference, or your own as MODULE:NAME or FILE.py:NAME.",
+        autocompletion=completion.complete_engine,
     ),
 ]
 Reference = Annotated[
@@ -50,24 +68,46 @@ Reference = Annotated[
     typer.Option(
         metavar="ENGINE",
         help="The engine to compare with: reference, compiled, or your own as MODULE:NAME or FILE.py:NAME.",
+        autocompletion=completion.complete_engine,
     ),
 ]
-Device = Annotated[str, typer.Option(help="Device of the compiled evaluator: auto, cpu or cuda.")]
+Device = Annotated[
+    str,
+    typer.Option(
+        help="Device of the compiled evaluator: auto, cpu or cuda.", autocompletion=completion.complete_device
+    ),
+]
 Mode = Annotated[
     str,
-    typer.Option(help="Mode of the compiled evaluator: auto, fused, eager, default, reduce-overhead or max-autotune."),
+    typer.Option(
+        help="Mode of the compiled evaluator: auto, fused, eager, default, reduce-overhead or max-autotune.",
+        autocompletion=completion.complete_mode,
+    ),
 ]
 Precision = Annotated[
-    str, typer.Option(help="Precision of the policy's matrix products: float32, or on CUDA bf16x3, fp16 or bf16.")
+    str,
+    typer.Option(
+        help="Precision of the policy's matrix products: float32, or on CUDA bf16x3, fp16 or bf16.",
+        autocompletion=completion.complete_precision,
+    ),
 ]
 Slots = Annotated[int | None, typer.Option(help="Derivations that the compiled evaluator proves at the same time.")]
 Faults = Annotated[
-    list[str] | None, typer.Option("--fault", help="Plant a fault in the compiled evaluator, e.g. fact-cap.")
+    list[str] | None,
+    typer.Option(
+        "--fault",
+        help="Plant a fault in the compiled evaluator, e.g. fact-cap.",
+        autocompletion=completion.complete_fault,
+    ),
 ]
 Jobs = Annotated[int, typer.Option(min=1, max=MOST_JOBS, help="Processes in which kgverify's reference prover proves.")]
 Scheduler = Annotated[
     str | None,
     typer.Option(metavar="ADDRESS", help="A dask scheduler whose workers prove for kgverify's reference prover."),
+]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Import the code of third parties' engines that the file names.", show_default=False),
 ]
 JsonPath = Annotated[
     str | None, typer.Option("--json", metavar="PATH", help="Write the result as JSON; - for standard output.")
@@ -96,18 +136,31 @@ OPTION_OF: Final = {
 
 @dataclass(frozen=True)
 class GraphOptions:
-    """The source of the queries."""
+    """The graph, and files that replace its own."""
 
     graph: Graph = "countries"
+    train: Train = None
+    valid: Valid = None
+    test: Test = None
     rules: Rules = None
-    split: Split = "test"
+    domains: Domains = None
 
     def load(self) -> KnowledgeGraph:
         """Load the graph, and print its warnings."""
-        loaded = load_graph(self.graph, rules=self.rules)
+        files = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "graph"}
+        is_complete = self.train is not None and not is_typed("--graph")
+        loaded = load_graph(None if is_complete else self.graph, **files)
         for warning in loaded.warnings:
             print_warning(warning)
         return loaded
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """The source of the queries."""
+
+    files: GraphOptions
+    split: Split = "test"
 
 
 @dataclass(frozen=True)
@@ -126,7 +179,7 @@ class ProofOptions:
 class RunOptions:
     """The candidates and how they are proved."""
 
-    source: GraphOptions
+    source: SourceOptions
     queries: Queries
     corruptions: Corruptions
     proofs: ProofOptions
@@ -134,7 +187,7 @@ class RunOptions:
     def arguments(self) -> dict[str, Any]:
         """Return the arguments that `verify`, `record` and `make_run` have in common; loads the graph."""
         proofs = self.proofs
-        loaded = self.source.load()
+        loaded = self.source.files.load()
         num = len(loaded.queries(self.source.split))
         if num < self.queries <= MOST and is_typed("--queries"):
             print_warning(f"--queries {self.queries}: the split {self.source.split} has {num:,}, and all are taken")

@@ -164,6 +164,17 @@ def typed_command(*further: str) -> str:
     return shlex.join(["kgverify", *typed_words({"--save", "--json"}), *further])
 
 
+def replay_command(file: str | Path, engine: str | None, reference: str | None, *, trust: bool = False) -> str:
+    """Return the command that replays a reproducer of this command, quoted for a shell.
+
+    engine, reference, trust: as typed; kgverify's own engines need no mention, since the reproducer may name them
+    """
+    words = ["kgverify", "replay", str(file)]
+    for option, name in (("--engine", engine), ("--reference", reference)):
+        words += [option, name] if name and ":" in name else []
+    return shlex.join([*words, "--trust"] if trust else words)
+
+
 def is_typed(option: str) -> bool:
     """Return whether an option was typed, and its value is not a default."""
     return any(word.split("=")[0] == option for word in sys.argv[1:])

@@ -24,12 +24,12 @@ from kgverify.comparison.modulo.benign import BenignSteps, find_kinds
 from kgverify.comparison.modulo.normalise import normalise_steps
 from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, ORDER
 from kgverify.comparison.result import DIGEST, Benign, DifferenceClass, Divergence, Level, NearTie
-from kgverify.comparison.source import NUM_STEPS
 from kgverify.comparison.step_view import ResolventView, StepReader, StepView, outcome_name, side_name
 from kgverify.errors import count_of
 from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import Columns, expand_rows, select_steps, starts_of
 from kgverify.trace.model.digests import compute_digests
+from kgverify.trace.model.header import NUM_STEPS
 from kgverify.trace.model.trace import Trace
 
 _DROPPED: Final = frozenset({"steps.dropped_atoms", "steps.dropped_resolvents"})

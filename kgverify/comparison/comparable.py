@@ -29,6 +29,15 @@ Convert = Callable[[NDArray[np.int32]], NDArray[np.int32]]
 
 _OF_RESOLVENTS: Final = ("kind", "num_atoms", "origin_kind", "origin", "score", "atoms", "order")
 
+_OF_RUN: Final = {
+    "graph": "the graph",
+    "split": "the split",
+    "num_queries": "the number of queries",
+    "num_corruptions": "the number of corruptions",
+    "seed": "the seed",
+}
+"""The fields of a run that must be equal, with their names for people to read."""
+
 _FORGIVEN: Final[Mapping[str, Modulo]] = {
     DIGEST: frozenset([NAMES, ORDER, DUPLICATES]),
     "candidates.atom": frozenset([NAMES]),
@@ -373,9 +382,9 @@ def check_preconditions(expected: Trace, actual: Trace) -> tuple[str, ...]:
     names = e.policy.name, a.policy.name
     if all(names) and (names[0] != names[1] or (all(hashes) and hashes[0] != hashes[1])):
         reasons.append(f"the policies differ: expected {_policy(expected)}, actual {_policy(actual)}")
-    for field in ("graph", "split", "num_queries", "num_corruptions", "seed"):
+    for field in _OF_RUN:
         values = getattr(e.run, field), getattr(a.run, field)
-        if values[0] != values[1] and all(trace.header.run.graph for trace in (expected, actual)):
+        if values[0] != values[1] and field not in (*e.run.unknown, *a.run.unknown):
             reasons.append(f"the runs differ in {field}: expected {values[0]!r}, actual {values[1]!r}")
     tolerances = e.run.rank_tolerance, a.run.rank_tolerance
     if tolerances[0] != tolerances[1] and expected.rankings is not None and actual.rankings is not None:
@@ -384,13 +393,15 @@ def check_preconditions(expected: Trace, actual: Trace) -> tuple[str, ...]:
 
 
 def note_unknown(expected: Trace, actual: Trace) -> tuple[str, ...]:
-    """Return notes about what was not compared because a header leaves it unknown: limits, program and policy."""
+    """Return notes about what was not compared because a header leaves it unknown: limits, program, policy and run."""
     sides: dict[str, list[str]] = {}
     for trace, role in ((expected, "expected"), (actual, "actual")):
         header = trace.header
         unknown = [f"the limit {name}" for name in header.limits.unknown]
         unknown += [] if header.program_sha256 else ["the program"]
         unknown += [] if header.policy.name else ["the policy"]
+        of_run = [_OF_RUN[name] for name in header.run.unknown]
+        unknown += ["the run"] if len(of_run) == len(_OF_RUN) else of_run
         for each in unknown:
             sides.setdefault(each, []).append(role)
     groups: dict[str, list[str]] = {}

@@ -25,7 +25,7 @@ from kgverify.trace.model.columns import (
     select_steps,
     starts_of,
 )
-from kgverify.trace.model.header import EngineInfo
+from kgverify.trace.model.header import NUM_STEPS, EngineInfo
 from kgverify.trace.model.levels import TraceLevel, has_goals
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.model.validate import check_codes
@@ -44,7 +44,6 @@ _NO_DIGESTS: Final = Digests(*(np.zeros(0, np.uint64) for _ in Digests._fields))
 _COLUMN_GROUPS: Final = ("candidates/", "steps/", "resolvents/", "digests/")
 
 
-NUM_STEPS: Final = "candidates.num_steps"
 _OF_STEPS: Final = frozenset({NUM_STEPS, "candidates.is_limited"})
 
 
@@ -235,7 +234,9 @@ def drop_unknown_steps(sources: tuple[StepSource, StepSource]) -> tuple[StepSour
     """Return both sides without steps if one of them does not show its steps, else as they are."""
     if all(has_steps(source.header.engine) for source in sources):
         return sources
-    left, right = (_without_steps(source) if NUM_STEPS in source.fields else source for source in sources)
+    left, right = (
+        _without_steps(source) if NUM_STEPS in source.fields or source.num_steps else source for source in sources
+    )
     return left, right
 
 

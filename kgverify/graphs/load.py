@@ -1,59 +1,66 @@
 """The loading of a knowledge graph by name or path.
 
-A graph is a folder with files `train` (or `facts`), `valid`, `test`, `rules` and `domains` (or any name that
-begins with `domain`), each with extension .txt, .tsv, .pl or none; or a single file of triples, which is then
-train. All but train may be missing.
+A graph is a folder with the files that `kgverify.graphs.folder` lists; or a single file of triples, which is then train; or
+files that are given one by one; or an object of PyKEEN. All but train may be missing.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
 
 from kgverify.errors import UserError, suggest
+from kgverify.files.reading import STANDARD_INPUT
+from kgverify.graphs.column_order import check_columns, find_foreign_relations, find_unlikely_order
+from kgverify.graphs.folder import (
+    ROLES,
+    SPLITS,
+    find_files,
+    find_id_files,
+    is_openke,
+    name_graph,
+    names_ids,
+    render_list,
+)
+from kgverify.graphs.formats.ids import parse_openke, parse_pykeen
+from kgverify.graphs.formats.parsed import Triples
+from kgverify.graphs.formats.pykeen import PykeenObject, read_pykeen
 from kgverify.graphs.graph import GraphFile, KnowledgeGraph
 from kgverify.graphs.random_graph import PREFIX, draw_graph, parse_seed
-from kgverify.graphs.rules import parse_rules
+from kgverify.graphs.rules import Rules, parse_rules
 from kgverify.graphs.text_file import TextFile, is_skipped, line_error, read_text, split_lines
-from kgverify.graphs.triples import Triples, parse_triples
+from kgverify.graphs.triples import parse_triples
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.program import NamedRule, Source
 
 DATA_VARIABLE: Final = "KGVERIFY_DATA"
 
-_EXTENSIONS = (".txt", ".tsv", ".pl", "")
-_STEMS = {
-    "train": ("train", "facts"),
-    "valid": ("valid",),
-    "test": ("test",),
-    "rules": ("rules",),
-    "domains": (),  # any that begins with `domain`
-}
-_MAX_LISTED = 12
-
 
 def load_graph(
-    spec: str | Path,
+    spec: str | Path | PykeenObject | None = None,
     *,
+    train: str | Path | None = None,
     rules: str | Path | None = None,
     valid: str | Path | None = None,
     test: str | Path | None = None,
     domains: str | Path | None = None,
 ) -> KnowledgeGraph:
-    """Load a graph.
+    """Load a graph. docs/graphs.md lists the formats.
 
     Args:
         spec: The name of an embedded graph; `random:SEED`; else a name under $KGVERIFY_DATA; else the path of a folder or
             of a file of triples. A `Path`, a text with a separator and the name of an existing file are always paths.
+            Also a PyKEEN dataset or triples factory. It may be missing if `train` is given.
+        train: A file of triples that replaces that of the folder. `-` is standard input, here as for the other files.
         rules: A file of rules that replaces that of the folder.
         valid: A file of triples that replaces that of the folder.
         test: A file of triples that replaces that of the folder.
         domains: A file of domains that replaces that of the folder.
 
     Returns:
-        The graph.
+        The graph. Its `warnings` name what was skipped, such as a header row, and what is probably a mistake.
 
     Raises:
         UserError: If the graph is not found, the folder has no train or two files for one purpose, train is empty, or a
@@ -64,18 +71,19 @@ def load_graph(
         >>> kv.load_graph("countries").test[0].predicate
         'locatedInCR'
     """
-    given = {"valid": valid, "test": test, "rules": rules, "domains": domains}
+    given = {"train": train, "valid": valid, "test": test, "rules": rules, "domains": domains}
     explicit = {role: Path(file) for role, file in given.items() if file is not None}
+    _check_standard_input([*explicit.values(), spec])
     if isinstance(spec, str) and spec.startswith(PREFIX):
         seed = parse_seed(spec)
         if explicit:
             raise UserError(f"includes its own {' and '.join(explicit)}", where=spec, fix="leave the file out")
         return draw_graph(seed)
-    location = _locate(spec)
-    found = _list_files(location, str(spec), [role for role in _STEMS if role not in explicit]) | explicit
-    texts = {role: read_text(found[role]) for role in _STEMS if role in found}
-    name = os.path.basename(os.path.abspath(location)) if isinstance(location, Path) else location.name
-    return _build(name if location.is_dir() else Path(name).stem, texts)
+    if spec is None or isinstance(spec, str | Path):
+        name, found, warnings = _find_files(spec, explicit)
+        return _build(name, found | explicit, {}, warnings)
+    name, splits = read_pykeen(spec)
+    return _build(name, explicit, {split: each for split, each in splits.items() if split not in explicit}, ())
 
 
 def list_embedded() -> tuple[str, ...]:
@@ -84,39 +92,96 @@ def list_embedded() -> tuple[str, ...]:
     return tuple(sorted(entry.name for entry in root.iterdir() if entry.joinpath("train.txt").is_file()))
 
 
-def _build(name: str, texts: dict[str, TextFile]) -> KnowledgeGraph:
-    no_triples = Triples((), ())
-    train, valid, test = (
-        parse_triples(texts[split].text, texts[split].name) if split in texts else no_triples
-        for split in ("train", "valid", "test")
-    )
+def _check_standard_input(given: Iterable[object]) -> None:
+    num = sum(str(each) == STANDARD_INPUT for each in given)
+    if num > 1:
+        raise UserError(
+            f"expected one file from standard input, found {num}", where=STANDARD_INPUT, fix="give the others by paths"
+        )
+
+
+def _find_files(
+    spec: str | Path | None, explicit: Mapping[str, Path]
+) -> tuple[str, dict[str, Traversable], tuple[str, ...]]:
+    """Return the graph's name, the files that are not given one by one, and warnings about those that are not read."""
+    if spec is None:
+        if "train" not in explicit:
+            raise UserError(
+                "expected a graph, found none", where="graph", fix="give a name, a path, or a file of triples as train"
+            )
+        train = explicit["train"]
+        return name_graph(train.name, os.path.basename(os.path.abspath(train.parent))), {}, ()
+    location = _locate(spec)
+    name = os.path.basename(os.path.abspath(location)) if isinstance(location, Path) else location.name
+    if not location.is_dir():
+        return name_graph(name, ""), {} if "train" in explicit else {"train": location}, ()
+    found, unread = find_files(location, str(spec), explicit)
+    if not unread or (not isinstance(spec, Path) and location == _embedded(str(spec))):
+        return name, found, ()
+    fix = "--train, --valid, --test, --rules and --domains name files one by one"
+    return name, found, (f"{name}: not read: {render_list(unread)}; {fix}",)
+
+
+def _build(
+    name: str, files: Mapping[str, Traversable], parsed: Mapping[str, Triples], warnings: Iterable[str]
+) -> KnowledgeGraph:
+    """Build a graph from its files, and from triples that no file holds. UserError at the first line that is wrong."""
+    texts = {role: read_text(files[role], standard_input=True) for role in ROLES if role in files}
+    names = {role: text.name for role, text in texts.items()}
+    id_texts: dict[str, TextFile] = {}
+    splits = {split: Triples((), ()) for split in SPLITS} | dict(parsed)
+    for split in SPLITS:
+        if split not in texts:
+            continue
+        if names_ids(names[split]):
+            entities, relations = (read_text(file) for file in find_id_files(files[split]))
+            id_texts |= {text.name: text for text in (entities, relations)}
+            parse = parse_openke if is_openke(names[split]) else parse_pykeen
+            splits[split] = parse(texts[split], entities, relations)
+        else:
+            splits[split] = parse_triples(texts[split].text, names[split])
+    train, valid, test = (splits[split] for split in SPLITS)
     if not train.atoms:
         raise UserError(
             "expected at least one triple, found none",
-            where=texts["train"].name,
+            where=names.get("train", name),
             fix="write one triple a line: relation(head,tail). or head<TAB>relation<TAB>tail",
         )
-    splits = (train, valid, test)
-    constants = {str(term) for split in splits for atom in split.atoms for term in (atom.first, atom.second)}
+    check_columns(splits, names)
+    constants = {
+        str(term) for split in splits.values() for column in (1, 2) for term in {a[column] for a in split.atoms}
+    }
     domains = parse_domains(texts["domains"].text, texts["domains"].name) if "domains" in texts else {}
     declared = constants.union(*domains.values())
-    predicates = {atom.predicate for split in splits for atom in split.atoms}
-    rules = (
+    predicates = {atom.predicate for split in splits.values() for atom in split.atoms}
+    rules, rule_warnings = (
         parse_rules(texts["rules"].text, texts["rules"].name, constants=declared, predicates=predicates)
         if "rules" in texts
-        else ()
+        else Rules(())
     )
 
+    predicates_of_train = {atom.predicate for atom in train.atoms}
+
     def find_warnings() -> Iterator[str]:
-        yield from _find_repeated_facts(train, texts["train"].name)
-        yield from _find_unprovable_body_atoms(rules, {atom.predicate for atom in train.atoms})
+        yield from warnings
+        for split, triples in splits.items():
+            yield from triples.warnings
+            if split in names and not triples.atoms:
+                yield f"{names[split]}: no triple in it"
+            if split != "train" and triples.atoms:
+                yield from find_foreign_relations(predicates_of_train, triples, names.get(split, split))
+        yield from find_unlikely_order(train, names.get("train", ""))
+        yield from rule_warnings
+        yield from _find_repeated_facts(train, names.get("train", name))
+        yield from _find_unprovable_body_atoms(rules, predicates_of_train)
+        yield from _find_unused_clause_heads(rules, predicates)
         yield from _find_unknown_rule_constants(rules, declared)
         strangers = {name for names in domains.values() for name in names} - constants
         if strangers:
             number = _count(len(strangers), "constant")
             yield f"{texts['domains'].name}: {number} that no triple has, such as {min(strangers)!r}"
-        if leaks := set(test.atoms) & set(train.atoms):
-            yield f"{texts['test'].name}: {_count(len(leaks), 'triple')} also in train"
+        if leaks := set(test.atoms).intersection(train.atoms):
+            yield f"{names.get('test', 'test')}: {_count(len(leaks), 'triple')} also in train"
 
     return KnowledgeGraph(
         name=name,
@@ -125,8 +190,8 @@ def _build(name: str, texts: dict[str, TextFile]) -> KnowledgeGraph:
         test=test.atoms,
         rules=rules,
         domains=domains,
-        files=tuple(GraphFile(text.name, text.sha256) for text in texts.values()),
-        facts_file=texts["train"].name,
+        files=tuple(GraphFile(text.name, text.sha256) for text in (*texts.values(), *id_texts.values())),
+        facts_file=names.get("train", ""),
         fact_lines=train.lines,
         warnings=tuple(find_warnings()),
     )
@@ -157,7 +222,10 @@ def parse_domains(text: str, file: str) -> dict[str, tuple[str, ...]]:
 
 def _find_repeated_facts(facts: Triples, file: str) -> Iterator[str]:
     """Warn about facts that occur in their file more than once."""
-    if num_repeated := len(facts.atoms) - len(set(facts.atoms)):
+    num_repeated = len(facts.atoms) - len(set(facts.atoms))
+    if num_repeated and not facts.lines:
+        yield f"{file}: {_count(num_repeated, 'repeated fact')}"
+    elif num_repeated:
         lines: dict[NamedAtom, int] = {}
         # The first line of each fact; a repeated one has another.
         pairs = zip(facts.atoms, facts.lines, strict=True)
@@ -179,6 +247,21 @@ def _find_unprovable_body_atoms(rules: Sequence[NamedRule], fact_predicates: set
                 )
 
 
+def _find_unused_clause_heads(rules: Sequence[NamedRule], predicates: set[str]) -> Iterator[str]:
+    """Warn about predicates of rules' heads that neither a triple of any split nor a rule's body has."""
+    used = predicates | {atom.predicate for rule in rules for atom in rule.body}
+    unused: dict[str, Source] = {}
+    for rule in rules:
+        if rule.clause_head.predicate not in used:
+            unused.setdefault(rule.clause_head.predicate, rule.source)
+    for predicate, source in unused.items():
+        hint = suggest(predicate, used)
+        yield (
+            f"{source}: nothing asks for the rule's head: no triple and no rule's body has predicate {predicate!r}"
+            f"{'; ' + hint if hint else ''}"
+        )
+
+
 def _find_unknown_rule_constants(rules: Sequence[NamedRule], constants: set[str]) -> Iterator[str]:
     """Warn about constants of rules that no triple and no domain has."""
     for rule in rules:
@@ -194,6 +277,8 @@ def _count(number: int, noun: str) -> str:
 
 def _locate(spec: str | Path) -> Traversable:
     path = Path(spec)
+    if str(spec) == STANDARD_INPUT:
+        return path
     is_path = isinstance(spec, Path) or any(sign in spec for sign in (os.sep, os.altsep or os.sep))
     if is_path or path.is_file():
         if path.exists():
@@ -205,14 +290,14 @@ def _locate(spec: str | Path) -> Traversable:
         )
     name = str(spec)
     if name in list_embedded():
-        return resources.files("kgverify.graphs.embedded").joinpath(name)
+        return _embedded(name)
     data = os.environ.get(DATA_VARIABLE, "")
     if name and data and Path(data, name).exists():
         return Path(data, name)
     if name and path.exists():
         return path
     under_data = _list_names(Path(data)) if data else []
-    in_data = _render_list(under_data) if data else "not set"
+    in_data = render_list(under_data) if data else "not set"
     raise UserError(
         "no such graph: searched the embedded graphs "
         f"({', '.join(list_embedded())}), under ${DATA_VARIABLE} ({in_data}) and in the current folder",
@@ -222,38 +307,8 @@ def _locate(spec: str | Path) -> Traversable:
     )
 
 
-def _list_files(location: Traversable, shown: str, roles: Sequence[str]) -> dict[str, Traversable]:
-    """Find the file of each role; a graph that is a single file has only train."""
-    if not location.is_dir():
-        return {"train": location}
-    files = sorted((entry for entry in location.iterdir() if entry.is_file()), key=lambda entry: entry.name)
-    found: dict[str, Traversable] = {}
-    for role in roles:
-        matching = [file for file in files if _has_role(file.name, role)]
-        if len(matching) > 1:
-            raise UserError(
-                f"expected one file for {role}, found {' and '.join(file.name for file in matching)}",
-                where=shown,
-                fix="keep one of them in the folder",
-            )
-        if matching:
-            found[role] = matching[0]
-    if "train" not in found:
-        looked_for = ", ".join(stem + extension for stem in _STEMS["train"] for extension in _EXTENSIONS)
-        raise UserError(
-            f"expected a train file ({looked_for}), found {_render_list([entry.name for entry in files])}",
-            where=shown,
-            fix="name the file of the facts train.txt, or give its path instead of the folder's",
-        )
-    return found
-
-
-def _has_role(file_name: str, role: str) -> bool:
-    stem, dot, extension = file_name.rpartition(".")
-    stem, extension = (stem, dot + extension) if dot else (file_name, "")
-    if extension not in _EXTENSIONS:
-        return False
-    return stem.startswith("domain") if role == "domains" else stem in _STEMS[role]
+def _embedded(name: str) -> Traversable:
+    return resources.files("kgverify.graphs.embedded").joinpath(name)
 
 
 def _list_names(folder: Path) -> list[str]:
@@ -264,10 +319,4 @@ def _list_names(folder: Path) -> list[str]:
 def _describe_parent(path: Path) -> str:
     if not path.parent.is_dir():
         return f"; {str(path.parent)!r} does not exist either"
-    return f"; {str(path.parent)!r} holds {_render_list(_list_names(path.parent))}"
-
-
-def _render_list(names: list[str]) -> str:
-    if len(names) > _MAX_LISTED:
-        return f"{', '.join(names[:_MAX_LISTED])} and {len(names) - _MAX_LISTED} more"
-    return ", ".join(names) or "nothing"
+    return f"; {str(path.parent)!r} holds {render_list(_list_names(path.parent))}"

@@ -1,29 +1,47 @@
 """Read rules in the arrow, Prolog, AnyBURL and AMIE formats, file by file.
 
 The first line that contains the sign of a format (`->`, `:-`, three tabs and `<=`, `=>`) determines the format of the whole
-file. Comments are lines that begin with `%` or `#` and hold no tab.
+file. Comments are lines that begin with `%` or `#` and hold no tab, what stands between `/*` and `*/`, and, but for AMIE, the
+rest of a line after a rule from `%` or `#` on. Negation, disjunction, conditions, lists and functions are errors: a rule is a
+definite clause without functions.
 """
 
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import count
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from kgverify.errors import UserError, suggest
-from kgverify.graphs.scanner import RawAtom, RawTerm, Scanner
+from kgverify.graphs.grammar import (
+    BLANKS,
+    NUMBER,
+    Clause,
+    Directive,
+    RawAtom,
+    RawTerm,
+    describe_ignored,
+    parse_clause,
+    parse_clauses,
+)
 from kgverify.graphs.text_file import is_skipped, line_error, show, split_lines
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.program import NamedRule, Source
 
-OPERATORS: Final = ("->", ":-", "<=", "=>")
-
-_Lines: TypeAlias = Sequence[tuple[Source, str]]
+_Lines: TypeAlias = Sequence[tuple[int, str]]
 
 
-class _Vocabulary(NamedTuple):
-    """The names that the triples and the domains of the graph hold."""
+class Rules(NamedTuple):
+    """The rules of a file, in order, and warnings about what was left out."""
 
+    rules: tuple[NamedRule, ...]
+    warnings: tuple[str, ...] = ()
+
+
+class _Context(NamedTuple):
+    """The name of the file, and the names that the triples and the domains of the graph hold."""
+
+    file: str
     constants: Collection[str]
     predicates: Collection[str]
 
@@ -45,61 +63,109 @@ def parse_rules(
     *,
     constants: Collection[str] = frozenset(),
     predicates: Collection[str] = frozenset(),
-) -> tuple[NamedRule, ...]:
+) -> Rules:
     """Parse the rules of a text, in order, each with `file` and its line.
 
     constants, predicates: the names of the graph, by which the arrow format distinguishes a constant from a variable
         and a predicate with colons from a rule's name
     UserError, with file and line, at the first line that is not a rule of the file's format.
     """
-    lines = [(Source(file, number), line) for number, line in split_lines(text) if not is_skipped(line)]
-    for _, line in lines:
+    lines = split_lines(text)
+    if "/*" in text:
+        lines = list(_drop_comments(lines, file))
+    content = [(number, line) for number, line in lines if not _is_comment(line)]
+    context = _Context(file, constants, predicates)
+    for _, line in content:
         for sign, parse in _SIGNS:
             if sign.search(line):
-                raw_rules = parse(lines, _Vocabulary(constants, predicates))
-                return tuple(_build_rule(each, constants) for each in raw_rules)
-    if not lines:
-        return ()
-    source, line = lines[0]
+                parsed = list(_build_rules(parse(lines, context), context))
+                return Rules(
+                    tuple(each for each in parsed if isinstance(each, NamedRule)),
+                    tuple(each for each in parsed if isinstance(each, str)),
+                )
+    if not content:
+        return Rules(())
+    number, line = content[0]
     expected = "a rule in the arrow, Prolog, AnyBURL or AMIE format"
-    raise line_error(source, expected, show(line), "write b1(X,Z), b2(Z,Y) -> h(X,Y)")
+    raise line_error(Source(file, number), expected, show(line), "write b1(X,Z), b2(Z,Y) -> h(X,Y)")
 
 
-def _build_rule(raw: _RawRule, constants: Collection[str]) -> NamedRule:
+def _is_comment(line: str) -> bool:
+    return not line.strip() or line.lstrip(BLANKS).startswith(("%", "#"))
+
+
+def _drop_comments(lines: _Lines, file: str) -> Iterator[tuple[int, str]]:
+    """Blank out `/* */` comments that begin where a line does."""
+    start = 0
+    for number, line in lines:
+        rest = line
+        while start or rest.lstrip(BLANKS).startswith("/*"):
+            start = start or number
+            _, end, after = rest.partition("*/")
+            if not end:
+                rest = ""
+                break
+            start, rest = 0, after
+        yield number, rest
+    if start:
+        raise line_error(Source(file, start), "'*/' after '/*'", "the end of the file", "close the comment")
+
+
+def _build_rules(raw_rules: Iterator[_RawRule | str], context: _Context) -> Iterator[NamedRule | str]:
+    for raw in raw_rules:
+        yield raw if isinstance(raw, str) else _build_rule(raw, context)
+
+
+def _build_rule(raw: _RawRule, context: _Context) -> NamedRule:
     """Build a rule; each bare `_` that is a variable is a different one.
 
-    UserError for a bare constant that looks like a compound term.
+    UserError for a bare name that has, in Prolog, another meaning than that of a name, and that the graph does not have.
     """
     atoms = (raw.clause_head, *raw.body)
     written = {term.text for atom in atoms for term in (atom.first, atom.second)}
     fresh = (name for name in map("_{}".format, count(1)) if name not in written)
 
     def read(term: RawTerm) -> Term:
+        text = term.text
         if term.is_quoted:
-            return term.text
-        if "(" in term.text:
-            if term.text in constants:
-                return term.text
+            return text
+        is_known = text in context.constants
+        if "(" in text and not is_known:
             raise line_error(
                 raw.source,
-                "a constant or a variable",
-                f"the compound term {show(term.text)}",
+                _A_TERM,
+                f"the compound term {show(text)}",
                 "rewrite the rule without functions; quote the name if it is a constant",
             )
-        if not raw.is_variable(term.text):
-            return term.text
-        return Variable(next(fresh) if term.text == "_" else term.text)
+        is_variable = ("(" not in text) and raw.is_variable(text)
+        if not (_VARIABLE.fullmatch(text) if is_variable else is_known or not _NO_NAME.search(text)):
+            fix = "quote the name if it is a constant; rules have neither lists nor arithmetic"
+            raise line_error(raw.source, _A_TERM, show(text), suggest(text, context.constants) or fix)
+        if not is_variable:
+            return text
+        return Variable(next(fresh) if text == "_" else text)
 
+    for atom in atoms:
+        if not atom.is_quoted and atom.predicate not in context.predicates and _NO_PREDICATE.search(atom.predicate):
+            found = f"{show(atom.predicate)}, which no triple has"
+            fix = suggest(atom.predicate, context.predicates) or (
+                "quote the predicate if this is its name; name and confidence come before a rule with an arrow, "
+                "as in r1:0.8:b(X,Y) -> h(X,Y)"
+            )
+            raise line_error(raw.source, "a predicate", found, fix)
     head, *body = [NamedAtom(atom.predicate, read(atom.first), read(atom.second)) for atom in atoms]
     return NamedRule(head, tuple(body), raw.name, raw.confidence, raw.source)
 
 
-_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+_A_TERM = "a constant or a variable"
+_VARIABLE = re.compile(r"\??\w+")
+_NO_NAME = re.compile(r"^\?|[\[\]{}|+*=<>\\^;!`]")
+_NO_PREDICATE = re.compile(rf"[ \t]|^-.|^[^:]*:[ \t]*{NUMBER}[ \t]*:")
 
 
 def _parse_number(text: str) -> float | None:
     """Parse a finite decimal number; return None for any other text."""
-    number = float(text) if _NUMBER.fullmatch(text) else math.inf
+    number = float(text) if re.fullmatch(NUMBER, text) else math.inf
     return number if math.isfinite(number) else None
 
 
@@ -111,24 +177,49 @@ def _read_confidence(text: str, source: Source) -> float:
     return number
 
 
-def _check_end(scanner: Scanner, source: Source) -> None:
-    """Raise UserError unless the rest of the line is empty or a final dot."""
-    scanner.take(".")
-    if rest := scanner.rest:
-        raise line_error(source, "the end of the rule", show(rest), "write one rule a line")
-
-
 def _empty_body(source: Source) -> UserError:
     """Return the error of a rule without body."""
     fix = "move the atom to the facts, or give the rule a body"
     return line_error(source, "at least one body atom", "an empty body", fix)
 
 
+_NAME = r"[\w/?][\w/.-]*+"
+_PLAIN_ATOM = rf"[ \t]*+(\w[\w/.-]*+)[ \t]*+\([ \t]*+({_NAME})[ \t]*+,[ \t]*+({_NAME})[ \t]*+\)[ \t]*+"
+_ATOM = _PLAIN_ATOM.replace("(\\w", "(?:\\w").replace(f"({_NAME})", _NAME)
+_BODY = rf"{_ATOM}(?:,{_ATOM})*+"
+# What most rules are; the grammar reads them in the same way, only slower. Tests compare both.
+PLAIN: Final = {
+    "rules": re.compile(rf"(?P<head>{_ATOM}):-(?P<body>{_BODY})\.[ \t]*+"),
+    "forward": re.compile(rf"(?P<body>{_BODY})->(?P<head>{_ATOM})\.?[ \t]*+"),
+    "backward": re.compile(rf"(?P<head>{_ATOM})<=(?P<body>{_BODY})\.?[ \t]*+"),
+}
+_FIND_ATOMS = re.compile(_PLAIN_ATOM).findall
+
+
+def _read_plain(form: str, text: str, source: Source) -> Clause | None:
+    """Read a rule of word characters alone without the grammar; None for any other."""
+    match = PLAIN[form].fullmatch(text)
+    if match is None:
+        return None
+    head, *body = [
+        RawAtom(predicate, RawTerm(first, False), RawTerm(second, False), False, source.line)
+        for predicate, first, second in _FIND_ATOMS(match["head"]) + _FIND_ATOMS(match["body"])
+    ]
+    return Clause(source.line, head, body)
+
+
+def _parse_one(form: Literal["forward", "backward"], text: str, source: Source) -> Clause:
+    clause = _read_plain(form, text, source) or parse_clause(form, text, source)
+    if not clause.body:
+        raise _empty_body(source)
+    return clause
+
+
 _LETTER_AND_DIGITS = re.compile(r"[a-z][0-9]*")
 _COLON_FIELD = re.compile(r"([^:('\"]*):")
 
 
-def _parse_arrow(lines: _Lines, vocabulary: _Vocabulary) -> Iterator[_RawRule]:
+def _parse_arrow(lines: _Lines, context: _Context) -> Iterator[_RawRule]:
     """Parse arrow rules: `name:confidence:b1(X,Z), b2(Z,Y) -> h(X,Y)`.
 
     Name and confidence may be missing, each with its colon. A bare argument is
@@ -144,7 +235,7 @@ def _parse_arrow(lines: _Lines, vocabulary: _Vocabulary) -> Iterator[_RawRule]:
     def is_variable(term: str) -> bool:
         if term.startswith(("?", "_")) or _LETTER_AND_DIGITS.fullmatch(term):
             return True
-        is_known = term in vocabulary.constants
+        is_known = term in context.constants
         if term[0].isupper():
             return len(term) == 1 or not is_known
         if is_known:
@@ -154,35 +245,38 @@ def _parse_arrow(lines: _Lines, vocabulary: _Vocabulary) -> Iterator[_RawRule]:
             source,
             "a variable (X, ?x, x1) or a constant of the graph",
             show(term),
-            suggest(term, vocabulary.constants)
+            suggest(term, context.constants)
             or f"write ?{term} for a variable, '{term}' in quotes for a constant that the graph lacks",
         )
 
-    for source, text in lines:
-        name, confidence, clause = _split_prefix(text, source, vocabulary)
-        scanner = Scanner(clause, source, OPERATORS)
-        if scanner.take("->"):
-            raise _empty_body(source)
-        body = scanner.take_atoms()
-        scanner.expect("->", "',' or '->' after an atom", "write b1(X,Z), b2(Z,Y) -> h(X,Y)")
-        clause_head = scanner.take_atom()
-        _check_end(scanner, source)
-        yield _RawRule(source, clause_head, body, is_variable, name, confidence)
+    for number, text in lines:
+        if _is_comment(text):
+            continue
+        source = Source(context.file, number)
+        name, confidence, rest = _split_prefix(text, source, context)
+        clause = _parse_one("forward", rest, source)
+        if clause.weight is not None and confidence is not None:
+            fix = "leave one of them out"
+            raise line_error(source, "one confidence", f"two, {confidence:g} and {clause.weight:g}", fix)
+        confidence = clause.weight if confidence is None else confidence
+        yield _RawRule(source, clause.clause_head, clause.body, is_variable, name, confidence)
 
 
-def _split_prefix(text: str, source: Source, vocabulary: _Vocabulary) -> tuple[str, float | None, str]:
+def _split_prefix(text: str, source: Source, context: _Context) -> tuple[str, float | None, str]:
     """Split a line into name, confidence and clause. A predicate may hold colons itself: in doubt the graph decides."""
     text = text.strip(" \t")
-    if not (first := _COLON_FIELD.match(text)) or _begins_with(text, vocabulary.predicates):
+    if not (first := _COLON_FIELD.match(text)) or _begins_with(text, context.predicates):
         return "", None, text
     name, after_name = first[1].strip(), text[first.end() :]
     if second := _COLON_FIELD.match(after_name):
         field, after_field = second[1].strip(), after_name[second.end() :]
+        if not field and not name.isdigit() and (weight := _parse_number(name)) is not None:
+            return "", weight, after_field  # As in ProbLog, 0.9::b(X,Y) -> h(X,Y).
         if not field or _parse_number(field) is not None:
             return name, _parse_number(field), after_field
     if _parse_number(name) is not None:
         return "", _parse_number(name), after_name
-    if second and not _begins_with(after_name, vocabulary.predicates):
+    if second and not _begins_with(after_name, context.predicates):
         _read_confidence(second[1], source)
     return name, None, after_name
 
@@ -192,65 +286,60 @@ def _begins_with(clause: str, predicates: Collection[str]) -> bool:
     return bool(parenthesis) and predicate.strip(" \t") in predicates
 
 
-_PROLOG_END = re.compile(r"\.?[ \t]*(?:%.*)?")
-_PROLOG_FIX = "write h(X,Y) :- b1(X,Z), b2(Z,Y)."
-
-
-def _parse_prolog(lines: _Lines, vocabulary: _Vocabulary) -> Iterator[_RawRule]:
-    """Parse Prolog rules: `h(X,Y) :- b1(X,Z), b2(Z,Y).`, one a clause.
+def _parse_prolog(lines: _Lines, context: _Context) -> Iterator[_RawRule | str]:
+    """Parse Prolog rules: `h(X,Y) :- b1(X,Z), b2(Z,Y).`, several on a line or one on several lines.
 
     A bare argument that begins with an upper-case letter or `_` is a variable, and each `_` a different one; everything else
-    is a constant. The final dot may be missing. A line that ends in `:-` or `,` continues in the next one. UserError at the
-    first clause that is not a rule.
+    is a constant. The dot at the end of a line may be missing. A weight (`0.9::h(X,Y) :- ...`, `0.9 h(X,Y) :- ...`) becomes the
+    rule's confidence; declarations such as `:- dynamic b1/2.` are skipped; both with a warning. UserError at the first clause
+    that is not a rule.
     """
-    for source, text in _join_lines(lines):
-        scanner = Scanner(text, source, OPERATORS)
-        clause_head = scanner.take_atom()
-        if not _PROLOG_END.fullmatch(scanner.rest):
-            scanner.expect(":-", "':-' after the rule's head", _PROLOG_FIX)
-        if _PROLOG_END.fullmatch(scanner.rest):
-            raise _empty_body(source)
-        body = scanner.take_atoms()
-        if not _PROLOG_END.fullmatch(scanner.rest):
-            raise line_error(source, "',' or the end of the rule after an atom", scanner.found, _PROLOG_FIX)
-        yield _RawRule(source, clause_head, body, lambda term: term[0].isupper() or term[0] == "_")
+    parsed: list[Clause | Directive] = []
+    index = 0
+    while index < len(lines):
+        number, text = lines[index]
+        found: list[Clause | Directive] = []
+        if plain := _read_plain("rules", text, Source(context.file, number)):
+            found.append(plain)
+            index += 1
+        elif _is_comment(text):
+            index += 1
+        else:
+            found, index = parse_clauses("rules", lines, context.file, index)
+            parsed += found
+        for clause in found:
+            if isinstance(clause, Clause):
+                source = Source(context.file, clause.line)
+                if not clause.body:
+                    raise _empty_body(source)
+                yield _RawRule(source, clause.clause_head, clause.body, _is_prolog_variable, "", clause.weight)
+    yield from describe_ignored(parsed, context.file)
 
 
-def _join_lines(lines: _Lines) -> Iterator[tuple[Source, str]]:
-    source, clause = Source("", 0), ""
-    for line in lines:
-        source, clause = (source, f"{clause} {line[1]}") if clause else line
-        if not clause.rstrip().endswith((":-", ",")):
-            yield source, clause
-            clause = ""
-    if clause:
-        yield source, clause
+def _is_prolog_variable(term: str) -> bool:
+    return term[0].isupper() or term[0] == "_"
 
 
 _ANYBURL_VARIABLE = re.compile(r"[A-Z][0-9]*")
 _ANYBURL_FORMAT = "predicted<TAB>support<TAB>confidence<TAB>h(X,Y) <= b1(X,A), b2(A,Y)"
 
 
-def _parse_anyburl(lines: _Lines, vocabulary: _Vocabulary) -> Iterator[_RawRule]:
+def _parse_anyburl(lines: _Lines, context: _Context) -> Iterator[_RawRule]:
     """Parse AnyBURL rules: `predicted<TAB>support<TAB>confidence<TAB>h(X,Y) <= b1(X,A), b2(A,Y)`.
 
     A bare argument is a variable if it is one upper-case letter A to Z, alone or followed by digits; else it is a constant.
     UserError at the first line that is not an AnyBURL rule.
     """
-    for source, text in lines:
-        fields = text.split("\t")
+    for number, text in lines:
+        if is_skipped(text):
+            continue
+        source, fields = Source(context.file, number), text.split("\t")
         if len(fields) != 4:
             found = f"{len(fields)} field{'s' * (len(fields) != 1)} in {show(text)}"
             raise line_error(source, _ANYBURL_FORMAT, found, "separate four fields by single tabs")
-        scanner = Scanner(fields[3], source, OPERATORS)
-        clause_head = scanner.take_atom()
-        scanner.expect("<=", "'<=' after the rule's head", f"write {_ANYBURL_FORMAT}")
-        if not scanner.rest.rstrip("."):
-            raise _empty_body(source)
-        body = scanner.take_atoms()
-        _check_end(scanner, source)
+        clause = _parse_one("backward", fields[3], source)
         confidence = _read_confidence(fields[2], source)
-        yield _RawRule(source, clause_head, body, _is_anyburl_variable, confidence=confidence)
+        yield _RawRule(source, clause.clause_head, clause.body, _is_anyburl_variable, confidence=confidence)
 
 
 def _is_anyburl_variable(term: str) -> bool:
@@ -263,7 +352,7 @@ _SPACES = re.compile(r" {2,}")
 _AMIE_FORMAT = "?a  rel  ?b   ?b  rel2  ?c   => ?a  head  ?c"
 
 
-def _parse_amie(lines: _Lines, vocabulary: _Vocabulary) -> Iterator[_RawRule]:
+def _parse_amie(lines: _Lines, context: _Context) -> Iterator[_RawRule]:
     """Parse AMIE rules: `?a  rel  ?b   ?b  rel2  ?c   => ?a  head  ?c`, then the metrics, separated by tabs.
 
     A name that begins with `?` is a variable, any other a constant. Atoms are separated by two or more spaces, so that
@@ -272,7 +361,10 @@ def _parse_amie(lines: _Lines, vocabulary: _Vocabulary) -> Iterator[_RawRule]:
     and after the rules, are skipped. UserError at the first line with `?` or `=>` that is not an AMIE rule.
     """
     header: list[str] = []
-    for source, text in lines:
+    for number, text in lines:
+        source = Source(context.file, number)
+        if is_skipped(text):
+            continue
         if "?" not in text and not _AMIE_ARROW.search(text):
             header = header or [column.strip().lower() for column in text.split("\t") if "\t" in text]
             continue
@@ -298,7 +390,7 @@ def _parse_amie_atoms(text: str, source: Source) -> list[RawAtom]:
         found = f"{len(names)} names in {show(text)}"
         raise line_error(source, "atoms of three names, such as ?a  rel  ?b", found, f"write {_AMIE_FORMAT}")
     terms = [RawTerm(name, not name.startswith("?")) for name in names]
-    return [RawAtom(names[i + 1], terms[i], terms[i + 2]) for i in range(0, len(names), 3)]
+    return [RawAtom(names[i + 1], terms[i], terms[i + 2], is_quoted=True) for i in range(0, len(names), 3)]
 
 
 def _pick_confidence(metrics: Sequence[str], header: Sequence[str], source: Source) -> float | None:
@@ -311,11 +403,11 @@ def _pick_confidence(metrics: Sequence[str], header: Sequence[str], source: Sour
     return _read_confidence(metrics[column].replace(",", "."), source)
 
 
-_Parser: TypeAlias = Callable[[_Lines, _Vocabulary], Iterator[_RawRule]]
+_Parser: TypeAlias = Callable[[_Lines, _Context], Iterator[_RawRule | str]]
 
 _SIGNS: Final[tuple[tuple[re.Pattern[str], _Parser], ...]] = (
     (re.compile(r"^[^\t]*\t[^\t]*\t[^\t]*\t.*<="), _parse_anyburl),
     (_AMIE_ARROW, _parse_amie),
-    (re.compile(r"\)\s*:-"), _parse_prolog),
+    (re.compile(r"(?:^|\))\s*:-"), _parse_prolog),
     (re.compile(r"->"), _parse_arrow),
 )

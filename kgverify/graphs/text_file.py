@@ -1,14 +1,17 @@
 """Text files for the readers: bytes with a digest, numbered lines, and errors that name a line."""
 
+import codecs
 import hashlib
 from importlib.resources.abc import Traversable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kgverify.errors import UserError
+from kgverify.files.decompression import decompress
 from kgverify.files.reading import read_file
 from kgverify.program.program import Source
 
 _SHOWN_CHARACTERS = 80
+_MARK: Final = "\ufeff"
 
 
 class TextFile(NamedTuple):
@@ -19,25 +22,46 @@ class TextFile(NamedTuple):
     sha256: str
 
 
-def read_text(file: Traversable) -> TextFile:
-    """Read a file as UTF-8. UserError if it cannot be read, or at the line that is not UTF-8."""
-    content = read_file(file, purpose="a file of the graph")
+def read_text(file: Traversable, *, standard_input: bool = False) -> TextFile:
+    """Read a file as UTF-8, or UTF-16 if it begins with its mark; gzip and zstd are unpacked.
+
+    Args:
+        file: The file, or a resource of a package.
+        standard_input: Whether the user typed the path: then `-` is standard input.
+
+    Raises:
+        UserError: The file cannot be read or unpacked, or a line is not text.
+    """
+    stored = read_file(file, purpose="a file of the graph", standard_input=standard_input)
+    text = _decode(decompress(stored, where=str(file)), file.name)
+    return TextFile(file.name, text, hashlib.sha256(stored).hexdigest())
+
+
+def _decode(content: bytes, file: str) -> str:
+    encoding = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
     try:
-        text = content.decode("utf-8")
+        text = content.decode(encoding)
     except UnicodeDecodeError as error:
-        line_number = content.count(b"\n", 0, error.start) + 1
-        raise line_error(
-            Source(file.name, line_number),
-            "UTF-8 text",
-            f"the byte 0x{content[error.start]:02x}",
-            "save the file in UTF-8",
-        ) from error
-    return TextFile(file.name, text.removeprefix("\ufeff"), hashlib.sha256(content).hexdigest())
+        line_number = max(1, len(split_text(content[: error.start].decode(encoding, "replace") + "|")))
+        found = f"the byte 0x{content[error.start]:02x}"
+        raise line_error(Source(file, line_number), "UTF-8 text", found, "save the file in UTF-8") from error
+    if (position := text.find("\0")) >= 0:
+        line_number = len(split_text(text[: position + 1]))
+        raise line_error(Source(file, line_number), "text", "the character NUL", "save the file as text in UTF-8")
+    # Files that were put one after the other have a mark at the beginning of each.
+    return text.removeprefix(_MARK).replace(f"\n{_MARK}", "\n") if _MARK in text else text
+
+
+def split_text(text: str) -> list[str]:
+    """Split a text at LF, CRLF and CR, and at nothing else, since names may hold any other separator."""
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return text.removesuffix("\n").split("\n") if text else []
 
 
 def split_lines(text: str) -> list[tuple[int, str]]:
-    """Split a text at LF and CRLF, and at nothing else, since names may hold any other separator; number lines from 1."""
-    return [(i, line.removesuffix("\r")) for i, line in enumerate(text.split("\n"), 1)]
+    """Split a text as `split_text` does, and number the lines from 1."""
+    return list(enumerate(split_text(text), 1))
 
 
 def is_skipped(line: str) -> bool:

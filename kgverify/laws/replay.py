@@ -2,7 +2,6 @@
 
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from pathlib import Path
 
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
@@ -15,7 +14,7 @@ from kgverify.testing.checking.check import judge
 from kgverify.testing.checking.engine_makers import AnyEngine, find_maker
 from kgverify.testing.checking.failure import DEATH, LAW, UNDECIDED, Failure, Signature, fails_same_way, label_lines
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
-from kgverify.testing.reproducers.text_format import read_reproducer, saving_bugs
+from kgverify.testing.reproducers.text_format import saving_bugs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,16 +83,13 @@ class Replay:
 
 
 @saving_bugs()
-def replay(
-    reproducer: Reproducer | str | Path, engine: AnyEngine | None = None, reference: AnyEngine | None = None
-) -> Replay:
-    """Run a reproducer, or the reproducer in a file, again.
+def replay(made: Reproducer, engine: AnyEngine | None = None, reference: AnyEngine | None = None) -> Replay:
+    """Run a reproducer again.
 
     engine, reference: replace those that the reproducer names
 
-    UserError for a file that cannot be read as a reproducer, an unknown law, or an engine that cannot be made.
+    UserError for an unknown law, or an engine that cannot be made.
     """
-    made = reproducer if isinstance(reproducer, Reproducer) else read_reproducer(Path(reproducer))
     make = find_maker(made.engine, "reproducer: engine") if engine is None else find_maker(engine)
     make_expected = (
         find_maker(made.reference, "reproducer: reference")
@@ -131,9 +127,7 @@ def replay_apart(reproducer: Reproducer) -> Replay:
     return Replay(reproducer=reproducer, failure=failure)
 
 
-def assert_agrees(
-    reproducer: Reproducer | str | Path, engine: AnyEngine | None = None, reference: AnyEngine | None = None
-) -> None:
+def assert_agrees(reproducer: Reproducer, engine: AnyEngine | None = None, reference: AnyEngine | None = None) -> None:
     """Raise an AssertionError with the first cause unless both sides agree and the reproducer's law, if any, holds."""
     found = replay(reproducer, engine, reference)
     if found.verdict is not Verdict.AGREE:

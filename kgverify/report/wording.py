@@ -1,6 +1,5 @@
 """Phrases that several renderings share."""
 
-import shlex
 from collections.abc import Iterator
 from typing import Final
 
@@ -63,7 +62,7 @@ def describe_kind(divergence: Divergence) -> str:
 def describe_divergence(divergence: Divergence) -> str:
     """`match_facts at step 1 of p(a, b) (candidate 0, query 0, head side): missing: 4 facts missing`."""
     where = f" at step {divergence.step}" if divergence.step >= 0 else ""
-    return (
+    return make_visible(
         f"{divergence.stage}{where} of {clip(divergence.atom)} (candidate {divergence.candidate},"
         f" query {divergence.query}, {divergence.side} side): {clip(describe_kind(divergence))}"
     )
@@ -111,15 +110,14 @@ def describe_benign(benign: Benign) -> str:
 def describe_run(report: ReportContent) -> str:
     """Describe the run: `graph countries, 20 queries of test, 50 corruptions a side, seed 0, policy shortest`.
 
-    A trace of another prover may not know its graph: then queries, corruptions and seed are not known either.
+    A trace of another prover may not know its graph, or nothing of its run.
     """
     run = report.run
-    parts = ["graph unknown"]
-    if run.graph:
-        queries = count_of(run.num_queries, "query")
+    parts = [f"graph {clip(run.graph)}" if run.graph else "graph unknown"]
+    if "split" not in run.unknown:
+        queries = "queries" if "num_queries" in run.unknown else count_of(run.num_queries, "query")
         corruptions = "all corruptions" if run.num_corruptions < 0 else count_of(run.num_corruptions, "corruption")
-        parts = [f"graph {clip(run.graph)}", f"{queries} of {clip(run.split)}"]
-        parts += [f"{corruptions} a side", f"seed {run.seed}"]
+        parts += [f"{queries} of {clip(run.split)}", f"{corruptions} a side", f"seed {run.seed}"]
     parts.append(f"policy {clip(report.policy.name, MOST_OF_NAME) or 'unknown'}")
     return ", ".join([*parts, "lockstep"] if report.lockstep else parts)
 
@@ -220,28 +218,6 @@ def show_commands(divergence: Divergence, number: int, actual_candidate: int | N
     if actual_candidate is not None:
         commands.append(f"kgverify show actual.h5 --candidate {actual_candidate}{step}")
     return tuple(commands)
-
-
-def diff_command(report: ReportContent) -> str:
-    """Return the command that repeats the comparison in lockstep; empty for engines of other people."""
-    if report.command:
-        return report.command if report.lockstep else f"{report.command} --lockstep"
-    run, engine = report.run, report.environment.actual
-    if not run.graph or engine.name != "compiled" or report.policy.name not in ("shortest", "two_tower"):
-        return ""
-    limits = report.limits
-    if limits.unknown:
-        return ""
-    words = ["kgverify", "diff", "--graph", run.graph, "--split", run.split, "--queries", str(run.num_queries)]
-    words += ["--corruptions", "all" if run.num_corruptions < 0 else str(run.num_corruptions)]
-    words += ["--seed", str(run.seed), "--policy", report.policy.name]
-    words += ["--max-depth", str(limits.max_depth), "--max-atoms", str(limits.max_atoms)]
-    words += ["--max-resolvents", str(limits.max_resolvents)]
-    words += [] if limits.exclude_query else ["--no-exclude-query"]
-    words += ["--mode", engine.mode] if engine.mode else []
-    for fault in engine.faults:
-        words += ["--fault", fault]
-    return shlex.join(words if report.lockstep else [*words, "--lockstep"])
 
 
 def describe_finding(divergence: Divergence) -> str:

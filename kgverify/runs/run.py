@@ -18,9 +18,9 @@ from kgverify.graphs.load import list_embedded, load_graph
 from kgverify.program.limits import Limits
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
-from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings
+from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, empty_columns
 from kgverify.trace.model.digests import compute_digests
-from kgverify.trace.model.header import ClauseTexts, Header, InputFile, RunInfo
+from kgverify.trace.model.header import ClauseTexts, Header, InputFile, RunInfo, check_unknown, unknown_columns
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.model.validate import check_columns
 from kgverify.version import __version__
@@ -193,9 +193,16 @@ def compiled_pipeline(
 
 def build_header(run: Run, engine: Engine, level: str = "steps") -> Header:
     """Return the header of a trace of this run by this engine."""
-    program = run.graph.program
+    program, info = run.graph.program, engine.info
+    check_unknown(info)
+    if odd := sorted({*info.unknown} - column_names(empty_columns())):
+        raise UserError(
+            f"EngineInfo.unknown names {odd[0]!r}, which is no column",
+            where=f"engine {info.name}",
+            fix=suggest(odd[0], column_names(empty_columns())) or "name it as docs/trace-format.md does: steps.choice",
+        )
     return Header(
-        engine=engine.info,
+        engine=info,
         limits=run.limits,
         policy=run.policy.info,
         program_sha256=program.sha256,
@@ -223,7 +230,7 @@ def build_trace(run: Run, engine: Engine, columns: Columns, rankings: Rankings |
     program = run.graph.program
     where = f"engine {engine.info.name}"
     check_columns(columns, where, num_rules=len(program.rules), num_facts=len(program.facts))
-    fields = column_names(columns) - frozenset(engine.info.unknown)
+    fields = column_names(columns) - unknown_columns(engine.info)
     return Trace(
         header=build_header(run, engine),
         symbols=program.symbols,

@@ -4,23 +4,41 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from multiprocessing.context import SpawnContext, SpawnProcess
 from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
 from kgverify.runs.interrupts import expect_no_interrupt
 
 _NUM_THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_SAFE_PATH: Final = "PYTHONSAFEPATH"
+_changing_path: Final = threading.Lock()
+
+
+def single_threaded() -> AbstractContextManager[None]:
+    """Let processes that start before the context ends use one thread each."""
+    # A process reads these when it loads torch, before anything can be called there.
+    return _environment(_NUM_THREADS)
 
 
 @contextmanager
-def single_threaded() -> Iterator[None]:
-    """Let processes that start before the context ends use one thread each."""
-    # A process reads these when it loads torch, before anything can be called there.
-    before = {name: os.environ.get(name) for name in _NUM_THREADS}
-    os.environ.update(dict.fromkeys(_NUM_THREADS, "1"))
+def _without_current_folder() -> Iterator[None]:
+    """Let Python processes that start before the context ends not search the current folder for modules.
+
+    It may be a stranger's, and Python searches it first until the process has received the path of its parent.
+    """
+    with _changing_path, _environment((_SAFE_PATH,)):
+        yield
+
+
+@contextmanager
+def _environment(names: Iterable[str]) -> Iterator[None]:
+    """Set environment variables to 1 until the context ends."""
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(before, "1"))
     try:
         yield
     finally:
@@ -31,15 +49,30 @@ def single_threaded() -> Iterator[None]:
                 os.environ[name] = value
 
 
+class _Process(SpawnProcess):
+    """A process that searches for modules only where its parent does."""
+
+    def start(self) -> None:
+        """Start the process."""
+        with _without_current_folder():
+            super().start()
+
+
+class _Context(SpawnContext):
+    Process = _Process
+
+
 @contextmanager
 def start_workers(jobs: int) -> Iterator[Executor]:
     """Run `jobs` processes until the context ends. Only the process that started them receives Ctrl-C.
 
     A KeyboardInterrupt that leaves the context ends them at once.
     """
-    # A fork would lose torch's threads.
-    spawn = multiprocessing.get_context("spawn")
-    with single_threaded(), ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_begin) as executor:
+    # Not with a fork, which would lose torch's threads. The executor starts a process that tracks its semaphores.
+    own = os.environ.get(_SAFE_PATH)
+    with _without_current_folder():
+        created = ProcessPoolExecutor(jobs, mp_context=_Context(), initializer=_begin, initargs=(own,))
+    with single_threaded(), created as executor:
         _start_processes(executor, jobs)
         try:
             yield executor
@@ -82,8 +115,13 @@ def _end_processes(executor: ProcessPoolExecutor) -> None:
         process.terminate()
 
 
-def _begin() -> None:
-    """Exit when the parent is killed, instead of waiting for work forever; a KeyboardInterrupt is never a Ctrl-C here."""
+def _begin(safe_path: str | None) -> None:
+    """Exit when the parent is killed, instead of waiting for work forever; a KeyboardInterrupt is never a Ctrl-C here.
+
+    safe_path: the variable that the parent had changed for the start; an engine may start Python itself
+    """
+    if safe_path is None:
+        os.environ.pop(_SAFE_PATH, None)
     expect_no_interrupt()
     parent = multiprocessing.parent_process()
     if parent is not None:

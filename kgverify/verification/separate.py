@@ -69,8 +69,8 @@ def separate(seen: Sequence[Seen], inference: OriginInference | None, kept: Kept
             situations = [_name_limit(each) for each in group]
         elif stage == Stage.FINISH and kind is DifferenceClass.OUTCOME:
             situations = _separate_outcomes(group)
-        elif (stage, kind) in _CHANGES:
-            situations = _separate_changes(group, *_CHANGES[stage, kind])
+        elif stage == Stage.RESOLVE and kind is DifferenceClass.SUBSTITUTED:
+            situations = _separate_changes(group)
         named = Counter(filter(None, situations))
         if len(named) > 1:
             for i, situation in zip(members, situations, strict=True):
@@ -123,7 +123,7 @@ _Atoms = tuple[tuple[int, ...], ...]
 
 
 class _Change(NamedTuple):
-    """Atoms that one clause gave on both sides, and those that a faulty stage may leave, or delete, instead.
+    """Atoms that one clause gave on both sides.
 
     before: the rest of the goal, where the atoms are the rest of a resolvent; None in its body
     """
@@ -131,7 +131,6 @@ class _Change(NamedTuple):
     expected: _Atoms
     actual: _Atoms
     before: _Atoms | None
-    query: _Atoms
 
 
 class _ChangeRule(NamedTuple):
@@ -141,16 +140,14 @@ class _ChangeRule(NamedTuple):
     explains: Callable[[_Change], bool]
 
 
-def _separate_changes(
-    group: Sequence[Seen], divide: Callable[[Seen], list[_Change] | None], rules: Sequence[_ChangeRule]
-) -> Sequence[str]:
+def _separate_changes(group: Sequence[Seen]) -> Sequence[str]:
     """Separate steps by the rule that changes their atoms; empty if one rule explains all, or no two rules do."""
-    changes = [divide(each) for each in group]
+    changes = [_divide(each) for each in group]
     known = [each for each in changes if each]
-    for rule in rules:
+    for rule in _CHANGE_RULES:
         if all(rule.explains(change) for step in known for change in step):
             return ()
-    for pair in permutations(rules, 2):
+    for pair in permutations(_CHANGE_RULES, 2):
         explained = [next((r.situation for r in pair if all(map(r.explains, step))), "") for step in known]
         is_whole = all(any(rule.explains(change) for rule in pair) for step in known for change in step)
         if is_whole and len(set(filter(None, explained))) > 1:
@@ -164,31 +161,22 @@ def _of_changes(step: Sequence[_Change], pair: Sequence[_ChangeRule]) -> str:
 
 
 def _divide(seen: Seen) -> list[_Change] | None:
-    """Return what differs in a replayed step, clause by clause; None if it is not known, or clauses differ."""
+    """Return what differs in a replayed step: in the clause's body, and in the rest of the goal, clause by clause.
+
+    None if it is not known, or clauses or numbers of atoms differ.
+    """
     around = seen.around
     if around.outputs is None or around.expected is None or seen.divergence.is_assumed:
         return None
     left, right = ({tuple(item[-3:-1]): tuple(map(tuple, item[-1])) for item in side} for side in around.outputs)
-    if left.keys() != right.keys():
+    if left.keys() != right.keys() or any(len(left[clause]) != len(right[clause]) for clause in left):
         return None
-    query = tuple(map(tuple, (around.earlier[0] if around.earlier else around.expected).goal[:1]))
-    pairs = ((left[clause], right[clause]) for clause in left)
-    return [_Change(expected, actual, None, query) for expected, actual in pairs if expected != actual]
-
-
-def _divide_resolvents(seen: Seen) -> list[_Change] | None:
-    """Divide what differs into the clause's body and the rest of the goal."""
-    changes = _divide(seen)
-    if changes is None or seen.around.expected is None:
-        return None
-    before = tuple(map(tuple, seen.around.expected.goal[1:]))
+    before = tuple(map(tuple, around.expected.goal[1:]))
     divided = []
-    for each in changes:
-        if len(each.expected) != len(each.actual):
-            return None
-        end = len(each.expected) - len(before)
-        divided.append(each._replace(expected=each.expected[:end], actual=each.actual[:end]))
-        divided.append(each._replace(expected=each.expected[end:], actual=each.actual[end:], before=before))
+    for clause, atoms in left.items():
+        end = len(atoms) - len(before)
+        divided.append(_Change(atoms[:end], right[clause][:end], None))
+        divided.append(_Change(atoms[end:], right[clause][end:], before))
     return [each for each in divided if each.expected != each.actual]
 
 
@@ -199,27 +187,11 @@ def _is_instance(special: _Atoms, general: _Atoms) -> bool:
     return all(left == (bound.setdefault(right, left) if right < 0 else right) for left, right in terms)
 
 
-_CHANGES: Final[dict[tuple[str, DifferenceClass], tuple[Callable[..., Any], Sequence[_ChangeRule]]]] = {
-    (Stage.RESOLVE.value, DifferenceClass.SUBSTITUTED): (
-        _divide_resolvents,
-        (
-            _ChangeRule("the rest of the goal is left as it was", lambda c: c.actual == c.before),
-            _ChangeRule(
-                "a variable is not replaced", lambda c: c.actual != c.before and _is_instance(c.expected, c.actual)
-            ),
-            _ChangeRule("different variables become one", lambda c: _is_instance(c.actual, c.expected)),
-        ),
-    ),
-    (Stage.PRUNE.value, DifferenceClass.MISSING): (
-        _divide,
-        (
-            _ChangeRule("the query is deleted", lambda c: c.actual == tuple(a for a in c.expected if a not in c.query)),
-            _ChangeRule("no atom is left", lambda c: not c.actual),
-            _ChangeRule("the last atoms are lost", lambda c: c.actual == c.expected[: len(c.actual)]),
-        ),
-    ),
-}
-"""The rules by stage and class, with what divides a step into the changes that they explain."""
+_CHANGE_RULES: Final = (
+    _ChangeRule("the rest of the goal is left as it was", lambda c: c.actual == c.before),
+    _ChangeRule("a variable is not replaced", lambda c: c.actual != c.before and _is_instance(c.expected, c.actual)),
+    _ChangeRule("different variables become one", lambda c: _is_instance(c.actual, c.expected)),
+)
 
 
 def _separate_losses(group: Sequence[Seen], inference: OriginInference | None, kept: Kept) -> list[str]:

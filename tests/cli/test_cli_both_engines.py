@@ -39,8 +39,8 @@ COMMANDS = {
     "evaluate": f"kgverify evaluate {SMALL} --check 8 {{}}",
 }
 DIVERGING = (
-    f"kgverify diff {SMALL} --save run {{}} || test $? -eq 1; kgverify shrink run -o small.kg --pytest test_small.py;"
-    " kgverify replay small.kg"
+    f"kgverify diff {SMALL} --save run {{}} || test $? -eq 1; kgverify shrink run -o small.kg --pytest test_small.py"
+    " --trust; kgverify replay small.kg --trust"
 )
 CASES = [(pair, name, wrong) for pair in PAIRS for name in COMMANDS for wrong in (False, True)]
 

@@ -161,7 +161,8 @@ def test_every_part_of_an_engine_is_watched(tmp_path: Path, what: str, where: st
 def test_only_commands_that_may_run_foreign_code_are_watched():
     assert may_run_foreign_code(["diff", "--engine", "a:b"])
     assert may_run_foreign_code(["fuzz", "--reference=a.py:b"])
-    assert may_run_foreign_code(["replay", "x.kg"])
+    assert may_run_foreign_code(["replay", "x.kg", "--trust"])
+    assert not may_run_foreign_code(["replay", "x.kg"])
     assert not may_run_foreign_code(["diff", "--engine", "compiled"])
     assert not may_run_foreign_code([])
 

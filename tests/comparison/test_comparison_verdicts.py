@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from comparison_traces import (
@@ -25,6 +26,7 @@ from kgverify.comparison.result import Level, Verdict, highest_level
 from kgverify.program.limits import Limits
 from kgverify.program.program import Symbols
 from kgverify.trace.model.columns import Columns, empty_columns, select_candidates, starts_of
+from kgverify.trace.model.header import RunInfo
 from kgverify.trace.model.trace import Trace
 
 
@@ -206,6 +208,23 @@ def test_traces_of_different_runs_are_inconclusive_with_a_reason(changes: dict, 
         (found,) = comparison.reasons
         if expected is small_trace():
             assert re.search(reason, found)
+
+
+def test_a_run_without_a_graph_is_compared_in_what_it_states():
+    unnamed = with_header(small_trace(), run={"graph": ""})
+    for expected, actual in ((small_trace(), unnamed), (unnamed, small_trace())):
+        assert compare(expected, actual).verdict is Verdict.AGREE
+        assert any(note.endswith("trace: the graph") for note in compare(expected, actual).notes)
+    for name, value in (("split", "valid"), ("num_queries", 3), ("num_corruptions", 4), ("seed", 1)):
+        other = with_header(unnamed, run={name: value})
+        for expected, actual in ((small_trace(), other), (other, unnamed)):
+            assert f"the runs differ in {name}" in compare(expected, actual).reasons[0]
+    of_queries = with_header(unnamed, run={"num_queries": 0})
+    assert compare(small_trace(), of_queries).verdict is Verdict.AGREE
+    unstated = msgspec.structs.replace(unnamed.header, run=RunInfo(rank_tolerance=unnamed.header.run.rank_tolerance))
+    found = compare(small_trace(), replace(unnamed, header=unstated))
+    assert found.verdict is Verdict.AGREE
+    assert any(note.endswith("trace: the run") for note in found.notes)
 
 
 def test_different_weights_are_inconclusive_and_an_empty_hash_is_taken_for_equal():

@@ -26,7 +26,7 @@ def domain(graph: KnowledgeGraph, predicate: str, side: Side) -> list[str]:
 
 
 def test_symbols_are_numbered_by_facts_then_rules_then_queries_then_domains() -> None:
-    rules = parse_rules("near(X,'rome') -> from(X,'italy')", "rules.txt")
+    rules = parse_rules("near(X,'rome') -> from(X,'italy')", "rules.txt").rules
     graph = build(rules=rules, domains={"places": ("oslo", "bonn", "bern")})
     assert graph.program.symbols.predicates == (IN, NEAR, "from")
     assert graph.program.symbols.constants == (

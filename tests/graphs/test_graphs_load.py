@@ -62,9 +62,9 @@ def test_a_folder_is_loaded_with_everything_in_it(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["train.txt", "train.tsv", "train.pl", "train", "facts.txt", "facts"])
 def test_train_has_any_of_its_names(folder: Path, name: str) -> None:
     (folder / name).write_text("b(a,c).")
-    (folder / "test.csv").write_text("not read")
     graph = load_graph(folder)
     assert [file.name for file in graph.files] == [name]
+    assert graph.warnings == ()
 
 
 def test_a_file_of_triples_is_a_graph(folder: Path) -> None:
@@ -143,14 +143,14 @@ def test_the_error_for_a_missing_path_lists_its_folder(folder: Path) -> None:
 
 def test_the_error_for_a_folder_without_train_lists_its_files(folder: Path) -> None:
     write(folder, test="b(a,c).")
-    (folder / "train.csv").write_text("a,b,c")
+    (folder / "train.doc").write_text("a,b,c")
     error = fail("../toy")
     assert (error.where, error.message) == (
         "../toy",
-        "expected a train file (train.txt, train.tsv, train.pl, train, facts.txt, facts.tsv, facts.pl, facts), "
-        "found test.txt, train.csv",
+        "expected a train file (train or facts, with .txt, .tsv, .csv, .pl, .nt or nothing, train2id.txt or "
+        "numeric_triples.tsv.gz), found test.txt, train.doc",
     )
-    assert error.fix == "name the file of the facts train.txt, or give its path instead of the folder's"
+    assert error.fix == "name the file of the facts train.txt, or give its path with --train"
 
 
 def test_two_files_for_one_purpose_are_an_error(folder: Path) -> None:
@@ -158,7 +158,7 @@ def test_two_files_for_one_purpose_are_an_error(folder: Path) -> None:
     error = fail("../toy")
     assert error.where == "../toy"
     assert error.message == "expected one file for train, found facts.txt and train.txt"
-    assert error.fix == "keep one of them in the folder"
+    assert error.fix == "say which with --train, or keep one of them in the folder"
 
 
 def test_an_empty_train_is_an_error(folder: Path) -> None:

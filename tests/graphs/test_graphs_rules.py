@@ -16,7 +16,7 @@ NAMES = st.text(st.characters(exclude_characters="\t\n\r", exclude_categories=["
 def parse_one(
     text: str, constants: frozenset[str] = frozenset(), predicates: frozenset[str] = frozenset()
 ) -> NamedRule:
-    (rule,) = parse_rules(text, "rules.txt", constants=constants, predicates=predicates)
+    (rule,) = parse_rules(text, "rules.txt", constants=constants, predicates=predicates).rules
     return rule
 
 
@@ -48,7 +48,7 @@ def test_every_format_gives_the_same_clause(text: str, name: str, confidence: fl
 
 @pytest.mark.parametrize("text", ["", "\n", "# no rules\n"])
 def test_a_text_without_rules_has_none(text: str) -> None:
-    assert parse_rules(text, "rules.txt") == ()
+    assert parse_rules(text, "rules.txt").rules == ()
 
 
 def test_a_lower_case_letter_is_a_variable_of_an_arrow_rule() -> None:
@@ -93,7 +93,7 @@ def test_a_prolog_name_is_a_variable_by_its_first_sign_unless_quoted() -> None:
 
 
 def test_a_prolog_rule_may_take_several_lines() -> None:
-    first, second = parse_rules("h(X,Y) :-\n  b1(X,Z),\n  b2(Z,Y).\nh(X,Y) :- b(Y,X).\n", "rules.pl")
+    first, second = parse_rules("h(X,Y) :-\n  b1(X,Z),\n  b2(Z,Y).\nh(X,Y) :- b(Y,X).\n", "rules.pl").rules
     assert (first.clause_head, first.body) == GRANDPARENT
     assert (first.source.line, second.source.line) == (1, 4)
 
@@ -121,7 +121,7 @@ Mining done in 3.1 seconds.
 
 
 def test_amie_rules_are_read_between_its_messages() -> None:
-    first, second = parse_rules(AMIE, "amie.tsv")
+    first, second = parse_rules(AMIE, "amie.tsv").rules
     a, b, c = Variable("?a"), Variable("?b"), Variable("?c")
     assert (first.clause_head, first.body) == (
         NamedAtom("head", a, c),
@@ -186,7 +186,7 @@ def shape(rule: NamedRule) -> list[object]:
 
 @given(st.lists(RULES))
 def test_rules_with_arbitrary_names_survive_the_arrow_format(rules: list[NamedRule]) -> None:
-    again = parse_rules(render_rules(rules), "rules.txt")
+    again = parse_rules(render_rules(rules), "rules.txt").rules
     assert [(r.name, r.confidence, shape(r)) for r in again] == [(r.name, r.confidence, shape(r)) for r in rules]
 
 
@@ -266,7 +266,7 @@ def test_rules_with_arbitrary_names_survive_the_arrow_format(rules: list[NamedRu
         (
             "h(X,Y) :- b(X,Y); c(X,Y).",
             "expected ',' or the end of the rule after an atom, found '; c(X,Y).'",
-            "write h(X,Y) :- b1(X,Z), b2(Z,Y).",
+            "write one clause for each alternative",
         ),
         (
             "3\t2\thigh\th(X,Y) <= b(X,Y)",

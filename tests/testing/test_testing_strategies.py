@@ -37,7 +37,7 @@ def test_rules_survive_being_written_and_read(rules):
     def shape(rule):
         return [(atom.predicate, *(t if isinstance(t, str) else None for t in atom[1:])) for atom in atoms_of(rule)]
 
-    read = parse_rules(render_rules(rules), "rules")
+    read = parse_rules(render_rules(rules), "rules").rules
     assert list(map(shape, read)) == list(map(shape, rules))
 
 

@@ -218,11 +218,7 @@ def test_two_rules_that_together_explain_every_changed_atom_are_two_situations()
         outputs = [tuple(((1, 0, atoms),) for atoms in pair) for pair in changes]
         return situations_of(seen_in(stage, kind, *outputs, goal=goal))
 
-    a, b, query = (0, 1, 2), (0, 3, 4), (0, 5, 6)
-    prune = partial(situations, "prune", DifferenceClass.MISSING, goal=(query,))
-    deleted, ended = ((a, query, b), (a, b)), ((a, b), ())
-    assert prune(deleted, ended) == ["the query is deleted", "no atom is left"]
-    assert prune(deleted, deleted) == prune(ended, ended) == prune(deleted, ((a, b), (b,))) == ["", ""]
+    a, query = (0, 1, 2), (0, 5, 6)
     resolve = partial(situations, "resolve", DifferenceClass.SUBSTITUTED, goal=(query, (1, -1, 5)))
     rest = ((a, (1, 7, 5)), (a, (1, -1, 5)))
     merged = (((0, -1, -2), (1, 7, 5)), ((0, -1, -1), (1, 7, 5)))

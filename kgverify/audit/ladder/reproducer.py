@@ -55,7 +55,9 @@ def write_reproducer(subject: Subject, climb: Climb, path: Path, culprit: Culpri
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-        done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=SECONDS, check=False)
+        # -P: modules that lie beside the file must not replace torch's.
+        command = [sys.executable, "-P", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
         if done.returncode == 1 and "DIFFERS" in done.stdout:
             return Reproducer(path, True)
         why = f"it ends in exit code {done.returncode}: {(done.stdout + done.stderr).strip()[-300:]}"

@@ -6,22 +6,24 @@ from typing import Annotated
 import typer
 
 from kgverify.cli import options
-from kgverify.cli.options import GraphOptions, ProofOptions, RunOptions
+from kgverify.cli.options import GraphOptions, ProofOptions, RunOptions, SourceOptions, with_run_options
 from kgverify.cli.progress import make_result_console
 from kgverify.errors import UserError
 
 
+@with_run_options()
 def audit_cache(
+    files: GraphOptions,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Compile the evaluator, and write its caches.")
     ] = None,
     load: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Load the caches from a file. It holds code: load only files that you trust."
-        ),
+        typer.Option(metavar="FILE", help="Load the caches from a file. It holds code, and needs --trust as well."),
     ] = None,
-    graph: options.Graph = "countries",
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Run the code in the file of --load.", show_default=False)
+    ] = False,
     policy: options.PolicySpec = "shortest",
     device: options.Device = "auto",
     mode: options.Mode = "auto",
@@ -36,8 +38,12 @@ def audit_cache(
     if save is not None and load is not None:
         raise UserError("cannot be combined with --load", where="--save", fix="give one of the two")
     if load is not None:
+        if not trust:
+            raise UserError(
+                "compiler caches hold code, which would run", where=str(load), fix="add --trust if you trust the file"
+            )
         load_caches(load)
-    run = RunOptions(GraphOptions(graph), queries=1, corruptions="1", proofs=ProofOptions(policy=policy)).build()
+    run = RunOptions(SourceOptions(files), queries=1, corruptions="1", proofs=ProofOptions(policy=policy)).build()
     pipeline = compiled_pipeline(run, mode=mode, device=device, slots=slots)
     engine = pipeline.engine
     engine.prove(pipeline.draw_for(run))

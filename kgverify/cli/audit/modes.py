@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kgverify.cli import options
+from kgverify.cli import completion, options
 from kgverify.cli.audit.deliver import deliver_reports
 from kgverify.cli.commands.diff import EXIT_CODES
 from kgverify.cli.options import RunOptions, with_run_options
@@ -24,6 +24,7 @@ RungNames = Annotated[
         "--rung",
         metavar="NAME",
         help="Only these: backend-eager, aot-eager, aot-eager-decomposed, default, reduce-overhead, max-autotune.",
+        autocompletion=completion.one_of(completion.RUNGS),
     ),
 ]
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kgverify.api.inputs import check_compiled_options, make_pipeline
-from kgverify.bench.compare import LEAST_BAND, compare_runs
-from kgverify.bench.plan import FOR_GPUS, Plan, Size, find_size
+from kgverify.bench.compare import ASPECTS, LEAST_BAND, compare_runs
+from kgverify.bench.plan import FOR_GPUS, SIZES, Plan, Size, find_size
 from kgverify.bench.plot import render_plot
 from kgverify.bench.result import encode_result, read_result
 from kgverify.bench.table import render_comparison, render_result
-from kgverify.cli import options
-from kgverify.cli.options import GraphOptions, ProofOptions, RunOptions, with_run_options
+from kgverify.cli import completion, options
+from kgverify.cli.options import ProofOptions, RunOptions, SourceOptions, with_run_options
 from kgverify.cli.progress import (
     check_writable,
     make_result_console,
@@ -44,9 +44,13 @@ NOT_COMPARED = 3
 class SizeOptions:
     """The size of the benchmark."""
 
-    size: Annotated[str, typer.Option(help="small, medium, large or extreme (for GPUs); docs/benchmarking.md.")] = (
-        "small"
-    )
+    size: Annotated[
+        str,
+        typer.Option(
+            help="small, medium, large or extreme (for GPUs); docs/benchmarking.md.",
+            autocompletion=completion.one_of(SIZES),
+        ),
+    ] = "small"
     queries: Annotated[int | None, typer.Option(min=1, help="Replaces the number of the size.")] = None
     corruptions: Annotated[
         str | None, typer.Option(help="Replaces the number of the size; `all` for every entity.")
@@ -80,6 +84,7 @@ class CompareOptions:
         typer.Option(
             metavar="ASPECT",
             help="With --compare: an aspect that may differ: machine, torch, graph, size, policy, limits, precision or faults.",
+            autocompletion=completion.one_of(ASPECTS),
         ),
     ] = None
     band: Annotated[float, typer.Option(min=0, help="With --compare: the smallest noise band, to both sides of 1.")] = (
@@ -109,11 +114,12 @@ def bench(
             metavar="MODE,...",
             help="Modes of the compiled evaluator: eager, default, reduce-overhead, max-autotune, fused; all that make a"
             " difference on the device if not given.",
+            autocompletion=completion.several_of(completion.MODES[1:]),
         ),
     ] = None,
     engine: options.Engine = COMPILED,
     reference: options.Reference = REFERENCE,
-    source: GraphOptions,
+    source: SourceOptions,
     proofs: ProofOptions,
     device: options.Device = "auto",
     precision: options.Precision = "float32",

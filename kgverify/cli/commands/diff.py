@@ -11,7 +11,7 @@ import typer
 from kgverify.api.compare import compare
 from kgverify.api.inputs import check_reference_workers
 from kgverify.api.verify import verify
-from kgverify.cli import options
+from kgverify.cli import completion, options
 from kgverify.cli.options import EngineOptions, RunOptions, with_run_options
 from kgverify.cli.progress import (
     check_writable,
@@ -21,6 +21,7 @@ from kgverify.cli.progress import (
     typed_command,
     write_result,
 )
+from kgverify.comparison.modulo.policy import EXACT, KINDS
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
 from kgverify.report.render.terminal import NextCommand, print_report
@@ -55,6 +56,7 @@ def diff(
             metavar="KINDS",
             help="Differences that are benign: names, order, duplicates, separated by commas; none. Names are benign if not"
             " given and an engine numbers variables its own way.",
+            autocompletion=completion.several_of((*KINDS, EXACT)),
         ),
     ] = None,
     minimum: options.MinimumSpec = None,

@@ -18,7 +18,7 @@ import typer
 from kgverify.api.evaluate import build_evaluation_sides
 from kgverify.cli import options
 from kgverify.cli.commands.diff import EXIT_CODES
-from kgverify.cli.options import EngineOptions, GraphOptions, ProofOptions, RunOptions, with_run_options
+from kgverify.cli.options import EngineOptions, ProofOptions, RunOptions, SourceOptions, with_run_options
 from kgverify.cli.progress import (
     check_writable,
     make_result_console,
@@ -54,7 +54,7 @@ _SAME_PRESS: Final = 1.0
 @with_run_options()
 def evaluate(
     *,
-    source: GraphOptions,
+    source: SourceOptions,
     queries: Annotated[
         int | None, typer.Option(help="Number of queries, from the beginning of the split; all if not given.")
     ] = None,

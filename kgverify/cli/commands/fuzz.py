@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from kgverify.api.inputs import write_down_sides
-from kgverify.cli import options
+from kgverify.cli import completion, options
 from kgverify.cli.commands.diff import EXIT_CODES
 from kgverify.cli.dashboard import show_dashboard
 from kgverify.cli.progress import (
@@ -18,6 +18,7 @@ from kgverify.cli.progress import (
     make_result_console,
     print_lines,
     print_note,
+    replay_command,
     show_phase,
     typed_command,
     write_json,
@@ -30,6 +31,7 @@ from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.known_divergences import KnownStatus, read_known
 from kgverify.testing.campaigns.result import CampaignResult, FoundDivergence
 from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE, Sides
+from kgverify.testing.exhaustive.scope import SCOPES, find_scope
 
 INTERRUPTED: Final = 130
 MOST_LISTED: Final = 20
@@ -54,9 +56,18 @@ def fuzz(
     fault: options.Faults = None,
     mode: Annotated[
         str,
-        typer.Option(help="Mode of the compiled evaluator: eager, fused, default, reduce-overhead or max-autotune."),
+        typer.Option(
+            help="Mode of the compiled evaluator: eager, fused, default, reduce-overhead or max-autotune.",
+            autocompletion=completion.one_of(completion.MODES[1:]),
+        ),
     ] = "eager",
-    device: Annotated[str, typer.Option(help="Device of the compiled evaluator: cpu or cuda.")] = "cpu",
+    device: Annotated[
+        str,
+        typer.Option(
+            help="Device of the compiled evaluator: cpu or cuda.",
+            autocompletion=completion.one_of(completion.DEVICES[1:]),
+        ),
+    ] = "cpu",
     lockstep: Annotated[bool, typer.Option("--lockstep", help="Also take every step from the expected goal.")] = False,
     seed: Annotated[int, typer.Option(help="The seed of the problems.")] = 0,
     jobs: Annotated[int, typer.Option(min=1, max=options.MOST_JOBS, help="The number of processes.")] = os.cpu_count()
@@ -73,6 +84,7 @@ def fuzz(
             metavar="SCOPE",
             help="Check every problem of a scope instead, such as tiny or one-rule.",
             show_default=False,
+            autocompletion=completion.one_of(SCOPES),
         ),
     ] = None,
     state: Annotated[
@@ -115,7 +127,7 @@ def fuzz(
         _print_how_to_resume("interrupted; finished work is saved, work in progress is lost")
         raise typer.Exit(INTERRUPTED) from None
     console = make_result_console(json_path)
-    print_lines(console, _lines(result))
+    print_lines(console, _lines(result, engine, reference))
     write_json(result, json_path)
     if result.is_interrupted:
         _print_how_to_resume("interrupted; the problems tried are saved")
@@ -131,7 +143,6 @@ def _print_how_to_resume(what: str) -> None:
 def _certify_scope(name: str, sides: Sides, state: Path | None, jobs: int, json_path: str | None) -> int:
     """Compare every problem of a scope, print the certificate, and return the exit code."""
     from kgverify.testing.exhaustive.certificate import certify
-    from kgverify.testing.exhaustive.scope import find_scope
 
     scope = find_scope(name)
     try:
@@ -168,7 +179,7 @@ def parse_seconds(text: str) -> float:
     return float(total)
 
 
-def _lines(result: CampaignResult) -> Iterator[str]:
+def _lines(result: CampaignResult, engine: str, reference: str) -> Iterator[str]:
     new, known = result.new, [each for each in result.divergences if not each.is_new]
     resumed = f", {result.num_resumed:,} of them earlier" if result.num_resumed else ""
     first = (
@@ -226,7 +237,7 @@ def _lines(result: CampaignResult) -> Iterator[str]:
             yield f"                 {each.signature}   in {count_of(each.num_problems, 'problem')}"
     for each in new[:MOST_LISTED]:
         yield ""
-        yield from _divergence_lines(each)
+        yield from _divergence_lines(each, engine, reference)
     if len(new) > MOST_LISTED:
         yield ""
         yield f"{len(new) - MOST_LISTED:,} more in the corpus"
@@ -244,7 +255,7 @@ def _coverage(result: CampaignResult) -> Iterator[str]:
             yield f"   {title:<9}   {', '.join(f'{name} {count:,}' for name, count in sorted(counts.items()))}"
 
 
-def _divergence_lines(found: FoundDivergence) -> Iterator[str]:
+def _divergence_lines(found: FoundDivergence, engine: str, reference: str) -> Iterator[str]:
     where = f"in {count_of(found.num_problems, 'problem')}, first in problem {found.first}"
     yield f"{found.signature}   {where if found.num_problems else 'in the corpus'}"
     if not found.file:
@@ -256,4 +267,4 @@ def _divergence_lines(found: FoundDivergence) -> Iterator[str]:
     if found.neighbour:
         yield f"   both sides agree with one change: {found.neighbour}"
     state = "" if found.is_shrunk else "   (not shrunk yet)"
-    yield f"   kgverify replay {found.file}{state}"
+    yield f"   {replay_command(found.file, engine, reference)}{state}"

@@ -11,7 +11,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from kgverify.api.record import record as record_engine
-from kgverify.cli import options
+from kgverify.cli import completion, options
 from kgverify.cli.options import EngineOptions, RunOptions, with_run_options
 from kgverify.cli.progress import (
     check_writable,
@@ -41,12 +41,15 @@ def record(
         typer.Option(
             metavar="ENGINE",
             help="The engine to record: compiled, reference, or your own as MODULE:NAME or FILE.py:NAME.",
+            autocompletion=completion.complete_engine,
         ),
     ] = None,
     reference: Annotated[
         str | None,
         typer.Option(
-            metavar="ENGINE", help="Instead of --engine: the engine to record as the reference of a later comparison."
+            metavar="ENGINE",
+            help="Instead of --engine: the engine to record as the reference of a later comparison.",
+            autocompletion=completion.complete_engine,
         ),
     ] = None,
     jobs: options.Jobs = 1,
@@ -59,7 +62,8 @@ def record(
     level: Annotated[
         str,
         typer.Option(
-            help="Kept of each step: digests, compact (clauses, scores), steps, or deep (also what each stage gave)."
+            help="Kept of each step: digests, compact (clauses, scores), steps, or deep (also what each stage gave).",
+            autocompletion=completion.complete_level,
         ),
     ] = "steps",
     archive: Annotated[bool, typer.Option("--archive", help="Compress as far as HDF5's filters can.")] = False,

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from kgverify.api.replay import replay as replay_file
+from kgverify.cli import completion, options
 from kgverify.cli.commands.diff import EXIT_CODES
 from kgverify.cli.progress import make_result_console, print_text
 from kgverify.testing.checking.failure import LAW
@@ -22,23 +23,44 @@ def replay(
             metavar="ENGINE",
             help="Replaces the file's engine: compiled (without faults), reference, or your own as MODULE:NAME or"
             " FILE.py:NAME.",
+            autocompletion=completion.complete_engine,
         ),
     ] = None,
     reference: Annotated[
         str | None,
-        typer.Option(metavar="ENGINE", help="Replaces the engine that the file's engine is compared with."),
+        typer.Option(
+            metavar="ENGINE",
+            help="Replaces the engine that the file's engine is compared with.",
+            autocompletion=completion.complete_engine,
+        ),
     ] = None,
     fault: Annotated[
-        list[str] | None, typer.Option("--fault", help="Replaces the file's faults in the compiled evaluator.")
+        list[str] | None,
+        typer.Option(
+            "--fault",
+            help="Replaces the file's faults in the compiled evaluator.",
+            autocompletion=completion.complete_fault,
+        ),
     ] = None,
-    mode: Annotated[str | None, typer.Option(help="Replaces the file's mode of the compiled evaluator.")] = None,
-    device: Annotated[str | None, typer.Option(help="Replaces the file's device of the compiled evaluator.")] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            help="Replaces the file's mode of the compiled evaluator.", autocompletion=completion.complete_mode
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Replaces the file's device of the compiled evaluator.", autocompletion=completion.complete_device
+        ),
+    ] = None,
     test: Annotated[
         Path | None, typer.Option("--pytest", metavar="FILE", help="Write a test as well, and run it once.")
     ] = None,
+    trust: options.Trust = False,
 ) -> None:
     """Run a reproducer again, and report whether it still diverges in the same way."""
-    found = replay_file(file, engine, reference=reference, faults=fault or (), mode=mode, device=device)
+    found = replay_file(file, engine, reference=reference, faults=fault or (), mode=mode, device=device, trust=trust)
     reproducer = found.reproducer
     console = make_result_console(None)
     print_text(console, str(reproducer.sides), *str(found).split("\n"))

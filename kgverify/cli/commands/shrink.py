@@ -6,8 +6,18 @@ from typing import Annotated
 import typer
 
 from kgverify.api.shrink import shrink as shrink_run
-from kgverify.cli.progress import check_writable, make_error_console, make_result_console, print_text
-from kgverify.errors import count_of
+from kgverify.cli import completion, options
+from kgverify.cli.progress import (
+    check_writable,
+    make_error_console,
+    make_result_console,
+    print_lines,
+    print_text,
+    replay_command,
+)
+from kgverify.errors import UserError, count_of
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.graphs.load import load_graph
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.pytest_file import write_test
 from kgverify.testing.reproducers.text_format import SUFFIX
@@ -25,46 +35,72 @@ def shrink(
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="The reproducer to write; by default in RUN_DIR."),
     ] = None,
-    test: Annotated[
+    pytest_file: Annotated[
         Path | None, typer.Option("--pytest", metavar="FILE", help="Write a test as well, and run it once.")
     ] = None,
-    graph: Annotated[str | None, typer.Option(help="The graph of the run, if it has moved.")] = None,
-    rules: Annotated[Path | None, typer.Option(help="A file of rules that replaces those of the graph.")] = None,
+    graph: Annotated[
+        str | None,
+        typer.Option(help="The graph of the run, if it has moved.", autocompletion=completion.complete_graph),
+    ] = None,
+    train: options.Train = None,
+    valid: options.Valid = None,
+    test: options.Test = None,
+    rules: options.Rules = None,
+    domains: options.Domains = None,
     engine: Annotated[
         str | None,
         typer.Option(
-            metavar="ENGINE", help="Replaces the run's engine, e.g. by your own as MODULE:NAME or FILE.py:NAME."
+            metavar="ENGINE",
+            help="Replaces the run's engine, e.g. by your own as MODULE:NAME or FILE.py:NAME.",
+            autocompletion=completion.complete_engine,
         ),
     ] = None,
     reference: Annotated[
-        str | None, typer.Option(metavar="ENGINE", help="Replaces the engine that the run's engine was compared with.")
+        str | None,
+        typer.Option(
+            metavar="ENGINE",
+            help="Replaces the engine that the run's engine was compared with.",
+            autocompletion=completion.complete_engine,
+        ),
     ] = None,
     calls: Annotated[int, typer.Option(min=0, help="Maximum runs of the engine.")] = MAX_RUN_CALLS,
     seconds: Annotated[float, typer.Option(min=0, help="Maximum seconds.")] = MAX_SECONDS,
+    trust: options.Trust = False,
 ) -> None:
     """Shrink a divergence of a saved run to a minimal problem that diverges in the same way."""
     output = output or folder / f"divergence-{divergence}{SUFFIX}"
     check_writable(str(output))
-    if test is not None:
-        check_writable(str(test))
+    if pytest_file is not None:
+        check_writable(str(pytest_file))
     shrunk = shrink_run(
         folder,
         divergence,
-        graph=graph,
-        rules=rules,
+        graph=_load_moved(graph, train=train, valid=valid, test=test, rules=rules, domains=domains),
         engine=engine,
         reference=reference,
         max_calls=calls,
         seconds=seconds,
         progress=_show_progress,
+        trust=trust,
     )
     shrunk.save(output)
     console = make_result_console(None)
-    print_text(console, *str(shrunk).split("\n"), "", f"written: {output}   run it again: kgverify replay {output}")
-    if test is not None:
-        first = write_test(shrunk.reproducer, test)
+    again = replay_command(output, engine, reference, trust=trust)
+    print_lines(console, [*str(shrunk).split("\n"), "", f"written: {output}   run it again: {again}"])
+    if pytest_file is not None:
+        first = write_test(shrunk.reproducer, pytest_file)
         how = "it fails, as it must before the repair" if first.fails else f"IT DOES NOT FAIL: {first.message}"
-        print_text(console, f"written: {test}   run once: {how}")
+        print_text(console, f"written: {pytest_file}   run once: {how}")
+
+
+def _load_moved(graph: str | None, **files: Path | None) -> KnowledgeGraph | None:
+    """Load the graph that the options name; None if they name none. UserError for files that replace those of no graph."""
+    if graph is not None or files["train"] is not None:
+        return load_graph(graph, **files)
+    for role, file in files.items():
+        if file is not None:
+            raise UserError("replaces a file of no graph", where=f"--{role}", fix="give --graph or --train as well")
+    return None
 
 
 def _show_progress(name: str, problem: Problem, calls: int) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kgverify.cli import options
+from kgverify.cli import completion, options
 from kgverify.cli.progress import (
     check_writable,
     make_error_console,
@@ -51,7 +51,8 @@ def convert(
     level: Annotated[
         str | None,
         typer.Option(
-            help="digests, compact, steps or deep; replay raises a compact trace to steps. [default: its own]"
+            help="digests, compact, steps or deep; replay raises a compact trace to steps. [default: its own]",
+            autocompletion=completion.complete_level,
         ),
     ] = None,
     archive: Annotated[bool, typer.Option("--archive", help="Pack it as small as HDF5's filters can.")] = False,
@@ -83,7 +84,9 @@ def import_(
         Path, typer.Argument(metavar="LINES", help="JSON lines that a prover printed; - for standard input.")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="The path of the trace.")],
-    level: Annotated[str, typer.Option(help="digests, compact or steps.")] = "steps",
+    level: Annotated[
+        str, typer.Option(help="digests, compact or steps.", autocompletion=completion.complete_level)
+    ] = "steps",
     archive: Annotated[bool, typer.Option("--archive", help="Pack it as small as HDF5's filters can.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing trace.")] = False,
 ) -> None:

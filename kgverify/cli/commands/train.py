@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from kgverify.cli import options
-from kgverify.cli.options import DEFAULT_LIMITS, GraphOptions
+from kgverify.cli.options import DEFAULT_LIMITS, GraphOptions, with_run_options
 from kgverify.cli.progress import check_writable, make_result_console, print_text, show_phase, write_json
 from kgverify.engines.policy import Policy, write_policy
 from kgverify.errors import UserError, count_of
@@ -18,12 +18,12 @@ MOST_WIDTH: Final = 1 << 16
 MOST_BLOCKS: Final = 1024
 
 
+@with_run_options()
 def train(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE.safetensors", help="The file of weights to write.")
     ],
-    graph: options.Graph = "countries",
-    rules: options.Rules = None,
+    files: GraphOptions,
     seed: Annotated[int, typer.Option(help="Seed of the initial weights, the hidden facts and the batches.")] = 0,
     rounds: Annotated[
         int, typer.Option(min=1, help="Number of rounds; each hides some facts and proves without them.")
@@ -46,7 +46,7 @@ def train(
     check_writable(json_path)
     limits = Limits(max_depth, max_atoms, max_resolvents)
     trained = train_policy(
-        GraphOptions(graph, rules).load(),
+        files.load(),
         limits,
         TrainingPlan(
             embedding=embedding, hidden=hidden, blocks=blocks, epochs=epochs, decisions=DecisionPlan(rounds=rounds)

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from kgverify.comparison.comparable import column_names
 from kgverify.comparison.exercise.exercise import MOST_UNUSED, Exercise
 from kgverify.comparison.exercise.minimum import NO_MINIMUM, Minimum, find_missing
-from kgverify.comparison.source import NUM_STEPS, FileSource, MemorySource, StepSource, has_steps
+from kgverify.comparison.source import FileSource, MemorySource, StepSource, has_steps
 from kgverify.comparison.step_view import outcome_name
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.program import Program, Rule
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import Columns, starts_of
-from kgverify.trace.model.header import EngineInfo
+from kgverify.trace.model.header import NUM_STEPS, EngineInfo, unknown_columns
 
 COUNTED_STEPS: Final = 1 << 14
 """The steps in which is counted of a larger trace on disk, which is compared faster than its steps can be counted."""
@@ -52,7 +52,7 @@ def count_exercise(source: StepSource, outcomes: Mapping[str, int], minimum: Min
 
 def count_columns(columns: Columns, program: Program, engine: EngineInfo) -> Exercise:
     """Return what columns in memory exercise, made by an engine from a program."""
-    fields = column_names(columns) - frozenset(engine.unknown)
+    fields = column_names(columns) - unknown_columns(engine)
     num_steps = len(columns.steps.depth) if has_steps(engine) else None
     values, counts = np.unique(columns.candidates.outcome, return_counts=True)
     named = dict(zip(map(outcome_name, values.tolist()), counts.tolist(), strict=True))

@@ -30,7 +30,6 @@ from kgverify.report.wording import (
     describe_rules,
     describe_run,
     describe_self_test,
-    diff_command,
     metric_rows,
     show_commands,
     stage_order,
@@ -191,13 +190,12 @@ def build_page(report: ReportContent, expected: Trace, actual: Trace, stepped: T
     groups = _RowBuilder(report, expected, actual, stepped).groups()
     first = groups[0][1][0].detail if groups and groups[0][1] else None
     commands = first.commands if first else ()
-    again = diff_command(report) if report.divergences else ""
     return Page(
         metrics=tuple(metric_rows(report, lacking="")),
         bars=build_waterfall(report),
         heat=build_heat_map(report.divergences),
         groups=groups,
-        commands=(*commands, again) if again else commands or ("kgverify show expected.h5",),
+        commands=commands or ("kgverify show expected.h5",),
     )
 
 

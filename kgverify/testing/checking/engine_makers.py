@@ -8,8 +8,9 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
@@ -140,6 +141,24 @@ def find_maker(engine: AnyEngine, where: str = "--engine") -> MakePipeline:
     return as_maker(load_factory(spec.name, where), where)
 
 
+def require_trust(engine: EngineSpec, where: str, option: str, *, named: Collection[object], trust: bool) -> None:
+    """Raise UserError for a third party's engine that only a file names: making it would run code of the file's choice.
+
+    where:  the file, and its line or field
+    option: by which the user can name an engine instead
+    named:  the engines that the user named
+    trust:  whether the user trusts the file
+    """
+    if trust or engine.is_own or engine.name in named:
+        return
+    raise UserError(
+        f"names the engine {engine.name!r}, and to run it would import its code",
+        where=where,
+        fix=f"name an engine with {option}; or, if you trust this file and the code that it names, add --trust"
+        " (in Python: trust=True)",
+    )
+
+
 def name_engine(engine: AnyEngine) -> str:
     """Return the name of an engine, or of what makes it."""
     if isinstance(engine, (str, EngineSpec)):
@@ -154,7 +173,10 @@ def follows_semantics(engine: AnyEngine) -> bool:
 
 
 def load_factory(name: str, where: str) -> Any:
-    """Import `MODULE:NAME`, also from the current folder, or `FILE.py:NAME`. UserError if it cannot be loaded."""
+    """Import `MODULE:NAME`, also from the current folder, or `FILE.py:NAME`. UserError if it cannot be loaded.
+
+    This runs code: for the name of an engine that a file gives, call `require_trust` first.
+    """
     module_name, _, path = name.rpartition(":")
     is_file = module_name.endswith(".py") and ("/" in module_name or Path(module_name).is_file())
     if not path or not module_name or not (is_file or re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", module_name)):
@@ -212,9 +234,25 @@ def refuse_exit() -> Iterator[None]:
 
 def _import_module(name: str) -> Any:
     here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    return importlib.import_module(name)
+    # The current folder may be a stranger's: it is searched only if the module is there.
+    is_here = PathFinder.find_spec(name.partition(".")[0], [here]) is not None
+    with _searched_first(here) if is_here else nullcontext():
+        return importlib.import_module(name)
+
+
+@contextmanager
+def _searched_first(folder: str) -> Iterator[None]:
+    """Find modules in a folder before all others until the context ends, and after all others from then on.
+
+    An engine may import its neighbours later, but nothing in its folder may replace an installed module.
+    """
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+        if folder not in sys.path:
+            sys.path.append(folder)
 
 
 def _import_file(path: Path, where: str) -> Any:
@@ -226,8 +264,6 @@ def _import_file(path: Path, where: str) -> Any:
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and Path(file).name == path.name and Path(file).resolve() == path:
             return module
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
     name = path.stem
     if name in sys.modules or not name.isidentifier():
         name = re.sub(r"\W", "_", name) + "_" + hashlib.sha256(str(path).encode()).hexdigest()[:8]
@@ -236,7 +272,8 @@ def _import_file(path: Path, where: str) -> Any:
     assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        with _searched_first(str(path.parent)):
+            spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kgverify.errors import UserError
-from kgverify.escaping import make_visible
 from kgverify.testing.checking.failure import LAW
 from kgverify.testing.reproducers.reproducer import Reproducer
-from kgverify.testing.reproducers.text_format import render_reproducer, write_text
+from kgverify.testing.reproducers.text_format import escape, render_reproducer, write_text
 from kgverify.version import __version__
 
 _TEMPLATE: Final = '''"""{title}
@@ -38,19 +37,19 @@ class FirstRun(NamedTuple):
 def render_test(reproducer: Reproducer) -> str:
     """Return the text of a test file."""
     stage, field, kind, situation = reproducer.signature
-    title = _plain(f"{stage or 'engine'}: {kind}{f' ({field})' if field else ''}")
+    title = f"{stage or 'engine'}: {kind}{f' ({field})' if field else ''}"
     named = f"test_{stage or 'engine'}_{kind}" + (f"_{situation}" if kind == LAW else "")
     function = re.sub(r"\W+", "_", named, flags=re.ASCII).lower()
     text = render_reproducer(reproducer).replace('"""', '"\\x22\\"')
     until = f"{reproducer.engine.name} and {reproducer.reference.name} agree"
     if kind == LAW:
         until = f"the law {situation} holds, and {until},"
-    return _TEMPLATE.format(title=title, version=__version__, text=text, function=function, until=_plain(until))
+    return _TEMPLATE.format(title=_plain(title), version=__version__, text=text, function=function, until=_plain(until))
 
 
 def _plain(text: str) -> str:
-    """Return a text for a docstring, which it cannot end."""
-    return re.sub(r'[\\"\s]+', " ", make_visible(text))
+    """Return the text without what would end a docstring."""
+    return re.sub(r'[\\"\s]+', " ", escape(text)).strip()
 
 
 def write_test(reproducer: Reproducer, path: Path) -> FirstRun:

@@ -55,7 +55,7 @@ def render_reproducer(reproducer: Reproducer) -> str:
     if problem.constants:
         lines.append(f"constants: {', '.join(map(quote, problem.constants))}")
     stage, field, kind, situation = reproducer.signature
-    lines += ["", *_optional("stage", stage), *_optional("field", field), f"class: {kind}"]
+    lines += ["", *_optional("stage", stage), *_optional("field", field), f"class: {escape_line(kind)}"]
     lines += _optional("law" if kind == LAW else "situation", situation) + _optional("candidate", reproducer.candidate)
     lines += [f"step: {reproducer.step}"] if reproducer.step >= 0 else []
     lines += [f"expected: {escape_line(line)}".rstrip() for line in reproducer.expected]
@@ -118,7 +118,7 @@ def _engine_lines(prefix: str, engine: EngineSpec) -> list[str]:
     """Return the lines of an engine; those of the reference begin with a prefix."""
     lines = [f"{prefix.strip('_') or 'engine'}: {escape_line(engine.name)}"]
     if engine.name == COMPILED:
-        lines += [f"{prefix}mode: {engine.mode}", f"{prefix}device: {engine.device}"]
+        lines += [f"{prefix}mode: {escape_line(engine.mode)}", f"{prefix}device: {escape_line(engine.device)}"]
     return lines + _optional(f"{prefix}faults", ", ".join(engine.faults))
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
+from kgverify.graphs.folder import ROLES
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.report.report import Report
@@ -22,11 +23,13 @@ from kgverify.testing.shrinking.oracle import Oracle, OutOfBudget
 from kgverify.testing.shrinking.proof_slice import Slicer
 from kgverify.testing.shrinking.shrink import MAX_SECONDS, Progress, Shrunk, shrink_with
 from kgverify.trace.model.header import EngineInfo
-from kgverify.verification.save import read_run
 from kgverify.verification.verify import Verification
 
 RANDOM_POLICIES: Final = tuple(PolicySpec("two_tower", seed=seed) for seed in range(4))
 """A problem has no weights of its own: these, and then `shortest`, replace a policy with weights."""
+_FILE_OPTIONS: Final = {"--graph": "spec"} | {f"--{role}": role for role in ROLES}
+"""The options that name a graph and its files, and what `load_graph` calls them."""
+
 MAX_RUN_CALLS: Final = 500
 """Default limit on the runs of the engine under test while a divergence on a graph is shrunk."""
 MOST_SHOWN: Final = 24
@@ -64,7 +67,7 @@ class ShrunkRun:
         """The reproducer of the minimal problem, with notes of the run."""
         report, problem, graph = self.report, self.shrunk.problem, self.graph
         notes = (
-            f"from {report.command}" if report.command else f"from a run on {report.run.graph}",
+            f"the run was recorded as: {report.command}" if report.command else f"from a run on {report.run.graph}",
             f"{count_of(len(graph.train), 'fact')} and {count_of(len(graph.rules), 'rule')} cut to {len(self.sliced.facts):,} and"
             f" {len(self.sliced.rules):,} by the proof slice, then to {len(problem.facts):,} and"
             f" {len(problem.rules):,}; {count_of(self.shrunk.calls, 'run')} of the engine",
@@ -117,7 +120,7 @@ class ShrunkRun:
 
 @saving_bugs()
 def shrink_run(
-    run: Verification | str | Path,
+    verification: Verification,
     divergence: int = 1,
     *,
     engine: EngineSpec | None = None,
@@ -127,7 +130,7 @@ def shrink_run(
     seconds: float = MAX_SECONDS,
     progress: Progress | None = None,
 ) -> ShrunkRun:
-    """Shrink a divergence of a verification, or of a run in a folder that was saved, to a minimal problem.
+    """Shrink a divergence of a verification to a minimal problem.
 
     divergence: its number in the report, from 1
     engine:     the engine under test; by default the run's own, eager on the CPU if the divergence shows there as well
@@ -137,7 +140,6 @@ def shrink_run(
     UserError if there is no such divergence, the graph or the engine cannot be found again, the graph has changed, or no
     part of the graph diverges in the same way.
     """
-    verification = run if isinstance(run, Verification) else read_run(Path(run))
     engines = [engine] if engine is not None else find_engines(verification.report)
     expected = find_reference(verification.report) if reference is None else reference
     loaded = load_run_graph(verification.report) if graph is None else graph
@@ -210,12 +212,13 @@ def load_run_graph(report: Report) -> KnowledgeGraph:
     words = shlex.split(report.command)
     given: dict[str, str] = {}
     for i, word in enumerate(words):
-        for option in ("--graph", "--rules"):
+        for option in _FILE_OPTIONS:
             if word == option and i + 1 < len(words):
-                given[option] = words[i + 1]
+                given[_FILE_OPTIONS[option]] = words[i + 1]
             elif word.startswith(f"{option}="):
-                given[option] = word.removeprefix(f"{option}=")
-    return load_graph(given.get("--graph", report.run.graph), rules=given.get("--rules"))
+                given[_FILE_OPTIONS[option]] = word.removeprefix(f"{option}=")
+    spec = given.pop("spec", None if "train" in given else report.run.graph)
+    return load_graph(spec, **given)
 
 
 def find_engines(report: Report) -> list[EngineSpec]:

@@ -46,6 +46,41 @@ class EngineInfo(msgspec.Struct, frozen=True):
     variables: str = "canonical"
 
 
+NUM_STEPS: Final = "candidates.num_steps"
+"""The column without which nothing is known about steps."""
+_IDENTITY: Final = frozenset({"candidates.query", "candidates.side", "candidates.atom"})
+_COUNTS: Final = frozenset({"steps.num_atoms", "steps.num_resolvents", "resolvents.num_atoms"})
+_PAIRS: Final = (
+    frozenset({"resolvents.origin_kind", "resolvents.origin"}),
+    frozenset({"steps.dropped_atoms", "steps.dropped_resolvents"}),
+)
+"""Columns that mean nothing without each other."""
+
+
+def unknown_columns(engine: EngineInfo) -> frozenset[str]:
+    """Return the columns that an engine does not know, with those that mean nothing without them."""
+    unknown = frozenset(engine.unknown)
+    return unknown.union(*(pair for pair in _PAIRS if pair & unknown))
+
+
+def check_unknown(engine: EngineInfo) -> None:
+    """Raise a UserError for an unknown column without which no other one can be read."""
+    unknown = frozenset(engine.unknown)
+    if odd := sorted(unknown & _IDENTITY):
+        raise UserError(
+            f"engine.unknown names {odd[0]}, without which no candidate can be compared",
+            where=engine.name,
+            fix="remove it from EngineInfo.unknown",
+        )
+    if NUM_STEPS not in unknown and (odd := sorted(unknown & _COUNTS)):
+        raise UserError(
+            f"engine.unknown names {odd[0]}, a count that says which rows belong together",
+            where=engine.name,
+            fix=f"give the counts, and name the columns of the rows instead; or name {NUM_STEPS} as well: then outcomes"
+            " are compared, and no steps",
+        )
+
+
 class InputFile(msgspec.Struct, frozen=True):
     """A file the graph was read from."""
 
@@ -77,6 +112,15 @@ class RunInfo(msgspec.Struct, frozen=True):
     num_corruptions: int = 0
     seed: int = 0
     rank_tolerance: float = 0.0
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The fields that are unknown. A run without a graph that has no other field either is unknown altogether."""
+        if self.graph:
+            return ()
+        if self == RunInfo(rank_tolerance=self.rank_tolerance):
+            return "graph", "split", "num_queries", "num_corruptions", "seed"
+        return ("graph",) if self.num_queries else ("graph", "num_queries")
 
 
 class ClauseTexts(msgspec.Struct, frozen=True):
@@ -122,7 +166,7 @@ def decode_header(content: bytes) -> Header:
             # A limit that these versions left out had its default.
             raw["limits"] = msgspec.to_builtins(Limits()) | limits
     header = msgspec.convert(raw, Header)
-    check_numbers(header)
+    check_header(header)
     known = header.limits
     return header if known.unknown else msgspec.structs.replace(header, limits=Limits(**msgspec.structs.asdict(known)))
 
@@ -133,8 +177,9 @@ def without_recording(content: bytes) -> object:
     return {name: value for name, value in raw.items() if name != "recording"} if isinstance(raw, dict) else raw
 
 
-def check_numbers(header: Header) -> None:
-    """Raise a UserError for an error or a tolerance of scores that is negative, infinite or not a number."""
+def check_header(header: Header) -> None:
+    """Raise a UserError for an error of scores that no arithmetic has, or for a column that cannot be unknown."""
+    check_unknown(header.engine)
     numbers = {"engine.score_error": header.engine.score_error, "run.rank_tolerance": header.run.rank_tolerance}
     numbers |= {f"policy.score_errors.{name}": value for name, value in header.policy.score_errors.items()}
     for name, value in numbers.items():

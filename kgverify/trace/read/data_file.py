@@ -33,7 +33,7 @@ from kgverify.trace.model.columns import (
     find_rows,
 )
 from kgverify.trace.model.digests import compute_digests, root_digest
-from kgverify.trace.model.header import READABLE_VERSIONS, Header, expected_versions
+from kgverify.trace.model.header import READABLE_VERSIONS, Header, expected_versions, unknown_columns
 from kgverify.trace.model.header import decode_header as header_of
 from kgverify.trace.model.levels import TraceLevel, check_level, has_goals, level_of
 from kgverify.trace.model.offsets import Offsets
@@ -98,7 +98,7 @@ class DataFile:
         """The columns that it holds and its engine knows, as `Trace.fields` names them."""
         shared = ("header", "symbols/", "shard/")
         held = frozenset(FIELD_OF[path].name for path in self.stored if not path.startswith(shared))
-        return held - frozenset(self.header.engine.unknown)
+        return held - unknown_columns(self.header.engine)
 
     @cached_property
     def header(self) -> Header:

@@ -46,7 +46,7 @@ from kgverify.trace.model.columns import (
 )
 from kgverify.trace.model.digest_vectors import check_vectors
 from kgverify.trace.model.digests import compute_sequence
-from kgverify.trace.model.header import SCHEMA_VERSION, Header
+from kgverify.trace.model.header import SCHEMA_VERSION, Header, unknown_columns
 from kgverify.trace.model.levels import TraceLevel, has_goals, is_kept, packing_of, parse_level
 from kgverify.trace.model.schema import OPTIONAL_COLUMNS, SEQUENCE, decode_columns, encode_columns, encode_level
 from kgverify.trace.model.trace import NOTHING_UNKNOWN, Trace, Unknown
@@ -138,7 +138,7 @@ class TraceWriter:
         self._symbols, self._part = symbols, part
         self._creator = header.creator or f"kgverify {__version__}"
         self._storage, self._durability = storage, durability
-        self._absent = frozenset(storage.absent) | OPTIONAL_COLUMNS.intersection(header.engine.unknown)
+        self._absent = frozenset(storage.absent) | (OPTIONAL_COLUMNS & unknown_columns(header.engine))
         self._level = parse_level(storage.level or header.level, self._where)
         self._packing = packing_of(self._level, is_archived=storage.is_archived)
         if not header.recording and storage.shard_steps < _WHOLE:

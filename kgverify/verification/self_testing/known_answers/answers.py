@@ -169,6 +169,7 @@ def _headers(expected: Trace, actual: Trace) -> Iterator[Known]:
         "policy": {"policy": change(header.policy, name="other")},
         "weights": {"policy": change(header.policy, sha256="ef" * 32)},
         "run": {"run": run},
+        "run of an unknown graph": {"run": change(run, graph="")},
         "error": {"engine": change(header.engine, score_error=99.0, precision="bf16")},
     }
     sha = with_header(expected, policy=change(expected.header.policy, sha256="ab" * 32))

@@ -15,6 +15,7 @@ from kgverify.engines.reference.garbage_collection import without_garbage_collec
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Outcome
 from kgverify.program.program import NamedRule
 from kgverify.program.stages import Stage
 from kgverify.runs.run import Pipeline, Run, build_trace, reference_pipeline
@@ -241,6 +242,10 @@ def known_runs() -> Iterator[tuple[str, Run, Pipeline, Pipeline, dict[str, Any]]
     def later(columns: Columns) -> Columns:
         return _steps(columns, outcome=lambda values: (values + 1) % 4)
 
+    def limited(columns: Columns) -> Columns:
+        # One error, whatever the outcome should be: two that are renumbered alike could be two errors.
+        return _steps(columns, outcome=lambda values: np.full_like(values, Outcome.DEPTH_LIMIT))
+
     lockstep = {"lockstep": True}
     yield "run: the same wrong step alone", run, right, wrong(_drop, _drop), {}
     yield "run: the same wrong step alone, in lockstep", run, right, wrong(_drop, _drop), lockstep
@@ -292,11 +297,11 @@ def known_runs() -> Iterator[tuple[str, Run, Pipeline, Pipeline, dict[str, Any]]
     right = reference_pipeline(run)
     yield "run of many steps: near-ties", run, right, wrong(_tie, _same), tie
     yield "run of many steps: near-ties behind near-ties", run, right, wrong(_tie, _tie), tie
-    two = wrong(_tie_and_sums, lambda columns: _score(later(columns), 3, 0.5))
+    two = wrong(_tie_and_sums, lambda columns: _score(limited(columns), 3, 0.5))
     yield "run of many steps: two causes behind near-ties", run, right, two, tie
     scores = wrong(_goals, lambda columns: _score(columns, 0, 0.5))
     yield "run of many steps: wrong goals after wrong steps, in lockstep", run, right, scores, lockstep
-    yield "run of many steps: wrong behind near-ties", run, right, wrong(_tie_and_sums, later), tie
+    yield "run of many steps: wrong behind near-ties", run, right, wrong(_tie_and_sums, limited), tie
     for has_base, name in ((False, "of many steps"), (True, "with limits")):
         run = _long_run(Limits(max_depth=5, max_atoms=3 - has_base, max_resolvents=4), has_base=has_base)
         right = reference_pipeline(run)

@@ -1,0 +1,1 @@
+"""The readers of the formats in which triples are kept."""

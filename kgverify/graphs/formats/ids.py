@@ -1,0 +1,162 @@
+"""Read triples of ids, whose names are in two further files: OpenKE's `train2id.txt`, and saved triples of PyKEEN.
+
+OpenKE keeps names in `entity2id.txt` and `relation2id.txt` (the number of lines, then name and id), and triples in the order
+head, tail, relation, after their number. PyKEEN keeps names in `entity_to_id.tsv.gz` and `relation_to_id.tsv.gz` (id and
+label), and triples in `numeric_triples.tsv.gz`, in the order head, relation, tail; its `base.pth` is never opened.
+"""
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from kgverify.errors import UserError
+from kgverify.graphs.formats.parsed import Triples
+from kgverify.graphs.text_file import TextFile, line_error, show, split_text
+from kgverify.program.atoms import NamedAtom
+from kgverify.program.program import Source
+
+OPENKE_SUFFIX: Final = "2id"
+OPENKE_NAMES: Final = ("entity2id", "relation2id")
+PYKEEN_TRIPLES: Final = "numeric_triples"
+PYKEEN_NAMES: Final = ("entity_to_id", "relation_to_id")
+_MOST_DIGITS: Final = 18
+
+
+class _Row(NamedTuple):
+    """A line with its fields."""
+
+    line: int
+    fields: list[str]
+
+
+def parse_openke(triples: TextFile, entities: TextFile, relations: TextFile) -> Triples:
+    """Parse the triples of an OpenKE file by the names of two others. UserError at the first line that is wrong."""
+    entity_names = dict(_read_openke_names(entities))
+    relation_names = dict(_read_openke_names(relations))
+    listed = [_Row(i, text.split()) for i, text in enumerate(split_text(triples.text), 1) if text.strip()]
+    rows = _drop_count(listed, triples.name, "triple")
+    for row in rows:
+        if len(row.fields) != 3:
+            raise _wrong_row(triples.name, row, "head tail relation")
+    # The order of OpenKE: head, tail, relation.
+    return _name_ids(triples.name, rows, (0, 2, 1), entity_names, relation_names, (entities.name, relations.name))
+
+
+def parse_pykeen(triples: TextFile, entities: TextFile, relations: TextFile) -> Triples:
+    """Parse saved triples of PyKEEN by the labels of two other files. UserError at the first line that is wrong."""
+    names = [dict(_read_pykeen_names(file)) for file in (entities, relations)]
+    header, *rows = [_Row(i, text.split("\t")) for i, text in enumerate(split_text(triples.text), 1)] or [_Row(1, [])]
+    if header.fields != ["head", "relation", "tail"]:
+        raise _wrong_row(triples.name, header, "the header row head<TAB>relation<TAB>tail")
+    for row in rows:
+        if len(row.fields) != 3:
+            raise _wrong_row(triples.name, row, "head<TAB>relation<TAB>tail")
+    return _name_ids(triples.name, rows, (0, 1, 2), names[0], names[1], (entities.name, relations.name))
+
+
+def _read_openke_names(file: TextFile) -> Iterator[tuple[int, str]]:
+    rows = [
+        _Row(i, [part.strip() for part in text.rsplit("\t" if "\t" in text.strip() else None, 1)])
+        for i, text in enumerate(split_text(file.text), 1)
+        if text.strip()
+    ]
+    seen: dict[int, int] = {}
+    names: dict[str, int] = {}
+    for row in _drop_count(rows, file.name, "name"):
+        if len(row.fields) != 2 or not row.fields[0]:
+            raise _wrong_row(file.name, row, "name<TAB>id")
+        yield _check_name(file.name, row.line, row.fields[1], row.fields[0], seen, names)
+
+
+def _read_pykeen_names(file: TextFile) -> Iterator[tuple[int, str]]:
+    reader = csv.reader(split_text(file.text), delimiter="\t", strict=True)
+    seen: dict[int, int] = {}
+    names: dict[str, int] = {}
+    try:
+        for i, fields in enumerate(reader, 1):
+            row = _Row(i, fields)
+            if len(fields) != 2 or not all(fields) or reader.line_num != i:
+                raise _wrong_row(file.name, row, "id<TAB>label")
+            if i == 1 and fields != ["id", "label"]:
+                raise _wrong_row(file.name, row, "the header row id<TAB>label")
+            if i > 1:
+                yield _check_name(file.name, i, fields[0], fields[1], seen, names)
+    except csv.Error as error:
+        raise line_error(
+            Source(file.name, reader.line_num), "id<TAB>label", str(error), "save the triples with PyKEEN again"
+        ) from error
+
+
+def _drop_count(rows: Sequence[_Row], file: str, noun: str) -> Sequence[_Row]:
+    """Return the rows after the line with their number. UserError if it is another number."""
+    if not rows or len(rows[0].fields) != 1 or (number := _parse_id(rows[0].fields[0])) is None:
+        return rows
+    if number != len(rows) - 1:
+        raise line_error(
+            Source(file, rows[0].line),
+            f"the number of {noun}s below, {len(rows) - 1:,}",
+            f"{number:,}",
+            "the file may be cut off: get it again, or correct the number",
+        )
+    return rows[1:]
+
+
+def _check_name(
+    file: str, line: int, written: str, name: str, lines: dict[int, int], names: dict[str, int]
+) -> tuple[int, str]:
+    """Return an id and its name. UserError for another id of the same name, or another name of the same id."""
+    number = _parse_id(written)
+    if number is None:
+        raise line_error(Source(file, line), "an id", show(written), "give each name a whole number from 0")
+    earlier = lines.setdefault(number, line), names.setdefault(name, line)
+    for each, found in zip(earlier, (f"the id {number}", f"the name {show(name)}"), strict=True):
+        if each != line:
+            raise line_error(
+                Source(file, line), "a new id and a new name", f"{found} of line {each}", "give each name one id"
+            )
+    return number, name
+
+
+def _name_ids(
+    file: str,
+    rows: Sequence[_Row],
+    columns: tuple[int, int, int],
+    entities: Mapping[int, str],
+    relations: Mapping[int, str],
+    name_files: tuple[str, str],
+) -> Triples:
+    head, relation, tail = columns
+    order = ["", "", ""]
+    for column, word in zip(columns, ("head", "relation", "tail"), strict=True):
+        order[column] = word
+
+    def look_up(row: _Row, column: int, names: Mapping[int, str], name_file: str) -> str:
+        number = _parse_id(row.fields[column])
+        name = None if number is None else names.get(number)
+        if name is None:
+            raise line_error(
+                Source(file, row.line),
+                f"an id of {name_file} as {order[column]}",
+                show(row.fields[column]),
+                f"write the columns in the order {', '.join(order)}, with ids that {name_file} lists",
+            )
+        return name
+
+    atoms = tuple(
+        NamedAtom(
+            look_up(row, relation, relations, name_files[1]),
+            look_up(row, head, entities, name_files[0]),
+            look_up(row, tail, entities, name_files[0]),
+        )
+        for row in rows
+    )
+    return Triples(atoms, tuple(row.line for row in rows))
+
+
+def _parse_id(text: str) -> int | None:
+    """Return a number written in ASCII digits; None for any other text."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
+
+
+def _wrong_row(file: str, row: _Row, expected: str) -> UserError:
+    return line_error(Source(file, row.line), expected, show("\t".join(row.fields)), "correct the line")

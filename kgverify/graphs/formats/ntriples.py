@@ -1,0 +1,98 @@
+"""Read N-Triples: one statement `<subject> <predicate> <object> .` a line.
+
+The name of an IRI is the IRI without its angle brackets. A blank node is named `_:label`, and a literal as it is written in
+canonical N-Triples, such as `"5"^^<http://www.w3.org/2001/XMLSchema#integer>`, so that it is no IRI's name and fits on a line.
+Source: https://www.w3.org/TR/n-triples/, but for IRIs, which may be relative.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from kgverify.errors import UserError
+from kgverify.graphs.formats.parsed import Triples
+from kgverify.graphs.text_file import line_error, show
+from kgverify.program.atoms import NamedAtom
+from kgverify.program.program import Source
+
+_FORM: Final = "<subject> <predicate> <object> ."
+_BLANKS: Final = r"[ \t]*"
+_CODE: Final = r"\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}"
+_IRI: Final = rf"<((?:[^\x00-\x20<>\"{{}}|^`\\]|{_CODE})+)>"
+_NODE: Final = r"(_:[^\W_]?[\w:][\w.:\-\u00b7]*(?<!\.)|_:\w)"
+_LITERAL: Final = rf"\"((?:[^\"\\\n\r]|\\[tbnrf\"'\\]|{_CODE})*)\"(?:(@[a-zA-Z]+(?:-[a-zA-Z0-9]+)*)|\^\^{_IRI})?"
+_STATEMENT: Final = re.compile(
+    rf"{_BLANKS}(?:{_IRI}|{_NODE}){_BLANKS}{_IRI}{_BLANKS}(?:{_IRI}|{_NODE}|{_LITERAL}){_BLANKS}\.{_BLANKS}(?:#.*)?"
+)
+_BEGINNING: Final = re.compile(rf"{_BLANKS}(?:<[^<>\t]*>[ \t]*|_:\S+[ \t]+)<[^<>]*>")
+_ESCAPE: Final = re.compile(rf"{_CODE}|\\.")
+_CHARACTERS: Final = {"t": "\t", "b": "\b", "n": "\n", "r": "\r", "f": "\f"}
+_CANONICAL: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
+
+
+def is_statement(text: str) -> bool:
+    """Return whether a line is an N-Triples statement."""
+    return bool(_STATEMENT.fullmatch(text))
+
+
+def begins_statement(text: str) -> bool:
+    """Return whether a line begins as N-Triples do: with an IRI or a blank node, and then an IRI."""
+    return bool(_BEGINNING.match(text))
+
+
+def parse_ntriples(texts: Sequence[str], file: str) -> Triples:
+    """Parse statements. UserError, with `file` and line, at the first line that is not a statement."""
+    found = list(_parse(texts, file))
+    return Triples(tuple(atom for _, atom in found), tuple(line for line, _ in found))
+
+
+def _parse(texts: Sequence[str], file: str) -> Iterator[tuple[int, NamedAtom]]:
+    for line, text in enumerate(texts, 1):
+        if match := _STATEMENT.fullmatch(text):
+            try:
+                yield line, _build(*match.groups())
+            except ValueError as error:
+                fix = "write the code point of a character that UTF-8 can hold"
+                raise line_error(Source(file, line), "a character", str(error), fix) from error
+        elif text.strip(" \t") and not text.lstrip(" \t").startswith("#"):
+            raise _not_a_statement(text, Source(file, line))
+
+
+def _build(
+    subject: str | None,
+    subject_node: str | None,
+    predicate: str,
+    iri: str | None,
+    node: str | None,
+    literal: str | None,
+    language: str | None,
+    datatype: str | None,
+) -> NamedAtom:
+    if literal is not None:
+        suffix = language or (f"^^<{_unescape(datatype)}>" if datatype else "")
+        last = f'"{_unescape(literal).translate(_CANONICAL)}"{suffix}'
+    else:
+        last = _unescape(iri) if iri else node or ""
+    return NamedAtom(_unescape(predicate), _unescape(subject) if subject else subject_node or "", last)
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPE.sub(_character, text) if "\\" in text else text
+
+
+def _character(match: re.Match[str]) -> str:
+    """Return the character of an escape. ValueError for a code point that no character has."""
+    sign = match[0][1]
+    if sign not in "uU":
+        return _CHARACTERS.get(sign, sign)
+    code = int(match[0].lstrip("\\uU"), 16)
+    if code > 0x10FFFF or 0xD800 <= code < 0xE000:
+        raise ValueError(f"the escape {match[0]}")
+    return chr(code)
+
+
+def _not_a_statement(text: str, source: Source) -> UserError:
+    fix = "write one statement a line, with its dot"
+    if re.match(r"[ \t]*(?:@(?:prefix|base)\b|(?:prefix|base)[ \t])", text, re.IGNORECASE):
+        fix = "this is Turtle: convert it to N-Triples, for example by `rapper -i turtle -o ntriples`"
+    return line_error(source, _FORM, show(text), fix)
