@@ -49,7 +49,8 @@ def value_lines(value: Value) -> list[str]:
 
 def describe_engine(engine: EngineInfo) -> str:
     """Describe an engine: `compiled (eager, cpu, float32, fact-cap)`."""
-    return f"{engine.name} ({', '.join(filter(None, (engine.mode, engine.device, engine.precision, *engine.faults)))})"
+    about = ", ".join(filter(None, (engine.mode, engine.device, engine.precision, *engine.faults)))
+    return make_visible(f"{engine.name} ({about})")
 
 
 def describe_kind(divergence: Divergence) -> str:
@@ -174,7 +175,7 @@ def cause_label(report: ReportContent, cause: int) -> str:
     if not 0 <= cause < len(report.causes):
         return "rounding at near-ties"
     found = report.causes[cause]
-    return f"{found.stage} ({', '.join(filter(None, (found.kind.value, clip(found.situation))))})"
+    return make_visible(f"{found.stage} ({', '.join(filter(None, (found.kind.value, clip(found.situation))))})")
 
 
 def describe_size(cause: Cause) -> str:

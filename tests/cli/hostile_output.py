@@ -15,6 +15,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -332,9 +333,9 @@ def refused_lines(name: str) -> Iterator[tuple[str, ...]]:
         words = tuple(command.split())
         yield (*words, f"--{name}")
         yield (*words, *[name] * 4)
-        for each in described.params:
-            if each.param_type_name == "option" and re.search("<class '(int|float)'>", str(vars(each))):
-                yield (*words, f"{max(each.opts, key=len)}={name}")
+        numbers = (each for each in described.params if re.search("<class '(int|float)'>", str(vars(each))))
+        for each in islice(numbers, 1):
+            yield (*words, f"{max(each.opts, key=len)}={name}")
 
 
 def unusable_lines(name: str) -> Iterator[tuple[str, ...]]:
