@@ -23,7 +23,7 @@ _HIDDEN: Final = (
     # What Unicode lists besides these as ignorable, which means drawn as nothing: fillers, variation selectors, tags.
     (0x34F, 0x34F), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F), (0x3164, 0x3164), (0xFE00, 0xFE0F),
     (0xFFA0, 0xFFA0), (0xE0000, 0xE0FFF),
-    # Code points that are no characters; XML forbids some of them.
+    # Code points that never become characters; XML forbids some of them.
     (0xFDD0, 0xFDEF), *((plane + 0xFFFE, plane + 0xFFFF) for plane in range(0, 0x110000, 0x10000)),
 )  # fmt: skip
 """The first and the last code point of each range of characters that are not shown as they are."""

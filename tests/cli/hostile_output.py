@@ -79,7 +79,7 @@ def is_ignorable(character: str) -> bool:
 
 
 def parse_command(line: str) -> str:
-    """Return the runner command of a line of a log; empty if it is none."""
+    """Return the runner command of a line of a log; empty for any other line."""
     line = "".join(" " if each.isspace() else each for each in line if each.isspace() or not is_ignorable(each))
     trimmed = line.lstrip()
     if trimmed.startswith("::"):
@@ -93,8 +93,9 @@ def parse_command(line: str) -> str:
     return found[0] if found else ""
 
 
-_STYLES = re.compile(r"\x1b\[(?:0|[1-3]|3[0-7]|9[0-7]|[1-3];3[0-7])?m")
-"""The styles that kgverify prints itself: bold, dim, italic, and colours."""
+_STYLE = "(?:[0-3]|22|3[0-79]|9[0-7])"
+_STYLES = re.compile(rf"\x1b\[{_STYLE}(?:;{_STYLE})*m|\r?\x1b\[(?:2K|1A)|\x1b\[\?25[lh]")
+"""Sequences of kgverify itself: bold, dim, italic, colours, and the redrawing of a bar in a terminal."""
 
 
 def find_hidden(output: str) -> list[str]:
@@ -103,7 +104,7 @@ def find_hidden(output: str) -> list[str]:
 
 
 class Finding(NamedTuple):
-    """What is wrong with an output: a command of the runner, or a hidden character."""
+    """A defect of an output: a command of the runner, a hidden character, or a forged line."""
 
     kind: str
     found: str

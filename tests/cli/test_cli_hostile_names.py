@@ -1,4 +1,4 @@
-"""No name of a stranger becomes a command of a CI runner, or hides in what a command prints."""
+"""Names of strangers command neither a CI runner nor a terminal, and hide nothing, whatever command prints them."""
 
 import json
 import re
