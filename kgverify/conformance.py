@@ -17,6 +17,7 @@ from kgverify.engines.adapters.stepwise import Resolvent, StepwiseEngine, Taken
 from kgverify.engines.policy import SHORTEST
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
+from kgverify.files.writing import make_folders
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.laws.catalogue import LAWS, LAWS_OF_ANY_PROVER
@@ -331,10 +332,7 @@ def save_reproducer(
         made = make_law_reproducer(report.violations[0], engine, reference=reference, neighbour=report.neighbour)
     else:
         raise UserError("the engine conforms", where=str(path), fix="save the report of one that does not")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot be made: {error.strerror}", where=str(path.parent), fix="give another path") from None
+    make_folders(path.parent)
     write_reproducer(made, path)
 
 

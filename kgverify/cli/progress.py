@@ -25,8 +25,8 @@ from rich.progress import (
 )
 
 from kgverify.cli.output import SafeConsole, restore_output
-from kgverify.errors import UserError
 from kgverify.escaping import escape_json, make_visible
+from kgverify.files import writing
 from kgverify.report.render.screen import Screen, Text
 
 _TITLED: Final = re.compile(r" *\w+(?: \w+)* {2,}(?=\S)")
@@ -193,19 +193,11 @@ def typed_words(dropped: Set[str]) -> list[str]:
 
 def check_writable(path: str | None) -> None:
     """Raise UserError, before a long run, for a file that cannot be written. `-` and None pass."""
-    if path is None or path == "-":
-        return
-    file = Path(path)
-    existed = file.exists()
-    if existed and not (file.is_file() or file.is_dir()):
-        # Closing a pipe would tell its reader that the output is complete.
-        return
-    write_result(b"", path, "ab")
-    if not existed:
-        file.unlink()
+    if path is not None and path != "-":
+        writing.check_writable(path)
 
 
-def write_result(encoded: bytes, path: str, mode: str = "wb") -> None:
+def write_result(encoded: bytes, path: str) -> None:
     """Write to a file, or to standard output for `-`. UserError for a path that cannot be written."""
     if path == "-":
         restore_output()
@@ -214,13 +206,7 @@ def write_result(encoded: bytes, path: str, mode: str = "wb") -> None:
         sys.stdout.buffer.write(encoded)
         sys.stdout.buffer.flush()
         return
-    try:
-        with Path(path).open(mode) as file:
-            file.write(encoded)
-    except OSError as error:
-        raise UserError(
-            f"cannot be written: {error.strerror}", where=path, fix="give a path in a folder that exists"
-        ) from None
+    writing.write_file(path, encoded)
 
 
 def write_json(value: Any, path: str | None, indent: int | None = 2) -> None:

@@ -18,7 +18,7 @@ from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.save import REPORT, read_run
 
 MOST_READ: Final = 16 << 20
-"""The largest trace, in bytes, that is read as a whole."""
+"""The largest trace, in bytes of memory, that is read as a whole."""
 
 
 def show(
@@ -63,9 +63,13 @@ def show(
 
 def open_view(path: Path) -> TraceView:
     """Read and check a small trace as a whole; leave a large one on disk, and check only the steps that are shown."""
-    files = path.glob("*.h5") if path.is_dir() else [path]
-    is_small = sum(file.stat().st_size for file in files if file.is_file()) <= MOST_READ
-    return TraceView(read_trace(path)) if is_small else LazyTraceView(TraceFile(path, is_lazy=True))
+    trace = TraceFile(path, is_lazy=True)
+    num_bytes = 0
+    for file in trace.files:
+        num_bytes += sum(stored.num_bytes for stored in file.stored.values())
+        if num_bytes > MOST_READ:
+            return LazyTraceView(trace)
+    return TraceView(read_trace(path))
 
 
 def _look_up(

@@ -64,7 +64,7 @@ def convert(
         raise UserError("already exists", where=str(target), fix="choose another path, or overwrite it with --force")
     if not target.absolute().parent.is_dir():
         raise UserError("its folder does not exist", where=str(target), fix=f"create {target.absolute().parent} first")
-    done = convert_trace(source, target, wanted, is_archived=archive, rebuild=rebuild_goals)
+    done = convert_trace(source, target, wanted, is_archived=archive, rebuild=rebuild_goals, overwrites=force)
     per_step = f", {done.num_bytes_written / done.num_steps:.1f} bytes a step" if done.num_steps else ""
     print_text(
         make_result_console(None),
@@ -96,7 +96,9 @@ def import_(
     """
     if output.exists() and not force:
         raise UserError("already exists", where=str(output), fix="choose another path, or overwrite it with --force")
-    done = import_lines(source, output, level=parse_level(level, "--level").value, is_archived=archive)
+    done = import_lines(
+        source, output, level=parse_level(level, "--level").value, is_archived=archive, overwrites=force
+    )
     unknown = f"; unknown: {', '.join(done.unknown)}" if done.unknown else ""
     print_text(
         make_result_console(None),
@@ -170,7 +172,7 @@ def join(
     if output.exists() and not force:
         raise UserError("already exists", where=str(output), fix="choose another path, or overwrite it with --force")
     check_writable(json_path)
-    manifest = unite(paths, output, like=like, drop_rankings=drop_rankings)
+    manifest = unite(paths, output, like=like, drop_rankings=drop_rankings, overwrites=force)
     counts = f"{count_of(manifest.num_candidates, 'candidate')}, {count_of(manifest.num_steps, 'step')}"
     line = f"{output}: {counts}, root {manifest.root}"
     print_lines(make_result_console(json_path), [line])
