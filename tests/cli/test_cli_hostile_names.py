@@ -90,8 +90,7 @@ def test_names_of_files_are_shown_as_text(once: Verification, tmp_path: Path):
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("is_terminal", [False, True])
-@pytest.mark.parametrize("width", [45, 80, 200])
+@pytest.mark.parametrize(("width", "is_terminal"), [(45, True), (80, False), (200, True)])
 def test_no_width_makes_a_command(once: Verification, tmp_path: Path, width: int, is_terminal: bool):
     write_run(once, LONG, tmp_path)
     for case in (each for cases in CASES.values() for each in cases if each.is_fast):
