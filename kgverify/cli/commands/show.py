@@ -58,7 +58,7 @@ def show(
     if step is not None and candidate is None:
         raise UserError("a step belongs to a candidate", where="--step", fix="give --candidate as well")
     rendered, data = _look_up(open_view(path), candidate, step, has_data=json_path is not None)
-    make_result_console(json_path).print(rendered, highlight=False)
+    make_result_console(json_path).print(rendered)
     write_json(data, json_path)
 
 
@@ -110,6 +110,6 @@ def _show_run(
         stepper.go_to(divergence)
     except UserError as error:
         raise UserError(error.message, where="--divergence", fix=error.fix) from None
-    console.print(render_position(stepper), highlight=False)
+    console.print(render_position(stepper))
     if json_path is not None:
         write_json(stepper.data(), json_path)

@@ -74,7 +74,9 @@ def convert(
     )
     if done.dropped:
         names = ", ".join(done.dropped)
-        print_text(make_error_console(), f"warning: not kept, because they are not plain arrays: {names}", "yellow")
+        print_text(
+            make_error_console(), f"warning: not kept, because they are not plain arrays: {names}", style="yellow"
+        )
 
 
 @app.command("import")
