@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
-from typing import Final
+from operator import itemgetter
+from typing import Final, NamedTuple
 
+from kgverify.errors import count_of
 from kgverify.graphs.formats.parsed import Triples
 from kgverify.graphs.text_file import line_error
 from kgverify.program.atoms import NamedAtom
@@ -60,31 +62,37 @@ def _shares_name(first: NamedAtom, other: NamedAtom) -> bool:
     return first.predicate == other.predicate or not {first.first, first.second}.isdisjoint((other.first, other.second))
 
 
-def find_unlikely_order(train: Triples, file: str) -> Iterator[str]:
-    """Warn about a table whose names say that its columns are not head, relation and tail."""
-    if not train.is_table or train.header is not None or len(train.atoms) < _MIN_ROWS:
+class Names(NamedTuple):
+    """The different names of each column."""
+
+    heads: Set[str]
+    relations: Set[str]
+    tails: Set[str]
+
+
+def find_names(triples: Triples) -> Names:
+    """Return the different names of each column."""
+    relations, heads, tails = (set(map(itemgetter(column), triples.atoms)) for column in range(3))
+    return Names(heads, relations, tails)
+
+
+def find_unlikely_order(split: Names, train: Names, file: str) -> Iterator[str]:
+    """Warn about a table without a header row whose names say that its columns are not head, relation and tail."""
+    heads, relations, tails = split
+    if not relations:
         return
-    relations, heads, tails = ({atom[column] for atom in train.atoms} for column in range(3))
-    columns = (heads, relations, tails)
-    entities_meet = not heads.isdisjoint(tails)
-    for position, word in ((0, "first"), (2, "third")):
-        few, other = columns[position], columns[2 - position]
-        # Names that are both head and tail are entities; few names that are neither are relations.
-        meets = not entities_meet and few.isdisjoint(relations) and not other.isdisjoint(relations)
-        is_smaller = not entities_meet and _MIN_RATIO * len(few) <= len(relations) and 2 * len(few) <= len(other)
-        if meets or is_smaller:
+    for word, few, other in (("first", heads, tails), ("third", tails, heads)):
+        if split is not train:
+            is_likely = train.relations.isdisjoint(relations) and few <= train.relations
+        else:
+            # Names that are both head and tail are entities; few names that are neither are relations.
+            is_likely = heads.isdisjoint(tails) and (
+                (few.isdisjoint(relations) and not other.isdisjoint(relations))
+                or (_MIN_RATIO * len(few) <= len(relations) and 2 * len(few) <= len(other))
+            )
+        if is_likely:
             yield (
-                f"{file}: the {word} of the columns may be the relation: it has {len(few):,} different names, and the second "
-                f"has {len(relations):,}; the order is head, relation, tail, unless a header row names another"
+                f"{file}: the {word} column may be the relation, with {count_of(len(few), 'name')}, rather than the second, "
+                f"with {len(relations):,}; the order is head, relation, tail, unless a header row names another"
             )
             return
-
-
-def find_foreign_relations(known: Set[str], split: Triples, file: str) -> Iterator[str]:
-    """Warn about a table whose relations are all unknown to train, while another of its columns holds relations of train."""
-    if not split.is_table or split.header is not None:
-        return
-    relations, heads, tails = ({atom[column] for atom in split.atoms} for column in range(3))
-    if known.isdisjoint(relations) and (heads <= known or tails <= known):
-        word = "first" if heads <= known else "third"
-        yield f"{file}: the {word} of the columns holds the relations of train; the order is head, relation, tail"
