@@ -1,4 +1,4 @@
-"""An output has one writer: the second one is refused by name, and a killed one does not stand in the way."""
+"""An output has one writer: the second one is refused by name, and nobody has to wait for a killed one."""
 
 import os
 import signal
