@@ -47,6 +47,9 @@ import h5py
 from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t
 
 _MAX_HEADER_BYTES: Final = 64 << 20
+_MIN_HEADER_BYTES: Final = 1 << 20
+_MAX_HEADER_RATIO: Final = 8
+"""Bytes of the header for each byte of the file: decoded, it takes up to twenty times as much memory."""
 _MAX_ATTRIBUTE_BYTES: Final = 1 << 10
 _MAX_LINKS: Final = 256
 _MAX_NESTING: Final = 8
@@ -348,10 +351,9 @@ def _check_dataset(dataset: Any, field: Field, where: str, file_size: int) -> St
         )
     shape = _shape_of(dataset) or ()
     check_shape(field, shape, where)
-    if field.path == "header" and shape[0] > _MAX_HEADER_BYTES:
-        raise UserError(
-            f"takes {shape[0]} bytes, expected at most {_MAX_HEADER_BYTES}", where=where, fix="write a shorter header"
-        )
+    most = min(_MAX_HEADER_BYTES, _MIN_HEADER_BYTES + _MAX_HEADER_RATIO * file_size)
+    if field.path == "header" and shape[0] > most:
+        raise UserError(f"takes {shape[0]} bytes, expected at most {most}", where=where, fix="write a shorter header")
     return _locate(dataset, np.dtype(matching[0]), shape, where, file_size, _read_checksum(dataset, where))
 
 
