@@ -1,6 +1,6 @@
 """Known graphs in 12 formats and 24 variants of each: every file must be read as the known graph, or refused with a remedy.
 
-    python benchmarks/graph_formats.py [--graphs 3] [--show]
+    python benchmarks/graph_formats.py [--graphs 3]
 
 A cell counts the graphs that were read (r), and refused by a UserError with file and fix (x). Anything else is an error: another
 graph than the known one, a header row, weight or empty field that was skipped without a warning, a line in error that the
@@ -57,7 +57,7 @@ class Files:
     other: dict[str, list[str]]
     delimiter: str = ""
     skipped: bool = False
-    """Whether something must be skipped, which needs a warning."""
+    """True if something must be skipped, which needs a warning."""
     wrong: tuple[str, int] | None = None
     """A file and a line that is wrong: it must be refused there."""
     packed: dict[str, bytes] = field(default_factory=dict)
@@ -122,7 +122,7 @@ IRI = "http://example.org/"
 
 
 def write_ntriples(known: Known) -> Files:
-    """Write relations as IRIs, heads as blank nodes or IRIs, and tails that are no IRI as literals."""
+    """Write every name as an IRI with escapes."""
     triples = {f"{s}.nt": [f"{nt(h)} {nt(r)} {nt(t)} ." for h, r, t in rows] for s, rows in known.splits.items()}
     rules = [f"'{iri(h)}'(X,Y) :- '{iri(b)}'(X,Z), '{iri(c)}'(Z,Y)." for h, b, c in known.rules]
     return Files(triples, {"rules.pl": rules}, " ")

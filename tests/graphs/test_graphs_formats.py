@@ -1,8 +1,10 @@
 """Files as people have them: each is read as the graph that it holds, with what was skipped as a warning, or refused."""
 
 import gzip
+import re
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -263,3 +265,31 @@ def test_a_table_without_header_that_is_in_another_order_or_begins_with_one_is_d
     assert "may be a header row" in load(tmp_path, train__csv="gene,on,disease\na,r,b\nb,r,c\nc,r,a\n").warnings[0]
     with pytest.raises(UserError, match=r"test.csv:1: expected a header row"):
         load(tmp_path, train__csv="relation,head,tail\nr,a,b\n", test__csv="r,b,a\n")
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "graphs.md").read_text(encoding="utf-8")
+
+
+def test_the_page_about_graphs_shows_what_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    found: dict[str, Any] = {}
+    exec(compile(block, "graphs.md", "exec"), found)
+    graph, same = found["graph"], found["same"]
+    assert graph.warnings == same.warnings == ("train.csv:1: the header row 'source,label,target' skipped",)
+    assert (graph.train, graph.test, graph.rules) == (same.train, same.test, same.rules)
+
+
+def test_each_row_of_the_page_is_read_as_it_says() -> None:
+    examples = dict(
+        re.findall(r"^\| ([^|]+) \| `([^`]+)` \|", PAGE.partition("## Formats")[2].partition("## Tables")[0], re.M)
+    )
+    assert [
+        rows(examples[name].replace("⇥", "\t")) for name in ("tabs", "commas, semicolons, pipes", "blanks", "facts")
+    ] == [
+        [("ann", "parent", "bob")],
+        [("Smith, Ann", "parent", "bob")],
+        [("ann", "parent", "Bob Smith")],
+        [("ann", "parent", "Bob Smith")],
+    ]
+    assert rows(examples["N-Triples"]) == [("http://e.org/ann", "http://e.org/parent", '"Bob"@en')]
