@@ -6,9 +6,15 @@ from difflib import get_close_matches
 from traceback import walk_tb
 from typing import Final
 
+from kgverify.escaping import make_lines_visible, make_visible
+
 
 class KgverifyError(Exception):
     """The base class of the errors that kgverify raises."""
+
+    def __str__(self) -> str:
+        """Return the text as lines that are safe to show."""
+        return make_lines_visible(super().__str__())
 
 
 class UserError(KgverifyError):
@@ -29,8 +35,8 @@ class UserError(KgverifyError):
     def __init__(self, message: str, *, where: str = "", fix: str = "") -> None:
         # They quote files, in which a name may take megabytes.
         self.message, self.where, self.fix = message, where, fix = tuple(map(_shorten, (message, where, fix)))
-        text = f"{where}: {message}" if where else message
-        super().__init__(f"{text}\nfix: {fix}" if fix else text)
+        text = make_visible(f"{where}: {message}" if where else message)
+        super().__init__(f"{text}\nfix: {make_visible(fix)}" if fix else text)
 
 
 class MissingDependency(UserError):

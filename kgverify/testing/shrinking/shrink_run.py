@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from kgverify.errors import UserError, count_of
+from kgverify.escaping import make_visible
 from kgverify.graphs.folder import ROLES
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
@@ -114,7 +115,7 @@ class ShrunkRun:
         lines += [f"   {line}" for line in program]
         if shrunk.change:
             lines += ["", f"both sides agree with one change: {shrunk.change}"]
-        return "\n".join(lines)
+        return "\n".join(map(make_visible, lines))
 
 
 @saving_bugs()
