@@ -1,7 +1,11 @@
 """The grid of formats and variants in a small form."""
 
+from dataclasses import replace
+
 import pytest
 from graph_formats import FORMATS, VARIANTS, main
+
+from kgverify.graphs.load import load_graph
 
 
 @pytest.mark.deep
@@ -14,6 +18,9 @@ def test_usual_variants_are_read_and_a_wrong_reading_is_noticed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     assert main(["--graphs", "1", "--variants", "header", "unusual names"]) == 0
-    monkeypatch.setattr("kgverify.graphs.formats.tables._find_roles", lambda fields: None)
-    assert main(["--graphs", "1", "--variants", "header"]) == 1
-    assert "read wrongly" in capsys.readouterr().out
+    for wrong, problem in (({"train": ()}, "read wrongly: train"), ({"warnings": ()}, "no warning")):
+        monkeypatch.setattr(
+            "graph_formats.load_graph", lambda folder, wrong=wrong: replace(load_graph(folder), **wrong)
+        )
+        assert main(["--graphs", "1", "--variants", "header"]) == 1
+        assert problem in capsys.readouterr().out

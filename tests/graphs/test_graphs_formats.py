@@ -282,7 +282,9 @@ def test_the_page_about_graphs_shows_what_happens(tmp_path: Path, monkeypatch: p
 
 def test_each_row_of_the_page_is_read_as_it_says() -> None:
     examples = dict(
-        re.findall(r"^\| ([^|]+) \| `([^`]+)` \|", PAGE.partition("## Formats")[2].partition("## Tables")[0], re.M)
+        re.findall(
+            r"^\| ([^|]+) \| `([^`]+)` \|", PAGE.partition("## Formats")[2].partition("## Tables")[0], re.MULTILINE
+        )
     )
     assert [
         rows(examples[name].replace("⇥", "\t")) for name in ("tabs", "commas, semicolons, pipes", "blanks", "facts")
