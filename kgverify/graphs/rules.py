@@ -71,6 +71,7 @@ def parse_rules(
     UserError, with file and line, at the first line that is not a rule of the file's format.
     """
     lines = split_lines(text)
+    no_rule = f"{file}: no rule in it"
     uncommented = list(_drop_comments(lines, file)) if "/*" in text else lines
     for number, line in uncommented:
         if _TEMPLATE.match(line):
@@ -78,7 +79,7 @@ def parse_rules(
             raise line_error(Source(file, number), "a rule", f"the template {show(line)}", fix)
     content = [(number, line) for number, line in uncommented if not _is_comment(line)]
     if not content:
-        return Rules((), (f"{file}: no rule in it",))
+        return Rules((), (no_rule,))
     parse = _find_format(_QUOTED.sub("q", line) for _, line in content) or _find_format(line for _, line in content)
     if parse is None:
         number, line = content[0]
@@ -87,10 +88,9 @@ def parse_rules(
     context = _Context(file, constants, predicates)
     # AMIE has no quotes, so that any name may begin as a comment does.
     parsed = list(_build_rules(parse(lines if parse is _parse_amie else uncommented, context), context))
-    return Rules(
-        tuple(each for each in parsed if isinstance(each, NamedRule)),
-        tuple(each for each in parsed if isinstance(each, str)),
-    )
+    rules = tuple(each for each in parsed if isinstance(each, NamedRule))
+    warnings = [each for each in parsed if isinstance(each, str)]
+    return Rules(rules, tuple(warnings if rules else [*warnings, no_rule]))
 
 
 # NTP's templates, which begin as a comment does.
@@ -174,7 +174,7 @@ def _build_rule(raw: _RawRule, context: _Context) -> NamedRule:
 _A_TERM = "a constant or a variable"
 _VARIABLE = re.compile(r"\??\w+")
 _NO_NAME = re.compile(r"^\?|[\[\]{}|+*=<>\\^;!`]")
-_NO_PREDICATE = re.compile(rf"[ \t;|&^!=<>\\\[\]{{}}]|^-.|^[^:]*:[ \t]*{NUMBER}[ \t]*:")
+_NO_PREDICATE = re.compile(rf"[ \t;|&^!=<>\\\[\]{{}}]|^-.|^:|^[^:]*:[ \t]*{NUMBER}[ \t]*:")
 
 
 def _parse_number(text: str) -> float | None:
@@ -230,7 +230,7 @@ def _parse_one(form: Literal["forward", "backward"], text: str, source: Source) 
 
 
 _LETTER_AND_DIGITS = re.compile(r"[a-z][0-9]*")
-_COLON_FIELD = re.compile(r"([^:('\"]*):")
+_COLON_FIELD = re.compile(r"([^:('\"]*):(?!//)")
 
 
 def _parse_arrow(lines: _Lines, context: _Context) -> Iterator[_RawRule]:
@@ -373,6 +373,7 @@ _AMIE_ARROW = re.compile(r"(?:^| )=>(?: |$)")
 
 _COMPARISON = re.compile(r"[!=<>\\≠≤≥]+")
 _SPACES = re.compile(r" {2,}")
+_AMIE_ATOMS = "atoms of three names, such as ?a  rel  ?b"
 _AMIE_FORMAT = "?a  rel  ?b   ?b  rel2  ?c   => ?a  head  ?c"
 
 
@@ -410,9 +411,11 @@ def _parse_amie_atoms(text: str, source: Source, context: _Context) -> list[RawA
     names = _SPACES.split(text)
     if len(names) % 3 or any(name.startswith("?") and " " in name for name in names):
         names = [name for name in text.split(" ") if name]
+    elif mixed := next((name for name in names if " ?" in name), ""):
+        raise line_error(source, _AMIE_ATOMS, f"the name {show(mixed)}", f"write {_AMIE_FORMAT}")
     if not names or len(names) % 3 or any(name.startswith("?") for name in names[1::3]):
         found = f"{len(names)} names in {show(text)}"
-        raise line_error(source, "atoms of three names, such as ?a  rel  ?b", found, f"write {_AMIE_FORMAT}")
+        raise line_error(source, _AMIE_ATOMS, found, f"write {_AMIE_FORMAT}")
     for predicate in names[1::3]:
         if _COMPARISON.fullmatch(predicate) and predicate not in context.predicates:
             fix = "leave the condition out: a rule consists of atoms"
