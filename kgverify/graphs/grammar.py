@@ -57,8 +57,8 @@ term: NAME | QUOTED
 
 DIRECTIVE.3: /[:?]-(?:'[^'\n]*+'|"[^"\n]*+"|[^'".]|\.(?![ \t\n%]))*+\./
 WEIGHT.3: /{NUMBER}(?:[ \t]*+::|[ \t]++(?=[^ \t\n(]))/
-NEGATION.3: /\\\+|not(?=[ \t]++[^ \t\n(])|[~!¬]/
-PREDICATE.2: /(?![ \t\n()'",%#\\;~!¬]|\/\*)(?:[^(),\t\n:<=\/-]++|:(?!-)|-(?!>)|<(?!=)|=(?!>)|\/(?!\*))++/
+NEGATION.3: /\\\+|(?:not|Not|NOT|naf)(?=[ \t]++[^ \t\n(])|[~!¬]/
+PREDICATE.2: /(?![ \t\n()'",.%#\\;~!¬]|\/\*)(?:[^(),\t\n:<=\/-]++|:(?!-)|-(?!>)|<(?!=)|=(?!>)|\/(?!\*))++/
 NAME.2: /(?![ \t'"]|\/\*)(?:[^(),\t\n\/]++|\/(?!\*)|{_nest_parentheses()})++/
 QUOTED.3: /'(?:''|\\.|[^'\\\n])*+'|"(?:""|\\.|[^"\\\n])*+"/
 _EMPTY.3: /\.(?=[ \t]*+(?:[%#\n]|\Z))/
@@ -361,12 +361,16 @@ def _explain(error: "UnexpectedInput", form: Form, text: str) -> tuple[int, str,
             found = show(rest)
             if form != "facts" and _COMPARISON.match(rest):
                 return line, _ATOM, found, "leave the condition out: a rule consists of atoms predicate(first,second)"
+        if _is_number(rest):
+            return line, _ATOM, found, _WEIGHT_FIX
         fix = f"write every atom as {_ATOM}" + "; quote a predicate with unusual characters" * ("(" in rest)
         return line, _ATOM, found, fix
     types = {getattr(item, "type", "") for item in stack[-8:]}
     after, fix = _AFTER_ATOM[form, bool(types & {"_NECK", "_FORWARD", "_BACKWARD"})]
     if rest.startswith((";", "|")):
         fix = "write one clause for each alternative"
+    elif _is_number(rest):
+        fix = _WEIGHT_FIX
     elif rest.startswith("::"):
         fix = "write the weight as a number, or leave it out"
     elif form == "facts" and rest.startswith((":-", "->", "<-")):
@@ -374,7 +378,12 @@ def _explain(error: "UnexpectedInput", form: Form, text: str) -> tuple[int, str,
     return line, after, found, fix
 
 
+def _is_number(text: str) -> bool:
+    return bool(re.fullmatch(NUMBER, text))
+
+
 _ATOM = "predicate(first,second)"
+_WEIGHT_FIX = "write a weight before its clause, as in 0.9::h(X,Y) :- b(X,Y)."
 _COMPARISON = re.compile(r"[^(]*?(?:[=<>\\]| is )")
 _BACKWARD_FIX = "write h(X,Y) <= b1(X,Z), b2(Z,Y)"
 _PROLOG_FIX = "write h(X,Y) :- b1(X,Z), b2(Z,Y)."

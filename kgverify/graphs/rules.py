@@ -72,9 +72,13 @@ def parse_rules(
     """
     lines = split_lines(text)
     uncommented = list(_drop_comments(lines, file)) if "/*" in text else lines
+    for number, line in uncommented:
+        if _TEMPLATE.match(line):
+            fix = "replace each #1, #2, ... by a predicate"
+            raise line_error(Source(file, number), "a rule", f"the template {show(line)}", fix)
     content = [(number, line) for number, line in uncommented if not _is_comment(line)]
     if not content:
-        return Rules(())
+        return Rules((), (f"{file}: no rule in it",))
     parse = _find_format(_QUOTED.sub("q", line) for _, line in content) or _find_format(line for _, line in content)
     if parse is None:
         number, line = content[0]
@@ -89,6 +93,8 @@ def parse_rules(
     )
 
 
+# NTP's templates, which begin as a comment does.
+_TEMPLATE = re.compile(r"[ \t]*+#[0-9]++\(")
 _QUOTED = re.compile(r"""(?<!\w)(?:'[^'\n]*+'|"[^"\n]*+")""")
 
 
@@ -168,7 +174,7 @@ def _build_rule(raw: _RawRule, context: _Context) -> NamedRule:
 _A_TERM = "a constant or a variable"
 _VARIABLE = re.compile(r"\??\w+")
 _NO_NAME = re.compile(r"^\?|[\[\]{}|+*=<>\\^;!`]")
-_NO_PREDICATE = re.compile(rf"[ \t]|^-.|^[^:]*:[ \t]*{NUMBER}[ \t]*:")
+_NO_PREDICATE = re.compile(rf"[ \t;|&^!=<>\\\[\]{{}}]|^-.|^[^:]*:[ \t]*{NUMBER}[ \t]*:")
 
 
 def _parse_number(text: str) -> float | None:
@@ -365,6 +371,7 @@ def _is_anyburl_variable(term: str) -> bool:
 
 _AMIE_ARROW = re.compile(r"(?:^| )=>(?: |$)")
 
+_COMPARISON = re.compile(r"[!=<>\\≠≤≥]+")
 _SPACES = re.compile(r" {2,}")
 _AMIE_FORMAT = "?a  rel  ?b   ?b  rel2  ?c   => ?a  head  ?c"
 
@@ -391,7 +398,7 @@ def _parse_amie(lines: _Lines, context: _Context) -> Iterator[_RawRule]:
             raise line_error(source, _AMIE_FORMAT, show(clause), f"write {_AMIE_FORMAT}")
         if not sides[0].strip(" "):
             raise _empty_body(source)
-        body, clause_heads = (_parse_amie_atoms(side.strip(" "), source) for side in sides)
+        body, clause_heads = (_parse_amie_atoms(side.strip(" "), source, context) for side in sides)
         if len(clause_heads) != 1:
             found = f"{len(clause_heads)} in {show(sides[1].strip(' '))}"
             raise line_error(source, "one atom after '=>'", found, f"write {_AMIE_FORMAT}")
@@ -399,13 +406,17 @@ def _parse_amie(lines: _Lines, context: _Context) -> Iterator[_RawRule]:
         yield _RawRule(source, clause_heads[0], body, lambda _: True, confidence=confidence)
 
 
-def _parse_amie_atoms(text: str, source: Source) -> list[RawAtom]:
+def _parse_amie_atoms(text: str, source: Source, context: _Context) -> list[RawAtom]:
     names = _SPACES.split(text)
     if len(names) % 3 or any(name.startswith("?") and " " in name for name in names):
         names = [name for name in text.split(" ") if name]
     if not names or len(names) % 3 or any(name.startswith("?") for name in names[1::3]):
         found = f"{len(names)} names in {show(text)}"
         raise line_error(source, "atoms of three names, such as ?a  rel  ?b", found, f"write {_AMIE_FORMAT}")
+    for predicate in names[1::3]:
+        if _COMPARISON.fullmatch(predicate) and predicate not in context.predicates:
+            fix = "leave the condition out: a rule consists of atoms"
+            raise line_error(source, "a relation", f"the condition {show(predicate)}", fix)
     terms = [RawTerm(name, not name.startswith("?")) for name in names]
     return [RawAtom(names[i + 1], terms[i], terms[i + 2], is_quoted=True) for i in range(0, len(names), 3)]
 

@@ -1,5 +1,6 @@
 """`kgverify show`: a trace, a derivation or a step in names; or a saved run, divergence by divergence."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -93,7 +94,7 @@ def _show_run(
         raise UserError(
             "a candidate or a step belongs to a trace, but this is a saved run",
             where=str(folder),
-            fix=f"kgverify show {folder / 'expected.h5'}, or {folder / 'actual.h5'}",
+            fix=f"kgverify show {shlex.quote(str(folder / 'expected.h5'))}, or the same with actual.h5",
         )
     if json_path is not None and divergence is None:
         raise UserError(

@@ -209,7 +209,11 @@ def shrink_divergence(
 
 def load_run_graph(report: Report) -> KnowledgeGraph:
     """Load the graph of a saved run as its command did. UserError if it is not found."""
-    words = shlex.split(report.command)
+    try:
+        words = shlex.split(report.command)
+    except ValueError:
+        # No command that kgverify wrote.
+        words = []
     given: dict[str, str] = {}
     for i, word in enumerate(words):
         for option in _FILE_OPTIONS:
