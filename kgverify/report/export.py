@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.stage_difference import render_output
 from kgverify.comparison.step_view import Names, StepReader, outcome_name, side_name
 from kgverify.errors import UserError
+from kgverify.escaping import escape_cell, escape_json
 from kgverify.files.writing import replaced
 from kgverify.program.outcomes import GoalKind
 from kgverify.trace.model.columns import expand_rows, select_candidates, starts_of
@@ -112,20 +113,24 @@ def _write_json_lines(trace: Trace, rows: NDArray[np.int64], path: Path) -> None
     with path.open("wb") as file:
         for row in step_rows(trace, rows):
             # A score that is not a number becomes null in JSON.
-            file.write(encoder.encode(row) + b"\n")
+            file.write(escape_json(encoder.encode(row)) + b"\n")
 
 
 def _write_csv(trace: Trace, rows: NDArray[np.int64], path: Path) -> None:
-    """Write CSV; lists become JSON in a cell."""
+    """Write CSV, which people open in spreadsheets; lists become JSON in a cell, and text is escaped for people."""
     writer: Any = None
     with path.open("w", encoding="utf-8", newline="") as file:
         for row in step_rows(trace, rows):
             if writer is None:
                 writer = csv.DictWriter(file, list(row))
                 writer.writeheader()
-            writer.writerow(
-                {k: json.dumps(v, ensure_ascii=False) if isinstance(v, list) else v for k, v in row.items()}
-            )
+            writer.writerow({name: _cell(value) for name, value in row.items()})
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, list):
+        return escape_json(json.dumps(value, ensure_ascii=False).encode()).decode()
+    return escape_cell(value) if isinstance(value, str) else value
 
 
 def _write_npz(trace: Trace, rows: NDArray[np.int64], path: Path) -> None:

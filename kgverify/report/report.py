@@ -11,6 +11,7 @@ from kgverify.comparison.exercise.minimum import NO_MINIMUM, Minimum
 from kgverify.comparison.result import PROOF_CLASSES, Attribution, Cause, Comparison, Divergence, RankingRules
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.errors import UserError
+from kgverify.escaping import escape_json
 from kgverify.files.writing import write_file
 from kgverify.report.content import NO_OUTCOMES, Determinism, Environment, Metrics, Outcomes, ReportContent
 from kgverify.report.render.html import render_html
@@ -140,7 +141,7 @@ def _find_first(comparison: Comparison, causes: tuple[Cause, ...]) -> Divergence
 
 def encode_report(report: Report) -> bytes:
     """Encode the report as indented JSON with a final newline."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+    return escape_json(msgspec.json.format(msgspec.json.encode(report), indent=2)) + b"\n"
 
 
 def report_schema() -> dict[str, Any]:

@@ -72,10 +72,10 @@ def report(
         if path is not None:
             write_result(render(), path)
             if path not in ("-", json_path):
-                console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
+                console.print(f"wrote {path}", soft_wrap=True)
     if github:
-        # The console would wrap the lines.
-        print(render_annotations(run.report), end="", file=sys.stderr if to_output else sys.stdout)
+        # Not through the console, which breaks commands of the runner.
+        (sys.stderr if to_output else sys.stdout).write(render_annotations(run.report))
         summary = os.environ.get("GITHUB_STEP_SUMMARY")
         if summary:
             append_to_file(summary, render_markdown(run.report).encode())

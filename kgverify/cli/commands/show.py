@@ -1,5 +1,6 @@
 """`kgverify show`: a trace, a derivation or a step in names; or a saved run, divergence by divergence."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -57,7 +58,7 @@ def show(
     if step is not None and candidate is None:
         raise UserError("a step belongs to a candidate", where="--step", fix="give --candidate as well")
     rendered, data = _look_up(open_view(path), candidate, step, has_data=json_path is not None)
-    make_result_console(json_path).print(rendered, highlight=False)
+    make_result_console(json_path).print(rendered)
     write_json(data, json_path)
 
 
@@ -93,7 +94,7 @@ def _show_run(
         raise UserError(
             "a candidate or a step belongs to a trace, but this is a saved run",
             where=str(folder),
-            fix=f"kgverify show {folder / 'expected.h5'}, or {folder / 'actual.h5'}",
+            fix=f"kgverify show {shlex.quote(str(folder / 'expected.h5'))}, or the same with actual.h5",
         )
     if json_path is not None and divergence is None:
         raise UserError(
@@ -109,6 +110,6 @@ def _show_run(
         stepper.go_to(divergence)
     except UserError as error:
         raise UserError(error.message, where="--divergence", fix=error.fix) from None
-    console.print(render_position(stepper), highlight=False)
+    console.print(render_position(stepper))
     if json_path is not None:
         write_json(stepper.data(), json_path)

@@ -1,5 +1,6 @@
 """`kgverify trace`: import, check, repair, join, convert and export recorded traces."""
 
+import shlex
 from enum import IntEnum
 from pathlib import Path
 from typing import Annotated
@@ -73,7 +74,9 @@ def convert(
     )
     if done.dropped:
         names = ", ".join(done.dropped)
-        print_text(make_error_console(), f"warning: not kept, because they are not plain arrays: {names}", "yellow")
+        print_text(
+            make_error_console(), f"warning: not kept, because they are not plain arrays: {names}", style="yellow"
+        )
 
 
 @app.command("import")
@@ -187,7 +190,7 @@ def _render_check(report: CheckReport) -> list[str]:
     root = f", root {report.root}" if report.root else ""
     lines.append(f"{report.path}: {report.state}, {_count(report.num_candidates, report.num_steps)} readable{root}")
     if report.state != WHOLE and not report.root:
-        lines.append(f"see what can be recovered: kgverify trace repair {report.path}")
+        lines.append(f"see what can be recovered: kgverify trace repair {shlex.quote(str(report.path))}")
     return lines
 
 

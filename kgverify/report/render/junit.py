@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 from kgverify.comparison.result import Divergence, Verdict
 from kgverify.comparison.step_view import Names, side_name
 from kgverify.errors import count_of
+from kgverify.escaping import make_lines_visible, make_visible
 from kgverify.report.content import ReportContent
 from kgverify.report.exercise import exercise_lines
 from kgverify.report.wording import (
@@ -16,7 +17,6 @@ from kgverify.report.wording import (
     describe_engine,
     describe_run,
     describe_values,
-    make_visible,
 )
 from kgverify.trace.model.trace import Trace
 
@@ -51,15 +51,15 @@ def render_junit(report: ReportContent, expected: Trace) -> bytes:
         "coverage": describe_coverage(report),
         "expected": clip(describe_engine(report.environment.expected)),
         "actual": clip(describe_engine(report.environment.actual)),
-        "exercise": clip("\n".join(exercise_lines(report))),
+        "exercise": "\n".join(map(clip, exercise_lines(report))),
         "near_ties": str(len(report.near_ties)),
         **({"modulo": ", ".join(report.modulo)} if report.modulo else {}),
         **{f"benign_{each.kind}": str(each.num_steps) for each in report.benign},
     }
     for name, value in values.items():
-        ElementTree.SubElement(properties, "property", name=name, value=make_visible(value))
+        ElementTree.SubElement(properties, "property", name=name, value=make_lines_visible(value))
     verdict = ElementTree.SubElement(suite, "testcase", classname=f"{SUITE}.verdict", name="the comparison decides")
-    reasons = make_visible("\n".join(map(clip, report.reasons)))
+    reasons = "\n".join(map(clip, report.reasons))
     if is_inconclusive:
         error = ElementTree.SubElement(verdict, "error", type="INCONCLUSIVE", message=reasons)
         error.text = reasons
@@ -67,14 +67,19 @@ def render_junit(report: ReportContent, expected: Trace) -> bytes:
         query, side = group
         atom = names.get(group, "")
         case = ElementTree.SubElement(
-            suite, "testcase", classname=f"{SUITE}.{side}", name=make_visible(f"query {query}, {side}: {atom}")
+            suite,
+            "testcase",
+            classname=make_visible(f"{SUITE}.{side}"),
+            name=make_visible(f"query {query}, {side}: {atom}"),
         )
         if found[group]:
             first, *more = found[group]
             text = describe_divergence(first)
-            failure = ElementTree.SubElement(case, "failure", type=first.stage, message=make_visible(text))
+            failure = ElementTree.SubElement(
+                case, "failure", type=make_visible(first.stage), message=make_visible(text)
+            )
             further = f"\nand {count_of(len(more), 'further divergence')} of this query and side" if more else ""
-            failure.text = make_visible(f"{text}\n{describe_values(first)}{further}")
+            failure.text = make_lines_visible(f"{make_visible(text)}\n{describe_values(first)}{further}")
         elif is_inconclusive:
             ElementTree.SubElement(case, "skipped", message="inconclusive: no divergence found, nothing proved")
     ElementTree.indent(suites)

@@ -19,6 +19,7 @@ from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import Verdict
 from kgverify.engines.reference.garbage_collection import without_garbage_collection
 from kgverify.errors import UserError, count_of
+from kgverify.escaping import make_visible
 from kgverify.files.locking import lock_beside
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
@@ -124,8 +125,8 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
             self.statement,
         ]
         for finding in self.findings[:MOST_SHOWN]:
-            lines += ["", f"program {finding.program}: {finding.signature}", finding.problem]
-        return "\n".join(lines)
+            lines += ["", f"program {finding.program}: {finding.signature}", *finding.problem.split("\n")]
+        return "\n".join(map(make_visible, lines))
 
     @property
     def statement(self) -> str:

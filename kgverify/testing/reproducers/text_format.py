@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from kgverify.errors import InternalError, UserError, suggest
+from kgverify.escaping import MARKED
 from kgverify.files.reading import read_file
 from kgverify.files.writing import write_file
 from kgverify.program.atoms import NamedAtom, Term, Variable
@@ -173,7 +174,7 @@ def escape(text: str) -> str:
     def show(sign: str) -> str:
         return _ESCAPED.get(sign) or (sign if sign.isprintable() else f"\\x{ord(sign):x}\\")
 
-    return "".join(map(show, text))
+    return MARKED.sub(lambda sign: f"\\x{ord(sign[0]):x}\\", "".join(map(show, text)))
 
 
 def escape_line(text: str) -> str:

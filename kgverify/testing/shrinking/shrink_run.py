@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from kgverify.errors import UserError, count_of
+from kgverify.escaping import make_visible
 from kgverify.graphs.folder import ROLES
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
@@ -114,7 +115,7 @@ class ShrunkRun:
         lines += [f"   {line}" for line in program]
         if shrunk.change:
             lines += ["", f"both sides agree with one change: {shrunk.change}"]
-        return "\n".join(lines)
+        return "\n".join(map(make_visible, lines))
 
 
 @saving_bugs()
@@ -208,7 +209,11 @@ def shrink_divergence(
 
 def load_run_graph(report: Report) -> KnowledgeGraph:
     """Load the graph of a saved run as its command did. UserError if it is not found."""
-    words = shlex.split(report.command)
+    try:
+        words = shlex.split(report.command)
+    except ValueError:
+        # No command that kgverify wrote.
+        words = []
     given: dict[str, str] = {}
     for i, word in enumerate(words):
         for option in _FILE_OPTIONS:

@@ -8,6 +8,7 @@ before the file is forced to disk. So a reader can distinguish a torn end, which
 import math
 import mmap
 import os
+import shlex
 import struct
 import time
 from collections.abc import Sequence
@@ -416,7 +417,7 @@ def open_journal(folder: Path, shard: int) -> Journal | None:
         raise UserError(
             f"damaged: {found.message}, at byte {found.offset}",
             where=str(path),
-            fix=f"see what can be recovered: kgverify trace repair {folder}",
+            fix=f"see what can be recovered: kgverify trace repair {shlex.quote(str(folder))}",
         )
     return journal
 

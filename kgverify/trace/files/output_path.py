@@ -1,5 +1,6 @@
 """Checks on the output path of a recording: conflicts, leftovers, and the candidates that are safe in them."""
 
+import shlex
 from pathlib import Path
 
 from kgverify.errors import UserError
@@ -60,7 +61,7 @@ def explain_failed_write(what: str, error: OSError, num_safe: int, partial: Path
         f"{what} cannot be written: {reason}; {safe}",
         where=where,
         fix="make room, or see to the permissions; then resume the recording"
-        + (f", or keep what there is: kgverify trace repair {partial}" if num_safe else ""),
+        + (f", or keep what there is: kgverify trace repair {shlex.quote(str(partial))}" if num_safe else ""),
     )
 
 
