@@ -27,7 +27,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "trace"))
 
-from hostile_files import CONSTRUCTS, copy_as_plain_h5py, shards
+from hostile_traces import CONSTRUCTS, copy_as_plain_h5py, shards
 from trace_builders import FACT_LINES, FACTS, HEADER, RANKINGS, RULES, SYMBOLS, make_columns
 
 from kgverify.comparison.compare import compare

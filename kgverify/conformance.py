@@ -16,6 +16,8 @@ from kgverify.engines.adapters.staged import Clause, StagedEngine, engine_of
 from kgverify.engines.adapters.stepwise import Resolvent, StepwiseEngine, Taken
 from kgverify.engines.policy import SHORTEST
 from kgverify.errors import UserError, count_of
+from kgverify.escaping import make_visible
+from kgverify.files.writing import make_folders
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.laws.catalogue import LAWS, LAWS_OF_ANY_PROVER
@@ -159,12 +161,12 @@ class Conformance:
         without = f"laws of kgverify's semantics were not checked: {', '.join(self.left_out)}" if self.left_out else ""
         exercised = f"exercised: {describe_exercise(self.exercise)}"
         if self.is_conforming:
-            return "\n".join(filter(None, (f"{self.engine} {conforms}: {checked}", without, exercised)))
+            return _join(f"{self.engine} {conforms}: {checked}", without, exercised)
         if not self.num_problems:
-            return f"{self.engine}: nothing was checked{skipped}"
+            return _join(f"{self.engine}: nothing was checked{skipped}")
         if self.failure is None and not self.violations:
             reasons = f"inconclusive: {'; '.join(self.reasons)}"
-            return "\n".join(filter(None, (f"{self.engine}: {checked}", reasons, without, exercised)))
+            return _join(f"{self.engine}: {checked}", reasons, without, exercised)
         lines = [f"{self.engine} does not {conforms.removesuffix('s')}: {checked}", *filter(None, [without]), ""]
         if self.failure is not None:
             lines += _describe_failure(self.failure)
@@ -180,7 +182,11 @@ class Conformance:
             lines += [f"holds if: {self.neighbour}"] if self.neighbour else []
             others = [each.law for each in self.violations[1:]]
             lines += ["", f"other laws broken: {', '.join(others)}"] if others else []
-        return "\n".join(lines)
+        return "\n".join(map(make_visible, lines))
+
+
+def _join(*lines: str) -> str:
+    return "\n".join(map(make_visible, filter(None, lines)))
 
 
 @saving_bugs()
@@ -326,10 +332,7 @@ def save_reproducer(
         made = make_law_reproducer(report.violations[0], engine, reference=reference, neighbour=report.neighbour)
     else:
         raise UserError("the engine conforms", where=str(path), fix="save the report of one that does not")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot be made: {error.strerror}", where=str(path.parent), fix="give another path") from None
+    make_folders(path.parent)
     write_reproducer(made, path)
 
 
@@ -394,7 +397,7 @@ def _describe_failure(failure: Failure) -> list[str]:
         lines += [f"   field       {divergence.field}"]
         lines += [f"   difference  {divergence.kind.value}: {divergence.evidence}"]
         for title, value in (("expected", divergence.expected), ("actual", divergence.actual)):
-            values = value if isinstance(value, list) else str(value).splitlines()
+            values = value if isinstance(value, list) else list(filter(None, [str(value)]))
             lines += label_lines(title, values or ["nothing"])
     if not failure.is_alone:
         lines.append(f"   only in one run with {count_of(len(failure.group) - 1, 'other problem')}")

@@ -1,13 +1,20 @@
 """The two kinds of error: a user's mistake, reported with its fix, and a bug in kgverify, reported with its stack trace."""
 
+from bisect import bisect
 from collections.abc import Iterable
 from difflib import get_close_matches
 from traceback import walk_tb
 from typing import Final
 
+from kgverify.escaping import make_lines_visible, make_visible
+
 
 class KgverifyError(Exception):
     """The base class of the errors that kgverify raises."""
+
+    def __str__(self) -> str:
+        """Return the text as lines that are safe to show."""
+        return make_lines_visible(super().__str__())
 
 
 class UserError(KgverifyError):
@@ -26,11 +33,10 @@ class UserError(KgverifyError):
     """
 
     def __init__(self, message: str, *, where: str = "", fix: str = "") -> None:
-        self.message = message
-        self.where = where
-        self.fix = fix
-        text = f"{where}: {message}" if where else message
-        super().__init__(f"{text}\nfix: {fix}" if fix else text)
+        # They quote files, in which a name may take megabytes.
+        self.message, self.where, self.fix = message, where, fix = tuple(map(_shorten, (message, where, fix)))
+        text = make_visible(f"{where}: {message}" if where else message)
+        super().__init__(f"{text}\nfix: {make_visible(fix)}" if fix else text)
 
 
 class MissingDependency(UserError):
@@ -39,6 +45,19 @@ class MissingDependency(UserError):
 
 class InternalError(KgverifyError):
     """A bug in kgverify: a violated invariant."""
+
+
+_MAX_CHARACTERS: Final = 4_000
+_MAX_NAME: Final = 200
+_MAX_NAMES: Final = 1_000
+
+
+def _shorten(text: str) -> str:
+    """Return a text without its middle, if it is too long to be read."""
+    if len(text) <= _MAX_CHARACTERS:
+        return text
+    half = _MAX_CHARACTERS // 2
+    return f"{text[:half]} [... {len(text) - 2 * half:,} characters ...] {text[-half:]}"
 
 
 _OWN: Final = ("kgverify", "kgreference", "__main__")
@@ -67,7 +86,15 @@ def find_missing_dependency(error: BaseException, where: str = "") -> MissingDep
 
 def suggest(found: str, known: Iterable[str]) -> str:
     """Return `did you mean 'locatedIn'?` for the closest of the known names; empty if no name is close."""
-    close = get_close_matches(found, list(known), n=1, cutoff=0.6)
+    if len(found) > _MAX_NAME:
+        return ""
+    # The time grows with the product of the lengths, and with the number of names; of many, their neighbours are compared.
+    names = [name for name in known if len(name) <= _MAX_NAME]
+    if len(names) > _MAX_NAMES:
+        names.sort()
+        middle = bisect(names, found)
+        names = names[max(0, middle - _MAX_NAMES // 2) : middle + _MAX_NAMES // 2]
+    close = get_close_matches(found, names, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else ""
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from kgverify.escaping import make_visible
+
 if TYPE_CHECKING:
     from kgverify.conformance import Conformance
     from kgverify.graphs.graph import KnowledgeGraph
@@ -70,7 +72,7 @@ def read_option(config: pytest.Config, name: str, marker: pytest.Mark | None = N
         return kind(value)
     except ValueError:
         wanted = "a whole number" if kind is int else "a number"
-        raise pytest.UsageError(f"--kgverify-{name}: expected {wanted}, found {value!r}") from None
+        raise pytest.UsageError(make_visible(f"--kgverify-{name}: expected {wanted}, found {value!r}")) from None
 
 
 @pytest.fixture(scope="session")
@@ -111,11 +113,12 @@ def load_engine(spec: str, mode: str, option: str = "--kgverify-engine") -> Call
 
         return ReferenceEngine
     if ":" not in spec:
-        raise pytest.UsageError(f"{option}: expected module:factory, found {spec!r}")
+        raise pytest.UsageError(make_visible(f"{option}: expected module:factory, found {spec!r}"))
     try:
         factory: Callable[..., Any] = load_factory(spec, option)
     except UserError as error:
-        raise pytest.UsageError(f"{option}: cannot load {spec!r}: {error.message}. fix: {error.fix}") from None
+        why = f"{option}: cannot load {spec!r}: {error.message}. fix: {error.fix}"
+        raise pytest.UsageError(make_visible(why)) from None
     return factory
 
 
@@ -197,7 +200,7 @@ def pytest_runtest_makereport(
     if report.when == "call" and report.failed and _FIRST_CAUSE in item.stash:
         lines = [item.stash[_FIRST_CAUSE]]
         if _REPRODUCER in item.stash:
-            lines.append(f"the problem: {item.stash[_REPRODUCER]}")
+            lines.append(make_visible(f"the problem: {item.stash[_REPRODUCER]}"))
         report.sections.append(("kgverify", "\n".join(lines)))
     return report
 

@@ -8,10 +8,9 @@ from kgverify.comparison.exercise.minimum import Minimum, parse_minimum
 from kgverify.comparison.modulo.policy import parse_modulo
 from kgverify.engines.protocol import Progress, no_progress
 from kgverify.report.report import Report
-from kgverify.runs.output_folder import check_output_folder
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile
-from kgverify.verification.save import save_verification
+from kgverify.verification.save import locked_run, save_verification
 from kgverify.verification.verify import compare_recorded
 
 
@@ -55,16 +54,15 @@ def compare(
         >>> kv.compare("reference.h5", "compiled.h5").verdict.value
         'AGREE'
     """
-    if save is not None:
-        check_output_folder(Path(save))
-    recorded = compare_recorded(
-        expected,
-        actual,
-        score_error=check_score_error(score_error),
-        modulo=parse_modulo(modulo),
-        minimum=parse_minimum(minimum),
-        progress=progress,
-    )
-    if save is not None:
-        save_verification(recorded, Path(save))
-    return recorded.report.with_traces(recorded)
+    with locked_run(save):
+        recorded = compare_recorded(
+            expected,
+            actual,
+            score_error=check_score_error(score_error),
+            modulo=parse_modulo(modulo),
+            minimum=parse_minimum(minimum),
+            progress=progress,
+        )
+        if save is not None:
+            save_verification(recorded, Path(save))
+        return recorded.report.with_traces(recorded)

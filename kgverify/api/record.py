@@ -141,6 +141,8 @@ def record(
             pipeline,
             path,
             resume=resume,
+            # Another process may have finished it in the meantime.
+            overwrites=overwrite or resume,
             progress=progress,
             shard_steps=shard_steps,
             level=kept,

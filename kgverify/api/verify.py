@@ -18,9 +18,8 @@ from kgverify.engines.policy import Policy
 from kgverify.program.limits import Limits
 from kgverify.report.content import EngineNames
 from kgverify.report.report import Report
-from kgverify.runs.output_folder import check_output_folder
 from kgverify.runs.progress import Phase, silent_phase
-from kgverify.verification.save import save_verification
+from kgverify.verification.save import locked_run, save_verification
 from kgverify.verification.verify import Verification
 from kgverify.verification.verify import verify as verify_pipelines
 
@@ -115,48 +114,47 @@ def verify(
     """
     check_score_error(score_error)
     benign, required = parse_modulo(modulo), parse_minimum(minimum)
-    if save is not None:
-        check_output_folder(Path(save))
-    run = make_run(
-        graph,
-        rules=rules,
-        split=split,
-        queries=queries,
-        corruptions=corruptions,
-        seed=seed,
-        policy=policy,
-        limits=limits,
-    )
-    with _empty_caches() if fresh_cache else nullcontext():
-        sides = make_sides(
-            engine,
-            reference,
-            run,
-            jobs=jobs,
-            scheduler=scheduler,
-            mode=mode,
-            device=device,
-            precision=precision,
-            slots=slots,
-            faults=faults,
+    with locked_run(save):
+        run = make_run(
+            graph,
+            rules=rules,
+            split=split,
+            queries=queries,
+            corruptions=corruptions,
+            seed=seed,
+            policy=policy,
+            limits=limits,
         )
-        with sides as (expected, actual):
-            found = verify_pipelines(
+        with _empty_caches() if fresh_cache else nullcontext():
+            sides = make_sides(
+                engine,
+                reference,
                 run,
-                expected,
-                actual,
-                lockstep=lockstep,
-                check_determinism=determinism,
-                score_error=score_error,
-                modulo=benign,
-                minimum=required,
-                phase=phase,
+                jobs=jobs,
+                scheduler=scheduler,
+                mode=mode,
+                device=device,
+                precision=precision,
+                slots=slots,
+                faults=faults,
             )
-    engines = EngineNames(name_again(reference), name_again(engine))
-    report = found.report.with_traces(found, command=command, engines=engines)
-    if save is not None:
-        save_verification(Verification(report, found.expected, found.actual, found.stepped), Path(save))
-    return report
+            with sides as (expected, actual):
+                found = verify_pipelines(
+                    run,
+                    expected,
+                    actual,
+                    lockstep=lockstep,
+                    check_determinism=determinism,
+                    score_error=score_error,
+                    modulo=benign,
+                    minimum=required,
+                    phase=phase,
+                )
+        engines = EngineNames(name_again(reference), name_again(engine))
+        report = found.report.with_traces(found, command=command, engines=engines)
+        if save is not None:
+            save_verification(Verification(report, found.expected, found.actual, found.stepped), Path(save))
+        return report
 
 
 def _empty_caches() -> AbstractContextManager[None]:

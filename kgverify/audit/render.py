@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterator
 
 from rich.console import RenderableType
-from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from kgverify.audit.report import AuditReport, Cell, Finding, Section
 from kgverify.comparison.result import Verdict
 from kgverify.errors import count_of
+from kgverify.escaping import make_lines_visible, make_visible
+from kgverify.report.render.screen import Text
 
 MOST_SHOWN = 12
 """Rows of a section, and lines of a detail, that are shown; JSON has all."""
@@ -32,12 +32,14 @@ def render_audit(report: AuditReport) -> Iterator[RenderableType]:
     for name, lines in report.details.items():
         if lines:
             more = [f"and {len(lines) - MOST_SHOWN} more"] if len(lines) > MOST_SHOWN else []
-            yield Text("\n  ".join((f"{name.replace('_', ' ')}:", *lines[:MOST_SHOWN], *more)))
+            yield Text("\n  ".join((f"{name.replace('_', ' ')}:", *map(make_visible, lines[:MOST_SHOWN]), *more)))
     for overrun in report.overruns:
-        yield Text(f"over budget: {overrun.key}: {overrun.measured:g}, allowed {overrun.allowed:g}", style="red")
+        yield Text(
+            f"over budget: {make_visible(overrun.key)}: {overrun.measured:g}, allowed {overrun.allowed:g}", style="red"
+        )
     for each in report.unmeasured:
-        yield Text(f"not measured: {each.audit}: {each.reason}", style="yellow")
-    yield Text(f"environment: {', '.join(f'{key} {value}' for key, value in report.environment.items())}")
+        yield Text(make_visible(f"not measured: {each.audit}: {each.reason}"), style="yellow")
+    yield Text(make_visible(f"environment: {', '.join(f'{key} {value}' for key, value in report.environment.items())}"))
 
 
 def _render_verdict(report: AuditReport) -> Text:
@@ -50,17 +52,17 @@ def _render_verdict(report: AuditReport) -> Text:
         verdict = Text(count_of(num, "finding"), style="bold red")
         if report.overruns:
             verdict.append(f", {len(report.overruns)} over budget")
-    verdict.append(f"   {report.subject}", style="default")
+    verdict.append(f"   {make_visible(report.subject)}", style="default")
     for finding in report.findings:
         verdict.append_text(_render_finding(finding))
     return verdict
 
 
 def _render_finding(finding: Finding) -> Text:
-    text = Text(f"\n\n{finding.audit}", style="bold").append(f"   {finding.where}\n", style="default")
-    text.append(f"  {finding.finding}\n", style="red not bold")
-    text.append(f"  because {finding.mechanism}\n", style="not bold")
-    return text.append(f"  fix: {finding.remedy}", style="not bold")
+    text = Text(f"\n\n{finding.audit}", style="bold").append(f"   {make_visible(finding.where)}\n", style="default")
+    text.append(f"  {make_lines_visible(finding.finding)}\n", style="red not bold")
+    text.append(f"  because {make_lines_visible(finding.mechanism)}\n", style="not bold")
+    return text.append(f"  fix: {make_lines_visible(finding.remedy)}", style="not bold")
 
 
 def _render_section(section: Section) -> Iterator[RenderableType]:
@@ -76,15 +78,20 @@ def _render_section(section: Section) -> Iterator[RenderableType]:
 
 
 def _make_table(title: str) -> Table:
-    return Table(box=None, padding=(0, 2, 0, 0), title=f"\n{title}", title_justify="left")
+    return Table(
+        box=None,
+        padding=(0, 2, 0, 0),
+        title=Text(f"\n{make_visible(title)}", style="table.title"),
+        title_justify="left",
+    )
 
 
-def _show_cell(cell: Cell) -> str:
+def _show_cell(cell: Cell) -> Text:
     if isinstance(cell, bool):
-        return "yes" if cell else "no"
+        return Text("yes" if cell else "no")
     if isinstance(cell, str):
-        return escape(cell)
-    return f"{cell:,}" if isinstance(cell, int) else f"{cell:.3g}"
+        return Text(make_visible(cell))
+    return Text(f"{cell:,}" if isinstance(cell, int) else f"{cell:.3g}")
 
 
 def _render_measures(report: AuditReport) -> Iterator[RenderableType]:
@@ -101,7 +108,7 @@ def _render_measures(report: AuditReport) -> Iterator[RenderableType]:
             _, stage, measure = key.split(".")
             rows.setdefault(stage, {})[measure] = _show_measure(key, value)
         else:
-            table.add_row(escape(key.replace("_", " ")), _show_measure(key, value))
+            table.add_row(Text(make_visible(key.replace("_", " "))), _show_measure(key, value))
     yield table
     if rows:
         columns = list(dict.fromkeys(measure for row in rows.values() for measure in row))
@@ -110,7 +117,7 @@ def _render_measures(report: AuditReport) -> Iterator[RenderableType]:
         for column in columns:
             stages.add_column(column.replace("_", " "), justify="right")
         for stage, row in rows.items():
-            stages.add_row(escape(stage), *(row.get(column, "") for column in columns))
+            stages.add_row(Text(make_visible(stage)), *(row.get(column, "") for column in columns))
         yield stages
 
 

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from kgverify.errors import UserError, count_of
+from kgverify.escaping import escape_json
 from kgverify.files.decoding import MAX_JSON_BYTES, NOT_JSON
 from kgverify.files.reading import read_file
 from kgverify.runs.machine import read_processor
@@ -220,7 +221,7 @@ class _Version(msgspec.Struct):
 
 def encode_result(result: BenchResult) -> bytes:
     """Encode a result as JSON, with a newline at its end."""
-    return msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n"
+    return escape_json(msgspec.json.format(msgspec.json.encode(result), indent=2)) + b"\n"
 
 
 def decode_result(encoded: bytes, where: str) -> BenchResult:

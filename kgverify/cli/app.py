@@ -25,6 +25,7 @@ from kgverify.cli.options import OPTION_OF
 from kgverify.cli.output import describe_write_error, flush_output, keep_output, restore_output
 from kgverify.cli.progress import make_error_console, print_note
 from kgverify.errors import InternalError, UserError, find_missing_dependency
+from kgverify.escaping import make_visible
 from kgverify.runs.interrupts import is_pressed, watch_interrupts
 from kgverify.version import __version__
 
@@ -42,6 +43,14 @@ class ExitCode(IntEnum):
 class Commands(TyperGroup):
     """The group of commands, which ends a command with the exit code of its exception where typer has another one."""
 
+    def make_context(self, *args: Any, **settings: Any) -> Any:
+        """Parse the options before the command."""
+        try:
+            return super().make_context(*args, **settings)
+        except Exception as error:
+            _escape_usage_error(error)
+            raise
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
@@ -54,6 +63,15 @@ class Commands(TyperGroup):
         except EOFError as error:
             # Typer takes it for the end of a dialogue and ends with 1, the exit code of DIVERGE.
             raise InternalError(f"EOFError: {error}") from error
+        except Exception as error:
+            _escape_usage_error(error)
+            raise
+
+
+def _escape_usage_error(error: Any) -> None:
+    """Escape the message of an error that typer prints by itself: it quotes what was typed, such as a file's name."""
+    if hasattr(error, "format_message") and isinstance(getattr(error, "message", None), str):
+        error.message = make_visible(error.message)
 
 
 app = typer.Typer(
@@ -84,7 +102,7 @@ app.add_typer(trace.app, name="trace")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"kgverify {__version__}")
+        print(f"kgverify {__version__}")  # noqa: T201  its own words alone
         raise typer.Exit
 
 
@@ -100,7 +118,7 @@ def _options(
 def run() -> int:
     """Run the command line, and return the exit code. It is 0 only after the whole result was printed."""
     if sys.stdout is None:
-        print("error: standard output is closed\nfix: redirect it to a file, or to /dev/null", file=sys.stderr)
+        print("error: standard output is closed\nfix: redirect it to a file, or to /dev/null", file=sys.stderr)  # noqa: T201  its own words alone
         return ExitCode.NOT_WRITTEN
     with watch_interrupts(), keep_output():
         for stream in (sys.stdout, sys.stderr):
@@ -135,11 +153,11 @@ def _end_with(error: BaseException) -> int:
     known = error if isinstance(error, UserError) else find_missing_dependency(error)
     if known is not None:
         known = UserError(known.message, where=OPTION_OF.get(known.where, known.where), fix=known.fix)
-        print_note(f"error: {known}", style="red")
+        print_note(*f"error: {known}".split("\n"), style="red")
         return ExitCode.BAD_INPUT
     if reason := describe_write_error(error):
         print_note(f"error: output cannot be written: {reason}", style="red")
         return ExitCode.NOT_WRITTEN
-    traceback.print_exception(error)
-    print_note(f"\nThis is a bug in kgverify {__version__}: please report it with the lines above.", style="red")
+    print_note(*"".join(traceback.format_exception(error)).split("\n"))
+    print_note(f"This is a bug in kgverify {__version__}: please report it with the lines above.", style="red")
     return ExitCode.BUG

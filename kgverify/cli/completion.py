@@ -51,8 +51,9 @@ def several_of(values: Iterable[str]) -> Completer:
 
 def complete_fault(incomplete: str) -> list[tuple[str, str]]:
     """Return the faults of the catalogue, with what they break."""
-    every = {**FAULTS, **COMPOSITES}
-    return [(name, fault.breaks) for name, fault in every.items() if name.startswith(incomplete)]
+    breaks = {name: fault.breaks for name, fault in FAULTS.items()}
+    breaks |= {name: composite.breaks for name, composite in COMPOSITES.items()}
+    return [(name, what) for name, what in breaks.items() if name.startswith(incomplete)]
 
 
 def complete_graph(incomplete: str) -> list[tuple[str, str]]:

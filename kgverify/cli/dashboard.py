@@ -5,14 +5,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderResult  # noqa: TID251  the type in rich's protocol
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
-from rich.text import Text
 
 from kgverify.cli.progress import ECHOED, make_error_console
 from kgverify.errors import count_of
+from kgverify.report.render.screen import Text
 from kgverify.testing.campaigns.campaign import Campaign
 from kgverify.testing.campaigns.result import Tally, Watch
 from kgverify.testing.problems.features import ALL_FEATURES, FEATURES_BY_TITLE
@@ -69,7 +69,7 @@ def draw(campaign: Campaign, tally: Tally, num_failures: int = MOST_FAILURES) ->
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
     table.add_column(no_wrap=True, style="dim")
     table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-    table.add_row("engine", Text(str(campaign.engine)))
+    table.add_row("engine", str(campaign.engine))
     table.add_row("now", Text(_phase(campaign, tally), style="yellow" if tally.is_ending else "bold"))
     if (share := _share(campaign, tally)) is not None:
         table.add_row("", ProgressBar(total=1.0, completed=share, width=24))
@@ -113,7 +113,7 @@ def _add_failures(table: Table, tally: Tally, num_shown: int) -> None:
     table.add_row("classes", _counted(tally.classes))
     most = sorted(tally.found.items(), key=lambda item: -item[1])
     for signature, count in most[:num_shown]:
-        table.add_row(Text(f"{count:>8,}", style="red"), Text(signature))
+        table.add_row(Text(f"{count:>8,}", style="red"), signature)
     if len(most) > num_shown:
         table.add_row("", Text(f"and {len(most) - num_shown:,} more", style="dim"))
 

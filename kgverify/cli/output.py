@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple, TextIO
 
-from rich.console import Console
+from kgverify.report.render.screen import Screen
 
 _WRITE_ERRORS: Final = {errno.ENOSPC, errno.EIO, errno.EBADF, errno.EFBIG, errno.EDQUOT}
 
@@ -24,8 +24,8 @@ class _Stream(NamedTuple):
 _streams: list[_Stream] = []
 
 
-class SafeConsole(Console):
-    """A console that raises BrokenPipeError where the reader of a pipe has gone, instead of ending the process."""
+class SafeConsole(Screen):
+    """A screen that raises BrokenPipeError where the reader of a pipe has gone, instead of ending the process."""
 
     def on_broken_pipe(self) -> None:
         """Raise the error that is being handled."""

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -24,10 +23,11 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.text import Text
 
 from kgverify.cli.output import SafeConsole, restore_output
-from kgverify.errors import UserError
+from kgverify.escaping import escape_json, make_visible
+from kgverify.files import writing
+from kgverify.report.render.screen import Screen, Text
 
 _TITLED: Final = re.compile(r" *\w+(?: \w+)* {2,}(?=\S)")
 
@@ -40,19 +40,22 @@ PIPE_WIDTH: Final = 120
 """Columns of a report that is written to a pipe or a log."""
 
 
-def make_error_console() -> Console:
+def make_error_console() -> Screen:
     """Return the console for warnings, errors and progress."""
     return SafeConsole(stderr=True)
 
 
-def print_text(console: Console, text: str, style: str | None = None) -> None:
-    """Print a text as it is, folded at the width of the console."""
-    console.print(text, style=style, markup=False, highlight=False)
+def print_text(console: Screen, *lines: str, style: str | None = None) -> None:
+    """Print lines, folded at the width of the console."""
+    for line in lines:
+        console.print(line, style=style)
 
 
-def print_note(text: str, style: str = "") -> None:
-    """Print a text on standard error as it is."""
-    make_error_console().print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
+def print_note(*lines: str, style: str = "") -> None:
+    """Print lines on standard error, not folded."""
+    console = make_error_console()
+    for line in lines:
+        console.print(line, style=style or None, soft_wrap=True)
 
 
 def print_warning(text: str) -> None:
@@ -60,19 +63,19 @@ def print_warning(text: str) -> None:
     print_note(f"warning: {text}", style="yellow")
 
 
-def make_result_console(json_path: str | None) -> Console:
+def make_result_console(json_path: str | None) -> Screen:
     """Return the console for the result as text: standard output, or standard error if JSON is written to that."""
     restore_output()
     console = SafeConsole(stderr=json_path == "-")
     return console if console.is_terminal else SafeConsole(stderr=json_path == "-", width=PIPE_WIDTH)
 
 
-def print_lines(console: Console, lines: Iterable[str]) -> None:
+def print_lines(console: Screen, lines: Iterable[str]) -> None:
     """Print lines; on a terminal, fold long ones except commands, which people copy."""
     for line in lines:
-        if console.is_terminal and len(line) > console.width and "kgverify " not in line:
-            line = "\n".join(_fold(line, console.width))
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        is_folded = console.is_terminal and len(line) > console.width and "kgverify " not in line
+        for each in _fold(make_visible(line), console.width) if is_folded else [line]:
+            console.print(each, soft_wrap=True)
 
 
 def _fold(line: str, width: int) -> list[str]:
@@ -94,7 +97,7 @@ class Phase:
 
     def __init__(self, progress: Progress, title: str, total: int) -> None:
         self._progress = progress
-        self._task = progress.add_task(title, total=total or None)
+        self._task = progress.add_task(make_visible(title), total=total or None)
 
     def __call__(self, num_finished: int) -> None:
         """Advance the bar."""
@@ -102,12 +105,12 @@ class Phase:
 
     def rename(self, title: str) -> None:
         """Replace the title."""
-        self._progress.update(self._task, description=title, refresh=True)
+        self._progress.update(self._task, description=make_visible(title), refresh=True)
 
 
-def _make_bar(console: Console, *further: ProgressColumn) -> Progress:
+def _make_bar(console: Screen, *further: ProgressColumn) -> Progress:
     """Return a progress bar, which shows nothing before it is started."""
-    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
     times = TimeElapsedColumn(), TimeRemainingColumn()
     return Progress(*columns, *further, *times, console=console, transient=True)
 
@@ -151,7 +154,7 @@ def show_work(title: str, total: int) -> Iterator[Callable[[int], None]]:
             rate = num_done / (now - started)
             left = timedelta(seconds=round((total - num_done) / rate))
             line = f"{title}: {num_done:,} of {total:,}, {rate:,.0f}/s, {left} left"
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+            console.print(line, soft_wrap=True)
 
     yield advance
 
@@ -190,19 +193,11 @@ def typed_words(dropped: Set[str]) -> list[str]:
 
 def check_writable(path: str | None) -> None:
     """Raise UserError, before a long run, for a file that cannot be written. `-` and None pass."""
-    if path is None or path == "-":
-        return
-    file = Path(path)
-    existed = file.exists()
-    if existed and not (file.is_file() or file.is_dir()):
-        # Closing a pipe would tell its reader that the output is complete.
-        return
-    write_result(b"", path, "ab")
-    if not existed:
-        file.unlink()
+    if path is not None and path != "-":
+        writing.check_writable(path)
 
 
-def write_result(encoded: bytes, path: str, mode: str = "wb") -> None:
+def write_result(encoded: bytes, path: str) -> None:
     """Write to a file, or to standard output for `-`. UserError for a path that cannot be written."""
     if path == "-":
         restore_output()
@@ -211,17 +206,11 @@ def write_result(encoded: bytes, path: str, mode: str = "wb") -> None:
         sys.stdout.buffer.write(encoded)
         sys.stdout.buffer.flush()
         return
-    try:
-        with Path(path).open(mode) as file:
-            file.write(encoded)
-    except OSError as error:
-        raise UserError(
-            f"cannot be written: {error.strerror}", where=path, fix="give a path in a folder that exists"
-        ) from None
+    writing.write_file(path, encoded)
 
 
 def write_json(value: Any, path: str | None, indent: int | None = 2) -> None:
     """Write a value as JSON to a file or, for `-`, to standard output; in one line if `indent` is None. No path: nothing."""
     if path is not None:
-        encoded = msgspec.json.encode(value)
+        encoded = escape_json(msgspec.json.encode(value))
         write_result((encoded if indent is None else msgspec.json.format(encoded, indent=indent)) + b"\n", path)

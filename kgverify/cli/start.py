@@ -22,5 +22,5 @@ def _explain(error: Exception) -> int:
     if missing is None:
         traceback.print_exception(error)
         return 70
-    print(f"error: {missing}", file=sys.stderr)
+    print(f"error: {missing}", file=sys.stderr)  # noqa: T201  the text of the error is escaped
     return 2

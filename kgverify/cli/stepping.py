@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Final, NamedTuple
 
-from rich.console import Console
-
+from kgverify.escaping import make_visible
+from kgverify.report.render.screen import Screen, Text
 from kgverify.report.stepper.render_stepper import render_help, render_position
 from kgverify.report.stepper.stepper import MOVES, Stepper
 
@@ -29,7 +29,7 @@ class Command(NamedTuple):
     number: int | None = None
 
 
-def step_through(stepper: Stepper, console: Console) -> None:
+def step_through(stepper: Stepper, console: Screen) -> None:
     """Show the position after each command, until `q` or the end of the input."""
     if sys.stdin.isatty() and console.is_terminal:
         with _keyboard() as keyboard:
@@ -38,35 +38,35 @@ def step_through(stepper: Stepper, console: Console) -> None:
         _obey(stepper, console, _read_lines(console))
 
 
-def _obey(stepper: Stepper, console: Console, commands: Iterator[Command]) -> None:
-    console.print(render_position(stepper), highlight=False)
+def _obey(stepper: Stepper, console: Screen, commands: Iterator[Command]) -> None:
+    console.print(render_position(stepper))
     for command in commands:
         if command.name == "q":
             return
         if command.name in ("h", "?"):
-            console.print(render_help(), highlight=False)
+            console.print(render_help())
         elif command.name not in MOVES:
-            console.print(f"unknown command {command.name!r}; h lists them", highlight=False, markup=False)
+            console.print(f"unknown command {command.name!r}; h lists them")
         elif reason := stepper.move(command.name, command.number):
-            console.print(reason, highlight=False, markup=False)
+            console.print(reason)
         else:
-            console.print(render_position(stepper), highlight=False)
+            console.print(render_position(stepper))
 
 
-def _read_lines(console: Console) -> Iterator[Command]:
+def _read_lines(console: Screen) -> Iterator[Command]:
     """Read a command with its number from each line, and print it, so that the output can be read alone."""
-    console.print(f"\n{KEYS}: one a line", style="dim", highlight=False)
+    console.print(Text(f"\n{KEYS}: one a line"), style="dim")
     for line in sys.stdin:
         words = line.split()
         if words:
-            console.print(f"\n> {line.strip()}", highlight=False, markup=False)
+            console.print(Text(f"\n> {make_visible(line.strip())}"))
             yield Command(words[0], _parse_number("".join(words[1:])))
 
 
-def _read_keys(keyboard: "Keyboard", console: Console) -> Iterator[Command]:
+def _read_keys(keyboard: "Keyboard", console: Screen) -> Iterator[Command]:
     """Read a command from each key, and ask for its number if it needs one."""
     while True:
-        console.print(f"\n{KEYS}", style="dim", highlight=False)
+        console.print(Text(f"\n{KEYS}"), style="dim")
         for key in _KEY.findall(keyboard.read()) or ["q"]:
             name = _SEQUENCES.get(key, key)
             if name in _NUMBERED:

@@ -95,9 +95,9 @@ def _explain(code: int, is_interrupted: bool) -> int:
         return code
     if code < 0:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        print(f"error: ended by {name} before there was a verdict", file=sys.stderr)
+        print(f"error: ended by {name} before there was a verdict", file=sys.stderr)  # noqa: T201  its own words alone
         return 128 - code
-    print(
+    print(  # noqa: T201  its own words alone
         f"error: an engine ended the process with exit code {code} before there was a verdict\n"
         "fix: repair the engine: it must neither exit nor replace the process",
         file=sys.stderr,

@@ -15,6 +15,7 @@ from safetensors.numpy import load, save
 from kgverify.engines.score_error import bound_score_errors
 from kgverify.errors import UserError
 from kgverify.files.reading import read_file
+from kgverify.files.writing import write_file
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
 from kgverify.trace.model.header import PolicyInfo
@@ -79,9 +80,9 @@ def make_two_tower(
 
 
 def write_policy(policy: Policy, path: Path) -> None:
-    """Write the weights as safetensors."""
+    """Write the weights as safetensors. UserError if the file cannot be written."""
     # `save_file` gives the file to its owner alone.
-    path.write_bytes(save({name: np.ascontiguousarray(t) for name, t in policy.weights.items()}))
+    write_file(path, save({name: np.ascontiguousarray(t) for name, t in policy.weights.items()}))
 
 
 def read_policy(path: Path) -> Policy:

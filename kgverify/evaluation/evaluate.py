@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -16,6 +17,7 @@ from kgverify.evaluation.part_file import PartResult
 from kgverify.evaluation.part_store import Identity, PartStore, Warn, identify
 from kgverify.evaluation.proving import FullWork, PartWork, explain_out_of_memory, warm_up
 from kgverify.evaluation.rank_only import RankOnly, build_rank_only
+from kgverify.files.locking import locked_folder
 from kgverify.runs.parts import Part, Plan, plan_parts
 from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Pipeline, Run
@@ -113,6 +115,27 @@ def evaluate(
     UserError for a folder of another evaluation, log-probabilities that are not finite, or too little memory.
     """
     group = SingleProcess() if group is None else group
+    fix = "wait until it ends: the same command then resumes, or give another --save folder"
+    with (
+        locked_folder(folder, "this evaluation", fix=fix) if folder is not None and group.index == 0 else nullcontext()
+    ):
+        return _evaluate(
+            run, pipeline, folder, part_size, rank_only, group=group, phase=phase, warn=warn, should_stop=should_stop
+        )
+
+
+def _evaluate(
+    run: Run,
+    pipeline: Pipeline,
+    folder: Path | None,
+    part_size: int | None,
+    rank_only: bool,
+    *,
+    group: ProcessGroup,
+    phase: Phase,
+    warn: Warn,
+    should_stop: Callable[[], bool],
+) -> EvaluationResult | None:
     plan = plan_parts(run, pipeline.engine.info.device, part_size, rank_only=rank_only)
     identity = identify(run, pipeline.engine, plan)
     store = PartStore(folder, identity)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from kgverify.errors import UserError
 from kgverify.files.reading import open_file
+from kgverify.files.writing import explained, renamed_into
 from kgverify.program.outcomes import Outcome, Side
 from kgverify.ranking.corrupt import mix
 from kgverify.ranking.groups import Groups, divide, find_groups, sort_rows, take_candidates
@@ -241,19 +242,13 @@ def join_results(results: Iterable[PartResult]) -> PartResult:
 
 
 def write_part(path: Path, result: PartResult, identity: str) -> None:
-    """Write the file atomically; equal results give equal bytes."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            np.savez(
-                file, identity=np.array(identity), xxh3=np.array(hash_result(result, identity)), **result._asdict()
-            )
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    """Write the file atomically; equal results give equal bytes. UserError if it cannot be written."""
+    with (
+        explained(path, kept="the finished parts are safe, and the same command resumes"),
+        renamed_into(path, is_durable=True) as temporary,
+        temporary.open("wb") as file,
+    ):
+        np.savez(file, identity=np.array(identity), xxh3=np.array(hash_result(result, identity)), **result._asdict())
 
 
 def read_part(path: Path, part: Part, identity: str) -> PartResult:

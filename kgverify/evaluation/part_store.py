@@ -13,13 +13,13 @@ from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError
 from kgverify.evaluation.part_file import DamagedError, PartResult, read_part, write_part
 from kgverify.files.decoding import read_json
+from kgverify.files.locking import FOLDER_LOCK
+from kgverify.files.writing import make_folders, write_file
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
 from kgverify.ranking.rank import RANK_TOLERANCE
-from kgverify.runs.output_folder import check_output_folder
 from kgverify.runs.parts import Part, Plan
 from kgverify.runs.run import Run
-from kgverify.trace.files.manifest import write_at_once
 from kgverify.version import __version__
 
 RUN: Final = "run.json"
@@ -68,6 +68,8 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PartStore:
     """The results of parts, in memory; with a folder, also `run.json`, the evaluation's identity, and a file for each part.
 
+    One process holds the lock of the folder for all that evaluate in it.
+
     missing: the numbers of the parts that `open` did not find
     """
 
@@ -85,12 +87,11 @@ class PartStore:
         self.missing = [part.number for part in parts if part.number not in found]
 
     def _open_folder(self, folder: Path) -> None:
-        check_output_folder(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
         path = folder / RUN
         if path.exists():
             self._check_identity(path)
-        elif any(folder.iterdir()):
+        elif any(each.name != FOLDER_LOCK for each in folder.iterdir()):
             raise UserError(
                 f"holds files but no {RUN}, so there is no evaluation to resume",
                 where=str(folder),
@@ -98,21 +99,14 @@ class PartStore:
             )
         else:
             encoded = msgspec.json.format(msgspec.json.encode(self._identity), indent=2) + b"\n"
-            write_at_once(path, lambda temporary: temporary.write_bytes(encoded))
+            write_file(path, encoded, is_durable=True)
 
     def put(self, part: Part, result: PartResult) -> None:
         """Store the result of a part. UserError if its file cannot be written."""
         if self._folder is None:
             self._results[part.number] = result
             return
-        try:
-            write_part(self._folder / part.name, result, self._sha256)
-        except OSError as error:
-            raise UserError(
-                f"cannot be written: {error.strerror}",
-                where=str(self._folder / part.name),
-                fix="make room, or check the folder's permissions; then run the same command again",
-            ) from None
+        write_part(self._folder / part.name, result, self._sha256)
 
     def collect(self, parts: Sequence[Part], warn: Warn) -> dict[int, PartResult]:
         """Return the results by part; skip damaged files with a warning."""

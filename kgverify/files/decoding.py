@@ -17,6 +17,8 @@ NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 MAX_JSON_BYTES: Final = 64 << 20
 """Bytes of a JSON file: decoded, it takes up to twenty times as much."""
 _MAX_TOML_BYTES: Final = 1 << 20
+_MAX_TOML_LINE: Final = 10_000
+"""Bytes of a line: the time for a key with dots grows with the square of their number."""
 
 
 def read_json(path: Path, kind: type[_Kind], *, purpose: str, fix: str, max_bytes: int = MAX_JSON_BYTES) -> _Kind:
@@ -44,6 +46,13 @@ def decode_json(content: bytes, kind: type[_Kind], *, where: str, purpose: str, 
 def read_toml(path: Path, *, purpose: str, fix: str) -> dict[str, Any]:
     """Read a TOML file. UserError if it cannot be read, or is not TOML."""
     content = read_file(path, purpose=purpose, max_bytes=_MAX_TOML_BYTES)
+    longest = max(map(len, content.split(b"\n")))
+    if longest > _MAX_TOML_LINE:
+        raise UserError(
+            f"has a line of {longest:,} bytes, expected at most {_MAX_TOML_LINE:,}",
+            where=str(path),
+            fix="break the line",
+        )
     try:
         return tomllib.loads(content.decode("utf-8"))
     except UnicodeDecodeError as error:

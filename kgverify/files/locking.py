@@ -15,7 +15,7 @@ from typing import Final, Self
 from weakref import WeakSet
 
 from kgverify.errors import UserError
-from kgverify.files.writing import explained, make_folders, open_in_place
+from kgverify.files.writing import check_folder, explained, make_folders, open_in_place
 
 FOLDER_LOCK: Final = ".kgverify.lock"
 _MARK: Final = b"kgverify "
@@ -45,7 +45,7 @@ class OutputLock:
                     raise UserError("is not a lock of kgverify", where=str(path), fix="move it, or give another path")
                 if not _lock(descriptor):
                     raise UserError(
-                        f"another process is writing {what}{_name_holder(content)}",
+                        f"{_name_holder(content)} is writing {what}",
                         where=str(output),
                         fix=fix or "wait until it ends, or give another path",
                     )
@@ -106,6 +106,7 @@ def locked_folder(folder: Path, what: str, *, fix: str = "") -> Iterator[None]:
     """
     made = make_folders(folder)
     try:
+        check_folder(folder)
         with OutputLock(folder / FOLDER_LOCK, folder, what, fix=fix):
             yield
     finally:
@@ -139,7 +140,9 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
 
 
 def _name_holder(content: bytes) -> str:
-    """Return ` (process 7 on HOST)` for the content of a lock; empty for any other content."""
+    """Return `another process (7 on HOST)` for the content of a lock; without number and host if it does not show them."""
     number, _, host = content.removeprefix(_MARK).decode("ascii", "replace").strip().partition(" ")
-    is_known = number.isdecimal() and host.replace("-", "").replace(".", "").isalnum()
-    return f" (process {number} on {host})" if is_known else ""
+    if not (number.isdecimal() and host.replace("-", "").replace(".", "").isalnum()):
+        return "another process"
+    is_own = (int(number), host) == (os.getpid(), socket.gethostname())
+    return "this process" if is_own else f"another process ({number} on {host})"

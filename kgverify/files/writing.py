@@ -12,6 +12,7 @@ import secrets
 import shutil
 import stat
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
@@ -25,6 +26,7 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXE
 # Without O_NONBLOCK, opening a pipe would wait for its reader.
 _EXISTING: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _SHOWN_NAME: Final = 40
+_STAGED: Final = ".kgverify-staged-"
 _STREAM: Final = re.compile(r"/dev/(stdout|stderr)|(?:/dev|/proc/self)/fd/(\d+)")
 """Names of open descriptors, which the system shows as links."""
 
@@ -66,7 +68,7 @@ def write_file(path: Path | str, content: bytes | str, *, is_durable: bool = Fal
 
 
 def append_to_file(path: Path | str, content: bytes) -> None:
-    """Append to a file, which need not exist. UserError if it cannot be written."""
+    """Append to a file, which need not exist: everything or nothing. UserError if it cannot be written."""
     path = Path(path)
     with explained(path, num_bytes=len(content)):
         if is_special(path):
@@ -74,7 +76,13 @@ def append_to_file(path: Path | str, content: bytes) -> None:
             return
         descriptor = open_in_place(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
-            _write_all(descriptor, content)
+            size = os.fstat(descriptor).st_size
+            try:
+                _write_all(descriptor, content)
+            except OSError:
+                # What follows half a line would be lost as well.
+                os.ftruncate(descriptor, size)
+                raise
         finally:
             os.close(descriptor)
 
@@ -161,18 +169,41 @@ def make_folders(path: Path) -> list[Path]:
 
 
 @contextmanager
-def temporary_folder(prefix: str) -> Iterator[Path]:
-    """Yield a new folder in the system's folder for temporary files, deleted afterwards. UserError if there is no room."""
+def temporary_folder(prefix: str, folder: str | None = None) -> Iterator[Path]:
+    """Yield a new folder in one for temporary files, the system's if not given; delete it afterwards.
+
+    UserError if it cannot be created, and if the disk is full inside of the context.
+    """
+    is_created = False
     try:
-        folder = TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+        with TemporaryDirectory(prefix=prefix, dir=folder, ignore_cleanup_errors=True) as name:
+            is_created = True
+            yield Path(name)
     except OSError as error:
+        if is_created and error.errno not in (*_FULL, errno.EFBIG, errno.EIO):
+            raise
+        where = folder or tempfile.tempdir or os.environ.get("TMPDIR", "/tmp")
         raise UserError(
-            f"no temporary folder can be made: {error.strerror or error}",
-            where=os.environ.get("TMPDIR", ""),
+            f"temporary files cannot be written: {describe_write_error(error, Path(where))}",
+            where=where,
             fix="make room, or let TMPDIR name a folder that can be written",
         ) from error
-    with folder as name:
-        yield Path(name)
+
+
+@contextmanager
+def staging_folder(folder: Path) -> Iterator[Path]:
+    """Yield a new folder inside of another one, for files that are renamed together; deleted afterwards.
+
+    The caller holds the lock of the folder: what a process that was killed left of such a folder is deleted.
+    """
+    for left in folder.glob(f"{_STAGED}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    staged = folder / f"{_STAGED}{secrets.token_hex(8)}"
+    staged.mkdir()
+    try:
+        yield staged
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
 
 
 def check_writable(path: Path | str) -> None:
@@ -263,7 +294,7 @@ def describe_write_error(error: OSError, folder: Path, num_bytes: int | None = N
 
 
 def is_special(path: Path) -> bool:
-    """Return whether a path is of a device or a pipe, to which bytes are written as they come."""
+    """Return whether a path is of a device or a pipe, which cannot be replaced."""
     if _STREAM.fullmatch(str(path)):
         return True
     try:

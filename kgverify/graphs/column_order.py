@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
-from typing import Final
+from operator import itemgetter
+from typing import Final, NamedTuple
 
+from kgverify.errors import count_of
 from kgverify.graphs.formats.parsed import Triples
 from kgverify.graphs.text_file import line_error
 from kgverify.program.atoms import NamedAtom
@@ -11,12 +13,15 @@ from kgverify.program.program import Source
 
 _DEFAULT: Final = (0, 1, 2)
 _MIN_ROWS: Final = 10
+_MIN_DOUBTFUL_ROWS: Final = 3
 _MAX_SINGLE: Final = 0.1
 _MIN_RATIO: Final = 4
 
 
-def check_columns(splits: Mapping[str, Triples], files: Mapping[str, str]) -> None:
-    """Raise UserError for a first row that is probably a header, and for splits whose columns may be in different orders.
+def check_columns(splits: Mapping[str, Triples], files: Mapping[str, str]) -> Iterator[str]:
+    """Warn about first rows that may be headers.
+
+    UserError for a first row that is most probably one, and for splits whose columns may be in different orders.
 
     Args:
         splits: The triples of each split.
@@ -33,58 +38,69 @@ def check_columns(splits: Mapping[str, Triples], files: Mapping[str, str]) -> No
                 source, "a header row", found, f"add the header row of {tables[named[0]]}, if it is that of this"
             )
         if headers[split] is None:
-            _check_first_row(split, splits, tables[split])
+            yield from _check_first_row(split, splits, tables[split])
 
 
-def _check_first_row(split: str, splits: Mapping[str, Triples], file: str) -> None:
-    """Raise UserError if no name of a first row occurs in any other row, and almost every other row has one that does."""
-    first = splits[split].atoms[0]
-    if any(_shares_name(first, atom) for atom in splits[split].atoms[1:]):
+def _check_first_row(split: str, splits: Mapping[str, Triples], file: str) -> Iterator[str]:
+    """Warn about a first row of which no name occurs in another row, while those of almost every other row do.
+
+    UserError instead if there are enough rows to be sure.
+    """
+    first, *following = splits[split].atoms
+    if not following or any(_shares_name(first, atom) for atom in following):
         return
     others = [atom for each in splits.values() for atom in each.atoms[each.is_table and each.header is None :]]
-    if len(others) < _MIN_ROWS or any(_shares_name(first, atom) for atom in others):
+    if len(others) < _MIN_DOUBTFUL_ROWS or any(_shares_name(first, atom) for atom in others):
         return
     relations = Counter(atom.predicate for atom in others)
     entities = Counter(term for atom in others for term in (atom.first, atom.second))
     alone = sum(relations[p] == 1 and entities[a] == 1 and entities[b] == 1 for p, a, b in others)
-    if alone <= _MAX_SINGLE * len(others):
-        raise line_error(
-            Source(file, splits[split].lines[0]),
-            "a triple",
-            f"{first.first!r}, {first.predicate!r}, {first.second!r}, which occur nowhere else and may be a header row",
-            "remove the line if it is a header row; if it is a triple, put it after another one",
-        )
+    if alone > _MAX_SINGLE * len(others):
+        return
+    source = Source(file, splits[split].lines[0])
+    found = f"{first.first!r}, {first.predicate!r}, {first.second!r}, which occur nowhere else and may be a header row"
+    if len(others) < _MIN_ROWS:
+        yield f"{source}: read as a triple: {found}"
+        return
+    fix = "remove the line if it is a header row; if it is a triple, put it after another one"
+    raise line_error(source, "a triple", found, fix)
 
 
 def _shares_name(first: NamedAtom, other: NamedAtom) -> bool:
     return first.predicate == other.predicate or not {first.first, first.second}.isdisjoint((other.first, other.second))
 
 
-def find_unlikely_order(train: Triples, file: str) -> Iterator[str]:
-    """Warn about a table whose names say that its columns are not head, relation and tail."""
-    if not train.is_table or train.header is not None or len(train.atoms) < _MIN_ROWS:
+class Names(NamedTuple):
+    """The different names of each column."""
+
+    heads: Set[str]
+    relations: Set[str]
+    tails: Set[str]
+
+
+def find_names(triples: Triples) -> Names:
+    """Return the different names of each column."""
+    relations, heads, tails = (set(map(itemgetter(column), triples.atoms)) for column in range(3))
+    return Names(heads, relations, tails)
+
+
+def find_unlikely_order(split: Names, train: Names, file: str) -> Iterator[str]:
+    """Warn about a table without a header row whose names say that its columns are not head, relation and tail."""
+    heads, relations, tails = split
+    if not relations:
         return
-    relations, heads, tails = ({atom[column] for atom in train.atoms} for column in range(3))
-    columns = (heads, relations, tails)
-    entities_meet = not heads.isdisjoint(tails)
-    for position, word in ((0, "first"), (2, "third")):
-        few, other = columns[position], columns[2 - position]
-        # Names that are both head and tail are entities; few names that are neither are relations.
-        meets = not entities_meet and few.isdisjoint(relations) and not other.isdisjoint(relations)
-        is_smaller = not entities_meet and _MIN_RATIO * len(few) <= len(relations) and 2 * len(few) <= len(other)
-        if meets or is_smaller:
+    for word, few, other in (("first", heads, tails), ("third", tails, heads)):
+        if split is not train:
+            is_likely = train.relations.isdisjoint(relations) and few <= train.relations
+        else:
+            # Names that are both head and tail are entities; few names that are neither are relations.
+            is_likely = heads.isdisjoint(tails) and (
+                (few.isdisjoint(relations) and not other.isdisjoint(relations))
+                or (_MIN_RATIO * len(few) <= len(relations) and 2 * len(few) <= len(other))
+            )
+        if is_likely:
             yield (
-                f"{file}: the {word} of the columns may be the relation: it has {len(few):,} different names, and the second "
-                f"has {len(relations):,}; the order is head, relation, tail, unless a header row names another"
+                f"{file}: the {word} column may be the relation, with {count_of(len(few), 'name')}, rather than the second, "
+                f"with {len(relations):,}; the order is head, relation, tail, unless a header row names another"
             )
             return
-
-
-def find_foreign_relations(known: Set[str], split: Triples, file: str) -> Iterator[str]:
-    """Warn about a table whose relations are all unknown to train, while another of its columns holds relations of train."""
-    if not split.is_table or split.header is not None:
-        return
-    relations, heads, tails = ({atom[column] for atom in split.atoms} for column in range(3))
-    if known.isdisjoint(relations) and (heads <= known or tails <= known):
-        word = "first" if heads <= known else "third"
-        yield f"{file}: the {word} of the columns holds the relations of train; the order is head, relation, tail"

@@ -9,8 +9,9 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from kgverify.errors import UserError
 from kgverify.graphs.formats.parsed import Triples
-from kgverify.graphs.grammar import BLANKS, NUMBER, Clause, Directive, describe_ignored, parse_clauses
+from kgverify.graphs.grammar import BLANKS, NUMBER, Clause, Directive, RawAtom, RawTerm, describe_ignored, parse_clauses
 from kgverify.graphs.text_file import line_error, show
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.program import Source
@@ -18,12 +19,16 @@ from kgverify.program.program import Source
 TABULAR: Final = "head<TAB>relation<TAB>tail"
 FUNCTIONAL: Final = "relation(head,tail)."
 
-_BARE = r"[^ \t()'\",\\]++(?:[ \t]++[^ \t()'\",\\]++)*+"
+_BARE = r"[^ \t()'\",\\]++(?: ++[^ \t()'\",\\]++)*+"
+_QUOTED = r"'[^'\\]++'(?!')|\"[^\"\\]++\"(?!\")"
 _WORD = r"(?:[^ \t()'\",\\:<=>]++|:(?![-:]))++"
-_PREDICATE = rf"(?!not[ \t]|[%#~!¬;]|{NUMBER}[ \t]){_WORD}(?:[ \t]++{_WORD})*+"
-# What most lines are; the grammar reads them in the same way, only slower. Tests compare both.
-PLAIN: Final = re.compile(
-    rf"[ \t]*+({_PREDICATE})[ \t]*+\([ \t]*+({_BARE})[ \t]*+,[ \t]*+({_BARE})[ \t]*+\)[ \t]*+\.?[ \t]*+"
+_PREDICATE = rf"(?!(?:not|Not|NOT|naf)[ \t]|\?-|[.%#~!¬;]|{NUMBER}[ \t]){_WORD}(?: ++{_WORD})*+"
+_ARGUMENTS = r"[ \t]*+\([ \t]*+({0})[ \t]*+,[ \t]*+({0})[ \t]*+\)[ \t]*+"
+# What most lines are, and most facts of other lines; the grammar reads them in the same way, only slower. Tests compare both.
+PLAIN: Final = re.compile(rf"[ \t]*+({_PREDICATE}){_ARGUMENTS.format(_BARE)}\.?[ \t]*+")
+SIMPLE: Final = re.compile(
+    rf"[ \t]*+(?:(0?\.[0-9]++|[01](?:\.0)?)[ \t]*+::[ \t]*+)?({_PREDICATE}|{_QUOTED})"
+    rf"{_ARGUMENTS.format(f'{_BARE}|{_QUOTED}')}(?:\.[ \t]*+|\Z)"
 )
 
 
@@ -31,27 +36,61 @@ def parse_facts(lines: Sequence[tuple[int, str]], file: str) -> Triples:
     """Parse the facts of numbered lines. UserError, with `file` and line, at the first that is not a fact."""
     atoms: list[NamedAtom] = []
     numbers: list[int] = []
-    parsed: list[Clause | Directive] = []
+    weighted: list[int] = []
+    directives: list[Directive] = []
     match_plain = PLAIN.fullmatch
     has_comments = any("/*" in text for _, text in lines)
     end = 0
     for index, (number, text) in enumerate(lines):
         if index < end:
             continue
-        if (match := match_plain(text)) and not (has_comments and "/*" in text):
+        has_comment = has_comments and "/*" in text
+        if (match := match_plain(text)) and not has_comment:
             atoms.append(NamedAtom(*match.groups()))
             numbers.append(number)
         elif text.strip(BLANKS) and not text.lstrip(BLANKS).startswith(("%", "#")):
             if not any(sign in text for sign in ("(", ":-", "?-", "/*")):
                 found, fix = show(text), "write one triple a line, in the same format for the whole file"
                 raise line_error(Source(file, number), f"{TABULAR} or {FUNCTIONAL}", found, fix)
-            clauses, end = parse_clauses("facts", lines, file, index)
-            parsed += clauses
+            clauses = [] if has_comment else read_simple(number, text)
+            if not clauses:
+                clauses, end = parse_clauses("facts", lines, file, index)
             for clause in clauses:
-                if isinstance(clause, Clause):
-                    atoms.append(_build_fact(clause, file))
-                    numbers.append(clause.line)
-    return Triples(tuple(atoms), tuple(numbers), describe_ignored(parsed, file))
+                if isinstance(clause, Directive):
+                    directives.append(clause)
+                    continue
+                atoms.append(_build_fact(clause, file))
+                numbers.append(clause.line)
+                if clause.weight is not None:
+                    weighted.append(clause.line)
+    return Triples(tuple(atoms), tuple(numbers), describe_ignored(file, weighted, directives))
+
+
+def read_simple(number: int, text: str) -> list[Clause | Directive]:
+    """Read a line of one or more facts whose names hold no escapes; return none of them for any other line."""
+    clauses: list[Clause | Directive] = []
+    position = 0
+    while position < len(text):
+        if (match := SIMPLE.match(text, position)) is None:
+            return []
+        weight, *names = match.groups()
+        predicate, first, second = (
+            RawTerm(name[1:-1], True) if name[0] in "'\"" else RawTerm(name, False) for name in names
+        )
+        atom = RawAtom(predicate.text, first, second, predicate.is_quoted, number)
+        clauses.append(Clause(number, atom, (), float(weight) if weight else None))
+        position = match.end()
+    return clauses
+
+
+def is_facts(line: str) -> bool:
+    """Return whether a line can be read as one or more whole facts; its tabs then stand between names, and not in them."""
+    if PLAIN.fullmatch(line) or read_simple(1, line):
+        return True
+    try:
+        return "(" in line and bool(parse_clauses("facts", [(1, line)], "", 0)[0])
+    except UserError:
+        return False
 
 
 def _build_fact(clause: Clause, file: str) -> NamedAtom:

@@ -63,7 +63,8 @@ def find_files(folder: Traversable, shown: str, given: Collection[str]) -> Graph
     UserError for two files of one role, and for a folder without train.
     """
     entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
-    files = [entry for entry in entries if entry.is_file()]
+    # A pipe or a link to nowhere is refused when it is read, not passed over.
+    files = [entry for entry in entries if not entry.is_dir()]
     found: dict[str, Traversable] = {}
     taken: set[str] = set()
     for role in ROLES:

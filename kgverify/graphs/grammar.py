@@ -2,8 +2,8 @@
 
 A name is quoted (`'a b'`, `"a, b"`) or bare. In quotes, a backslash before a quote or a backslash, and a doubled quote, stand
 for the character itself. A bare argument ends at a comma or at the closing parenthesis; it may hold balanced parentheses. A
-bare predicate ends at its parenthesis; it holds no operator (`:-`, `->`, `<=`, `=>`). Neither includes the blanks around it.
-`%` and `#` begin a comment wherever no argument does; `/* */` surrounds one.
+bare predicate ends at its parenthesis; it holds no operator (`:-`, `->`, `<=`, `=>`). Neither holds a tab, nor includes the
+blanks around it. `%` and `#` begin a comment wherever no argument does; `/* */` surrounds one.
 
 The parser is LALR(1) and no terminal repeats ambiguously, so that time and memory are linear in the text.
 """
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from lark import Lark, Token, UnexpectedInput
 
 BLANKS: Final = " \t"
-OPERATORS: Final = ("->", ":-", "<=", "=>")
 NUMBER: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 
 Form: TypeAlias = Literal["facts", "rules", "forward", "backward"]
@@ -31,9 +30,9 @@ _MAX_PARENTHESES = 8  # A name with more of them, one in another, needs quotes.
 
 
 def _nest_parentheses() -> str:
-    inner = r"[^()\n]*+"
+    inner = r"[^()\t\n]*+"
     for _ in range(_MAX_PARENTHESES - 1):
-        inner = rf"(?:[^()\n]++|\({inner}\))*+"
+        inner = rf"(?:[^()\t\n]++|\({inner}\))*+"
     return rf"\({inner}\)"
 
 
@@ -49,15 +48,16 @@ rule: WEIGHT? atom (_NECK (body | _EMPTY))?
 forward: WEIGHT? body? _FORWARD atom _END?
 backward: atom _BACKWARD (body | _EMPTY)? _END?
 body: atom (_COMMA atom)*
-atom: predicate _OPEN term (_SEPARATOR term)* _CLOSE
+atom: predicate _OPEN terms _CLOSE
+terms: term | terms SEPARATOR term
 predicate: PREDICATE | QUOTED | NEGATION
 term: NAME | QUOTED
 
 DIRECTIVE.3: /[:?]-(?:'[^'\n]*+'|"[^"\n]*+"|[^'".]|\.(?![ \t\n%]))*+\./
 WEIGHT.3: /{NUMBER}(?:[ \t]*+::|[ \t]++(?=[^ \t\n(]))/
-NEGATION.3: /\\\+|not(?=[ \t]++[^ \t\n(])|[~!¬]/
-PREDICATE.2: /(?![ \t\n()'",%#\\;~!¬]|\/\*)(?:[^(),\n:<=\/-]++|:(?!-)|-(?!>)|<(?!=)|=(?!>)|\/(?!\*))++/
-NAME.2: /(?![ \t'"]|\/\*)(?:[^(),\n\/]++|\/(?!\*)|{_nest_parentheses()})++/
+NEGATION.3: /\\\+|(?:not|Not|NOT|naf)(?=[ \t]++[^ \t\n(])|[~!¬]/
+PREDICATE.2: /(?![ \t\n()'",.%#\\;~!¬]|\/\*)(?:[^(),\t\n:<=\/-]++|:(?!-)|-(?!>)|<(?!=)|=(?!>)|\/(?!\*))++/
+NAME.2: /(?![ \t'"]|\/\*)(?:[^(),\t\n\/]++|\/(?!\*)|{_nest_parentheses()})++/
 QUOTED.3: /'(?:''|\\.|[^'\\\n])*+'|"(?:""|\\.|[^"\\\n])*+"/
 _EMPTY.3: /\.(?=[ \t]*+(?:[%#\n]|\Z))/
 _END: "."
@@ -66,7 +66,7 @@ _FORWARD: "->"
 _BACKWARD: "<="
 _COMMA: /,{_LAYOUT}/
 _OPEN: /\((?:[ \t]*+\n)*+/
-_SEPARATOR: /,(?:[ \t]*+\n)*+/
+SEPARATOR: /,(?:[ \t]*+\n)*+/
 _CLOSE: ")"
 _NL: /\n[ \t\n]*+(?!,|:-)/
 _CONTINUED: /\n[ \t\n]*+(?=,|:-)/
@@ -159,10 +159,8 @@ def parse_clauses(
             size *= 2  # What is parsed again is then no more than what is parsed.
 
 
-def describe_ignored(items: Sequence[Clause | Directive], file: str) -> tuple[str, ...]:
-    """Describe what proving leaves out, in one warning of each kind for a file: weights and directives."""
-    weighted = [item.line for item in items if isinstance(item, Clause) and item.weight is not None]
-    directives = [item for item in items if isinstance(item, Directive)]
+def describe_ignored(file: str, weighted: Sequence[int], directives: Sequence[Directive]) -> tuple[str, ...]:
+    """Describe what proving leaves out, in one warning of each kind for a file: weights, by their lines, and directives."""
     warnings = []
     if weighted:
         number = count_of(len(weighted), "weight")
@@ -208,7 +206,17 @@ def _build_parser() -> "Lark":
         def term(self, token: "Token") -> RawTerm:
             return RawTerm(*_read_name(token))
 
-        def atom(self, predicate: _Predicate, *terms: RawTerm) -> RawAtom:
+        def terms(self, *parts: Any) -> list[RawTerm]:
+            if len(parts) == 1:
+                return [parts[0]]
+            terms: list[RawTerm]
+            terms, separator, term = parts
+            terms.append(term)
+            if len(terms) > _MAX_ARGUMENTS:
+                raise _Refusal(separator.line or 1, _TWO, f"more than {_MAX_ARGUMENTS}", _TWO_FIX)
+            return terms
+
+        def atom(self, predicate: _Predicate, terms: list[RawTerm]) -> RawAtom:
             return _build_atom(predicate, terms)
 
         def body(self, *atoms: RawAtom) -> list[RawAtom]:
@@ -240,8 +248,7 @@ def _build_atom(predicate: _Predicate, terms: Sequence[RawTerm]) -> RawAtom:
     if name == "not" and not is_quoted and len(terms) == 1:
         raise _Refusal(line, "an atom", "the negation 'not(...)'", _NEGATION_FIX)
     if len(terms) != 2:
-        fix = "write every atom with two arguments; quote a name that contains a comma"
-        raise _Refusal(line, "two arguments", f"{len(terms)} in {show(name)}", fix)
+        raise _Refusal(line, _TWO, f"{len(terms)} in {show(name)}", _TWO_FIX)
     if not (name and all(term.text for term in terms)):
         raise _Refusal(line, "a name", f"an empty name in quotes, in {show(name)}", "fill in the name")
     if not is_quoted and (weight := _HIDDEN_WEIGHT.match(name)):
@@ -254,6 +261,9 @@ def _build_atom(predicate: _Predicate, terms: Sequence[RawTerm]) -> RawAtom:
     return RawAtom(name, terms[0], terms[1], is_quoted, line)
 
 
+_MAX_ARGUMENTS = 100  # More are not read to the end.
+_TWO = "two arguments"
+_TWO_FIX = "write every atom with two arguments; quote a name that contains a comma"
 # Weights that ProbLog computes (`1/3::`, `P::`, `t(_)::`).
 _HIDDEN_WEIGHT = re.compile(r"(?:[0-9.][^:]*|[A-Z_][A-Za-z0-9_]*)::")
 _NEGATION_FIX = (
@@ -268,9 +278,9 @@ def _refuse_negation(token: "Token") -> "Token":
 
 def _read_weight(token: str, clause_head: RawAtom) -> float:
     """Read the number before a clause. A name may begin with a number too, so that some need quotes."""
-    is_marked = token.endswith("::")
     weight = float(token.removesuffix("::"))
-    if not math.isfinite(weight) or (not is_marked and (weight > 1 or " " in clause_head.predicate)):
+    is_doubtful = weight > 1 or (" " in clause_head.predicate and not clause_head.is_quoted)
+    if not math.isfinite(weight) or (is_doubtful and not token.endswith("::")):
         raise _Refusal(
             clause_head.line,
             "predicate(first,second), or a weight from 0 to 1 before it",
@@ -349,18 +359,29 @@ def _explain(error: "UnexpectedInput", form: Form, text: str) -> tuple[int, str,
             found = show(rest)
             if form != "facts" and _COMPARISON.match(rest):
                 return line, _ATOM, found, "leave the condition out: a rule consists of atoms predicate(first,second)"
+        if _is_number(rest):
+            return line, _ATOM, found, _WEIGHT_FIX
         fix = f"write every atom as {_ATOM}" + "; quote a predicate with unusual characters" * ("(" in rest)
         return line, _ATOM, found, fix
     types = {getattr(item, "type", "") for item in stack[-8:]}
     after, fix = _AFTER_ATOM[form, bool(types & {"_NECK", "_FORWARD", "_BACKWARD"})]
     if rest.startswith((";", "|")):
         fix = "write one clause for each alternative"
+    elif _is_number(rest):
+        fix = _WEIGHT_FIX
+    elif rest.startswith("::"):
+        fix = "write the weight as a number, or leave it out"
     elif form == "facts" and rest.startswith((":-", "->", "<-")):
         fix = "move the rules to a file of their own, such as rules.pl"
     return line, after, found, fix
 
 
+def _is_number(text: str) -> bool:
+    return bool(re.fullmatch(NUMBER, text))
+
+
 _ATOM = "predicate(first,second)"
+_WEIGHT_FIX = "write a weight before its clause, as in 0.9::h(X,Y) :- b(X,Y)."
 _COMPARISON = re.compile(r"[^(]*?(?:[=<>\\]| is )")
 _BACKWARD_FIX = "write h(X,Y) <= b1(X,Z), b2(Z,Y)"
 _PROLOG_FIX = "write h(X,Y) :- b1(X,Z), b2(Z,Y)."

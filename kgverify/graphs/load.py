@@ -4,8 +4,10 @@ A graph is a folder with the files that `kgverify.graphs.folder` lists; or a sin
 files that are given one by one; or an object of PyKEEN. All but train may be missing.
 """
 
+import gc
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -13,7 +15,8 @@ from typing import Final
 
 from kgverify.errors import UserError, suggest
 from kgverify.files.reading import STANDARD_INPUT
-from kgverify.graphs.column_order import check_columns, find_foreign_relations, find_unlikely_order
+from kgverify.graphs.column_order import check_columns, find_names, find_unlikely_order
+from kgverify.graphs.domains import parse_domains
 from kgverify.graphs.folder import (
     ROLES,
     SPLITS,
@@ -29,11 +32,11 @@ from kgverify.graphs.formats.parsed import Triples
 from kgverify.graphs.formats.pykeen import PykeenObject, read_pykeen
 from kgverify.graphs.graph import GraphFile, KnowledgeGraph
 from kgverify.graphs.random_graph import PREFIX, draw_graph, parse_seed
+from kgverify.graphs.rule_warnings import find_rule_warnings
 from kgverify.graphs.rules import Rules, parse_rules
-from kgverify.graphs.text_file import TextFile, is_skipped, line_error, read_text, split_lines
+from kgverify.graphs.text_file import TextFile, read_text
 from kgverify.graphs.triples import parse_triples
-from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.program import NamedRule, Source
+from kgverify.program.atoms import NamedAtom
 
 DATA_VARIABLE: Final = "KGVERIFY_DATA"
 
@@ -122,6 +125,19 @@ def _find_files(
     return name, found, (f"{name}: not read: {render_list(unread)}; {fix}",)
 
 
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Pause the collector of cycles: atoms form none, and it would visit each of millions again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_no_collection()
 def _build(
     name: str, files: Mapping[str, Traversable], parsed: Mapping[str, Triples], warnings: Iterable[str]
 ) -> KnowledgeGraph:
@@ -147,35 +163,32 @@ def _build(
             where=names.get("train", name),
             fix="write one triple a line: relation(head,tail). or head<TAB>relation<TAB>tail",
         )
-    check_columns(splits, names)
-    constants = {
-        str(term) for split in splits.values() for column in (1, 2) for term in {a[column] for a in split.atoms}
-    }
-    domains = parse_domains(texts["domains"].text, texts["domains"].name) if "domains" in texts else {}
+    doubts = tuple(check_columns(splits, names))
+    columns = {split: find_names(each) for split, each in splits.items()}
+    constants = {name for heads, _, tails in columns.values() for name in heads | tails}
+    domains = (
+        parse_domains(texts["domains"].text, texts["domains"].name, constants=constants) if "domains" in texts else {}
+    )
     declared = constants.union(*domains.values())
-    predicates = {atom.predicate for split in splits.values() for atom in split.atoms}
+    predicates = {name for each in columns.values() for name in each.relations}
     rules, rule_warnings = (
         parse_rules(texts["rules"].text, texts["rules"].name, constants=declared, predicates=predicates)
         if "rules" in texts
         else Rules(())
     )
 
-    predicates_of_train = {atom.predicate for atom in train.atoms}
-
     def find_warnings() -> Iterator[str]:
         yield from warnings
+        yield from doubts
         for split, triples in splits.items():
             yield from triples.warnings
             if split in names and not triples.atoms:
                 yield f"{names[split]}: no triple in it"
-            if split != "train" and triples.atoms:
-                yield from find_foreign_relations(predicates_of_train, triples, names.get(split, split))
-        yield from find_unlikely_order(train, names.get("train", ""))
+            if triples.is_table and triples.header is None:
+                yield from find_unlikely_order(columns[split], columns["train"], names[split])
         yield from rule_warnings
         yield from _find_repeated_facts(train, names.get("train", name))
-        yield from _find_unprovable_body_atoms(rules, predicates_of_train)
-        yield from _find_unused_clause_heads(rules, predicates)
-        yield from _find_unknown_rule_constants(rules, declared)
+        yield from find_rule_warnings(rules, facts=columns["train"].relations, triples=predicates, constants=declared)
         strangers = {name for names in domains.values() for name in names} - constants
         if strangers:
             number = _count(len(strangers), "constant")
@@ -197,78 +210,18 @@ def _build(
     )
 
 
-def parse_domains(text: str, file: str) -> dict[str, tuple[str, ...]]:
-    """Parse the constants of each domain, in file order, without repetitions. UserError at an empty domain.
-
-    A line is `domain constant constant ...`, separated by spaces, or by tabs if it has one, so that names with spaces
-    survive. A further line that begins with the same name continues a domain.
-    """
-    domains: dict[str, dict[str, None]] = {}
-    for number, line in split_lines(text):
-        if is_skipped(line):
-            continue
-        first, *others = line.split("\t") if "\t" in line else line.lstrip(" ").split(" ")
-        constants = [constant for constant in others if constant]
-        if not first or not constants:
-            raise line_error(
-                Source(file, number),
-                "domain constant constant ...",
-                f"the domain {first!r} without constants" if first else "no domain name",
-                "list the domain's constants after its name, on the same line",
-            )
-        domains.setdefault(first, {}).update(dict.fromkeys(constants))
-    return {name: tuple(constants) for name, constants in domains.items()}
-
-
 def _find_repeated_facts(facts: Triples, file: str) -> Iterator[str]:
     """Warn about facts that occur in their file more than once."""
     num_repeated = len(facts.atoms) - len(set(facts.atoms))
     if num_repeated and not facts.lines:
         yield f"{file}: {_count(num_repeated, 'repeated fact')}"
     elif num_repeated:
-        lines: dict[NamedAtom, int] = {}
-        # The first line of each fact; a repeated one has another.
-        pairs = zip(facts.atoms, facts.lines, strict=True)
-        line = next(line for atom, line in pairs if lines.setdefault(atom, line) != line)
-        yield f"{file}:{line}: {_count(num_repeated, 'repeated fact')}, the first on this line"
-
-
-def _find_unprovable_body_atoms(rules: Sequence[NamedRule], fact_predicates: set[str]) -> Iterator[str]:
-    """Warn about predicates of a rule's body that no fact and no rule's head has."""
-    known = fact_predicates | {rule.clause_head.predicate for rule in rules}
-    for rule in rules:
-        for predicate in dict.fromkeys(atom.predicate for atom in rule.body):
-            if predicate not in known:
-                name = f"rule {rule.name!r}" if rule.name else "the rule"
-                hint = suggest(predicate, known)
-                yield (
-                    f"{rule.source}: {name} can never apply: no fact and no rule's head has predicate "
-                    f"{predicate!r}{'; ' + hint if hint else ''}"
-                )
-
-
-def _find_unused_clause_heads(rules: Sequence[NamedRule], predicates: set[str]) -> Iterator[str]:
-    """Warn about predicates of rules' heads that neither a triple of any split nor a rule's body has."""
-    used = predicates | {atom.predicate for rule in rules for atom in rule.body}
-    unused: dict[str, Source] = {}
-    for rule in rules:
-        if rule.clause_head.predicate not in used:
-            unused.setdefault(rule.clause_head.predicate, rule.source)
-    for predicate, source in unused.items():
-        hint = suggest(predicate, used)
-        yield (
-            f"{source}: nothing asks for the rule's head: no triple and no rule's body has predicate {predicate!r}"
-            f"{'; ' + hint if hint else ''}"
-        )
-
-
-def _find_unknown_rule_constants(rules: Sequence[NamedRule], constants: set[str]) -> Iterator[str]:
-    """Warn about constants of rules that no triple and no domain has."""
-    for rule in rules:
-        terms = [term for atom in (rule.clause_head, *rule.body) for term in (atom.first, atom.second)]
-        for term in dict.fromkeys(terms):
-            if not isinstance(term, Variable) and term not in constants:
-                yield f"{rule.source}: no triple and no domain has the constant {term!r}"
+        seen: set[NamedAtom] = set()
+        for atom, line in zip(facts.atoms, facts.lines, strict=True):
+            if atom in seen:
+                yield f"{file}:{line}: {_count(num_repeated, 'repeated fact')}, the first on this line"
+                return
+            seen.add(atom)
 
 
 def _count(number: int, noun: str) -> str:

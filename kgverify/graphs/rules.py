@@ -8,7 +8,7 @@ definite clause without functions.
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import count
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -71,23 +71,36 @@ def parse_rules(
     UserError, with file and line, at the first line that is not a rule of the file's format.
     """
     lines = split_lines(text)
-    if "/*" in text:
-        lines = list(_drop_comments(lines, file))
-    content = [(number, line) for number, line in lines if not _is_comment(line)]
-    context = _Context(file, constants, predicates)
-    for _, line in content:
-        for sign, parse in _SIGNS:
-            if sign.search(line):
-                parsed = list(_build_rules(parse(lines, context), context))
-                return Rules(
-                    tuple(each for each in parsed if isinstance(each, NamedRule)),
-                    tuple(each for each in parsed if isinstance(each, str)),
-                )
+    no_rule = f"{file}: no rule in it"
+    uncommented = list(_drop_comments(lines, file)) if "/*" in text else lines
+    for number, line in uncommented:
+        if _TEMPLATE.match(line):
+            fix = "replace each #1, #2, ... by a predicate"
+            raise line_error(Source(file, number), "a rule", f"the template {show(line)}", fix)
+    content = [(number, line) for number, line in uncommented if not _is_comment(line)]
     if not content:
-        return Rules(())
-    number, line = content[0]
-    expected = "a rule in the arrow, Prolog, AnyBURL or AMIE format"
-    raise line_error(Source(file, number), expected, show(line), "write b1(X,Z), b2(Z,Y) -> h(X,Y)")
+        return Rules((), (no_rule,))
+    parse = _find_format(_QUOTED.sub("q", line) for _, line in content) or _find_format(line for _, line in content)
+    if parse is None:
+        number, line = content[0]
+        expected = "a rule in the arrow, Prolog, AnyBURL or AMIE format"
+        raise line_error(Source(file, number), expected, show(line), "write b1(X,Z), b2(Z,Y) -> h(X,Y)")
+    context = _Context(file, constants, predicates)
+    # AMIE has no quotes, so that any name may begin as a comment does.
+    parsed = list(_build_rules(parse(lines if parse is _parse_amie else uncommented, context), context))
+    rules = tuple(each for each in parsed if isinstance(each, NamedRule))
+    warnings = [each for each in parsed if isinstance(each, str)]
+    return Rules(rules, tuple(warnings if rules else [*warnings, no_rule]))
+
+
+# NTP's templates, which begin as a comment does.
+_TEMPLATE = re.compile(r"[ \t]*+#[0-9]++\(")
+_QUOTED = re.compile(r"""(?<!\w)(?:'[^'\n]*+'|"[^"\n]*+")""")
+
+
+def _find_format(lines: Iterable[str]) -> "_Parser | None":
+    """Return the parser of the format that the first line with a sign has."""
+    return next((parse for line in lines for sign, parse in _SIGNS if sign.search(line)), None)
 
 
 def _is_comment(line: str) -> bool:
@@ -98,17 +111,18 @@ def _drop_comments(lines: _Lines, file: str) -> Iterator[tuple[int, str]]:
     """Blank out `/* */` comments that begin where a line does."""
     start = 0
     for number, line in lines:
-        rest = line
-        while start or rest.lstrip(BLANKS).startswith("/*"):
+        position = 0
+        while position < len(line) and (start or _BEGIN_COMMENT.match(line, position)):
             start = start or number
-            _, end, after = rest.partition("*/")
-            if not end:
-                rest = ""
-                break
-            start, rest = 0, after
-        yield number, rest
+            end = line.find("*/", position)
+            position = len(line) if end < 0 else end + 2
+            start = start if end < 0 else 0
+        yield number, line[position:]
     if start:
         raise line_error(Source(file, start), "'*/' after '/*'", "the end of the file", "close the comment")
+
+
+_BEGIN_COMMENT = re.compile(r"[ \t]*+/\*")
 
 
 def _build_rules(raw_rules: Iterator[_RawRule | str], context: _Context) -> Iterator[NamedRule | str]:
@@ -160,7 +174,7 @@ def _build_rule(raw: _RawRule, context: _Context) -> NamedRule:
 _A_TERM = "a constant or a variable"
 _VARIABLE = re.compile(r"\??\w+")
 _NO_NAME = re.compile(r"^\?|[\[\]{}|+*=<>\\^;!`]")
-_NO_PREDICATE = re.compile(rf"[ \t]|^-.|^[^:]*:[ \t]*{NUMBER}[ \t]*:")
+_NO_PREDICATE = re.compile(rf"[ \t;|&^!=<>\\\[\]{{}}]|^-.|^:|^[^:]*:[ \t]*{NUMBER}[ \t]*:")
 
 
 def _parse_number(text: str) -> float | None:
@@ -188,7 +202,7 @@ _PLAIN_ATOM = rf"[ \t]*+(\w[\w/.-]*+)[ \t]*+\([ \t]*+({_NAME})[ \t]*+,[ \t]*+({_
 _ATOM = _PLAIN_ATOM.replace("(\\w", "(?:\\w").replace(f"({_NAME})", _NAME)
 _BODY = rf"{_ATOM}(?:,{_ATOM})*+"
 # What most rules are; the grammar reads them in the same way, only slower. Tests compare both.
-PLAIN: Final = {
+_PLAIN = {
     "rules": re.compile(rf"(?P<head>{_ATOM}):-(?P<body>{_BODY})\.[ \t]*+"),
     "forward": re.compile(rf"(?P<body>{_BODY})->(?P<head>{_ATOM})\.?[ \t]*+"),
     "backward": re.compile(rf"(?P<head>{_ATOM})<=(?P<body>{_BODY})\.?[ \t]*+"),
@@ -196,9 +210,9 @@ PLAIN: Final = {
 _FIND_ATOMS = re.compile(_PLAIN_ATOM).findall
 
 
-def _read_plain(form: str, text: str, source: Source) -> Clause | None:
+def read_plain(form: str, text: str, source: Source) -> Clause | None:
     """Read a rule of word characters alone without the grammar; None for any other."""
-    match = PLAIN[form].fullmatch(text)
+    match = _PLAIN[form].fullmatch(text)
     if match is None:
         return None
     head, *body = [
@@ -209,14 +223,14 @@ def _read_plain(form: str, text: str, source: Source) -> Clause | None:
 
 
 def _parse_one(form: Literal["forward", "backward"], text: str, source: Source) -> Clause:
-    clause = _read_plain(form, text, source) or parse_clause(form, text, source)
+    clause = read_plain(form, text, source) or parse_clause(form, text, source)
     if not clause.body:
         raise _empty_body(source)
     return clause
 
 
 _LETTER_AND_DIGITS = re.compile(r"[a-z][0-9]*")
-_COLON_FIELD = re.compile(r"([^:('\"]*):")
+_COLON_FIELD = re.compile(r"([^:('\"]*):(?!//)")
 
 
 def _parse_arrow(lines: _Lines, context: _Context) -> Iterator[_RawRule]:
@@ -294,26 +308,30 @@ def _parse_prolog(lines: _Lines, context: _Context) -> Iterator[_RawRule | str]:
     rule's confidence; declarations such as `:- dynamic b1/2.` are skipped; both with a warning. UserError at the first clause
     that is not a rule.
     """
-    parsed: list[Clause | Directive] = []
+    weighted: list[int] = []
+    directives: list[Directive] = []
     index = 0
     while index < len(lines):
         number, text = lines[index]
         found: list[Clause | Directive] = []
-        if plain := _read_plain("rules", text, Source(context.file, number)):
+        if plain := read_plain("rules", text, Source(context.file, number)):
             found.append(plain)
             index += 1
         elif _is_comment(text):
             index += 1
         else:
             found, index = parse_clauses("rules", lines, context.file, index)
-            parsed += found
         for clause in found:
-            if isinstance(clause, Clause):
-                source = Source(context.file, clause.line)
-                if not clause.body:
-                    raise _empty_body(source)
-                yield _RawRule(source, clause.clause_head, clause.body, _is_prolog_variable, "", clause.weight)
-    yield from describe_ignored(parsed, context.file)
+            if isinstance(clause, Directive):
+                directives.append(clause)
+                continue
+            source = Source(context.file, clause.line)
+            if not clause.body:
+                raise _empty_body(source)
+            if clause.weight is not None:
+                weighted.append(clause.line)
+            yield _RawRule(source, clause.clause_head, clause.body, _is_prolog_variable, "", clause.weight)
+    yield from describe_ignored(context.file, weighted, directives)
 
 
 def _is_prolog_variable(term: str) -> bool:
@@ -321,6 +339,7 @@ def _is_prolog_variable(term: str) -> bool:
 
 
 _ANYBURL_VARIABLE = re.compile(r"[A-Z][0-9]*")
+_ITSELF = RawTerm("me_myself_i", False)
 _ANYBURL_FORMAT = "predicted<TAB>support<TAB>confidence<TAB>h(X,Y) <= b1(X,A), b2(A,Y)"
 
 
@@ -338,6 +357,10 @@ def _parse_anyburl(lines: _Lines, context: _Context) -> Iterator[_RawRule]:
             found = f"{len(fields)} field{'s' * (len(fields) != 1)} in {show(text)}"
             raise line_error(source, _ANYBURL_FORMAT, found, "separate four fields by single tabs")
         clause = _parse_one("backward", fields[3], source)
+        for atom in (clause.clause_head, *clause.body):
+            if _ITSELF in (atom.first, atom.second):
+                fix = "write the variable of the atom twice: AnyBURL means by this name the atom's other argument"
+                raise line_error(source, _A_TERM, show(_ITSELF.text), fix)
         confidence = _read_confidence(fields[2], source)
         yield _RawRule(source, clause.clause_head, clause.body, _is_anyburl_variable, confidence=confidence)
 
@@ -346,9 +369,11 @@ def _is_anyburl_variable(term: str) -> bool:
     return bool(_ANYBURL_VARIABLE.fullmatch(term))
 
 
-_AMIE_ARROW = re.compile(r"(?:^|\s)=>(?:\s|$)")
+_AMIE_ARROW = re.compile(r"(?:^| )=>(?: |$)")
 
+_COMPARISON = re.compile(r"[!=<>\\≠≤≥]+")
 _SPACES = re.compile(r" {2,}")
+_AMIE_ATOMS = "atoms of three names, such as ?a  rel  ?b"
 _AMIE_FORMAT = "?a  rel  ?b   ?b  rel2  ?c   => ?a  head  ?c"
 
 
@@ -372,23 +397,29 @@ def _parse_amie(lines: _Lines, context: _Context) -> Iterator[_RawRule]:
         sides = _AMIE_ARROW.split(clause)
         if len(sides) != 2:
             raise line_error(source, _AMIE_FORMAT, show(clause), f"write {_AMIE_FORMAT}")
-        if not sides[0].strip():
+        if not sides[0].strip(" "):
             raise _empty_body(source)
-        body, clause_heads = (_parse_amie_atoms(side.strip(), source) for side in sides)
+        body, clause_heads = (_parse_amie_atoms(side.strip(" "), source, context) for side in sides)
         if len(clause_heads) != 1:
-            found = f"{len(clause_heads)} in {show(sides[1].strip())}"
+            found = f"{len(clause_heads)} in {show(sides[1].strip(' '))}"
             raise line_error(source, "one atom after '=>'", found, f"write {_AMIE_FORMAT}")
         confidence = _pick_confidence(metrics, header, source)
         yield _RawRule(source, clause_heads[0], body, lambda _: True, confidence=confidence)
 
 
-def _parse_amie_atoms(text: str, source: Source) -> list[RawAtom]:
+def _parse_amie_atoms(text: str, source: Source, context: _Context) -> list[RawAtom]:
     names = _SPACES.split(text)
     if len(names) % 3 or any(name.startswith("?") and " " in name for name in names):
-        names = text.split()
+        names = [name for name in text.split(" ") if name]
+    elif mixed := next((name for name in names if " ?" in name), ""):
+        raise line_error(source, _AMIE_ATOMS, f"the name {show(mixed)}", f"write {_AMIE_FORMAT}")
     if not names or len(names) % 3 or any(name.startswith("?") for name in names[1::3]):
         found = f"{len(names)} names in {show(text)}"
-        raise line_error(source, "atoms of three names, such as ?a  rel  ?b", found, f"write {_AMIE_FORMAT}")
+        raise line_error(source, _AMIE_ATOMS, found, f"write {_AMIE_FORMAT}")
+    for predicate in names[1::3]:
+        if _COMPARISON.fullmatch(predicate) and predicate not in context.predicates:
+            fix = "leave the condition out: a rule consists of atoms"
+            raise line_error(source, "a relation", f"the condition {show(predicate)}", fix)
     terms = [RawTerm(name, not name.startswith("?")) for name in names]
     return [RawAtom(names[i + 1], terms[i], terms[i + 2], is_quoted=True) for i in range(0, len(names), 3)]
 
@@ -408,6 +439,6 @@ _Parser: TypeAlias = Callable[[_Lines, _Context], Iterator[_RawRule | str]]
 _SIGNS: Final[tuple[tuple[re.Pattern[str], _Parser], ...]] = (
     (re.compile(r"^[^\t]*\t[^\t]*\t[^\t]*\t.*<="), _parse_anyburl),
     (_AMIE_ARROW, _parse_amie),
-    (re.compile(r"(?:^|\))\s*:-"), _parse_prolog),
+    (re.compile(r"(?:^|\)|\*/)\s*:-"), _parse_prolog),
     (re.compile(r"->"), _parse_arrow),
 )

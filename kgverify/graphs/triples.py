@@ -7,7 +7,7 @@ whatever its case. Comments are lines that begin with `%` or `#`.
 import re
 from typing import Final
 
-from kgverify.graphs.facts import FUNCTIONAL, PLAIN, TABULAR, parse_facts
+from kgverify.graphs.facts import FUNCTIONAL, TABULAR, is_facts, parse_facts
 from kgverify.graphs.formats import ntriples
 from kgverify.graphs.formats.parsed import Triples
 from kgverify.graphs.formats.tables import find_delimiter, parse_table
@@ -18,7 +18,7 @@ _QUOTED: Final = re.compile(r"'(?:''|\\.|[^'])*'|\"(?:\"\"|\\.|[^\"])*\"")
 _ATOM: Final = re.compile(r"[ \t]*[^ \t(][^(]*\(.*\)[ \t]*\.?[ \t]*|[^ \t(]+\([^)]*")
 _CLOSED: Final = re.compile(r"\)[ \t]*\.?[ \t]*$")
 _FOREIGN: Final = re.compile(
-    r"[ \t]*(?:(?P<json>[\[{][ \t]*(?:\"[^\t]*)?)|(?P<xml><(?:\?xml|!doctype|rdf:)[^\t]*)|(?P<turtle>@(?:prefix|base)\b.*))$",
+    r"[ \t]*(?:(?P<json>[\[{][ \t]*(?:\"[^\t]*)?)|(?P<xml><(?:\?xml|!doctype|rdf:)[^\t]*)|(?P<turtle>@?(?:prefix|base)[ ].*))$",
     re.IGNORECASE,
 )
 _FOREIGN_NAMES: Final = {
@@ -39,7 +39,8 @@ def parse_triples(text: str, file: str) -> Triples:
     has_tabs = first.count("\t") >= 2
     if ntriples.is_statement(first) or (ntriples.begins_statement(first) and not has_tabs):
         return ntriples.parse_ntriples(texts, file)
-    delimiter = "" if not has_tabs and _is_functional(first) else find_delimiter(texts, file)
+    is_functional = is_facts(first) if has_tabs else _is_functional(first)
+    delimiter = "" if is_functional else find_delimiter(texts, file)
     if delimiter:
         return parse_table(texts, delimiter, file)
     return parse_facts(list(enumerate(texts, 1)), file)
@@ -47,7 +48,7 @@ def parse_triples(text: str, file: str) -> Triples:
 
 def _is_functional(text: str) -> bool:
     """Return whether a line has its first comma inside of parentheses, or is an atom or a directive without comma."""
-    if PLAIN.fullmatch(text):
+    if is_facts(text):
         return True
     before, comma, _ = _QUOTED.sub("q", text).partition(",")
     if "(" in before and (_CLOSED.search(text) or not any(before.count(sign) == 2 for sign in ";|")):

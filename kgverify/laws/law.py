@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from kgverify.errors import InternalError, UserError, count_of
+from kgverify.escaping import make_visible
 from kgverify.laws.case import Case, Finding
 from kgverify.runs.delta_debugging import halve
 from kgverify.testing.checking.engine_makers import MakePipeline, pass_on
@@ -89,7 +90,8 @@ class Violation(Failure):
         lines += [f"   field       {self.field}", f"   expected    {self.expected}", f"   actual      {self.actual}"]
         if len(self.group) > 1:
             lines.append(f"   only in one run with {count_of(len(self.group) - 1, 'other problem')}")
-        return "\n".join([*lines, "problem:", *(f"   {line}" for line in str(self.problem).splitlines())])
+        problem = (f"   {line}" for line in str(self.problem).splitlines())
+        return "\n".join(map(make_visible, [*lines, "problem:", *problem]))
 
 
 def check_laws(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
+from kgverify.escaping import make_visible
 from kgverify.laws.catalogue import find_law
 from kgverify.laws.law import Violation
 from kgverify.laws.shrinking import find_violation
@@ -47,7 +48,7 @@ class Replay:
     def __str__(self) -> str:
         """Return the verdict with both values as text."""
         lines = self._law_lines() if self.reproducer.signature.kind == LAW else self._difference_lines()
-        return "\n".join(lines)
+        return "\n".join(map(make_visible, lines))
 
     def _law_lines(self) -> list[str]:
         law = self.reproducer.signature.situation
@@ -130,4 +131,4 @@ def assert_agrees(reproducer: Reproducer, engine: AnyEngine | None = None, refer
     """Raise an AssertionError with the first cause unless both sides agree and the reproducer's law, if any, holds."""
     found = replay(reproducer, engine, reference)
     if found.verdict is not Verdict.AGREE:
-        raise AssertionError(f"{found.reproducer.sides}\n{found}\n\n{found.reproducer.problem}")
+        raise AssertionError(f"{make_visible(str(found.reproducer.sides))}\n{found}\n\n{found.reproducer.problem}")

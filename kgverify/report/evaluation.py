@@ -3,17 +3,17 @@
 from typing import Final
 
 import msgspec
-from rich.console import Console
-from rich.text import Text
 
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.comparison.exercise.minimum import explain_missing
 from kgverify.comparison.result import Verdict
 from kgverify.errors import count_of
+from kgverify.escaping import escape_json, make_lines_visible, make_visible
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.report.exercise import describe_exercise
 from kgverify.report.render.metrics_table import MetricsTable
+from kgverify.report.render.screen import Screen, Text
 from kgverify.report.wording import METRICS, SIDES
 from kgverify.trace.model.header import EngineInfo
 
@@ -192,10 +192,10 @@ class EvaluationReport(msgspec.Struct, frozen=True):
 
 def encode_evaluation(report: EvaluationReport) -> bytes:
     """Encode the report as JSON."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+    return escape_json(msgspec.json.format(msgspec.json.encode(report), indent=2)) + b"\n"
 
 
-def print_evaluation(report: EvaluationReport, console: Console, diff_command: str = "") -> None:
+def print_evaluation(report: EvaluationReport, console: Screen, diff_command: str = "") -> None:
     """Print the summary and, if the reference disagrees, the command to run next."""
     console.print(_headline(report), _metrics(report), _facts(report), highlight=False)
     if report.verdict is Verdict.DIVERGE:
@@ -204,18 +204,20 @@ def print_evaluation(report: EvaluationReport, console: Console, diff_command: s
 
 def _headline(report: EvaluationReport) -> Text:
     name = "EVALUATED" if report.is_sound else report.verdict.value
-    verdict = (name, _STYLES[report.verdict])
     engine = report.engine
     corruptions = "all corruptions" if report.num_corruptions < 0 else count_of(report.num_corruptions, "corruption")
     faults = f", faults {', '.join(engine.faults)}" if engine.faults else ""
-    return Text.assemble(
-        verdict,
-        f"   {count_of(report.num_candidates, 'candidate')} in {count_of(report.num_rankings, 'ranking')}\n",
+    lines = [
         f"  graph {report.graph or '?'}, {count_of(report.num_queries, 'query')} of {report.split}, {corruptions},"
-        f" seed {report.seed}\n  {engine.name} ({engine.mode}, {engine.device}, {engine.precision}{faults}),"
-        f" policy {report.policy}\n",
-        *(f"  because {reason}\n" for reason in report.reasons if report.verdict is Verdict.INCONCLUSIVE),
+        f" seed {report.seed}",
+        f"  {engine.name} ({engine.mode}, {engine.device}, {engine.precision}{faults}), policy {report.policy}",
+        *(f"  because {reason}" for reason in report.reasons if report.verdict is Verdict.INCONCLUSIVE),
+    ]
+    text = Text(name, style=_STYLES[report.verdict])
+    text.append(
+        f"   {count_of(report.num_candidates, 'candidate')} in {count_of(report.num_rankings, 'ranking')}\n", "default"
     )
+    return text.append("".join(f"{make_visible(line)}\n" for line in lines), "default")
 
 
 def _metrics(report: EvaluationReport) -> MetricsTable:
@@ -243,8 +245,8 @@ def _facts(report: EvaluationReport) -> Text:
             f"{report.num_choices:,}, of which {report.num_rescored:,} repeated in higher precision;"
             f" smallest gap {report.smallest_gap:.3g} nats"
         )
-    lines |= {"speed": _speed(report), **_check(report.check, report.prover)}
-    return Text("".join(f"\n{name:<13} {text}" for name, text in lines.items() if text))
+    lines |= {"speed": _speed(report), **_check(report.check, make_visible(report.prover))}
+    return Text("".join(f"\n{name:<13} {make_lines_visible(text)}" for name, text in lines.items() if text))
 
 
 def _counts(counts: dict[str, int]) -> str:
@@ -307,20 +309,25 @@ def _differences(report: EvaluationReport, diff_command: str) -> Text:
     check = report.check
     text = Text()
     for figure in report.wrong_figures:
-        text.append(f"\nwrong figure: {figure}")
+        text.append(f"\nwrong figure: {make_visible(figure)}")
     if check and check.model and check.model.num_missing:
-        text.append(f"\nthe least model misses {check.model.missing}, which follows from its atoms")
+        text.append(f"\nthe least model misses {make_visible(check.model.missing)}, which follows from its atoms")
     if check and check.model and check.model.num_unsupported:
-        text.append(f"\nthe least model has {check.model.unsupported}, which does not follow from its atoms")
+        text.append(
+            f"\nthe least model has {make_visible(check.model.unsupported)}, which does not follow from its atoms"
+        )
     if not check or not check.differences:
         return text
     first = check.differences[0]
-    text.append(f"\n{len(check.differences):,} results differ from {report.prover}; the first", "bold")
-    text.append(
-        f"\n  {first.atom} (query {first.query}, {first.side} side)\n  expected   {first.expected}\n  actual     {first.actual}"
-    )
+    text.append(f"\n{len(check.differences):,} results differ from {make_visible(report.prover)}; the first", "bold")
+    for line in (
+        f"  {first.atom} (query {first.query}, {first.side} side)",
+        f"  expected   {first.expected}",
+        f"  actual     {first.actual}",
+    ):
+        text.append(f"\n{make_visible(line)}")
     if check.model and check.model.num_missing:
         text.append("\n\nnext\n  leave --rank-only out: without the least model all candidates are proved")
     elif diff_command:
-        text.append(f"\n\nnext\n  {diff_command}   # shows the step and the stage")
+        text.append(f"\n\nnext\n  {make_visible(diff_command)}   # shows the step and the stage")
     return text

@@ -8,7 +8,7 @@ from kgverify.comparison.result import Verdict
 from kgverify.errors import count_of
 from kgverify.program.stages import Stage
 from kgverify.report.content import ReportContent
-from kgverify.report.wording import clip, make_visible
+from kgverify.report.wording import clip
 
 MOST_RULES: Final = 3
 """The unused rules that are named."""
@@ -82,7 +82,7 @@ def advise(exercise: Exercise) -> str:
 
 def _describe_unused(exercise: Exercise) -> str:
     num = (exercise.num_rules or 0) - (exercise.rules or 0)
-    named = [clip(make_visible(rule), _MOST_OF_RULE) for rule in exercise.unused_rules[:MOST_RULES]]
+    named = [clip(rule, _MOST_OF_RULE) for rule in exercise.unused_rules[:MOST_RULES]]
     rest = num - len(named)
     listed = "; ".join(named) + (f" and {rest:,} more" if named and rest else "")
     return f"{num:,} rule{'' if num == 1 else 's'} not used{f' ({listed})' if listed else ''}"

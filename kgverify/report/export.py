@@ -1,7 +1,6 @@
 """Exports of a trace for other programs: one row in names for each step, or the columns as stored."""
 
 import csv
-import io
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,6 +14,8 @@ from numpy.typing import NDArray
 from kgverify.comparison.stage_difference import render_output
 from kgverify.comparison.step_view import Names, StepReader, outcome_name, side_name
 from kgverify.errors import UserError
+from kgverify.escaping import escape_cell, escape_json
+from kgverify.files.writing import replaced
 from kgverify.program.outcomes import GoalKind
 from kgverify.trace.model.columns import expand_rows, select_candidates, starts_of
 from kgverify.trace.model.stage_items import StageReader
@@ -112,20 +113,24 @@ def _write_json_lines(trace: Trace, rows: NDArray[np.int64], path: Path) -> None
     with path.open("wb") as file:
         for row in step_rows(trace, rows):
             # A score that is not a number becomes null in JSON.
-            file.write(encoder.encode(row) + b"\n")
+            file.write(escape_json(encoder.encode(row)) + b"\n")
 
 
 def _write_csv(trace: Trace, rows: NDArray[np.int64], path: Path) -> None:
-    """Write CSV; lists become JSON in a cell."""
+    """Write CSV, which people open in spreadsheets; lists become JSON in a cell, and text is escaped for people."""
     writer: Any = None
     with path.open("w", encoding="utf-8", newline="") as file:
         for row in step_rows(trace, rows):
             if writer is None:
                 writer = csv.DictWriter(file, list(row))
                 writer.writeheader()
-            writer.writerow(
-                {k: json.dumps(v, ensure_ascii=False) if isinstance(v, list) else v for k, v in row.items()}
-            )
+            writer.writerow({name: _cell(value) for name, value in row.items()})
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, list):
+        return escape_json(json.dumps(value, ensure_ascii=False).encode()).decode()
+    return escape_cell(value) if isinstance(value, str) else value
 
 
 def _write_npz(trace: Trace, rows: NDArray[np.int64], path: Path) -> None:
@@ -140,10 +145,9 @@ def _write_npz(trace: Trace, rows: NDArray[np.int64], path: Path) -> None:
         texts = [name.encode() for name in getattr(trace.symbols, kind)]
         arrays[f"symbols.{kind}_bytes"] = np.frombuffer(b"".join(texts), np.uint8)
         arrays[f"symbols.{kind}_offsets"] = starts_of(np.array([len(text) for text in texts], np.int64))
-    content = io.BytesIO()
-    # savez_compressed takes the names as keywords, which may contain dots.
-    np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
-    path.write_bytes(content.getvalue())
+    with path.open("wb") as file:
+        # savez_compressed takes the names as keywords, which may contain dots.
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
 def _write_parquet(trace: Trace, rows: NDArray[np.int64], path: Path) -> None:
@@ -153,7 +157,6 @@ def _write_parquet(trace: Trace, rows: NDArray[np.int64], path: Path) -> None:
     except ImportError:
         raise UserError(
             "Parquet needs pyarrow, which is not installed",
-            where=str(path),
             fix="pip install 'kgverify[parquet]', or export to .jsonl, .csv or .npz",
         ) from None
     listed = list(step_rows(trace, rows))
@@ -202,10 +205,6 @@ def export_steps(trace: Trace, rows: NDArray[np.int64], path: Path) -> int:
         raise UserError(
             f"unknown format {path.suffix!r}", where=str(path), fix=f"let the name end in {', '.join(_WRITERS)}"
         )
-    try:
-        write(trace, rows, path)
-    except OSError as error:
-        raise UserError(
-            f"cannot be written: {error.strerror}", where=str(path), fix="give a path in a folder that exists"
-        ) from None
+    with replaced(path) as temporary:
+        write(trace, rows, temporary)
     return int(trace.columns.candidates.num_steps[rows].sum(dtype=np.int64))

@@ -11,6 +11,8 @@ from kgverify.comparison.exercise.minimum import NO_MINIMUM, Minimum
 from kgverify.comparison.result import PROOF_CLASSES, Attribution, Cause, Comparison, Divergence, RankingRules
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.errors import UserError
+from kgverify.escaping import escape_json
+from kgverify.files.writing import write_file
 from kgverify.report.content import NO_OUTCOMES, Determinism, Environment, Metrics, Outcomes, ReportContent
 from kgverify.report.render.html import render_html
 from kgverify.report.render.terminal import report_text, summary_lines
@@ -53,7 +55,8 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True):
         Raises:
             UserError: If the file cannot be written.
         """
-        return _write(encode_report(self), Path(path))
+        write_file(path, encode_report(self))
+        return Path(path)
 
     def to_html(self, path: str | Path) -> Path:
         """Write the report as one self-contained HTML page, on which every divergence can be stepped through.
@@ -74,7 +77,8 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True):
                 where=str(path),
                 fix="save the run with `save=`, and render it with `kgverify report RUN_DIR --html`",
             )
-        return _write(render_html(self, traces.expected, traces.actual, traces.stepped).encode(), Path(path))
+        write_file(path, render_html(self, traces.expected, traces.actual, traces.stepped))
+        return Path(path)
 
     def __str__(self) -> str:
         """Return the report as the terminal shows it, 120 columns wide."""
@@ -87,16 +91,6 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True):
     def _repr_html_(self) -> str:
         """Return the report for a notebook."""
         return f'<pre style="white-space: pre-wrap">{escape(str(self))}</pre>'
-
-
-def _write(encoded: bytes, path: Path) -> Path:
-    try:
-        path.write_bytes(encoded)
-    except OSError as error:
-        raise UserError(
-            f"cannot be written: {error.strerror}", where=str(path), fix="give a path in a folder that exists"
-        ) from None
-    return path
 
 
 def build_report(
@@ -147,7 +141,7 @@ def _find_first(comparison: Comparison, causes: tuple[Cause, ...]) -> Divergence
 
 def encode_report(report: Report) -> bytes:
     """Encode the report as indented JSON with a final newline."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+    return escape_json(msgspec.json.format(msgspec.json.encode(report), indent=2)) + b"\n"
 
 
 def report_schema() -> dict[str, Any]:

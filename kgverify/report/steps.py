@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from kgverify.comparison.stage_difference import render_output
 from kgverify.comparison.step_view import Names, StepReader, StepView, outcome_name, side_name
 from kgverify.errors import UserError, count_of
+from kgverify.escaping import make_visible
+from kgverify.report.render.screen import Text
 from kgverify.trace.model.columns import Candidates
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.levels import TraceLevel
@@ -185,11 +185,11 @@ def render_trace(view: TraceView) -> RenderableType:
     summary = view.summary()
     header = view.trace.header
     engine = header.engine
-    lines = Text(f"{engine.name}", style="bold")
+    lines = Text(make_visible(engine.name), style="bold")
     lines.append(
-        f"   {', '.join(filter(None, (engine.mode, engine.device, engine.precision, *engine.faults)))}\n"
-        f"  graph {header.run.graph or '?'}, {count_of(header.run.num_queries, 'query')} of {header.run.split},"
-        f" policy {header.policy.name or '?'}\n"
+        f"   {make_visible(', '.join(filter(None, (engine.mode, engine.device, engine.precision, *engine.faults))))}\n"
+        f"  graph {make_visible(header.run.graph) or '?'}, {count_of(header.run.num_queries, 'query')} of"
+        f" {make_visible(header.run.split)}, policy {make_visible(header.policy.name) or '?'}\n"
         f"  {summary['num_candidates']:,} candidates, {summary['num_steps']:,} steps,"
         f" {summary['num_resolvents']:,} resolvents, root digest {summary['root_digest']}"
         + ("" if summary["is_complete"] else "\n  INCOMPLETE: the recording did not finish"),
@@ -202,7 +202,7 @@ def render_trace(view: TraceView) -> RenderableType:
         c = view.candidate(i)
         outcome = (c["outcome"] or "?") + (" limited" if c["is_limited"] else "")
         number = _number(c["log_probability"])
-        table.add_row(str(i), escape(c["atom"]), str(c["query"]), c["side"], outcome, str(c["num_steps"]), number)
+        table.add_row(str(i), c["atom"], str(c["query"]), c["side"], outcome, str(c["num_steps"]), number)
     more = view.num_candidates - MOST_CANDIDATES
     rest = [Text(f"... and {more:,} more; show one with --candidate N", style="dim")] if more > 0 else []
     return Group(lines, table, *rest)
@@ -216,7 +216,7 @@ def _number(value: float | None) -> str:
 def render_derivation(view: TraceView, candidate: int) -> RenderableType:
     """Render the goals of a candidate, step by step."""
     c = view.candidate(candidate)
-    title = Text(f"candidate {candidate}: {c['atom']}", style="bold")
+    title = Text(f"candidate {candidate}: {make_visible(c['atom'])}", style="bold")
     title.append(
         f"   query {c['query']}, {c['side']} side, {c['outcome'] or '?'}{', limited' if c['is_limited'] else ''},"
         f" log-probability {_number(c['log_probability'])}",
@@ -230,16 +230,16 @@ def render_derivation(view: TraceView, candidate: int) -> RenderableType:
         choice = -1 if step["choice"] is None else step["choice"]
         chosen = step["resolvents"][choice] if 0 <= choice < len(step["resolvents"]) else {"clause": "?", "goal": "?"}
         by = chosen["clause"] or chosen["goal"]
-        table.add_row(str(i), escape(", ".join(step["goal"])), str(len(step["resolvents"])), escape(by))
+        table.add_row(str(i), ", ".join(step["goal"]), str(len(step["resolvents"])), by)
     return Group(title, table)
 
 
 def render_step(view: TraceView, candidate: int, step: int) -> RenderableType:
     """Render one step: goal, resolvents with their clauses and scores, choice, outcome."""
     c, s = view.candidate(candidate), view.step(candidate, step)
-    title = Text(f"candidate {candidate}: {c['atom']}   step {step}", style="bold")
+    title = Text(f"candidate {candidate}: {make_visible(c['atom'])}   step {step}", style="bold")
     goal = Text("goal  ", style="dim")
-    goal.append(", ".join(s["goal"]), style="default")
+    goal.append(make_visible(", ".join(s["goal"])), style="default")
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("", "score", "resolvent", "by"):
         table.add_column(column, overflow="fold")
@@ -248,8 +248,8 @@ def render_step(view: TraceView, candidate: int, step: int) -> RenderableType:
         table.add_row(
             f"{mark} {i}",
             "?" if resolvent["score"] is None else f"{resolvent['score']:.6g}",
-            escape(resolvent["goal"]),
-            escape("?" if resolvent["clause"] is None else resolvent["clause"]),
+            resolvent["goal"],
+            "?" if resolvent["clause"] is None else resolvent["clause"],
             style="bold" if mark else "",
         )
     more = len(s["resolvents"]) - MOST_RESOLVENTS
@@ -267,9 +267,9 @@ def _render_stages(stages: dict[str, list[str]]) -> Iterator[RenderableType]:
     table.add_column("stage")
     table.add_column("output", overflow="fold")
     for stage, lines in stages.items():
-        shown = [escape(line) for line in lines[:MOST_RESOLVENTS]]
+        shown = [make_visible(line) for line in lines[:MOST_RESOLVENTS]]
         if (more := len(lines) - MOST_RESOLVENTS) > 0:
             shown.append(f"... and {more} more; --json has them all")
-        table.add_row(stage, "\n".join(shown) or "nothing")
+        table.add_row(stage, Text("\n".join(shown) or "nothing"))
     yield Text()
     yield table

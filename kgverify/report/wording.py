@@ -1,4 +1,4 @@
-"""Phrases that several renderings share, and text made safe to show."""
+"""Phrases that several renderings share."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -15,6 +15,7 @@ from kgverify.comparison.result import (
     Value,
 )
 from kgverify.errors import count_of
+from kgverify.escaping import make_visible
 from kgverify.program.stages import Stage
 from kgverify.report.content import ReportContent
 from kgverify.trace.model.header import EngineInfo
@@ -32,30 +33,13 @@ SIDES: Final = ("both", "head", "tail")
 """The sides over which a report shows metrics."""
 
 
-def make_visible(text: str) -> str:
-    """Replace control characters by pictures, except newlines and tabs.
-
-    Characters that XML forbids, and those that change the direction of the text after them, become U+FFFD.
-    """
-    if text.isprintable():
-        return text
-    return "".join(_visible_character(c) for c in text)
-
-
-def _visible_character(character: str) -> str:
-    code = ord(character)
-    if code < 0x20 and character not in "\n\t":
-        return chr(0x2400 + code)
-    if code == 0x7F:
-        return "\u2421"
-    is_odd = 0x80 <= code < 0xA0 or 0xD800 <= code < 0xE000 or code & 0xFFFE == 0xFFFE
-    is_turning = code in (0x200E, 0x200F) or 0x202A <= code <= 0x202E or 0x2066 <= code <= 0x2069
-    return "\ufffd" if is_odd or is_turning else character
-
-
 def clip(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Cut a text at `most` characters, and say so."""
-    return text if len(text) <= most else f"{text[:most]}… ({len(text) - most:,} more characters)"
+    """Return a text of a stranger in one visible line, cut at `most` of its characters."""
+    return (
+        make_visible(text)
+        if len(text) <= most
+        else f"{make_visible(text[:most])}… ({len(text) - most:,} more characters)"
+    )
 
 
 def value_lines(value: Value) -> list[str]:
@@ -65,7 +49,8 @@ def value_lines(value: Value) -> list[str]:
 
 def describe_engine(engine: EngineInfo) -> str:
     """Describe an engine: `compiled (eager, cpu, float32, fact-cap)`."""
-    return f"{engine.name} ({', '.join(filter(None, (engine.mode, engine.device, engine.precision, *engine.faults)))})"
+    about = ", ".join(filter(None, (engine.mode, engine.device, engine.precision, *engine.faults)))
+    return make_visible(f"{engine.name} ({about})")
 
 
 def describe_kind(divergence: Divergence) -> str:
@@ -78,7 +63,7 @@ def describe_kind(divergence: Divergence) -> str:
 def describe_divergence(divergence: Divergence) -> str:
     """`match_facts at step 1 of p(a, b) (candidate 0, query 0, head side): missing: 4 facts missing`."""
     where = f" at step {divergence.step}" if divergence.step >= 0 else ""
-    return (
+    return make_visible(
         f"{divergence.stage}{where} of {clip(divergence.atom)} (candidate {divergence.candidate},"
         f" query {divergence.query}, {divergence.side} side): {clip(describe_kind(divergence))}"
     )
@@ -190,7 +175,7 @@ def cause_label(report: ReportContent, cause: int) -> str:
     if not 0 <= cause < len(report.causes):
         return "rounding at near-ties"
     found = report.causes[cause]
-    return f"{found.stage} ({', '.join(filter(None, (found.kind.value, clip(found.situation))))})"
+    return make_visible(f"{found.stage} ({', '.join(filter(None, (found.kind.value, clip(found.situation))))})")
 
 
 def describe_size(cause: Cause) -> str:

@@ -1,6 +1,7 @@
 """A ledger of finished work: an interrupted job reads it and resumes where it stopped."""
 
 import json
+import os
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
@@ -9,6 +10,7 @@ import msgspec
 from kgverify.errors import UserError
 from kgverify.files.decoding import NOT_JSON
 from kgverify.files.reading import read_file
+from kgverify.files.writing import append_to_file, open_in_place, write_file
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -45,26 +47,23 @@ class Ledger(Generic[R]):
             if end:
                 self._read(content[:end].splitlines(), identity, kind)
                 if end < len(content):
-                    with path.open("r+b") as file:
-                        file.truncate(end)
+                    descriptor = open_in_place(path, os.O_WRONLY)
+                    try:
+                        os.ftruncate(descriptor, end)
+                    finally:
+                        os.close(descriptor)
             else:
                 first = msgspec.json.encode(identity)
                 if not first.startswith(content):
                     raise self._mismatch(f"is not the {title}")
-                path.write_bytes(first + b"\n")
+                write_file(path, first + b"\n")
         except OSError as error:
             raise UserError(f"cannot be used: {error.strerror}", where=str(path), fix="give another path") from None
 
     def add(self, record: R) -> None:
         """Append a record. UserError if the file cannot be written."""
         self.records.append(record)
-        try:
-            with self.path.open("ab") as file:
-                file.write(msgspec.json.encode(record) + b"\n")
-        except OSError as error:
-            raise UserError(
-                f"cannot be written: {error.strerror}", where=str(self.path), fix="give another path"
-            ) from None
+        append_to_file(self.path, msgspec.json.encode(record) + b"\n")
 
     def _read(self, lines: list[bytes], identity: msgspec.Struct, kind: type[R]) -> None:
         try:

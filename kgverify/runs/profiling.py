@@ -4,15 +4,15 @@ import json
 import math
 import os
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, Final
+
+from kgverify.files.writing import temporary_folder
 
 _REGION: Final = "kgverify: profiled work"
 _LAUNCHES: Final = (
@@ -74,8 +74,8 @@ def take_profile(work: Callable[[], Any], *, is_cuda: bool, has_host: bool = Tru
         if is_cuda:
             torch.cuda.synchronize()
         wall = time.perf_counter() - began
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "trace.json")
+    with temporary_folder("kgverify-") as folder:
+        path = folder / "trace.json"
         profiler.export_chrome_trace(str(path))
         events = json.loads(path.read_text(encoding="utf-8", errors="replace"))["traceEvents"]
     found = _count_events(events)

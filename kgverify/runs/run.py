@@ -1,5 +1,6 @@
 """A run: the candidates to prove, their program and limits. A pipeline: the engine that proves them."""
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
@@ -157,7 +158,7 @@ def _read_shipped(graph: KnowledgeGraph) -> Policy:
     raise UserError(
         f"kgverify ships no trained weights for the facts and rules of {graph.name!r}, only for {', '.join(names)}",
         where="--policy trained",
-        fix=f"kgverify train --graph {graph.name} -o {graph.name}.safetensors, then --policy {graph.name}.safetensors",
+        fix=f"kgverify train --graph {shlex.quote(graph.name)} -o trained.safetensors, then --policy trained.safetensors",
     )
 
 

@@ -104,6 +104,7 @@ def record(
     path: Path,
     *,
     resume: bool = False,
+    overwrites: bool = True,
     progress: Progress = no_progress,
     shard_steps: int = SHARD_STEPS,
     journal_seconds: float = JOURNAL_SECONDS,
@@ -133,6 +134,7 @@ def record(
         storage=Storage(is_archived=is_archived, shard_steps=shard_steps),
         durability=Durability(journal_seconds),
         resume=resume,
+        overwrites=overwrites,
     ) as writer:
         resumed = writer.num_appended
         if resumed and level == TraceLevel.DIGESTS:

@@ -1,14 +1,17 @@
 """A folder with the result of a verification: both traces, the report, and in lockstep the compared steps."""
 
-import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from kgverify.errors import UserError
 from kgverify.files.decoding import read_json
+from kgverify.files.locking import locked_folder
 from kgverify.files.reading import MAX_BYTES
+from kgverify.files.writing import check_writable, explained, make_folders, staging_folder, write_file
 from kgverify.report.report import Report, encode_report
-from kgverify.runs.output_folder import check_output_folder
-from kgverify.trace.files.manifest import put_in_place, remove_trace
+from kgverify.trace.files.manifest import copy_trace
+from kgverify.trace.files.output_path import check_output_path
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.trace.write.writer import write_again
@@ -21,31 +24,61 @@ LOCKSTEP = "lockstep.h5"
 REPORT = "report.json"
 
 
+@contextmanager
+def locked_run(folder: str | Path | None) -> Iterator[None]:
+    """Create and lock the folder of a run while it is made; nothing for None. UserError as by `locked_folder`."""
+    with nullcontext() if folder is None else locked_folder(Path(folder), "this run"):
+        yield
+
+
 def save_verification(verification: Verification | RecordedComparison, folder: Path) -> None:
     """Write `expected.h5`, `actual.h5` and `report.json`; in lockstep also `lockstep.h5`, the compared actual steps.
 
-    Traces on disk are copied. UserError if the folder cannot be created or written.
+    Traces on disk are copied. Nothing is changed before all files are on disk. The caller holds the lock of the folder, if
+    other processes could write to it. UserError if the folder cannot be created or written.
     """
-    check_output_folder(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folders(folder)
     traces: tuple[Trace | TraceFile, ...] = (
         (verification.expected, verification.actual) if isinstance(verification, Verification) else verification.traces
     )
-    for name, trace in zip((EXPECTED, ACTUAL), traces, strict=True):
-        path = folder / name
-        if isinstance(trace, Trace):
-            write_again(trace, path)
-        elif not (path.exists() and path.samefile(trace.path)):
-            copy = folder / f"{name}.copy"
-            remove_trace(copy)
-            (shutil.copytree if trace.path.is_dir() else shutil.copyfile)(trace.path, copy)
-            put_in_place(copy, path)
-    if verification.stepped is not None:
-        write_again(verification.stepped, folder / LOCKSTEP)
-    else:
-        # It would belong to a run that was saved here before.
-        (folder / LOCKSTEP).unlink(missing_ok=True)
-    (folder / REPORT).write_bytes(encode_report(verification.report))
+    check_writable(folder / REPORT)
+    for name in (EXPECTED, ACTUAL, LOCKSTEP):
+        check_output_path(folder / name)
+    kept = "the run that was there is unchanged" if (folder / REPORT).is_file() else ""
+    with explained(folder / EXPECTED, kept=kept), staging_folder(folder) as staged:
+        for name, trace in zip((EXPECTED, ACTUAL), traces, strict=True):
+            path = folder / name
+            if isinstance(trace, Trace):
+                write_again(trace, staged / name)
+            elif not (path.exists() and path.samefile(trace.path)):
+                copy_trace(trace.path, staged / name)
+        if verification.stepped is not None:
+            write_again(verification.stepped, staged / LOCKSTEP)
+        write_file(staged / REPORT, encode_report(verification.report))
+        _exchange(staged, folder)
+
+
+def _exchange(staged: Path, folder: Path) -> None:
+    """Move the files of a run to its folder, those of a run that was there before away; an error leaves these in place."""
+    moved: list[tuple[Path, Path]] = []
+
+    def move(source: Path, target: Path) -> None:
+        source.rename(target)
+        moved.append((target, source))
+
+    try:
+        # Without its report a folder is no run, so that a process that is killed here leaves no mixture of two.
+        for name in (REPORT, EXPECTED, ACTUAL, LOCKSTEP):
+            is_stale = (staged / name).exists() or name == LOCKSTEP
+            if is_stale and (folder / name).exists():
+                move(folder / name, staged / f"{name}.before")
+        for name in (EXPECTED, ACTUAL, LOCKSTEP, REPORT):
+            if (staged / name).exists():
+                move(staged / name, folder / name)
+    except BaseException:
+        for target, source in reversed(moved):
+            target.rename(source)
+        raise
 
 
 def read_run(folder: Path) -> Verification:
@@ -68,7 +101,7 @@ def read_run(folder: Path) -> Verification:
 
 
 def _check_indices(report: Report, where: str) -> None:
-    """Raise UserError unless causes, divergences and shares refer to existing ones."""
+    """Raise UserError unless causes, divergences and shares refer to existing ones, and the first cause is one of them."""
     num_divergences, num_causes = len(report.divergences), len(report.causes)
     shares = report.attribution.shares if report.attribution else ()
     found = (
@@ -81,3 +114,5 @@ def _check_indices(report: Report, where: str) -> None:
             raise UserError(
                 f"{name} points to {index}, expected {first} to {end - 1}", where=where, fix="save the run again"
             )
+    if report.first_cause is not None and report.first_cause not in report.divergences:
+        raise UserError("its first cause is not among its divergences", where=where, fix="save the run again")

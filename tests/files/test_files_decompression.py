@@ -12,7 +12,7 @@ from kgverify.errors import UserError
 from kgverify.files.decompression import decompress, is_packed
 from kgverify.files.reading import MIN_EXPANDED_BYTES
 
-TEXT = b"".join(b"knows\tperson%d\tperson%d\n" % (i, i * 7919 % 1000) for i in range(20_000))
+TEXT = b"".join(b"knows\tperson%d\tperson%d\n" % (i, i * 7919 % 1000) for i in range(5_000))
 
 
 def _zstd_stream(content: bytes) -> bytes:
@@ -24,7 +24,7 @@ def _zstd_stream(content: bytes) -> bytes:
 
 PACKERS = {
     "gzip": gzip.compress,
-    "zstd": zstandard.ZstdCompressor(level=19).compress,
+    "zstd": zstandard.ZstdCompressor().compress,
     "zstd without its size": _zstd_stream,
 }
 
@@ -45,7 +45,7 @@ def test_other_files_are_returned_as_they_are() -> None:
 
 def test_zeros_may_follow_gzip_and_many_short_members_are_read_in_time_that_their_size_explains() -> None:
     assert decompress(gzip.compress(b"a") + bytes(10_000) + gzip.compress(b"b") + bytes(7), where="a") == b"ab"
-    assert decompress(gzip.compress(b"a") * 20_000, where="a") == b"a" * 20_000
+    assert decompress(gzip.compress(b"a") * 5_000, where="a") == b"a" * 5_000
 
 
 @pytest.mark.parametrize("packer", PACKERS)

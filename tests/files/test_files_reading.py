@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import socket
 import sys
 from importlib.resources import files
@@ -92,3 +93,32 @@ def test_a_dash_is_standard_input_only_where_the_user_may_have_typed_it(
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(UserError, match="closed"):
         read_file(Path("-"), purpose="a trace", standard_input=True)
+
+
+OWN_FILES = {
+    "comparison/recorded/evidence.py": "manifests that were read before",
+    "engines/compiled/execution/device.py": "the limits of this process, from the system",
+    "faults/catalogue.py": "a resource of this package",
+    "report/render/template.py": "a resource of this package",
+    "runs/machine.py": "the processor, from the system",
+    "runs/profiling.py": "a file that torch has just written",
+    "bench/timing.py": "the memory of this process, from the system",
+    "testing/campaigns/corpus.py": "the code of kgverify and of the user's engine",
+    "testing/campaigns/tasks.py": "a file that a worker has just written",
+    "verification/self_testing/": "files that kgverify itself keeps or has just written",
+    "evaluation/known_answers/": "files that kgverify has just written",
+}
+"""The modules that read files without `kgverify.files`, and which."""
+
+
+def test_every_input_is_opened_in_one_place() -> None:
+    package = Path(str(files("kgverify")))
+    opening = re.compile(r"\.read_(text|bytes)\(|\.open\(\"r|np\.load\(|json\.load\(|tomllib\.load\(")
+    found = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if opening.search(path.read_text("utf-8"))
+    }
+    elsewhere = {name for name in found if not name.startswith("files/")}
+    assert {name for name in elsewhere if not name.startswith(tuple(OWN_FILES))} == set()
+    assert [name for name in OWN_FILES if not any(each.startswith(name) for each in elsewhere)] == []

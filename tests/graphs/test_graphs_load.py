@@ -202,3 +202,35 @@ def test_likely_mistakes_are_warnings(folder: Path) -> None:
 def test_a_rule_may_use_a_constant_that_only_a_domain_has(folder: Path) -> None:
     write(folder, train="b(a,c).", rules="b(X,oslo) -> b(oslo,X)", domains="d a c oslo")
     assert load_graph(folder).rules[0].clause_head.first == "oslo"
+
+
+def test_facts_repeated_on_one_line_are_a_warning(folder: Path) -> None:
+    write(folder, train="b(a,c). b(a,d). b(a,c).\n")
+    assert load_graph(folder).warnings == ("train.txt:1: 1 repeated fact, the first on this line",)
+
+
+def test_a_head_that_nothing_asks_for_is_a_warning(folder: Path) -> None:
+    write(
+        folder,
+        train="b(a,c).",
+        test="aunt(a,c).",
+        rules="b(X,Y) -> ant(X,Y)\nb(X,Y) -> helper(X,Y)\nhelper(X,Y) -> aunt(X,Y)",
+    )
+    assert load_graph(folder).warnings == (
+        "rules.txt:1: nothing asks for the rule's head: no triple and no rule's body has predicate 'ant'; did you mean 'aunt'?",
+    )
+
+
+def test_of_many_warnings_about_rules_the_first_are_listed(folder: Path) -> None:
+    write(folder, train="b(a,c).", rules="".join(f"b(X,Y), z{i}(X,Y) -> b(X,Y)\n" for i in range(30)))
+    *listed, last = load_graph(folder).warnings
+    assert len(listed) == 20
+    assert last == "rules.txt: the same of 10 more predicates"
+
+
+def test_a_variable_with_the_name_of_a_constant_is_a_warning(folder: Path) -> None:
+    write(folder, train="b(a,'Rome').", rules="b(X,Y) :- b(Y,X), b(X,Rome), b(X,A).\nb(X,Y) :- b(ROME,X), b(ROME,Y).")
+    assert load_graph(folder).warnings == (
+        "rules.txt:1: 'Rome' is a variable; for the constant 'Rome', write it in quotes",
+        "rules.txt:2: 'ROME' is a variable; for the constant 'Rome', write it in quotes",
+    )

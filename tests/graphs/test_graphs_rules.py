@@ -48,7 +48,7 @@ def test_every_format_gives_the_same_clause(text: str, name: str, confidence: fl
 
 @pytest.mark.parametrize("text", ["", "\n", "# no rules\n"])
 def test_a_text_without_rules_has_none(text: str) -> None:
-    assert parse_rules(text, "rules.txt").rules == ()
+    assert parse_rules(text, "rules.txt") == ((), ("rules.txt: no rule in it",))
 
 
 def test_a_lower_case_letter_is_a_variable_of_an_arrow_rule() -> None:

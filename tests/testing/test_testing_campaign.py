@@ -248,7 +248,7 @@ def test_a_corpus_that_cannot_be_read_is_an_error(corpus, name, text, message):
 
 def test_a_corpus_that_is_a_file_is_an_error(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="cannot be made a folder"):
+    with pytest.raises(UserError, match="is not a folder"):
         run_campaign(Campaign(corpus=tmp_path / "file", examples=1))
 
 

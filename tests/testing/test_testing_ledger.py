@@ -66,7 +66,7 @@ def test_other_files_and_other_work_are_refused_and_left_unchanged(tmp_path, con
 
 
 def test_a_path_that_cannot_be_used_is_an_error(tmp_path):
-    with pytest.raises(UserError, match="cannot be used"):
+    with pytest.raises(UserError, match="cannot be written"):
         open_ledger(tmp_path / "none" / "log.jsonl")
     with pytest.raises(UserError, match="is a folder"):
         open_ledger(tmp_path)

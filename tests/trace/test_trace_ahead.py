@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from functools import partial
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from trace_builders import FACTS, HEADER, RANKINGS, SYMBOLS, assert_same_columns, make_columns, open_writer
 
 from kgverify.errors import UserError
-from kgverify.trace.files import manifest as module
+from kgverify.files import writing as writing_files
 from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.digests import compute_sequence
@@ -76,11 +77,11 @@ def test_the_trace_is_byte_for_byte_that_of_one_append_after_the_other(tmp_path,
 def test_shards_are_written_at_the_same_time_and_named_in_order(tmp_path, monkeypatch):
     named, writing, most = [], [], []
     barrier = threading.Barrier(2, timeout=120)
-    put, sync_file = module.put_in_place, module.sync_file
+    put, sync_file = Path.replace, writing_files.sync_file
 
     def sync(path):
         sync_file(path)
-        if path.name in ("shard-00000.h5.tmp", "shard-00001.h5.tmp"):
+        if path.name.startswith((".shard-00000.h5.", ".shard-00001.h5.")):
             barrier.wait()  # both are on disk, and neither has its name
             writing.append(path.name)
 
@@ -89,8 +90,8 @@ def test_shards_are_written_at_the_same_time_and_named_in_order(tmp_path, monkey
         most.append(len(list(path.parent.glob("*.tmp"))))
         put(new, path)
 
-    monkeypatch.setattr(module, "sync_file", sync)
-    monkeypatch.setattr(module, "put_in_place", place)
+    monkeypatch.setattr(writing_files, "sync_file", sync)
+    monkeypatch.setattr(Path, "replace", place)
     record(tmp_path / "a", 2)
     shards = [name for name in named if name.startswith("shard-")]
     assert len(writing) == 2
@@ -101,15 +102,15 @@ def test_shards_are_written_at_the_same_time_and_named_in_order(tmp_path, monkey
 
 def fail_at(monkeypatch, name, *, number=errno.ENOSPC):
     """A shard whose write finds no room, until it is undone."""
-    original = module.sync_file
+    original = writing_files.sync_file
 
     def sync(path):
-        if path.name == f"{name}.tmp":
+        if path.name.startswith(f".{name}."):
             raise OSError(number, os.strerror(number))
         time.sleep(0.02)
         original(path)
 
-    monkeypatch.setattr(module, "sync_file", sync)
+    monkeypatch.setattr(writing_files, "sync_file", sync)
 
 
 @pytest.mark.sample(2, deep=5)
@@ -192,8 +193,8 @@ def test_a_batch_that_one_append_refuses_can_be_given_again(tmp_path):
 
 @pytest.mark.parametrize("num_threads", [1, 2, 4])
 def test_no_more_parts_than_threads_are_in_memory_beside_the_one_being_made(tmp_path, monkeypatch, num_threads):
-    original = module.sync_file
-    monkeypatch.setattr(module, "sync_file", lambda path: (time.sleep(0.01), original(path)))
+    original = writing_files.sync_file
+    monkeypatch.setattr(writing_files, "sync_file", lambda path: (time.sleep(0.01), original(path)))
     lock, held, most = threading.Lock(), 0, 0
 
     def parts():

@@ -12,7 +12,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from hostile_files import CONSTRUCTS, copy_as_plain_h5py, reseal
+from hostile_traces import CONSTRUCTS, copy_as_plain_h5py, reseal
 from trace_builders import (
     FACT_LINES,
     FACTS,
@@ -99,7 +99,7 @@ def test_what_hdf5_itself_would_inflate_is_not_inflated(good: Path, tmp_path: Pa
     """HDF5 inflates a chunk to whatever its stream holds: 4 GiB out of 4 MB. Not in a process with 3 GiB."""
     import zlib
 
-    from hostile_files import with_filters
+    from hostile_traces import with_filters
 
     packer = zlib.compressobj(9)
     raw = b"".join(packer.compress(bytes(64 << 20)) for _ in range(64)) + packer.flush()

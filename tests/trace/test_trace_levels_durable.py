@@ -139,8 +139,10 @@ def test_a_full_disk_leaves_what_was_appended(tmp_path, level, is_archived, monk
     writer = open_writer(path, HEADER, SYMBOLS, **options)
     writer.append(part(0, 20))
     with monkeypatch.context() as patch:
-        patch.setattr("kgverify.trace.files.disk.write_all", fail)
-        with pytest.raises(UserError, match="No space left on device; the first 20 candidates are safe"):
+        patch.setattr("kgverify.trace.files.disk.os.pwritev", fail)
+        with pytest.raises(
+            UserError, match=r"No space left on device \(.* bytes free\); the first 20 candidates are safe"
+        ):
             writer.commit()
     with open_writer(path, HEADER, SYMBOLS, resume=True, **options) as writer:
         writer.append(part(20, 24))
@@ -150,7 +152,7 @@ def test_a_full_disk_leaves_what_was_appended(tmp_path, level, is_archived, monk
 @pytest.mark.parametrize("is_archived", [False, True])
 def test_a_conversion_onto_a_full_disk_leaves_nothing(tmp_path, is_archived, monkeypatch):
     write_whole(tmp_path / "t.h5", "steps", False)
-    monkeypatch.setattr("kgverify.trace.files.disk.write_all", fail)
+    monkeypatch.setattr("kgverify.trace.files.disk.os.pwritev", fail)
     with pytest.raises(UserError, match="No space left on device"):
         convert_trace(tmp_path / "t.h5", tmp_path / "c.h5", is_archived=is_archived)
     assert [p.name for p in tmp_path.iterdir()] == ["t.h5"]

@@ -1,5 +1,6 @@
 """A miscompilation as one Python file that needs only torch, and is run once to check it."""
 
+import io
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from kgverify.audit.ladder.culprit import Culprit
 from kgverify.audit.ladder.source_bundle import Bundle, NotStandalone, bundle, bundle_arguments
 from kgverify.audit.values import copy_values
 from kgverify.errors import first_line
+from kgverify.files.writing import make_folders, write_file
 
 MOST_WRITTEN: Final = 20_000
 """Most elements of arguments that are written into the file; more of them go into a file beside it."""
@@ -53,8 +55,8 @@ def write_reproducer(subject: Subject, climb: Climb, path: Path, culprit: Culpri
         except NotStandalone as error:
             why = str(error)
             continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        make_folders(path.parent)
+        write_file(path, text)
         # -P: modules that lie beside the file must not replace torch's.
         command = [sys.executable, "-P", str(path)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
@@ -168,8 +170,10 @@ def _render(subject: Subject, climb: Climb, culprit: Culprit | None, bundled: Bu
 def _write_tensors(tensors: list[Tensor], path: Path) -> str:
     if sum(tensor.numel() for tensor in tensors) <= MOST_WRITTEN:
         return "TENSORS = [\n" + "".join(f"    {_write(tensor)},\n" for tensor in tensors) + "]\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(tensors, path.with_suffix(".pt"))
+    make_folders(path.parent)
+    content = io.BytesIO()
+    torch.save(tensors, content)
+    write_file(path.with_suffix(".pt"), content.getvalue())
     return 'TENSORS = torch.load(__file__.removesuffix(".py") + ".pt", weights_only=True)\n'
 
 

@@ -49,6 +49,6 @@ def audit_cache(
     engine.prove(pipeline.draw_for(run))
     console = make_result_console(None)
     if isinstance(engine, ExplainedEngine):
-        console.print(describe_execution(engine.reasons, engine.caches), markup=False, highlight=False)
+        console.print(describe_execution(engine.reasons, engine.caches))
     if save is not None:
-        console.print(f"{save}: {save_caches(save):,} bytes", markup=False, highlight=False)
+        console.print(f"{save}: {save_caches(save):,} bytes")

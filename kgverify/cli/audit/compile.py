@@ -11,8 +11,10 @@ from kgverify.cli.audit.deliver import deliver_reports
 from kgverify.cli.options import RunOptions, with_run_options
 from kgverify.cli.progress import check_writable, make_error_console
 from kgverify.errors import UserError
+from kgverify.escaping import make_visible
 from kgverify.faults.catalogue import find_faults
 from kgverify.faults.plant import plant_faults
+from kgverify.report.render.screen import Text
 from kgverify.runs.run import compiled_pipeline
 
 
@@ -53,6 +55,10 @@ def audit_compile(
     plant = plant_faults(run, find_faults(fault or ()))
     console = make_error_console()
     with console.status("building the evaluator") as status:
+
+        def announce(what: str) -> None:
+            status.update(Text(make_visible(what)))
+
         candidates = plant.draw(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
         num = len(candidates.query)
         layout = choose_layout(run.limits, slots=max(1, min(slots, num)), pool=max(1, num))
@@ -79,13 +85,13 @@ def audit_compile(
                 has_fresh_cache=False,
                 is_in_fresh_cache=fresh,
                 stage_seconds=stages,
-                announce=status.update,
+                announce=announce,
             )
             loop = audit_loop(
                 engine,
                 candidates,
                 budget={key: limit for key, limit in limits.items() if key in _OF_LOOP},
-                announce=status.update,
+                announce=announce,
             )
     reports = [report, loop]
     is_clean = all(each.is_clean for each in reports)

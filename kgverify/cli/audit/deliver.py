@@ -16,5 +16,5 @@ def deliver_reports(reports: "Sequence[AuditReport]", written: Any, json_path: s
     console = make_result_console(json_path)
     for report in reports:
         for part in render_audit(report):
-            console.print(part, highlight=False)
+            console.print(part)
     write_json(written, json_path)

@@ -127,6 +127,6 @@ def announcing(shown: Any) -> Iterator[Callable[[str], None]]:
         if console.is_terminal:
             shown.rename(what)
         elif "attempt" not in what:
-            console.print(what, markup=False, highlight=False)
+            console.print(what)
 
     yield announce

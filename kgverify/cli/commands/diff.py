@@ -24,9 +24,9 @@ from kgverify.cli.progress import (
 from kgverify.comparison.modulo.policy import EXACT, KINDS
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
+from kgverify.files.writing import check_folder
 from kgverify.report.render.terminal import NextCommand, print_report
 from kgverify.report.report import encode_report
-from kgverify.runs.output_folder import check_output_folder
 from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
 from kgverify.verification.self_testing.remembered import remembering
 
@@ -106,7 +106,7 @@ def diff(
             )
     else:
         if save is not None:
-            check_output_folder(save)
+            check_folder(save)
         report = verify(
             engine=engine,
             reference=reference,

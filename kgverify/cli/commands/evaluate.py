@@ -31,6 +31,7 @@ from kgverify.cli.progress import (
 from kgverify.comparison.exercise.minimum import parse_minimum
 from kgverify.engines.protocol import ExplainedEngine
 from kgverify.errors import UserError
+from kgverify.escaping import make_lines_visible
 from kgverify.evaluation.evaluate import EvaluationResult, ProcessGroup, join_process_group
 from kgverify.evaluation.evaluate import evaluate as evaluate_run
 from kgverify.evaluation.evaluation_report import report_evaluation
@@ -149,7 +150,7 @@ def evaluate(
     print_evaluation(report, console, _diff_command(first + 1))
     if isinstance(pipeline.engine, ExplainedEngine):
         reasons = describe_execution(pipeline.engine.reasons, pipeline.engine.caches)
-        console.print(reasons, style="dim", markup=False, highlight=False, soft_wrap=True)
+        console.print(reasons, style="dim", soft_wrap=True)
     if json_path is not None:
         write_result(encode_evaluation(report), json_path)
     raise typer.Exit(EXIT_CODES[report.verdict])
@@ -183,7 +184,7 @@ def stop_between_parts(group: ProcessGroup) -> Iterator[Callable[[], bool]]:
         if not pressed and group.index == 0:
             # Not through a console: the signal may have interrupted one that is printing.
             again = "; Ctrl-C again ends at once" if number == signal.SIGINT else ""
-            sys.stderr.write(f"\nstopping after the current part{again}\n")
+            sys.stderr.write(make_lines_visible(f"\nstopping after the current part{again}\n"))
         pressed.append(time.monotonic())
 
     numbers = [signal.SIGINT, *([signal.SIGTERM] if group.size > 1 else [])]

@@ -1,7 +1,6 @@
 """`kgverify faults`: the catalogue of planted faults."""
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from kgverify.cli import options
@@ -25,12 +24,10 @@ def list_faults(json_path: options.JsonPath = None) -> None:
     """List every fault: its stage, what it breaks, and where it was seen."""
     table = Table("name", "stage", "breaks", "seen in", title=f"{len(FAULTS)} faults", row_styles=("", "dim"))
     for fault in FAULTS.values():
-        table.add_row(fault.name, fault.stage.value, escape(fault.breaks), escape(fault.seen_in))
+        table.add_row(fault.name, fault.stage.value, fault.breaks, fault.seen_in)
     composites = Table("name", "faults", "breaks", "seen in", title=f"{len(COMPOSITES)} composites")
     for composite in COMPOSITES.values():
-        composites.add_row(
-            composite.name, ", ".join(composite.parts), escape(composite.breaks), escape(composite.seen_in)
-        )
+        composites.add_row(composite.name, ", ".join(composite.parts), composite.breaks, composite.seen_in)
     console = make_result_console(json_path)
     console.print(table)
     console.print(composites)

@@ -17,6 +17,7 @@ from kgverify.cli.progress import (
     make_error_console,
     make_result_console,
     print_lines,
+    print_note,
     replay_command,
     show_phase,
     typed_command,
@@ -136,7 +137,7 @@ def fuzz(
 
 def _print_how_to_resume(what: str) -> None:
     again = typed_command().replace(" --fresh", "")
-    make_error_console().print(f"{what}; to resume, run:\n{again}", markup=False, highlight=False, soft_wrap=True)
+    print_note(f"{what}; to resume, run:", again)
 
 
 def _certify_scope(name: str, sides: Sides, state: Path | None, jobs: int, json_path: str | None) -> int:
@@ -238,7 +239,8 @@ def _lines(result: CampaignResult, engine: str, reference: str) -> Iterator[str]
         yield ""
         yield from _divergence_lines(each, engine, reference)
     if len(new) > MOST_LISTED:
-        yield f"\n{len(new) - MOST_LISTED:,} more in the corpus"
+        yield ""
+        yield f"{len(new) - MOST_LISTED:,} more in the corpus"
 
 
 def _coverage(result: CampaignResult) -> Iterator[str]:

@@ -63,7 +63,7 @@ def replay(
     found = replay_file(file, engine, reference=reference, faults=fault or (), mode=mode, device=device, trust=trust)
     reproducer = found.reproducer
     console = make_result_console(None)
-    print_text(console, f"{reproducer.sides}\n{found}")
+    print_text(console, str(reproducer.sides), *str(found).split("\n"))
     if reproducer.neighbour and found.is_same:
         what = "the law holds" if reproducer.signature.kind == LAW else "both sides agree"
         print_text(console, f"   {what} with one change: {reproducer.neighbour}")

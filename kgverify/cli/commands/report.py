@@ -12,6 +12,7 @@ from typer.core import TyperCommand
 
 from kgverify.cli.progress import make_result_console, write_result
 from kgverify.errors import UserError
+from kgverify.files.writing import append_to_file
 from kgverify.report.render.github import render_annotations, render_markdown
 from kgverify.report.render.html import render_html
 from kgverify.report.render.junit import render_junit
@@ -71,13 +72,13 @@ def report(
         if path is not None:
             write_result(render(), path)
             if path not in ("-", json_path):
-                console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
+                console.print(f"wrote {path}", soft_wrap=True)
     if github:
-        # The console would wrap the lines.
-        print(render_annotations(run.report), end="", file=sys.stderr if to_output else sys.stdout)
+        # Not through the console, which breaks commands of the runner.
+        (sys.stderr if to_output else sys.stdout).write(render_annotations(run.report))
         summary = os.environ.get("GITHUB_STEP_SUMMARY")
         if summary:
-            write_result(render_markdown(run.report).encode(), summary, "ab")
+            append_to_file(summary, render_markdown(run.report).encode())
     if not github and not any(path for path, _ in files):
         next_command = NextCommand(shlex.join(["kgverify", "show", str(folder)]), "step through it")
         print_report(run.report, console, expected=run.expected, next_commands=[next_command])

@@ -1,5 +1,6 @@
 """`kgverify show`: a trace, a derivation or a step in names; or a saved run, divergence by divergence."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -18,7 +19,7 @@ from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.save import REPORT, read_run
 
 MOST_READ: Final = 16 << 20
-"""The largest trace, in bytes, that is read as a whole."""
+"""The largest trace, in bytes of memory, that is read as a whole."""
 
 
 def show(
@@ -57,15 +58,19 @@ def show(
     if step is not None and candidate is None:
         raise UserError("a step belongs to a candidate", where="--step", fix="give --candidate as well")
     rendered, data = _look_up(open_view(path), candidate, step, has_data=json_path is not None)
-    make_result_console(json_path).print(rendered, highlight=False)
+    make_result_console(json_path).print(rendered)
     write_json(data, json_path)
 
 
 def open_view(path: Path) -> TraceView:
     """Read and check a small trace as a whole; leave a large one on disk, and check only the steps that are shown."""
-    files = path.glob("*.h5") if path.is_dir() else [path]
-    is_small = sum(file.stat().st_size for file in files if file.is_file()) <= MOST_READ
-    return TraceView(read_trace(path)) if is_small else LazyTraceView(TraceFile(path, is_lazy=True))
+    trace = TraceFile(path, is_lazy=True)
+    num_bytes = 0
+    for file in trace.files:
+        num_bytes += sum(stored.num_bytes for stored in file.stored.values())
+        if num_bytes > MOST_READ:
+            return LazyTraceView(trace)
+    return TraceView(read_trace(path))
 
 
 def _look_up(
@@ -89,7 +94,7 @@ def _show_run(
         raise UserError(
             "a candidate or a step belongs to a trace, but this is a saved run",
             where=str(folder),
-            fix=f"kgverify show {folder / 'expected.h5'}, or {folder / 'actual.h5'}",
+            fix=f"kgverify show {shlex.quote(str(folder / 'expected.h5'))}, or the same with actual.h5",
         )
     if json_path is not None and divergence is None:
         raise UserError(
@@ -105,6 +110,6 @@ def _show_run(
         stepper.go_to(divergence)
     except UserError as error:
         raise UserError(error.message, where="--divergence", fix=error.fix) from None
-    console.print(render_position(stepper), highlight=False)
+    console.print(render_position(stepper))
     if json_path is not None:
         write_json(stepper.data(), json_path)

@@ -86,7 +86,7 @@ def shrink(
     shrunk.save(output)
     console = make_result_console(None)
     again = replay_command(output, engine, reference, trust=trust)
-    print_lines(console, [*f"{shrunk}\n".splitlines(), f"written: {output}   run it again: {again}"])
+    print_lines(console, [*str(shrunk).split("\n"), "", f"written: {output}   run it again: {again}"])
     if pytest_file is not None:
         first = write_test(shrunk.reproducer, pytest_file)
         how = "it fails, as it must before the repair" if first.fails else f"IT DOES NOT FAIL: {first.message}"
@@ -107,4 +107,4 @@ def _show_progress(name: str, problem: Problem, calls: int) -> None:
     console = make_error_console()
     if console.is_terminal:
         size = f"{count_of(len(problem.facts), 'fact')}, {count_of(len(problem.rules), 'rule')}"
-        console.print(f"  {name.replace('_', ' '):<18} {size}   {count_of(calls, 'run')}", style="dim", highlight=False)
+        console.print(f"  {name.replace('_', ' '):<18} {size}   {count_of(calls, 'run')}", style="dim")

@@ -1,5 +1,6 @@
 """`kgverify trace`: import, check, repair, join, convert and export recorded traces."""
 
+import shlex
 from enum import IntEnum
 from pathlib import Path
 from typing import Annotated
@@ -64,7 +65,7 @@ def convert(
         raise UserError("already exists", where=str(target), fix="choose another path, or overwrite it with --force")
     if not target.absolute().parent.is_dir():
         raise UserError("its folder does not exist", where=str(target), fix=f"create {target.absolute().parent} first")
-    done = convert_trace(source, target, wanted, is_archived=archive, rebuild=rebuild_goals)
+    done = convert_trace(source, target, wanted, is_archived=archive, rebuild=rebuild_goals, overwrites=force)
     per_step = f", {done.num_bytes_written / done.num_steps:.1f} bytes a step" if done.num_steps else ""
     print_text(
         make_result_console(None),
@@ -73,7 +74,9 @@ def convert(
     )
     if done.dropped:
         names = ", ".join(done.dropped)
-        print_text(make_error_console(), f"warning: not kept, because they are not plain arrays: {names}", "yellow")
+        print_text(
+            make_error_console(), f"warning: not kept, because they are not plain arrays: {names}", style="yellow"
+        )
 
 
 @app.command("import")
@@ -94,7 +97,9 @@ def import_(
     """
     if output.exists() and not force:
         raise UserError("already exists", where=str(output), fix="choose another path, or overwrite it with --force")
-    done = import_lines(source, output, level=parse_level(level, "--level").value, is_archived=archive)
+    done = import_lines(
+        source, output, level=parse_level(level, "--level").value, is_archived=archive, overwrites=force
+    )
     unknown = f"; unknown: {', '.join(done.unknown)}" if done.unknown else ""
     print_text(
         make_result_console(None),
@@ -168,7 +173,7 @@ def join(
     if output.exists() and not force:
         raise UserError("already exists", where=str(output), fix="choose another path, or overwrite it with --force")
     check_writable(json_path)
-    manifest = unite(paths, output, like=like, drop_rankings=drop_rankings)
+    manifest = unite(paths, output, like=like, drop_rankings=drop_rankings, overwrites=force)
     counts = f"{count_of(manifest.num_candidates, 'candidate')}, {count_of(manifest.num_steps, 'step')}"
     line = f"{output}: {counts}, root {manifest.root}"
     print_lines(make_result_console(json_path), [line])
@@ -185,7 +190,7 @@ def _render_check(report: CheckReport) -> list[str]:
     root = f", root {report.root}" if report.root else ""
     lines.append(f"{report.path}: {report.state}, {_count(report.num_candidates, report.num_steps)} readable{root}")
     if report.state != WHOLE and not report.root:
-        lines.append(f"see what can be recovered: kgverify trace repair {report.path}")
+        lines.append(f"see what can be recovered: kgverify trace repair {shlex.quote(str(report.path))}")
     return lines
 
 

@@ -1,7 +1,5 @@
 """`kgverify train`: train the weights of a policy for a graph."""
 
-import os
-import tempfile
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -10,8 +8,8 @@ import typer
 from kgverify.cli import options
 from kgverify.cli.options import DEFAULT_LIMITS, GraphOptions, with_run_options
 from kgverify.cli.progress import check_writable, make_result_console, print_text, show_phase, write_json
-from kgverify.engines.policy import Policy, write_policy
-from kgverify.errors import UserError, count_of
+from kgverify.engines.policy import write_policy
+from kgverify.errors import count_of
 from kgverify.program.limits import Limits
 
 MOST_WIDTH: Final = 1 << 16
@@ -41,8 +39,7 @@ def train(
     from kgverify.training.decisions import DecisionPlan
     from kgverify.training.train import TrainingPlan, train_policy
 
-    if output.is_dir() or not output.absolute().parent.is_dir():
-        raise UserError("cannot be written", where=str(output), fix="name a file in a folder that exists")
+    check_writable(str(output))
     check_writable(json_path)
     limits = Limits(max_depth, max_atoms, max_resolvents)
     trained = train_policy(
@@ -54,7 +51,7 @@ def train(
         seed=seed,
         phase=show_phase,
     )
-    _replace(trained.policy, output)
+    write_policy(trained.policy, output)
     print_text(
         make_result_console(json_path),
         f"{output}: {count_of(trained.num_decisions, 'decision')} of {count_of(trained.num_proved, 'proof')}"
@@ -69,16 +66,3 @@ def train(
         "loss": trained.loss,
     }
     write_json(data, json_path, indent=None)
-
-
-def _replace(policy: Policy, output: Path) -> None:
-    """Replace the file atomically."""
-    try:
-        with tempfile.TemporaryDirectory(dir=output.absolute().parent, prefix=f".{output.name}.") as folder:
-            part = Path(folder, output.name)
-            write_policy(policy, part)
-            os.replace(part, output)
-    except OSError as error:
-        raise UserError(
-            f"cannot be written: {error.strerror}", where=str(output), fix="give a path that can be written"
-        ) from None

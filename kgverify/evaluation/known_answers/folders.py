@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 import msgspec
@@ -28,6 +27,7 @@ from kgverify.evaluation.known_answers.evaluations import (
 from kgverify.evaluation.part_file import PartResult, hash_result, join_results
 from kgverify.evaluation.part_store import Identity, PartStore, identify
 from kgverify.evaluation.proving import FullWork
+from kgverify.files.writing import temporary_folder
 from kgverify.program.limits import Limits
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
@@ -54,8 +54,7 @@ def check_known_folder() -> None:
         raise InternalError("the parts of a known evaluation do not hold every query once")
     # A folder in memory has no disk to wait for.
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with TemporaryDirectory(prefix="kgverify-", dir=memory) as name:
-        folder = Path(name)
+    with temporary_folder("kgverify-", memory) as folder:
         store = PartStore(folder, identity)
         store.open(parts, _nothing)
         for part in parts:

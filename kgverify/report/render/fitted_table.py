@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult  # noqa: TID251  the type in rich's protocol
 from rich.measure import Measurement
 from rich.table import Table
 

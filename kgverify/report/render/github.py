@@ -1,10 +1,16 @@
 """The report for GitHub: Markdown for a pull request, an issue or a step summary, and annotations of a workflow."""
 
-import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from kgverify.comparison.result import Verdict
+from kgverify.comparison.result import Divergence, Verdict
+from kgverify.escaping import (
+    escape_data,
+    escape_markdown,
+    escape_markdown_block,
+    escape_markdown_code,
+    escape_property,
+)
 from kgverify.report.content import ReportContent
 from kgverify.report.exercise import exercise_lines
 from kgverify.report.render.template import render_template
@@ -25,7 +31,6 @@ from kgverify.report.wording import (
     describe_run,
     describe_size,
     describe_values,
-    make_visible,
     metric_rows,
     show_commands,
 )
@@ -35,7 +40,6 @@ MOST_ERRORS: Final = 10
 
 MOST_CAUSES: Final = 20
 MOST_REASONS: Final = 20
-_SPECIAL: Final = re.compile(r"[^\w\s.,;:()+=%/'\"?-]|(?<![^\W_])_|_(?![^\W_])|://|www")
 
 
 def render_markdown(report: ReportContent) -> str:
@@ -48,7 +52,7 @@ def render_markdown(report: ReportContent) -> str:
         report=report,
         metrics=tuple(metric_rows(report, lacking="-")),
         shares={share.cause: share for share in report.attribution.shares} if report.attribution else {},
-        commands=show_commands(report.first_cause, report.divergences.index(report.first_cause) + 1, None)
+        commands=show_commands(report.first_cause, _number_of(report.first_cause, report), None)
         if report.first_cause
         else (),
         most_causes=MOST_CAUSES,
@@ -57,33 +61,9 @@ def render_markdown(report: ReportContent) -> str:
     )
 
 
-def escape_markdown(text: str) -> str:
-    """Render plain text in one line, with every character special to Markdown, HTML or GitHub as an entity."""
-    line = " ".join(make_visible(text).split())
-    return _SPECIAL.sub(lambda match: "".join(map(_as_entity, match[0])), line)
-
-
-def _as_entity(character: str) -> str:
-    # GitHub looks for mentions and issues in the decoded text; a comment splits that text.
-    return f"&#{ord(character)};" + ("<!-- -->" if character in "@#" else "")
-
-
-def format_code(text: str) -> str:
-    """Render text in one line as code, also in a table."""
-    line = " ".join(make_visible(text).split())
-    if not line:
-        return ""
-    if re.search(r"[`|\\<]", line):
-        return f"<code>{escape_markdown(line)}</code>"
-    return f"`{line}`"
-
-
-def fence(text: str) -> str:
-    """Render text as a block of code, even if it contains backticks."""
-    visible = make_visible(text)
-    longest = max((len(run) for run in re.findall("`+", visible)), default=0)
-    mark = "`" * max(3, longest + 1)
-    return f"{mark}text\n{visible}\n{mark}"
+def _number_of(first: Divergence, report: ReportContent) -> int:
+    # A report from elsewhere may name a divergence that it does not list.
+    return report.divergences.index(first) + 1 if first in report.divergences else 1
 
 
 _FILTERS: Final[tuple[Callable[..., Any], ...]] = (
@@ -101,8 +81,8 @@ _FILTERS: Final[tuple[Callable[..., Any], ...]] = (
     describe_run,
     describe_values,
     exercise_lines,
-    fence,
-    format_code,
+    escape_markdown_block,
+    escape_markdown_code,
 )
 
 
@@ -128,14 +108,4 @@ def render_annotations(report: ReportContent) -> str:
 
 def annotate(command: str, title: str, message: str) -> str:
     """Render a workflow command, `::error title=…::…`, escaped as the runner's toolkit does it."""
-    return f"::{command} title={escape_property(make_visible(title))}::{escape_data(make_visible(message))}"
-
-
-def escape_data(text: str) -> str:
-    """Escape the message of a workflow command."""
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def escape_property(text: str) -> str:
-    """Escape the value of a property of a workflow command."""
-    return escape_data(text).replace(":", "%3A").replace(",", "%2C")
+    return f"::{command} title={escape_property(title)}::{escape_data(message)}"

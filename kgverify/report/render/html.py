@@ -10,6 +10,7 @@ import msgspec
 from markupsafe import Markup
 
 from kgverify.comparison.result import Cause, DifferenceClass, Divergence, Share
+from kgverify.escaping import escape_script, make_visible
 from kgverify.report.content import ReportContent
 from kgverify.report.derivations import Derivation, DerivationReader
 from kgverify.report.exercise import exercise_lines
@@ -29,7 +30,6 @@ from kgverify.report.wording import (
     describe_rules,
     describe_run,
     describe_self_test,
-    make_visible,
     metric_rows,
     show_commands,
     stage_order,
@@ -57,12 +57,6 @@ DETAIL_MARKUP: Final = 1_500
 
 ROW_CHARACTERS: Final = 120
 """The most characters of a text in a closed row."""
-
-_IN_SCRIPTS: Final = {
-    code: f"\\u{code:04x}"
-    for code in (*map(ord, "<>&"), 0x7F, *range(0x80, 0xA0), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
-}
-"""The characters that could end a script element or mislead a reader of its source, with their escapes."""
 
 _FILTERS: Final[tuple[Callable[..., Any], ...]] = (
     clip,
@@ -102,7 +96,7 @@ def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: 
         style=Markup(read_template("report.css")),
         script=Markup(script),
         script_hash=Markup(f"sha256-{digest}"),
-        summary=Markup(encode_for_script(summarize(report))),
+        summary=Markup(escape_script(msgspec.json.encode(summarize(report)))),
     )
 
 
@@ -124,11 +118,6 @@ def summarize(report: ReportContent) -> dict[str, Any]:
         "attribution": report.attribution,
         "ranking_rules": report.ranking_rules,
     }
-
-
-def encode_for_script(data: Any) -> str:
-    """Encode JSON for a script element: without `<`, nothing in it can end the element."""
-    return msgspec.json.encode(data).decode().translate(_IN_SCRIPTS)
 
 
 class Detail(NamedTuple):

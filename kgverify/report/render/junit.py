@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 from kgverify.comparison.result import Divergence, Verdict
 from kgverify.comparison.step_view import Names, side_name
 from kgverify.errors import count_of
+from kgverify.escaping import make_lines_visible, make_visible
 from kgverify.report.content import ReportContent
 from kgverify.report.exercise import exercise_lines
 from kgverify.report.wording import (
@@ -16,11 +17,13 @@ from kgverify.report.wording import (
     describe_engine,
     describe_run,
     describe_values,
-    make_visible,
 )
 from kgverify.trace.model.trace import Trace
 
 SUITE: Final = "kgverify"
+
+MOST_CASES: Final = 10_000
+"""The cases listed, those that fail first: a file of a few megabytes. One further case stands for the others."""
 
 Group = tuple[int, str]
 """A query and a side."""
@@ -33,16 +36,21 @@ def render_junit(report: ReportContent, expected: Trace) -> bytes:
         found[each.query, each.side].append(each)
     names = _first_atoms(expected)
     groups = [*names, *sorted(found.keys() - names.keys())]
+    by_need = sorted(groups, key=lambda each: each not in found)
+    listed, left = set(by_need[:MOST_CASES]), by_need[MOST_CASES:]
+    groups = [each for each in groups if each in listed]
+    num_failing_left = sum(each in found for each in left)
+    num_cases, num_failures = len(groups) + bool(left), len(found) - num_failing_left + bool(num_failing_left)
     is_inconclusive = report.verdict is Verdict.INCONCLUSIVE
     suites = ElementTree.Element("testsuites", name=SUITE)
     suite = ElementTree.SubElement(
         suites,
         "testsuite",
         name=make_visible(f"{SUITE}: {describe_run(report)}"),
-        tests=str(len(groups) + 1),
-        failures=str(len(found)),
+        tests=str(num_cases + 1),
+        failures=str(num_failures),
         errors=str(int(is_inconclusive)),
-        skipped=str(len(groups) - len(found) if is_inconclusive else 0),
+        skipped=str(num_cases - num_failures if is_inconclusive else 0),
     )
     properties = ElementTree.SubElement(suite, "properties")
     values = {
@@ -51,15 +59,15 @@ def render_junit(report: ReportContent, expected: Trace) -> bytes:
         "coverage": describe_coverage(report),
         "expected": clip(describe_engine(report.environment.expected)),
         "actual": clip(describe_engine(report.environment.actual)),
-        "exercise": clip("\n".join(exercise_lines(report))),
+        "exercise": "\n".join(map(clip, exercise_lines(report))),
         "near_ties": str(len(report.near_ties)),
         **({"modulo": ", ".join(report.modulo)} if report.modulo else {}),
         **{f"benign_{each.kind}": str(each.num_steps) for each in report.benign},
     }
     for name, value in values.items():
-        ElementTree.SubElement(properties, "property", name=name, value=make_visible(value))
+        ElementTree.SubElement(properties, "property", name=name, value=make_lines_visible(value))
     verdict = ElementTree.SubElement(suite, "testcase", classname=f"{SUITE}.verdict", name="the comparison decides")
-    reasons = make_visible("\n".join(map(clip, report.reasons)))
+    reasons = "\n".join(map(clip, report.reasons))
     if is_inconclusive:
         error = ElementTree.SubElement(verdict, "error", type="INCONCLUSIVE", message=reasons)
         error.text = reasons
@@ -67,14 +75,27 @@ def render_junit(report: ReportContent, expected: Trace) -> bytes:
         query, side = group
         atom = names.get(group, "")
         case = ElementTree.SubElement(
-            suite, "testcase", classname=f"{SUITE}.{side}", name=make_visible(f"query {query}, {side}: {atom}")
+            suite,
+            "testcase",
+            classname=make_visible(f"{SUITE}.{side}"),
+            name=make_visible(f"query {query}, {side}: {atom}"),
         )
         if found[group]:
             first, *more = found[group]
             text = describe_divergence(first)
-            failure = ElementTree.SubElement(case, "failure", type=first.stage, message=make_visible(text))
+            failure = ElementTree.SubElement(
+                case, "failure", type=make_visible(first.stage), message=make_visible(text)
+            )
             further = f"\nand {count_of(len(more), 'further divergence')} of this query and side" if more else ""
-            failure.text = make_visible(f"{text}\n{describe_values(first)}{further}")
+            failure.text = make_lines_visible(f"{make_visible(text)}\n{describe_values(first)}{further}")
+        elif is_inconclusive:
+            ElementTree.SubElement(case, "skipped", message="inconclusive: no divergence found, nothing proved")
+    if left:
+        name = f"{count_of(len(left), 'further ranking')}, not listed"
+        case = ElementTree.SubElement(suite, "testcase", classname=f"{SUITE}.others", name=name)
+        if num_failing_left:
+            text = f"{num_failing_left:,} of them diverge: the report as JSON lists all"
+            ElementTree.SubElement(case, "failure", type="others", message=text).text = text
         elif is_inconclusive:
             ElementTree.SubElement(case, "skipped", message="inconclusive: no divergence found, nothing proved")
     ElementTree.indent(suites)

@@ -4,20 +4,20 @@ from collections.abc import Sequence
 from io import StringIO
 from typing import Final, NamedTuple
 
-from rich.console import Console, Group, RenderableType
-from rich.markup import escape
+from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from kgverify.comparison.result import Attribution, Divergence, Value, Verdict
 from kgverify.comparison.step_view import Names, StepReader
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.errors import count_of
+from kgverify.escaping import make_visible
 from kgverify.report.content import ReportContent
 from kgverify.report.derivations import NUM_BEFORE, StepBefore, describe_step
 from kgverify.report.exercise import exercise_lines
 from kgverify.report.render.fitted_table import FittedTable
 from kgverify.report.render.metrics_table import MetricsTable
+from kgverify.report.render.screen import Screen, Text
 from kgverify.report.wording import (
     METRICS,
     OF_TRACES,
@@ -34,7 +34,6 @@ from kgverify.report.wording import (
     describe_run,
     describe_self_test,
     describe_size,
-    make_visible,
     value_lines,
 )
 from kgverify.trace.model.trace import Trace
@@ -56,7 +55,7 @@ class NextCommand(NamedTuple):
 
 def print_report(
     report: ReportContent,
-    console: Console,
+    console: Screen,
     *,
     expected: Trace | None = None,
     next_commands: Sequence[NextCommand] = (),
@@ -81,11 +80,12 @@ def print_report(
         parts.append(_render_metrics(report))
     parts.append(_render_equality(report))
     if report.reasons_of_actual:
-        parts.append(Text(describe_execution(report.reasons_of_actual, report.caches), style="dim"))
+        shown = make_visible(describe_execution(report.reasons_of_actual, report.caches))
+        parts.append(Text(shown, style="dim"))
     for part in parts:
         console.print(part, highlight=False)
     if report.divergences and next_commands:
-        console.print("\nnext", style="bold")
+        console.print(Text("\nnext", style="bold"))
         for each in next_commands:
             # Not wrapped, so that it can be copied.
             line = Text(f"  {make_visible(each.command)}").append(f"   # {each.purpose}", style="dim")
@@ -95,14 +95,14 @@ def print_report(
 def report_text(report: ReportContent, expected: Trace | None = None) -> str:
     """Return the report as plain text, 120 columns wide; `expected` as for `print_report`."""
     text = StringIO()
-    print_report(report, Console(file=text, width=TEXT_WIDTH, no_color=True), expected=expected)
+    print_report(report, Screen(file=text, width=TEXT_WIDTH, no_color=True), expected=expected)
     return text.getvalue()
 
 
 def summary_lines(report: ReportContent) -> list[str]:
     """Return the verdict with its coverage and reasons, and the first divergence, a line each."""
     lines = [f"{report.verdict.value}   {_coverage_line(report)}"]
-    lines += [f"  because {reason}" for reason in report.reasons]
+    lines += [make_visible(f"  because {reason}") for reason in report.reasons]
     if report.first_cause is not None:
         num = len(report.divergences)
         others = f"   (the first of {num:,})" if num > 1 else ""
@@ -115,16 +115,16 @@ def _render_verdict(report: ReportContent) -> RenderableType:
     verdict.append(f"   {_coverage_line(report)}", style="default")
     lines: list[RenderableType] = [verdict]
     sides = " against ".join(map(describe_engine, (report.environment.expected, report.environment.actual)))
-    lines.append(Text(f"  {sides}\n  {describe_run(report)}"))
+    lines += [f"  {sides}", f"  {describe_run(report)}"]
     if report.modulo:
-        lines.append(Text(f"  equal up to {describe_modulo_of(report)}"))
-    lines += [Text(f"  because {reason}", style="yellow") for reason in report.reasons]
-    lines += [Text(f"  note: {note}") for note in report.notes]
-    lines += [Text(f"  {line}") for line in exercise_lines(report)]
+        lines.append(f"  equal up to {describe_modulo_of(report)}")
+    lines += [Text(make_visible(f"  because {reason}"), style="yellow") for reason in report.reasons]
+    lines += [f"  note: {note}" for note in report.notes]
+    lines += [f"  {line}" for line in exercise_lines(report)]
     if report.level is not None:
-        lines.append(Text(f"  level: {report.level.value}"))
+        lines.append(f"  level: {report.level.value}")
     if report.self_test is not None:
-        lines.append(Text(f"  self-test: {describe_self_test(report)}"))
+        lines.append(f"  self-test: {describe_self_test(report)}")
     return Group(*lines)
 
 
@@ -144,24 +144,25 @@ def _coverage_line(report: ReportContent) -> str:
 def _render_first_cause(report: ReportContent, first: Divergence, expected: Trace | None) -> RenderableType:
     where = f" at step {first.step}" if first.step >= 0 else ""
     found = describe_finding(first)
-    title = Text(f"\nfirst divergence: {first.stage}{where}", style="bold")
+    title = Text(f"\nfirst divergence: {make_visible(first.stage)}{where}", style="bold")
     title.append(f"   ({found}; the first of {len(report.divergences):,})", style="dim")
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     of = f"{first.candidate}: {first.atom} (query {first.query}, {first.side} side)"
-    grid.add_row("   candidate", Text(make_visible(of)))
+    grid.add_row("   candidate", of)
     for each in _steps_before(first, expected):
         goal = Text(make_visible(each.goal)).append("   agrees", style="green")
-        grid.add_row(f"   step {each.step}", goal.append(make_visible(f"\n  by {each.clause}"), style="dim"))
+        grid.add_row(f"   step {each.step}", goal.append(f"\n  by {make_visible(each.clause)}", style="dim"))
     if first.step >= 0:
-        goal = Text(make_visible(clip(first.goal)) or "not reached", style="bold")
+        goal = Text(clip(first.goal) or "not reached", style="bold")
         grid.add_row(
-            Text(f"-> step {first.step}", style="bold red"), goal.append(f"   {first.stage}", style="bold red")
+            Text(f"-> step {first.step}", style="bold red"),
+            goal.append(f"   {make_visible(first.stage)}", style="bold red"),
         )
     grid.add_row("   field", f"{first.field}, level {first.level.value}")
     difference = f"{first.kind.value}: {first.evidence} (confidence {first.confidence:.0%})"
-    grid.add_row("   difference", Text(make_visible(difference)))
+    grid.add_row("   difference", difference)
     grid.add_row("   expected", Text(_text(first.expected), style="green"))
     grid.add_row("   actual", Text(_text(first.actual), style="red"))
     return Group(title, grid, *(Text(f"   {line}") for line in _consequences(report, first)))
@@ -201,7 +202,7 @@ def _consequences(report: ReportContent, first: Divergence) -> list[str]:
 
 
 def _text(value: Value) -> str:
-    return make_visible("\n".join(value_lines(value)))
+    return "\n".join(value_lines(value))
 
 
 def _render_causes(report: ReportContent) -> RenderableType:
@@ -219,9 +220,11 @@ def _render_causes(report: ReportContent) -> RenderableType:
         share = shares.get(i)
         if shares:
             cells += [f"{share.share:.4f}", f"{share.repaired:.4f}"] if share else ["", ""]
-        table.add_row(str(i + 1), cause.stage, escape(kind), *cells, first)
+        table.add_row(str(i + 1), cause.stage, kind, *cells, first)
         counts = "; ".join(f"{name} {cell}" for name, cell in zip(columns[3:], cells, strict=True) if cell)
-        listed.add_row(f"#{i + 1}", Text(f"{cause.stage}: {kind}\n{counts}\nfirst: {first}", overflow="fold"))
+        listed.add_row(
+            f"#{i + 1}", Text(f"{make_visible(cause.stage)}: {kind}\n{counts}\nfirst: {first}", overflow="fold")
+        )
     lines: list[RenderableType] = [Text("\ncauses", style="bold"), FittedTable(table, listed)]
     if len(report.causes) > MOST_CAUSES:
         lines.append(Text(f"... and {len(report.causes) - MOST_CAUSES} more; --json has them all", style="dim"))
@@ -229,9 +232,9 @@ def _render_causes(report: ReportContent) -> RenderableType:
         if cause.num_assumed:
             lines.append(Text(f"#{i + 1}: {describe_size(cause)}", style="dim"))
         if cause.condition:
-            lines.append(Text(f"#{i + 1}: {make_visible(cause.condition)}"))
+            lines.append(f"#{i + 1}: {cause.condition}")
     if report.attribution:
-        lines.append(Text(_summary_of_loss(report, report.attribution)))
+        lines.append(_summary_of_loss(report, report.attribution))
         if report.attribution.basis == "traces":
             lines.append(Text(OF_TRACES, style="dim"))
     lines += [Text(make_visible(text), style="dim") for text in describe_rules(report)]
@@ -257,7 +260,7 @@ def _render_near_ties(report: ReportContent) -> RenderableType:
     lines = Text(f"\n{len(report.near_ties):,} near-ties", style="bold")
     lines.append(
         f"   choices that differ inside the error bound; {count_of(report.coverage.steps_after_near_ties, 'step')} after them"
-        f" compared from the expected choice\n  first: candidate {first.candidate} {first.atom}, step {first.step},"
+        f" compared from the expected choice\n  first: candidate {first.candidate} {clip(first.atom)}, step {first.step},"
         f" gap {first.gap:.3g} <= {first.bound:.3g}",
         style="default",
     )
@@ -270,12 +273,12 @@ def _render_benign(report: ReportContent) -> RenderableType:
     parts: list[RenderableType] = [title]
     for each in report.benign:
         at = f"candidate {each.candidate} {each.atom}, step {each.step}, {each.field}"
-        parts.append(Text(make_visible(f"  {describe_benign(each)}\n    first: {at}")))
+        parts += [f"  {describe_benign(each)}", f"    first: {at}"]
         grid = Table.grid(padding=(0, 2))
         grid.add_column(style="dim", no_wrap=True)
         grid.add_column(overflow="fold")
         for role, value in (("expected", each.expected), ("actual", each.actual)):
-            grid.add_row(f"      {role}", Text(make_visible("\n".join(_first_lines(value)))))
+            grid.add_row(f"      {role}", Text("\n".join(_first_lines(value))))
         parts.append(grid)
     return Group(*parts)
 
@@ -295,10 +298,9 @@ def _render_metrics(report: ReportContent) -> RenderableType:
     return Group(title, MetricsTable("", rows))
 
 
-def _compared(expected: float | None, actual: float | None) -> str:
-    if expected == actual:
-        return _number(expected)
-    return f"{_number(expected)} [red]-> {_number(actual)}[/red]"
+def _compared(expected: float | None, actual: float | None) -> Text:
+    text = Text(_number(expected))
+    return text if expected == actual else text.append(f" -> {_number(actual)}", style="red")
 
 
 def _number(value: float | None) -> str:
@@ -321,7 +323,5 @@ def _render_equality(report: ReportContent) -> RenderableType:
         by_rule.setdefault(each.rule, []).append(each.field)
     num_equal = len(by_rule.pop("equal", ()))
     special = [f"{', '.join(fields)} {rule}" for rule, fields in by_rule.items()]
-    return Text(
-        f"\nequal means: {count_of(num_equal, 'field')} bit for bit" + "".join(f"; {text}" for text in special),
-        style="dim",
-    )
+    text = "; ".join((f"equal means: {count_of(num_equal, 'field')} bit for bit", *special))
+    return Text(f"\n{make_visible(text)}", style="dim")

@@ -5,13 +5,14 @@ from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from kgverify.errors import count_of
+from kgverify.escaping import make_visible
 from kgverify.report.derivations import Derivation, Line, Pair, StepBefore
+from kgverify.report.render.screen import Text
 from kgverify.report.stepper.stage_walk import Mark, StageLine
 from kgverify.report.stepper.stepper import MOVES, Stepper
-from kgverify.report.wording import cause_label, clip, describe_finding, describe_kind, make_visible, value_lines
+from kgverify.report.wording import cause_label, clip, describe_finding, describe_kind, value_lines
 
 MOST_ITEMS: Final = 40
 """The items of a stage shown for each side."""
@@ -138,7 +139,7 @@ def _resolvent(pair: Pair, line: Line | None, side: int) -> Text:
     text = _text(f"{'*' if line.is_chosen else ' '} {line.goal}", "" if pair.mark == "same" else ("green", "red")[side])
     text.append(f"   {line.score}", style="dim")
     if line.clause:
-        text.append(make_visible(f"\n    by {line.clause}"), style="dim")
+        text.append(f"\n    by {make_visible(line.clause)}", style="dim")
     return text
 
 
@@ -149,7 +150,7 @@ def _list_stages(stages: Sequence[StageLine]) -> Table:
     for line in stages:
         style = "bold" if line.is_culprit else ""
         table.add_row(
-            Text(f"{'->' if line.is_culprit else '  '} {line.stage}", style=style),
+            _text(f"{'->' if line.is_culprit else '  '} {line.stage}", style),
             Text(line.mark.value, style=_STYLES[line.mark]),
             *_summaries(line),
         )
@@ -173,7 +174,7 @@ def _summary(items: Sequence[str]) -> str:
 
 def _one_stage(stages: Sequence[StageLine], number: int) -> Iterator[RenderableType]:
     line = stages[number]
-    title = Text(f"  {'-> ' if line.is_culprit else ''}stage {line.stage}", style="bold")
+    title = _text(f"  {'-> ' if line.is_culprit else ''}stage {line.stage}", "bold")
     title.append(f"   {line.mark.value}", style=_STYLES[line.mark])
     title.append(f"   {number + 1} of {len(stages)}", style="dim")
     yield title

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from datetime import date
 from functools import reduce
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final, TypeVar
 
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.comparison.exercise.minimum import MINIMUM, Minimum
 from kgverify.errors import UserError
+from kgverify.files.locking import locked_folder
+from kgverify.files.writing import temporary_folder
 from kgverify.runs.separate_workers import MOST_KILLS, SeparateWorkers, describe_end, weigh_end
 from kgverify.testing.campaigns.corpus import (
     Block,
@@ -117,14 +118,15 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
         if side.is_own:
             # Any other engine might end this process.
             check_made(make, option)
-    run = _Run(campaign, watch)
-    watch(Tally("start"))
-    with _Here() if campaign.runs_here else SeparateWorkers(campaign.jobs) as executor:
-        run.replay_corpus(executor)
-        run.try_blocks(executor)
-        run.keep_found()
-        run.shrink_found(executor)
-    return run.summarise(today or date.today())
+    with locked_folder(campaign.corpus, "this corpus", fix="wait until it ends, or give another folder as --corpus"):
+        run = _Run(campaign, watch)
+        watch(Tally("start"))
+        with _Here() if campaign.runs_here else SeparateWorkers(campaign.jobs) as executor:
+            run.replay_corpus(executor)
+            run.try_blocks(executor)
+            run.keep_found()
+            run.shrink_found(executor)
+        return run.summarise(today or date.today())
 
 
 class _Run:
@@ -221,8 +223,7 @@ class _Run:
 
         size_of: dict[int, int] = {}
         deaths: dict[int, Counter[Group]] = {}
-        with TemporaryDirectory(prefix="kgverify-fuzz-") as folder:
-            logs = Path(folder)
+        with temporary_folder("kgverify-fuzz-") as logs:
             self._work(executor, find_tasks(), take, report, retry)
 
     def keep_found(self) -> None:

@@ -1,6 +1,7 @@
 """A corpus: a folder with a reproducer of each divergence found, and logs of the problems tried."""
 
 import hashlib
+import os
 import re
 import sys
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Final
 import msgspec
 
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
-from kgverify.errors import UserError
+from kgverify.files.writing import explained, make_folders
 from kgverify.runs.ledger import Ledger
 from kgverify.testing.checking.engine_makers import EngineSpec, Sides
 from kgverify.testing.checking.failure import LAW, Signature
@@ -86,12 +87,7 @@ class Corpus:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(
-                f"cannot be made a folder: {error.strerror}", where=str(folder), fix="give a folder as --corpus"
-            ) from None
+        make_folders(folder)
 
     def reproducers(self) -> list[tuple[Path, Reproducer]]:
         """Return every reproducer of a divergence, by name. UserError, with its line, for an invalid file.
@@ -105,7 +101,7 @@ class Corpus:
         """Write a reproducer to a new file named after its signature."""
         stem, number = name_file(reproducer.signature), 1
         path = self.folder / f"{stem}{SUFFIX}"
-        while path.exists():
+        while os.path.lexists(path):
             number += 1
             path = self.folder / f"{stem}-{number}{SUFFIX}"
         write_reproducer(reproducer, path)
@@ -116,7 +112,8 @@ class Corpus:
         digest = hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:12]
         path = self.folder / f"campaign-{digest}{LOG_SUFFIX}"
         if is_fresh:
-            path.unlink(missing_ok=True)
+            with explained(path):
+                path.unlink(missing_ok=True)
         return Ledger(path, identity, Block, title="log of a campaign")
 
 

@@ -11,6 +11,7 @@ from typing import Final, TypeAlias, TypeVar
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED
 from kgverify.comparison.exercise.minimum import MINIMUM, find_missing
 from kgverify.engines.reference.garbage_collection import without_garbage_collection
+from kgverify.files.writing import write_file
 from kgverify.program.atoms import Variable
 from kgverify.testing.campaigns.corpus import NOT_SHRUNK, Block, Sighting, mark_shrunk
 from kgverify.testing.checking.check import (
@@ -89,7 +90,7 @@ def try_block(
     UserError for a third party's engine that cannot be made.
     """
     if log is not None:
-        log.write_text("[]", encoding="utf-8")
+        write_file(log, "[]")
     engine = sides.engine
     make, reference = sides.find_makers()
     first = number * size
@@ -133,7 +134,7 @@ def try_block(
                 dead += group
                 continue
             if log is not None:
-                log.write_text(json.dumps(group), encoding="utf-8")
+                write_file(log, json.dumps(group))
             is_alone = group[0] in alone
             batch = (
                 prepare_alone(seed, first + group[0], group[0], drawn[group[0]], reference)
@@ -157,7 +158,7 @@ def try_block(
                 dead.append(suspect.number)
                 continue
             if log is not None:
-                log.write_text(json.dumps([suspect.number]), encoding="utf-8")
+                write_file(log, json.dumps([suspect.number]))
             failure = confirm(suspect, make, lockstep=lockstep)
             num_confirmed, patience = num_confirmed + 1, patience + 1
             if _add_sighting(sightings, failure, first, seed, sides, lockstep):

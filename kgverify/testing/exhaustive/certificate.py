@@ -7,6 +7,7 @@ its seconds, for any number of processes.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -18,6 +19,8 @@ from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import Verdict
 from kgverify.engines.reference.garbage_collection import without_garbage_collection
 from kgverify.errors import UserError, count_of
+from kgverify.escaping import make_visible
+from kgverify.files.locking import lock_beside
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.runs.delta_debugging import halve
@@ -122,8 +125,8 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
             self.statement,
         ]
         for finding in self.findings[:MOST_SHOWN]:
-            lines += ["", f"program {finding.program}: {finding.signature}", finding.problem]
-        return "\n".join(lines)
+            lines += ["", f"program {finding.program}: {finding.signature}", *finding.problem.split("\n")]
+        return "\n".join(map(make_visible, lines))
 
     @property
     def statement(self) -> str:
@@ -174,44 +177,45 @@ def certify(
 
     UserError for a file that is not a state file or has another scope, engine or block size, and for a process that died.
     """
-    sides = Sides(engine, reference)
-    make, make_expected = sides.find_makers()
-    described = _describe_engine(scope, make)
-    if make_expected is not make_reference:
-        described |= {f"reference {key}": value for key, value in _describe_engine(scope, make_expected).items()}
-    ledger = None
-    if state is not None:
-        identity = _Identity(_FORMAT, scope.digest, programs_at_once, described)
-        ledger = Ledger(Path(state), identity, Block, title="state of a certificate")
-    blocks = {block.block: block for block in ledger.records} if ledger else {}
-    if blocks:
-        progress(sum(block.problems for block in blocks.values()))
-    tasks = _blocks_to_do(scope, programs_at_once, blocks, str(state))
-    # No more processes than there are unfinished blocks.
-    jobs = min(jobs, max(1, -(-scope.count.programs // programs_at_once) - len(blocks)))
-    finished: Iterator[Block]
-    if jobs == 1:
-        finished = (certify_block(scope, *task, sides, progress) for task in tasks)
-    else:
-        finished = _share(scope, sides, tasks, progress, jobs, None if ledger is None else on_interrupt)
-    for block in finished:
-        blocks[block.block] = block
-        if ledger:
-            ledger.add(block)
-    done = [block for _, block in sorted(blocks.items())]
-    return Certificate(
-        scope=scope.name,
-        description=str(scope),
-        digest=scope.digest,
-        engine=described,
-        expected=scope.count,
-        compared=Count(sum(block.programs for block in done), sum(block.problems for block in done)),
-        limits=len(scope.limits),
-        divergent=sum(block.divergent for block in done),
-        findings=tuple(finding for block in done for finding in block.findings),
-        seconds=sum(block.seconds for block in done),
-        proved=sum(block.proved for block in done),
-    )
+    with nullcontext() if state is None else lock_beside(Path(state), "this file"):
+        sides = Sides(engine, reference)
+        make, make_expected = sides.find_makers()
+        described = _describe_engine(scope, make)
+        if make_expected is not make_reference:
+            described |= {f"reference {key}": value for key, value in _describe_engine(scope, make_expected).items()}
+        ledger = None
+        if state is not None:
+            identity = _Identity(_FORMAT, scope.digest, programs_at_once, described)
+            ledger = Ledger(Path(state), identity, Block, title="state of a certificate")
+        blocks = {block.block: block for block in ledger.records} if ledger else {}
+        if blocks:
+            progress(sum(block.problems for block in blocks.values()))
+        tasks = _blocks_to_do(scope, programs_at_once, blocks, str(state))
+        # No more processes than there are unfinished blocks.
+        jobs = min(jobs, max(1, -(-scope.count.programs // programs_at_once) - len(blocks)))
+        finished: Iterator[Block]
+        if jobs == 1:
+            finished = (certify_block(scope, *task, sides, progress) for task in tasks)
+        else:
+            finished = _share(scope, sides, tasks, progress, jobs, None if ledger is None else on_interrupt)
+        for block in finished:
+            blocks[block.block] = block
+            if ledger:
+                ledger.add(block)
+        done = [block for _, block in sorted(blocks.items())]
+        return Certificate(
+            scope=scope.name,
+            description=str(scope),
+            digest=scope.digest,
+            engine=described,
+            expected=scope.count,
+            compared=Count(sum(block.programs for block in done), sum(block.problems for block in done)),
+            limits=len(scope.limits),
+            divergent=sum(block.divergent for block in done),
+            findings=tuple(finding for block in done for finding in block.findings),
+            seconds=sum(block.seconds for block in done),
+            proved=sum(block.proved for block in done),
+        )
 
 
 def _blocks_to_do(scope: Scope, size: int, done: dict[int, Block], where: str) -> Iterator[_Task]:

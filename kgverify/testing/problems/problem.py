@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from kgverify.errors import UserError
+from kgverify.escaping import make_visible
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule, render_named
@@ -178,7 +179,7 @@ class Problem:
             f"% max_depth {limits.max_depth}, max_atoms {limits.max_atoms}, max_resolvents {limits.max_resolvents},"
             f" exclude_query {limits.exclude_query}, policy {self.policy.name}, {self.sizes.slots} slots"
         )
-        return "\n".join(lines)
+        return "\n".join(map(make_visible, lines))
 
 
 def list_constants(atoms: Iterable[NamedAtom]) -> dict[str, None]:

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kgverify.errors import UserError
+from kgverify.files.writing import write_file
 from kgverify.testing.checking.failure import LAW
 from kgverify.testing.reproducers.reproducer import Reproducer
-from kgverify.testing.reproducers.text_format import escape, render_reproducer, write_text
+from kgverify.testing.reproducers.text_format import escape, render_reproducer
 from kgverify.version import __version__
 
 _TEMPLATE: Final = '''"""{title}
@@ -56,7 +57,7 @@ def write_test(reproducer: Reproducer, path: Path) -> FirstRun:
     """Write the test, and run it once: before the repair it must fail. UserError if it cannot be written."""
     if not (path.name.startswith("test_") and path.suffix == ".py"):
         raise UserError("pytest does not collect this name", where=str(path), fix="give a name such as test_step.py")
-    write_text(render_test(reproducer), path)
+    write_file(path, render_test(reproducer))
     return run_test(path)
 
 

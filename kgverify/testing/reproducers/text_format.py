@@ -15,7 +15,9 @@ from typing import Any, Final
 import msgspec
 
 from kgverify.errors import InternalError, UserError, suggest
+from kgverify.escaping import MARKED
 from kgverify.files.reading import read_file
+from kgverify.files.writing import write_file
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
@@ -79,17 +81,7 @@ def read_reproducer(path: Path) -> Reproducer:
 
 def write_reproducer(reproducer: Reproducer, path: Path) -> None:
     """Write a file. UserError if it cannot be written."""
-    write_text(render_reproducer(reproducer), path)
-
-
-def write_text(text: str, path: Path) -> None:
-    """Write a text as it is. UserError if it cannot be written."""
-    try:
-        path.write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise UserError(
-            f"cannot be written: {error.strerror}", where=str(path), fix="give a path in a folder that exists"
-        ) from None
+    write_file(path, render_reproducer(reproducer))
 
 
 @contextmanager
@@ -98,19 +90,25 @@ def saving_bugs() -> Iterator[None]:
     try:
         yield
     except CheckBug as bug:
-        folder = Path(mkdtemp(prefix="kgverify-bug-"))
         kind, _, message = str(bug).partition(": ")
-        for i, problem in enumerate(bug.problems):
-            made = Reproducer(
+        made = [
+            Reproducer(
                 problem=problem,
                 signature=Signature("", "", CRASH, kind),
                 message=message,
                 notes=("kgverify itself failed on this problem",),
             )
-            write_reproducer(made, folder / f"problem-{i}{SUFFIX}")
-        num = len(bug.problems)
-        which = "this problem" if num == 1 else f"these {num} problems together"
-        raise InternalError(f"kgverify itself failed on {which}, saved in {folder}: {bug}") from bug.__cause__
+            for problem in bug.problems
+        ]
+        try:
+            folder = Path(mkdtemp(prefix="kgverify-bug-"))
+            for i, each in enumerate(made):
+                write_reproducer(each, folder / f"problem-{i}{SUFFIX}")
+            where = f"saved in {folder}"
+        except (OSError, UserError) as error:
+            where = f"which could not be saved ({error})"
+        which = "this problem" if len(made) == 1 else f"these {len(made)} problems together"
+        raise InternalError(f"kgverify itself failed on {which}, {where}: {bug}") from bug.__cause__
 
 
 def _engine_lines(prefix: str, engine: EngineSpec) -> list[str]:
@@ -176,7 +174,7 @@ def escape(text: str) -> str:
     def show(sign: str) -> str:
         return _ESCAPED.get(sign) or (sign if sign.isprintable() else f"\\x{ord(sign):x}\\")
 
-    return "".join(map(show, text))
+    return MARKED.sub(lambda sign: f"\\x{ord(sign[0]):x}\\", "".join(map(show, text)))
 
 
 def escape_line(text: str) -> str:

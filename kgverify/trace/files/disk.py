@@ -1,4 +1,4 @@
-"""Every operation that touches the disk when a trace is written; each may fail, or be the last."""
+"""Writing many buffers at their offsets in a file; each operation may fail, or be the last."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -43,8 +43,8 @@ def checksum_of(pieces: Sequence[NDArray[Any]]) -> int:
 
 @contextmanager
 def opened(path: Path, flags: int) -> Iterator[int]:
-    """Open a file and yield its descriptor."""
-    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+    """Open a file, but no link, and yield its descriptor."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     try:
         yield descriptor
     finally:
@@ -80,33 +80,9 @@ def write_placed(descriptor: int, placed: Sequence[Placed]) -> None:
         write_all(descriptor, buffers, offset)
 
 
-def write_bytes(path: Path, content: Buffer) -> None:
-    """Write a whole file."""
-    with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
-        write_all(descriptor, [content], 0)
-
-
 def sync(descriptor: int) -> None:
     """Force what was written to the disk."""
     os.fsync(descriptor)
-
-
-def sync_file(path: Path) -> None:
-    """Force a file to the disk."""
-    with opened(path, os.O_RDONLY) as descriptor:
-        sync(descriptor)
-
-
-def sync_folder(folder: Path) -> None:
-    """Force the names in a folder to the disk."""
-    sync_file(folder)
-
-
-def make_folder(path: Path) -> None:
-    """Create a folder if it does not exist, and force its name to disk."""
-    if not path.is_dir():
-        path.mkdir()
-        sync_folder(path.parent)
 
 
 def check_no_link(path: Path) -> None:

@@ -8,6 +8,7 @@ before the file is forced to disk. So a reader can distinguish a torn end, which
 import math
 import mmap
 import os
+import shlex
 import struct
 import time
 from collections.abc import Sequence
@@ -24,7 +25,8 @@ import xxhash
 from kgverify.errors import UserError
 from kgverify.files.decoding import NOT_JSON
 from kgverify.files.reading import open_file
-from kgverify.trace.files.disk import Buffer, bytes_of, check_no_link, make_folder, sync, sync_folder, write_all
+from kgverify.files.writing import make_folder, open_in_place, sync_folder
+from kgverify.trace.files.disk import Buffer, bytes_of, check_no_link, sync, write_all
 from kgverify.trace.model.columns import FIELD_OF, concatenate
 from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.model.levels import is_kept, level_of
@@ -226,7 +228,7 @@ class JournalWriter:
 
     def _open(self, shard: int) -> None:
         path = self._folder / journal_name(shard)
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._descriptor = open_in_place(path, os.O_WRONLY | os.O_CREAT)
         self._end = self._num_frames = self._salt = 0
         self._num_candidates = self._num_steps = self._num_unsynced = 0
         self._is_doubtful = False
@@ -415,7 +417,7 @@ def open_journal(folder: Path, shard: int) -> Journal | None:
         raise UserError(
             f"damaged: {found.message}, at byte {found.offset}",
             where=str(path),
-            fix=f"see what can be recovered: kgverify trace repair {folder}",
+            fix=f"see what can be recovered: kgverify trace repair {shlex.quote(str(folder))}",
         )
     return journal
 

@@ -1,11 +1,12 @@
 """The manifest of a trace in shards, and the file operations that survive a kill at any moment."""
 
 import hashlib
+import os
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 import xxhash
@@ -13,12 +14,11 @@ import xxhash
 from kgverify.errors import UserError
 from kgverify.files.decoding import NOT_JSON
 from kgverify.files.reading import open_file, read_file
-from kgverify.trace.files.disk import check_no_link, sync_file, sync_folder, write_bytes
+from kgverify.files.writing import noop, renamed_into, sync_folder
+from kgverify.trace.files.disk import check_no_link, opened, write_all
 from kgverify.trace.files.journal import journal_name
 from kgverify.trace.model.header import READABLE_VERSIONS, SCHEMA_VERSION, expected_versions
 from kgverify.trace.model.schema import FORMAT, RECORD_AGAIN
-
-_Result = TypeVar("_Result")
 
 MANIFEST: Final = "manifest.json"
 _MAX_MANIFEST_BYTES: Final = 64 << 20
@@ -212,27 +212,24 @@ def hash_file(path: Path) -> str:
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Replace the folder's manifest atomically."""
     content = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
-    write_at_once(folder / MANIFEST, lambda path: write_bytes(path, content))
+    with renamed_into(folder / MANIFEST, is_durable=True) as path, opened(path, os.O_WRONLY) as descriptor:
+        write_all(descriptor, [content], 0)
 
 
-def write_at_once(
-    path: Path, write: Callable[[Path], _Result], before_naming: Callable[[], object] = lambda: None
-) -> _Result:
-    """Let `write` fill a temporary file, force it to disk, then rename it; an error leaves nothing.
+@contextmanager
+def new_trace(path: Path, before_naming: Callable[[], object] = noop) -> Iterator[Path]:
+    """Yield a path for a trace in one file that replaces whatever trace is at `path`; an error leaves that as it was.
 
-    before_naming: called when the file is on disk; if it raises, nothing is left either
+    before_naming: called when the file is on disk; if it raises, nothing is left
     """
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        result = write(temporary)
-        sync_file(temporary)
-        before_naming()
-        put_in_place(temporary, path)
-        return result
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
+    if not path.is_dir():
+        with renamed_into(path, is_durable=True, before_naming=before_naming) as temporary:
+            yield temporary
+        return
+    new = path.with_name(path.name + ".new")
+    with renamed_into(new, is_durable=True, before_naming=before_naming) as temporary:
+        yield temporary
+    put_in_place(new, path)
 
 
 def put_in_place(new: Path, path: Path) -> None:
@@ -259,3 +256,12 @@ def remove_trace(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def copy_trace(source: Path, target: Path) -> None:
+    """Copy a trace to a path where nothing is; links inside of a folder stay links, which no reader follows."""
+    if source.is_dir():
+        shutil.copytree(source, target, symlinks=True)
+    else:
+        with renamed_into(target) as temporary:
+            shutil.copyfile(source, temporary)

@@ -1,8 +1,11 @@
 """Checks on the output path of a recording: conflicts, leftovers, and the candidates that are safe in them."""
 
+import shlex
 from pathlib import Path
 
 from kgverify.errors import UserError
+from kgverify.files.locking import OutputLock, lock_beside
+from kgverify.files.writing import describe_write_error, refuse_link, remove_temporary
 from kgverify.trace.files.journal import list_journals, open_journal
 from kgverify.trace.files.manifest import MANIFEST, read_manifest
 
@@ -12,10 +15,26 @@ def partial_of(path: Path) -> Path:
     return path.with_name(path.name + ".partial")
 
 
-def check_output_path(path: Path) -> None:
-    """Raise a UserError if no trace can be written to a path."""
+def lock_trace(path: Path, *, overwrites: bool = True) -> OutputLock:
+    """Lock a trace, or a recording that did not finish, and delete what killed processes left of attempts to write it.
+
+    UserError if another process holds the lock; unless `overwrites`, also if there is a trace.
+    """
+    path = path.with_name(path.name.removesuffix(".partial"))
     if not path.parent.is_dir():
         raise UserError("its folder does not exist", where=str(path), fix=f"create {path.parent} first")
+    lock = lock_beside(path, "this trace")
+    if path.exists() and not overwrites:
+        lock.release()
+        raise UserError("already exists", where=str(path), fix="choose another path, or overwrite it with --force")
+    remove_temporary(path)
+    return lock
+
+
+def check_output_path(path: Path) -> None:
+    """Raise a UserError if no trace can be written to a path."""
+    refuse_link(path)
+    refuse_link(partial_of(path))
     if path.is_dir() and not (path / MANIFEST).is_file():
         raise UserError(
             "a folder that is not a trace is in the way",
@@ -36,12 +55,13 @@ def check_no_partial(partial: Path) -> None:
 
 def explain_failed_write(what: str, error: OSError, num_safe: int, partial: Path, where: str) -> UserError:
     """Make the error for a failed write, which states the candidates that are safe."""
+    reason = describe_write_error(error, partial.parent)
     safe = f"the first {num_safe:,} candidates are safe in {partial}" if num_safe else "nothing was safe yet"
     return UserError(
-        f"{what} cannot be written: {error.strerror or error}; {safe}",
+        f"{what} cannot be written: {reason}; {safe}",
         where=where,
         fix="make room, or see to the permissions; then resume the recording"
-        + (f", or keep what there is: kgverify trace repair {partial}" if num_safe else ""),
+        + (f", or keep what there is: kgverify trace repair {shlex.quote(str(partial))}" if num_safe else ""),
     )
 
 

@@ -47,6 +47,9 @@ import h5py
 from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t
 
 _MAX_HEADER_BYTES: Final = 64 << 20
+_MIN_HEADER_BYTES: Final = 1 << 20
+_MAX_HEADER_RATIO: Final = 8
+"""Bytes of the header for each byte of the file: decoded, it takes up to twenty times as much memory."""
 _MAX_ATTRIBUTE_BYTES: Final = 1 << 10
 _MAX_LINKS: Final = 256
 _MAX_NESTING: Final = 8
@@ -57,7 +60,10 @@ MAX_RATIO: Final = 64
 """All datasets of a file together take at most this times its size in memory, or `MIN_TOTAL_BYTES` if that is more."""
 MIN_TOTAL_BYTES: Final = 64 << 20
 _MAX_CHUNK_BYTES: Final = 1 << 30
-_MAX_CHUNKS: Final = 1 << 20
+_MIN_CHUNKS: Final = 1 << 10
+"""Chunks that a dataset may have, however short they are."""
+_LEAST_CHUNK_BYTES: Final = 4 << 10
+"""Bytes in memory of an average chunk beyond these. HDF5's own guess is 8 KiB or more; each costs a lookup and a read."""
 _MAX_DEFLATE_RATIO: Final = 1100  # deflate cannot do better than 1032 to 1
 _FILTERS: Final = (DEFLATE, SHUFFLE, FLETCHER32)
 
@@ -214,10 +220,9 @@ def _opened_trace(path: Path) -> Iterator[tuple[Any, int]]:
                 where=where,
                 fix=RECORD_AGAIN,
             )
-        # Where the system can, the very file that was checked is opened again, not another one of its name.
-        with h5py.File(
-            checked if (checked := Path(f"/proc/self/fd/{descriptor}")).exists() else path, "r", locking="best-effort"
-        ) as file:
+        # Where the system can, it opens the very file that was checked, whatever has its name by now.
+        again = Path(f"/proc/self/fd/{descriptor}")
+        with h5py.File(again if again.exists() else path, "r", locking="best-effort") as file:
             root: Any = file["/"].id
             _check_attributes(root, where)
             yield root, descriptor
@@ -346,10 +351,9 @@ def _check_dataset(dataset: Any, field: Field, where: str, file_size: int) -> St
         )
     shape = _shape_of(dataset) or ()
     check_shape(field, shape, where)
-    if field.path == "header" and shape[0] > _MAX_HEADER_BYTES:
-        raise UserError(
-            f"takes {shape[0]} bytes, expected at most {_MAX_HEADER_BYTES}", where=where, fix="write a shorter header"
-        )
+    most = min(_MAX_HEADER_BYTES, _MIN_HEADER_BYTES + _MAX_HEADER_RATIO * file_size)
+    if field.path == "header" and shape[0] > most:
+        raise UserError(f"takes {shape[0]} bytes, expected at most {most}", where=where, fix="write a shorter header")
     return _locate(dataset, np.dtype(matching[0]), shape, where, file_size, _read_checksum(dataset, where))
 
 
@@ -412,27 +416,41 @@ def _locate(
         return StoredArray(where, dtype, shape, content=content, checksum=checksum)
     if layout == _CONTIGUOUS or not num_bytes:
         return StoredArray(where, dtype, shape, -1 if offset is None else int(offset), checksum=checksum)
-    chunks = _locate_chunks(dataset, shape, chunk_shape, where, file_size)
+    chunks = _locate_chunks(dataset, shape, chunk_shape, num_bytes, where, file_size)
     return StoredArray(where, dtype, shape, -1, None, chunk_shape, filters, chunks, checksum)
 
 
 def _locate_chunks(
-    dataset: Any, shape: tuple[int, ...], chunk_shape: tuple[int, ...], where: str, file_size: int
+    dataset: Any, shape: tuple[int, ...], chunk_shape: tuple[int, ...], num_bytes: int, where: str, file_size: int
 ) -> tuple[Chunk, ...]:
     counts = tuple(-(-whole // part) for whole, part in zip(shape, chunk_shape, strict=True))
-    # A chunk that is stored takes a byte at least, whatever the index says.
-    if prod(counts) > min(_MAX_CHUNKS, file_size) or dataset.get_num_chunks() < prod(counts):
+    num_chunks = prod(counts)
+    if num_chunks > _MIN_CHUNKS + num_bytes // _LEAST_CHUNK_BYTES:
         raise UserError(
-            f"its shape asks for {prod(counts)} chunks, but the file does not hold as many, or they are more than"
-            f" {_MAX_CHUNKS}",
+            f"is cut into {num_chunks} chunks of {num_bytes // num_chunks} bytes, expected at least"
+            f" {_LEAST_CHUNK_BYTES} bytes where there are more than {_MIN_CHUNKS}",
             where=where,
             fix="write it contiguous",
         )
+    # A chunk that is stored takes a byte at least, whatever the index says.
+    if num_chunks > file_size or dataset.get_num_chunks() < num_chunks:
+        raise UserError(
+            f"its shape asks for {num_chunks} chunks, but the file does not hold as many",
+            where=where,
+            fix="write it contiguous",
+        )
+    found: dict[tuple[int, ...], Any] = {}
+
+    def keep(info: Any) -> None:
+        found[info.chunk_offset] = info
+
+    # Looking up one chunk takes a time that grows with the number of all chunks.
+    dataset.chunk_iter(keep)
     chunks = []
     for number in np.ndindex(counts):
         index = tuple(int(i) * part for i, part in zip(number, chunk_shape, strict=True))
-        info = dataset.get_chunk_info_by_coord(index)
-        if info.byte_offset is None or not 0 < info.size <= file_size:
+        info = found.get(index)
+        if info is None or info.byte_offset is None or not 0 < info.size <= file_size:
             raise UserError(f"the chunk at {list(index)} is missing", where=where, fix=RECORD_AGAIN)
         chunks.append(Chunk(int(info.byte_offset), int(info.size), int(info.filter_mask), index))
     return tuple(chunks)

@@ -25,8 +25,7 @@ from kgverify.trace.files.disk import (
     little_endian,
     opened,
     sync,
-    sync_file,
-    write_bytes,
+    write_all,
     write_placed,
 )
 from kgverify.trace.hdf5.reading import most_bytes
@@ -75,8 +74,9 @@ def write_arrays(
         packed = _pack(parts, creator, packing)
         total = sum(piece.nbytes for pieces in parts.values() for piece in pieces)
         if total <= most_bytes(len(packed)):
-            write_bytes(path, packed)
-            sync_file(path)
+            with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
+                write_all(descriptor, [packed], 0)
+                sync(descriptor)
             return Written(len(packed), xxhash.xxh3_64_hexdigest(packed))
     with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor, ThreadPoolExecutor(2) as pool:
         with _memory_file() as image:

@@ -40,9 +40,17 @@ class Imported(NamedTuple):
 
 
 def import_lines(
-    source: Path, target: Path, *, level: str = "steps", is_archived: bool = False, shard_steps: int = 1_000_000
+    source: Path,
+    target: Path,
+    *,
+    level: str = "steps",
+    is_archived: bool = False,
+    shard_steps: int = 1_000_000,
+    overwrites: bool = True,
 ) -> Imported:
     """Write the trace that JSON lines describe; `-` stands for standard input. Nothing is added that they do not hold.
+
+    overwrites: replace a trace that exists at `target`
 
     UserError, with the file and the line, for a line that is not one of those of docs/trace-lines.md.
     """
@@ -70,6 +78,7 @@ def import_lines(
             level=level,
             is_archived=is_archived,
             shard_steps=shard_steps,
+            overwrites=overwrites,
         )
         with writer:
             batch = _Batch(encoder, survey.columns)

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import IO, Annotated, Any, Final, Literal, TypeAlias
 
@@ -19,6 +20,8 @@ from kgverify.trace.model.header import EngineInfo, PolicyInfo, RunInfo
 
 _MAX_LINE_BYTES: Final = 256 << 20
 """A line is held in memory; that of the header lists all facts and names."""
+
+_MAX_KEYS: Final = 20
 
 _PAGE: Final = "docs/trace-lines.md describes the lines"
 
@@ -155,8 +158,9 @@ def _decode_other(text: bytes, where: str) -> Line:
     found = next((name for name in _KINDS if isinstance(raw, dict) and name in raw), None)
     if found is None:
         names = ", ".join(repr(name) for name in _KINDS)
-        close = [hint for key in (raw if isinstance(raw, dict) else ()) if (hint := suggest(key, _KINDS))]
-        raise UserError(f"expected an object with one of {names}", where=where, fix=close[0] if close else _PAGE)
+        keys = islice(raw, _MAX_KEYS) if isinstance(raw, dict) else ()
+        close = next((hint for key in keys if (hint := suggest(key, _KINDS))), _PAGE)
+        raise UserError(f"expected an object with one of {names}", where=where, fix=close)
     try:
         line: Line = msgspec.convert(raw, _KINDS[found])
     except msgspec.MsgspecError as error:

@@ -1,5 +1,6 @@
 """The first look at the lines of a trace: which columns they hold, and the names in them."""
 
+from collections import Counter
 from collections.abc import Iterable
 from itertools import chain
 from typing import Final
@@ -106,7 +107,7 @@ class Survey:
         self.header = line
         for table in (line.predicates, line.constants):
             if table is not None and len(set(table)) != len(table):
-                double = next(name for i, name in enumerate(table) if name in table[:i])
+                double = Counter(table).most_common(1)[0][0]
                 raise self._error(number, f"lists the name {double!r} twice", "list each name once")
         for fact in line.facts or ():
             if any((name < 0 if isinstance(name, int) else line.is_variable(name)) for name in fact[1:]):

@@ -1,23 +1,25 @@
 """Converting a trace: to another level, to another packing, or from an earlier version of the schema."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from kgverify.errors import UserError
-from kgverify.trace.files.disk import make_folder
+from kgverify.files.writing import explained, make_folder
 from kgverify.trace.files.manifest import (
     Shard,
     check_shard,
+    new_trace,
     put_in_place,
     read_manifest,
     render_hash,
     replace_shards,
     shard_name,
-    write_at_once,
     write_manifest,
 )
+from kgverify.trace.files.output_path import check_output_path, lock_trace
 from kgverify.trace.hdf5.writing import Written, write_arrays
 from kgverify.trace.model.levels import TraceLevel, lower_arrays, packing_of, parse_level
 from kgverify.trace.model.trace import Trace
@@ -51,24 +53,21 @@ def convert_trace(
     *,
     is_archived: bool = False,
     rebuild: Rebuild | None = None,
+    overwrites: bool = True,
 ) -> Conversion:
     """Write a trace again at `target`, in this version of the schema; a folder shard by shard.
 
     level:   the level of the target; None for that of the source
     rebuild: restores the goals that raise a compact trace to level `steps`
+    overwrites: replace a trace that exists at `target`
 
     Data that this version does not know are kept. UserError for a trace that cannot be read, or cannot be raised to the
     level; then nothing appears at `target`.
     """
     job = _Job(level, is_archived, rebuild)
-    try:
+    with lock_trace(target, overwrites=overwrites), explained(target, kept="the source is unchanged"):
+        check_output_path(target)
         return _convert_folder(source, target, job) if source.is_dir() else _convert_file(source, target, job)
-    except OSError as error:
-        raise UserError(
-            f"cannot be written: {error.strerror or error}; the source is unchanged",
-            where=str(target),
-            fix="make room, or check the permissions, then convert again",
-        ) from error
 
 
 class _Job(NamedTuple):
@@ -101,7 +100,8 @@ class _Job(NamedTuple):
 def _convert_file(source: Path, target: Path, job: _Job) -> Conversion:
     (file,) = open_trace(source).files
     num_bytes = source.stat().st_size
-    trace, written = write_at_once(target, lambda path: job.write(file, path))
+    with new_trace(target) as path:
+        trace, written = job.write(file, path)
     candidates, steps, *_ = trace.columns
     return Conversion(len(candidates.query), len(steps.depth), num_bytes, written.size, trace.unknown.dropped)
 
@@ -109,7 +109,7 @@ def _convert_file(source: Path, target: Path, job: _Job) -> Conversion:
 def _convert_folder(source: Path, target: Path, job: _Job) -> Conversion:
     manifest, opened = read_manifest(source), open_trace(source, is_lazy=True)
     unfinished = target.with_name(target.name + ".converting")
-    if unfinished.exists():
+    if os.path.lexists(unfinished):
         raise UserError(
             "a conversion that did not finish is in the way", where=str(unfinished), fix="delete this folder"
         )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kgverify.errors import UserError, count_of
-from kgverify.trace.files.disk import make_folder
+from kgverify.files.writing import explained, make_folder
 from kgverify.trace.files.manifest import (
     Manifest,
     Shard,
@@ -18,7 +18,7 @@ from kgverify.trace.files.manifest import (
     read_manifest,
     write_manifest,
 )
-from kgverify.trace.files.output_path import check_no_partial, check_output_path, partial_of
+from kgverify.trace.files.output_path import check_no_partial, check_output_path, lock_trace, partial_of
 from kgverify.trace.maintain.check import find_duplicates, name_candidate
 from kgverify.trace.model.columns import Candidates, Digests, Rankings, join_candidates
 from kgverify.trace.model.digests import candidate_keys, compute_digests
@@ -50,11 +50,17 @@ class PartsError(UserError):
 
 
 def unite(
-    paths: Sequence[Path | str], output: Path | str, *, like: Path | str | None = None, drop_rankings: bool = False
+    paths: Sequence[Path | str],
+    output: Path | str,
+    *,
+    like: Path | str | None = None,
+    drop_rankings: bool = False,
+    overwrites: bool = True,
 ) -> Manifest:
     """Write one folder of shards with the candidates of several complete traces of one run, in the order given.
 
     like:          a trace with exactly the expected candidates
+    overwrites:    replace a trace that exists at `output`
     drop_rankings: leave out the rankings; otherwise only one of the traces may rank each query and side
 
     One shard is in memory at a time. PartsError for a part or a candidate that is missing or doubled; UserError for
@@ -64,22 +70,17 @@ def unite(
     sources = [Path(path) for path in paths]
     expected = None if like is None else read_trace(like).columns.candidates
     files = _list_files(sources)
-    check_output_path(output)
     partial = partial_of(output)
-    check_no_partial(partial)
-    make_folder(partial)
-    try:
-        manifest = _write(files, partial, expected, drop_rankings)
-    except BaseException as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise UserError(
-                f"cannot be written: {error.strerror or error}; the traces to join are unchanged",
-                where=str(output),
-                fix="make room, or see to the permissions, then join again",
-            ) from error
-        raise
-    put_in_place(partial, output)
+    with lock_trace(output, overwrites=overwrites), explained(output, kept="the traces to join are unchanged"):
+        check_output_path(output)
+        check_no_partial(partial)
+        make_folder(partial)
+        try:
+            manifest = _write(files, partial, expected, drop_rankings)
+            put_in_place(partial, output)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
     return manifest
 
 

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from kgverify.errors import UserError
-from kgverify.trace.files.disk import make_folder, sync_folder
+from kgverify.files.writing import explained, make_folder, refuse_link, renamed_into, sync_folder
 from kgverify.trace.files.journal import Journal, gather, list_journals, read_journal
 from kgverify.trace.files.manifest import (
     MANIFEST,
@@ -22,11 +22,11 @@ from kgverify.trace.files.manifest import (
     read_manifest,
     remove_trace,
     shard_name,
-    write_at_once,
     write_manifest,
 )
+from kgverify.trace.files.output_path import lock_trace
 from kgverify.trace.hdf5.writing import write_arrays
-from kgverify.trace.maintain.check import UNFINISHED, WHOLE, check_trace
+from kgverify.trace.maintain.check import UNFINISHED, WHOLE, CheckReport, check_trace
 from kgverify.trace.maintain.salvage import Salvage, salvage
 from kgverify.trace.model.levels import Packing, level_of, packing_of
 from kgverify.trace.model.schema import Arrays
@@ -69,27 +69,38 @@ def repair_trace(path: Path | str) -> RepairReport:
     UserError if there is no trace, or nothing can be kept; then nothing is changed.
     """
     path = Path(path)
+    if path.exists():
+        found = check_trace(path)
+        if not _needs_repair(path, found.state):
+            return _unchanged(path, found)
+    with lock_trace(path), explained(path, kept="nothing was changed"):
+        return _repair(path)
+
+
+def _repair(path: Path) -> RepairReport:
     repaired = _beside(path, "repaired")
+    for each in (path, repaired, _beside(path, "unrepaired")):
+        refuse_link(each)
     if not path.exists() and repaired.exists() and _beside(path, "unrepaired").exists():
         # A repair was killed between its two renames.
         os.rename(repaired, path)
         sync_folder(path.parent)
     report = check_trace(path)
-    is_folder = path.is_dir()
-    has_leftovers = is_folder and (list_journals(path) or any(path.glob("*.tmp")))
-    if report.state in (WHOLE, UNFINISHED) and not has_leftovers:
-        is_resumable = report.state == UNFINISHED and path.name.endswith(".partial")
-        return RepairReport(
-            str(path), False, report.num_candidates, report.num_steps, notes=report.notes, is_resumable=is_resumable
-        )
-    try:
-        return _repair_folder(path, repaired) if is_folder else _repair_file(path, repaired)
-    except OSError as error:
-        raise UserError(
-            f"the repaired trace cannot be written: {error.strerror or error}; nothing was changed",
-            where=str(path),
-            fix="make room, or see to the permissions, then repair again",
-        ) from error
+    if not _needs_repair(path, report.state):
+        return _unchanged(path, report)
+    return _repair_folder(path, repaired) if path.is_dir() else _repair_file(path, repaired)
+
+
+def _needs_repair(path: Path, state: str) -> bool:
+    has_leftovers = path.is_dir() and (list_journals(path) or any(path.glob("*.tmp")))
+    return state not in (WHOLE, UNFINISHED) or bool(has_leftovers)
+
+
+def _unchanged(path: Path, report: CheckReport) -> RepairReport:
+    is_resumable = report.state == UNFINISHED and path.name.endswith(".partial")
+    return RepairReport(
+        str(path), False, report.num_candidates, report.num_steps, notes=report.notes, is_resumable=is_resumable
+    )
 
 
 def _repair_file(path: Path, repaired: Path) -> RepairReport:
@@ -102,7 +113,8 @@ def _repair_file(path: Path, repaired: Path) -> RepairReport:
         # A file that lacks candidates is not a whole trace.
         arrays["shard/index"] = np.zeros(1, np.uint64)
     creator = "kgverify trace repair"
-    write_at_once(repaired, lambda temporary: write_arrays(temporary, arrays, creator, found.packing))
+    with renamed_into(repaired, is_durable=True) as temporary:
+        write_arrays(temporary, arrays, creator, found.packing)
     read_trace(repaired)
     losses = () if loss is None else (loss,)
     original = _swap(path, repaired, has_losses=True)
@@ -312,7 +324,7 @@ def _swap(path: Path, repaired: Path, *, has_losses: bool) -> str:
     """Replace the original by the repaired trace; return the path to which the original was moved, if it is kept."""
     original = _beside(path, "unrepaired")
     number = 1
-    while original.exists():
+    while os.path.lexists(original):
         number += 1
         original = _beside(path, f"unrepaired-{number}")
     os.rename(path, original)
@@ -335,8 +347,8 @@ def _link(path: Path, new: Path) -> None:
     try:
         os.link(path, new)
     except OSError:
-        temporary = new.with_name(new.name + ".tmp")
-        write_at_once(new, lambda _: shutil.copyfile(path, temporary))
+        with renamed_into(new, is_durable=True) as temporary:
+            shutil.copyfile(path, temporary)
 
 
 def _nothing(path: Path, reason: str) -> UserError:

@@ -40,6 +40,7 @@ class LoopWriter:
     rules:       the program's rules, each a `Rule`, or a list of its atoms in ids, the head first; optional
     rule_texts:  the rules as text; by default as the names render them
     level, is_archived, shard_steps: as in `Storage`
+    overwrites:  replace a trace that exists at `path`
 
     UserError for what cannot be written, with the column's name.
 
@@ -71,6 +72,7 @@ class LoopWriter:
         level: str = "steps",
         is_archived: bool = False,
         shard_steps: int = 1_000_000,
+        overwrites: bool = True,
     ) -> None:
         self._path = Path(path)
         self._header = Header(
@@ -86,6 +88,7 @@ class LoopWriter:
         texts = rule_texts or [self._render(rule) for rule in self._rules or ()]
         self._header = msgspec.structs.replace(self._header, clauses=ClauseTexts(rules=tuple(texts)))
         self._level, self._is_archived, self._shard_steps = level, is_archived, shard_steps
+        self._overwrites = overwrites
         self._num_candidates = 0
         self._given: frozenset[str] | None = None
         self._writer: TraceWriter | None = None
@@ -151,6 +154,7 @@ class LoopWriter:
             self._symbols,
             clauses=Clauses(self._facts, rules=self._rules),
             storage=Storage(self._level, absent, self._is_archived, self._shard_steps),
+            overwrites=self._overwrites,
         )
 
     def _render(self, rule: Rule) -> str:

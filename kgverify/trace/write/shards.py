@@ -10,7 +10,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.trace.files.manifest import Shard, render_hash, shard_name, write_at_once
+from kgverify.files.writing import noop, renamed_into
+from kgverify.trace.files.manifest import Shard, render_hash, shard_name
 from kgverify.trace.hdf5.writing import ArrayParts, write_arrays
 from kgverify.trace.model.columns import Candidates, Columns, StepBatch, concatenate, join_candidates
 from kgverify.trace.model.digests import compute_sequence, root_digest
@@ -84,10 +85,6 @@ class UncommittedBatches:
             yield concatenate(group), None
 
 
-def noop() -> None:
-    """Do nothing."""
-
-
 def write_shard(
     folder: Path,
     index: int,
@@ -118,7 +115,8 @@ def write_shard(
             root.result()
             before_naming()
 
-        written = write_at_once(path, lambda temporary: write_arrays(temporary, arrays, creator, packing), finish)
+        with renamed_into(path, is_durable=True, before_naming=finish) as temporary:
+            written = write_arrays(temporary, arrays, creator, packing)
     return Shard(
         name=path.name,
         size=written.size,

@@ -15,22 +15,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError
+from kgverify.files.writing import make_folder, noop
 from kgverify.program.program import Symbols
-from kgverify.trace.files.disk import make_folder
 from kgverify.trace.files.journal import JournalWriter, Start
 from kgverify.trace.files.manifest import (
     Manifest,
     Part,
     list_shards,
+    new_trace,
     put_in_place,
     shard_name,
-    write_at_once,
     write_manifest,
 )
 from kgverify.trace.files.output_path import (
     check_no_partial,
     check_output_path,
     explain_failed_write,
+    lock_trace,
     partial_of,
     remove_left_over,
     remove_partial,
@@ -54,7 +55,7 @@ from kgverify.trace.model.validate import check_appended, check_columns, check_r
 from kgverify.trace.write.commit_queue import CommitQueue, CommitTicket
 from kgverify.trace.write.encode import NO_CLAUSES, Clauses, encode_shared, encode_trace
 from kgverify.trace.write.resume import read_unfinished
-from kgverify.trace.write.shards import UncommittedBatches, noop, write_shard
+from kgverify.trace.write.shards import UncommittedBatches, write_shard
 from kgverify.version import __version__
 
 _WHOLE: Final = 1 << 62
@@ -101,12 +102,14 @@ class TraceWriter:
     storage: what to store, and when to start another shard
     durability: when to force the journal to disk
     resume:  resume the recording in `<path>.partial`, if there is one: skip the first `num_appended` candidates
+    overwrites: replace a trace that exists at `path`
     part:    set if this is one writer of several, each with its own path; `unite` joins their traces
     unknown: data beyond this schema, from a trace that is written again
 
     Each recording gets a random id in its header, unless the header has one: it is a copy of that recording then.
     An error inside the context leaves what was appended in `<path>.partial`. UserError for what cannot be written,
-    with the candidates that are safe, and for a `<path>.partial` that exists without `resume`, or belongs to another run.
+    with the candidates that are safe, for a `<path>.partial` that exists without `resume`, or belongs to another run, and
+    while another process writes the same trace.
 
     Example:
         >>> import kgverify as kv
@@ -129,6 +132,7 @@ class TraceWriter:
         storage: Storage = Storage(),
         durability: Durability = Durability(),
         resume: bool = False,
+        overwrites: bool = True,
         part: Part | None = None,
         unknown: Unknown = NOTHING_UNKNOWN,
     ) -> None:
@@ -153,7 +157,6 @@ class TraceWriter:
         self._score_dtype: np.dtype[np.floating] | None = None
         self._is_closed = False
         self._queue = CommitQueue()
-        check_output_path(self._path)
         self._manifest: Manifest = list_shards((), is_complete=False, creator=self._creator, part=part)
         self._journal = JournalWriter(
             self._partial,
@@ -164,10 +167,16 @@ class TraceWriter:
         )
         self._committed = [empty_columns().candidates]
         self._num_appended = 0
-        if resume:
-            self._resume(shared)
-        elif storage.shard_steps < _WHOLE:
-            check_no_partial(self._partial)
+        self._lock = lock_trace(self._path, overwrites=overwrites)
+        try:
+            check_output_path(self._path)
+            if resume:
+                self._resume(shared)
+            elif storage.shard_steps < _WHOLE:
+                check_no_partial(self._partial)
+        except BaseException:
+            self._lock.release()
+            raise
         self._num_shards = len(self._manifest.shards)  # with those that are being written
         self._num_safe = self._num_appended
 
@@ -260,7 +269,7 @@ class TraceWriter:
 
     def close(self) -> None:
         """Write what is left and move the trace to its path; a second call does nothing."""
-        with self._queue.reserve() as ticket:
+        with self._lock, self._queue.reserve() as ticket:
             ticket.wait_for_others()
             if not self._is_closed:
                 with self._explaining_failures("the trace", ticket):
@@ -271,11 +280,12 @@ class TraceWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if kind is None:
-            self.close()
-        elif self._journal.is_open:
-            self._journal.save()
-            self._is_closed = True
+        with self._lock:
+            if kind is None:
+                self.close()
+            elif self._journal.is_open:
+                self._journal.save()
+                self._is_closed = True
 
     def _finish(self, ticket: CommitTicket) -> None:
         if self._manifest.shards or self._part is not None:
@@ -286,7 +296,8 @@ class TraceWriter:
             put_in_place(self._partial, self._path)
             return
         arrays = self._encode(self._batches, self._rankings)
-        write_at_once(self._path, lambda path: write_arrays(path, arrays, self._creator, self._packing))
+        with new_trace(self._path) as path:
+            write_arrays(path, arrays, self._creator, self._packing)
         self._journal.end()
         remove_partial(self._partial)
 
@@ -299,6 +310,7 @@ class TraceWriter:
             ticket.wait_for_others()
             is_saved = self._journal.save()
             self._is_closed = True
+            self._lock.release()
             num_safe = self._num_appended if is_saved else max(self._num_safe, self._manifest.num_candidates)
             raise explain_failed_write(what, error, num_safe, self._partial, self._where) from error
 
@@ -475,4 +487,5 @@ def write_again(trace: Trace, path: Path, *, is_archived: bool = False) -> None:
         return
     creator = trace.header.creator or f"kgverify {__version__}"
     packing = packing_of(level, is_archived=is_archived)
-    write_at_once(path, lambda temporary: write_arrays(temporary, encode_trace(trace), creator, packing))
+    with lock_trace(path), new_trace(path) as temporary:
+        write_arrays(temporary, encode_trace(trace), creator, packing)

@@ -9,7 +9,6 @@ import hashlib
 import os
 import platform
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -19,6 +18,8 @@ from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from typing import Final
 
+from kgverify.errors import UserError
+from kgverify.files.writing import write_file
 from kgverify.version import IMPORTED_AT
 
 CACHE: Final = "KGVERIFY_CACHE"
@@ -84,12 +85,9 @@ def _is_remembered(folder: Path, code: str, name: str) -> bool:
 
 def _remember(folder: Path, code: str, name: str) -> None:
     path, content = _path(folder, code, name)
-    with suppress(OSError):
+    with suppress(OSError, UserError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        number, temporary = tempfile.mkstemp(dir=folder)
-        with os.fdopen(number, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
+        write_file(path, content)
         kept = sorted((each for each in folder.iterdir() if each.is_file()), key=lambda each: each.stat().st_mtime)
         for each in kept[:-MOST_KEPT]:
             each.unlink()

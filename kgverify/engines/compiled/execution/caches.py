@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.errors import UserError
 from kgverify.files.reading import read_file
+from kgverify.files.writing import write_file
 
 _is_fresh: ContextVar[bool] = ContextVar("is_fresh", default=False)
 
@@ -106,10 +107,7 @@ def save_caches(path: Path) -> int:
     if artifacts is None:
         raise UserError("nothing was compiled that could be saved", where=str(path), fix="use a mode of torch.compile")
     data, _ = artifacts
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise UserError(f"cannot be written: {error.strerror}", where=str(path), fix="give another path") from None
+    write_file(path, data)
     return len(data)
 
 

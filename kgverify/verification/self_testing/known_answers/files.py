@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +15,7 @@ import numpy as np
 from kgverify.comparison.compare import Sizes
 from kgverify.engines.reference.garbage_collection import without_garbage_collection
 from kgverify.errors import UserError
+from kgverify.files.writing import temporary_folder
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.model.columns import COUNTS, select_candidates
 from kgverify.trace.model.levels import Packing
@@ -201,8 +201,8 @@ def _spoil(data: bytes, content: bytes) -> bytes:
 def _memory_folder() -> Iterator[Path]:
     """Make a folder in memory, if possible, which has no disk to wait for."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with TemporaryDirectory(prefix="kgverify-known-", dir=memory) as name:
-        yield Path(name)
+    with temporary_folder("kgverify-known-", memory) as folder:
+        yield folder
 
 
 def known_file_answers(judge: JudgeRecorded) -> Iterator[tuple[str, Answer]]:

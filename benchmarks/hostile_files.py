@@ -1,0 +1,795 @@
+"""Files from strangers: every command that reads a file is given special files, bombs, lies and damaged files.
+
+    python benchmarks/hostile_files.py                      # special files, bombs, lies and foreign links
+    python benchmarks/hostile_files.py --random 200         # and 200 copies of each file, damaged at random
+    python benchmarks/hostile_files.py --only trace --only "saved run"
+
+Sound files of every kind are made first, by the commands themselves. Then each is replaced in a copy of its folder, and every
+command that reads it runs in a process of its own, which is forked so that it need not import torch. Counted are commands
+that take five seconds longer than with sound files, end with exit code 70, end by a signal, or take more than 1 GiB of
+memory beyond that of a process that does nothing; and refusals that do not say how to go on. Prints a Markdown table; exit
+code 1 if anything but sound results and refusals occurred.
+"""
+
+import argparse
+import gc
+import gzip
+import importlib
+import io
+import json
+import math
+import os
+import pkgutil
+import random
+import resource
+import shutil
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import time
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import h5py
+import numpy as np
+import zstandard
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "trace"))
+
+from hostile_traces import CONSTRUCTS, copy_as_plain_h5py
+from trace_builders import FACT_LINES, FACTS, HEADER, RANKINGS, RULES, SYMBOLS, make_columns, open_writer, write_file
+
+import kgverify
+from kgverify.cli import main as run_kgverify
+
+SECONDS: Final = 5.0
+MEMORY: Final = 1 << 30
+WAITING: Final = 6
+"""A command is ended after this many times the seconds that it may compute: other processes may keep it waiting."""
+BAD: Final = ("hang", "bug", "signal", "memory", "no fix")
+
+Change = Callable[[Path], None]
+"""Replaces a sound file."""
+
+
+class Reader(NamedTuple):
+    """A file that commands read.
+
+    kind:     its name in the table
+    path:     below the folder of the sound files, a pattern
+    commands: the commands that read it, run in that folder
+    is_long:  whether the command works for long once it has read a sound file: then only what it must refuse is tried
+    """
+
+    kind: str
+    path: str
+    commands: tuple[str, ...]
+    is_long: bool = False
+
+
+class Result(NamedTuple):
+    """The result of a command.
+
+    code:      the exit code, or minus the signal
+    seconds:   the time that it computed, beyond that with sound files; infinite if it was ended
+    num_bytes: its memory beyond that of a process that does nothing
+    """
+
+    code: int
+    seconds: float
+    num_bytes: int
+    text: str
+
+    @property
+    def verdict(self) -> str:
+        """The column of the table."""
+        if self.seconds > SECONDS:
+            return "hang"
+        if self.code < 0:
+            return "signal"
+        if self.code == 70 or "Traceback" in self.text:
+            return "bug"
+        if self.num_bytes > MEMORY:
+            return "memory"
+        if self.code == 2:
+            return "refused" if "fix:" in self.text else "no fix"
+        return "accepted"
+
+
+# The sound files, and who reads them.
+
+GRAPH = "--graph ./graph --queries 1 --corruptions 1"
+TRAIN = "train --graph ./graph --rounds 1 --epochs 1 --embedding 2 --hidden 2 --blocks 0"
+MADE = {
+    "trace.h5": f"record --engine reference {GRAPH} -o trace.h5",
+    "archive.h5": f"record --engine reference {GRAPH} -o archive.h5 --archive",
+    "shards": f"record --engine reference {GRAPH} --shard-steps 4 -o shards",
+    "lines.jsonl": "trace export trace.h5 --to lines.jsonl",
+    "run": f"diff {GRAPH} --mode eager --fault fact-cap --save run",
+    "saved": f"evaluate {GRAPH} --mode eager --save saved",
+    "bench.json": f"bench {GRAPH} --modes eager --repeats 1 --sample 1 --json bench.json",
+    "policy.safetensors": f"{TRAIN} -o policy.safetensors",
+    "case.kg": "shrink run --calls 5 -o case.kg",
+    "corpus": "fuzz --engine reference --examples 4 --jobs 1 --corpus corpus",
+}
+"""The commands that make sound files, in this order."""
+
+KNOWN = '[[known]]\nsignature = "a"\nissue = "b"\nreason = "c"\nexpires = 2999-01-01\n'
+
+TRACE = (
+    "show {}",
+    "show {} --candidate 0 --step 0",
+    "diff {} archive.h5",
+    "diff archive.h5 {}",
+    "trace check {}",
+    "trace repair {}",
+    "trace convert {} converted.h5",
+    "trace export {} --to exported.jsonl",
+    "trace join {} -o joined",
+    "trace join archive.h5 --like {} -o joined",
+)
+RUN = ("show run --divergence 1", "report run --html -", "shrink run --calls 1 --seconds 1 -o out.kg")
+RECORD = f"record --engine reference {GRAPH} -o out.h5"
+EVALUATE = f"evaluate {GRAPH} --mode eager --save saved"
+READERS = (
+    Reader("graph", "graph/train.txt", (RECORD, f"diff {GRAPH} --mode eager", f"evaluate {GRAPH} --mode eager")),
+    Reader("graph", "graph/test.txt", (RECORD, f"{TRAIN} -o out.safetensors")),
+    Reader("rules", "graph/rules.txt", (RECORD,)),
+    Reader("rules", "other.txt", (f"{RECORD} --rules other.txt",)),
+    Reader("domains", "graph/domains.txt", (RECORD,)),
+    Reader("policy", "policy.safetensors", (f"{RECORD} --policy policy.safetensors",)),
+    Reader("trace", "trace.h5", tuple(command.format("trace.h5") for command in TRACE)),
+    Reader("trace", "archive.h5", ("show archive.h5", "trace check archive.h5", "diff trace.h5 archive.h5")),
+    Reader("manifest", "shards/manifest.json", tuple(command.format("shards") for command in TRACE)),
+    Reader("shard", "shards/shard-00000.h5", ("show shards", "trace check shards", "diff trace.h5 shards")),
+    Reader("journal", "part.h5.partial/journal-00000", ("show part.h5.partial", "trace repair part.h5.partial")),
+    Reader("lines", "lines.jsonl", ("trace import lines.jsonl -o imported.h5",)),
+    Reader("saved run", "run/report.json", RUN),
+    Reader("saved run", "run/actual.h5", RUN),
+    Reader("reproducer", "case.kg", ("replay case.kg",)),
+    Reader("corpus", "corpus/case.kg", ("fuzz --engine reference --examples 1 --jobs 1 --corpus corpus",)),
+    Reader("corpus log", "corpus/campaign-*", ("fuzz --engine reference --examples 4 --jobs 1 --corpus corpus",)),
+    Reader("known divergences", "known.toml", ("fuzz --known known.toml --engine reference --examples 1 --jobs 1",)),
+    Reader("ledger", "state.jsonl", ("fuzz --exhaustive tiny --engine reference --jobs 1 --state state.jsonl",), True),
+    Reader("evaluation", "saved/run.json", (EVALUATE,)),
+    Reader("evaluation part", "saved/part-*", (EVALUATE,)),
+    Reader("benchmark", "bench.json", (f"bench {GRAPH} --modes eager --repeats 1 --compare bench.json",)),
+    Reader("budget", "budget.toml", (f"audit compile {GRAPH.split(' --q')[0]} --budget budget.toml",), True),
+    Reader("caches", "caches.bin", ("audit cache --load caches.bin --trust --graph ./graph --mode eager",)),
+)
+
+
+def make_sound(folder: Path, readers: Sequence[Reader]) -> None:
+    """Make the sound files of some readers."""
+    graph = Path(kgverify.__file__).parent / "graphs" / "embedded" / "countries"
+    shutil.copytree(graph, folder / "graph", ignore=shutil.ignore_patterns("README*", "countries.tsv"))
+    shutil.copy(graph / "rules.txt", folder / "other.txt")
+    (folder / "known.toml").write_text(KNOWN)
+    (folder / "budget.toml").write_text("max_graph_breaks = 0\n")
+    (folder / "state.jsonl").write_text("{}\n")
+    (folder / "caches.bin").write_bytes(b"caches")
+    needed = {word for reader in readers for text in (reader.path, *reader.commands) for word in _words(text)}
+    if "corpus" in needed:
+        needed.add("case.kg")
+    for name in reversed(MADE):
+        if name in needed:
+            needed |= _words(MADE[name])
+    for name, command in MADE.items():
+        if name not in needed:
+            continue
+        result = run_command(command, folder, 300.0)
+        if result.code not in (0, 1, 3):
+            raise RuntimeError(f"{command}: {result.text}")
+    if "corpus" in needed:
+        shutil.copy(folder / "case.kg", folder / "corpus" / "case.kg")
+    run_forked(lambda: _leave_journal(folder / "part.h5"), folder, 60.0)
+
+
+def _words(text: str) -> set[str]:
+    return {*text.replace("/", " ").split()}
+
+
+def _leave_journal(path: Path) -> None:
+    writer = open_writer(path, HEADER, SYMBOLS, facts=FACTS, journal_seconds=0)
+    writer.append(make_columns(1, 12))
+    writer.sync()
+    os._exit(0)
+
+
+# What takes the place of a sound file.
+
+
+def write(content: bytes | Callable[[bytes], bytes]) -> Change:
+    """Return the change that writes a content, or one made from the sound content."""
+
+    def change(path: Path) -> None:
+        sound = path.read_bytes()
+        path.unlink()
+        path.write_bytes(content if isinstance(content, bytes) else content(sound))
+
+    return change
+
+
+def link(target: str) -> Change:
+    """Return the change that puts a link to a path there."""
+
+    def change(path: Path) -> None:
+        path.unlink()
+        path.symlink_to(target)
+
+    return change
+
+
+def grow(size: int, *, keep: bool) -> Change:
+    """Return the change to a file that is almost empty on disk, behind the sound content or without it."""
+
+    def change(path: Path) -> None:
+        sound = path.read_bytes() if keep else b""
+        path.unlink()
+        with path.open("wb") as file:
+            file.write(sound)
+            file.truncate(size)
+
+    return change
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _socket(path: Path) -> None:
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as bound:
+        # A path may take about a hundred bytes.
+        bound.bind(os.path.relpath(path))
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _zstd(content: bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=1).compress(content)
+
+
+def _zip(content: bytes) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("a", content)
+    return packed.getvalue()
+
+
+SPECIAL: dict[str, Change] = {
+    "a pipe": _pipe,
+    "a socket": _socket,
+    "a folder": _folder,
+    **{
+        f"a link to {target}": link(target)
+        for target in (
+            "/dev/zero",
+            "/dev/random",
+            "/dev/tty",
+            "/dev/stdin",
+            "/dev/null",
+            "/dev/fd/0",
+            "/proc/self/environ",
+            "/proc/self/maps",
+            "/proc/self/mem",
+            "/proc/kcore",
+            "/proc/kmsg",
+            "/sys/kernel/mm/ksm/run",
+            "/",
+            "nowhere",
+            "/etc/passwd",
+            "../" * 500 + "etc/passwd",
+        )
+    },
+    "a link to itself": lambda path: link(path.name)(path),
+    "a terabyte of holes": grow(1 << 40, keep=False),
+    "900 MB of holes": grow(900 << 20, keep=False),
+    "the sound file and a terabyte of holes": grow(1 << 40, keep=True),
+    "the sound file and 60 MB of holes": grow(60 << 20, keep=True),
+}
+"""Pipes, devices, links, and files that are almost empty on disk."""
+
+DEEP: Final = 100_000
+TEXTS: dict[str, Change] = {
+    "an empty file": write(b""),
+    "a megabyte of zeros": write(bytes(1 << 20)),
+    "a megabyte of noise": write(random.Random(7).randbytes(1 << 20)),
+    "5 million empty lines": write(b"\n" * 5_000_000),
+    "5 million carriage returns": write(b"\r" * 5_000_000),
+    "a line of 20 MB": write(b"a" * (20 << 20)),
+    "a line of 20 MB of digits": write(b"9" * (20 << 20)),
+    "a megabyte of quotes": write(b"'" * (1 << 20)),
+    "a megabyte of double quotes": write(b'"' * (1 << 20)),
+    "a megabyte of backslashes": write(b"\\" * (1 << 20)),
+    "a megabyte of commas": write(b"a," * (1 << 19)),
+    "a megabyte of tabs": write(b"\t" * (1 << 20)),
+    "a megabyte of blanks": write(b" " * (1 << 20)),
+    "UTF-16": write(lambda sound: sound.decode("utf-8", "replace").encode("utf-16")),
+    "not UTF-8": write(lambda sound: sound + b"\xff\xfe\x80"),
+    "deep brackets": write(b"[" * DEEP),
+    "deep brackets that are closed": write(b"[" * DEEP + b"]" * DEEP),
+    "deep braces": write(b'{"a":' * DEEP),
+    "deep braces that are closed": write(b'{"a":' * DEEP + b"1" + b"}" * DEEP),
+    "a deep term": write(b"a(" * DEEP + b"b" + b")" * DEEP + b".\n"),
+    "a deep TOML array": write(b"a = " + b"[" * DEEP + b"]" * DEEP),
+    "a deep TOML key": write(b"a" + b".a" * DEEP + b" = 1\n"),
+    "many TOML tables": write(b"".join(b"[a%d]\n" % i for i in range(60_000))),
+    "a number of 100,000 digits": write(b"a = " + b"9" * DEEP),
+    "a rule of 100,000 atoms": write(b"a(X,Y) :- " + b", ".join([b"b(X,Y)"] * DEEP) + b".\n"),
+    "a JSON list of a million objects": write(b"[" + b",".join([b"{}"] * 1_000_000) + b"]"),
+    "a JSON object of a million names": write(b"{" + b",".join(b'"%d":0' % i for i in range(1_000_000)) + b"}"),
+    "a gzip bomb of 2 GB": write(lambda _: gzip.compress(bytes(16 << 20), 1) * 128),
+    "a zstd bomb of 2 GB": write(lambda _: _zstd(bytes(16 << 20)) * 128),
+    "a zip bomb of 256 MB": write(lambda _: _zip(bytes(256 << 20))),
+    "half of the sound file": write(lambda sound: sound[: len(sound) // 2]),
+    "the sound file twice": write(lambda sound: sound + sound),
+    "a megabyte of the sound file": write(lambda sound: sound * -(-(1 << 20) // max(1, len(sound)))),
+}
+"""Texts that a parser may stumble over."""
+NOTHING: Final = ("an empty file", "5 million empty lines", "a megabyte of blanks")
+"""Texts that say nothing: some files may be empty."""
+
+
+def _safetensors(header: bytes, size: int | None = None, rest: bytes = b"") -> Change:
+    return write(struct.pack("<Q", len(header) if size is None else size) + header + rest)
+
+
+def _tensor(**more: object) -> bytes:
+    return json.dumps(
+        {"embedding.predicate": {"dtype": "F32", "shape": [1, 1], "data_offsets": [0, 4]} | more}
+    ).encode()
+
+
+WEIGHTS: dict[str, Change] = {
+    "a header of 2^63 bytes": _safetensors(b"{}", 1 << 63),
+    "a header of 90 MB": _safetensors(b"{" + b" " * (90 << 20) + b"}"),
+    "a shape of 2^80": _safetensors(
+        _tensor(**{"input.weight": {"dtype": "F32", "shape": [1 << 40, 1 << 40], "data_offsets": [0, 4]}}),
+        None,
+        bytes(4),
+    ),
+    "no elements in a shape of 2^62": _safetensors(
+        _tensor(**{"input.weight": {"dtype": "F32", "shape": [1 << 62, 0], "data_offsets": [4, 4]}}), None, bytes(4)
+    ),
+    "tensors in one place": _safetensors(
+        _tensor(**{"input.weight": {"dtype": "F32", "shape": [1, 1], "data_offsets": [0, 4]}}), None, bytes(4)
+    ),
+    "an unknown type": _safetensors(
+        _tensor(**{"input.weight": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [4, 8]}}), None, bytes(8)
+    ),
+    "text instead of numbers": _safetensors(
+        _tensor(**{"input.weight": {"dtype": "BOOL", "shape": [4], "data_offsets": [4, 8]}}), None, bytes(8)
+    ),
+    "deep metadata": _safetensors(b'{"__metadata__":' * DEEP),
+}
+
+
+def _members(change: Callable[[str, bytes], bytes], kind: int = zipfile.ZIP_STORED) -> Change:
+    def make(sound: bytes) -> bytes:
+        packed = io.BytesIO()
+        with zipfile.ZipFile(io.BytesIO(sound)) as old, zipfile.ZipFile(packed, "w", kind) as new:
+            for name in old.namelist():
+                new.writestr(name, change(name, old.read(name)))
+        return packed.getvalue()
+
+    return write(make)
+
+
+def _array(description: str, content: bytes = b"") -> bytes:
+    header = description.encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + content
+
+
+def _plain(array: np.ndarray) -> bytes:
+    content = io.BytesIO()
+    np.save(content, array)
+    return content.getvalue()
+
+
+PARTS: dict[str, Change] = {
+    "a megabyte that inflates to a gigabyte": _members(
+        lambda name, old: (
+            _array("{'descr': '<f8', 'fortran_order': False, 'shape': (134217728,)}", bytes(1 << 30))
+            if name == "optimistic.npy"
+            else old
+        ),
+        zipfile.ZIP_DEFLATED,
+    ),
+    "a shape of 10^15": _members(
+        lambda name, old: _array("{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000000,)}", bytes(64))
+    ),
+    "a shape of 10^30": _members(
+        lambda name, old: _array(f"{{'descr': '<f8', 'fortran_order': False, 'shape': ({10**30},)}}")
+    ),
+    "a negative shape": _members(lambda name, old: _array("{'descr': '<f8', 'fortran_order': False, 'shape': (-1,)}")),
+    "10^15 elements without bytes": _members(
+        lambda name, old: _array("{'descr': '|V0', 'fortran_order': False, 'shape': (1000000000000000,)}")
+    ),
+    "pickled objects": _members(
+        lambda name, old: _array(
+            "{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", b"cos\nsystem\n(S'exit 3'\ntR."
+        )
+    ),
+    "a header of code": _members(lambda name, old: _array("__import__('os')._exit(3)")),
+    "a deep header": _members(lambda name, old: _array("(" * 9000 + ")" * 9000)),
+    "no arrays": _members(lambda name, old: b"nothing"),
+    "a plain array": write(_plain(np.zeros(3))),
+    "a pickle": write(b"cos\nsystem\n(S'exit 3'\ntR."),
+    "members without end": write(lambda sound: sound[:-22] + sound[-22:-14] + b"\xff" * 4 + sound[-10:]),
+}
+
+
+def _edit_manifest(change: Callable[[dict], object]) -> Change:
+    def make(sound: bytes) -> bytes:
+        manifest = json.loads(sound)
+        change(manifest)
+        return json.dumps(manifest).encode()
+
+    return write(make)
+
+
+def _shard(name: str) -> Change:
+    return _edit_manifest(lambda manifest: manifest["shards"][0].update(name=name))
+
+
+MANIFESTS: dict[str, Change] = {
+    "a shard outside of the folder": _shard("../trace.h5"),
+    "a shard by its whole path": _shard("/etc/passwd"),
+    "a shard that is a device": _shard("/dev/zero"),
+    "a shard that is the manifest": _shard("manifest.json"),
+    "a shard named NUL": _shard("\0"),
+    "100,000 shards": _edit_manifest(lambda manifest: manifest.update(shards=manifest["shards"] * 100_000)),
+    "a shard of 10^30 steps": _edit_manifest(lambda manifest: manifest["shards"][0].update(num_steps=10**30)),
+    "a shard of -1 steps": _edit_manifest(lambda manifest: manifest["shards"][0].update(num_steps=-1)),
+    "2^62 candidates everywhere": _edit_manifest(
+        lambda manifest: (
+            manifest.update(num_candidates=1 << 62),
+            manifest["shards"][0].update(num_candidates=1 << 62),
+        )
+    ),
+}
+
+
+def _plain_trace(change: Callable[[h5py.File], object]) -> Change:
+    """Return the change of a copy of the trace in the layout that h5py writes if nothing else is said."""
+
+    def make(path: Path) -> None:
+        plain = path.with_name("plain")
+        copy_as_plain_h5py(path, plain)
+        plain.replace(path)
+        with h5py.File(path, "r+") as file:
+            change(file)
+
+    return make
+
+
+def _rewrite(
+    name: str, shape: tuple[int, ...], chunks: tuple[int, ...], **options: object
+) -> Callable[[h5py.File], object]:
+    """Return the change that writes zeros of a shape in these chunks in the place of a dataset."""
+
+    def change(file: h5py.File) -> None:
+        old = file[name]
+        kind, attributes = old.dtype, dict(old.attrs)
+        del file[name]
+        new = file.create_dataset(name, shape, kind, chunks=chunks, **options)
+        if options.get("compression"):
+            packed = zlib.compress(bytes(kind.itemsize * math.prod(chunks)), 9)
+            for index in product(*(range(0, whole, part) for whole, part in zip(shape, chunks, strict=True))):
+                new.id.write_direct_chunk(index, packed)
+        else:
+            new[...] = 0
+        new.attrs.update(attributes)
+
+    return change
+
+
+def _every(change: Callable[[h5py.File, str], object]) -> Callable[[h5py.File], object]:
+    def change_all(file: h5py.File) -> None:
+        names: list[str] = []
+        file.visititems(lambda name, node: names.append(name) if isinstance(node, h5py.Dataset) else None)
+        for name in names:
+            change(file, name)
+
+    return change_all
+
+
+def _chain(file: h5py.File) -> None:
+    for i in range(5000):
+        file[f"soft/{i}"] = h5py.SoftLink(f"/soft/{i + 1}")
+
+
+def _groups(file: h5py.File) -> None:
+    group = file
+    for _ in range(3000):
+        group = group.create_group("a")
+
+
+def _many_datasets(file: h5py.File) -> None:
+    for i in range(3000):
+        file[f"other/{i}"] = np.zeros(1)
+
+
+TRACES: dict[str, Change] = {
+    "100,000 chunks of one row": _plain_trace(_rewrite("candidates/query", (100_000,), (1,))),
+    "100,000 packed chunks of one row": _plain_trace(
+        _rewrite("candidates/query", (100_000,), (1,), compression="gzip")
+    ),
+    "60,000 growing chunks": _plain_trace(_rewrite("candidates/query", (60_000,), (1,), maxshape=(None,))),
+    "60,000 chunks that the schema does not name": _plain_trace(
+        lambda file: file.create_dataset("other", (60_000,), "i4", chunks=(1,)).__setitem__(..., 0)
+    ),
+    "every dataset in chunks of one row": _plain_trace(
+        _every(
+            lambda file, name: (
+                _rewrite(name, (3000, *file[name].shape[1:]), (1, *file[name].shape[1:]))(file)
+                if file[name].shape and file[name].dtype.kind in "iuf"
+                else None
+            )
+        )
+    ),
+    "a packed gigabyte of zeros": _plain_trace(
+        _rewrite("candidates/query", (1 << 28,), (1 << 22,), compression="gzip")
+    ),
+    "60 MB of zeros in every dataset": _plain_trace(
+        _every(
+            lambda file, name: (
+                _rewrite(
+                    name,
+                    ((1 << 20) // (file[name].shape[1] if file[name].shape[1:] else 1), *file[name].shape[1:]),
+                    (1 << 16, *file[name].shape[1:]),
+                    compression="gzip",
+                )(file)
+                if file[name].shape and file[name].dtype.kind in "iuf"
+                else None
+            )
+        )
+    ),
+    "a chain of 5,000 soft links": _plain_trace(_chain),
+    "3,000 nested groups": _plain_trace(_groups),
+    "3,000 datasets that the schema does not name": _plain_trace(_many_datasets),
+    "a fill value without data": _plain_trace(
+        lambda file: (
+            file.__delitem__("candidates/query"),
+            file.create_dataset("candidates/query", (1 << 40,), "i4", chunks=(1 << 20,), fillvalue=7),
+        )
+    ),
+}
+
+
+def _construct(name: str) -> Change:
+    def make(path: Path) -> None:
+        good, plain = path.with_name("good.h5"), path.with_name("plain.h5")
+        write_file(good, HEADER, SYMBOLS, make_columns(1, 8), RANKINGS, facts=FACTS, fact_lines=FACT_LINES, rules=RULES)
+        copy_as_plain_h5py(good, plain)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            made = CONSTRUCTS[name](plain, Path(folder))
+            path.unlink()
+            # It may name files in its own folder.
+            kept = path.parent / "made"
+            shutil.rmtree(kept, ignore_errors=True)
+            shutil.copytree(folder, kept, symlinks=True, copy_function=_copy)
+        path.symlink_to(kept / made.name)
+
+    return make
+
+
+def _copy(source: str, target: str) -> None:
+    try:
+        shutil.copy2(source, target, follow_symlinks=False)
+    except shutil.SpecialFileError:
+        os.mkfifo(target)
+
+
+SPECIFIC: dict[str, dict[str, Change]] = {
+    "policy": WEIGHTS,
+    "evaluation part": PARTS,
+    "manifest": MANIFESTS,
+    "trace": TRACES | {name: _construct(name) for name in CONSTRUCTS},
+}
+"""Lies that only files of one kind can tell."""
+
+
+def damage(numbers: random.Random) -> Change:
+    """Return a change at random: bits flipped, bytes put in, taken out, or moved; or the file cut off."""
+
+    def make(sound: bytes) -> bytes:
+        content = bytearray(sound)
+        for _ in range(numbers.choice((1, 1, 2, 8))):
+            position, length = numbers.randrange(len(content) + 1), numbers.choice((1, 1, 4, 100))
+            way = numbers.randrange(6)
+            if way == 0 and content:
+                content[position % len(content)] ^= 1 << numbers.randrange(8)
+            elif way == 1:
+                content[position:position] = numbers.randbytes(length)
+            elif way == 2:
+                del content[position : position + length]
+            elif way == 3:
+                other = numbers.randrange(len(content) + 1)
+                content[position:position] = content[other : other + length]
+            elif way == 4 and numbers.random() < 0.3:
+                del content[position:]
+            else:
+                content[position : position + length] = bytes([numbers.choice(b"\0\xff\n\"'[{(,:0-")]) * length
+        return bytes(content)
+
+    return write(make)
+
+
+# Running.
+
+
+def import_everything() -> None:
+    """Import every module that a command could import, so that only its own work is measured."""
+    for module in pkgutil.walk_packages(kgverify.__path__, "kgverify."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    importlib.import_module("torch._inductor.utils")
+    gc.freeze()
+
+
+def run_forked(work: Callable[[], object], folder: Path, seconds: float) -> Result:
+    """Run something in a forked process, in a folder, without input."""
+    with tempfile.TemporaryFile() as output:
+        began = time.monotonic()
+        child = os.fork()
+        if not child:
+            code = 70
+            try:
+                os.setpgid(0, 0)
+                os.chdir(folder)
+                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+                os.dup2(output.fileno(), 1)
+                os.dup2(output.fileno(), 2)
+                work()
+                code = 0
+            except SystemExit as end:
+                code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            except BaseException as error:
+                print("Traceback", repr(error), file=sys.stderr)
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        usage, status, is_ended = None, 0, False
+        while usage is None:
+            done, status, found = os.wait4(child, os.WNOHANG)
+            if done:
+                usage = found
+            elif time.monotonic() - began > WAITING * seconds:
+                is_ended = True
+                _kill(child)
+                _, status, usage = os.wait4(child, 0)
+            else:
+                time.sleep(0.005)
+        _kill(child)
+        output.seek(0)
+        text = output.read(1 << 20).decode("utf-8", "replace")
+        code = os.waitstatus_to_exitcode(status)
+        computed = math.inf if is_ended else usage.ru_utime + usage.ru_stime
+        return Result(code, computed, usage.ru_maxrss * 1024, text)
+
+
+def _kill(group: int) -> None:
+    """Kill the processes that a command started."""
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def run_command(command: str, folder: Path, seconds: float) -> Result:
+    """Run a command of kgverify."""
+
+    def work() -> None:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        sys.argv = ["kgverify", *command.split()]
+        os.environ["GITHUB_STEP_SUMMARY"] = ""
+        sys.stdin, sys.stdout, sys.stderr = (open(i, mode) for i, mode in enumerate("rww"))  # noqa: SIM115
+        run_kgverify()
+
+    result = run_forked(work, folder, seconds)
+    return result._replace(num_bytes=max(0, result.num_bytes - _at_start(folder)))
+
+
+_started: list[int] = []
+
+
+def _at_start(folder: Path) -> int:
+    """Return the memory of a process that does nothing."""
+    if not _started:
+        _started.append(run_forked(lambda: None, folder, SECONDS).num_bytes)
+    return _started[0]
+
+
+def changes_of(reader: Reader, num_random: int, seed: int) -> Iterator[tuple[str, Change]]:
+    """Yield what takes the place of a sound file."""
+    yield from SPECIAL.items()
+    yield from SPECIFIC.get(reader.kind, {}).items()
+    for name, change in TEXTS.items():
+        if not (reader.is_long and name in NOTHING):
+            yield name, change
+    for i in range(0 if reader.is_long else num_random):
+        yield f"damaged at random, {i}", damage(random.Random(f"{seed} {reader.path} {i}"))
+
+
+def try_reader(
+    reader: Reader, sound: Path, changes: Sequence[tuple[str, Change]], num_commands: int
+) -> Iterator[tuple[str, str, Result]]:
+    """Run every command on each special file, and one of the commands on each other change, in turn."""
+    usual: dict[str, float] = {}
+    for number, (name, change) in enumerate(changes):
+        commands = reader.commands[:num_commands]
+        if name not in SPECIAL:
+            commands = (commands[number % len(commands)],)
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder, "a")
+            shutil.copytree(sound, place)
+            os.chdir(folder)
+            change(next(place.glob(reader.path)))
+            for command in commands:
+                if command not in usual:
+                    usual[command] = 0.0 if reader.is_long else _time_sound(command, sound)
+                result = run_command(command, place, SECONDS + usual[command])
+                yield name, command, result._replace(seconds=result.seconds - usual[command])
+
+
+def _time_sound(command: str, sound: Path) -> float:
+    """Return the time that a command computes on the sound files."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(sound, place := Path(folder, "a"))
+        # What it remembers for the next time is not a part of it.
+        return min(run_command(command, place, 300.0).seconds for _ in range(2))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--random", type=int, default=0, metavar="N", help="copies of each file damaged at random")
+    parser.add_argument("--seed", type=int, default=0, help="of the random damage")
+    parser.add_argument("--only", action="append", help="the kinds of files to try; all if not given")
+    parser.add_argument("--sound", type=Path, help="the folder of the sound files, made if it does not exist")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="try each N-th change")
+    parser.add_argument("--commands", type=int, default=99, metavar="N", help="the first N commands of each file")
+    options = parser.parse_args()
+    import_everything()
+    counts: dict[str, Counter[str]] = {}
+    bad = 0
+    with tempfile.TemporaryDirectory() as folder:
+        readers = [reader for reader in READERS if not options.only or reader.kind in options.only]
+        sound: Path = options.sound or Path(folder, "sound")
+        if not sound.exists():
+            sound.mkdir()
+            make_sound(sound, readers)
+        for number, reader in enumerate(readers):
+            changes = list(changes_of(reader, options.random, options.seed))[number % options.every :: options.every]
+            for name, command, result in try_reader(reader, sound, changes, options.commands):
+                counts.setdefault(reader.kind, Counter())[result.verdict] += 1
+                if result.verdict in BAD:
+                    bad += 1
+                    shown = [line[:300] for line in result.text.strip().splitlines()[-4:]]
+                    where = f"{reader.path} is {name}: kgverify {command}"
+                    figures = f"exit code {result.code}, {result.seconds:.1f} s, {result.num_bytes >> 20} MiB"
+                    print(f"{result.verdict}: {where}\n  {figures}", *shown, sep="\n  ", file=sys.stderr, flush=True)
+    columns = ("refused", "accepted", *BAD)
+    print(f"| file | {' | '.join(columns)} |")
+    print("|---" * (len(columns) + 1) + "|")
+    for kind, found in [*counts.items(), ("all", sum(counts.values(), Counter()))]:
+        print(f"| {kind} | {' | '.join(str(found[column]) for column in columns)} |")
+    print(f"hangs, bugs, signals, more than 1 GiB, refusals without advice: {bad}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

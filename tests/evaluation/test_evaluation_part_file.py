@@ -1,0 +1,111 @@
+"""Files of parts that somebody else made: only plain arrays of the right types, no larger than the file, are read."""
+
+import io
+import zipfile
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import numpy as np
+import pytest
+
+from kgverify.evaluation.part_file import ChoiceStatistics, DamagedError, PartResult, hash_result, read_part, write_part
+from kgverify.runs.parts import Part
+
+WIDTHS = {"num_outcomes": (4,), "sample_atom": (3,)}
+
+
+def _make(**changed: np.ndarray) -> PartResult:
+    arrays = {
+        name: np.zeros(
+            (() if name in ChoiceStatistics._fields else (1, *WIDTHS.get(name, ()))), get_args(get_args(kind)[1])[0]
+        )
+        for name, kind in get_type_hints(PartResult).items()
+    }
+    return PartResult(**(arrays | changed))
+
+
+PART = Part(0, range(1), 4)
+
+
+def _npy(description: str, content: bytes = b"") -> bytes:
+    header = description.encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + content
+
+
+def _shaped(shape: str, kind: str = "<f8", content: bytes = b"") -> bytes:
+    return _npy(f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}}}", content)
+
+
+def _repack(path: Path, kind: int, changed: dict[str, bytes]) -> None:
+    with zipfile.ZipFile(path) as old:
+        members = {name: old.read(name) for name in old.namelist()} | {f"{name}.npy": c for name, c in changed.items()}
+    with zipfile.ZipFile(path, "w", kind) as new:
+        for name, content in members.items():
+            new.writestr(name, content)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    write_part(tmp_path / PART.name, _make(), "identity")
+    return tmp_path / PART.name
+
+
+def test_a_sound_part_is_read(path: Path) -> None:
+    found = read_part(path, PART, "identity")
+    assert all(map(np.array_equal, found, _make()))
+
+
+def test_a_packed_part_is_refused_before_it_is_unpacked(path: Path) -> None:
+    _repack(path, zipfile.ZIP_DEFLATED, {"optimistic": _shaped("(1048576,)", content=bytes(8 << 20))})
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(DamagedError, match="unpacks to more bytes than it has"):
+        read_part(path, PART, "identity")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        _shaped("(1000000000000000,)"),
+        _shaped("(1000000000000000,)", "|V0"),
+        _shaped(f"({10**30},)"),
+        _shaped("(-1,)"),
+        _shaped("(1,)", "|O", b"cos\nsystem\n(S'exit 3'\ntR."),
+        _npy("__import__('os')._exit(3)"),
+        _npy("(" * 9000 + ")" * 9000),
+        b"nothing",
+        b"",
+    ],
+)
+def test_arrays_that_lie_are_refused(path: Path, content: bytes) -> None:
+    _repack(path, zipfile.ZIP_STORED, {"optimistic": content})
+    with pytest.raises(DamagedError):
+        read_part(path, PART, "identity")
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("side", np.zeros(1, np.int64)),
+        ("side", np.zeros(2, np.int8)),
+        ("num_outcomes", np.zeros((1, 3), np.uint32)),
+        ("sample_atom", np.zeros((1, 1, 3), np.int32)),
+        ("smallest_gap", np.zeros(1)),
+    ],
+)
+def test_arrays_of_another_type_or_length_are_refused_though_their_checksum_is_right(
+    path: Path, name: str, array: np.ndarray
+) -> None:
+    result = _make(**{name: array})
+    write_part(path, result, "identity")
+    assert hash_result(result, "identity")
+    with pytest.raises(DamagedError, match=f"a column {name} of another type or length"):
+        read_part(path, PART, "identity")
+
+
+def test_a_plain_array_and_a_pickle_are_refused(path: Path) -> None:
+    plain = io.BytesIO()
+    np.save(plain, np.zeros(3))
+    for content in (plain.getvalue(), b"cos\nsystem\n(S'exit 3'\ntR.", b"PK\x03\x04", b""):
+        path.write_bytes(content)
+        with pytest.raises(DamagedError):
+            read_part(path, PART, "identity")

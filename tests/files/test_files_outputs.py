@@ -1,0 +1,115 @@
+"""Traces, runs, corpora, state files and evaluations: one writer each, and a full disk leaves what was there."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kgverify as kv
+from kgverify.errors import UserError
+from kgverify.files.locking import FOLDER_LOCK, OutputLock, lock_beside
+from kgverify.testing.campaigns.campaign import Campaign, run_campaign
+from kgverify.testing.exhaustive.certificate import certify
+from kgverify.testing.exhaustive.scope import find_scope
+from kgverify.trace.maintain.convert import convert_trace
+from kgverify.trace.maintain.join import unite
+from kgverify.trace.maintain.repair import repair_trace
+from kgverify.trace.read.trace_file import read_trace
+
+
+def record(path: Path, queries: int = 1, **options: Any) -> None:
+    kv.record("countries", path, reference="reference", queries=queries, corruptions=2, **options)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("inputs")
+    record(folder / "a.h5")
+    record(folder / "b.h5", 2)
+    record(folder / "shards", 2, shard_steps=9)
+    return folder
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+def test_a_trace_that_another_writes_is_left_to_it(inputs: Path, tmp_path: Path):
+    output = tmp_path / "out"
+    shutil.copytree(inputs / "shards", tmp_path / "out.partial")
+    (tmp_path / "out.partial" / "shard-00001.h5").unlink()
+    writers = (
+        lambda: record(output),
+        lambda: record(output, resume=True),
+        lambda: record(output, overwrite=True),
+        lambda: convert_trace(inputs / "a.h5", output),
+        lambda: unite([inputs / "shards"], output),
+        lambda: repair_trace(tmp_path / "out.partial"),
+    )
+    before = names(tmp_path / "out.partial")
+    with lock_beside(output, "this trace"):
+        for write in writers:
+            with pytest.raises(UserError, match="is writing this trace"):
+                write()
+    assert names(tmp_path) == ["out.partial"]
+    assert names(tmp_path / "out.partial") == before
+
+
+def test_a_trace_that_another_process_finished_in_the_meantime_is_not_replaced(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    original = OutputLock.__init__
+
+    def finish_first(self: OutputLock, path: Path, output: Path, *arguments: object, **options: object) -> None:
+        shutil.copyfile(inputs / "b.h5", output)
+        original(self, path, output, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(OutputLock, "__init__", finish_first)
+    with pytest.raises(UserError, match="already exists"):
+        record(tmp_path / "out.h5")
+    assert read_trace(tmp_path / "out.h5").root == read_trace(inputs / "b.h5").root
+    assert names(tmp_path) == ["out.h5"]
+
+
+@pytest.mark.parametrize("name", ["out.h5", "out.h5.partial", ".out.h5.lock"])
+def test_a_recording_follows_no_link(inputs: Path, tmp_path: Path, name: str):
+    (tmp_path / "victim").mkdir()
+    shutil.copyfile(inputs / "a.h5", tmp_path / "victim" / "file")
+    before = (tmp_path / "victim" / "file").read_bytes()
+    for target in ("victim", "victim/file", "victim/new"):
+        (tmp_path / name).symlink_to(target)
+        with pytest.raises(UserError, match="is a link, which is not followed"):
+            record(tmp_path / "out.h5", 2, overwrite=True)
+        assert names(tmp_path / "victim") == ["file"]
+        (tmp_path / name).unlink()
+    assert (tmp_path / "victim" / "file").read_bytes() == before
+
+
+def test_a_planted_journal_is_not_written_to(inputs: Path, tmp_path: Path):
+    (tmp_path / "out.h5.partial").mkdir()
+    (tmp_path / "victim").write_text("")
+    os.link(tmp_path / "victim", tmp_path / "out.h5.partial" / "journal-00000")
+    with pytest.raises(UserError, match="has a second name"):
+        record(tmp_path / "out.h5", resume=True)
+    assert (tmp_path / "victim").read_text() == ""
+
+
+def test_folders_and_state_files_that_another_writes_are_left_to_it(inputs: Path, tmp_path: Path):
+    scope = find_scope("tiny")
+    for write in (
+        lambda: kv.compare(inputs / "a.h5", inputs / "b.h5", save=tmp_path / "out"),
+        lambda: kv.verify("countries", mode="eager", queries=1, corruptions=1, save=tmp_path / "out"),
+        lambda: run_campaign(Campaign(corpus=tmp_path / "out", examples=1)),
+        lambda: kv.evaluate("countries", mode="eager", queries=1, corruptions=1, save=tmp_path / "out"),
+    ):
+        (tmp_path / "out").mkdir(exist_ok=True)
+        with OutputLock(tmp_path / "out" / FOLDER_LOCK, tmp_path / "out", "it"), pytest.raises(UserError) as caught:
+            write()
+        assert "is writing this" in caught.value.message
+        assert "wait until it ends" in caught.value.fix
+        assert names(tmp_path / "out") == []
+    with lock_beside(tmp_path / "state", "it"), pytest.raises(UserError, match="is writing this file"):
+        certify(scope, state=tmp_path / "state")
+    assert names(tmp_path) == ["out"]

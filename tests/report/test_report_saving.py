@@ -1,0 +1,79 @@
+"""Saving a run: a full disk leaves the run that was there, and no link is followed."""
+
+import errno
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import kgverify as kv
+from kgverify.errors import UserError
+from kgverify.trace.read.trace_file import open_trace, read_trace
+from kgverify.verification.save import REPORT, read_run, save_verification
+from kgverify.verification.verify import Verification
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("inputs")
+    for name, queries, shard_steps in (("a.h5", 1, 1000), ("b.h5", 2, 1000), ("shards", 2, 9)):
+        options: dict[str, Any] = {"queries": queries, "corruptions": 2, "shard_steps": shard_steps}
+        kv.record("countries", folder / name, reference="reference", **options)
+    return folder
+
+
+def save(verification: Verification, folder: Path, *traces: Any) -> None:
+    """Save a run with other traces."""
+    save_verification(SimpleNamespace(report=verification.report, traces=traces, stepped=None), folder)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("call", ["pwritev", "write", "mkdir", "rename"])
+def test_a_run_that_finds_no_room_leaves_the_run_before_it(
+    inputs: Path, faulty: Verification, tmp_path: Path, monkeypatch, call: str
+):
+    run = tmp_path / "run"
+    first, second = (read_trace(inputs / name) for name in ("a.h5", "b.h5"))
+    save(faulty, run, first, first)
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    # Three files are moved away, then three others in.
+    for num_calls in range(6 if call == "rename" else 1):
+        original, left = getattr(os, call), num_calls
+
+        def fail(*arguments, original=original, **options):
+            nonlocal left
+            left -= 1
+            if left == -1:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return original(*arguments, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, fail)
+            with pytest.raises(UserError, match="cannot be written: No space left") as caught:
+                save(faulty, run, first, second)
+        assert caught.value.fix.startswith("make room")
+        assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+    save(faulty, run, first, second)
+    assert read_run(run).actual.root == second.root
+
+
+def test_a_run_that_is_saved_over_its_own_traces_in_another_order_is_right(
+    inputs: Path, faulty: Verification, tmp_path: Path
+):
+    run = tmp_path / "run"
+    save(faulty, run, open_trace(inputs / "a.h5"), open_trace(inputs / "shards"))
+    save(faulty, run, open_trace(run / "actual.h5"), open_trace(run / "expected.h5"))
+    found = read_run(run)
+    assert [found.expected.root, found.actual.root] == [read_trace(inputs / name).root for name in ("shards", "a.h5")]
+
+
+@pytest.mark.parametrize("name", ["expected.h5", "actual.h5", "lockstep.h5", REPORT])
+def test_a_run_follows_no_link(inputs: Path, faulty: Verification, tmp_path: Path, name: str):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "victim").write_text("years of work")
+    (tmp_path / "run" / name).symlink_to(tmp_path / "victim")
+    with pytest.raises(UserError, match="is a link"):
+        save(faulty, tmp_path / "run", *[read_trace(inputs / "a.h5")] * 2)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [name]
+    assert (tmp_path / "victim").read_text() == "years of work"

@@ -1,0 +1,81 @@
+"""The places of kgverify that can run code: each is listed with the reason why no file reaches it."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+BARE = {"eval", "exec", "compile", "__import__"}
+METHODS = {
+    *("import_module", "spec_from_file_location", "exec_module", "run_path", "run_module", "from_string", "CDLL"),
+    *("load_cache_artifacts", "Unpickler", "Popen", "getoutput", "check_output"),
+}
+OF_MODULES = {("pickle", "loads"), ("pickle", "load"), ("torch", "load"), ("os", "system"), ("os", "popen")}
+
+ALLOWED = {
+    "kgverify/__init__.py": {"import_module": "a table in the file"},
+    "kgverify/audit/__init__.py": {"import_module": "a table in the file"},
+    "kgverify/audit/ladder/culprit.py": {"import_module": "settings of torch, listed in the file"},
+    "kgverify/cli/__init__.py": {"exec": "an empty text"},
+    "kgverify/cli/supervise.py": {"CDLL": "the C library that is loaded already"},
+    "kgverify/comparison/equal_columns.py": {"CDLL": "the C library that is loaded already"},
+    "kgverify/engines/adapters/tensor.py": {"import_module": "torch"},
+    "kgverify/engines/compiled/execution/caches.py": {"load_cache_artifacts": "with --trust"},
+    "kgverify/engines/compiled/tower/launch.py": {"import_module": "a module of kgverify"},
+    "kgverify/engines/reference/parallel.py": {"loads": "what this command sent to its own workers"},
+    "kgverify/faults/plant.py": {"import_module": "a module of kgverify"},
+    "kgverify/runs/fan_out.py": {"import_module": "distributed"},
+    "kgverify/testing/checking/engine_makers.py": dict.fromkeys(
+        ("import_module", "spec_from_file_location", "exec_module"), "engines that the user named, or trusts"
+    ),
+    "kgverify/testing/reproducers/pytest_file.py": {"run_path": "a test that the command wrote"},
+}
+"""The calls of each file that may run code, and the reason why a stranger's file does not reach them."""
+
+
+TEXTS = {
+    path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in sorted((ROOT / "kgverify").rglob("*.py"))
+}
+NAMED = re.compile(
+    rf"\b(?:{'|'.join([*BARE, *METHODS, *(name for _, name in OF_MODULES)])})\(|\b(?:shell|allow_pickle)="
+)
+
+
+def find_calls(text: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Call):
+            continue
+        function = node.func
+        if isinstance(function, ast.Name) and function.id in BARE | METHODS:
+            yield function.id
+        elif isinstance(function, ast.Attribute):
+            owner = function.value.id if isinstance(function.value, ast.Name) else ""
+            if function.attr in METHODS or (owner, function.attr) in OF_MODULES:
+                yield function.attr
+        for keyword in node.keywords:
+            if keyword.arg in ("shell", "allow_pickle") and getattr(keyword.value, "value", True):
+                yield f"{keyword.arg}=True"
+
+
+def test_code_is_run_in_the_listed_places_alone():
+    found = {path: set(find_calls(text)) for path, text in TEXTS.items() if NAMED.search(text)}
+    assert {path: names for path, names in found.items() if names} == {
+        path: {*names} for path, names in ALLOWED.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("modules", "places"),
+    [
+        ("subprocess", ["kgverify/audit/ladder/reproducer.py"]),
+        ("pickle", ["kgverify/engines/reference/parallel.py"]),
+        ("yaml|marshal|shelve|joblib|cloudpickle|dill|matplotlib|git", []),
+    ],
+)
+def test_modules_that_run_programs_or_unpickle_are_imported_in_the_listed_places_alone(modules, places):
+    imported = re.compile(rf"^\s*(?:import|from) (?:{modules})\b", re.MULTILINE)
+    assert [path for path, text in TEXTS.items() if imported.search(text)] == places

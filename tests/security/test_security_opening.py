@@ -1,0 +1,205 @@
+"""Opening a stranger's file runs no code: every command, on every kind of file, in a folder full of canaries."""
+
+import inspect
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from hostile_files import Folder
+
+from kgverify.cli.app import app
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+TINY = "--queries 1 --corruptions 1 --device cpu"
+
+BASE = {
+    "diff": f"{TINY} --mode eager",
+    "evaluate": f"{TINY} --mode eager --check 1 --minimum none",
+    "record": "--queries 1 --corruptions 1 --engine reference -o NEW.h5",
+    "report": "run",
+    "show": "run --divergence 1",
+    "shrink": "run --calls 0",
+    "replay": "engine-0.kg",
+    "fuzz": "--examples 1 --jobs 1 --corpus NEW",
+    "train": "-o NEW.safetensors --rounds 1 --epochs 1 --embedding 2 --hidden 2 --blocks 0",
+    "bench": "--queries 1 --corruptions 1 --sample 1 --slots 4 --repeats 1 --seconds 0 --modes eager --device cpu",
+    "faults list": "",
+    "audit modes": f"{TINY} --slots 1 --seconds 0 --rung backend-eager --repetitions 0",
+    "audit compile": f"{TINY} --mode eager --slots 1 --stages 0",
+    "audit cache": "--device cpu --mode eager",
+    "trace convert": "run/expected.h5 NEW.h5",
+    "trace import": "steps.jsonl -o NEW.h5",
+    "trace export": "run/expected.h5 --to NEW.jsonl",
+    "trace check": "run/expected.h5",
+    "trace repair": "run/expected.h5",
+    "trace join": "run/expected.h5 -o NEW",
+}
+"""The words with which each command ends soon."""
+
+PATHS_AS_TEXT = {"graph", "policy", "html", "junit", "markdown", "json_path"}
+"""Parameters that name a file although their type is a text."""
+
+WRITTEN = {"html", "junit", "markdown", "json_path", "output", "test", "plot", "reproducer", "target", "to"}
+"""Parameters that name a file to write: one hostile file that is there before is enough."""
+
+KIND_OF = {
+    ("replay", "file"): "reproducer",
+    ("shrink", "folder"): "run",
+    ("show", "path"): "trace",
+    ("report", "folder"): "run",
+    ("fuzz", "corpus"): "corpus",
+    ("fuzz", "known"): "toml",
+    ("audit compile", "budget"): "toml",
+    ("trace import", "source"): "lines",
+    **{(name, "path"): "trace" for name in ("trace export", "trace check", "trace repair")},
+    ("trace convert", "source"): "trace",
+    ("diff", "expected"): "filtered",
+    ("trace join", "like"): "trace",
+}
+"""The files, besides those of every kind, that a parameter takes and that name code."""
+
+
+def walk(group: typer.Typer, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield every command of the application with its function."""
+    for each in group.registered_commands:
+        name = each.name or each.callback.__name__.strip("_").replace("_", "-")
+        yield " ".join((*words, name)), each.callback
+    for each in group.registered_groups:
+        yield from walk(each.typer_instance, (*words, each.name or each.typer_instance.info.name))
+
+
+def file_parameters(function: Any) -> Iterator[tuple[str, str]]:
+    """Yield the parameters that name a file or a folder, each with its option; empty for an argument."""
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind, info = parameter.annotation.__origin__, parameter.annotation.__metadata__[0]
+        if "Path" in str(kind) or name in PATHS_AS_TEXT:
+            is_option = isinstance(info, typer.models.OptionInfo)
+            long = [each for each in info.param_decls or () if each.startswith("--")]
+            yield name, (long[0] if long else f"--{name.replace('_', '-')}") if is_option else ""
+
+
+def invocations(folder: Folder, *, is_whole: bool) -> list[list[str]]:
+    """Return the words of every command with hostile files and folders, at each parameter that names one.
+
+    is_whole: with every file, also to write to, and the commands by themselves; else with one file or folder in turn, and
+              those that name code
+    """
+    files, folders = folder.write_contents()
+    every = []
+    for name, function in walk(app):
+        base = BASE[name].split()
+        if is_whole:
+            every.append([*name.split(), *base])
+        for parameter, option in file_parameters(function):
+            own = folder.of_kind.get(KIND_OF.get((name, parameter), ""), [])
+            tried = [*files, *folders, *own]
+            if parameter in WRITTEN or (parameter == "save" and name != "evaluate"):
+                tried = [files[-1], folders[-1]] if is_whole else []
+            elif not is_whole:
+                tried = [tried[len(every) % (len(tried) - len(own))], *own]
+            for number, file in enumerate(tried):
+                if option:
+                    rest = without(base, option, "-o" if parameter == "output" else option)
+                    every.append([*name.split(), *rest, option, file])
+                elif parameter == "actual":
+                    every.append([*name.split(), "run/expected.h5", file])
+                else:
+                    following = ["run/actual.h5"] if parameter == "expected" else []
+                    every.append([*name.split(), file, *following, *base[1 if name != "diff" else len(base) :]])
+                for i, word in enumerate(every[-1]):
+                    # What a command writes must not be there before.
+                    every[-1][i] = word.replace("NEW", f"new-{len(every)}-{number}")
+    return every
+
+
+def without(words: list[str], *options: str) -> list[str]:
+    """Return the words without an option and its value."""
+    at = next((i for i, word in enumerate(words) if word in options), None)
+    return words if at is None else words[:at] + words[at + 2 :]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = Folder(tmp_path_factory.mktemp("strange") / "folder")
+    yield made
+    assert not made.mark.exists()
+
+
+def python(*words: str, cwd: Path = ROOT, **options: Any) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "reference", *sys.path[1:])))
+    environment = {**os.environ, "PYTHONPATH": path, **options.pop("environment", {})}
+    command = [sys.executable, *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=cwd, env=environment, timeout=300, **options
+    )
+
+
+def open_all(folder: Folder, commands: list[list[str]]) -> dict[str, Any]:
+    environment = {"HDF5_PLUGIN_PATH": str(folder.path / "plugins")}
+    done = python(str(HERE / "opening.py"), str(folder.path), input=json.dumps(commands), environment=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_every_command_is_tried():
+    names = {name for name, _ in walk(app)}
+    assert names == set(BASE), "say in BASE how a new command ends soon"
+    parameters = {(name, parameter) for name, function in walk(app) for parameter, _ in file_parameters(function)}
+    assert set(KIND_OF) <= parameters
+
+
+@pytest.mark.parametrize(
+    "is_whole",
+    [
+        pytest.param(False, marks=pytest.mark.deep, id="refused"),
+        pytest.param(True, marks=pytest.mark.exhaustive, id="whole"),
+    ],
+)
+def test_no_command_runs_code_of_a_strangers_folder(folder, is_whole):
+    found = open_all(folder, invocations(folder, is_whole=is_whole))
+    assert found["seen"] == []
+    bugs = {words: each for words, each in found["codes"].items() if each[0] not in (0, 1, 2, 3)}
+    assert not bugs
+    for file in folder.of_kind["reproducer"]:
+        code, text = found["codes"][f"replay {file}"]
+        assert code == 2
+        assert "names the engine" in text
+    for run in folder.of_kind["run"]:
+        code, text = found["codes"][f"shrink {run} --calls 0"]
+        assert code == 2
+        assert "names the engine" in text
+
+
+@pytest.mark.deep
+def test_the_canaries_and_the_hook_notice_code(folder):
+    """With trust, the same files show what the other test would see."""
+    trusted = open_all(folder, [["replay", "engine-0.kg", "--trust"], ["replay", "engine-2.kg", "--trust"]])
+    assert any("executes" in each for each in trusted["seen"])
+    assert any(": ran " in each for each in trusted["seen"])
+    pickle.loads(folder.contents["pickle"])
+    assert folder.mark.exists()
+    folder.mark.unlink()
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param(("-P", "-c", "from kgverify.cli import main; main()"), id="kgverify"),
+        pytest.param(("-m", "kgverify"), id="python -m kgverify"),
+    ],
+)
+def test_neither_the_command_nor_its_processes_import_modules_of_the_current_folder(folder, start):
+    words = BASE["record"].replace("NEW", f"new{start[0]}").split()
+    done = python(*start, "record", *words, "--jobs", "2", cwd=folder.path)
+    assert done.returncode == 0, done.stderr
+    assert not folder.mark.exists(), folder.mark.read_text()
