@@ -21,9 +21,9 @@ class Ranks(NamedTuple):
 
 def ranking_score(log_probability: float, outcome: Outcome, unproved: Unproved = Unproved.SUBTRACT_100) -> float:
     """Return the log-probability in nats, less 100 unless the outcome is PROVED or the dialect subtracts nothing."""
-    if outcome == Outcome.PROVED or unproved is Unproved.LOG_PROBABILITY:
+    if unproved is Unproved.LOG_PROBABILITY:
         return log_probability
-    return log_probability - NOT_PROVED_PENALTY
+    return log_probability if outcome == Outcome.PROVED else log_probability - NOT_PROVED_PENALTY
 
 
 def rank(true_score: float, corruption_scores: Sequence[float], tolerance: float = 0.0) -> Ranks:
