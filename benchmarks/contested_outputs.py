@@ -205,7 +205,7 @@ COMMANDS: dict[str, Command] = {
     "report --markdown": render("--markdown"),
     "report --json": render("--json"),
     "shrink -o": Command(
-        lambda v, i, o: ["shrink", i / "fault", "--calls", 3 * v, "-o", o],
+        lambda v, i, o: ["shrink", i / "fault", "--calls", 3 + v, "-o", o],
         identify_reproducer,
         "out.kg",
         is_slow=True,
