@@ -96,12 +96,11 @@ def test_a_plain_rule_is_read_as_by_the_grammar(atoms: list[str], end: str) -> N
         "backward": f"{first} <= {', '.join(others)}{end}",
     }
     for form, text in texts.items():
-        plain = read_plain(form, text, source)
-        if plain is not None:
-            ((expected,), _) = (
-                parse_clauses("rules", [(1, text)], "f", 0)
+        if plain := read_plain(form, text, source):
+            expected = (
+                parse_clauses("rules", [(1, text)], "f", 0)[0]
                 if form == "rules"
-                else ([parse_clause(form, text, source)], 1)
+                else [parse_clause(form, text, source)]
             )
             assert plain == expected
 
