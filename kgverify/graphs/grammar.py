@@ -3,8 +3,7 @@
 A name is quoted (`'a b'`, `"a, b"`) or bare. In quotes, a backslash before a quote or a backslash, and a doubled quote, stand
 for the character itself. A bare argument ends at a comma or at the closing parenthesis; it may hold balanced parentheses. A
 bare predicate ends at its parenthesis; it holds no operator (`:-`, `->`, `<=`, `=>`). Neither holds a tab, nor includes the
-blanks around it.
-`%` and `#` begin a comment wherever no argument does; `/* */` surrounds one.
+blanks around it. `%` and `#` begin a comment wherever no argument does; `/* */` surrounds one.
 
 The parser is LALR(1) and no terminal repeats ambiguously, so that time and memory are linear in the text.
 """
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from lark import Lark, Token, UnexpectedInput
 
 BLANKS: Final = " \t"
-OPERATORS: Final = ("->", ":-", "<=", "=>")
 NUMBER: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 
 Form: TypeAlias = Literal["facts", "rules", "forward", "backward"]
@@ -80,6 +78,11 @@ _BLOCK: /{_BLOCK}/
 %ignore _COMMENT
 %ignore _BLOCK
 """
+
+
+NO_BODY: Final = (
+    "at least one body atom", "an empty body", "move the atom to the facts, or give the rule a body"
+)  # fmt: skip
 
 
 class RawTerm(NamedTuple):
@@ -227,7 +230,13 @@ def _build_parser() -> "Lark":
         def fact(self, *parts: Any) -> Clause:
             return _build_clause(parts)
 
-        rule = forward = backward = fact
+        def rule(self, *parts: Any) -> Clause:
+            clause = _build_clause(parts)
+            if not clause.body:
+                raise _Refusal(clause.line, *NO_BODY)
+            return clause
+
+        forward = backward = rule
 
     return Lark(
         _GRAMMAR,

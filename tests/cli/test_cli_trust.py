@@ -118,6 +118,8 @@ def test_the_command_of_a_report_is_shown_as_data(command, tmp_path):
             assert evil not in line or "recorded as" in line
     assert evil not in command("report", folder).out
     assert command("shrink", folder, "--divergence", "999").code == 2
+    (folder / REPORT).write_bytes(msgspec.json.encode({**report, "command": "kgverify diff --graph -"}))
+    assert "was read from standard input" in command("shrink", folder).err
 
 
 def test_a_test_holds_no_code_of_the_reproducer(tmp_path):

@@ -7,7 +7,7 @@ from report_runs import change, without_causes
 
 from kgverify.comparison.result import Attribution, Share
 from kgverify.report.render.metrics_table import MetricsTable
-from kgverify.report.render.screen import Screen
+from kgverify.report.render.screen import Screen, Text
 from kgverify.report.render.terminal import NextCommand, print_report
 from kgverify.report.report import Report
 from kgverify.report.wording import METRICS
@@ -99,7 +99,9 @@ def test_every_word_of_a_cause_is_shown_whole_at_any_width(faulty: Verification,
 
 @pytest.mark.parametrize("width", [20, 30, 45, 80, 120])
 def test_every_metric_is_shown_whole_at_any_width(width: int):
-    rows = {name: [f"1.{i}00{j} [red]-> 0.{i}00{j}[/red]" for j in range(3)] for i, name in enumerate(METRICS)}
+    rows = {
+        name: [Text(f"1.{i}00{j}").append(f" -> 0.{i}00{j}", "red") for j in range(3)] for i, name in enumerate(METRICS)
+    }
     text = io.StringIO()
     Screen(file=text, width=width).print(MetricsTable("", rows))
     words = text.getvalue().split()
