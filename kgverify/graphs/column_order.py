@@ -13,12 +13,15 @@ from kgverify.program.program import Source
 
 _DEFAULT: Final = (0, 1, 2)
 _MIN_ROWS: Final = 10
+_MIN_DOUBTFUL_ROWS: Final = 3
 _MAX_SINGLE: Final = 0.1
 _MIN_RATIO: Final = 4
 
 
-def check_columns(splits: Mapping[str, Triples], files: Mapping[str, str]) -> None:
-    """Raise UserError for a first row that is probably a header, and for splits whose columns may be in different orders.
+def check_columns(splits: Mapping[str, Triples], files: Mapping[str, str]) -> Iterator[str]:
+    """Warn about first rows that may be headers.
+
+    UserError for a first row that is most probably one, and for splits whose columns may be in different orders.
 
     Args:
         splits: The triples of each split.
@@ -35,27 +38,32 @@ def check_columns(splits: Mapping[str, Triples], files: Mapping[str, str]) -> No
                 source, "a header row", found, f"add the header row of {tables[named[0]]}, if it is that of this"
             )
         if headers[split] is None:
-            _check_first_row(split, splits, tables[split])
+            yield from _check_first_row(split, splits, tables[split])
 
 
-def _check_first_row(split: str, splits: Mapping[str, Triples], file: str) -> None:
-    """Raise UserError if no name of a first row occurs in any other row, and almost every other row has one that does."""
-    first = splits[split].atoms[0]
-    if any(_shares_name(first, atom) for atom in splits[split].atoms[1:]):
+def _check_first_row(split: str, splits: Mapping[str, Triples], file: str) -> Iterator[str]:
+    """Warn about a first row of which no name occurs in another row, while those of almost every other row do.
+
+    UserError instead if there are enough rows to be sure.
+    """
+    first, *following = splits[split].atoms
+    if not following or any(_shares_name(first, atom) for atom in following):
         return
     others = [atom for each in splits.values() for atom in each.atoms[each.is_table and each.header is None :]]
-    if len(others) < _MIN_ROWS or any(_shares_name(first, atom) for atom in others):
+    if len(others) < _MIN_DOUBTFUL_ROWS or any(_shares_name(first, atom) for atom in others):
         return
     relations = Counter(atom.predicate for atom in others)
     entities = Counter(term for atom in others for term in (atom.first, atom.second))
     alone = sum(relations[p] == 1 and entities[a] == 1 and entities[b] == 1 for p, a, b in others)
-    if alone <= _MAX_SINGLE * len(others):
-        raise line_error(
-            Source(file, splits[split].lines[0]),
-            "a triple",
-            f"{first.first!r}, {first.predicate!r}, {first.second!r}, which occur nowhere else and may be a header row",
-            "remove the line if it is a header row; if it is a triple, put it after another one",
-        )
+    if alone > _MAX_SINGLE * len(others):
+        return
+    source = Source(file, splits[split].lines[0])
+    found = f"{first.first!r}, {first.predicate!r}, {first.second!r}, which occur nowhere else and may be a header row"
+    if len(others) < _MIN_ROWS:
+        yield f"{source}: read as a triple: {found}"
+        return
+    fix = "remove the line if it is a header row; if it is a triple, put it after another one"
+    raise line_error(source, "a triple", found, fix)
 
 
 def _shares_name(first: NamedAtom, other: NamedAtom) -> bool:

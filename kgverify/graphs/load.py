@@ -163,7 +163,7 @@ def _build(
             where=names.get("train", name),
             fix="write one triple a line: relation(head,tail). or head<TAB>relation<TAB>tail",
         )
-    check_columns(splits, names)
+    doubts = tuple(check_columns(splits, names))
     columns = {split: find_names(each) for split, each in splits.items()}
     constants = {name for heads, _, tails in columns.values() for name in heads | tails}
     domains = (
@@ -179,6 +179,7 @@ def _build(
 
     def find_warnings() -> Iterator[str]:
         yield from warnings
+        yield from doubts
         for split, triples in splits.items():
             yield from triples.warnings
             if split in names and not triples.atoms:

@@ -81,8 +81,8 @@ def find_delimiter(texts: Sequence[str], file: str) -> str:
 
 
 def _score(rows: Sequence[Sequence[str]]) -> tuple[int, bool]:
-    """Return the number of rows that have the commonest length of at least 3, and whether this is 3."""
-    widths = Counter(map(len, rows))
+    """Return the number of rows that have the commonest length of at least 3, and whether this is 3, without empty ends."""
+    widths = Counter(max((i for i, field in enumerate(row, 1) if i <= 3 or field.strip()), default=0) for row in rows)
     return max(((num, width == 3) for width, num in widths.items() if width >= 3), default=(0, False))
 
 
@@ -109,6 +109,7 @@ def _parse_plain(texts: Sequence[str], delimiter: str) -> Triples | None:
         delimiter == " "
         or not set(map(str.count, texts, repeat(delimiter))) <= {2}
         or _find_roles(texts[0].split(delimiter))
+        or _lacks_relation(texts[0].split(delimiter))
     ):
         return None
     names = delimiter.join(texts).split(delimiter)
@@ -123,12 +124,13 @@ def _is_content(text: str) -> bool:
 
 
 def _split_line(text: str, delimiter: str) -> tuple[str, ...]:
-    """Split a line; a line that is wrongly quoted is split at each delimiter."""
+    """Split a line; a line that is wrongly quoted is split at each delimiter, and not at all at blanks."""
     if '"' in text and delimiter != "\t":
         try:
             return next(_read_quoted([text], delimiter, '"'))
         except _Unquoted:
-            pass
+            if delimiter == " ":
+                return (text,)
     return _split_plainly(text, delimiter)
 
 
@@ -359,6 +361,11 @@ class _Table:
         header = rows.fields[0]
         columns = _find_roles(header)
         if columns is None:
+            if _lacks_relation(header) and not any(
+                row[0] == header[0] or row[1] == header[1] for row in rows.fields[1:]
+            ):
+                fix = "add a column with the relation of each row; without one this is no table of triples"
+                raise self._error(rows.lines[0], "a header row with a relation", self._show(header), fix)
             return rows, None
         kept = [i for i, row in enumerate(rows.fields) if row != header]
         head, relation, tail = columns
@@ -390,14 +397,25 @@ class _Table:
 
 def _find_roles(fields: Sequence[str]) -> Columns | None:
     """Return the columns that a header row calls head, relation and tail; None for another row."""
-    words = [_NOT_ALPHANUMERIC.sub("", field.lower()) for field in fields]
-    found = [[i for i, word in enumerate(words) if pattern.fullmatch(word)] for pattern in _ROLE_PATTERNS]
+    words, found = _match_roles(fields)
     if all(len(columns) == 1 for columns in found):
         (head,), (relation,), (tail,) = found
         return head, relation, tail
     if words[-3:] == _PANDAS_HEADER and words[:-3] in ([], [""]):
         return len(words) - 3, len(words) - 2, len(words) - 1
     return (0, 1, 2) if len(words) == 3 and words[1] in _CERTAIN_RELATIONS else None
+
+
+def _lacks_relation(fields: Sequence[str]) -> bool:
+    """Return whether a row has the form of a header row that names a head and a tail, in whole words, and no relation."""
+    words, (heads, relations, tails) = _match_roles(fields)
+    return len(heads) == len(tails) == 1 and not relations and min(len(words[heads[0]]), len(words[tails[0]])) > 2
+
+
+def _match_roles(fields: Sequence[str]) -> tuple[list[str], list[list[int]]]:
+    """Return the words of a row, and the columns that they call head, relation and tail."""
+    words = [_NOT_ALPHANUMERIC.sub("", field.lower()) for field in fields]
+    return words, [[i for i, word in enumerate(words) if pattern.fullmatch(word)] for pattern in _ROLE_PATTERNS]
 
 
 def _is_numbering(values: Sequence[str]) -> bool:
