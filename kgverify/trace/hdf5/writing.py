@@ -101,7 +101,7 @@ def _naming_limit() -> Iterator[None]:
     """Raise an OSError where the limit of the size of files (ulimit -f) refused the file in memory: h5py hides that error."""
     try:
         yield
-    except (AttributeError, RuntimeError) as error:
+    except AttributeError as error:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG)) from error
 
 
