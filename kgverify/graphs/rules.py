@@ -80,6 +80,8 @@ def parse_rules(
             fix = "replace each #1, #2, ... by a predicate"
             raise line_error(Source(file, number), "a rule", f"the template {show(line)}", fix)
     content = [(number, line) for number, line in uncommented if not _is_comment(line)]
+    # All names of an AMIE file may begin as a comment does.
+    content = content or [(number, line) for number, line in lines if not is_skipped(line) and _AMIE_ARROW.search(line)]
     if not content:
         return Rules((), (no_rule,))
     parse = _find_format(_QUOTED.sub("q", line) for _, line in content) or _find_format(line for _, line in content)
@@ -170,9 +172,13 @@ def _build_rule(raw: _RawRule, context: _Context) -> NamedRule:
             )
             raise line_error(raw.source, "a predicate", found, fix)
     head, *body = [NamedAtom(atom.predicate, read(atom.first), read(atom.second)) for atom in atoms]
+    if len(body) > _MAX_BODY:
+        expected = f"a body of at most {_MAX_BODY:,} atoms, as traces count them"
+        raise line_error(raw.source, expected, f"{len(body):,}", "divide the rule with a predicate of its own")
     return NamedRule(head, tuple(body), raw.name, raw.confidence, raw.source)
 
 
+_MAX_BODY: Final = (1 << 16) - 2
 _A_TERM = "a constant or a variable"
 _VARIABLE = re.compile(r"\??\w+")
 _NO_NAME = re.compile(r"^\?|[\[\]{}|+*=<>\\^;!`]")
