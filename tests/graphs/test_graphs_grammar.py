@@ -222,6 +222,10 @@ def test_a_predicate_may_be_an_address() -> None:
     assert rules("https://a.org/b#c(X,Y) -> h(X,Y)") == ["h(X, Y) <- https://a.org/b#c(X, Y)"]
 
 
+def test_a_constant_of_amie_may_begin_as_a_comment_does() -> None:
+    assert rules("%d  b  ?y   => %d  h  ?y\t0.5") == ["h(%d, ?y) <- b(%d, ?y)"]
+
+
 def test_a_file_of_directives_alone_has_no_rule() -> None:
     assert parse_rules(":- dynamic b/2.", "rules.pl").warnings[1] == "rules.pl: no rule in it"
 
