@@ -170,10 +170,21 @@ def write_amie(draw: random.Random, rules: Sequence[Rule]) -> str:
     return text
 
 
+def write_openke(folder: Path, atoms: Sequence[Atom]) -> None:
+    """Write triples of ids, and the files that name them."""
+    relations = {name: i for i, name in enumerate(dict.fromkeys(atom[0] for atom in atoms))}
+    entities = {name: i for i, name in enumerate(dict.fromkeys(name for atom in atoms for name in atom[1:]))}
+    for role, names in (("entity", entities), ("relation", relations)):
+        rows = "".join(f"{name}\t{i}\n" for name, i in names.items())
+        (folder / f"{role}2id.txt").write_bytes(f"{len(names)}\n{rows}".encode())
+    rows = "".join(f"{entities[first]} {entities[second]} {relations[name]}\n" for name, first, second in atoms)
+    (folder / "train2id.txt").write_bytes(f"{len(atoms)}\n{rows}".encode())
+
+
 def write_table(delimiter: str) -> Callable[[random.Random, Sequence[Atom]], str]:
     def write(draw: random.Random, atoms: Sequence[Atom]) -> str:
         def field(name: str) -> str:
-            needs = delimiter != "\t" and any(sign in name for sign in (delimiter, '"', " ", "'"))
+            needs = delimiter != "\t" and any(sign in name for sign in (delimiter, '"', " ", "'", "%", "#"))
             return '"' + name.replace('"', '""') + '"' if needs else name
 
         rows = [("head", "relation", "tail")] if draw.random() < 0.3 else []
@@ -191,13 +202,16 @@ def write_ntriples(draw: random.Random, atoms: Sequence[Atom]) -> str:
     return "".join(f"{iri(first)} {iri(predicate)} {iri(second)} .\n" for predicate, first, second in atoms)
 
 
-TRIPLES: dict[str, Callable[[random.Random, Sequence[Atom]], str]] = {
-    ".pl": write_functional,
-    ".txt": write_functional,
-    ".tsv": write_table("\t"),
-    ".csv": write_table(","),
-    ".nt": write_ntriples,
-}
+TRIPLES: Sequence[tuple[str, Callable[[random.Random, Sequence[Atom]], str]]] = (
+    (".pl", write_functional),
+    (".txt", write_functional),
+    (".tsv", write_table("\t")),
+    (".csv", write_table(",")),
+    (".csv", write_table(";")),
+    (".txt", write_table("|")),
+    (".txt", write_table(" ")),
+    (".nt", write_ntriples),
+)
 RULES = (write_prolog, write_arrow, write_anyburl, write_amie)
 
 
@@ -211,9 +225,15 @@ def write_graph(draw: random.Random, folder: Path, oddness: float) -> tuple[list
     atoms = [draw_atom(draw, predicates, constants) for _ in range(draw.randint(3, 12))]
     known = [term for atom in atoms for term in atom[1:]]
     rules = [draw_rule(draw, [atom[0] for atom in atoms], known) for _ in range(draw.randint(1, 5))]
-    for split in ("train", *draw.sample(("valid", "test"), draw.randint(0, 2))):
-        ending, write = draw.choice(list(TRIPLES.items()))
-        (folder / f"{split}{ending}").write_bytes(write(draw, atoms).encode())
+    if uses_ids := draw.random() < 0.1:
+        write_openke(folder, atoms)
+    for split in ("train", "valid", "test"):
+        if not (uses_ids if split == "train" else draw.random() < 0.5):
+            ending, write = draw.choice(TRIPLES)
+            content = write(draw, atoms).encode(draw.choice(("utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16")))
+            is_packed = draw.random() < 0.1
+            name = f"{split}{ending}{'.gz' * is_packed}"
+            (folder / name).write_bytes(gzip.compress(content) if is_packed else content)
     if draw.random() < 0.8:
         (folder / "rules.txt").write_bytes(draw.choice(RULES)(draw, rules).encode())
     else:
@@ -235,9 +255,17 @@ SIGNS = (
 )  # fmt: skip
 
 
+def encode(text: str) -> bytes:
+    """Encode a text, also with bytes that were not UTF-8, or else with halves of characters."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+
+
 def damage(draw: random.Random, content: bytes) -> bytes:
     """Change a file in a few places."""
-    text = content.decode()
+    text = content.decode("utf-8", "surrogateescape")
     for _ in range(draw.choice((1, 1, 2, 4))):
         at = draw.randint(0, len(text))
         size = 2 ** draw.randint(0, 8)
@@ -261,7 +289,7 @@ def damage(draw: random.Random, content: bytes) -> bytes:
             lines = text.split("\n")
             draw.shuffle(lines)
             text = "\n".join(lines)
-    content = text.encode("utf-8", "surrogatepass")
+    content = encode(text)
     way = draw.randrange(20)
     if way == 0:
         at = draw.randint(0, len(content))

@@ -44,6 +44,7 @@ import zstandard
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "trace"))
 
 from hostile_traces import CONSTRUCTS, copy_as_plain_h5py
+from trace_builders import FACT_LINES, FACTS, HEADER, RANKINGS, RULES, SYMBOLS, make_columns, open_writer, write_file
 
 import kgverify
 from kgverify.cli import main as run_kgverify
@@ -196,8 +197,6 @@ def _words(text: str) -> set[str]:
 
 
 def _leave_journal(path: Path) -> None:
-    from trace_builders import FACTS, HEADER, SYMBOLS, make_columns, open_writer
-
     writer = open_writer(path, HEADER, SYMBOLS, facts=FACTS, journal_seconds=0)
     writer.append(make_columns(1, 12))
     writer.sync()
@@ -572,8 +571,9 @@ TRACES: dict[str, Change] = {
 
 def _construct(name: str) -> Change:
     def make(path: Path) -> None:
-        plain = path.with_name("plain.h5")
-        copy_as_plain_h5py(path, plain)
+        good, plain = path.with_name("good.h5"), path.with_name("plain.h5")
+        write_file(good, HEADER, SYMBOLS, make_columns(1, 8), RANKINGS, facts=FACTS, fact_lines=FACT_LINES, rules=RULES)
+        copy_as_plain_h5py(good, plain)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             made = CONSTRUCTS[name](plain, Path(folder))
             path.unlink()

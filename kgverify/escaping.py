@@ -28,9 +28,12 @@ _HIDDEN: Final = (
 )  # fmt: skip
 """The first and the last code point of each range of characters that are not shown as they are."""
 
+_MOST_REPLACED: Final = 50
+"""The most hidden characters that are replaced one after the other in JSON."""
+
 _CLASS: Final = "".join(f"{re.escape(chr(first))}-{re.escape(chr(last))}" for first, last in _HIDDEN)
 # GitHub and Azure read `##[` and `##vso[` anywhere in a line, TeamCity `##teamcity[`.
-MARKED: Final = re.compile(rf"[{_CLASS}]|(?<=#)#(?=\w*\[)")
+MARKED: Final = re.compile(rf"[{_CLASS}]|(?<=#)#(?=(?a:\w)*\[)")
 """A character that is never shown as it is."""
 # GitHub reads `::` after blanks, Buildkite the others at the start of a line.
 _AT_START: Final = re.compile(
@@ -74,18 +77,29 @@ def find_escapes(lines: str) -> dict[int, str]:
     return {position: _show(character) for position, character in chain(marked, starts)}
 
 
+_ASCII: Final = bytes(range(0x7F))
+_MARKED_BYTES: Final = re.compile(rb"##(?=\w*\[)")
+
+
 def escape_json(encoded: bytes) -> bytes:
     r"""Return JSON that decodes to the same values, with `\u` escapes for what must not be shown as it is."""
-    if encoded.isascii() and b"##" not in encoded and b"\x7f" not in encoded:
-        return encoded
-    # Of these characters, all but newlines stand in strings alone.
-    return MARKED.sub(_escape_in_json, encoded.decode()).encode()
+    if b"##" in encoded:
+        encoded = _MARKED_BYTES.sub(rb"#\\u0023", encoded)
+    # Of the hidden characters, all but newlines stand in strings alone. A report takes many megabytes, so that each one that
+    # occurs is replaced everywhere; a pattern takes 50 times as long, but not longer if thousands of them occur.
+    rest = encoded.translate(None, _ASCII)
+    hidden = [character for character in set(rest.decode()) if MARKED.match(character)] if rest else []
+    if len(hidden) > _MOST_REPLACED:
+        return MARKED.sub(lambda match: _escape_in_json(match[0]), encoded.decode()).encode()
+    for character in hidden:
+        encoded = encoded.replace(character.encode(), _escape_in_json(character).encode())
+    return encoded
 
 
-def _escape_in_json(match: re.Match[str]) -> str:
-    if match[0] in "\n\r\t":
-        return match[0]
-    units = match[0].encode("utf-16-be", "surrogatepass").hex()
+def _escape_in_json(character: str) -> str:
+    if character in "\n\r\t":
+        return character
+    units = character.encode("utf-16-be").hex()
     return "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
 
 

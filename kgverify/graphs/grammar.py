@@ -3,8 +3,7 @@
 A name is quoted (`'a b'`, `"a, b"`) or bare. In quotes, a backslash before a quote or a backslash, and a doubled quote, stand
 for the character itself. A bare argument ends at a comma or at the closing parenthesis; it may hold balanced parentheses. A
 bare predicate ends at its parenthesis; it holds no operator (`:-`, `->`, `<=`, `=>`). Neither holds a tab, nor includes the
-blanks around it.
-`%` and `#` begin a comment wherever no argument does; `/* */` surrounds one.
+blanks around it. `%` and `#` begin a comment wherever no argument does; `/* */` surrounds one.
 
 The parser is LALR(1) and no terminal repeats ambiguously, so that time and memory are linear in the text.
 """
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from lark import Lark, Token, UnexpectedInput
 
 BLANKS: Final = " \t"
-OPERATORS: Final = ("->", ":-", "<=", "=>")
 NUMBER: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 
 Form: TypeAlias = Literal["facts", "rules", "forward", "backward"]
@@ -57,8 +55,8 @@ term: NAME | QUOTED
 
 DIRECTIVE.3: /[:?]-(?:'[^'\n]*+'|"[^"\n]*+"|[^'".]|\.(?![ \t\n%]))*+\./
 WEIGHT.3: /{NUMBER}(?:[ \t]*+::|[ \t]++(?=[^ \t\n(]))/
-NEGATION.3: /\\\+|not(?=[ \t]++[^ \t\n(])|[~!¬]/
-PREDICATE.2: /(?![ \t\n()'",%#\\;~!¬]|\/\*)(?:[^(),\t\n:<=\/-]++|:(?!-)|-(?!>)|<(?!=)|=(?!>)|\/(?!\*))++/
+NEGATION.3: /\\\+|(?:not|Not|NOT|naf)(?=[ \t]++[^ \t\n(])|[~!¬]/
+PREDICATE.2: /(?![ \t\n()'",.%#\\;~!¬]|\/\*)(?:[^(),\t\n:<=\/-]++|:(?!-)|-(?!>)|<(?!=)|=(?!>)|\/(?!\*))++/
 NAME.2: /(?![ \t'"]|\/\*)(?:[^(),\t\n\/]++|\/(?!\*)|{_nest_parentheses()})++/
 QUOTED.3: /'(?:''|\\.|[^'\\\n])*+'|"(?:""|\\.|[^"\\\n])*+"/
 _EMPTY.3: /\.(?=[ \t]*+(?:[%#\n]|\Z))/
@@ -80,6 +78,11 @@ _BLOCK: /{_BLOCK}/
 %ignore _COMMENT
 %ignore _BLOCK
 """
+
+
+NO_BODY: Final = (
+    "at least one body atom", "an empty body", "move the atom to the facts, or give the rule a body"
+)  # fmt: skip
 
 
 class RawTerm(NamedTuple):
@@ -227,7 +230,13 @@ def _build_parser() -> "Lark":
         def fact(self, *parts: Any) -> Clause:
             return _build_clause(parts)
 
-        rule = forward = backward = fact
+        def rule(self, *parts: Any) -> Clause:
+            clause = _build_clause(parts)
+            if not clause.body:
+                raise _Refusal(clause.line, *NO_BODY)
+            return clause
+
+        forward = backward = rule
 
     return Lark(
         _GRAMMAR,
@@ -361,12 +370,16 @@ def _explain(error: "UnexpectedInput", form: Form, text: str) -> tuple[int, str,
             found = show(rest)
             if form != "facts" and _COMPARISON.match(rest):
                 return line, _ATOM, found, "leave the condition out: a rule consists of atoms predicate(first,second)"
+        if _is_number(rest):
+            return line, _ATOM, found, _WEIGHT_FIX
         fix = f"write every atom as {_ATOM}" + "; quote a predicate with unusual characters" * ("(" in rest)
         return line, _ATOM, found, fix
     types = {getattr(item, "type", "") for item in stack[-8:]}
     after, fix = _AFTER_ATOM[form, bool(types & {"_NECK", "_FORWARD", "_BACKWARD"})]
     if rest.startswith((";", "|")):
         fix = "write one clause for each alternative"
+    elif _is_number(rest):
+        fix = _WEIGHT_FIX
     elif rest.startswith("::"):
         fix = "write the weight as a number, or leave it out"
     elif form == "facts" and rest.startswith((":-", "->", "<-")):
@@ -374,7 +387,12 @@ def _explain(error: "UnexpectedInput", form: Form, text: str) -> tuple[int, str,
     return line, after, found, fix
 
 
+def _is_number(text: str) -> bool:
+    return bool(re.fullmatch(NUMBER, text))
+
+
 _ATOM = "predicate(first,second)"
+_WEIGHT_FIX = "write a weight before its clause, as in 0.9::h(X,Y) :- b(X,Y)."
 _COMPARISON = re.compile(r"[^(]*?(?:[=<>\\]| is )")
 _BACKWARD_FIX = "write h(X,Y) <= b1(X,Z), b2(Z,Y)"
 _PROLOG_FIX = "write h(X,Y) :- b1(X,Z), b2(Z,Y)."

@@ -3,6 +3,7 @@
 Every kind is one warning for each name, at its first rule; of each kind the first are listed and the others counted.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
@@ -11,6 +12,7 @@ from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.program import NamedRule
 
 _MAX_LISTED = 20
+_LIKE_CONSTANT = re.compile(r"[^\W\d_][^\W\d]\w*")  # Not `X`, `X1`, `_x` or `?x`.
 
 
 def find_rule_warnings(
@@ -42,6 +44,22 @@ def find_rule_warnings(
     yield from _list_first(rules, _body_predicates, proved, describe_body, "predicate")
     yield from _list_first(rules, lambda rule: (rule.clause_head.predicate,), asked, describe_clause_head, "predicate")
     yield from _list_first(rules, _constants, constants, describe_constant, "constant")
+    yield from _find_likely_constants(rules, constants)
+
+
+def _find_likely_constants(rules: Sequence[NamedRule], constants: Collection[str]) -> Iterator[str]:
+    """Warn about variables that have the name of a constant, but for upper and lower case."""
+    firsts: dict[str, NamedRule] = {}
+    for rule in rules:
+        for atom in (rule.clause_head, *rule.body):
+            for term in (atom.first, atom.second):
+                if isinstance(term, Variable) and _LIKE_CONSTANT.fullmatch(term.name):
+                    firsts.setdefault(term.name, rule)
+    folded = {constant.casefold(): constant for constant in constants} if firsts else {}
+    likely = [(name, rule) for name, rule in firsts.items() if name.casefold() in folded]
+    for name, rule in likely[:_MAX_LISTED]:
+        constant = folded[name.casefold()]
+        yield f"{rule.source}: {name!r} is a variable; for the constant {constant!r}, write it in quotes"
 
 
 def _body_predicates(rule: NamedRule) -> Iterable[str]:

@@ -15,9 +15,11 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from kgverify.errors import UserError, suggest
 from kgverify.graphs.grammar import (
     BLANKS,
+    NO_BODY,
     NUMBER,
     Clause,
     Directive,
+    Form,
     RawAtom,
     RawTerm,
     describe_ignored,
@@ -71,10 +73,17 @@ def parse_rules(
     UserError, with file and line, at the first line that is not a rule of the file's format.
     """
     lines = split_lines(text)
+    no_rule = f"{file}: no rule in it"
     uncommented = list(_drop_comments(lines, file)) if "/*" in text else lines
+    for number, line in uncommented:
+        if _TEMPLATE.match(line):
+            fix = "replace each #1, #2, ... by a predicate"
+            raise line_error(Source(file, number), "a rule", f"the template {show(line)}", fix)
     content = [(number, line) for number, line in uncommented if not _is_comment(line)]
+    # All names of an AMIE file may begin as a comment does.
+    content = content or [(number, line) for number, line in lines if not is_skipped(line) and _AMIE_ARROW.search(line)]
     if not content:
-        return Rules(())
+        return Rules((), (no_rule,))
     parse = _find_format(_QUOTED.sub("q", line) for _, line in content) or _find_format(line for _, line in content)
     if parse is None:
         number, line = content[0]
@@ -83,12 +92,13 @@ def parse_rules(
     context = _Context(file, constants, predicates)
     # AMIE has no quotes, so that any name may begin as a comment does.
     parsed = list(_build_rules(parse(lines if parse is _parse_amie else uncommented, context), context))
-    return Rules(
-        tuple(each for each in parsed if isinstance(each, NamedRule)),
-        tuple(each for each in parsed if isinstance(each, str)),
-    )
+    rules = tuple(each for each in parsed if isinstance(each, NamedRule))
+    warnings = [each for each in parsed if isinstance(each, str)]
+    return Rules(rules, tuple(warnings if rules else [*warnings, no_rule]))
 
 
+# NTP's templates, which begin as a comment does.
+_TEMPLATE = re.compile(r"[ \t]*+#[0-9]++\(")
 _QUOTED = re.compile(r"""(?<!\w)(?:'[^'\n]*+'|"[^"\n]*+")""")
 
 
@@ -162,13 +172,17 @@ def _build_rule(raw: _RawRule, context: _Context) -> NamedRule:
             )
             raise line_error(raw.source, "a predicate", found, fix)
     head, *body = [NamedAtom(atom.predicate, read(atom.first), read(atom.second)) for atom in atoms]
+    if len(body) > _MAX_BODY:
+        expected = f"a body of at most {_MAX_BODY:,} atoms, as traces count them"
+        raise line_error(raw.source, expected, f"{len(body):,}", "divide the rule with a predicate of its own")
     return NamedRule(head, tuple(body), raw.name, raw.confidence, raw.source)
 
 
+_MAX_BODY: Final = (1 << 16) - 2
 _A_TERM = "a constant or a variable"
 _VARIABLE = re.compile(r"\??\w+")
 _NO_NAME = re.compile(r"^\?|[\[\]{}|+*=<>\\^;!`]")
-_NO_PREDICATE = re.compile(rf"[ \t]|^-.|^[^:]*:[ \t]*{NUMBER}[ \t]*:")
+_NO_PREDICATE = re.compile(rf"[ \t;|&^!=<>\\\[\]{{}}]|^-.|^:|^[^:]*:[ \t]*{NUMBER}[ \t]*:")
 
 
 def _parse_number(text: str) -> float | None:
@@ -187,8 +201,7 @@ def _read_confidence(text: str, source: Source) -> float:
 
 def _empty_body(source: Source) -> UserError:
     """Return the error of a rule without body."""
-    fix = "move the atom to the facts, or give the rule a body"
-    return line_error(source, "at least one body atom", "an empty body", fix)
+    return line_error(source, *NO_BODY)
 
 
 _NAME = r"[\w/?][\w/.-]*+"
@@ -204,27 +217,31 @@ _PLAIN = {
 _FIND_ATOMS = re.compile(_PLAIN_ATOM).findall
 
 
-def read_plain(form: str, text: str, source: Source) -> Clause | None:
-    """Read a rule of word characters alone without the grammar; None for any other."""
-    match = _PLAIN[form].fullmatch(text)
-    if match is None:
-        return None
-    head, *body = [
-        RawAtom(predicate, RawTerm(first, False), RawTerm(second, False), False, source.line)
-        for predicate, first, second in _FIND_ATOMS(match["head"]) + _FIND_ATOMS(match["body"])
-    ]
-    return Clause(source.line, head, body)
+def read_plain(form: Form, text: str, source: Source) -> list[Clause]:
+    """Read a line of rules of word characters alone without the grammar; return none of them for any other line."""
+    clauses: list[Clause] = []
+    position = 0
+    while position < len(text) and (position == 0 or form == "rules"):
+        match = _PLAIN[form].match(text, position)
+        if match is None:
+            return []
+        head, *body = [
+            RawAtom(predicate, RawTerm(first, False), RawTerm(second, False), False, source.line)
+            for predicate, first, second in _FIND_ATOMS(match["head"]) + _FIND_ATOMS(match["body"])
+        ]
+        clauses.append(Clause(source.line, head, body))
+        position = match.end()
+    return clauses if position == len(text) else []
 
 
 def _parse_one(form: Literal["forward", "backward"], text: str, source: Source) -> Clause:
-    clause = read_plain(form, text, source) or parse_clause(form, text, source)
-    if not clause.body:
-        raise _empty_body(source)
+    plain = read_plain(form, text, source)
+    clause = plain[0] if plain else parse_clause(form, text, source)
     return clause
 
 
 _LETTER_AND_DIGITS = re.compile(r"[a-z][0-9]*")
-_COLON_FIELD = re.compile(r"([^:('\"]*):")
+_COLON_FIELD = re.compile(r"([^:('\"]*):(?!//)")
 
 
 def _parse_arrow(lines: _Lines, context: _Context) -> Iterator[_RawRule]:
@@ -309,7 +326,7 @@ def _parse_prolog(lines: _Lines, context: _Context) -> Iterator[_RawRule | str]:
         number, text = lines[index]
         found: list[Clause | Directive] = []
         if plain := read_plain("rules", text, Source(context.file, number)):
-            found.append(plain)
+            found += plain
             index += 1
         elif _is_comment(text):
             index += 1
@@ -320,8 +337,6 @@ def _parse_prolog(lines: _Lines, context: _Context) -> Iterator[_RawRule | str]:
                 directives.append(clause)
                 continue
             source = Source(context.file, clause.line)
-            if not clause.body:
-                raise _empty_body(source)
             if clause.weight is not None:
                 weighted.append(clause.line)
             yield _RawRule(source, clause.clause_head, clause.body, _is_prolog_variable, "", clause.weight)
@@ -365,7 +380,9 @@ def _is_anyburl_variable(term: str) -> bool:
 
 _AMIE_ARROW = re.compile(r"(?:^| )=>(?: |$)")
 
+_COMPARISON = re.compile(r"[!=<>\\≠≤≥]+")
 _SPACES = re.compile(r" {2,}")
+_AMIE_ATOMS = "atoms of three names, such as ?a  rel  ?b"
 _AMIE_FORMAT = "?a  rel  ?b   ?b  rel2  ?c   => ?a  head  ?c"
 
 
@@ -391,7 +408,7 @@ def _parse_amie(lines: _Lines, context: _Context) -> Iterator[_RawRule]:
             raise line_error(source, _AMIE_FORMAT, show(clause), f"write {_AMIE_FORMAT}")
         if not sides[0].strip(" "):
             raise _empty_body(source)
-        body, clause_heads = (_parse_amie_atoms(side.strip(" "), source) for side in sides)
+        body, clause_heads = (_parse_amie_atoms(side.strip(" "), source, context) for side in sides)
         if len(clause_heads) != 1:
             found = f"{len(clause_heads)} in {show(sides[1].strip(' '))}"
             raise line_error(source, "one atom after '=>'", found, f"write {_AMIE_FORMAT}")
@@ -399,13 +416,19 @@ def _parse_amie(lines: _Lines, context: _Context) -> Iterator[_RawRule]:
         yield _RawRule(source, clause_heads[0], body, lambda _: True, confidence=confidence)
 
 
-def _parse_amie_atoms(text: str, source: Source) -> list[RawAtom]:
+def _parse_amie_atoms(text: str, source: Source, context: _Context) -> list[RawAtom]:
     names = _SPACES.split(text)
     if len(names) % 3 or any(name.startswith("?") and " " in name for name in names):
         names = [name for name in text.split(" ") if name]
+    elif mixed := next((name for name in names if " ?" in name), ""):
+        raise line_error(source, _AMIE_ATOMS, f"the name {show(mixed)}", f"write {_AMIE_FORMAT}")
     if not names or len(names) % 3 or any(name.startswith("?") for name in names[1::3]):
         found = f"{len(names)} names in {show(text)}"
-        raise line_error(source, "atoms of three names, such as ?a  rel  ?b", found, f"write {_AMIE_FORMAT}")
+        raise line_error(source, _AMIE_ATOMS, found, f"write {_AMIE_FORMAT}")
+    for predicate in names[1::3]:
+        if _COMPARISON.fullmatch(predicate) and predicate not in context.predicates:
+            fix = "leave the condition out: a rule consists of atoms"
+            raise line_error(source, "a relation", f"the condition {show(predicate)}", fix)
     terms = [RawTerm(name, not name.startswith("?")) for name in names]
     return [RawAtom(names[i + 1], terms[i], terms[i + 2], is_quoted=True) for i in range(0, len(names), 3)]
 

@@ -33,16 +33,18 @@ def describe_conditions(
     if not is_repeated or not all(has_goals(source.header.level) for source in comparer.sources):
         return causes
     wrong: dict[int, list[Divergence]] = {}
+    members: dict[int, list[Divergence]] = {}
     for each in divergences:
         wrong.setdefault(each.candidate, []).append(each)
+        members.setdefault(each.cause, []).append(each)
     reader = _Reader(comparer, views)
     agreeing = list(reader.read_agreeing(wrong))
     if not agreeing:
         return causes
     differing = []
     for number, cause in enumerate(causes):
-        members = [each for each in divergences if each.cause == number] if cause.stage in STEP_STAGES else []
-        differing.append(list(reader.read_differing(members[:MOST_CANDIDATES])))
+        of_cause = members.get(number, []) if cause.stage in STEP_STAGES else []
+        differing.append(list(reader.read_differing(of_cause[:MOST_CANDIDATES])))
     described = []
     for number, cause in enumerate(causes):
         others = [step for i, steps in enumerate(differing) if i != number for step in steps]

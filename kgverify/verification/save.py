@@ -101,7 +101,7 @@ def read_run(folder: Path) -> Verification:
 
 
 def _check_indices(report: Report, where: str) -> None:
-    """Raise UserError unless causes, divergences and shares refer to existing ones."""
+    """Raise UserError unless causes, divergences and shares refer to existing ones, and the first cause is one of them."""
     num_divergences, num_causes = len(report.divergences), len(report.causes)
     shares = report.attribution.shares if report.attribution else ()
     found = (
@@ -114,3 +114,5 @@ def _check_indices(report: Report, where: str) -> None:
             raise UserError(
                 f"{name} points to {index}, expected {first} to {end - 1}", where=where, fix="save the run again"
             )
+    if report.first_cause is not None and report.first_cause not in report.divergences:
+        raise UserError("its first cause is not among its divergences", where=where, fix="save the run again")

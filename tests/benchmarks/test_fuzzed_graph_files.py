@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from fuzzed_graph_files import BAD, TRIALS, judge
 from warm_commands import run_script
 
@@ -16,6 +17,7 @@ def test_few_graphs_are_read_as_written_or_refused_with_a_place() -> None:
     assert kinds["written"].count("loaded") > 25
 
 
+@pytest.mark.deep
 def test_the_script_prints_a_table() -> None:
     done = run_script(SCRIPT, "--num", "4", "--seed", "100")
     assert done.returncode == 0, done.stderr

@@ -222,7 +222,7 @@ def test_a_bug_of_ours_exits_with_70_and_its_trace(command: Command, monkeypatch
     def fail(path: Path) -> None:
         raise error
 
-    monkeypatch.setattr(SHOW, "read_trace", fail)
+    monkeypatch.setattr(SHOW, "open_view", fail)
     finished = command("show", "any.h5")
     assert finished.code == 70
     assert "Traceback" in finished.err
@@ -234,7 +234,7 @@ def test_an_interrupt_is_no_verdict(command: Command, monkeypatch: pytest.Monkey
     def interrupt(path: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(SHOW, "read_trace", interrupt)
+    monkeypatch.setattr(SHOW, "open_view", interrupt)
     finished = command("show", "any.h5")
     assert (finished.code, finished.out, finished.err) == (130, "", "interrupted\n")
 
@@ -254,7 +254,7 @@ def test_an_early_end_of_file_does_not_end_with_the_code_of_a_verdict(
     def end(path: Path) -> None:
         raise EOFError("compressed file ended early")
 
-    monkeypatch.setattr(SHOW, "read_trace", end)
+    monkeypatch.setattr(SHOW, "open_view", end)
     finished = command("show", "any.h5")
     assert finished.code == 70
     assert "compressed file ended early" in finished.err

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import IO, Self
 
 import pytest
-from rich.console import Console
 
 from kgverify.cli.dashboard import Dashboard, draw
 from kgverify.cli.progress import ECHOED, print_lines
+from kgverify.report.render.screen import Screen
 from kgverify.testing.campaigns.campaign import Campaign
 from kgverify.testing.campaigns.result import Tally
 from kgverify.testing.checking.engine_makers import EngineSpec
@@ -42,7 +42,7 @@ def campaign(**named: object) -> Campaign:
 
 
 def drawn(tally: Tally, width: int = 120, **named: object) -> list[str]:
-    console = Console(file=StringIO(), width=width, height=30, no_color=True)
+    console = Screen(file=StringIO(), width=width, height=30, no_color=True)
     console.print(draw(campaign(**named), tally))
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
@@ -99,7 +99,7 @@ def test_after_ctrl_c_it_says_what_is_awaited_and_how_to_end_at_once():
 
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_no_line_is_folded_and_there_is_room_for_the_echo_of_ctrl_c(width):
-    console = Console(file=StringIO(), width=width, height=24, no_color=True)
+    console = Screen(file=StringIO(), width=width, height=24, no_color=True)
     dashboard = Dashboard(campaign(seconds=600.0))
     dashboard.watch(BUSY._replace(found={f"stage number{i} " * 9: 40 - i for i in range(40)}))
     # As rich's Live does.
@@ -118,7 +118,7 @@ def test_long_lines_go_on_under_their_text_and_commands_are_left_to_be_copied():
         "   % max_depth 20, max_atoms 6, max_resolvents 120, exclude_query True, policy shortest, 2 slots",
         "   kgverify replay a/very/long/folder/of/reproducers/match-facts-missing-2fc54529.kg   (not shrunk yet)",
     ]
-    console = Console(file=StringIO(), width=80, force_terminal=True, no_color=True)
+    console = Screen(file=StringIO(), width=80, force_terminal=True, no_color=True)
     print_lines(console, lines)
     assert console.file.getvalue().splitlines() == [
         "   differ      1,593 problems; 1,551 of them only in the run of their block, not",
@@ -127,7 +127,7 @@ def test_long_lines_go_on_under_their_text_and_commands_are_left_to_be_copied():
         "      shortest, 2 slots",
         lines[2],
     ]
-    pipe = Console(file=StringIO(), width=80)
+    pipe = Screen(file=StringIO(), width=80)
     print_lines(pipe, lines)
     assert pipe.file.getvalue().splitlines() == lines
 

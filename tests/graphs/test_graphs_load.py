@@ -226,3 +226,11 @@ def test_of_many_warnings_about_rules_the_first_are_listed(folder: Path) -> None
     *listed, last = load_graph(folder).warnings
     assert len(listed) == 20
     assert last == "rules.txt: the same of 10 more predicates"
+
+
+def test_a_variable_with_the_name_of_a_constant_is_a_warning(folder: Path) -> None:
+    write(folder, train="b(a,'Rome').", rules="b(X,Y) :- b(Y,X), b(X,Rome), b(X,A).\nb(X,Y) :- b(ROME,X), b(ROME,Y).")
+    assert load_graph(folder).warnings == (
+        "rules.txt:1: 'Rome' is a variable; for the constant 'Rome', write it in quotes",
+        "rules.txt:2: 'ROME' is a variable; for the constant 'Rome', write it in quotes",
+    )

@@ -48,7 +48,7 @@ def test_every_format_gives_the_same_clause(text: str, name: str, confidence: fl
 
 @pytest.mark.parametrize("text", ["", "\n", "# no rules\n"])
 def test_a_text_without_rules_has_none(text: str) -> None:
-    assert parse_rules(text, "rules.txt").rules == ()
+    assert parse_rules(text, "rules.txt") == ((), ("rules.txt: no rule in it",))
 
 
 def test_a_lower_case_letter_is_a_variable_of_an_arrow_rule() -> None:
@@ -315,3 +315,8 @@ def test_an_anyburl_line_without_its_numbers_is_an_error_among_valid_ones() -> N
 def test_an_amie_line_without_its_arrow_is_an_error_among_valid_ones() -> None:
     with pytest.raises(UserError, match=r"^rules.txt:2: "):
         parse_rules("?a  b  ?c   => ?a  h  ?c\n?a  b  ?c   ?a  h  ?c\n", "rules.txt")
+
+
+def test_a_rule_with_more_atoms_than_a_trace_can_count_is_refused() -> None:
+    with pytest.raises(UserError, match=r"rules\.txt:2: expected a body of at most 65,534 atoms"):
+        parse_one("h(X,Y) :- b(X,Y).\nh(X,Y) :- " + ", ".join(["b(X,Y)"] * 65_535) + ".")

@@ -153,3 +153,6 @@ def test_indices_that_point_to_nothing_are_refused(faulty: Verification, tmp_pat
     for each in wrong:
         with pytest.raises(UserError, match="points to"):
             read_run(damage(tmp_path, faulty, encode_report(each)))
+    stranger = change(report, first_cause=change(report.first_cause, evidence="another"))
+    with pytest.raises(UserError, match="first cause is not among"):
+        read_run(damage(tmp_path, faulty, encode_report(stranger)))

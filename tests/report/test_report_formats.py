@@ -16,6 +16,7 @@ from kgverify.escaping import (
     escape_markdown_code,
     escape_script,
 )
+from kgverify.report.render import junit
 from kgverify.report.render.github import (
     MOST_ERRORS,
     annotate,
@@ -121,6 +122,23 @@ def test_junit_has_a_case_for_each_query_and_side(verification: Verification):
         assert "expected:" in case.find("failure").text
     assert len({(case.get("classname"), case.get("name")) for case in cases}) == len(cases)
     assert int(suite.get("errors")) == int(suite.get("skipped")) == 0
+
+
+def test_junit_lists_a_bounded_number_of_cases_and_counts_the_others(
+    verification: Verification, monkeypatch: pytest.MonkeyPatch
+):
+    (whole,) = ElementTree.fromstring(render_junit(verification.report, verification.expected))
+    num_failing, num_cases = int(whole.get("failures", "")), int(whole.get("tests", "")) - 1
+    for most in (1, num_failing) if num_failing else ():
+        monkeypatch.setattr(junit, "MOST_CASES", most)
+        (suite,) = ElementTree.fromstring(render_junit(verification.report, verification.expected))
+        cases = suite.findall("testcase")
+        # The verdict, the cases listed, and the one for all others.
+        assert len(cases) == int(suite.get("tests", "")) == 1 + most + (most < num_cases)
+        assert len(suite.findall("testcase/failure")) == int(suite.get("failures", ""))
+        if most < num_cases:
+            assert (cases[-1].find("failure") is None) == (most == num_failing)
+        assert all(case.find("failure") is not None for case in cases[1 : 1 + most])
 
 
 def test_an_inconclusive_run_is_an_error_in_junit_and_passes_nothing(agreeing: Verification):

@@ -4,10 +4,10 @@ import io
 
 import pytest
 from report_runs import change, without_causes
-from rich.console import Console
 
 from kgverify.comparison.result import Attribution, Share
 from kgverify.report.render.metrics_table import MetricsTable
+from kgverify.report.render.screen import Screen, Text
 from kgverify.report.render.terminal import NextCommand, print_report
 from kgverify.report.report import Report
 from kgverify.report.wording import METRICS
@@ -18,7 +18,7 @@ NEXT = (NextCommand("kgverify show run", "step through it"),)
 
 def printed(verification: Verification, report: Report | None = None, **options) -> str:
     text = io.StringIO()
-    console = Console(file=text, width=120)
+    console = Screen(file=text, width=120)
     print_report(report or verification.report, console, **options)
     return text.getvalue()
 
@@ -83,7 +83,7 @@ def test_control_characters_of_a_graph_do_not_reach_the_terminal(hostile: Verifi
 @pytest.mark.parametrize("width", [45, 60, 80, 120])
 def test_every_word_of_a_cause_is_shown_whole_at_any_width(faulty: Verification, width: int):
     text = io.StringIO()
-    print_report(faulty.report, Console(file=text, width=width))
+    print_report(faulty.report, Screen(file=text, width=width))
     words = " ".join(text.getvalue().split("\ncauses")[1].split("#1:")[0].split())
     for each in (
         "match_facts",
@@ -99,9 +99,11 @@ def test_every_word_of_a_cause_is_shown_whole_at_any_width(faulty: Verification,
 
 @pytest.mark.parametrize("width", [20, 30, 45, 80, 120])
 def test_every_metric_is_shown_whole_at_any_width(width: int):
-    rows = {name: [f"1.{i}00{j} [red]-> 0.{i}00{j}[/red]" for j in range(3)] for i, name in enumerate(METRICS)}
+    rows = {
+        name: [Text(f"1.{i}00{j}").append(f" -> 0.{i}00{j}", "red") for j in range(3)] for i, name in enumerate(METRICS)
+    }
     text = io.StringIO()
-    Console(file=text, width=width).print(MetricsTable("", rows))
+    Screen(file=text, width=width).print(MetricsTable("", rows))
     words = text.getvalue().split()
     assert "…" not in text.getvalue()
     for i in range(len(METRICS)):

@@ -56,9 +56,9 @@ def parse_pykeen(triples: TextFile, entities: TextFile, relations: TextFile) -> 
 
 def _read_openke_names(file: TextFile) -> Iterator[tuple[int, str]]:
     rows = [
-        _Row(i, [part.strip() for part in text.rsplit("\t" if "\t" in text.strip() else None, 1)])
+        _Row(i, [part.strip(" \t") for part in line.rsplit("\t" if "\t" in line else " ", 1)])
         for i, text in enumerate(split_text(file.text), 1)
-        if text.strip()
+        if (line := text.strip(" \t"))
     ]
     seen: dict[int, int] = {}
     names: dict[str, int] = {}

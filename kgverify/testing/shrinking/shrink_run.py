@@ -8,6 +8,7 @@ from typing import Final
 
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
+from kgverify.files.reading import STANDARD_INPUT
 from kgverify.graphs.folder import ROLES
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
@@ -209,7 +210,11 @@ def shrink_divergence(
 
 def load_run_graph(report: Report) -> KnowledgeGraph:
     """Load the graph of a saved run as its command did. UserError if it is not found."""
-    words = shlex.split(report.command)
+    try:
+        words = shlex.split(report.command)
+    except ValueError:
+        # No command that kgverify wrote.
+        words = []
     given: dict[str, str] = {}
     for i, word in enumerate(words):
         for option in _FILE_OPTIONS:
@@ -218,6 +223,9 @@ def load_run_graph(report: Report) -> KnowledgeGraph:
             elif word.startswith(f"{option}="):
                 given[_FILE_OPTIONS[option]] = word.removeprefix(f"{option}=")
     spec = given.pop("spec", None if "train" in given else report.run.graph)
+    if STANDARD_INPUT in (spec, *given.values()):
+        # Only where the user types it, and then not twice.
+        raise UserError("was read from standard input", where="the run's graph", fix="write it to a file")
     return load_graph(spec, **given)
 
 

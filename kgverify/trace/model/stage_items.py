@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from kgverify.errors import UserError
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.trace.model.bad_rows import refuse_first
 from kgverify.trace.model.columns import FIELD_OF, Columns, StageItems, starts_of
 from kgverify.trace.model.offsets import check_counts
 
@@ -241,10 +242,10 @@ def _check_counts(items: StageItems, num_steps: int, where: str) -> None:
 
 
 def _check(values: NDArray[Any], is_wrong: NDArray[np.bool_], name: str, expected: str, where: str) -> None:
-    if is_wrong.any():
-        row = int(np.argmax(is_wrong))
-        raise UserError(
-            f"row {row} is {values[row]}, expected {expected}",
-            where=f"{where}:stages/{name}",
-            fix="write what docs/trace-format.md prescribes for the stages",
-        )
+    refuse_first(
+        is_wrong,
+        f"is {{}}, expected {expected}",
+        values,
+        where=f"{where}:stages/{name}",
+        fix="write what docs/trace-format.md prescribes for the stages",
+    )

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from kgverify.errors import UserError
 from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
 from kgverify.program.program import Program, Symbols
+from kgverify.trace.model.bad_rows import refuse_first
 from kgverify.trace.model.columns import FIELD_OF, Columns, Field, Rankings
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.offsets import ADD_UP, check_counts
@@ -100,13 +101,13 @@ def check_columns(columns: Columns, where: str, *, num_rules: int | None = None,
         if not len(origin) or (int(origin.min()) >= 0 and int(origin.max()) < most):
             continue
         is_bad = (resolvents.origin_kind == kind) & ((resolvents.origin < 0) | (resolvents.origin >= most))
-        if is_bad.any():
-            row = int(np.argmax(is_bad))
-            raise UserError(
-                f"row {row} names {kind.name.lower()} {resolvents.origin[row]}, expected 0 to {most - 1}",
-                where=f"{where}:resolvents/origin",
-                fix="write the clause's index in the program that the header names",
-            )
+        refuse_first(
+            is_bad,
+            f"names {kind.name.lower()} {{}}, expected 0 to {most - 1}",
+            origin,
+            where=f"{where}:resolvents/origin",
+            fix="write the clause's index in the program that the header names",
+        )
 
 
 _CODES: Final[Mapping[str, type[IntEnum]]] = {
@@ -148,22 +149,24 @@ def check_rankings(rankings: Rankings, where: str) -> None:
     num = rankings.num_ranked
     for name in ("optimistic", "pessimistic"):
         ranks = getattr(rankings, name)
-        # NaN is in no range.
-        is_bad = ~((ranks >= 1) & (ranks <= num))
-        if is_bad.any():
-            row = int(np.argmax(is_bad))
-            raise UserError(
-                f"row {row} is {ranks[row]:g} of {num[row]} candidates, expected a rank from 1 to {num[row]}",
-                where=f"{where}:rankings/{name}",
-                fix="write the rank of the true candidate, 1 for the best, and count it in num_ranked",
-            )
-    if (is_bad := rankings.optimistic > rankings.pessimistic).any():
-        row = int(np.argmax(is_bad))
-        raise UserError(
-            f"row {row} is {rankings.optimistic[row]:g}, above the pessimistic rank {rankings.pessimistic[row]:g}",
-            where=f"{where}:rankings/optimistic",
-            fix="write the better of the two ranks as optimistic",
+        refuse_first(
+            # NaN is in no range.
+            ~((ranks >= 1) & (ranks <= num)),
+            "is {0:g} of {1} candidates, expected a rank from 1 to {1}",
+            ranks,
+            num,
+            where=f"{where}:rankings/{name}",
+            fix="write the rank of the true candidate, 1 for the best, and count it in num_ranked",
         )
+    best, worst = rankings.optimistic, rankings.pessimistic
+    refuse_first(
+        best > worst,
+        "is {:g}, above the pessimistic rank {:g}",
+        best,
+        worst,
+        where=f"{where}:rankings/optimistic",
+        fix="write the better of the two ranks as optimistic",
+    )
     keys = rankings.query.astype(np.int64) * len(Side) + rankings.side
     if len(np.unique(keys)) != len(keys):
         raise UserError(
@@ -254,17 +257,13 @@ def _check_code(where: str, values: NDArray[Any], codes: type[IntEnum]) -> None:
 
 
 def _check_range(where: str, values: NDArray[Any], low: int | None, high: int, what: str) -> None:
-    if not values.size:
-        return
-    if low is not None and int(values.min()) < low:
-        row = int(values.argmin())
-    elif int(values.max()) > high:
-        row = int(values.argmax())
-    else:
+    if not values.size or (int(values.max()) <= high and (low is None or int(values.min()) >= low)):
         return
     expected = f"{low} to {high}" if low is not None else f"at most {high}"
-    raise UserError(
-        f"row {row} is {values[row]}, expected {what}, {expected}",
+    refuse_first(
+        values > high if low is None else (values < low) | (values > high),
+        f"is {{}}, expected {what}, {expected}",
+        values,
         where=where,
         fix=f"write {what} that the trace defines",
     )
