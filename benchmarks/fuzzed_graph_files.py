@@ -256,11 +256,11 @@ SIGNS = (
 
 
 def encode(text: str) -> bytes:
-    """Encode a text, also with halves of characters and with bytes that were no UTF-8."""
-    return b"".join(
-        character.encode("utf-8", "surrogateescape" if "\udc80" <= character <= "\udcff" else "surrogatepass")
-        for character in text
-    )
+    """Encode a text, also with bytes that were not UTF-8, or else with halves of characters."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
 
 
 def damage(draw: random.Random, content: bytes) -> bytes:

@@ -80,6 +80,11 @@ _BLOCK: /{_BLOCK}/
 """
 
 
+NO_BODY: Final = (
+    "at least one body atom", "an empty body", "move the atom to the facts, or give the rule a body"
+)  # fmt: skip
+
+
 class RawTerm(NamedTuple):
     """An argument as written; a quoted one is a constant."""
 
@@ -225,7 +230,13 @@ def _build_parser() -> "Lark":
         def fact(self, *parts: Any) -> Clause:
             return _build_clause(parts)
 
-        rule = forward = backward = fact
+        def rule(self, *parts: Any) -> Clause:
+            clause = _build_clause(parts)
+            if not clause.body:
+                raise _Refusal(clause.line, *NO_BODY)
+            return clause
+
+        forward = backward = rule
 
     return Lark(
         _GRAMMAR,

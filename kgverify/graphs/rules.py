@@ -15,9 +15,11 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from kgverify.errors import UserError, suggest
 from kgverify.graphs.grammar import (
     BLANKS,
+    NO_BODY,
     NUMBER,
     Clause,
     Directive,
+    Form,
     RawAtom,
     RawTerm,
     describe_ignored,
@@ -78,6 +80,8 @@ def parse_rules(
             fix = "replace each #1, #2, ... by a predicate"
             raise line_error(Source(file, number), "a rule", f"the template {show(line)}", fix)
     content = [(number, line) for number, line in uncommented if not _is_comment(line)]
+    # All names of an AMIE file may begin as a comment does.
+    content = content or [(number, line) for number, line in lines if not is_skipped(line) and _AMIE_ARROW.search(line)]
     if not content:
         return Rules((), (no_rule,))
     parse = _find_format(_QUOTED.sub("q", line) for _, line in content) or _find_format(line for _, line in content)
@@ -168,9 +172,13 @@ def _build_rule(raw: _RawRule, context: _Context) -> NamedRule:
             )
             raise line_error(raw.source, "a predicate", found, fix)
     head, *body = [NamedAtom(atom.predicate, read(atom.first), read(atom.second)) for atom in atoms]
+    if len(body) > _MAX_BODY:
+        expected = f"a body of at most {_MAX_BODY:,} atoms, as traces count them"
+        raise line_error(raw.source, expected, f"{len(body):,}", "divide the rule with a predicate of its own")
     return NamedRule(head, tuple(body), raw.name, raw.confidence, raw.source)
 
 
+_MAX_BODY: Final = (1 << 16) - 2
 _A_TERM = "a constant or a variable"
 _VARIABLE = re.compile(r"\??\w+")
 _NO_NAME = re.compile(r"^\?|[\[\]{}|+*=<>\\^;!`]")
@@ -193,8 +201,7 @@ def _read_confidence(text: str, source: Source) -> float:
 
 def _empty_body(source: Source) -> UserError:
     """Return the error of a rule without body."""
-    fix = "move the atom to the facts, or give the rule a body"
-    return line_error(source, "at least one body atom", "an empty body", fix)
+    return line_error(source, *NO_BODY)
 
 
 _NAME = r"[\w/?][\w/.-]*+"
@@ -210,22 +217,26 @@ _PLAIN = {
 _FIND_ATOMS = re.compile(_PLAIN_ATOM).findall
 
 
-def read_plain(form: str, text: str, source: Source) -> Clause | None:
-    """Read a rule of word characters alone without the grammar; None for any other."""
-    match = _PLAIN[form].fullmatch(text)
-    if match is None:
-        return None
-    head, *body = [
-        RawAtom(predicate, RawTerm(first, False), RawTerm(second, False), False, source.line)
-        for predicate, first, second in _FIND_ATOMS(match["head"]) + _FIND_ATOMS(match["body"])
-    ]
-    return Clause(source.line, head, body)
+def read_plain(form: Form, text: str, source: Source) -> list[Clause]:
+    """Read a line of rules of word characters alone without the grammar; return none of them for any other line."""
+    clauses: list[Clause] = []
+    position = 0
+    while position < len(text) and (position == 0 or form == "rules"):
+        match = _PLAIN[form].match(text, position)
+        if match is None:
+            return []
+        head, *body = [
+            RawAtom(predicate, RawTerm(first, False), RawTerm(second, False), False, source.line)
+            for predicate, first, second in _FIND_ATOMS(match["head"]) + _FIND_ATOMS(match["body"])
+        ]
+        clauses.append(Clause(source.line, head, body))
+        position = match.end()
+    return clauses if position == len(text) else []
 
 
 def _parse_one(form: Literal["forward", "backward"], text: str, source: Source) -> Clause:
-    clause = read_plain(form, text, source) or parse_clause(form, text, source)
-    if not clause.body:
-        raise _empty_body(source)
+    plain = read_plain(form, text, source)
+    clause = plain[0] if plain else parse_clause(form, text, source)
     return clause
 
 
@@ -315,7 +326,7 @@ def _parse_prolog(lines: _Lines, context: _Context) -> Iterator[_RawRule | str]:
         number, text = lines[index]
         found: list[Clause | Directive] = []
         if plain := read_plain("rules", text, Source(context.file, number)):
-            found.append(plain)
+            found += plain
             index += 1
         elif _is_comment(text):
             index += 1
@@ -326,8 +337,6 @@ def _parse_prolog(lines: _Lines, context: _Context) -> Iterator[_RawRule | str]:
                 directives.append(clause)
                 continue
             source = Source(context.file, clause.line)
-            if not clause.body:
-                raise _empty_body(source)
             if clause.weight is not None:
                 weighted.append(clause.line)
             yield _RawRule(source, clause.clause_head, clause.body, _is_prolog_variable, "", clause.weight)

@@ -11,6 +11,8 @@ from kgverify.files.reading import read_file
 from kgverify.program.program import Source
 
 _SHOWN_CHARACTERS = 80
+_MAX_LINE_BYTES: Final = 16 << 20
+"""Bytes of a line: all constants of a domain may be on one."""
 _MARK: Final = "\ufeff"
 
 
@@ -33,8 +35,23 @@ def read_text(file: Traversable, *, standard_input: bool = False) -> TextFile:
         UserError: The file cannot be read or unpacked, or a line is not text.
     """
     stored = read_file(file, purpose="a file of the graph", standard_input=standard_input)
-    text = _decode(decompress(stored, where=str(file)), file.name)
+    content = decompress(stored, where=str(file))
+    _check_lines(content, file.name)
+    text = _decode(content, file.name)
     return TextFile(file.name, text, hashlib.sha256(stored).hexdigest())
+
+
+def _check_lines(content: bytes, file: str) -> None:
+    """Raise a UserError for a line that takes seconds to read."""
+    begin = 0
+    while begin + _MAX_LINE_BYTES < len(content):
+        bounds = begin, begin + _MAX_LINE_BYTES
+        end = max(content.rfind(b"\n", *bounds), content.rfind(b"\r", *bounds))
+        if end < 0:
+            line_number = content.count(b"\n", 0, begin) + 1
+            found = f"one of more than {_MAX_LINE_BYTES:,} bytes"
+            raise line_error(Source(file, line_number), "a shorter line", found, "check that the file is a text")
+        begin = end + 1
 
 
 def _decode(content: bytes, file: str) -> str:

@@ -12,6 +12,7 @@ import pytest
 
 from kgverify.errors import UserError
 from kgverify.files.reading import MAX_BYTES, MIN_EXPANDED_BYTES, open_file, read_file
+from kgverify.graphs.text_file import read_text
 
 
 def _refused(path: Path, max_bytes: int = MAX_BYTES) -> UserError:
@@ -122,3 +123,12 @@ def test_every_input_is_opened_in_one_place() -> None:
     elsewhere = {name for name in found if not name.startswith("files/")}
     assert {name for name in elsewhere if not name.startswith(tuple(OWN_FILES))} == set()
     assert [name for name in OWN_FILES if not any(each.startswith(name) for each in elsewhere)] == []
+
+
+def test_a_line_of_a_graph_without_an_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "train.txt"
+    path.write_bytes(b"a\tb\tc\n" + b"9" * (17 << 20))
+    with pytest.raises(UserError, match=r"train\.txt:2: expected a shorter line"):
+        read_text(path)
+    path.write_bytes(b"a\tb\tc\n" * (3 << 20))
+    assert read_text(path).text.count("\n") == 3 << 20

@@ -96,12 +96,11 @@ def test_a_plain_rule_is_read_as_by_the_grammar(atoms: list[str], end: str) -> N
         "backward": f"{first} <= {', '.join(others)}{end}",
     }
     for form, text in texts.items():
-        plain = read_plain(form, text, source)
-        if plain is not None:
-            ((expected,), _) = (
-                parse_clauses("rules", [(1, text)], "f", 0)
+        if plain := read_plain(form, text, source):
+            expected = (
+                parse_clauses("rules", [(1, text)], "f", 0)[0]
                 if form == "rules"
-                else ([parse_clause(form, text, source)], 1)
+                else [parse_clause(form, text, source)]
             )
             assert plain == expected
 
@@ -221,6 +220,10 @@ def test_the_sign_of_another_format_in_quotes_or_comments_does_not_matter() -> N
 
 def test_a_predicate_may_be_an_address() -> None:
     assert rules("https://a.org/b#c(X,Y) -> h(X,Y)") == ["h(X, Y) <- https://a.org/b#c(X, Y)"]
+
+
+def test_a_constant_of_amie_may_begin_as_a_comment_does() -> None:
+    assert rules("%d  b  ?y   => %d  h  ?y\t0.5") == ["h(%d, ?y) <- b(%d, ?y)"]
 
 
 def test_a_file_of_directives_alone_has_no_rule() -> None:

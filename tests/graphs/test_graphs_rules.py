@@ -315,3 +315,8 @@ def test_an_anyburl_line_without_its_numbers_is_an_error_among_valid_ones() -> N
 def test_an_amie_line_without_its_arrow_is_an_error_among_valid_ones() -> None:
     with pytest.raises(UserError, match=r"^rules.txt:2: "):
         parse_rules("?a  b  ?c   => ?a  h  ?c\n?a  b  ?c   ?a  h  ?c\n", "rules.txt")
+
+
+def test_a_rule_with_more_atoms_than_a_trace_can_count_is_refused() -> None:
+    with pytest.raises(UserError, match=r"rules\.txt:2: expected a body of at most 65,534 atoms"):
+        parse_one("h(X,Y) :- b(X,Y).\nh(X,Y) :- " + ", ".join(["b(X,Y)"] * 65_535) + ".")
