@@ -65,22 +65,15 @@ def unify(left: Triple, right: Triple) -> dict[int, int] | None:
 
 
 def binds_in_one_pass(atom: Triple, clause_head: Triple) -> bool:
-    """Return whether no variable is bound to two terms when the argument pairs are read once, in order.
+    """Return whether an atom unifies with a clause head without two bindings of one variable.
 
-    The atom and the head of a clause unify, and share no variable, whatever its number. A variable of the head is
-    bound to the term of the atom; else a variable of the atom to the constant of the head.
+    The two unify and share no variable, whatever its number. The argument pairs are read once, in order: a variable of the
+    head is bound to the term of the atom; else a variable of the atom to the constant of the head. A variable of the
+    atom that met two constants would not unify, so only a variable of the head can be bound to two terms.
     """
-    bound: dict[tuple[bool, int], int] = {}
-    for term, head_term in zip(atom[1:], clause_head[1:], strict=True):
-        if head_term < 0:
-            variable_of_head, target = True, term
-        elif term < 0:
-            variable_of_head, target = False, head_term
-        else:
-            continue
-        if bound.setdefault((variable_of_head, head_term if variable_of_head else term), target) != target:
-            return False
-    return True
+    _, first, second = clause_head
+    is_repeated = first == second and first < 0
+    return not is_repeated or atom[1] == atom[2]
 
 
 def is_same_set(left: Goal, right: Goal) -> bool:

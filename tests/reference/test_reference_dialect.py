@@ -21,6 +21,7 @@ from kgreference import (
     Kind,
     Limits,
     LongResolvents,
+    Matches,
     Memory,
     Order,
     Outcome,
@@ -38,7 +39,7 @@ from kgreference import (
     ranking_score,
     take_dialect_step,
 )
-from kgreference.terms import binds_in_one_pass, is_same_set, unify
+from kgreference.terms import Triple, binds_in_one_pass, is_same_set, unify
 
 PRUNE, REVISIT, CLOSE, MAX_ATOMS, MAX_RESOLVENTS = Filter
 
@@ -101,16 +102,35 @@ def test_one_pass_applies_bindings_to_each_other():
     assert offered("p(X, Y) <- q(X, Y)\nr(a, b)", "p(X, X)", one_pass) == ["q(X0, X0)"]
 
 
-def test_one_pass_fails_only_where_complete_unification_makes_two_bindings_equal():
+def bind_in_one_pass(atom: Triple, head: Triple) -> bool:
+    """The rule, word for word."""
+    bound: dict[tuple[str, int], int] = {}
+    for term, head_term in zip(atom[1:], head[1:], strict=True):
+        if head_term < 0:
+            if bound.setdefault(("head", head_term), term) != term:
+                return False
+        elif term < 0:
+            if bound.setdefault(("atom", term), head_term) != head_term:
+                return False
+        elif term != head_term:
+            return False
+    return True
+
+
+def test_one_pass_binds_no_variable_twice():
     terms = [0, 1, -1, -2]
+    atoms = [(0, first, second) for first in terms for second in terms]
     differing = set()
-    for atom in ((0, a, b) for a in terms for b in terms):
-        for head in ((0, a, b) for a in terms for b in terms):
+    for atom in atoms:
+        for head in atoms:
             apart = (0, *(term - 2 if term < 0 else term for term in head[1:]))
-            if unify(atom, apart) is not None and not binds_in_one_pass(atom, head):
-                differing.add((atom, head))
-    assert differing
-    assert all(head[1] == head[2] < 0 and atom[1] != atom[2] for atom, head in differing)
+            if unify(atom, apart) is None:
+                assert not bind_in_one_pass(atom, head)
+            else:
+                assert binds_in_one_pass(atom, head) == bind_in_one_pass(atom, head)
+                if not bind_in_one_pass(atom, head):
+                    differing.add((atom, head))
+    assert ((0, 0, -1), (0, -1, -1)) in differing
 
 
 def test_memory_compares_nothing_sequences_or_sets():
@@ -123,6 +143,20 @@ def test_memory_compares_nothing_sequences_or_sets():
     }
     for memory, texts in expected.items():
         assert offered(text, "p(a, b)", Dialect(memory=memory), visited) == texts
+
+
+def test_a_set_is_compared_with_every_visited_goal_with_and_without_names():
+    text = "p(X, Y) <- q(X, Z), r(Z, Y)\np(X, Y) <- r(X, Y), q(Y, X)\np(X, Y) <- s(X, Y)\nq(b, b)"
+    visited = ("r(Y, X), q(a, Y)", "s(X, X)")
+    for forgets_names, expected in (
+        (True, ["r(a, X0), q(X0, a)", "s(a, X0)"]),
+        (False, ["q(a, X4), r(X4, X0)", "r(a, X0), q(X0, a)", "s(a, X0)"]),
+    ):
+        dialect = Dialect(memory=Memory.SET, forgets_names=forgets_names)
+        assert offered(text, "p(a, X)", dialect, visited) == expected
+    same_names = ("q(X, a), r(a, X)", "s(X, X)")
+    kept = Dialect(memory=Memory.SET, forgets_names=False)
+    assert offered(text, "p(a, X)", kept, same_names) == ["q(a, X3), r(X3, X0)", "s(a, X0)"]
 
 
 def test_names_are_forgotten_or_kept():
@@ -153,7 +187,9 @@ def test_a_set_is_visited_under_one_renaming_for_all_its_atoms():
     assert not is_same_set(((0, -1, -2),), ((0, -1, -1),))
     assert not is_same_set(((0, -1, -1),), ((0, -1, -2),))
     assert not is_same_set(((0, -1, 0), (1, -1, 0)), ((0, -1, 0), (1, -2, 0)))
-    assert not is_same_set(((0, -1, 0),), ((0, 0, 0),))
+    for left, right in (((0, -1, 0), (0, 0, 0)), ((0, 0, 0), (0, 1, 1)), ((0, 0, 0), (1, 0, 0))):
+        assert not is_same_set((left,), (right,))
+        assert not is_same_set((right,), (left,))
     assert is_same_set(((0, -1, -2), (0, -2, -3), (0, -3, -1)), ((0, -3, -1), (0, -2, -3), (0, -1, -2)))
 
 
@@ -305,6 +341,10 @@ def test_a_stage_can_be_replaced():
         program, Limits(max_resolvents=2), Shortest(), atom, filters, Stages(limit_resolvents=keep_last)
     )
     assert [each.origin for each in derivation.steps[0].after_limit] == [1, 2]
+    many = program_of("p(X, Y) <- q(X, Y)\np(X, Y) <- r(X, Y)\np(X, Y) <- s(X, Y)\nt(a, b)", queries="p(a, b)")
+    (query,) = goal_of(many, "p(a, b)")
+    step = derive(many, Limits(max_resolvents=2), Shortest(), query, OURS, Stages(limit_resolvents=keep_last)).steps[0]
+    assert [each.origin for each in step.after_limit] == [1, 2]
     assert derivation.is_limited
 
 
@@ -328,3 +368,25 @@ def test_the_page_lists_every_switch_with_its_values_the_default_first():
 def test_the_dialect_on_the_page_gives_the_outcomes_shown():
     (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     exec(block, {})
+
+
+def test_a_step_starts_from_an_open_goal_above_the_depth_limit():
+    program = program_of("p(a, b)")
+    for goal, depth in (((), 0), ((program.facts[0],), 20)):
+        with pytest.raises(ValueError, match="must start"):
+            take_dialect_step(OURS, Stages(), program, Limits(), Shortest(), program.facts[0], goal, depth, frozenset())
+
+
+def test_a_replaced_stage_that_matches_what_does_not_unify_is_refused_where_names_are_kept():
+    program = program_of("p(a, b)\np(c, d)\np(X, X) <- q(X, X)")
+    (query,) = goal_of(program, "p(a, b)")
+    matching = Matches((0,), (0,), (1,), ((),), (-1,))
+    with pytest.raises(ValueError, match="must unify"):
+        derive(
+            program,
+            Limits(),
+            Shortest(),
+            query,
+            Dialect(forgets_names=False),
+            Stages(match_rules=lambda situation, selected: matching),
+        )
