@@ -11,10 +11,10 @@ from kgreference.dialect import (
     Dialect,
     Exclusion,
     Filter,
-    GivingUp,
     LongResolvents,
     Memory,
     Order,
+    Stopping,
     Ties,
     Unification,
     Unproved,
@@ -25,16 +25,16 @@ from kgreference.model import least_model
 from kgreference.policy import Policy, Shortest
 from kgreference.program import NamedAtom, NamedRule, Program, Rule, Variable
 from kgreference.rank import Ranks, possible_ranks, rank, ranking_score
-from kgreference.resolvent import FALSE, GIVE_UP, Kind, Matches, OriginKind, Resolvent
+from kgreference.resolvent import FALSE, STOP, Kind, Matches, OriginKind, Resolvent
 from kgreference.step import Limits, Outcome, Step, take_step
 from kgreference.terms import Atom, Goal, canonical, substitute, unify, variable
 
 __all__ = [
     "FALSE",
-    "GIVE_UP",
     "HEAD",
     "OURS",
     "OUR_STAGES",
+    "STOP",
     "TAIL",
     "Atom",
     "Corrupter",
@@ -42,7 +42,6 @@ __all__ = [
     "Dialect",
     "Exclusion",
     "Filter",
-    "GivingUp",
     "Goal",
     "Kind",
     "Limits",
@@ -63,6 +62,7 @@ __all__ = [
     "Situation",
     "Stages",
     "Step",
+    "Stopping",
     "Ties",
     "Unification",
     "Unproved",

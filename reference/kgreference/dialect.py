@@ -118,7 +118,7 @@ class Exclusion(StrEnum):
     NEVER = "never"
 
 
-class GivingUp(StrEnum):
+class Stopping(StrEnum):
     """The offer of an action that ends the derivation as FAILED, after the other resolvents.
 
     NEVER: it is not offered, and a step without resolvents is FALSE.
@@ -127,7 +127,7 @@ class GivingUp(StrEnum):
 
     Example:
         p(X, Y) <- q(X, Y)
-        From the goal p(a, b), NEVER offers q(a, b), and WHERE_NO_TERMINAL q(a, b) and giving up. From q(a, b), both offer FALSE.
+        From the goal p(a, b), NEVER offers q(a, b), and WHERE_NO_TERMINAL q(a, b) and stopping. From q(a, b), both offer FALSE.
     """
 
     NEVER = "never"
@@ -184,7 +184,7 @@ class Dialect:
         variables of the goal that become equal, the name of the second argument stays.
     exempts_terminal: whether REVISIT keeps a resolvent without atoms even if the goal without atoms was visited. A
         derivation ends with the first such goal, so only a memory that outlasts a derivation shows the difference.
-    giving_up:      the offer of giving up
+    stopping:      the offer of stopping
     skips_unary:    whether a step is not counted if it has one resolvent, and that is a goal: ``depth`` stays, nothing
         is offered but the goal, which counts as visited. At most ``max_depth`` steps in a row are not counted.
     unproved:       the ranking score of unproved candidates
@@ -226,7 +226,7 @@ class Dialect:
     memory: Memory = Memory.SEQUENCE
     forgets_names: bool = True
     exempts_terminal: bool = False
-    giving_up: GivingUp = GivingUp.NEVER
+    stopping: Stopping = Stopping.NEVER
     skips_unary: bool = False
     unproved: Unproved = Unproved.SUBTRACT_100
     ties: Ties = Ties.REALISTIC

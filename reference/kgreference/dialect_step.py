@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence, Set
 from typing import Final, NamedTuple
 
 from kgreference import step as ours
-from kgreference.dialect import Dialect, Exclusion, GivingUp, LongResolvents, Memory, Order, Unification
+from kgreference.dialect import Dialect, Exclusion, LongResolvents, Memory, Order, Stopping, Unification
 from kgreference.policy import Policy
 from kgreference.program import Program
-from kgreference.resolvent import FALSE, GIVE_UP, Kind, Matches, OriginKind, Resolvent
+from kgreference.resolvent import FALSE, STOP, Kind, Matches, OriginKind, Resolvent
 from kgreference.step import Limits, Outcome, Step
 from kgreference.terms import (
     Goal,
@@ -148,11 +148,11 @@ def limit_resolvents(situation: Situation, resolvents: Sequence[Resolvent]) -> l
     return list(resolvents[: situation.limits.max_resolvents])
 
 
-def give_up(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
-    """Offer giving up as the dialect says; FALSE alone, if there is nothing else."""
-    offers = situation.dialect.giving_up is GivingUp.WHERE_NO_TERMINAL
+def offer_stop(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
+    """Offer stopping as the dialect says; FALSE alone, if there is nothing else."""
+    offers = situation.dialect.stopping is Stopping.WHERE_NO_TERMINAL
     if offers and all(resolvent.kind is Kind.GOAL for resolvent in resolvents):
-        return [*resolvents, GIVE_UP]
+        return [*resolvents, STOP]
     return list(resolvents) or [FALSE]
 
 
@@ -176,8 +176,8 @@ def advance(
 
 
 def finish(situation: Situation, chosen: Resolvent, depth: int) -> Outcome:
-    """Return the outcome after ``depth`` counted steps; giving up is FAILED."""
-    return Outcome.FAILED if chosen.kind is Kind.GIVE_UP else ours.finish(situation.limits, chosen, depth)
+    """Return the outcome after ``depth`` counted steps; stopping is FAILED."""
+    return Outcome.FAILED if chosen.kind is Kind.STOP else ours.finish(situation.limits, chosen, depth)
 
 
 FilterStage = Callable[[Situation, Sequence[Resolvent]], list[Resolvent]]
@@ -204,7 +204,7 @@ class Stages(NamedTuple):
     close: FilterStage = close
     limit_atoms: FilterStage = limit_atoms
     limit_resolvents: FilterStage = limit_resolvents
-    give_up: FilterStage = give_up
+    offer_stop: FilterStage = offer_stop
     score: Callable[[Situation, Sequence[Resolvent]], list[float]] = score
     choose: Callable[[Situation, Sequence[float]], int] = choose
     advance: Callable[[Situation, Sequence[Resolvent], Sequence[float], int], tuple[Resolvent, int, float]] = advance
@@ -279,7 +279,7 @@ def take_dialect_step(
     remaining = filtered.resolvents
     is_unary = len(remaining) == 1 and remaining[0].kind is Kind.GOAL
     is_uncounted = dialect.skips_unary and is_unary and num_uncounted < limits.max_depth
-    offered = remaining if is_uncounted else stages.give_up(situation, remaining)
+    offered = remaining if is_uncounted else stages.offer_stop(situation, remaining)
     scores = stages.score(situation, offered)
     choice = stages.choose(situation, scores)
     chosen, next_depth, log_probability = stages.advance(situation, offered, scores, choice)

@@ -15,7 +15,6 @@ from kgreference import (
     Atom,
     Dialect,
     Filter,
-    GivingUp,
     Goal,
     Kind,
     Limits,
@@ -29,6 +28,7 @@ from kgreference import (
     Shortest,
     Situation,
     Stages,
+    Stopping,
     Unification,
     canonical,
     derive,
@@ -46,9 +46,9 @@ EAGER = Dialect(
     filters=(Filter.PRUNE, Filter.CLOSE, Filter.MAX_RESOLVENTS, Filter.REVISIT, Filter.MAX_ATOMS),
     memory=Memory.SET,
     exempts_terminal=True,
-    giving_up=GivingUp.WHERE_NO_TERMINAL,
+    stopping=Stopping.WHERE_NO_TERMINAL,
 )
-EXPAND = dataclasses.replace(EAGER, filters=EAGER.filters[:3], giving_up=GivingUp.NEVER)
+EXPAND = dataclasses.replace(EAGER, filters=EAGER.filters[:3], stopping=Stopping.NEVER)
 """The part of the dialect before the environment: what the engine gives, and what the records hold."""
 LIMITS = Limits(max_depth=10, max_atoms=6, max_resolvents=120)
 
@@ -138,7 +138,7 @@ def recorded_runs(graph: str, records: Records) -> dict[int, Run]:
         runs[query] = Run(
             [goal_of(graph, records.states[i]) for i in numbers],
             [
-                each[records.action[i]] if records.action[i] >= 0 else "GIVE_UP"
+                each[records.action[i]] if records.action[i] >= 0 else "STOP"
                 for each, i in zip(lists, numbers, strict=True)
             ],
             bool(records.success[numbers[-1]]),
@@ -147,9 +147,9 @@ def recorded_runs(graph: str, records: Records) -> dict[int, Run]:
 
 
 @pytest.mark.parametrize("forgets_names", [True, False])
-@pytest.mark.parametrize(("graph", "num_proved", "num_given_up"), [("countries_s3", 20, 8), ("family", 14, 32)])
+@pytest.mark.parametrize(("graph", "num_proved", "num_stopped"), [("countries_s3", 20, 8), ("family", 14, 32)])
 def test_the_reference_makes_every_free_run_with_its_memory_and_limits(
-    graph: str, num_proved: int, num_given_up: int, forgets_names: bool
+    graph: str, num_proved: int, num_stopped: int, forgets_names: bool
 ):
     dialect = dataclasses.replace(EAGER, forgets_names=forgets_names)
     runs = recorded_runs(graph, records_of(graph, "eager", "free"))
@@ -160,7 +160,7 @@ def test_the_reference_makes_every_free_run_with_its_memory_and_limits(
         chosen = [step.chosen.kind.name if step.chosen.kind else canonical(step.chosen.atoms) for step in made.steps]
         assert Run([canonical(step.goal) for step in made.steps], chosen, made.outcome == Outcome.PROVED) == expected
         ends[made.outcome.name] += 1
-    assert (ends["PROVED"], ends["FAILED"]) == (num_proved, num_given_up)
+    assert (ends["PROVED"], ends["FAILED"]) == (num_proved, num_stopped)
 
 
 def test_the_records_decide_that_visited_goals_are_remembered():

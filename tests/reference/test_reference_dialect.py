@@ -10,14 +10,13 @@ import pytest
 from reference_programs import goal_of, program_of, random_atom, random_program, text_of
 
 from kgreference import (
-    GIVE_UP,
     OURS,
+    STOP,
     Atom,
     Derivation,
     Dialect,
     Exclusion,
     Filter,
-    GivingUp,
     Kind,
     Limits,
     LongResolvents,
@@ -31,6 +30,7 @@ from kgreference import (
     Situation,
     Stages,
     Step,
+    Stopping,
     Ties,
     Unification,
     Unproved,
@@ -281,25 +281,25 @@ def test_the_query_is_excluded_always_for_positives_only_or_never(exclusion: Exc
     assert derivation_of("p(a, b)", "p(a, b)", dialect, exclude_query=False).outcome.name == "PROVED"
 
 
-def test_giving_up_is_offered_where_no_resolvent_is_terminal():
+def test_stopping_is_offered_where_no_resolvent_is_terminal():
     text = "p(X, Y) <- q(X, Y)\np(X, Y) <- p(X, Y)\nr(a, b)"
-    gives_up = Dialect(giving_up=GivingUp.WHERE_NO_TERMINAL)
-    assert offered(text, "p(a, b)", gives_up) == ["q(a, b)", "GIVE_UP"]
-    assert offered(text, "q(a, b)", gives_up) == ["FALSE"]
-    assert offered(text, "r(a, b)", gives_up) == ["TRUE"]
-    late = Dialect(giving_up=GivingUp.WHERE_NO_TERMINAL, filters=(PRUNE, CLOSE, REVISIT))
+    stops = Dialect(stopping=Stopping.WHERE_NO_TERMINAL)
+    assert offered(text, "p(a, b)", stops) == ["q(a, b)", "STOP"]
+    assert offered(text, "q(a, b)", stops) == ["FALSE"]
+    assert offered(text, "r(a, b)", stops) == ["TRUE"]
+    late = Dialect(stopping=Stopping.WHERE_NO_TERMINAL, filters=(PRUNE, CLOSE, REVISIT))
     step = step_of(text, "p(a, b)", late, visited=("q(a, b)",))
-    assert (step.after_limit, step.scores, step.outcome) == ([GIVE_UP], [0.0], Outcome.FAILED)
+    assert (step.after_limit, step.scores, step.outcome) == ([STOP], [0.0], Outcome.FAILED)
 
 
-def test_shortest_gives_up_only_where_nothing_else_is_left():
-    derivation = derivation_of("p(X, Y) <- q(X, Y)\nr(a, b)", "p(a, b)", Dialect(giving_up=GivingUp.WHERE_NO_TERMINAL))
+def test_shortest_stops_only_where_nothing_else_is_left():
+    derivation = derivation_of("p(X, Y) <- q(X, Y)\nr(a, b)", "p(a, b)", Dialect(stopping=Stopping.WHERE_NO_TERMINAL))
     assert [step.chosen.kind for step in derivation.steps] == [Kind.GOAL, Kind.FALSE]
 
 
 def test_a_step_with_one_goal_is_not_counted():
     text = "p(X, Y) <- q(X, Y)\nq(X, Y) <- r(X, Y)\nr(X, Y) <- s(X, Y)\nr(X, Y) <- t(X, Y)\ns(a, b)\nt(a, c)"
-    skips = Dialect(skips_unary=True, giving_up=GivingUp.WHERE_NO_TERMINAL)
+    skips = Dialect(skips_unary=True, stopping=Stopping.WHERE_NO_TERMINAL)
     derivation = derivation_of(text, "p(a, X)", skips)
     assert [(step.depth, step.is_uncounted, len(step.after_limit)) for step in derivation.steps] == [
         (0, True, 1),
