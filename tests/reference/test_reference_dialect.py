@@ -146,17 +146,13 @@ def test_memory_compares_nothing_sequences_or_sets():
 
 
 def test_a_set_is_compared_with_every_visited_goal_with_and_without_names():
-    text = "p(X, Y) <- q(X, Z), r(Z, Y)\np(X, Y) <- r(X, Y), q(Y, X)\np(X, Y) <- s(X, Y)\nq(b, b)"
-    visited = ("r(Y, X), q(a, Y)", "s(X, X)")
-    for forgets_names, expected in (
-        (True, ["r(a, X0), q(X0, a)", "s(a, X0)"]),
-        (False, ["q(a, X4), r(X4, X0)", "r(a, X0), q(X0, a)", "s(a, X0)"]),
-    ):
-        dialect = Dialect(memory=Memory.SET, forgets_names=forgets_names)
-        assert offered(text, "p(a, X)", dialect, visited) == expected
-    same_names = ("q(X, a), r(a, X)", "s(X, X)")
-    kept = Dialect(memory=Memory.SET, forgets_names=False)
-    assert offered(text, "p(a, X)", kept, same_names) == ["q(a, X3), r(X3, X0)", "s(a, X0)"]
+    text = "p(X, Y) <- q(Z, Y), r(Z, W)\np(X, Y) <- r(X, Y), q(Y, X)\np(X, Y) <- s(X, Y)\nq(b, b)"
+    visited = ("r(X, Y), q(X, Z)", "s(X, X)")
+    set_of_names = Dialect(memory=Memory.SET, forgets_names=False)
+    assert offered(text, "p(a, X)", Dialect(memory=Memory.SET), visited) == ["r(a, X0), q(X0, a)", "s(a, X0)"]
+    assert len(offered(text, "p(a, X)", set_of_names, visited)) == 3
+    named = offered(text, "p(a, X)", set_of_names, ("q(X, a), r(a, X)", "s(X, X)"))
+    assert named == ["q(X3, X0), r(X3, X4)", "s(a, X0)"]
 
 
 def test_names_are_forgotten_or_kept():
@@ -228,8 +224,16 @@ def test_a_filter_that_is_left_out_is_not_applied():
     text = "p(X, Y) <- q(X, Y), r(X, Y)\np(X, Y) <- q(X, Y)\np(a, b)\nq(a, b)"
     nothing = Dialect(filters=())
     assert offered(text, "p(a, b)", nothing, max_atoms=1, max_resolvents=1) == ["q(a, b), r(a, b)", "q(a, b)", "TRUE"]
+    step = step_of(text, "p(a, b)", nothing, max_atoms=1, max_resolvents=1)
+    assert (step.dropped_atoms, step.dropped_resolvents) == (0, 0)
     assert offered(text, "p(a, b)", Dialect(filters=(CLOSE,))) == ["TRUE"]
     assert offered(text, "r(a, b)", nothing) == ["FALSE"]
+
+
+def test_a_proof_beside_goals_is_scored_like_them():
+    step = step_of("p(X, Y) <- q(X, Y)\np(a, b)", "p(a, b)", Dialect(filters=(), order=Order.FACTS_FIRST))
+    assert [each.kind for each in step.after_limit] == [Kind.TRUE, Kind.GOAL]
+    assert (step.scores, step.outcome) == ([0.0, -1.0], Outcome.PROVED)
 
 
 def test_closing_before_pruning_sees_only_what_facts_resolve_away():
