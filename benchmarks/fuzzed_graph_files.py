@@ -256,7 +256,7 @@ SIGNS = (
 
 
 def encode(text: str) -> bytes:
-    """Encode a text, also with bytes that were no UTF-8, or else with halves of characters."""
+    """Encode a text, also with bytes that were not UTF-8, or else with halves of characters."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:

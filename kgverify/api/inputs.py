@@ -10,6 +10,7 @@ from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError
 from kgverify.faults.plant import compiled_pipeline_with_faults
+from kgverify.graphs.formats.pykeen import PykeenObject
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
@@ -36,8 +37,8 @@ from kgverify.testing.problems.problem import GRAPH_SIZES
 if TYPE_CHECKING:
     from kgverify.engines.compiled.state import Layout
 
-GraphLike: TypeAlias = str | Path | KnowledgeGraph
-"""The name of a graph, its path, or the graph itself."""
+GraphLike: TypeAlias = str | Path | KnowledgeGraph | PykeenObject
+"""The name of a graph, its path, the graph itself, or a dataset or triples factory of PyKEEN."""
 
 EngineLike: TypeAlias = str | Callable[..., Any] | Engine
 """`compiled`, `reference`, `module:name`, `file.py:name`, an engine, or a class or function of (program, limits, policy)."""

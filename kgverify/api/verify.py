@@ -60,7 +60,7 @@ def verify(
 
     Args:
         graph: The name of an embedded graph (`"countries"`), a name under `$KGVERIFY_DATA`, `"random:SEED"`, the path of
-            a folder or file, or a `KnowledgeGraph`.
+            a folder or file, a `KnowledgeGraph`, or a dataset of PyKEEN.
         engine: The engine under test: `"compiled"`, `"reference"`, `"module:name"`, `"file.py:name"`, an engine, or a
             class or function that makes one of `(program, limits, policy)`. See `kgverify.Engine` and
             `kgverify.engine_of`. An engine may bring its own corruptions and ranks as methods `draw(graph, split, queries,

@@ -52,9 +52,10 @@ def parse_facts(lines: Sequence[tuple[int, str]], file: str) -> Triples:
             if not any(sign in text for sign in ("(", ":-", "?-", "/*")):
                 found, fix = show(text), "write one triple a line, in the same format for the whole file"
                 raise line_error(Source(file, number), f"{TABULAR} or {FUNCTIONAL}", found, fix)
-            clauses = [] if has_comment else read_simple(number, text)
-            if not clauses:
-                clauses, end = parse_clauses("facts", lines, file, index)
+            clauses, position = ([], 0) if has_comment else read_simple(number, text)
+            if position < len(text):
+                others, end = parse_clauses("facts", lines, file, index, position)
+                clauses += others
             for clause in clauses:
                 if isinstance(clause, Directive):
                     directives.append(clause)
@@ -66,13 +67,13 @@ def parse_facts(lines: Sequence[tuple[int, str]], file: str) -> Triples:
     return Triples(tuple(atoms), tuple(numbers), describe_ignored(file, weighted, directives))
 
 
-def read_simple(number: int, text: str) -> list[Clause | Directive]:
-    """Read a line of one or more facts whose names hold no escapes; return none of them for any other line."""
+def read_simple(number: int, text: str) -> tuple[list[Clause | Directive], int]:
+    """Read the facts at the beginning of a line whose names hold no escapes; return them and the position after them."""
     clauses: list[Clause | Directive] = []
     position = 0
     while position < len(text):
         if (match := SIMPLE.match(text, position)) is None:
-            return []
+            break
         weight, *names = match.groups()
         predicate, first, second = (
             RawTerm(name[1:-1], True) if name[0] in "'\"" else RawTerm(name, False) for name in names
@@ -80,15 +81,16 @@ def read_simple(number: int, text: str) -> list[Clause | Directive]:
         atom = RawAtom(predicate.text, first, second, predicate.is_quoted, number)
         clauses.append(Clause(number, atom, (), float(weight) if weight else None))
         position = match.end()
-    return clauses
+    return clauses, position
 
 
 def is_facts(line: str) -> bool:
     """Return whether a line can be read as one or more whole facts; its tabs then stand between names, and not in them."""
-    if PLAIN.fullmatch(line) or read_simple(1, line):
+    if PLAIN.fullmatch(line):
         return True
+    _, position = read_simple(1, line)
     try:
-        return "(" in line and bool(parse_clauses("facts", [(1, line)], "", 0)[0])
+        return "(" in line and bool(position == len(line) or parse_clauses("facts", [(1, line)], "", 0, position)[0])
     except UserError:
         return False
 

@@ -145,9 +145,9 @@ def parse_clause(form: Literal["forward", "backward"], text: str, source: Source
 
 
 def parse_clauses(
-    form: Literal["facts", "rules"], lines: Sequence[tuple[int, str]], file: str, start: int
+    form: Literal["facts", "rules"], lines: Sequence[tuple[int, str]], file: str, start: int, position: int = 0
 ) -> tuple[list[Clause | Directive], int]:
-    """Parse the clauses that begin in line `start` of the numbered lines; return them and the first line after them.
+    """Parse the clauses that begin in line `start` of the numbered lines, at `position`; return them and the line after them.
 
     A clause ends at its dot or with its line. It continues in the next line after `:-`, `(` and `,`, and a rule if that line
     begins with `:-` or `,`. UserError at the first line that is not of this form.
@@ -157,7 +157,7 @@ def parse_clauses(
         end = min(start + size, len(lines))
         while form == "rules" and end < len(lines) and _CONTINUES.match(lines[end][1]):
             end += 1
-        text = "".join(f"{line}\n" for _, line in lines[start:end])
+        text = "".join(f"{line}\n" for _, line in lines[start:end])[position:]
         try:
             return _parse(form, text, Source(file, lines[start][0]), is_whole=end == len(lines)), end
         except _Incomplete:

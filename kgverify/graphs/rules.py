@@ -80,6 +80,8 @@ def parse_rules(
             fix = "replace each #1, #2, ... by a predicate"
             raise line_error(Source(file, number), "a rule", f"the template {show(line)}", fix)
     content = [(number, line) for number, line in uncommented if not _is_comment(line)]
+    # All names of an AMIE file may begin as a comment does.
+    content = content or [(number, line) for number, line in lines if not is_skipped(line) and _AMIE_ARROW.search(line)]
     if not content:
         return Rules((), (no_rule,))
     parse = _find_format(_QUOTED.sub("q", line) for _, line in content) or _find_format(line for _, line in content)

@@ -198,7 +198,7 @@ def build_header(run: Run, engine: Engine, level: str = "steps") -> Header:
     check_unknown(info)
     if odd := sorted({*info.unknown} - column_names(empty_columns())):
         raise UserError(
-            f"EngineInfo.unknown names {odd[0]!r}, which is no column",
+            f"EngineInfo.unknown names {odd[0]!r}, which is not a column",
             where=f"engine {info.name}",
             fix=suggest(odd[0], column_names(empty_columns())) or "name it as docs/trace-format.md does: steps.choice",
         )

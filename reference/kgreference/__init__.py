@@ -6,27 +6,52 @@ numpy, is `kgreference.two_tower.TwoTower`.
 
 from kgreference.corrupt import HEAD, TAIL, Corrupter, mix
 from kgreference.derivation import Derivation, derive
+from kgreference.dialect import (
+    OURS,
+    Dialect,
+    Exclusion,
+    Filter,
+    GivingUp,
+    LongResolvents,
+    Memory,
+    Order,
+    Ties,
+    Unification,
+    Unproved,
+)
+from kgreference.dialect_step import OUR_STAGES, Situation, Stages, take_dialect_step
 from kgreference.metric import metrics
 from kgreference.model import least_model
 from kgreference.policy import Policy, Shortest
 from kgreference.program import NamedAtom, NamedRule, Program, Rule, Variable
-from kgreference.rank import Ranks, rank, ranking_score
-from kgreference.resolvent import FALSE, Kind, OriginKind, Resolvent
+from kgreference.rank import Ranks, possible_ranks, rank, ranking_score
+from kgreference.resolvent import FALSE, GIVE_UP, Kind, Matches, OriginKind, Resolvent
 from kgreference.step import Limits, Outcome, Step, take_step
 from kgreference.terms import Atom, Goal, canonical, substitute, unify, variable
 
 __all__ = [
     "FALSE",
+    "GIVE_UP",
     "HEAD",
+    "OURS",
+    "OUR_STAGES",
     "TAIL",
     "Atom",
     "Corrupter",
     "Derivation",
+    "Dialect",
+    "Exclusion",
+    "Filter",
+    "GivingUp",
     "Goal",
     "Kind",
     "Limits",
+    "LongResolvents",
+    "Matches",
+    "Memory",
     "NamedAtom",
     "NamedRule",
+    "Order",
     "OriginKind",
     "Outcome",
     "Policy",
@@ -35,16 +60,23 @@ __all__ = [
     "Resolvent",
     "Rule",
     "Shortest",
+    "Situation",
+    "Stages",
     "Step",
+    "Ties",
+    "Unification",
+    "Unproved",
     "Variable",
     "canonical",
     "derive",
     "least_model",
     "metrics",
     "mix",
+    "possible_ranks",
     "rank",
     "ranking_score",
     "substitute",
+    "take_dialect_step",
     "take_step",
     "unify",
     "variable",

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from kgreference.dialect import OURS, Dialect
+from kgreference.dialect_step import OUR_STAGES, Stages, take_dialect_step
 from kgreference.policy import Policy
 from kgreference.program import Program
 from kgreference.step import Limits, Outcome, Step, take_step
@@ -9,7 +11,7 @@ from kgreference.terms import Atom, Goal, canonical
 
 
 class Derivation(NamedTuple):
-    """The steps taken for one query.
+    """The steps taken for one query, uncounted ones included.
 
     ``log_probability`` is the sum over the steps, in nats. ``is_limited``: whether a limit dropped a resolvent.
     """
@@ -21,19 +23,49 @@ class Derivation(NamedTuple):
     log_probability: float
 
 
-def derive(program: Program, limits: Limits, policy: Policy, query: Atom) -> Derivation:
-    """Take steps from the query until the outcome is not OPEN. Raises ValueError for a limit below 1."""
+def derive(
+    program: Program,
+    limits: Limits,
+    policy: Policy,
+    query: Atom,
+    dialect: Dialect = OURS,
+    stages: Stages = OUR_STAGES,
+    is_positive: bool = True,
+) -> Derivation:
+    """Take steps from the query until the outcome is not OPEN. Raises ValueError for a limit below 1.
+
+    ``stages`` replaces stages by other functions. ``is_positive``: whether the query is a test triple, not a corruption.
+    """
     if min(limits.max_depth, limits.max_atoms, limits.max_resolvents) < 1:
         raise ValueError(f"every limit must be 1 or more, found {limits}")
+    is_ours = dialect == OURS and stages == OUR_STAGES
     goal = canonical((query,))
     visited: set[Goal] = {goal}
     steps: list[Step] = []
     outcome = Outcome.OPEN
     log_probability = 0.0
+    depth = num_uncounted = 0
     while outcome == Outcome.OPEN:
-        step = take_step(program, limits, policy, query, goal, len(steps), visited)
+        if is_ours:
+            step = take_step(program, limits, policy, query, goal, depth, visited)
+        else:
+            step = take_dialect_step(
+                dialect,
+                stages,
+                program,
+                limits,
+                policy,
+                query,
+                goal,
+                depth,
+                visited,
+                is_positive=is_positive,
+                num_uncounted=num_uncounted,
+            )
+            num_uncounted = num_uncounted + 1 if step.is_uncounted else 0
         steps.append(step)
         outcome = step.outcome
+        depth = step.depth
         log_probability += step.log_probability
         goal = step.chosen.atoms
         visited.add(goal)

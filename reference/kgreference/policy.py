@@ -1,26 +1,36 @@
 """Policies that need no weights."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
-from kgreference.resolvent import Resolvent
+from kgreference.resolvent import Kind, Resolvent
 from kgreference.terms import Goal, first_free_variable
+
+SCORE_OF_GIVING_UP: Final = -64.0
+"""The score that `Shortest` gives to giving up, below that of any goal of fewer than 63 atoms."""
 
 
 class Policy(Protocol):
     """The choice between resolvents."""
 
     def scores(self, goal: Goal, resolvents: Sequence[Resolvent]) -> list[float]:
-        """Return one finite score for each resolvent; the highest wins. All resolvents are of kind GOAL."""
+        """Return one finite score for each resolvent; the highest wins.
+
+        The goal and the resolvents are canonical. All resolvents are of kind GOAL, unless a dialect offers GIVE_UP
+        or leaves TRUE beside them.
+        """
         ...
 
 
 class Shortest:
     """The policy that prefers fewest atoms, then fewest variables.
 
-    n atoms with v distinct variables score ``-(n + v / 64)``.
+    n atoms with v distinct variables score ``-(n + v / 64)``. Giving up, which is always last, scores less than any goal.
     """
 
     def scores(self, goal: Goal, resolvents: Sequence[Resolvent]) -> list[float]:
         """Return one score for each resolvent, each a multiple of 1/64."""
-        return [-(len(resolvent.atoms) + first_free_variable(resolvent.atoms) / 64) for resolvent in resolvents]
+        scores = [-(len(resolvent.atoms) + first_free_variable(resolvent.atoms) / 64) for resolvent in resolvents]
+        if resolvents[-1].kind is Kind.GIVE_UP:
+            scores[-1] = SCORE_OF_GIVING_UP
+        return scores

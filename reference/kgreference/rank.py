@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from kgreference.dialect import Ties, Unproved
 from kgreference.step import Outcome
 
 NOT_PROVED_PENALTY: Final = 100.0
@@ -18,8 +19,10 @@ class Ranks(NamedTuple):
     pessimistic: float
 
 
-def ranking_score(log_probability: float, outcome: Outcome) -> float:
-    """Return the log-probability in nats, less 100 unless the outcome is PROVED."""
+def ranking_score(log_probability: float, outcome: Outcome, unproved: Unproved = Unproved.SUBTRACT_100) -> float:
+    """Return the log-probability in nats, less 100 unless the outcome is PROVED or the dialect subtracts nothing."""
+    if unproved is Unproved.LOG_PROBABILITY:
+        return log_probability
     return log_probability if outcome == Outcome.PROVED else log_probability - NOT_PROVED_PENALTY
 
 
@@ -39,3 +42,15 @@ def rank(true_score: float, corruption_scores: Sequence[float], tolerance: float
     optimistic = 1 + num_above
     pessimistic = optimistic + num_equal
     return Ranks(float(optimistic), (optimistic + pessimistic) / 2, float(pessimistic))
+
+
+def possible_ranks(ranks: Ranks, ties: Ties) -> list[float]:
+    """List the ranks that an engine may report, ascending: one, unless it breaks ties at random."""
+    if ties is Ties.RANDOM:
+        return [float(place) for place in range(int(ranks.optimistic), int(ranks.pessimistic) + 1)]
+    named = {
+        Ties.OPTIMISTIC: ranks.optimistic,
+        Ties.REALISTIC: ranks.realistic,
+        Ties.PESSIMISTIC: ranks.pessimistic,
+    }
+    return [named[ties]]

@@ -8,11 +8,15 @@ from kgreference.terms import Goal
 
 
 class Kind(IntEnum):
-    """The kind of a resolvent: atoms left to prove (GOAL), nothing left (TRUE), or a dead end (FALSE)."""
+    """The kind of a resolvent: atoms left to prove (GOAL), nothing left (TRUE), a dead end (FALSE), or giving up (GIVE_UP).
+
+    Only a dialect that says so offers GIVE_UP.
+    """
 
     GOAL = 0
     TRUE = 1
     FALSE = 2
+    GIVE_UP = 3
 
 
 class OriginKind(IntEnum):
@@ -49,7 +53,7 @@ class Matches(NamedTuple):
 class Resolvent(NamedTuple):
     """Atoms left to prove, and the clause they come from.
 
-    ``origin`` is the index of a rule, or of a fact in the sorted facts. TRUE and FALSE hold no atoms.
+    ``origin`` is the index of a rule, or of a fact in the sorted facts. TRUE, FALSE and GIVE_UP hold no atoms.
     Before the stage `prune` every resolvent is a GOAL, even one without atoms.
     """
 
@@ -61,3 +65,6 @@ class Resolvent(NamedTuple):
 
 FALSE: Final = Resolvent(Kind.FALSE, (), OriginKind.NONE, 0)
 """The dead end, which no clause makes."""
+
+GIVE_UP: Final = Resolvent(Kind.GIVE_UP, (), OriginKind.NONE, 0)
+"""The end of a derivation that the policy may choose."""

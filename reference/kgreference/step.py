@@ -38,7 +38,11 @@ class Outcome(IntEnum):
 
 
 class Step(NamedTuple):
-    """A step with the output of every stage. Log-probabilities are in nats; ``depth`` counts this step."""
+    """A step with the output of every stage. Log-probabilities are in nats; ``depth`` counts this step.
+
+    In another dialect, ``after_limit`` holds the resolvents that the policy is offered. A stage that is not applied gives the
+    output of an earlier one. A step that ``is_uncounted`` has the depth at which it started.
+    """
 
     goal: Goal
     selected: Triple
@@ -58,6 +62,7 @@ class Step(NamedTuple):
     log_probability: float
     depth: int
     outcome: Outcome
+    is_uncounted: bool = False
 
 
 def select(goal: Goal) -> Triple:
@@ -201,6 +206,14 @@ def excluded_atom(limits: Limits, query: Triple) -> Triple | None:
     return query if limits.exclude_query and first >= 0 and second >= 0 else None
 
 
+def check_start(limits: Limits, goal: Goal, depth: int) -> None:
+    """Raise ValueError for the empty goal, and for a goal at the depth limit."""
+    if not goal:
+        raise ValueError("a step must start from a goal with atoms, found none")
+    if not 0 <= depth < limits.max_depth:
+        raise ValueError(f"a step must start at a depth from 0 to {limits.max_depth - 1}, found {depth}")
+
+
 def take_step(
     program: Program, limits: Limits, policy: Policy, query: Triple, goal: Goal, depth: int, visited: Set[Goal]
 ) -> Step:
@@ -210,10 +223,7 @@ def take_step(
 
     Raises ValueError for the empty goal, and for a goal at the depth limit.
     """
-    if not goal:
-        raise ValueError("a step must start from a goal with atoms, found none")
-    if not 0 <= depth < limits.max_depth:
-        raise ValueError(f"a step must start at a depth from 0 to {limits.max_depth - 1}, found {depth}")
+    check_start(limits, goal, depth)
     excluded = excluded_atom(limits, query)
 
     selected = select(goal)

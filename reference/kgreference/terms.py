@@ -64,6 +64,47 @@ def unify(left: Triple, right: Triple) -> dict[int, int] | None:
     return unifier
 
 
+def binds_in_one_pass(atom: Triple, clause_head: Triple) -> bool:
+    """Return whether no variable is bound to two terms when the argument pairs are read once, in order.
+
+    The atom and the head of a clause unify, and share no variable, whatever its number. A variable of the head is
+    bound to the term of the atom; else a variable of the atom to the constant of the head.
+    """
+    bound: dict[tuple[bool, int], int] = {}
+    for term, head_term in zip(atom[1:], clause_head[1:], strict=True):
+        if head_term < 0:
+            variable_of_head, target = True, term
+        elif term < 0:
+            variable_of_head, target = False, head_term
+        else:
+            continue
+        if bound.setdefault((variable_of_head, head_term if variable_of_head else term), target) != target:
+            return False
+    return True
+
+
+def is_same_set(left: Goal, right: Goal) -> bool:
+    """Return whether a renaming of variables makes the set of atoms of one goal that of the other."""
+    atoms, others = list(set(left)), set(right)
+
+    def extend(index: int, renaming: dict[int, int]) -> bool:
+        if index == len(atoms):
+            return True
+        predicate, *terms = atoms[index]
+        for other in others:
+            if other[0] == predicate:
+                longer = dict(renaming)
+                is_renamed = all(
+                    longer.setdefault(term, new) == new if term < 0 and new < 0 else term == new
+                    for term, new in zip(terms, other[1:], strict=True)
+                )
+                if is_renamed and len(set(longer.values())) == len(longer) and extend(index + 1, longer):
+                    return True
+        return False
+
+    return len(atoms) == len(others) and extend(0, {})
+
+
 def substitute(atoms: Goal, substitution: Substitution) -> Goal:
     """Replace all variables at once: the substituted terms are not substituted again."""
     if not substitution:

@@ -51,6 +51,8 @@ class TwoTower:
         return self._cache[atoms]
 
     def _compute_tower(self, atoms: Goal) -> Vector:
+        if not atoms:
+            raise ValueError("a goal without atoms has no embedding, so this policy can neither give up nor score TRUE")
         weights = self._weights
         embedding = np.mean([self._embed_atom(*atom) for atom in atoms], axis=0)
         x = weights["input.weight"] @ embedding + weights["input.bias"]

@@ -35,11 +35,16 @@ Rows = list[tuple[int, int, int]]
 
 @dataclass(frozen=True)
 class Records:
-    """The records of one engine: state and successors of each, in the ids of the program file."""
+    """The records of one engine, in the ids of the program file: states, successors, the one taken, and proofs.
+
+    The two last say nothing in forced records.
+    """
 
     query: list[int]
     states: list[Rows]
     successors: list[list[Rows]]
+    action: list[int]
+    success: list[int]
 
 
 @cache
@@ -48,8 +53,8 @@ def program_of(graph: str) -> dict[str, Any]:
 
 
 @cache
-def records_of(graph: str, engine: str) -> Records:
-    data = np.load(FOLDER / f"{graph}.{engine}.forced.npz")
+def records_of(graph: str, engine: str, kind: str = "forced") -> Records:
+    data = np.load(FOLDER / f"{graph}.{engine}.{kind}.npz")
 
     def split(rows: np.ndarray, bounds: np.ndarray) -> list[Rows]:
         listed = [tuple(row) for row in rows.tolist()]
@@ -58,7 +63,13 @@ def records_of(graph: str, engine: str) -> Records:
     derived = split(data["derived_atoms"], data["derived_atom_ptr"])
     bounds = data["derived_ptr"].tolist()
     successors = [derived[a:b] for a, b in pairwise(bounds)]
-    return Records(data["query"].tolist(), split(data["state_atoms"], data["state_ptr"]), successors)
+    return Records(
+        data["query"].tolist(),
+        split(data["state_atoms"], data["state_ptr"]),
+        successors,
+        data["action"].tolist(),
+        data["success"].tolist(),
+    )
 
 
 @cache

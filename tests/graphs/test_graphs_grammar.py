@@ -82,8 +82,9 @@ def test_a_plain_line_of_facts_is_read_as_by_the_grammar(line: str) -> None:
         (clause,) = by_grammar(line)
         assert (clause.clause_head.predicate, *(term.text for term in clause.clause_head[1:3])) == match.groups()
         assert clause.weight is None
-    if "/*" not in line and (found := read_simple(1, line)):
-        assert found == by_grammar(line)
+    found, position = read_simple(1, line)
+    if "/*" not in line and found:
+        assert found == by_grammar(line[:position])
 
 
 @given(st.lists(ATOM_TEXTS, min_size=2, max_size=3), st.sampled_from(["", ".", " . "]))
@@ -220,6 +221,10 @@ def test_the_sign_of_another_format_in_quotes_or_comments_does_not_matter() -> N
 
 def test_a_predicate_may_be_an_address() -> None:
     assert rules("https://a.org/b#c(X,Y) -> h(X,Y)") == ["h(X, Y) <- https://a.org/b#c(X, Y)"]
+
+
+def test_a_constant_of_amie_may_begin_as_a_comment_does() -> None:
+    assert rules("%d  b  ?y   => %d  h  ?y\t0.5") == ["h(%d, ?y) <- b(%d, ?y)"]
 
 
 def test_a_file_of_directives_alone_has_no_rule() -> None:

@@ -75,5 +75,5 @@ def test_each_unknown_column_is_left_out_or_refused(run: Run, trace: Trace, tmp_
 def test_an_unknown_column_that_does_not_exist_is_refused(run: Run, trace: Trace):
     engine = Unknowing(run)
     engine.column = "steps.choices"
-    with pytest.raises(UserError, match=r"'steps.choices', which is no column\nfix: did you mean 'steps.choice'"):
+    with pytest.raises(UserError, match=r"'steps.choices', which is not a column\nfix: did you mean 'steps.choice'"):
         build_trace(run, engine, trace.columns, None)

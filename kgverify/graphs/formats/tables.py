@@ -65,6 +65,8 @@ def find_delimiter(texts: Sequence[str], file: str) -> str:
     likely = [each for each in _NAMES if scores[each][0] and 2 * scores[each][0] >= len(sample)]
     if len(likely) < 2 or "\t" in likely:
         return next(iter(likely), "\t" if scores["\t"][0] else "")
+    if any(field.count('"') % 2 for row in rows[" "] for field in row):
+        likely = [each for each in likely if each != " "]  # Blanks cut names in quotes.
     best = max(scores[each] for each in likely)
     likely = [each for each in likely if scores[each] == best]
     # The delimiter is the one by which fewer different names are relations.

@@ -1,12 +1,14 @@
 """Writing one trace file as HDF5. HDF5 itself lays the file out, but in memory: our code writes the bytes to disk."""
 
+import errno
 import io
 import itertools
 import os
 import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -79,7 +81,7 @@ def write_arrays(
                 sync(descriptor)
             return Written(len(packed), xxhash.xxh3_64_hexdigest(packed))
     with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor, ThreadPoolExecutor(2) as pool:
-        with _memory_file() as image:
+        with _memory_file() as image, _naming_limit():
             with h5py.File(image, "w", libver=_BOUNDS, alignment_threshold=_PAGE, alignment_interval=_PAGE) as file:
                 placed = _lay_out(file, parts)
                 written = pool.submit(write_placed, descriptor, placed)
@@ -92,6 +94,15 @@ def write_arrays(
         write_placed(descriptor, metadata)
         sync(descriptor)
         return Written(size, hashed.result())
+
+
+@contextmanager
+def _naming_limit() -> Iterator[None]:
+    """Raise an OSError where the limit of the size of files (ulimit -f) refused the file in memory: h5py hides that error."""
+    try:
+        yield
+    except AttributeError as error:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG)) from error
 
 
 def _memory_file() -> IO[bytes]:

@@ -1,0 +1,242 @@
+"""The dialect of an engine: the choices in which engines that are right differ.
+
+Every choice has a name, a default, which is that of docs/semantics.md, and a rule. The examples are programs of two
+lines; lower-case arguments are constants, and X, Y, Z are variables.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class Unification(StrEnum):
+    """The unification of the selected atom with the head of a clause that is standardized apart.
+
+    COMPLETE: the most general unifier.
+    ONE_PASS: the two argument pairs in order. A variable of the clause is bound to the term of the goal; else a variable
+        of the goal is bound to the constant of the clause; two different constants fail. A variable bound to two
+        different terms fails, even where these unify. Bindings are applied to each other, so that a success
+        has the most general unifier. A difference needs a clause head that repeats a variable.
+
+    Example:
+        p(X, X) <- q(X, X)
+        From the goal p(a, Y), COMPLETE gives q(a, a); ONE_PASS binds X to a and to Y, and fails.
+    """
+
+    COMPLETE = "complete"
+    ONE_PASS = "one_pass"
+
+
+class Memory(StrEnum):
+    """The comparison of a resolvent with the goals visited in the derivation, the current one included.
+
+    NONE: nothing is dropped.
+    SEQUENCE: equal atoms in the same order.
+    SET: the same atoms, whatever their order and number of occurrences.
+
+    Example:
+        p(X, Y) <- q(Y, X), p(Y, X)
+        p(X, Y) <- p(X, Y)
+        From the goal p(a, b), where "p(b, a), q(b, a)" was visited, the rules give "q(b, a), p(b, a)" and "p(a, b)".
+        NONE keeps both, SEQUENCE drops the second, SET drops both.
+    """
+
+    NONE = "none"
+    SEQUENCE = "sequence"
+    SET = "set"
+
+
+class Filter(StrEnum):
+    """A stage that takes resolvents away or changes them, after `resolve`. An engine applies its filters in its own order.
+
+    PRUNE: facts other than the excluded atom are deleted from each resolvent.
+    REVISIT: visited goals are dropped, as the memory compares them.
+    CLOSE: the first proof is left alone, if there is one; FALSE alone, if there is no resolvent.
+    MAX_ATOMS: resolvents of more than ``max_atoms`` atoms are rejected or truncated, and counted.
+    MAX_RESOLVENTS: all but the first ``max_resolvents`` are dropped, and counted.
+
+    Example:
+        p(X, Y) <- q(X, Y), r(X, Y)
+        q(a, b)
+        From the goal p(a, b) with ``max_atoms`` 1, PRUNE before MAX_ATOMS leaves r(a, b), and the opposite order FALSE.
+        In the same way, CLOSE before MAX_RESOLVENTS finds a proof beyond the limit, and after it loses that proof.
+    """
+
+    PRUNE = "prune"
+    REVISIT = "revisit"
+    CLOSE = "close"
+    MAX_ATOMS = "max_atoms"
+    MAX_RESOLVENTS = "max_resolvents"
+
+
+class LongResolvents(StrEnum):
+    """The treatment of resolvents of more than ``max_atoms`` atoms. Both count in ``dropped_atoms``.
+
+    REJECT: they are dropped.
+    TRUNCATE: they lose their last atoms. This is not sound: a proof may be of less than the query.
+
+    Example:
+        p(X, Y) <- q(X, Y), r(X, Y)
+        From the goal p(a, b) with ``max_atoms`` 1, REJECT gives FALSE and TRUNCATE q(a, b).
+    """
+
+    REJECT = "reject"
+    TRUNCATE = "truncate"
+
+
+class Order(StrEnum):
+    """The order of the resolvents of rules and of facts.
+
+    Example:
+        p(X, Y) <- q(X, Y)
+        p(a, b)
+        From the goal "p(a, X), r(X, X)", RULES_FIRST gives "q(a, X), r(X, X)" and then "r(b, b)"; FACTS_FIRST the
+        opposite.
+    """
+
+    RULES_FIRST = "rules_first"
+    FACTS_FIRST = "facts_first"
+
+
+class Exclusion(StrEnum):
+    """The queries that may not serve as a fact in their own derivation. A query with variables excludes nothing.
+
+    ALWAYS: every query.
+    POSITIVES_ONLY: a test triple, but not a corruption of one.
+    NEVER: none; the same as ``exclude_query`` off in the limits, which excludes nothing in any dialect.
+
+    Example:
+        p(a, b)
+        q(a, b)
+        The query p(a, b) fails with ALWAYS and is proved with NEVER. With POSITIVES_ONLY it fails as a test triple and is
+        proved as the corruption of another one, p(a, c).
+    """
+
+    ALWAYS = "always"
+    POSITIVES_ONLY = "positives_only"
+    NEVER = "never"
+
+
+class GivingUp(StrEnum):
+    """The offer of an action that ends the derivation as FAILED, after the other resolvents.
+
+    NEVER: it is not offered, and a step without resolvents is FALSE.
+    WHERE_NO_TERMINAL: it is offered unless TRUE or FALSE is among the resolvents, so also where the filters after `close`
+        leave nothing. Some engines call the action Endf.
+
+    Example:
+        p(X, Y) <- q(X, Y)
+        From the goal p(a, b), NEVER offers q(a, b), and WHERE_NO_TERMINAL q(a, b) and giving up. From q(a, b), both offer FALSE.
+    """
+
+    NEVER = "never"
+    WHERE_NO_TERMINAL = "where_no_terminal"
+
+
+class Unproved(StrEnum):
+    """The ranking score of a candidate that is not proved.
+
+    SUBTRACT_100: its log-probability less 100 nats.
+    LOG_PROBABILITY: its log-probability, as if it were proved.
+
+    Example:
+        p(X, Y) <- q(X, Y)
+        q(a, b)
+        p(a, c) fails with log-probability 0: it scores -100 with SUBTRACT_100, and otherwise 0, like the proved p(a, b).
+    """
+
+    SUBTRACT_100 = "subtract_100"
+    LOG_PROBABILITY = "log_probability"
+
+
+class Ties(StrEnum):
+    """The rank of a test triple among corruptions of equal score.
+
+    OPTIMISTIC: before all of them. PESSIMISTIC: behind all of them. REALISTIC: the mean of these two.
+    RANDOM: any place between them, both included, drawn by the engine.
+
+    Example:
+        p(a, b)
+        p(a, c)
+        If p(a, b) scores like two corruptions and no other is above, its rank is 1, 3 or 2; with RANDOM it is any of these.
+    """
+
+    OPTIMISTIC = "optimistic"
+    REALISTIC = "realistic"
+    PESSIMISTIC = "pessimistic"
+    RANDOM = "random"
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The choices of one engine, each with the default of docs/semantics.md.
+
+    unification:    of the selected atom with a clause head
+    order:          of rules and facts
+    is_reversed:    whether the clauses of each kind are tried from the last to the first
+    exclusion:      of the query as a fact
+    filters:        the filters in the order in which they are applied; one that is left out is not applied
+    long_resolvents: the treatment of resolvents with too many atoms, by the filter MAX_ATOMS
+    memory:         of visited goals, for the filter REVISIT
+    forgets_names:  whether visited goals are compared up to renaming. If not, a variable keeps its name in the
+        derivation and those of a clause are new, so a resolvent with a new variable was never visited. Of two
+        variables of the goal that become equal, the name of the second argument stays.
+    exempts_terminal: whether REVISIT keeps a resolvent without atoms even if the goal without atoms was visited. A
+        derivation ends with the first such goal, so only a memory that outlasts a derivation shows the difference.
+    giving_up:      the offer of giving up
+    skips_unary:    whether a step is not counted if it has one resolvent, and that is a goal: ``depth`` stays, nothing
+        is offered but the goal, which counts as visited. At most ``max_depth`` steps in a row are not counted.
+    unproved:       the ranking score of unproved candidates
+    ties:           the rank among equal scores
+
+    Raises ValueError if a filter occurs twice.
+
+    Example of `is_reversed`:
+        p(a, b)
+        p(a, c)
+        From the goal "p(a, X), q(X, X)", the resolvents are q(b, b), q(c, c); with ``is_reversed``, q(c, c), q(b, b).
+
+    Example of `forgets_names`:
+        p(X, Y) <- p(X, Z)
+        From the goal p(a, X), the resolvent p(a, Z) is dropped as visited; unless ``forgets_names``, it is kept.
+
+    Example of `exempts_terminal`:
+        p(a, b)
+        From the goal p(a, X), where the goal without atoms was visited, the proof is dropped; with ``exempts_terminal``, kept.
+
+    Example of `skips_unary`:
+        p(X, Y) <- q(X, Y)
+        q(X, Y) <- r(X, Y)
+        From p(a, b), the goal r(a, b) has depth 2; with ``skips_unary``, 0.
+    """
+
+    unification: Unification = Unification.COMPLETE
+    order: Order = Order.RULES_FIRST
+    is_reversed: bool = False
+    exclusion: Exclusion = Exclusion.ALWAYS
+    filters: tuple[Filter, ...] = (
+        Filter.PRUNE,
+        Filter.REVISIT,
+        Filter.CLOSE,
+        Filter.MAX_ATOMS,
+        Filter.MAX_RESOLVENTS,
+    )
+    long_resolvents: LongResolvents = LongResolvents.REJECT
+    memory: Memory = Memory.SEQUENCE
+    forgets_names: bool = True
+    exempts_terminal: bool = False
+    giving_up: GivingUp = GivingUp.NEVER
+    skips_unary: bool = False
+    unproved: Unproved = Unproved.SUBTRACT_100
+    ties: Ties = Ties.REALISTIC
+
+    def __post_init__(self) -> None:
+        """Refuse a filter that occurs twice."""
+        repeated = [name for name, num in Counter(self.filters).items() if num > 1]
+        if repeated:
+            raise ValueError(f"a filter is applied once, found {', '.join(repeated)} more often")
+
+
+OURS: Final = Dialect()
+"""The dialect of docs/semantics.md."""
