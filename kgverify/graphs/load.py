@@ -4,10 +4,8 @@ A graph is a folder with the files that `kgverify.graphs.folder` lists; or a sin
 files that are given one by one; or an object of PyKEEN. All but train may be missing.
 """
 
-import gc
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Final
 
 from kgverify.errors import UserError, suggest
 from kgverify.files.reading import STANDARD_INPUT
+from kgverify.garbage_collection import without_garbage_collection
 from kgverify.graphs.column_order import check_columns, find_names, find_unlikely_order
 from kgverify.graphs.domains import parse_domains
 from kgverify.graphs.folder import (
@@ -125,19 +124,7 @@ def _find_files(
     return name, found, (f"{name}: not read: {render_list(unread)}; {fix}",)
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Pause the collector of cycles: atoms form none, and it would visit each of millions again and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@_no_collection()
+@without_garbage_collection()
 def _build(
     name: str, files: Mapping[str, Traversable], parsed: Mapping[str, Triples], warnings: Iterable[str]
 ) -> KnowledgeGraph:

@@ -50,7 +50,7 @@ CASES = [
 
 
 def ask(command, monkeypatch, shell: str, line: str) -> tuple[int, list[str]]:
-    """Return the exit code, and what the shell is told for a line to complete."""
+    """Return the exit code, and what a shell reads to complete a line."""
     monkeypatch.setenv("_KGVERIFY_COMPLETE", f"complete_{shell}")
     monkeypatch.setenv("_TYPER_COMPLETE_ARGS", line)
     monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")

@@ -43,7 +43,7 @@ MODULES = (
 
 
 class Pickled:
-    """What unpickling it does: it leaves the file."""
+    """Unpickled, it leaves the file."""
 
     def __init__(self, mark: Path) -> None:
         self._mark = mark

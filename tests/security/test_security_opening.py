@@ -181,7 +181,7 @@ def test_no_command_runs_code_of_a_strangers_folder(folder, is_whole):
 
 @pytest.mark.deep
 def test_the_canaries_and_the_hook_notice_code(folder):
-    """With trust, the same files show what the other test would see."""
+    """The same files, trusted, show what the other test would see."""
     trusted = open_all(folder, [["replay", "engine-0.kg", "--trust"], ["replay", "engine-2.kg", "--trust"]])
     assert any("executes" in each for each in trusted["seen"])
     assert any(": ran " in each for each in trusted["seen"])

@@ -19,8 +19,8 @@ from kgreference.terms import Atom, Goal, canonical
 from kgreference.two_tower import TwoTower
 from kgverify.engines.policy import Policy, check_policy
 from kgverify.engines.protocol import Positions, Progress, StageOutputs, no_progress
-from kgverify.engines.reference.garbage_collection import skip_existing_objects, without_garbage_collection
 from kgverify.errors import InternalError
+from kgverify.garbage_collection import skip_existing_objects, without_garbage_collection
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program

@@ -10,8 +10,8 @@ from typing import Final, TypeAlias, TypeVar
 
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED
 from kgverify.comparison.exercise.minimum import MINIMUM, find_missing
-from kgverify.engines.reference.garbage_collection import without_garbage_collection
 from kgverify.files.writing import write_file
+from kgverify.garbage_collection import without_garbage_collection
 from kgverify.program.atoms import Variable
 from kgverify.testing.campaigns.corpus import NOT_SHRUNK, Block, Sighting, mark_shrunk
 from kgverify.testing.checking.check import (

@@ -15,8 +15,8 @@ from kgverify.comparison.exercise.minimum import NO_MINIMUM, Minimum
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import Comparison, Divergence, Verdict
 from kgverify.comparison.source import has_steps
-from kgverify.engines.reference.garbage_collection import without_garbage_collection
 from kgverify.errors import MissingDependency, UserError
+from kgverify.garbage_collection import without_garbage_collection
 from kgverify.ranking.corrupt import ALL
 from kgverify.runs.progress import silent_phase
 from kgverify.runs.run import Pipeline, build_trace, rank_alike, reference_pipeline

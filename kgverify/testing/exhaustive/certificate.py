@@ -17,10 +17,10 @@ import msgspec
 
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import Verdict
-from kgverify.engines.reference.garbage_collection import without_garbage_collection
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
 from kgverify.files.locking import lock_beside
+from kgverify.garbage_collection import without_garbage_collection
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.runs.delta_debugging import halve

@@ -22,7 +22,7 @@ from kgverify.comparison.result import (
 )
 from kgverify.comparison.source import MemorySource
 from kgverify.engines.protocol import Engine, Positions
-from kgverify.engines.reference.garbage_collection import without_garbage_collection
+from kgverify.garbage_collection import without_garbage_collection
 from kgverify.program.outcomes import Outcome, Side
 from kgverify.program.stages import Stage
 from kgverify.ranking.metric import MRR

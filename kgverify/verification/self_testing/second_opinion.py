@@ -8,7 +8,7 @@ import numpy as np
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.modulo.policy import DUPLICATES, ORDER
 from kgverify.comparison.result import NO_CANDIDATE, Comparison, Level, Verdict, highest_level
-from kgverify.engines.reference.garbage_collection import without_garbage_collection
+from kgverify.garbage_collection import without_garbage_collection
 from kgverify.trace.model.levels import has_goals
 from kgverify.verification.self_testing.stored_self_test import require
 

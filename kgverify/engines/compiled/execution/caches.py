@@ -1,5 +1,6 @@
 """The compiler's caches: their hits and misses in a run, runs with fresh caches, and caches saved for other machines."""
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -118,6 +119,13 @@ def load_caches(path: Path) -> None:
     """
     import torch
 
-    loaded = torch.compiler.load_cache_artifacts(read_file(path, purpose="a file of compiler caches"))
+    content = read_file(path, purpose="a file of compiler caches")
+    # Torch logs a stack trace for a file that is something else.
+    log = logging.getLogger("torch.compiler._cache")
+    was_disabled, log.disabled = log.disabled, True
+    try:
+        loaded = torch.compiler.load_cache_artifacts(content)
+    finally:
+        log.disabled = was_disabled
     if loaded is None:
         raise UserError("not a file of compiler caches", where=str(path), fix="make one with --save")

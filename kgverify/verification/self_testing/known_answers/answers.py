@@ -19,7 +19,7 @@ import numpy as np
 
 from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.compare import Comparer, Sizes
-from kgverify.engines.reference.garbage_collection import without_garbage_collection
+from kgverify.garbage_collection import without_garbage_collection
 from kgverify.program.program import Symbols
 from kgverify.report.report import Report
 from kgverify.trace.model.trace import Trace

@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 
 from kgverify.comparison.compare import Sizes
-from kgverify.engines.reference.garbage_collection import without_garbage_collection
 from kgverify.errors import UserError
 from kgverify.files.writing import temporary_folder
+from kgverify.garbage_collection import without_garbage_collection
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.model.columns import COUNTS, select_candidates
 from kgverify.trace.model.levels import Packing

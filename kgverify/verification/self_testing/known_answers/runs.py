@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
-from kgverify.engines.reference.garbage_collection import without_garbage_collection
+from kgverify.garbage_collection import without_garbage_collection
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits

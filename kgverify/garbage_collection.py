@@ -1,4 +1,4 @@
-"""Garbage collection, paused while the reference prover works."""
+"""Garbage collection, paused while many small objects without cycles are made."""
 
 import gc
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Pause garbage collection: the reference makes many small tuples without cycles, and collection takes longer than proofs.
+    """Pause garbage collection: provers and readers of graphs make many tuples without cycles, all of which it would visit.
 
     It saves most around a function that returns little: objects freed inside are never scanned.
     """
