@@ -24,6 +24,7 @@ from kgreference import (
     Memory,
     Order,
     Outcome,
+    Program,
     Ranks,
     Resolvent,
     Shortest,
@@ -35,6 +36,7 @@ from kgreference import (
     Unification,
     Unproved,
     derive,
+    least_model,
     possible_ranks,
     ranking_score,
     take_dialect_step,
@@ -350,6 +352,38 @@ def test_a_stage_can_be_replaced():
     step = derive(many, Limits(max_resolvents=2), Shortest(), query, OURS, Stages(limit_resolvents=keep_last)).steps[0]
     assert [each.origin for each in step.after_limit] == [1, 2]
     assert derivation.is_limited
+
+
+def random_dialect(rng: random.Random) -> Dialect:
+    """A dialect that is sound: long resolvents are not truncated."""
+    values = {
+        field.name: rng.choice(list(type(getattr(OURS, field.name))))
+        for field in dataclasses.fields(Dialect)
+        if isinstance(getattr(OURS, field.name), StrEnum)
+    }
+    flags = {
+        field.name: rng.random() < 0.5
+        for field in dataclasses.fields(Dialect)
+        if isinstance(getattr(OURS, field.name), bool)
+    }
+    filters = tuple(rng.sample(list(Filter), rng.randint(0, len(Filter))))
+    return Dialect(**values | flags | {"filters": filters, "long_resolvents": LongResolvents.REJECT})
+
+
+def test_what_is_proved_in_a_sound_dialect_follows_from_the_program():
+    rng, proved = random.Random(3), 0
+    for _ in range(3000):
+        program, dialect, is_positive = random_program(rng), random_dialect(rng), rng.random() < 0.5
+        query = random_atom(rng, len(program.predicates), [*range(len(program.constants))])
+        limits = Limits(rng.randint(1, 6), rng.randint(1, 5), rng.randint(1, 6))
+        made = derive(program, limits, Shortest(), query, dialect, is_positive=is_positive)
+        if made.outcome == Outcome.PROVED:
+            proved += 1
+            excludes = {Exclusion.ALWAYS: True, Exclusion.NEVER: False}.get(dialect.exclusion, is_positive)
+            facts = [fact for fact in program.facts if fact != query or not excludes]
+            known = Program(program.predicates, program.constants, facts, program.rules)
+            assert query in least_model(known), (dialect, program.facts, program.rules)
+    assert proved > 500
 
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "semantics.md").read_text(encoding="utf-8")
