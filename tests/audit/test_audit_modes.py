@@ -38,6 +38,7 @@ def draw_rows(call: int) -> tuple[Tensor, Tensor]:
     return rows, rows > 0
 
 
+@pytest.mark.deep
 def test_a_sound_function_agrees_on_every_rung() -> None:
     report = audit_modes(Subject("count", count_rows, draw_rows, calls=2))
     assert report.verdict is Verdict.AGREE

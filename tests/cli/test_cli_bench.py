@@ -26,6 +26,7 @@ def slow_down(result: BenchResult, by: float) -> BenchResult:
     return msgspec.structs.replace(result, measurements=measurements)
 
 
+@pytest.mark.deep
 def test_a_benchmark_is_printed_saved_drawn_and_compared(command: Command, tmp_path: Path):
     saved, picture = tmp_path / "run.json", tmp_path / "run.svg"
     done = command(*TINY, "--json", saved, "--plot", picture)

@@ -94,6 +94,7 @@ def test_json_on_standard_output_is_json_alone(command: Command, schema: dict):
     assert finished.err.startswith("AGREE")
 
 
+@pytest.mark.deep
 def test_recorded_traces_compare_to_the_same_report(command: Command, recorded: tuple[Path, Path], schema: dict):
     finished = command("diff", *recorded, "--json", "-")
     report = assert_is_a_report(finished.out, schema)

@@ -140,7 +140,7 @@ def test_compact_traces_that_differ_are_compared_goal_by_goal_and_saved_so(tmp_p
         np.testing.assert_array_equal(found.columns.steps.goal_atoms, trace.columns.steps.goal_atoms)
 
 
-@pytest.mark.sample(3, deep=12)
+@pytest.mark.sample(2, deep=12)
 @pytest.mark.parametrize("levels", PAIRS, ids="-".join)
 @pytest.mark.parametrize("row", [0, 3, 40])
 def test_the_first_divergence_is_of_the_step_that_was_changed(row, levels, tmp_path):
@@ -161,7 +161,7 @@ def test_the_first_divergence_is_of_the_step_that_was_changed(row, levels, tmp_p
 NAMES = sorted(path.name for path in TRACES.glob("*.h5"))
 
 
-@pytest.mark.sample(5, deep=20)
+@pytest.mark.sample(3, deep=16)
 @pytest.mark.parametrize(("expected", "actual"), [(a, b) for a in NAMES for b in NAMES if a != b])
 def test_golden_traces_of_both_versions_stream_as_in_memory(expected, actual):
     """Version 1 has all three digests, version 2 that of the sequence."""

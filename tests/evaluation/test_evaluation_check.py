@@ -56,7 +56,7 @@ def change_column(name: str, row: int, change: Callable[[np.ndarray], object]) -
     return apply
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("rank_only", [False, True])
 @pytest.mark.parametrize("num_corruptions", [9, ALL])
 def test_a_sound_evaluation_is_checked_whole_if_it_is_small(num_corruptions: int, rank_only: bool):
@@ -80,7 +80,7 @@ def test_the_results_alone_select_the_sample():
     assert hash_results(found[0]) != hash_results(found[1])
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "change"),
     [

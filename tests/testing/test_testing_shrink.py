@@ -46,7 +46,7 @@ def shrunk_of(stream):
     return cache(lambda name: shrink(stream.search_fault(name).failure, compiled_maker(faults=[name]), seconds=300))
 
 
-@pytest.mark.sample(1, deep=3)
+@pytest.mark.sample(0, deep=3)
 @pytest.mark.parametrize("name", SMALLEST)
 def test_a_fault_shrinks_to_little_that_fails_alone_in_the_same_way(stream, shrunk_of, name):
     failure = stream.search_fault(name).failure
