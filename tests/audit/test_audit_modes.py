@@ -47,7 +47,7 @@ def test_a_sound_function_agrees_on_every_rung() -> None:
     assert msgspec.json.decode(msgspec.json.encode(report), type=AuditReport) == report
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_a_mutated_argument_left_wrong_is_found_and_laid_to_its_pass(tmp_path: Path) -> None:
     report = audit_modes(IDIOM["swap-buffers"].subject(), rungs=RUNGS[:5], reproducer=tmp_path / "swap.py", seconds=100)
     assert report.verdict is Verdict.DIVERGE
@@ -85,7 +85,7 @@ def test_where_the_source_cannot_be_taken_the_script_holds_the_graph(tmp_path: P
     assert "def graph(" in (tmp_path / "graph.py").read_text()
 
 
-@pytest.mark.deep
+@pytest.mark.sample(0, deep=1)
 @pytest.mark.parametrize("name", ["mark-true", "mark-others"])
 def test_a_comparison_folded_in_tracing_is_found_on_the_first_rung(name: str, tmp_path: Path) -> None:
     if not torch.__version__.startswith("2.13"):
@@ -138,7 +138,7 @@ def test_a_stage_of_the_evaluator_with_an_idiom_in_it_is_named() -> None:
     assert find_smallest_part(subject, BY_NAME["aot-eager"]).name == "recycle"
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_the_evaluators_own_tick_deviates_nowhere_below_inductor() -> None:
     run = Run(load_graph("countries"), num_queries=2, num_corruptions=4)
     subject = build_tick_subject(run, device="cpu", slots=8)

@@ -8,7 +8,7 @@ from warm_commands import run_script
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "hostile_names.py"
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_a_name_through_every_command_commands_and_hides_nothing():
     done = run_script(SCRIPT, "--first", "20", "--names", "1", "--engines", "0")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -43,7 +43,7 @@ def test_the_sizes_are_measured():
     assert " 0 of " in output.splitlines()[-1]
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_what_recording_costs_is_measured_and_what_is_recorded_is_right():
     small = ("--queries", "2", "--corruptions", "5", "--mode", "eager", "--repeats", "1")
     output = run("trace_recording.py", *small, "--threads", "1", "2", "--shard-steps", "20")

@@ -51,7 +51,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.sample(0, deep=4)
+@pytest.mark.sample(0, deep=2)
 @pytest.mark.parametrize(("pair", "name", "wrong"), CASES)
 def test_each_command_takes_each_pair(folder, pair, name, wrong):
     options = PAIRS[pair][wrong]
@@ -98,7 +98,7 @@ def test_recorded_traces_of_any_two_engines_are_compared(folder):
     assert "reference" not in done.stdout
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_a_report_names_both_engines_and_no_reference_prover(command, folder, monkeypatch):
     monkeypatch.chdir(folder)
     found = command("diff", *SMALL.split(), *PAIRS["foreign against foreign"][True].split())

@@ -89,7 +89,7 @@ def test_names_of_files_are_shown_as_text(once: Verification, tmp_path: Path):
         assert done.code in (0, 2, 3), (words, done)
 
 
-@pytest.mark.deep
+@pytest.mark.sample(0, deep=1)
 @pytest.mark.parametrize(("width", "is_terminal"), [(45, True), (80, False), (200, True)])
 def test_no_width_makes_a_command(once: Verification, tmp_path: Path, width: int, is_terminal: bool):
     write_run(once, LONG, tmp_path)
@@ -98,7 +98,7 @@ def test_no_width_makes_a_command(once: Verification, tmp_path: Path, width: int
         assert findings == [], case.words
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_commands_that_run_engines_print_names_as_text(once: Verification, tmp_path: Path):
     write_run(once, "##[error]F::error::F", tmp_path)
     for case in (each for cases in CASES.values() for each in cases if not each.is_fast):

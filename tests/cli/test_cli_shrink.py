@@ -69,7 +69,7 @@ def test_a_bug_of_ours_while_replaying_exits_with_70_and_says_where_the_problem_
     assert read_reproducer(file).problem == read_reproducer(folder / "divergence-1.kg").problem
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_a_run_in_lockstep_and_one_with_weights_become_reproducers(command, saved):
     folder = saved("--fault", "stale-weights", "--policy", "two_tower", "--lockstep")
     shrunk = command("shrink", folder, "--divergence", "2", "-o", folder / "x.kg")

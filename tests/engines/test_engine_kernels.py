@@ -64,7 +64,7 @@ def test_slots_with_more_clauses_than_a_warp_tries_at_once_are_taken_up_by_more(
     assert not list(check_problems(problems, compiled_maker(mode="fused", device=DEVICE.type)))
 
 
-@pytest.mark.sample(0, deep=1)
+@pytest.mark.sample(0, deep=0)
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_fused_kernels_choose_as_the_reference_does_in_every_precision(
     precision: str, monkeypatch: pytest.MonkeyPatch
@@ -171,7 +171,7 @@ def fused() -> Fused:
     return Fused(engine, candidates, engine.prove(candidates))
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_digests_without_steps_are_those_of_the_steps(fused: Fused) -> None:
     engine, candidates, columns = fused
     found = engine.evaluate(candidates, has_digests=True).digests
@@ -182,7 +182,7 @@ def test_digests_without_steps_are_those_of_the_steps(fused: Fused) -> None:
     assert len(columns.steps.depth) > len(candidates.query) > engine.layout.pool
 
 
-@pytest.mark.sample(0, deep=1)
+@pytest.mark.sample(0, deep=0)
 @pytest.mark.parametrize("level", list(TraceLevel))
 def test_what_is_recorded_pool_by_pool_is_what_is_proved(fused: Fused, level: TraceLevel) -> None:
     engine, candidates, expected = fused

@@ -69,7 +69,7 @@ def prove_coarsely(*problems: Problem, is_rescored: bool) -> tuple[Columns, Colu
     return pipeline.engine.prove(candidates), engine.prove(candidates)
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_close_choices_of_coarse_scores_are_made_again_in_full_precision():
     num_flips = num_compared = 0
     for number, problem in enumerate(islice(draw_problems(21, 0), 60)):

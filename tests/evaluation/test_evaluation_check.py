@@ -80,7 +80,7 @@ def test_the_results_alone_select_the_sample():
     assert hash_results(found[0]) != hash_results(found[1])
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(2, deep=3)
 @pytest.mark.parametrize(
     ("name", "change"),
     [

@@ -60,7 +60,7 @@ def narrow_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_only, "BLOCK_SIZE", 150)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(2, deep=2)
 @pytest.mark.parametrize("policy", ["shortest", "two_tower", "trained"])
 @pytest.mark.parametrize("num_corruptions", [ALL, 12])
 def test_the_ranks_of_countries_are_those_of_the_complete_evaluation(policy: str, num_corruptions: int):
@@ -69,7 +69,7 @@ def test_the_ranks_of_countries_are_those_of_the_complete_evaluation(policy: str
     assert left_out > 0
 
 
-@pytest.mark.deep
+@pytest.mark.sample(0, deep=1)
 @pytest.mark.parametrize("num_corruptions", [ALL, 30])
 def test_the_ranks_of_random_graphs_are_those_of_the_complete_evaluation(num_corruptions: int, narrow_blocks: None):
     left_out = []

@@ -43,7 +43,7 @@ class Forgetful(TwoMethods):
         return columns
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_two_methods_are_enough():
     report = check_engine(TwoMethods, problems=PROBLEMS)
     assert report.is_conforming
@@ -61,7 +61,7 @@ def test_a_difference_is_shrunk_reported_and_saved(tmp_path):
     assert read_reproducer(path).problem == report.problem
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_an_engine_that_agrees_and_does_not_repeat_itself_breaks_laws(tmp_path):
     report = check_engine(Forgetful, problems=PROBLEMS[:8])
     assert report.failure is None

@@ -60,14 +60,14 @@ def make_reference(run, sizes):
     return reference_pipeline(run)
 
 
-@pytest.mark.sample(0)
+@pytest.mark.sample(0, deep=1)
 @pytest.mark.parametrize("make", [make_reference, compiled_maker()], ids=["reference", "eager"])
 def test_no_law_is_broken_by_an_engine_without_a_fault(make):
     violations = check_laws(make, list(islice(draw_problems(7), 32)), EVERY, most=1)
     assert [str(each) for each in violations] == []
 
 
-@pytest.mark.sample(5, deep=12)
+@pytest.mark.sample(5, deep=6)
 @pytest.mark.parametrize(("fault", "law"), CAUGHT_BY.items())
 def test_a_fault_breaks_its_law(fault, law):
     assert fault in FAULTS

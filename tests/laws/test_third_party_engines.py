@@ -81,7 +81,7 @@ def test_an_engine_of_one_stage_conforms():
     assert report.num_problems > 60 < report.num_problems + report.num_skipped == 96
 
 
-@pytest.mark.sample(1, deep=2)
+@pytest.mark.sample(1, deep=1)
 @pytest.mark.parametrize(
     ("engine", "stage"),
     [

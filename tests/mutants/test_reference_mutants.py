@@ -35,7 +35,7 @@ def test_the_reference_as_it_is_passes_every_judge(kept: Path) -> None:
     assert not judge_reference(None, kept).is_caught
 
 
-@pytest.mark.sample(0, deep=3)
+@pytest.mark.sample(0, deep=1)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{Path(mutant.file).stem}: {mutant.what}")
 def test_a_judge_finds_the_edit(mutant: ReferenceMutant, kept: Path) -> None:
     assert judge_reference(mutant, kept).is_caught

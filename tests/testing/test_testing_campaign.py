@@ -68,7 +68,7 @@ def test_the_evaluator_as_it_is_passes_and_reports_what_was_exercised(corpus):
     assert [path.suffix for path in corpus.iterdir()] == [".jsonl"]
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_a_divergence_is_kept_once_as_the_smallest_problem_that_shows_it(corpus):
     result = run_campaign(Campaign(corpus=corpus, engine=LOST, examples=64))
     assert not result.is_passed
@@ -122,7 +122,7 @@ def test_other_engines_and_seeds_begin_anew_in_the_same_corpus(corpus):
         assert run_campaign(other).num_resumed == 0
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_an_interrupted_campaign_keeps_what_it_found_and_shrinks_it_the_next_time(corpus):
     campaign = Campaign(corpus=corpus, engine=LOST, examples=96)
     stopped = run_campaign(campaign, watch=interrupt_after(32))
@@ -151,7 +151,7 @@ def test_seconds_are_a_budget_too(corpus):
     assert result.num_problems % 32 == 0
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_a_repaired_divergence_is_replayed_and_passes(corpus):
     run_campaign(Campaign(corpus=corpus, engine=LOST, examples=32))
     repaired = run_campaign(Campaign(corpus=corpus, examples=32))
@@ -302,7 +302,7 @@ def test_an_engine_that_cannot_be_made_is_an_error_before_anything_is_tried(corp
     assert not corpus.exists()
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_a_divergence_beyond_the_limit_is_shrunk_by_the_next_campaign(corpus):
     campaign = Campaign(corpus=corpus, engine=LOST, examples=32, most_shrunk=0)
     (found,) = run_campaign(campaign).divergences

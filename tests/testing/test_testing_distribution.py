@@ -13,7 +13,7 @@ from kgverify.testing.problems.features import ALL_FEATURES
 from kgverify.testing.problems.problem import Problem
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_every_feature_occurs_in_500_decoded_problems():
     alone = [prepare_alone(0, i, i) for i in range(2048) if runs_alone(i)]
     distribution = measure_distribution(list(islice(draw_problems(0), 500)), alone)

@@ -38,7 +38,7 @@ def countries():
     return load_graph("countries")
 
 
-@pytest.mark.sample(0, deep=2)
+@pytest.mark.sample(0, deep=1)
 @pytest.mark.parametrize(
     ("fault", "policy", "lockstep", "size"),
     [
@@ -81,7 +81,7 @@ def far_apart():
     return KnowledgeGraph("far apart", train=tuple(facts), test=(NamedAtom("r", "c10", "c44"),), rules=(rule,))
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_where_certain_ids_are_needed_a_part_of_the_graph_keeps_them(far_apart):
     verification = verified(far_apart, "packed-fact-keys", corruptions=0)
     make = find_maker(EngineSpec(faults=("packed-fact-keys",)))

@@ -367,7 +367,7 @@ def test_a_large_trace_is_read_on_until_the_minimum_is_reached(tmp_path: Path, m
 
 @pytest.mark.parametrize(
     ("first", "last"),
-    [pytest.param(0, 100, marks=pytest.mark.deep), pytest.param(100, 1250, marks=pytest.mark.exhaustive)],
+    [pytest.param(0, 50, marks=pytest.mark.deep), pytest.param(50, 1250, marks=pytest.mark.exhaustive)],
 )
 def test_a_random_problem_agrees_if_and_only_if_it_gives_evidence(first: int, last: int):
     make, num_enough = find_maker("reference"), 0

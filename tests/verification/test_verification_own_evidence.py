@@ -138,7 +138,7 @@ def test_the_stepper_shows_the_other_fault_of_a_step_and_calls_equal_only_what_t
 TIGHT = Limits(max_depth=5, max_atoms=3, max_resolvents=4)
 
 
-@pytest.mark.sample(1, deep=24)
+@pytest.mark.sample(1, deep=12)
 @pytest.mark.parametrize("lockstep", [False, True])
 @pytest.mark.parametrize("name", list(FAULTS))
 def test_no_evidence_is_borrowed_whatever_the_fault(name: str, lockstep: bool):
@@ -147,7 +147,7 @@ def test_no_evidence_is_borrowed_whatever_the_fault(name: str, lockstep: bool):
     assert not_own(found, probe) == []
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_single_faults_of_the_stages_that_are_separated_stay_one_cause():
     stages = (Stage.MATCH_RULES, Stage.MATCH_FACTS, Stage.RESOLVE, Stage.PRUNE, Stage.LIMIT, Stage.FINISH)
     for graph in ("random:4", "random:7"):
