@@ -41,19 +41,25 @@ def expect_no_interrupt() -> None:
 
 @contextmanager
 def watch_interrupts() -> Iterator[None]:
-    """Note every Ctrl-C until the context ends; in the main thread, and unless it is ignored or handled otherwise."""
+    """Note every Ctrl-C until the context ends; in the main thread, and unless it is handled otherwise.
+
+    Where it is ignored, as in the background of a script, every KeyboardInterrupt is an engine's.
+    """
     global _is_watched, _pressed
-    is_usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not is_usual or threading.current_thread() is not threading.main_thread():
+    handler = signal.getsignal(signal.SIGINT)
+    is_usual = handler is signal.default_int_handler and threading.current_thread() is threading.main_thread()
+    if not is_usual and handler is not signal.SIG_IGN:
         yield
         return
     before = _is_watched, _pressed
     _is_watched, _pressed = True, None
-    signal.signal(signal.SIGINT, _raise_interrupt)
+    if is_usual:
+        signal.signal(signal.SIGINT, _raise_interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if is_usual:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         _is_watched, _pressed = before
 
 

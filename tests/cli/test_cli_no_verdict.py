@@ -129,6 +129,14 @@ def test_an_engine_that_ends_the_process_gives_no_verdict(tmp_path: Path):
     check("native exit", "prove", "diff", tmp_path)
 
 
+def test_where_ctrl_c_is_ignored_an_interrupt_is_an_engines(tmp_path: Path):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        check("KeyboardInterrupt", "draw", "diff", tmp_path)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize(
     ("what", "where", "command"),
