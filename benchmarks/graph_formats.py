@@ -1,4 +1,4 @@
-"""Known graphs in 12 formats and 24 variants of each: every file must be read as the known graph, or refused with a remedy.
+"""Known graphs in 12 formats and 27 variants of each: every file must be read as the known graph, or refused with a remedy.
 
     python benchmarks/graph_formats.py [--graphs 3]
 
@@ -8,20 +8,23 @@ error does not name, any other exception.
 """
 
 import argparse
+import bz2
 import codecs
 import csv
 import gzip
 import io
+import lzma
 import random
 import sys
 import tempfile
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-import zstandard
+from backports import zstd
 
 from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
@@ -318,6 +321,9 @@ VARIANTS: dict[str, Callable[[Files, random.Random], None]] = {
     "upper case": rename_upper,
     "gzip": nothing,
     "zstd": nothing,
+    "bzip2": nothing,
+    "xz": nothing,
+    "zip": nothing,
     "unusual names": nothing,
     "truncated": truncate,
     "extra column": extend,
@@ -339,14 +345,36 @@ def encode(lines: Sequence[str], variant: str) -> bytes:
     if variant == "Latin-1":
         return text.replace("e1", "é1").encode("latin-1")
     content = text.encode()
-    if variant == "gzip":
-        return gzip.compress(content)
-    return zstandard.compress(content) if variant == "zstd" else content
+    return PACKERS[variant].pack(content) if variant in PACKERS else content
+
+
+class Packer(NamedTuple):
+    """A way to pack files, and the suffix of their names."""
+
+    suffix: str
+    pack: Callable[[bytes], bytes]
+
+
+def pack_as_zip(content: bytes) -> bytes:
+    """Return a zip with one file."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("graph.txt", content)
+    return packed.getvalue()
+
+
+PACKERS = {
+    "gzip": Packer(".gz", gzip.compress),
+    "zstd": Packer(".zst", zstd.compress),
+    "bzip2": Packer(".bz2", bz2.compress),
+    "xz": Packer(".xz", lzma.compress),
+    "zip": Packer(".zip", pack_as_zip),
+}
 
 
 def write_files(files: Files, variant: str, folder: Path) -> None:
     """Write the files of a graph, packed and named as the variant says."""
-    suffix = {"gzip": ".gz", "zstd": ".zst"}.get(variant, "")
+    suffix = PACKERS[variant].suffix if variant in PACKERS else ""
     for name, lines in (files.triples | files.other).items():
         path = folder / (name + suffix)
         path.parent.mkdir(parents=True, exist_ok=True)

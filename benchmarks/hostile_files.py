@@ -2,7 +2,7 @@
 
     python benchmarks/hostile_files.py                      # special files, bombs, lies and foreign links
     python benchmarks/hostile_files.py --random 200         # and 200 copies of each file, damaged at random
-    python benchmarks/hostile_files.py --only trace --only "saved run"
+    python benchmarks/hostile_files.py --only trace --only "saved run" --every-command
 
 Sound files of every kind are made first, by the commands themselves. Then each is replaced in a copy of its folder, and every
 command that reads it runs in a process of its own, which is forked so that it need not import torch. Counted are commands
@@ -39,7 +39,7 @@ from typing import Final, NamedTuple
 
 import h5py
 import numpy as np
-import zstandard
+from backports import zstd
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "trace"))
 
@@ -258,7 +258,7 @@ def _folder(path: Path) -> None:
 
 
 def _zstd(content: bytes) -> bytes:
-    return zstandard.ZstdCompressor(level=1).compress(content)
+    return zstd.compress(content, level=1)
 
 
 def _zip(content: bytes) -> bytes:
@@ -726,13 +726,13 @@ def changes_of(reader: Reader, num_random: int, seed: int) -> Iterator[tuple[str
 
 
 def try_reader(
-    reader: Reader, sound: Path, changes: Sequence[tuple[str, Change]], num_commands: int
+    reader: Reader, sound: Path, changes: Sequence[tuple[str, Change]], num_commands: int, *, is_thorough: bool
 ) -> Iterator[tuple[str, str, Result]]:
-    """Run every command on each special file, and one of the commands on each other change, in turn."""
+    """Run every command on each special file, and one of the commands on each other change, in turn; or every command."""
     usual: dict[str, float] = {}
     for number, (name, change) in enumerate(changes):
         commands = reader.commands[:num_commands]
-        if name not in SPECIAL:
+        if name not in SPECIAL and not is_thorough:
             commands = (commands[number % len(commands)],)
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder, "a")
@@ -762,6 +762,12 @@ def main() -> int:
     parser.add_argument("--sound", type=Path, help="the folder of the sound files, made if it does not exist")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="try each N-th change")
     parser.add_argument("--commands", type=int, default=99, metavar="N", help="the first N commands of each file")
+    parser.add_argument(
+        "--change", action="append", default=[], metavar="TEXT", help="only changes with this in the name"
+    )
+    parser.add_argument(
+        "--every-command", action="store_true", help="try every command on each change, not one in turn"
+    )
     options = parser.parse_args()
     import_everything()
     counts: dict[str, Counter[str]] = {}
@@ -773,8 +779,13 @@ def main() -> int:
             sound.mkdir()
             make_sound(sound, readers)
         for number, reader in enumerate(readers):
-            changes = list(changes_of(reader, options.random, options.seed))[number % options.every :: options.every]
-            for name, command, result in try_reader(reader, sound, changes, options.commands):
+            changes = [
+                (name, change)
+                for name, change in changes_of(reader, options.random, options.seed)
+                if not options.change or any(text in name for text in options.change)
+            ][number % options.every :: options.every]
+            tried = try_reader(reader, sound, changes, options.commands, is_thorough=options.every_command)
+            for name, command, result in tried:
                 counts.setdefault(reader.kind, Counter())[result.verdict] += 1
                 if result.verdict in BAD:
                     bad += 1

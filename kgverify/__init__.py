@@ -5,8 +5,9 @@
     >>> report.verdict.value
     'AGREE'
 
-Everything public is here, and in `kgverify.strategies`, `kgverify.laws` and `kgverify.audit`. Other modules are internal: they
-may change without notice. `import kgverify` loads neither torch nor h5py nor numpy; each name loads what it needs.
+Everything public is here, and in `kgverify.strategies`, `kgverify.laws`, `kgverify.dialects` and `kgverify.audit`. Other modules
+are internal: they may change without notice. `import kgverify` loads neither torch nor h5py nor numpy; each name loads what it
+needs.
 """
 
 from kgverify.version import __version__ as __version__
@@ -14,6 +15,7 @@ from kgverify.version import __version__ as __version__
 TYPE_CHECKING = False
 """The constant of `typing`, whose import takes longer than all else before the command line can handle Ctrl-C."""
 if TYPE_CHECKING:
+    from kgverify.api.agreement import assert_agrees
     from kgverify.api.compare import compare
     from kgverify.api.conformance import assert_equivalent
     from kgverify.api.evaluate import evaluate
@@ -59,6 +61,7 @@ __all__ = [
     "TraceWriter",
     "UserError",
     "Verdict",
+    "assert_agrees",
     "assert_equivalent",
     "check_engine",
     "compare",
@@ -91,6 +94,7 @@ if not TYPE_CHECKING:
         "TraceWriter": "trace.write.writer",
         "UserError": "errors",
         "Verdict": "comparison.result",
+        "assert_agrees": "api.agreement",
         "assert_equivalent": "api.conformance",
         "check_engine": "conformance",
         "compare": "api.compare",

@@ -1,7 +1,8 @@
 """The conformance suite for engines: laws and equivalence over a bounded set of problems, with a readable report."""
 
+import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -20,9 +21,11 @@ from kgverify.escaping import make_visible
 from kgverify.files.writing import make_folders
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
-from kgverify.laws.catalogue import LAWS, LAWS_OF_ANY_PROVER
+from kgverify.laws.catalogue import LAWS
 from kgverify.laws.law import Law, Violation, check_laws
 from kgverify.laws.shrinking import make_law_reproducer, shrink_violation
+from kgverify.program.dialect import OURS, Dialect
+from kgverify.program.limits import Limits
 from kgverify.report.exercise import describe_exercise
 from kgverify.report.render.terminal import report_text
 from kgverify.runs.run import Run
@@ -33,6 +36,7 @@ from kgverify.testing.checking.engine_makers import (
     AnyEngine,
     EngineSpec,
     MakePipeline,
+    find_dialect,
     find_maker,
     find_supported,
     follows_semantics,
@@ -95,8 +99,9 @@ class Conformance:
     num_skipped:  with a policy that the engine does not support
     reference:    the name of the engine that it was compared with
     laws:         names of the laws that were checked
-    left_out:     names of the laws that presume kgverify's semantics, which a foreign reference may not have, or columns that
-                  the engine does not know
+    left_out:     names of the laws that were not checked, since they do not hold in the dialect, for a foreign reference, or
+                  for columns that the engine does not know; with the reason
+    dialect:      of the generated problems
     failure:      the shrunk first problem on which the engine differs from the reference
     neighbour:    the change in that problem after which both sides agree, or the law holds; empty if it is unknown
     exception:    the engine's exception on that problem, with its traceback
@@ -112,7 +117,8 @@ class Conformance:
     failure: Failure | None
     violations: tuple[Violation, ...]
     reference: str = REFERENCE
-    left_out: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    dialect: Dialect = OURS
     neighbour: str = ""
     exception: BaseException | None = None
     exercise: Exercise = NOT_EXERCISED
@@ -158,7 +164,12 @@ class Conformance:
         conforms = "conforms"
         if self.reference != REFERENCE:
             checked, conforms = f"compared with {self.reference}, {checked}", "agrees"
-        without = f"laws of kgverify's semantics were not checked: {', '.join(self.left_out)}" if self.left_out else ""
+        if self.dialect != OURS:
+            checked = f"dialect {self.dialect}; {checked}"
+        without = "\n".join(
+            f"laws not checked, since {reason}: {', '.join(name for name in self.left_out if self.left_out[name] == reason)}"
+            for reason in dict.fromkeys(self.left_out.values())
+        )
         exercised = f"exercised: {describe_exercise(self.exercise)}"
         if self.is_conforming:
             return _join(f"{self.engine} {conforms}: {checked}", without, exercised)
@@ -167,9 +178,9 @@ class Conformance:
         if self.failure is None and not self.violations:
             reasons = f"inconclusive: {'; '.join(self.reasons)}"
             return _join(f"{self.engine}: {checked}", reasons, without, exercised)
-        lines = [f"{self.engine} does not {conforms.removesuffix('s')}: {checked}", *filter(None, [without]), ""]
+        lines = [f"{self.engine} does not {conforms.removesuffix('s')}: {checked}", *without.splitlines(), ""]
         if self.failure is not None:
-            lines += _describe_failure(self.failure)
+            lines += describe_failure(self.failure)
             if self.exception is not None:
                 frames = _list_frames(self.exception)[:MOST_FRAMES]
                 lines += [f"{'' if i else 'raised at:':<10} {frame}" for i, frame in enumerate(frames)]
@@ -200,14 +211,16 @@ def check_engine(
     seconds: float = SECONDS,
     problems: Sequence[Problem] | None = None,
     first: Sequence[Problem] = (),
+    dialect: Dialect | None = None,
     laws: Sequence[Law] | None = None,
     lockstep: bool = True,
     minimum: str | Minimum | None = None,
 ) -> Conformance:
     """Check an engine against a reference and against the laws, until something is wrong.
 
-    If an engine raises UserError or NotImplementedError for a policy, problems with that policy are skipped. With a
-    reference that is not kgverify's, only laws that hold for any prover are checked; the result lists the others.
+    If an engine raises UserError or NotImplementedError for a policy, problems with that policy are skipped. Laws that do not
+    hold in the dialect are not checked, nor those that do not hold for any prover if the reference is not kgverify's; the
+    result lists them with the reason.
 
     Args:
         factory: A class or function that makes the engine of (program, limits, policy); or a function that makes a
@@ -219,6 +232,8 @@ def check_engine(
         seconds: Seconds after which no further round of problems begins; at least one round is checked.
         problems: Problems that replace the generated ones.
         first: Problems that are checked before the others.
+        dialect: The dialect of the engine, in which problems are generated; if not given, the attribute `dialect` of the
+            class or function, and the default dialect if it has none.
         laws: The laws to check; all that hold for the reference if not given.
         lockstep: Compare every step from the expected goal as well.
         minimum: The exercise that all problems together require, as for `kgverify.verify`; below it nothing is decided.
@@ -239,9 +254,16 @@ def check_engine(
     """
     if examples < 1:
         raise UserError(f"expected 1 example or more, found {examples}", where="examples", fix="give 1 or more")
+    if "hypothesis" in sys.modules and sys.modules["hypothesis"].currently_in_test_context():
+        raise UserError(
+            "it draws and shrinks problems of its own, and would do so for each example of @given",
+            where=name_engine(factory),
+            fix="inside of @given(strategies.problems()), call kv.assert_agrees(engine, problem)",
+        )
     required = parse_minimum(minimum)
     make_pipeline, make_expected = find_maker(factory, "engine"), find_maker(reference, "reference")
-    decoded = problems if problems is not None else islice(draw_problems(seed), examples)
+    own = find_dialect(factory) if dialect is None else dialect
+    decoded = problems if problems is not None else islice(draw_problems(seed, 0, own), examples)
     every = [*first, *decoded]
     is_own = follows_semantics(reference)
     makers = [make_pipeline] if is_own else [make_pipeline, make_expected]
@@ -251,8 +273,7 @@ def check_engine(
                 make_once(explain(make, role, allows_unsupported=True), problem)
     supported = set.intersection(*(set(find_supported(make, every)) for make in makers))
     kept = [every[i] for i in sorted(supported)]
-    known = LAWS if is_own and _shows_all(make_pipeline, kept[:1]) else LAWS_OF_ANY_PROVER
-    chosen = list(known.values()) if laws is None else list(laws)
+    chosen, left_out = _choose_laws(make_pipeline, kept, laws, is_own=is_own)
     begun, done, size = monotonic(), 0, FIRST_PART
     failure: Failure | None = None
     neighbour = ""
@@ -296,7 +317,8 @@ def check_engine(
     return Conformance(
         engine=name_engine(factory),
         reference=name_engine(reference),
-        left_out=() if laws is not None else tuple(name for name in LAWS if name not in known),
+        left_out=left_out,
+        dialect=own,
         num_problems=done,
         num_skipped=len(every) - len(kept),
         laws=tuple(law.name for law in chosen),
@@ -343,10 +365,12 @@ def check_run(
     run: Run | None = None,
     reference: AnyEngine = REFERENCE,
     minimum: str | Minimum | None = None,
+    dialect: Dialect | None = None,
 ) -> str:
     """Return the report of an engine on a run, or on the first queries of a graph; empty if it agrees.
 
     minimum: the exercise that AGREE requires of both sides, as for `kgverify.verify`
+    dialect: of the proofs on a graph; if not given, the attribute `dialect` of the engine
 
     UserError unless one of graph and run is given.
     """
@@ -354,7 +378,8 @@ def check_run(
         raise UserError("expected a graph or a run", where="assert_equivalent", fix="give one of them")
     if run is None:
         assert graph is not None
-        run = Run(graph if isinstance(graph, KnowledgeGraph) else load_graph(graph))
+        limits = Limits(dialect=find_dialect(factory) if dialect is None else dialect)
+        run = Run(graph if isinstance(graph, KnowledgeGraph) else load_graph(graph), limits)
     expected, actual = (
         find_explained(each, role)(run, GRAPH_SIZES) for each, role in ((reference, "reference"), (factory, "engine"))
     )
@@ -363,15 +388,37 @@ def check_run(
     return "" if report.verdict is Verdict.AGREE else report_text(report, verification.expected)
 
 
+def _choose_laws(
+    make_pipeline: MakePipeline, problems: Sequence[Problem], laws: Sequence[Law] | None, *, is_own: bool
+) -> tuple[list[Law], dict[str, str]]:
+    """Return the laws to check, and the others with the reason for which they are not.
+
+    laws:   those that the user asks for; None for all
+    is_own: whether the reference is kgverify's
+    """
+    dialects: list[Dialect | None] = [*dict.fromkeys(problem.limits.dialect for problem in problems)] or [OURS]
+    incomplete = ""
+    if laws is None and not is_own:
+        dialects = [None]
+    elif laws is None and not _shows_all(make_pipeline, problems[:1]):
+        dialects, incomplete = [None], "the engine does not record all that they need"
+    every = list(LAWS.values()) if laws is None else laws
+    # A law that holds in one of several dialects is checked in that one.
+    reasons = {law.name: [law.explain_absence(each) for each in dialects] for law in every}
+    left_out = {name: incomplete or each[0] for name, each in reasons.items() if all(each)}
+    return [law for law in every if law.name not in left_out], left_out
+
+
 def _shows_all(make_pipeline: MakePipeline, problems: Sequence[Problem]) -> bool:
-    """Return whether an engine knows every column and numbers variables canonically, as the laws of the semantics presume."""
+    """Return whether an engine knows every column and, unless names are kept, numbers variables canonically, as laws presume."""
+    forgets = all(problem.limits.dialect.forgets_names for problem in problems)
     try:
         made = [make_once(make_pipeline, problem) for problem in problems]
     except BaseException as error:
         pass_on(error)
         # A crash, which the problems show.
         return True
-    return not any(info.unknown or info.variables != "canonical" for info in made)
+    return not any(info.unknown or (info.variables != "canonical" and forgets) for info in made)
 
 
 def _find_exception(failure: Failure, make_pipeline: MakePipeline, reference: MakePipeline) -> BaseException | None:
@@ -384,7 +431,7 @@ def _find_exception(failure: Failure, make_pipeline: MakePipeline, reference: Ma
     return None
 
 
-def _describe_failure(failure: Failure) -> list[str]:
+def describe_failure(failure: Failure) -> list[str]:
     """Return lines with the first cause of a failure, both values in names, and the problem."""
     divergence = failure.divergence
     if divergence is None:

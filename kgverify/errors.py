@@ -1,7 +1,7 @@
 """The two kinds of error: a user's mistake, reported with its fix, and a bug in kgverify, reported with its stack trace."""
 
 from bisect import bisect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from traceback import walk_tb
 from typing import Final
@@ -62,6 +62,15 @@ def _shorten(text: str) -> str:
 
 _OWN: Final = ("kgverify", "kgreference", "__main__")
 
+EXTRAS: Final[Mapping[str, tuple[str, str]]] = {
+    "torch": ("compiled", "the compiled evaluator needs"),
+    "triton": ("gpu", "fused kernels need"),
+    "hypothesis": ("fuzz", "the strategies for Hypothesis need"),
+    "pyarrow": ("parquet", "Parquet needs"),
+    "distributed": ("distributed", "work on several machines needs"),
+}
+"""The extra of kgverify that brings each optional package, and what needs it."""
+
 
 def find_missing_dependency(error: BaseException, where: str = "") -> MissingDependency | None:
     """Return the error to raise instead of one that the import of another package raised; None for any other error."""
@@ -77,6 +86,11 @@ def find_missing_dependency(error: BaseException, where: str = "") -> MissingDep
     if not foreign:
         return None
     package = foreign[0] or "a package"
+    if isinstance(error, ModuleNotFoundError) and error.name == package and package in EXTRAS:
+        extra, needs = EXTRAS[package]
+        return MissingDependency(
+            f"{needs} {package}, which is not installed", where=where, fix=f"pip install 'kgverify[{extra}]'"
+        )
     return MissingDependency(
         f"{package} cannot be imported: {describe_error(error)}",
         where=where,

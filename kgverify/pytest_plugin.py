@@ -15,6 +15,7 @@ from kgverify.escaping import make_visible
 if TYPE_CHECKING:
     from kgverify.conformance import Conformance
     from kgverify.graphs.graph import KnowledgeGraph
+    from kgverify.program.dialect import Dialect
     from kgverify.runs.run import Run
     from kgverify.testing.checking.engine_makers import AnyEngine, EngineSpec
     from kgverify.testing.problems.problem import Problem
@@ -35,6 +36,7 @@ _OPTIONS: Final = (
         "proved=1,rules=1,choices=1",
         "the exercise that is required: candidates proved, rules used, steps with more than one resolvent; or none",
     ),
+    ("dialect", str, "", "a TOML file of the dialect of the engine"),
     ("mode", str, "eager", "mode of the engine `compiled`: eager, or a mode of torch.compile"),
 )
 _REPRODUCER: Final = pytest.StashKey[Path]()
@@ -133,6 +135,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
     assert_equivalent(graph="countries")    on a graph: a name, a folder or a `KnowledgeGraph`
     assert_equivalent(run=Run(...))         on a run
     assert_equivalent(minimum={})           requires no candidate proved, no rule used and no choice
+    assert_equivalent(dialect=Dialect(...)) in another dialect than that of the option, or of the engine's attribute
     """
     marker = request.node.get_closest_marker("kgverify")
     request.node.stash[_IS_CALLED] = False
@@ -146,16 +149,18 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
         run: "Run | None" = None,
         laws: bool = True,
         minimum: str | Mapping[str, int] | None = None,
+        dialect: "Dialect | None" = None,
     ) -> "Conformance | None":
         __tracebackhide__ = True
         request.node.stash[_IS_CALLED] = True
         factory = engine if engine is not None else request.getfixturevalue("kgverify_engine")
         expected = reference if reference is not None else request.getfixturevalue("kgverify_reference")
         required = read_option(request.config, "minimum", marker) if minimum is None else minimum
+        own = dialect or _read_dialect(request.config)
         if graph is not None or run is not None:
             from kgverify.conformance import check_run
 
-            text = check_run(factory, graph, run, expected, required)
+            text = check_run(factory, graph, run, expected, required, own)
             if text:
                 request.node.stash[_FIRST_CAUSE] = _first_line(text)
                 raise AssertionError(text)
@@ -172,6 +177,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
             first=_read_corpus(request) if problems is None else (),
             laws=None if laws else (),
             minimum=required,
+            dialect=own,
         )
         if not report.is_conforming:
             request.node.stash[_FIRST_CAUSE] = _first_line(str(report))
@@ -203,6 +209,20 @@ def pytest_runtest_makereport(
             lines.append(make_visible(f"the problem: {item.stash[_REPRODUCER]}"))
         report.sections.append(("kgverify", "\n".join(lines)))
     return report
+
+
+def _read_dialect(config: pytest.Config) -> "Dialect | None":
+    """Read the dialect of the option; None if it is not given. UsageError for an invalid file."""
+    file = read_option(config, "dialect")
+    if not file:
+        return None
+    from kgverify.errors import UserError
+    from kgverify.program.dialect import read_dialect
+
+    try:
+        return read_dialect(config.rootpath / file)
+    except UserError as error:
+        raise pytest.UsageError(make_visible(f"--kgverify-dialect: {error}")) from None
 
 
 def _first_line(text: str) -> str:

@@ -5,29 +5,31 @@ which `pip install 'kgverify[fuzz]'` installs.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from kgverify.errors import UserError
+from kgverify.engines.policy import POLICY_NAMES
+from kgverify.errors import UserError, find_missing_dependency
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Term, Variable
+from kgverify.program.dialect import FILTERS, OURS, VALUES, Dialect
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
 from kgverify.program.program import NamedRule, Program, Symbols
 from kgverify.testing.problems.decode import SIZE, decode_problem
-from kgverify.testing.problems.problem import Problem
+from kgverify.testing.problems.problem import PolicySpec, Problem
 from kgverify.testing.problems.shapes import BULK, BULK_BEYOND, RULES, fill_facts, fill_rules
+from kgverify.testing.problems.switches import SHAPES, add_switch, put_in_dialect
 from kgverify.trace.model.columns import CandidateSet
 
 try:
     from hypothesis import strategies as st
     from hypothesis.strategies import DrawFn, SearchStrategy
-except ImportError:
-    raise UserError(
-        "hypothesis is not installed", where="kgverify.strategies", fix="pip install 'kgverify[fuzz]'"
-    ) from None
+except ImportError as error:
+    raise find_missing_dependency(error, where="kgverify.strategies") or error from error
 
 T = TypeVar("T")
 
@@ -202,10 +204,23 @@ def candidate_sets(program: Program, *, max_size: int = 12) -> SearchStrategy[Ca
 
 
 @cache
-def limits() -> SearchStrategy[Limits]:
-    """Draw small limits, which many steps meet or just exceed, and sometimes the defaults."""
+def dialects() -> SearchStrategy[Dialect]:
+    """Draw dialects: any value of each switch, and most filters in any order. They shrink to the default dialect."""
+    drawn: dict[str, SearchStrategy[Any]] = {
+        name: st.sampled_from(sorted(values, key=lambda value: value != getattr(OURS, name)))
+        for name, values in VALUES.items()
+    }
+    any_filters = st.lists(st.sampled_from(FILTERS), unique=True, max_size=len(FILTERS)).map(tuple)
+    drawn["filters"] = st.just(OURS.filters) | st.permutations(OURS.filters).map(tuple) | any_filters
+    return st.fixed_dictionaries(drawn).map(lambda switches: Dialect(**switches))
+
+
+@lru_cache(maxsize=256)
+def limits(dialect: Dialect = OURS) -> SearchStrategy[Limits]:
+    """Draw small limits, which many steps meet or just exceed, and sometimes the defaults; all of one dialect."""
     return st.builds(
         Limits,
+        dialect=st.just(dialect),
         max_depth=st.sampled_from((*range(1, 10), 20)),
         max_atoms=st.integers(1, 6),
         max_resolvents=st.sampled_from((*range(1, 9), 50, 51, 60, 120)),
@@ -227,9 +242,21 @@ def graphs(draw: DrawFn) -> KnowledgeGraph:
     )
 
 
-def problems() -> SearchStrategy[Problem]:
-    """Draw whole problems, decoded from bytes: they are fast to draw and find faults in the fewest examples."""
-    return st.binary(min_size=SIZE, max_size=SIZE).map(decode_problem)
+@st.composite
+def problems(draw: DrawFn, policies: Sequence[str] = POLICY_NAMES, dialect: Dialect = OURS) -> Problem:
+    """Draw whole problems, decoded from bytes: they are fast to draw and find faults in the fewest examples.
+
+    In another dialect than the default one, some have clauses and a query for which a switch matters.
+
+    policies: those to draw from, for an engine that does not support all
+    """
+    # A composite strategy, so that Hypothesis prints a failing problem as the program that it is, not as its bytes.
+    problem = decode_problem(draw(st.binary(min_size=SIZE, max_size=SIZE)))
+    if dialect != OURS:
+        problem = put_in_dialect(problem, dialect)
+        if draw(st.booleans()):
+            problem = add_switch(problem, draw(st.integers(0, len(SHAPES) - 1)), draw(st.integers(0, 255)))
+    return problem if problem.policy.name in policies else replace(problem, policy=PolicySpec(policies[0]))
 
 
 def _call(make: Callable[..., T], *arguments: SearchStrategy[Any]) -> SearchStrategy[T]:

@@ -56,6 +56,7 @@ ROOTS_WITH_TORCH = (
     # Inside of functions only.
     "kgverify/runs/machine.py",
     "kgverify/runs/profiling.py",
+    "kgverify/api/doctor.py",
 )
 
 

@@ -1,34 +1,47 @@
-"""`kgverify.compare`: two recorded traces."""
+"""`kgverify.compare`: two recorded traces, or an engine's steps from the goals of one."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from kgverify.api.inputs import check_score_error
+import msgspec
+
+from kgverify.api.inputs import check_score_error, make_engine, names_engine
 from kgverify.comparison.exercise.minimum import Minimum, parse_minimum
 from kgverify.comparison.modulo.policy import parse_modulo
+from kgverify.comparison.result import Verdict
 from kgverify.engines.protocol import Progress, no_progress
+from kgverify.errors import UserError
+from kgverify.program.limits import DeclaredLimits, declare_limits
 from kgverify.report.report import Report
+from kgverify.runs.retake import describe_left, retake_steps
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.read.trace_file import TraceFile
+from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.save import locked_run, save_verification
 from kgverify.verification.verify import compare_recorded
 
 
 def compare(
-    expected: str | Path | TraceFile | Trace,
+    expected: str | Path | TraceFile | Trace | Callable[..., Any],
     actual: str | Path | TraceFile | Trace,
     *,
     save: str | Path | None = None,
     score_error: float | None = None,
     modulo: str | Collection[str] | None = None,
     minimum: str | Minimum | None = None,
+    limits: DeclaredLimits | Mapping[str, Any] | None = None,
+    allow_dialects: bool = False,
     progress: Progress = no_progress,
 ) -> Report:
-    """Compare two recorded traces, step by step. No engine runs, and torch is not needed.
+    """Compare two recorded traces, step by step; or judge one trace by an engine.
+
+    Two traces need no engine, nor torch. An engine judges a trace by a step of its own from every recorded goal, with the facts
+    and rules of the trace. Choices, scores and outcomes are judged as well if the trace's policy is `shortest`.
 
     Args:
         expected: The trace to compare with: the path of a file or of a folder of shards, or what `kgverify.open_trace` or
-            its `load` returned.
+            its `load` returned. Or an engine: `"reference"`, `"module:name"` or `"file.py:name"`.
         actual: The trace to judge.
         save: A folder for copies of both traces and the report, for `kgverify show` and `kgverify report`.
         score_error: An error of the actual trace's scores to accept, in nats, instead of the judge's bound.
@@ -38,6 +51,10 @@ def compare(
         minimum: The exercise that AGREE requires of both sides, as `{"proved": 1, "rules": 1, "choices": 1}` (the default) or
             `"proved=1,rules=1"`: candidates proved, rules used, steps with more than one resolvent. Below it the verdict is
             INCONCLUSIVE. `{}` requires nothing.
+        limits: The limits of the engine, such as `{"dialect": Dialect(memory="set")}`; those that are left out are the
+            trace's, or the defaults. For two traces, leave it out.
+        allow_dialects: Compare traces of different dialects. The report names the switches in which they differ; without
+            this, the verdict is INCONCLUSIVE for that reason.
         progress: A function that is called with the number of bytes compared since its last call.
 
     Returns:
@@ -55,14 +72,42 @@ def compare(
         'AGREE'
     """
     with locked_run(save):
+        num_left = 0
+        required = parse_minimum(minimum)
+        if isinstance(expected, (Path, TraceFile, Trace)) or not names_engine(expected):
+            if limits is not None:
+                raise UserError("two recorded traces have their own", where="limits", fix="leave them out")
+            reference: Any = expected
+        else:
+            actual = _load(actual)
+            make = partial(make_engine, expected, where="EXPECTED")
+            reference, num_left = retake_steps(actual, make, declare_limits(limits, "limits"))
+            if minimum is None and "candidates.outcome" not in reference.fields & actual.fields:
+                required = {name: number for name, number in required.items() if name != "proved"}
         recorded = compare_recorded(
-            expected,
+            reference,
             actual,
             score_error=check_score_error(score_error),
             modulo=parse_modulo(modulo),
-            minimum=parse_minimum(minimum),
+            minimum=required,
+            allows_dialects=allow_dialects,
             progress=progress,
         )
+        if num_left:
+            recorded.report = _leave_open(recorded.report, describe_left(num_left))
         if save is not None:
             save_verification(recorded, Path(save))
         return recorded.report.with_traces(recorded)
+
+
+def _load(trace: str | Path | TraceFile | Trace) -> Trace:
+    if isinstance(trace, Trace):
+        return trace
+    return trace.load() if isinstance(trace, TraceFile) else read_trace(trace)
+
+
+def _leave_open(report: Report, reason: str) -> Report:
+    """Return the report with a reason why it cannot say AGREE."""
+    if report.verdict is Verdict.DIVERGE:
+        return msgspec.structs.replace(report, notes=(*report.notes, reason))
+    return msgspec.structs.replace(report, verdict=Verdict.INCONCLUSIVE, reasons=(*report.reasons, reason))

@@ -5,7 +5,9 @@ from kgverify.api.verify import verify
 from kgverify.comparison.exercise.minimum import Minimum
 from kgverify.comparison.result import Verdict
 from kgverify.conformance import EXAMPLES, SECONDS, check_engine
-from kgverify.testing.checking.engine_makers import REFERENCE, Factory
+from kgverify.program.dialect import Dialect
+from kgverify.program.limits import Limits
+from kgverify.testing.checking.engine_makers import REFERENCE, Factory, find_dialect
 
 
 def assert_equivalent(
@@ -19,6 +21,7 @@ def assert_equivalent(
     queries: int = 20,
     corruptions: int | str = 50,
     minimum: str | Minimum | None = None,
+    dialect: Dialect | None = None,
 ) -> None:
     """Raise an AssertionError unless an engine agrees with a reference and keeps the laws.
 
@@ -36,6 +39,7 @@ def assert_equivalent(
         queries: Number of queries of the graph.
         corruptions: Number of corruptions for each query and side, or `"all"`.
         minimum: The exercise that is required, as for `kgverify.verify`: of the graph, or of all problems together.
+        dialect: The dialect of the engine; if not given, its attribute `dialect`, and the default dialect if it has none.
 
     Raises:
         AssertionError: If the engine differs or breaks a law, or if too little was exercised. Its text is the report.
@@ -53,12 +57,25 @@ def assert_equivalent(
     """
     if graph is None:
         found = check_engine(
-            engine, reference=reference, examples=examples, seed=seed, seconds=seconds, minimum=minimum
+            engine,
+            reference=reference,
+            examples=examples,
+            seed=seed,
+            seconds=seconds,
+            minimum=minimum,
+            dialect=dialect,
         )
         found.raise_if_broken()
         return
     report = verify(
-        graph, engine, reference=reference, queries=queries, corruptions=corruptions, seed=seed, minimum=minimum
+        graph,
+        engine,
+        reference=reference,
+        queries=queries,
+        corruptions=corruptions,
+        seed=seed,
+        minimum=minimum,
+        limits=Limits(dialect=find_dialect(engine) if dialect is None else dialect),
     )
     if report.verdict is not Verdict.AGREE:
         raise AssertionError(str(report))

@@ -6,9 +6,11 @@ from pathlib import Path
 
 from kgverify.api.inputs import EngineLike, write_down_sides
 from kgverify.comparison.exercise.minimum import Minimum, parse_minimum
+from kgverify.program.dialect import OURS, Dialect
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.known_divergences import read_known
 from kgverify.testing.campaigns.result import CampaignResult, Watch
+from kgverify.testing.checking.engine_makers import find_dialect
 
 
 def fuzz(
@@ -21,6 +23,7 @@ def fuzz(
     mode: str = "eager",
     device: str = "cpu",
     faults: str | Sequence[str] = (),
+    dialect: Dialect | None = None,
     lockstep: bool = False,
     seed: int = 0,
     jobs: int = 1,
@@ -45,6 +48,8 @@ def fuzz(
         mode: Mode of the compiled evaluator.
         device: Device of the compiled evaluator.
         faults: Faults to plant in the compiled evaluator.
+        dialect: The dialect of both engines, in which the problems are drawn; if not given, the attribute `dialect` of a class
+            or function, and the default dialect if it has none.
         lockstep: Compare every step from the expected goal as well.
         seed: Seed of the problems.
         jobs: Number of processes.
@@ -79,5 +84,6 @@ def fuzz(
         known=() if known is None else read_known(Path(known)),
         is_fresh=fresh,
         minimum=parse_minimum(minimum),
+        dialect=dialect or (OURS if isinstance(engine, str) else find_dialect(engine)),
     )
     return run_campaign(campaign, watch=watch, today=today)

@@ -14,6 +14,7 @@ from kgverify.graphs.formats.pykeen import PykeenObject
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
+from kgverify.program.program import Program
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.fan_out import reference_over, with_reference_ranking
@@ -165,6 +166,21 @@ def make_pipeline(
         # Both sides would share these functions: the expected side takes the second implementation of both.
         return with_reference_ranking(pipeline.engine)
     return pipeline
+
+
+def names_engine(given: object) -> bool:
+    """Return whether an argument that may also be a trace is an engine's name, or makes an engine."""
+    if isinstance(given, str):
+        return given in (REFERENCE, COMPILED) or (":" in given and not Path(given).exists())
+    return callable(given)
+
+
+def make_engine(engine: EngineLike, program: Program, limits: Limits, policy: Policy, *, where: str) -> Engine:
+    """Return an engine for a program without a graph, such as that of a trace. UserError for what is not an engine."""
+    graph = KnowledgeGraph("trace", ())
+    # The value of the cached property: names alone would number the symbols otherwise.
+    graph.__dict__["program"] = program
+    return make_pipeline(engine, Run(graph, limits, policy), where=where).engine
 
 
 def _make_always(pipeline: Pipeline) -> MakePipeline:

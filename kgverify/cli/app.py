@@ -12,7 +12,9 @@ from typer.core import TyperGroup
 from kgverify.cli.audit import app as audit
 from kgverify.cli.commands import faults, trace
 from kgverify.cli.commands.bench import bench
+from kgverify.cli.commands.dialect import dialect
 from kgverify.cli.commands.diff import diff
+from kgverify.cli.commands.doctor import doctor
 from kgverify.cli.commands.evaluate import evaluate
 from kgverify.cli.commands.fuzz import fuzz
 from kgverify.cli.commands.record import record
@@ -67,6 +69,20 @@ class Commands(TyperGroup):
             _escape_usage_error(error)
             raise
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands in groups, those that people use first at the top."""
+        named = [(name, command) for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))]
+        width = formatter.width - 6 - max(len(name) for name, _ in named)
+        for title in dict.fromkeys(command.rich_help_panel for _, command in named):  # type: ignore[attr-defined]  # typer sets it
+            with formatter.section(title):
+                formatter.write_dl(
+                    [
+                        (name, command.get_short_help_str(width))
+                        for name, command in named
+                        if command.rich_help_panel == title  # type: ignore[attr-defined]  # typer sets it
+                    ]
+                )
+
 
 def _escape_usage_error(error: Any) -> None:
     """Escape the message of an error that typer prints by itself: it quotes what was typed, such as a file's name."""
@@ -85,31 +101,42 @@ app = typer.Typer(
     epilog="Exit codes: 0 agree or done, 1 diverge, 2 bad input, 3 inconclusive, 70 a bug in kgverify, 74 the result"
     " cannot be written, 128+N ended by signal N, such as 130 by Ctrl-C and 141 by a closed pipe.",
 )
-app.command()(diff)
-app.command()(evaluate)
-app.command()(record)
-app.command(cls=ReportCommand)(report)
-app.command()(show)
-app.command()(shrink)
-app.command()(replay)
-app.command()(fuzz)
-app.command()(train)
-app.command()(bench)
-app.add_typer(faults.app, name="faults")
-app.add_typer(audit.app, name="audit")
-app.add_typer(trace.app, name="trace")
+_START, _LOOK, _MEASURE = "Start here", "Look closer", "Measure and train"
+app.command(rich_help_panel=_START)(diff)
+app.command(rich_help_panel=_START)(record)
+app.command(rich_help_panel=_START)(show)
+app.command(cls=ReportCommand, rich_help_panel=_START)(report)
+app.command(rich_help_panel=_START)(fuzz)
+app.command(rich_help_panel=_LOOK)(dialect)
+app.command(rich_help_panel=_LOOK)(shrink)
+app.command(rich_help_panel=_LOOK)(replay)
+app.add_typer(trace.app, name="trace", rich_help_panel=_LOOK)
+app.add_typer(faults.app, name="faults", rich_help_panel=_LOOK)
+app.add_typer(audit.app, name="audit", rich_help_panel=_LOOK)
+app.command(rich_help_panel=_LOOK)(doctor)
+app.command(rich_help_panel=_MEASURE)(evaluate)
+app.command(rich_help_panel=_MEASURE)(bench)
+app.command(rich_help_panel=_MEASURE)(train)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"kgverify {__version__}")  # noqa: T201  its own words alone
+        from kgverify.api.doctor import describe_versions
+
+        print(*describe_versions(), sep="\n")  # noqa: T201  versions of installed packages
         raise typer.Exit
 
 
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the versions of kgverify, Python, torch, CUDA and HDF5.",
+            callback=_print_version,
+            is_eager=True,
+        ),
     ] = False,
 ) -> None:
     pass

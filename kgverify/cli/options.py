@@ -7,6 +7,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeGuard
 
+import msgspec
 import typer
 
 from kgverify.api.inputs import make_run
@@ -15,7 +16,8 @@ from kgverify.cli.progress import is_typed, print_warning
 from kgverify.comparison.exercise.minimum import MINIMUM, describe_minimum
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
-from kgverify.program.limits import Limits
+from kgverify.program.dialect import OURS, read_dialect
+from kgverify.program.limits import DeclaredLimits, Limits
 from kgverify.runs.run import MOST, Run
 
 MOST_JOBS: Final = 1024
@@ -55,6 +57,10 @@ MaxDepth = Annotated[int, typer.Option(help="Maximum steps of a derivation.")]
 MaxAtoms = Annotated[int, typer.Option(help="Maximum atoms of a resolvent.")]
 MaxResolvents = Annotated[int, typer.Option(help="Maximum resolvents of a step.")]
 ExcludeQuery = Annotated[bool, typer.Option(help="Do not use the query as a fact in its own derivation.")]
+DialectFile = Annotated[
+    Path | None,
+    typer.Option("--dialect", metavar="FILE", help="The dialect of the proofs, as TOML: docs/semantics.md."),
+]
 Engine = Annotated[
     str,
     typer.Option(
@@ -173,6 +179,26 @@ class ProofOptions:
     max_atoms: MaxAtoms = DEFAULT_LIMITS.max_atoms
     max_resolvents: MaxResolvents = DEFAULT_LIMITS.max_resolvents
     exclude_query: ExcludeQuery = DEFAULT_LIMITS.exclude_query
+    dialect: DialectFile = None
+
+    def limits(self) -> Limits:
+        """Return the limits, with the dialect of the file."""
+        return make_limits(self.max_depth, self.max_atoms, self.max_resolvents, self.exclude_query, self.dialect)
+
+    def typed_limits(self) -> DeclaredLimits:
+        """Return the limits that were typed; the others are unknown."""
+        every = msgspec.structs.asdict(self.limits())
+        options = {name: f"--{name.replace('_', '-')}" for name in every}
+        words = {name: (option, f"--no-{option[2:]}") for name, option in options.items()}
+        return DeclaredLimits(**{name: every[name] for name, typed in words.items() if any(map(is_typed, typed))})
+
+
+def make_limits(
+    max_depth: int, max_atoms: int, max_resolvents: int, exclude_query: bool = True, dialect: Path | None = None
+) -> Limits:
+    """Return the limits that options give."""
+    spoken = OURS if dialect is None else read_dialect(dialect)
+    return Limits(max_depth, max_atoms, max_resolvents, exclude_query, spoken)
 
 
 @dataclass(frozen=True)
@@ -198,7 +224,7 @@ class RunOptions:
             "corruptions": self.corruptions,
             "seed": proofs.seed,
             "policy": proofs.policy,
-            "limits": Limits(proofs.max_depth, proofs.max_atoms, proofs.max_resolvents, proofs.exclude_query),
+            "limits": proofs.limits(),
         }
 
     def build(self) -> Run:

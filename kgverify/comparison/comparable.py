@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +17,8 @@ from kgverify.comparison.modulo.normalise import normalise
 from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, NOTHING, ORDER, Modulo, describe_modulo
 from kgverify.comparison.result import DIGEST, FieldRule
 from kgverify.comparison.step_view import UNNAMED, Names
+from kgverify.program.dialect import describe_differences
+from kgverify.program.limits import NUMBERS
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import Symbols
 from kgverify.trace.model.columns import Columns, Resolvents, StageItems, empty_columns, no_stage_items
@@ -373,9 +376,9 @@ def check_preconditions(expected: Trace, actual: Trace) -> tuple[str, ...]:
         if not trace.is_complete:
             reasons.append(f"the {role} trace is not complete: {trace.source or 'its recording did not finish'}")
     e, a = expected.header, actual.header
-    known = [name for name in e.limits.__struct_fields__ if name not in (*e.limits.unknown, *a.limits.unknown)]
+    known = [name for name in NUMBERS if name not in (*e.limits.unknown, *a.limits.unknown)]
     if any(getattr(e.limits, name) != getattr(a.limits, name) for name in known):
-        reasons.append(f"the limits differ: expected {_limits(expected)}, actual {_limits(actual)}")
+        reasons.append(f"the limits differ: expected {e.limits.describe()}, actual {a.limits.describe()}")
     if e.program_sha256 and a.program_sha256 and e.program_sha256 != a.program_sha256:
         reasons.append("the programs differ: facts, rules or the numbering of symbols")
     hashes = e.policy.sha256, a.policy.sha256
@@ -392,12 +395,24 @@ def check_preconditions(expected: Trace, actual: Trace) -> tuple[str, ...]:
     return tuple(reasons)
 
 
+def compare_dialects(expected: Trace, actual: Trace) -> list[str]:
+    """Return a sentence for each switch in which the dialects of two traces differ; none if one of them is unknown."""
+    limits = expected.header.limits, actual.header.limits
+    left, right = limits[0].dialect, limits[1].dialect
+    if left is None or right is None:
+        return []
+    if not any(each.exclude_query for each in limits):
+        # Nothing is excluded in any dialect.
+        left = msgspec.structs.replace(left, exclusion=right.exclusion)
+    return [f"the dialects differ: {each}" for each in describe_differences(left, right)]
+
+
 def note_unknown(expected: Trace, actual: Trace) -> tuple[str, ...]:
     """Return notes about what was not compared because a header leaves it unknown: limits, program, policy and run."""
     sides: dict[str, list[str]] = {}
     for trace, role in ((expected, "expected"), (actual, "actual")):
         header = trace.header
-        unknown = [f"the limit {name}" for name in header.limits.unknown]
+        unknown = ["the dialect" if name == "dialect" else f"the limit {name}" for name in header.limits.unknown]
         unknown += [] if header.program_sha256 else ["the program"]
         unknown += [] if header.policy.name else ["the policy"]
         of_run = [_OF_RUN[name] for name in header.run.unknown]
@@ -408,12 +423,6 @@ def note_unknown(expected: Trace, actual: Trace) -> tuple[str, ...]:
     for each, roles in sides.items():
         groups.setdefault(" and the ".join(roles), []).append(each)
     return tuple(f"not compared, since unknown to the {who} trace: {', '.join(what)}" for who, what in groups.items())
-
-
-def _limits(trace: Trace) -> str:
-    limits = trace.header.limits
-    values = {name: getattr(limits, name) for name in limits.__struct_fields__}
-    return ", ".join(f"{name}={'unknown' if value is None else value}" for name, value in values.items())
 
 
 def _policy(trace: Trace) -> str:

@@ -19,6 +19,7 @@ from kgverify.comparison.comparable import (
     Convert,
     Numbering,
     column_names,
+    compare_dialects,
     counts_alike,
     note_unknown,
 )
@@ -107,6 +108,7 @@ class Comparer:
     explains:         whether to name the stages that both traces recorded, and to classify the divergences that are listed
     score_error:      the error of the actual scores to accept, in nats; None: the judge's bound
     modulo:           the kinds of differences that are benign; None: names, if an engine numbers variables its own way
+    allows_dialects:  whether traces of different dialects are compared; else the verdict is INCONCLUSIVE
     sizes:            the sizes of what is compared at a time; None for those that suit the traces
 
     UserError for a trace that is damaged or refused. A missing or doubled shard makes the verdict INCONCLUSIVE.
@@ -139,6 +141,7 @@ class Comparer:
         explains: bool = False,
         score_error: float | None = None,
         modulo: Collection[str] | None = None,
+        allows_dialects: bool = False,
         progress: Progress = lambda num_bytes: None,
         sizes: Sizes | None = None,
     ) -> None:
@@ -147,6 +150,7 @@ class Comparer:
         self._steps_notes = describe_unknown_steps(self.sources)
         self.modulo, self._modulo_notes = resolve_modulo(modulo, *(source.header for source in self.sources))
         self.lockstep = lockstep
+        self._allows_dialects = allows_dialects
         self.draws: dict[tuple[int, str], str] = {}
         self._explains = explains
         self._kept = kept
@@ -219,7 +223,9 @@ class Comparer:
             candidates_expected=self.sources[0].num_candidates,
             candidates_actual=self.sources[1].num_candidates,
         )
+        dialects = compare_dialects(self._shells[0], self._shells[1])
         reasons = [
+            *(() if self._allows_dialects else dialects),
             *(f"a shard is not there: {fault}" for fault in faults),
             *self._pair.reasons,
             *self._pair.explain_undecided(found.num_by_digest, found.num_open),
@@ -241,6 +247,7 @@ class Comparer:
             *self._modulo_notes,
             *(() if self._ignored >= _SCORES else self._pair.tolerance.notes),
             *note_unknown(self._shells[0], self._shells[1]),
+            *(dialects if self._allows_dialects else ()),
         ]
         if not all(source.is_verified for source in self.sources):
             notes.append(SKIPPED)
@@ -266,7 +273,14 @@ class Comparer:
 
     def like(self, expected: Trace, actual: Trace) -> "Comparer":
         """Return a comparer of other traces that judges alike, and explains nothing."""
-        return Comparer(expected, actual, lockstep=self.lockstep, score_error=self.score_error, modulo=self.modulo)
+        return Comparer(
+            expected,
+            actual,
+            lockstep=self.lockstep,
+            score_error=self.score_error,
+            modulo=self.modulo,
+            allows_dialects=self._allows_dialects,
+        )
 
     def with_sources(self, expected: FileSource, actual: FileSource, rows_of: RowsOf) -> Self:
         """Return a comparer like this one of other columns of the same traces on disk, of which only some rows differ."""

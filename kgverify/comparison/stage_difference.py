@@ -1,16 +1,18 @@
 """The first stage of a step whose outputs differ, and both outputs in words."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from kgverify.comparison.block import BlockComparer
+from kgverify.comparison.inference.dialects import order_of_stages
 from kgverify.comparison.locate import is_close, list_missing, shorten
 from kgverify.comparison.modulo.outputs import normalise_outputs
 from kgverify.comparison.result import Divergence, Value
 from kgverify.comparison.step_view import Names, ResolventView, outcome_name
 from kgverify.program.atoms import Atom
+from kgverify.program.dialect import OURS
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.stage_items import StageOutputs, StageReader
@@ -46,7 +48,8 @@ class StageNamer:
             normalise_outputs(stages.read(reader.first_step[divergence.candidate] + step), block.pair.modulo)
             for stages, reader in zip(self._stages, block.readers, strict=True)
         )
-        stage = first_difference(expected, actual, block.pair.score_tolerance)
+        order = order_of_stages(block.pair.expected.header.limits.dialect or OURS)
+        stage = first_difference(expected, actual, block.pair.score_tolerance, order)
         if stage is not None:
             outputs = expected[stage], actual[stage]
             return name_stage(divergence, stage, *outputs, block.names), outputs
@@ -69,9 +72,11 @@ def name_stage(divergence: Divergence, stage: Stage, expected: Any, actual: Any,
     )
 
 
-def first_difference(expected: StageOutputs, actual: StageOutputs, tolerance: float) -> Stage | None:
-    """Return the earliest stage that both engines show and whose outputs differ."""
-    shown = (stage for stage in STEP_STAGES if stage in expected and stage in actual)
+def first_difference(
+    expected: StageOutputs, actual: StageOutputs, tolerance: float, order: Sequence[Stage] = STEP_STAGES
+) -> Stage | None:
+    """Return the earliest stage, in the order of a dialect, that both engines show and whose outputs differ."""
+    shown = (stage for stage in order if stage in expected and stage in actual)
     return next((s for s in shown if not is_same_output(s, expected[s], actual[s], tolerance)), None)
 
 

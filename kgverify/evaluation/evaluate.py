@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from kgverify.engines.protocol import Progress, no_progress
+from kgverify.errors import UserError
 from kgverify.evaluation.part_file import PartResult
 from kgverify.evaluation.part_store import Identity, PartStore, Warn, identify
 from kgverify.evaluation.proving import FullWork, PartWork, explain_out_of_memory, warm_up
 from kgverify.evaluation.rank_only import RankOnly, build_rank_only
 from kgverify.files.locking import locked_folder
+from kgverify.program.dialect import OURS
 from kgverify.runs.parts import Part, Plan, plan_parts
 from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Pipeline, Run
@@ -114,6 +116,13 @@ def evaluate(
     should_stop: called before each part
     UserError for a folder of another evaluation, log-probabilities that are not finite, or too little memory.
     """
+    dialect = run.limits.dialect
+    if dialect.unproved != OURS.unproved or (rank_only and dialect != OURS):
+        raise UserError(
+            f"{'--rank-only rests' if rank_only else 'ranks rest'} on the default dialect, found {dialect}",
+            where="--dialect",
+            fix="compare the engines with kgverify diff, which ranks as the dialect says",
+        )
     group = SingleProcess() if group is None else group
     fix = "wait until it ends: the same command then resumes, or give another --save folder"
     with (

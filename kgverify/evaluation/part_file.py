@@ -269,7 +269,7 @@ def read_part(path: Path, part: Part, identity: str) -> PartResult:
         length = (
             () if name in ChoiceStatistics._fields else (num_samples if name.startswith("sample_") else num_queries,)
         )
-        dtype, shape = get_args(get_args(kind)[1])[0], (*length, *_WIDTHS.get(name, ()))
+        dtype, shape = type_of_items(kind), (*length, *_WIDTHS.get(name, ()))
         if (arrays[name].dtype, arrays[name].shape) != (dtype, shape):
             raise DamagedError(f"has a column {name} of another type or length")
     if checksum != hash_result(result, identity):
@@ -299,3 +299,9 @@ def hash_result(result: PartResult, identity: str) -> str:
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
+
+
+def type_of_items(kind: Any) -> Any:
+    """Return the type of an array's items from its annotation, whose form depends on numpy's version."""
+    last = get_args(kind)[-1]
+    return next(iter(get_args(last)), last)

@@ -1,22 +1,35 @@
-"""Packed files: gzip and zstd, recognised by their first bytes, and unpacked no further than an honest file would go."""
+"""Packed files: gzip, zstd, bzip2, xz and zip with one file in it.
 
+They are recognised by their first bytes, and unpacked no further than an honest file would go.
+"""
+
+import re
+import struct
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from io import BytesIO
-from typing import Final, Protocol
-
-import zstandard
+from typing import Final, Protocol, runtime_checkable
 
 from kgverify.errors import UserError
 from kgverify.files.reading import MAX_BYTES, MAX_RATIO, MIN_EXPANDED_BYTES
 
-_GZIP: Final = b"\x1f\x8b"
-_ZSTD: Final = b"\x28\xb5\x2f\xfd"
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
 _GZIP_BITS: Final = 16 + zlib.MAX_WBITS
 _MAX_WINDOW: Final = 128 << 20
-"""Bytes of memory that a zstd frame may ask for: what `zstd --long` uses."""
+"""Bytes of memory that a zstd frame or an xz stream may ask for: what `zstd --long` uses, and twice what `xz -9` does."""
 _INPUT_BYTES: Final = 4 << 10
-"""Bytes that are unpacked at once: at most to 4 MiB by gzip, to 128 MiB by zstd."""
+"""Bytes that are unpacked at once: at most to 4 MiB by gzip."""
+_OUTPUT_BYTES: Final = 1 << 20
+"""Bytes that are unpacked at once by the others: 4 KiB of bzip2 or zstd may hold gigabytes."""
+_ZIP_ENTRY: Final = b"PK\1\2"
+_MAX_ZIP_ENTRIES: Final = 1_000
+_MAX_LISTED: Final = 5
+_MAX_SHOWN: Final = 80
 
 
 class _Unpacker(Protocol):
@@ -29,23 +42,35 @@ class _Unpacker(Protocol):
     def decompress(self, data: bytes, /) -> bytes: ...
 
 
+@runtime_checkable
+class _BoundedUnpacker(Protocol):
+    """An unpacker that is asked for a number of bytes, and again until it needs more of the file."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    def decompress(self, data: bytes, max_length: int) -> bytes: ...
+
+
 def is_packed(content: bytes) -> bool:
-    """Return whether bytes begin as gzip or zstd do."""
-    return content.startswith((_GZIP, _ZSTD))
+    """Return whether bytes begin as one of the packed formats does."""
+    return any(sign.match(content) for sign, _ in _FORMATS)
 
 
 def decompress(content: bytes, *, where: str, max_bytes: int = MAX_BYTES) -> bytes:
-    """Return the unpacked content of gzip or zstd, and anything else as it is.
+    """Return the unpacked content of a packed file, and anything else as it is.
 
-    UserError for damaged bytes, and before more is unpacked than `max_bytes` or than an honest file holds.
+    UserError for damaged bytes, for a zip with other than one file, and before more is unpacked than `max_bytes` or than an
+    honest file holds.
     """
-    if not is_packed(content):
+    unpack = next((each for sign, each in _FORMATS if sign.match(content)), None)
+    if unpack is None:
         return content
-    begin = _begin_gzip if content.startswith(_GZIP) else _begin_zstd
     most = min(max_bytes, max(MIN_EXPANDED_BYTES, MAX_RATIO * len(content)))
     unpacked = BytesIO()
     try:
-        for piece in _unpack(content, begin):
+        for piece in unpack(content):
             if unpacked.tell() + len(piece) > most:
                 raise UserError(
                     f"{len(content):,} packed bytes unpack to more than {most:,}",
@@ -53,11 +78,23 @@ def decompress(content: bytes, *, where: str, max_bytes: int = MAX_BYTES) -> byt
                     fix="unpack the file, look whether it is what it should be, and give the unpacked one",
                 )
             unpacked.write(piece)
-    except (zlib.error, zstandard.ZstdError, EOFError) as error:
+    except _Refusal as refusal:
+        found, fix = refusal.args
+        raise UserError(found, where=where, fix=fix) from None
+    except ImportError as error:
+        raise UserError(
+            f"cannot be unpacked: this Python lacks the module {error.name}", where=where, fix="unpack the file first"
+        ) from error
+    # An OSError comes from bzip2, the last two from a zip.
+    except (zlib.error, zstd.ZstdError, EOFError, OSError, ValueError, struct.error) as error:
         raise UserError(
             f"does not unpack, it is cut off or damaged: {error}", where=where, fix="pack the file again"
         ) from error
     return unpacked.getvalue()
+
+
+class _Refusal(Exception):
+    """A packed file that does not hold exactly one text, with what was found and the advice."""
 
 
 def _unpack(content: bytes, begin: Callable[[], _Unpacker]) -> Iterator[bytes]:
@@ -71,15 +108,83 @@ def _unpack(content: bytes, begin: Callable[[], _Unpacker]) -> Iterator[bytes]:
                 if not waiting:
                     break
                 unpacker = begin()
-            yield unpacker.decompress(waiting)
+            yield from _feed(unpacker, waiting)
             waiting = unpacker.unused_data if unpacker.eof else b""
     if not unpacker.eof:
         raise EOFError("its end is missing")
 
 
-def _begin_gzip() -> _Unpacker:
-    return zlib.decompressobj(_GZIP_BITS)
+def _feed(unpacker: _Unpacker, packed: bytes) -> Iterator[bytes]:
+    if not isinstance(unpacker, _BoundedUnpacker):
+        yield unpacker.decompress(packed)
+        return
+    yield unpacker.decompress(packed, max_length=_OUTPUT_BYTES)
+    while not (unpacker.eof or unpacker.needs_input):
+        yield unpacker.decompress(b"", max_length=_OUTPUT_BYTES)
 
 
-def _begin_zstd() -> _Unpacker:
-    return zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW).decompressobj()
+def _unpack_gzip(content: bytes) -> Iterator[bytes]:
+    return _unpack(content, lambda: zlib.decompressobj(_GZIP_BITS))
+
+
+def _unpack_zstd(content: bytes) -> Iterator[bytes]:
+    options = {int(zstd.DecompressionParameter.window_log_max): _MAX_WINDOW.bit_length() - 1}
+    return _unpack(content, lambda: zstd.ZstdDecompressor(options=options))
+
+
+def _unpack_bzip2(content: bytes) -> Iterator[bytes]:
+    # Some builds of Python lack this module, and the next one.
+    import bz2
+
+    return _unpack(content, bz2.BZ2Decompressor)
+
+
+def _unpack_xz(content: bytes) -> Iterator[bytes]:
+    import lzma
+
+    try:
+        yield from _unpack(content, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_WINDOW))
+    except lzma.LZMAError as error:
+        raise EOFError(str(error)) from error
+
+
+def _unpack_zip(content: bytes) -> Iterator[bytes]:
+    import zipfile
+
+    # The list of files is read as a whole before any limit on it can be checked.
+    if content.count(_ZIP_ENTRY) > _MAX_ZIP_ENTRIES:
+        raise _Refusal(f"is a zip of more than {_MAX_ZIP_ENTRIES:,} files, expected one", "unpack it")
+    try:
+        with zipfile.ZipFile(BytesIO(content)) as archive:
+            # macOS adds a description of each file in a folder of its own.
+            files = [
+                each for each in archive.infolist() if not (each.is_dir() or each.filename.startswith("__MACOSX/"))
+            ]
+            if len(files) != 1:
+                listed = ", ".join(repr(each.filename[:_MAX_SHOWN]) for each in files[:_MAX_LISTED]) or "none"
+                more = " ..." * (len(files) > _MAX_LISTED)
+                raise _Refusal(
+                    f"is a zip of {len(files)} files, expected one: {listed}{more}", "unpack it, and give its folder"
+                )
+            (member,) = files
+            if member.flag_bits & 1 or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                shown = member.filename[:_MAX_SHOWN]
+                raise _Refusal(
+                    f"{shown!r} in it is encrypted, or packed in an unusual way", "pack it with gzip instead"
+                )
+            with archive.open(member) as file:
+                while piece := file.read(_OUTPUT_BYTES):
+                    yield piece
+    except (zipfile.BadZipFile, RuntimeError, LookupError) as error:
+        raise EOFError(str(error)) from error
+
+
+_FORMATS: Final[tuple[tuple[re.Pattern[bytes], Callable[[bytes], Iterator[bytes]]], ...]] = (
+    (re.compile(rb"\x1f\x8b"), _unpack_gzip),
+    (re.compile(rb"\x28\xb5\x2f\xfd"), _unpack_zstd),
+    # A text may begin with BZh.
+    (re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"), _unpack_bzip2),
+    (re.compile(rb"\xfd7zXZ\0"), _unpack_xz),
+    (re.compile(rb"PK(?:\x03\x04|\x05\x06)"), _unpack_zip),
+)
+"""The first bytes of each format, and what unpacks it."""

@@ -44,22 +44,21 @@ def check_columns(splits: Mapping[str, Triples], files: Mapping[str, str]) -> It
 def _check_first_row(split: str, splits: Mapping[str, Triples], file: str) -> Iterator[str]:
     """Warn about a first row of which no name occurs in another row, while those of almost every other row do.
 
-    UserError instead if there are enough rows to be sure.
+    UserError instead if there are enough rows to be sure. A few rows may all be about different things: then a warning is
+    enough.
     """
     first, *following = splits[split].atoms
-    if not following or any(_shares_name(first, atom) for atom in following):
-        return
     others = [atom for each in splits.values() for atom in each.atoms[each.is_table and each.header is None :]]
-    if len(others) < _MIN_DOUBTFUL_ROWS or any(_shares_name(first, atom) for atom in others):
+    if not others or any(_shares_name(first, atom) for atom in (*following, *others)):
         return
     relations = Counter(atom.predicate for atom in others)
     entities = Counter(term for atom in others for term in (atom.first, atom.second))
     alone = sum(relations[p] == 1 and entities[a] == 1 and entities[b] == 1 for p, a, b in others)
-    if alone > _MAX_SINGLE * len(others):
+    if len(others) >= _MIN_DOUBTFUL_ROWS and alone > _MAX_SINGLE * len(others):
         return
     source = Source(file, splits[split].lines[0])
     found = f"{first.first!r}, {first.predicate!r}, {first.second!r}, which occur nowhere else and may be a header row"
-    if len(others) < _MIN_ROWS:
+    if len(others) < _MIN_ROWS or not following:
         yield f"{source}: read as a triple: {found}"
         return
     fix = "remove the line if it is a header row; if it is a triple, put it after another one"

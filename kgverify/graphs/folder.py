@@ -8,9 +8,9 @@
 | rules | `rules`, or as AnyBURL names them: `rules-100`, `rules-50-3` |
 | domains | any that begins with `domain` |
 
-The name ends with .txt, .tsv, .csv, .pl, .nt or nothing, and then .gz or .zst or nothing. The triples may also be OpenKE's
-`train2id.txt`, and those that PyKEEN saves: `numeric_triples.tsv.gz`, in one folder, or for each split in `training`,
-`validation` and `testing`.
+The name ends with .txt, .tsv, .csv, .pl, .nt or nothing, and then .gz, .zst, .bz2, .xz, .zip or nothing. The triples may also
+be OpenKE's `train2id.txt`, and those that PyKEEN saves: `numeric_triples.tsv.gz`, in one folder, or for each split in
+`training`, `validation` and `testing`.
 """
 
 import re
@@ -25,7 +25,7 @@ from kgverify.graphs.formats.ids import OPENKE_NAMES, OPENKE_SUFFIX, PYKEEN_NAME
 ROLES: Final = ("train", "valid", "test", "rules", "domains")
 SPLITS: Final = ROLES[:3]
 
-_NAME: Final = re.compile(r"(?P<stem>.*?)(?:\.(?:txt|tsv|csv|pl|nt))?(?:\.(?:gz|zst|zstd))?", re.IGNORECASE)
+_NAME: Final = re.compile(r"(?P<stem>.*?)(?:\.(?:txt|tsv|csv|pl|nt))?(?:\.(?:gz|zst|zstd|bz2|xz|zip))?", re.IGNORECASE)
 _STEMS: Final = {
     "train": re.compile(r"train|facts"),
     "valid": re.compile(r"valid|validation|val|dev"),

@@ -16,6 +16,7 @@ from kgverify.files.reading import STANDARD_INPUT
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.graphs.column_order import check_columns, find_names, find_unlikely_order
 from kgverify.graphs.domains import parse_domains
+from kgverify.graphs.embedded import list_embedded
 from kgverify.graphs.folder import (
     ROLES,
     SPLITS,
@@ -86,12 +87,6 @@ def load_graph(
         return _build(name, found | explicit, {}, warnings)
     name, splits = read_pykeen(spec)
     return _build(name, explicit, {split: each for split, each in splits.items() if split not in explicit}, ())
-
-
-def list_embedded() -> tuple[str, ...]:
-    """List the names of the graphs that come with kgverify."""
-    root = resources.files("kgverify.graphs.embedded")
-    return tuple(sorted(entry.name for entry in root.iterdir() if entry.joinpath("train.txt").is_file()))
 
 
 def _check_standard_input(given: Iterable[object]) -> None:

@@ -25,7 +25,7 @@ class TextFile(NamedTuple):
 
 
 def read_text(file: Traversable, *, standard_input: bool = False) -> TextFile:
-    """Read a file as UTF-8, or UTF-16 if it begins with its mark; gzip and zstd are unpacked.
+    """Read a file as UTF-8, or UTF-16 if it begins with its mark; packed files are unpacked.
 
     Args:
         file: The file, or a resource of a package.

@@ -185,7 +185,8 @@ class Case:
     @cached_property
     def clauses(self) -> Clauses:
         """The program in the form of the plain resolution of the laws."""
-        return Clauses(self.program, exclude_query=self.limits.exclude_query)
+        excludes = self.limits.exclude_query and self.limits.dialect.exclusion == "always"
+        return Clauses(self.program, exclude_query=excludes)
 
     @cached_property
     def score_error(self) -> float:

@@ -20,10 +20,6 @@ LAWS: dict[str, Law] = {
 }
 
 
-LAWS_OF_ANY_PROVER: dict[str, Law] = {name: law for name, law in LAWS.items() if law.of_any_prover}
-"""The laws that presume nothing of the semantics: they judge an engine that is compared with a foreign reference."""
-
-
 def find_law(name: str) -> Law:
     """Return the law of a name. UserError for an unknown one."""
     if name not in LAWS:

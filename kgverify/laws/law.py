@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 from kgverify.errors import InternalError, UserError, count_of
 from kgverify.escaping import make_visible
 from kgverify.laws.case import Case, Finding
+from kgverify.laws.presumptions import UNKNOWN, Presumptions
+from kgverify.program.dialect import Dialect
 from kgverify.runs.delta_debugging import halve
 from kgverify.testing.checking.engine_makers import MakePipeline, pass_on
 from kgverify.testing.checking.failure import LAW, Failure, Signature
@@ -21,19 +23,31 @@ Find: TypeAlias = Callable[[Case], Iterator[Finding]]
 
 @dataclass(frozen=True)
 class Law:
-    """A statement that holds for every prover of the semantics.
+    """A statement that holds for every prover of a dialect that has what it presumes.
 
-    statement:     the law in words
-    find:          yields the violations in a case
-    needs_rows:    whether the law is not checked if candidates are lost or doubled
-    of_any_prover: whether the law holds for provers of other semantics as well
+    statement:  the law in words
+    find:       yields the violations in a case
+    needs_rows: whether the law is not checked if candidates are lost or doubled
+    presumes:   conditions on the dialect; None for a law that holds for provers of any semantics
     """
 
     name: str
     statement: str
     find: Find
     needs_rows: bool = True
-    of_any_prover: bool = False
+    presumes: Presumptions | None = ()
+
+    def holds_in(self, dialect: Dialect | None) -> bool:
+        """Return whether the law holds for provers of a dialect; None stands for unknown semantics."""
+        return not self.explain_absence(dialect)
+
+    def explain_absence(self, dialect: Dialect | None) -> str:
+        """Return the reason for which the law is not checked in a dialect; empty if it holds there."""
+        if self.presumes is None:
+            return ""
+        if dialect is None:
+            return UNKNOWN
+        return next((each.reason for each in self.presumes if not each.holds_in(dialect)), "")
 
     def check(
         self, make_pipeline: MakePipeline, problems: Sequence[Problem], *, most: int = MOST_VIOLATIONS
@@ -104,7 +118,8 @@ def check_laws(
 ) -> list[Violation]:
     """Return where the pipeline under test breaks one of the laws.
 
-    The problems share as few runs as possible. The first `most` violations of each law are returned. Unless `confirms` is
+    The problems share as few runs as possible. A law is not checked on problems of a dialect in which it does not hold.
+    The first `most` violations of each law are returned. Unless `confirms` is
     off, each problem is tried alone as well, so that it is as small as possible.
     """
     found: dict[str, list[Violation]] = {law.name: [] for law in laws}
@@ -128,6 +143,9 @@ def find_violations(
     """Yield at most one violation of each law for each of the problems, which must be able to share a run."""
     case = Case(merge(problems), make_pipeline)
     for law in laws:
+        # A law that holds for provers of unknown semantics holds in every dialect.
+        if not law.holds_in(case.limits.dialect):
+            continue
         try:
             # Nothing is yielded here: what ends the caller's loop is no exception of the engine.
             found = _find(law, case)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 from typing import NamedTuple, TypeAlias
 
+from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import Program
 
@@ -24,10 +25,14 @@ class Yield(NamedTuple):
 
 
 class Clauses:
-    """The clauses of a program by predicate, and the results of applying them to a goal."""
+    """The clauses of a program by predicate, and the results of applying them to a goal.
 
-    def __init__(self, program: Program, *, exclude_query: bool) -> None:
-        self.exclude_query = exclude_query
+    dialect: its unification, exclusion, pruning and order hold here; its other filters act on several resolvents
+    """
+
+    def __init__(self, program: Program, *, exclude_query: bool, dialect: Dialect = OURS) -> None:
+        self.exclude_query = exclude_query and dialect.exclusion != "never"
+        self._dialect = dialect
         self.facts: list[Ids] = [tuple(fact) for fact in program.facts.tolist()]
         self.fact_index = {fact: i for i, fact in enumerate(self.facts)}
         self.rules: list[tuple[Ids, Atoms]] = [
@@ -67,8 +72,11 @@ class Clauses:
     def _yields(self, goal: Atoms, excluded: Ids | None) -> tuple[Yield, ...]:
         """Return the result of each clause that matches the first atom of a goal, in the order of the semantics."""
         selected = goal[0]
-        clauses = [(Origin.RULE, i) for i in self._rules_of.get(selected[0], ())]
-        clauses += [(Origin.FACT, i) for i in self.facts_like(selected, excluded)]
+        rules = [(Origin.RULE, i) for i in self._rules_of.get(selected[0], ())]
+        facts = [(Origin.FACT, i) for i in self.facts_like(selected, excluded)]
+        step = -1 if self._dialect.is_reversed else 1
+        is_rules_first = self._dialect.order == "rules_first"
+        clauses = (rules[::step] + facts[::step]) if is_rules_first else (facts[::step] + rules[::step])
         applied = ((kind, i, self.apply(goal, kind, i, excluded)) for kind, i in clauses)
         return tuple(Yield(kind, i, atoms) for kind, i, atoms in applied if atoms is not None)
 
@@ -77,11 +85,17 @@ class Clauses:
         atoms = self.resolve(goal, origin_kind, origin)
         if atoms is None:
             return None
-        return number_variables(atom for atom in atoms if atom not in self.fact_index or atom == excluded)
+        is_pruned = "prune" in self._dialect.filters
+        return number_variables(
+            atom for atom in atoms if not is_pruned or atom not in self.fact_index or atom == excluded
+        )
 
     def resolve(self, goal: Atoms, origin_kind: int, origin: int) -> Atoms | None:
         """Return the clause's body and the rest of the goal, unified and not pruned; None if its head does not match."""
-        return resolve(goal, *self.clause(goal, origin_kind, origin))
+        head, body = self.clause(goal, origin_kind, origin)
+        if self._dialect.unification == "one_pass" and not _binds_in_one_pass(goal[0], head):
+            return None
+        return resolve(goal, head, body)
 
     def clause(self, goal: Atoms, origin_kind: int, origin: int) -> tuple[Ids, Atoms]:
         """Return a clause's head and body, standardized apart from a goal."""
@@ -118,6 +132,19 @@ def resolve(goal: Atoms, head: Ids, body: Atoms) -> Atoms | None:
         else:
             return None
     return tuple([(p, _follow(a, bound), _follow(b, bound)) for p, a, b in (*body, *goal[1:])])
+
+
+def _binds_in_one_pass(selected: Ids, head: Ids) -> bool:
+    """Return whether no variable meets two different terms. The head's variables are not the goal's."""
+    bound: dict[int, int] = {}
+    for term, other in zip(selected[1:], head[1:], strict=True):
+        variable, value = (other, term) if other < 0 else (term, other)
+        if variable >= 0:
+            if variable != value:
+                return False
+        elif bound.setdefault(variable, value) != value:
+            return False
+    return True
 
 
 def number_variables(atoms: Iterator[Ids]) -> Atoms:

@@ -61,6 +61,7 @@ class SidesReader:
         self._num_steps = [reader.columns.candidates.num_steps for reader in self._readers]
         self._actual_of = _align(pair.expected.columns, pair.actual.columns)
         self._stepped_of: dict[int, int] | None = None
+        self._agreed: dict[int, tuple[int, bool]] = {}
         if stepped is not None:
             shared = Numbering(pair.expected, stepped).convert(1, stepped)
             self.names = pair.names, Names(shared)
@@ -117,11 +118,14 @@ class SidesReader:
     def _agree_before(self, candidate: int, step: int) -> bool:
         if candidate not in self._actual_of:
             return False
-        for number in range(step):
-            left, right = (self._view(side, candidate, number) for side in (0, 1))
-            if left is None or right is None or left.goal != right.goal or left.chosen != right.chosen:
-                return False
-        return True
+        # The number of first steps known to agree, and whether the next one is known not to.
+        num, has_ended = self._agreed.get(candidate, (0, False))
+        while num < step and not has_ended:
+            left, right = (self._view(side, candidate, num) for side in (0, 1))
+            has_ended = left is None or right is None or left.goal != right.goal or left.chosen != right.chosen
+            num += not has_ended
+        self._agreed[candidate] = num, has_ended
+        return num >= step
 
 
 def _align(expected: Columns, actual: Columns) -> dict[int, int]:

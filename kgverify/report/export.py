@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.stage_difference import render_output
 from kgverify.comparison.step_view import Names, StepReader, outcome_name, side_name
-from kgverify.errors import UserError
+from kgverify.errors import UserError, find_missing_dependency
 from kgverify.escaping import escape_cell, escape_json
 from kgverify.files.writing import replaced
 from kgverify.program.outcomes import GoalKind
@@ -154,11 +154,8 @@ def _write_parquet(trace: Trace, rows: NDArray[np.int64], path: Path) -> None:
     try:
         import pyarrow
         import pyarrow.parquet
-    except ImportError:
-        raise UserError(
-            "Parquet needs pyarrow, which is not installed",
-            fix="pip install 'kgverify[parquet]', or export to .jsonl, .csv or .npz",
-        ) from None
+    except ImportError as error:
+        raise find_missing_dependency(error, where=str(path)) or error from error
     listed = list(step_rows(trace, rows))
     schema = _arrow_schema(pyarrow, listed[0]) if listed else pyarrow.schema([])
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(listed, schema=schema), path)

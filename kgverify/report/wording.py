@@ -11,6 +11,7 @@ from kgverify.comparison.result import (
     Cause,
     DifferenceClass,
     Divergence,
+    Level,
     RecognisedRule,
     Value,
 )
@@ -31,6 +32,19 @@ METRICS: Final = ("mean_reciprocal_rank", "hits_at_1", "hits_at_3", "hits_at_10"
 
 SIDES: Final = ("both", "head", "tail")
 """The sides over which a report shows metrics."""
+
+
+LEVEL_MEANINGS: Final = {
+    Level.BITS: "numbers differ in bits, within the tolerance",
+    Level.TOLERANCE: "numbers differ beyond the tolerance, and nothing else differs",
+    Level.ORDER: "resolvents differ in their order or their clauses, not in content",
+    Level.RENAMING: "goals, resolvents or counts differ, but the same resolvent is chosen",
+    Level.CHOICE: "the difference changes the choice, not only the resolvents",
+    Level.OUTCOME: "the difference changes the outcome of a candidate, not only its steps",
+    Level.RANK: "the difference changes ranks, not only scores",
+    Level.METRIC: "the difference changes metrics, not only ranks",
+}
+"""The meaning of each level, for the place where it is named."""
 
 
 def clip(text: str, most: int = MOST_CHARACTERS) -> str:

@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kgverify.engines.protocol import Engine
-from kgverify.errors import UserError
-from kgverify.runs.run import Pipeline, Run, reference_pipeline
+from kgverify.errors import UserError, find_missing_dependency
+from kgverify.runs.run import Pipeline, Run, reference_pipeline, reference_triples
 from kgverify.runs.separate_workers import RepeatingWorkers
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _fan_out(run: Run, executor: Any, **options: Any) -> "FannedOut":
     from kgverify.engines.reference.engine import ReferenceEngine
     from kgverify.engines.reference.parallel import FannedOut
 
-    make = partial(ReferenceEngine, run.graph.program, run.limits, run.policy)
+    make = partial(ReferenceEngine, run.graph.program, run.limits, run.policy, triples=reference_triples(run))
     return FannedOut(make, executor, **options)
 
 
@@ -76,12 +76,8 @@ def with_reference_ranking(engine: Engine) -> Pipeline:
 def _connect(scheduler: str) -> Any:
     try:
         distributed = importlib.import_module("distributed")
-    except ImportError:
-        raise UserError(
-            "work on several machines needs the package distributed",
-            where="--scheduler",
-            fix="pip install 'kgverify[distributed]', here and on the workers",
-        ) from None
+    except ImportError as error:
+        raise find_missing_dependency(error, where="--scheduler") or error from error
     try:
         return distributed.Client(scheduler)
     except (OSError, ValueError) as error:

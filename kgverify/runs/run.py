@@ -14,9 +14,11 @@ from kgverify.comparison.comparable import column_names
 from kgverify.engines.policy import POLICY_NAMES, SHORTEST, Policy, make_two_tower, read_policy
 from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError, suggest
+from kgverify.graphs.embedded import list_embedded
 from kgverify.graphs.graph import KnowledgeGraph
-from kgverify.graphs.load import list_embedded, load_graph
+from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Outcome
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, empty_columns
@@ -101,6 +103,12 @@ class Pipeline(NamedTuple):
         """Rank the candidates. Return None if a log-probability is not finite, and so has no rank."""
         if not np.isfinite(candidates.log_probability).all():
             return None
+        return self.rank_in_dialect(run, candidates)
+
+    def rank_in_dialect(self, run: Run, candidates: Candidates) -> Rankings:
+        """Rank the candidates; each counts as proved where the dialect subtracts nothing from those that are not."""
+        if run.limits.dialect.unproved == "log_probability":
+            candidates = candidates._replace(outcome=np.full_like(candidates.outcome, Outcome.PROVED))
         return self.rank(candidates, run.triples, RANK_TOLERANCE)
 
 
@@ -162,12 +170,19 @@ def _read_shipped(graph: KnowledgeGraph) -> Policy:
     )
 
 
+def reference_triples(run: Run) -> NDArray[np.int32] | None:
+    """Return the triples by which the reference knows positives; None if its dialect treats corruptions alike."""
+    # The program of a trace has no splits.
+    has_splits = any((run.graph.train, run.graph.valid, run.graph.test))
+    return run.triples if has_splits and run.limits.dialect.exclusion == "positives_only" else None
+
+
 def reference_pipeline(run: Run) -> Pipeline:
     """Build the pipeline of the reference prover."""
     from kgverify.engines.reference import ranking
     from kgverify.engines.reference.engine import ReferenceEngine
 
-    engine = ReferenceEngine(run.graph.program, run.limits, run.policy)
+    engine = ReferenceEngine(run.graph.program, run.limits, run.policy, triples=reference_triples(run))
     return Pipeline(engine, ranking.draw_candidates, ranking.rank_candidates)
 
 

@@ -68,14 +68,14 @@ class StepInference:
             return found
         kinds = [side[0][0] if side else GoalKind.FALSE for side in (self._wanted, self._got)]
         if GoalKind.TRUE in kinds:
-            return self._of_proof(*kinds)
+            return self._of_proof(kinds[1])
         wanted, got = (
             {(kind, clause): atoms for of, kind, clause, atoms in side if of == GoalKind.GOAL}
             for side in (self._wanted, self._got)
         )
         return self._of_atoms(got) or self._of_extra(wanted, got) or self._of_missing(wanted, got) or self._of_order()
 
-    def _of_proof(self, wanted_kind: int, got_kind: int) -> Stage:
+    def _of_proof(self, got_kind: int) -> Stage:
         wanted, got = (side[0][1:3] if side else (0, 0) for side in (self._wanted, self._got))
         if got_kind == GoalKind.TRUE:
             if got not in self._matched:
@@ -96,12 +96,35 @@ class StepInference:
             expected, actual = _goal(self._renamed[clause]), _goal(atoms)
             if canonical(expected) == canonical(actual):
                 return Stage.RENAME
-            resolved = _goal(self._resolved[clause])
-            shorter, longer = sorted((canonical(expected), canonical(actual)), key=len)
-            if len(shorter) != len(longer) and (_is_part(shorter, longer) or _is_part(canonical(actual), resolved)):
+            # `prune` takes ground atoms out of what was resolved, and nothing else.
+            rest = _goal(self._resolved[clause]) if len(actual) > len(expected) else expected
+            is_less = len(actual) != len(expected) and _is_part(actual, rest)
+            if is_less and _num_open(actual) == _num_open(rest):
                 return Stage.PRUNE
+            if list(map(_shape, actual)) == list(map(_shape, expected)) and self._is_renamed(clause, actual):
+                return Stage.RENAME
             return Stage.RESOLVE
         return None
+
+    def _is_renamed(self, clause: Clause, actual: Goal) -> bool:
+        """Return whether variables that differ from the expected ones come from one side of the resolution.
+
+        A variable of the body that is one of the goal's, or one of both that became two, was lost by `resolve`.
+        """
+        num_of_body = len(self._resolved[clause]) - len(self._goals[-1]) + 1
+        left = iter(enumerate(self._resolved[clause]))
+        pairs: dict[tuple[int, int], set[bool]] = {}
+        for atom, own in zip(self._pruned[clause], actual, strict=True):
+            place = next(place for place, other in left if other == atom)
+            for terms in zip(atom[1:], own[1:], strict=True):
+                if terms[0] < 0:
+                    pairs.setdefault(terms, set()).add(place < num_of_body)
+        return all(
+            sides == others
+            for (wanted, found), sides in pairs.items()
+            for (other, same), others in pairs.items()
+            if (wanted == other) != (found == same)
+        )
 
     def _of_extra(self, wanted: dict[Clause, Any], got: dict[Clause, Any]) -> Stage | None:
         for clause in got:
@@ -143,6 +166,11 @@ class StepInference:
         if not got and not any(self._own_counts):
             # All are gone at once: none of several matches was lost, and `revisit` judges them one by one.
             return Stage.CLOSE if len(missing) > 1 else Stage.REVISIT
+        if all(len(self._left[clause]) == self._limits.max_atoms for clause in missing):
+            # As long as the limit allows, and lost with no other goal visited as well: dropped without being counted.
+            asked = self._ask(self._goals[-1:])
+            if asked.expected.issuperset(missing) and not asked.actual.intersection(missing):
+                return Stage.LIMIT
         return Stage.REVISIT
 
     def _of_order(self) -> Stage:
@@ -203,3 +231,8 @@ def _is_part(shorter: Goal, longer: Goal) -> bool:
 
 def _shape(atom: Atom) -> tuple[int, int, int]:
     return atom.predicate, max(atom.first, -1), max(atom.second, -1)
+
+
+def _num_open(goal: Goal) -> int:
+    """Count the atoms with a variable."""
+    return sum(min(atom[1:]) < 0 for atom in goal)

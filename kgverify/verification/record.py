@@ -21,7 +21,6 @@ from kgverify.engines.protocol import (
     split_positions,
 )
 from kgverify.errors import UserError
-from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.runs.parts import choose_batch
 from kgverify.runs.run import Pipeline, Run, build_header
 from kgverify.trace.files.output_path import partial_of
@@ -151,7 +150,7 @@ def record(
         parts = _prove_parts(pipeline.engine, left, writer.level, progress)
         proved += writer.append_parts(parts, append_threads or choose_append_threads(pipeline.engine))
         all_candidates = join_candidates(proved)
-        writer.set_rankings(pipeline.rank(all_candidates, run.triples, RANK_TOLERANCE))
+        writer.set_rankings(pipeline.rank_in_dialect(run, all_candidates))
     num_steps = int(all_candidates.num_steps.sum(dtype=np.int64))
     explained = (
         (pipeline.engine.reasons, pipeline.engine.caches) if isinstance(pipeline.engine, ExplainedEngine) else ()

@@ -19,12 +19,13 @@ from kgverify.comparison.classify import (
     group_causes,
 )
 from kgverify.comparison.compare import Comparer
+from kgverify.comparison.inference.dialects import follows_inference, name_in_dialect, order_of_stages
 from kgverify.comparison.locate import is_close, locate_difference
 from kgverify.comparison.modulo.normalise import normalise_steps
 from kgverify.comparison.modulo.outputs import normalise_outputs
 from kgverify.comparison.result import NO_CANDIDATE, Cause, DifferenceClass, Divergence
 from kgverify.comparison.stage_difference import first_difference, name_stage, starts_wrong
-from kgverify.comparison.step_view import StepReader, StepView
+from kgverify.comparison.step_view import StepReader, StepView, outcome_name
 from kgverify.engines.adapters.stepwise import read_positions
 from kgverify.engines.protocol import (
     Engine,
@@ -34,7 +35,7 @@ from kgverify.engines.protocol import (
     positions_of,
     take_position,
 )
-from kgverify.errors import InternalError
+from kgverify.errors import InternalError, count_of
 from kgverify.program.atoms import Atom, Goal
 from kgverify.program.outcomes import Origin
 from kgverify.program.stages import STEP_STAGES, Stage
@@ -206,7 +207,8 @@ class Explainer:
         for at in (step - 1, step) if step > 0 and starts_wrong(divergence) else (step,):
             position = find_position(self._columns, divergence.candidate, at)
             probes = self._probe(position)
-            stage = first_difference(*probes, self._tolerance) if probes else None
+            order = order_of_stages(self._limits.dialect)
+            stage = first_difference(*probes, self._tolerance, order) if probes else None
             fault = StageFault(stage, probes[0][stage], probes[1][stage]) if probes and stage else None
             is_shown = fault is not None and probes is not None and shows_stages(probes[1], fault.stage)
             if fault and is_shown and probes and self._repeats(probes[1], divergence, at):
@@ -228,7 +230,9 @@ class Explainer:
         left, right = StepReader(expected).read(0), StepReader(actual).read(0)
         known = self._comparer.expected.fields & self._comparer.actual.fields
         numbers = [name for name in ("dropped_atoms", "dropped_resolvents") if f"steps.{name}" in known]
-        return [r.content for r in left.resolvents] == [r.content for r in right.resolvents] and all(
+        has_origins = self._comparer.has_origins
+        sides = [[(r.content, r.clause if has_origins else None) for r in side.resolvents] for side in (left, right)]
+        return sides[0] == sides[1] and all(
             (
                 left.chosen == right.chosen,
                 left.outcome == right.outcome,
@@ -259,7 +263,7 @@ class Explainer:
         if not self._comparer.has_origins:
             # The resolvents were explained by the program, and that is all that is known.
             return Replayed(divergence)
-        if not isinstance(self._expected, ProbedEngine):
+        if not isinstance(self._expected, ProbedEngine) or not follows_inference(self._limits.dialect):
             return Replayed(divergence, is_inferred=True)
         expected, actual = probes or (normalise_outputs(self._expected.probe(position), self._modulo), own)
         _, (goals,) = read_positions(position)
@@ -341,6 +345,8 @@ class Explainer:
 
     def _find_behind(self, first: Divergence) -> Iterator[Replayed]:
         """Yield the further faults of a step, behind the first stage at fault."""
+        if not follows_inference(self._limits.dialect):
+            return
         position = find_position(self._columns, first.candidate, first.step)
         as_is = self._probe_as_is(position)
         if as_is is None:
@@ -364,12 +370,20 @@ class Explainer:
             yield Replayed(_of_machinery(other), views=(alone, compared[1]))
 
     def _replay_candidate(self, divergence: Divergence) -> Divergence:
-        """Repeat a whole derivation alone, if all of its steps agree but its result does not."""
-        if divergence.stage == Stage.RECYCLE:
-            return divergence
+        """Repeat a whole derivation alone, if all of its steps agree but its result does not.
+
+        One that ends in the same wrong way without any others is ended by `finish`, not by `recycle`.
+        """
         alone = np.array([divergence.candidate])
         expected = self._columns.candidates
         actual = self._actual.prove(candidate_set(self._columns).take(alone)).candidates
+        if divergence.stage == Stage.RECYCLE:
+            wanted, ends = (
+                (count_of(int(side.num_steps[i]), "step"), outcome_name(int(side.outcome[i])))
+                for side, i in ((expected, divergence.candidate), (actual, 0))
+            )
+            is_its_own = ends != wanted and divergence.actual in ends
+            return _move(divergence, Stage.FINISH, is_replayed=True) if is_its_own else divergence
         sums = float(expected.log_probability[divergence.candidate]), float(actual.log_probability[0])
         agrees = (
             actual.outcome[0] == expected.outcome[divergence.candidate]
@@ -383,7 +397,8 @@ class Explainer:
         seen = [Seen(each.divergence, self.classify(each), self._surround(each)) for each in replayed]
         kept = partial(self._find_kept, [each.divergence for each in replayed])
         findings = separate(seen, self._comparer.program.origins, kept)
-        return group_causes(tuple(each.divergence for each in replayed), findings)
+        divergences = [each.divergence for each in replayed]
+        return group_causes(*name_in_dialect(divergences, findings, self._limits.dialect))
 
     def _find_kept(self, divergences: Sequence[Divergence], kind: Origin) -> list[int]:
         """Return the clauses that made resolvents of steps that agree, with those of the divergences left out."""

@@ -83,6 +83,16 @@ def _exchange(staged: Path, folder: Path) -> None:
 
 def read_run(folder: Path) -> Verification:
     """Read a folder that `save_verification` wrote. UserError for any other folder, or a damaged one."""
+    report = read_saved_report(folder)
+    # Earlier versions did not save the steps of lockstep.
+    has_steps = report.lockstep and (folder / LOCKSTEP).is_file()
+    # Compact traces were compared with their goals.
+    traces = rebuild_for_comparison(read_trace(folder / EXPECTED), read_trace(folder / ACTUAL))
+    return Verification(report, *traces, read_trace(folder / LOCKSTEP) if has_steps else None)
+
+
+def read_saved_report(folder: Path) -> Report:
+    """Read the report of a folder that `save_verification` wrote, without its traces. UserError as by `read_run`."""
     path = folder / REPORT
     report = read_json(
         path,
@@ -93,11 +103,7 @@ def read_run(folder: Path) -> Verification:
         max_bytes=MAX_BYTES,
     )
     _check_indices(report, str(path))
-    # Earlier versions did not save the steps of lockstep.
-    has_steps = report.lockstep and (folder / LOCKSTEP).is_file()
-    # Compact traces were compared with their goals.
-    traces = rebuild_for_comparison(read_trace(folder / EXPECTED), read_trace(folder / ACTUAL))
-    return Verification(report, *traces, read_trace(folder / LOCKSTEP) if has_steps else None)
+    return report
 
 
 def _check_indices(report: Report, where: str) -> None:

@@ -17,6 +17,7 @@ from kgverify.comparison.compare import KEPT, Comparer
 from kgverify.comparison.exercise.exercise import Exercised
 from kgverify.comparison.exercise.minimum import MINIMUM, NO_MINIMUM, Minimum
 from kgverify.comparison.goals import Rebuilds
+from kgverify.comparison.inference.dialects import name_in_dialect
 from kgverify.comparison.modulo.policy import DUPLICATES
 from kgverify.comparison.rankings import NO_ROWS, compare_rankings
 from kgverify.comparison.recorded.evidence import withhold_agreement
@@ -28,7 +29,6 @@ from kgverify.errors import InternalError
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.known_draws import check_known_draws
 from kgverify.ranking.metric import compute_metrics
-from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.report.content import Determinism, Environment, Metrics, Outcomes
 from kgverify.report.report import Report, build_report
 from kgverify.runs.progress import Phase, silent_phase
@@ -236,11 +236,13 @@ def compare_recorded(
     score_error: float | None = None,
     modulo: Collection[str] | None = None,
     minimum: Minimum = MINIMUM,
+    allows_dialects: bool = False,
     progress: Progress = no_progress,
 ) -> RecordedComparison:
     """Compare two recorded traces block by block; needs no engine, nor memory for the traces. See `Comparer`.
 
-    minimum: the exercise that AGREE requires of both sides
+    minimum:         the exercise that AGREE requires of both sides
+    allows_dialects: whether to compare traces of different dialects, whose differences are noted
 
     Compact traces that differ are compared goal by goal, if their clauses imply the recorded goals.
     """
@@ -253,6 +255,7 @@ def compare_recorded(
         explains=True,
         score_error=score_error,
         modulo=modulo,
+        allows_dialects=allows_dialects,
         progress=progress,
     )
     checks: dict[str, Callable[[], None]] = {"pairs": partial(check_known_pairs, _judge_known, is_recorded=True)}
@@ -295,7 +298,8 @@ def _judge_recorded(
     nothing = Surroundings(None, None, None, (), frozenset(), 0.0)
     of_ranking = comparison.divergences[len(comparer.findings) :]
     findings = (*comparer.findings, *(judge_ranks(classify(each, nothing), ranked) for each in of_ranking))
-    divergences, causes = group_causes(comparison.divergences, findings)
+    dialect = comparer.sources[0].header.limits.dialect
+    divergences, causes = group_causes(*name_in_dialect(comparison.divergences, findings, dialect))
     causes = describe_conditions(causes, divergences, comparer)
     comparison = msgspec.structs.replace(comparison, divergences=divergences)
     check_consistency(comparison, causes, [comparer.comparison], has_engines=False)
@@ -390,7 +394,7 @@ def _note_proofs(comparison: Comparison, outcomes: Outcomes) -> Comparison:
 
 
 def _rank(run: Run, pipeline: Pipeline, candidates: Candidates) -> Rankings:
-    return pipeline.rank(candidates, run.triples, RANK_TOLERANCE)
+    return pipeline.rank_in_dialect(run, candidates)
 
 
 def _run_pipeline(

@@ -52,6 +52,7 @@ class Filter(StrEnum):
 
     PRUNE: facts other than the excluded atom are deleted from each resolvent.
     REVISIT: visited goals are dropped, as the memory compares them.
+    DUPLICATES: of resolvents that are equal up to renaming, in the same order of atoms, the first stays.
     CLOSE: the first proof is left alone, if there is one; FALSE alone, if there is no resolvent.
     MAX_ATOMS: resolvents of more than ``max_atoms`` atoms are rejected or truncated, and counted.
     MAX_RESOLVENTS: all but the first ``max_resolvents`` are dropped, and counted.
@@ -61,10 +62,15 @@ class Filter(StrEnum):
         q(a, b)
         From the goal p(a, b) with ``max_atoms`` 1, PRUNE before MAX_ATOMS leaves r(a, b), and the opposite order FALSE.
         In the same way, CLOSE before MAX_RESOLVENTS finds a proof beyond the limit, and after it loses that proof.
+
+        p(X, Y) <- q(X, Z)
+        p(X, Y) <- q(X, W)
+        From the goal p(a, b), both rules give q(a, Z) up to renaming; DUPLICATES keeps that of the first.
     """
 
     PRUNE = "prune"
     REVISIT = "revisit"
+    DUPLICATES = "duplicates"
     CLOSE = "close"
     MAX_ATOMS = "max_atoms"
     MAX_RESOLVENTS = "max_resolvents"

@@ -125,6 +125,14 @@ def revisit(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resol
     return [resolvent for resolvent in resolvents if not is_visited(resolvent.atoms)]
 
 
+def remove_duplicates(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
+    """Keep the first of the resolvents that are equal up to renaming."""
+    firsts: dict[tuple[Kind, Goal], Resolvent] = {}
+    for resolvent in resolvents:
+        firsts.setdefault((resolvent.kind, canonical(resolvent.atoms)), resolvent)
+    return list(firsts.values())
+
+
 def close(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
     """Return the first proof alone, if there is one; FALSE alone, if there is no resolvent."""
     return ours.close(_mark_proofs(resolvents))
@@ -201,6 +209,7 @@ class Stages(NamedTuple):
     prune: FilterStage = prune
     rename: FilterStage = rename
     revisit: FilterStage = revisit
+    remove_duplicates: FilterStage = remove_duplicates
     close: FilterStage = close
     limit_atoms: FilterStage = limit_atoms
     limit_resolvents: FilterStage = limit_resolvents
@@ -230,6 +239,7 @@ def _apply_filters(situation: Situation, stages: Stages, resolvents: list[Resolv
         "prune": stages.prune,
         "rename": stages.rename,
         "revisit": stages.revisit,
+        "duplicates": stages.remove_duplicates,
         "close": stages.close,
         "max_atoms": stages.limit_atoms,
         "max_resolvents": stages.limit_resolvents,

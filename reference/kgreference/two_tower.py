@@ -37,10 +37,15 @@ class TwoTower:
         self.width = len(self._weights["input.bias"])
 
     def scores(self, goal: Goal, resolvents: Sequence[Resolvent]) -> list[float]:
-        """Return one score for each resolvent. The goal and the resolvents are canonical and not empty."""
+        """Return one score for each resolvent; one without atoms, such as stopping, scores 0.
+
+        The goal, which has atoms, and the resolvents are canonical.
+        """
         scale = math.sqrt(self.width)
         tower = self.tower(goal)
-        return [float(tower @ self.tower(resolvent.atoms)) / scale for resolvent in resolvents]
+        return [
+            float(tower @ self.tower(resolvent.atoms)) / scale if resolvent.atoms else 0.0 for resolvent in resolvents
+        ]
 
     def tower(self, atoms: Goal) -> Vector:
         """Return f(atoms), float64 [h]."""
@@ -52,7 +57,7 @@ class TwoTower:
 
     def _compute_tower(self, atoms: Goal) -> Vector:
         if not atoms:
-            raise ValueError("a goal without atoms has no embedding, so this policy can neither stop nor score TRUE")
+            raise ValueError("a goal without atoms has no embedding, so no step starts from it")
         weights = self._weights
         embedding = np.mean([self._embed_atom(*atom) for atom in atoms], axis=0)
         x = weights["input.weight"] @ embedding + weights["input.bias"]

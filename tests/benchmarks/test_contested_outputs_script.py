@@ -6,7 +6,7 @@ import pytest
 from contested_outputs import COMMANDS, Contest
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_planted_links_two_writers_and_full_disks_damage_nothing(tmp_path: Path):
     contest = Contest(tmp_path / "contest", ["record"], 0)
     contest.run(3)

@@ -11,7 +11,7 @@ from kgverify.graphs.load import load_graph
 @pytest.mark.deep
 def test_every_format_is_read_or_refused_in_every_variant():
     assert main(["--graphs", "1"]) == 0
-    assert (len(FORMATS), len(VARIANTS)) == (12, 24)
+    assert (len(FORMATS), len(VARIANTS)) == (12, 27)
 
 
 def test_usual_variants_are_read_and_a_wrong_reading_is_noticed(

@@ -28,7 +28,7 @@ def test_damaged_traces_are_refused_or_read_as_they_were():
     assert not any(map(int, constructs[1:]))
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_a_trace_altered_on_purpose_does_not_agree():
     output = run("altered_traces.py", "--num", "24")
     assert output.startswith("| 24 altered traces |")

@@ -295,7 +295,8 @@ CASES: dict[str, tuple[Case, ...]] = {
     "evaluate": _cases(f"evaluate --graph graph {EAGER} --queries 1 --corruptions 1 --json -", is_fast=False),
     "record": _cases("record --graph graph --engine reference --queries 1 --corruptions 1 -o new.h5", is_fast=False),
     "report": _cases("report run", "report run --json -", "report run --html -", "report run --junit -")
-    + _cases("report run --markdown -", "report run --github", "report run --html --junit --markdown"),
+    + _cases("report run --markdown -", "report run --github", "report run --html --junit --markdown")
+    + _cases("report run run --html -"),
     "show": _cases("show trace.h5", "show trace.h5 --candidate 0", "show trace.h5 --candidate 0 --step 0")
     + _cases("show trace.h5 --json -", "show trace.h5 --candidate 0 --step 0 --json -", "show run --divergence 1")
     + _cases("show run --divergence 1 --json -")
@@ -307,6 +308,9 @@ CASES: dict[str, tuple[Case, ...]] = {
     + _cases("fuzz --examples 2 --jobs 1 --fault fact-cap", is_fast=False),
     "train": _cases("train --graph graph -o absent/weights.safetensors"),
     "bench": _cases("bench --compare run/report.json", "bench --graph absent"),
+    "dialect": _cases("dialect --engine absent", "dialect --engine reference -o absent/dialect.toml")
+    + _cases("dialect --engine reference --examples 0", is_fast=False),
+    "doctor": _cases("doctor", "doctor --json -"),
     "faults list": _cases("faults list", "faults list --json -"),
     "audit modes": _cases("audit modes --graph graph --fault absent")
     + _cases("audit modes --rung absent", is_fast=False),

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -202,12 +203,17 @@ def test_the_warnings_of_a_graph_go_to_standard_error(command: Command, tmp_path
 
 
 def test_the_version_and_the_help(command: Command):
-    assert command("--version").out == f"kgverify {kgverify.__version__}\n"
+    first, *others = command("--version").out.splitlines()
+    assert first == f"kgverify {kgverify.__version__}"
+    assert [line.split()[0] for line in others] == ["Python", "HDF5", "torch"]
     for arguments in (("--help",), ("-h",), ("diff", "--help"), ("record", "--help"), ("show", "-h")):
         finished = command(*arguments)
         assert finished.code == 0
         assert "Usage: kgverify" in finished.out
-    assert "Exit codes: 0 agree or done, 1" in " ".join(command("--help").out.split())
+    shown = command("--help").out
+    assert "Exit codes: 0 agree or done, 1" in " ".join(shown.split())
+    groups = re.findall(r"^([A-Z][a-z ]+):$", shown, re.MULTILINE)
+    assert groups == ["Options", "Start here", "Look closer", "Measure and train"]
     for option in ("--graph", "--corruptions", "--seed", "--policy", "--max-depth", "--mode", "--slots", "--fault"):
         assert option in command("diff", "--help").out
 
@@ -301,7 +307,7 @@ def test_recording_the_reference_showing_and_comparing_need_no_torch(tmp_path: P
 
 def test_python_m_kgverify_is_the_command():
     done = subprocess.run([sys.executable, "-m", "kgverify", "--version"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"kgverify {kgverify.__version__}\n", "")
+    assert (done.returncode, done.stdout.partition("\n")[0], done.stderr) == (0, f"kgverify {kgverify.__version__}", "")
 
 
 def test_names_that_a_terminal_cannot_encode_are_shown_escaped(tmp_path: Path, command: Command):

@@ -8,8 +8,12 @@ import typer
 
 from kgverify.cli import completion
 from kgverify.cli.app import app
+from kgverify.engines.policy import POLICY_NAMES
 from kgverify.faults.catalogue import COMPOSITES, FAULTS
-from kgverify.graphs.load import list_embedded
+from kgverify.graphs.embedded import list_embedded
+from kgverify.graphs.load import DATA_VARIABLE
+from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
+from kgverify.trace.model.levels import TraceLevel
 
 FINITE = {
     "--fault": [*FAULTS, *COMPOSITES],
@@ -100,16 +104,46 @@ def test_a_list_is_completed_with_the_values_that_it_lacks():
     assert complete("other,x") == []
 
 
-@pytest.mark.deep
-def test_completing_imports_no_torch():
+def test_values_that_are_completed_without_the_commands_are_those_of_every_command():
+    others = set()
+    for name, option in CASES:
+        (parameter,) = (each for each in COMMANDS[name].params if option in each.opts)
+        values = [each.value for each in parameter.shell_complete(typer.Context(COMMANDS[name]), "")]
+        quick = completion.OF_EVERY_COMMAND.get(option)
+        if quick is None or option in completion.OTHER_VALUES.get(name, ()):
+            others.add((name, option))
+        else:
+            assert [value for value, _ in quick("")] == values, (name, option)
+    assert len(CASES) > 40 + len(others)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_answered_without_the_commands_as_with_them(command, monkeypatch, capsys, shell):
+    expected = ask(command, monkeypatch, shell, "kgverify diff --seed 7 --fault fact-")
+    complete = completion.find_completion()
+    assert complete is not None
+    assert (complete(), capsys.readouterr().out.splitlines()) == expected
+    for words in ("", "diff", "diff --gr", "diff --graph --mo", "fuzz --mode e", "diff --graph countries "):
+        ask(command, monkeypatch, shell, f"kgverify {words}")
+        assert completion.find_completion() is None, words
+
+
+def test_a_shell_is_answered_without_the_import_of_the_commands():
     code = (
         "import os, sys; sys.argv = ['kgverify']; os.environ.update(_KGVERIFY_COMPLETE='complete_bash',"
         " COMP_WORDS='kgverify diff --fault ', COMP_CWORD='3')\n"
-        "from kgverify.cli.app import run\n"
-        "code = run(); sys.exit(code or 'torch' in sys.modules)"
+        "from kgverify.cli.start import import_command_line\n"
+        "code = import_command_line()(); sys.exit(code or any(name in sys.modules for name in ('numpy', 'rich')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, "fact-cap" in done.stdout) == (0, True), done.stderr
+
+
+def test_the_names_of_policies_engines_and_levels_are_those_of_their_modules():
+    assert (*POLICY_NAMES, "trained") == completion.POLICIES
+    assert completion.ENGINES == (COMPILED, REFERENCE)
+    assert tuple(TraceLevel) == completion.LEVELS
+    assert completion.DATA_VARIABLE == DATA_VARIABLE
 
 
 @pytest.mark.deep

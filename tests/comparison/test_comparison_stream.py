@@ -66,7 +66,7 @@ def test_a_streamed_report_is_that_of_the_comparison_in_memory(seed, tmp_path):
     assert msgspec.json.decode(encode_report(streamed)) == msgspec.json.decode(encode_report(loaded))
 
 
-@pytest.mark.sample(2, deep=6)
+@pytest.mark.sample(2, deep=3)
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_each_change_alone_in_either_direction(change, tmp_path):
     trace = base_trace(score_error=10.0 if change is tie else 1e-5)

@@ -50,7 +50,7 @@ def assert_same_report(expected, actual, *, verifies_content=None):
     return streamed
 
 
-@pytest.mark.sample(2, deep=3)
+@pytest.mark.sample(2, deep=1)
 @pytest.mark.parametrize("levels", PAIRS, ids="-".join)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_streamed_report_is_that_of_the_comparison_in_memory(seed, levels, tmp_path):
@@ -67,7 +67,7 @@ def test_a_streamed_report_is_that_of_the_comparison_in_memory(seed, levels, tmp
     assert_same_report(*paths, verifies_content=bool(seed % 2))
 
 
-@pytest.mark.sample(3, deep=3)
+@pytest.mark.sample(3, deep=1)
 @pytest.mark.parametrize(
     ("change", "levels"),
     # Every change, and every pair of levels, with a third of the others.
@@ -86,7 +86,7 @@ def test_each_change_alone_at_any_levels(change, levels, tmp_path):
     assert_same_report(first, second, verifies_content=False)
 
 
-@pytest.mark.sample(1, deep=3)
+@pytest.mark.sample(1, deep=1)
 @pytest.mark.parametrize("levels", PAIRS, ids="-".join)
 def test_equal_traces_of_any_levels_agree_however_they_lie(levels, tmp_path):
     trace = base_trace()
@@ -140,7 +140,7 @@ def test_compact_traces_that_differ_are_compared_goal_by_goal_and_saved_so(tmp_p
         np.testing.assert_array_equal(found.columns.steps.goal_atoms, trace.columns.steps.goal_atoms)
 
 
-@pytest.mark.sample(2, deep=4)
+@pytest.mark.sample(2, deep=2)
 @pytest.mark.parametrize("levels", PAIRS, ids="-".join)
 @pytest.mark.parametrize("row", [0, 3, 40])
 def test_the_first_divergence_is_of_the_step_that_was_changed(row, levels, tmp_path):

@@ -80,7 +80,11 @@ def test_every_atom_of_the_records_is_in_the_trace_and_nothing_else(tmp_path, wr
     unknown |= {"candidates.outcome", "steps.outcome"} if kind == "forced" else set()
     assert not unknown & trace.fields
     header = trace.header
-    assert header.limits.unknown == (("max_depth",) if kind == "forced" else ()) + ("max_atoms", "exclude_query")
+    assert header.limits.unknown == (("max_depth",) if kind == "forced" else ()) + (
+        "max_atoms",
+        "exclude_query",
+        "dialect",
+    )
     assert (header.limits.max_resolvents, header.program_sha256, trace.rankings) == (program["cap"], "", None)
     assert (header.engine.name, header.engine.variables) == (engine, "own")
     assert (len(trace.facts), len(trace.rules)) == (len(program["facts"]), len(program["rules"]))

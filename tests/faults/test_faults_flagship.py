@@ -57,7 +57,7 @@ def test_no_block_and_no_table_of_the_page_goes_unchecked():
 
 
 @pytest.mark.data
-@pytest.mark.deep
+@pytest.mark.exhaustive
 @needs_data
 def test_on_the_published_graph_the_fact_cap_is_named_and_explains_the_whole_loss(tmp_path: Path):
     trained = run_command(TRAIN, tmp_path)

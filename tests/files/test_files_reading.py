@@ -97,12 +97,14 @@ def test_a_dash_is_standard_input_only_where_the_user_may_have_typed_it(
 
 
 OWN_FILES = {
+    "cli/completion.py": "a resource of this package",
     "comparison/recorded/evidence.py": "manifests that were read before",
     "engines/compiled/execution/device.py": "the limits of this process, from the system",
     "faults/catalogue.py": "a resource of this package",
     "report/render/template.py": "a resource of this package",
     "runs/machine.py": "the processor, from the system",
     "runs/profiling.py": "a file that torch has just written",
+    "api/doctor.py": "the version of torch, from its package",
     "bench/timing.py": "the memory of this process, from the system",
     "testing/campaigns/corpus.py": "the code of kgverify and of the user's engine",
     "testing/campaigns/tasks.py": "a file that a worker has just written",

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -86,12 +87,14 @@ def test_further_columns_are_row_numbers_or_weights_or_refused() -> None:
     assert rows("0,a,r,b\n1,c,r,d\n") == [("a", "r", "b"), ("c", "r", "d")]
     assert warnings("a,r,b,0.5\nc,r,d,1\n") == ["1: a column of weights, such as 0.5, which kgverify does not use"]
     assert fail("a,r,b,1\nc,r,d,-1\n") == ("train.csv:2", "expected a triple that holds, found the weight -1")
+    assert fail("a,r,b,1\nc,r,d,0\n") == ("train.csv:2", "expected a triple that holds, found the weight 0")
     assert fail("a,r,b,2014\nc,r,d,2015\n")[0] == "train.csv:1"
     assert fail("head,relation,tail,when\na,r,b,monday\n")[0] == "train.csv:2"
     assert fail("a,r,b\nc,r,d,0.5\n") == ("train.csv:2", "expected head,relation,tail, found 4 fields in 'c,r,d,0.5'")
 
 
 def test_blanks_and_empty_fields_at_the_end_are_dropped_with_a_warning() -> None:
+    assert rows("a,r ,b \nc,r,d\n") == [("a", "r", "b"), ("c", "r", "d")]
     assert rows("a, r ,b,,\nc,r,d,\n") == [("a", "r", "b"), ("c", "r", "d")]
     assert warnings("a, r ,b,,\nc,r,d,\n") == [
         "1: 2 lines with an empty field at the end, the first here",
@@ -114,6 +117,7 @@ def test_a_line_that_may_be_a_comment_or_a_triple_is_refused() -> None:
     assert rows("a,r,b\n# c,r,d\n#e\n") == [("a", "r", "b")]
     assert warnings("a,r,b\n# c,r,d\n")[0].startswith("2: 1 comment with the form of a triple")
     assert fail("a,r,b\n#c,r,d\n")[0] == "train.csv:2"
+    assert fail('a,r,b\n#c,r,"d,e"\n')[0] == "train.csv:2"
     assert rows("#a,r,#b\n#c,r,#d\n") == [("#a", "r", "#b"), ("#c", "r", "#d")]
     assert rows("# relation\thead\ttail\nr\ta\tb\n") == [("a", "r", "b")]
 
@@ -233,9 +237,17 @@ def test_files_are_given_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_packed_files_are_read_under_their_own_names(tmp_path: Path) -> None:
     (tmp_path / "TRAIN.TSV.GZ").write_bytes(gzip.compress(b"a\tr\tb\n"))
+    with ZipFile(tmp_path / "test.zip", "w") as archive:
+        archive.writestr("any", "a,r,c\n")
     write(tmp_path, valid__csv="c,r,d\n", **{"rules-100": "9\t5\t0.5\tr(X,Y) <= r(Y,X)\n"})
     graph = load_graph(tmp_path)
-    assert [file.name for file in graph.files] == ["TRAIN.TSV.GZ", "valid.csv", "rules-100"]
+    assert [file.name for file in graph.files] == ["TRAIN.TSV.GZ", "valid.csv", "test.zip", "rules-100"]
+
+
+def test_lines_end_with_a_lone_cr_and_each_of_several_files_in_one_begins_with_a_mark(tmp_path: Path) -> None:
+    assert rows("a,r,b\rc,r,d\r") == [("a", "r", "b"), ("c", "r", "d")]
+    (tmp_path / "train.csv").write_text("\ufeffa,r,b\n\ufeffc,r,d\n", encoding="utf-8")
+    assert [atom.first for atom in load_graph(tmp_path).train] == ["a", "c"]
 
 
 def test_files_that_are_not_read_are_named(tmp_path: Path) -> None:
@@ -262,7 +274,11 @@ def test_a_table_without_header_that_is_in_another_order_or_begins_with_one_is_d
     assert "first" in load(tmp_path, train__csv=in_order, test__csv="r0,a1,a2\n").warnings[0]
     with pytest.raises(UserError, match=r"train\.csv:1"):
         load(tmp_path, train__csv=f"gene,acts on,disease\n{in_order}")
-    assert "may be a header row" in load(tmp_path, train__csv="gene,on,disease\na,r,b\nb,r,c\nc,r,a\n").warnings[0]
+    for rows in ("a,r,b\nb,r,c\nc,r,a\n", "a,r,b\n", "a,r,b\nc,s,d\n"):
+        assert "may be a header row" in load(tmp_path, train__csv=f"gene,on,disease\n{rows}").warnings[0]
+    only_a_header = load(tmp_path, train__csv="a,r,b\nb,r,c\nc,r,a\n" * 9, test__csv="gene,on,disease\n")
+    assert any("test.csv:1: read as a triple: 'gene'" in each for each in only_a_header.warnings)
+    assert load(tmp_path, train__csv="a,r,b\n", test__csv="c,s,d\n").warnings == ()
     with pytest.raises(UserError, match=r"test.csv:1: expected a header row"):
         load(tmp_path, train__csv="relation,head,tail\nr,a,b\n", test__csv="r,b,a\n")
 

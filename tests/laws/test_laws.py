@@ -1,6 +1,6 @@
 """The laws: no false alarm on engines without a fault, an alarm on engines with one, in readable reports."""
 
-from itertools import islice
+from itertools import islice, permutations
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from kgverify.laws.law import Law, check_laws
 from kgverify.laws.statements.clause_laws import Model
 from kgverify.laws.statements.compare_runs import differing
 from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.dialect import OURS, VALUES, Dialect
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import NamedRule, Program
@@ -145,11 +146,40 @@ def test_names_of_laws_are_unique_and_statements_are_sentences():
     assert len(LAWS) >= 40
 
 
+def test_every_law_holds_in_our_dialect_and_some_are_left_out_of_others():
+    assert all(law.holds_in(OURS) for law in EVERY)
+    reasons = {law.name: law.explain_absence(Dialect(skips_unary=True)) for law in EVERY}
+    assert {name for name, reason in reasons.items() if reason} == {"goal-is-choice", "outcome"}
+    assert reasons["outcome"] == "the depth does not count steps with one resolvent"
+    of_any = {law.name for law in EVERY if law.holds_in(None)}
+    assert {"alone", "renaming", "reported-once"} < of_any
+    assert find_law("sound").explain_absence(None) == "the semantics of the reference are unknown"
+
+
+def test_each_presumption_fails_in_some_dialect():
+    dialects = [
+        *(Dialect(**{name: value}) for name, values in VALUES.items() for value in values),
+        *(Dialect(filters=each) for each in permutations(OURS.filters)),
+        Dialect(filters=()),
+        Dialect(memory="none"),
+        Dialect(filters=("revisit", "close", "max_atoms", "max_resolvents"), long_resolvents="truncate"),
+    ]
+    for presumption in {each for law in EVERY for each in law.presumes or ()}:
+        assert presumption.holds_in(OURS)
+        assert not all(map(presumption.holds_in, dialects)), presumption.reason
+
+
 def test_the_page_states_every_law():
     page = (Path(__file__).resolve().parents[2] / "docs" / "laws.md").read_text(encoding="utf-8")
-    page = page.split("## Detection")[0]
-    stated = [line for line in page.splitlines() if line.startswith("| `") and line.count("|") == 3]
+    page, dialects = page.split("## Detection")[0].split("## Dialects")
+    stated, absent = (
+        [line for line in part.splitlines() if line.startswith("| `") and line.count("|") == 3]
+        for part in (page, dialects)
+    )
     assert stated == [f"| `{law.name}` | {law.statement} |" for law in EVERY]
+    assert absent == [
+        f"| `{law.name}` | {'; '.join(each.reason for each in law.presumes)} |" for law in EVERY if law.presumes
+    ]
 
 
 def program_of(facts, rules, queries=()):

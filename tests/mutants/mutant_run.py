@@ -5,9 +5,8 @@ import gc
 import importlib
 import io
 import os
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +20,12 @@ from mutant_plant import module_name
 from mutant_pool import Task, run_tasks
 from mutant_trial import KILLED, Result, TimedTest, record_test, status_of, try_mutant
 
-MOST_KILLERS: Final = 3
-"""Tests that are tried first: those that killed most mutants of the function, and of the file."""
+LEAST_LIKELY: Final = 0.002
+"""The likelihood that a test notices a mutant whose statement it executes, where none that it killed says more."""
+TIMES_OWN: Final = 10
+"""The factor of that likelihood for tests of the mutant's own package."""
+SHORTEST: Final = 0.02
+"""Seconds that a test takes at least."""
 
 TIERS: Final = {"default": "not deep and not exhaustive", "deep": "not exhaustive"}
 """The markers of the tests that judge."""
@@ -41,6 +44,7 @@ class Plan:
     coverage:     the file of recorded lines
     num_problems: generated problems for each mutant of a prover; 0 where tests alone are to judge
     test_seconds: tests of a mutant are tried until their times on the original add up to this
+    earlier:      results of other mutants, which say what each test is likely to notice
     deadline:     nothing begins after this time (`time.monotonic`)
     """
 
@@ -50,6 +54,7 @@ class Plan:
     coverage: Path = Path("mutants-coverage.jsonl")
     num_problems: int = NUM_PROBLEMS
     test_seconds: float = 60.0
+    earlier: Sequence[Result] = ()
     deadline: float = float("inf")
 
 
@@ -125,8 +130,9 @@ class _Trials:
             return True
         coverage = Coverage(runs[item.nodeid] for item in session.items if item.nodeid in runs)
         items = {item.nodeid: item for item in session.items}
+        waiting: list[tuple[Mutant, _Judging]] = []
         for part, mutants in self.mutants.items():
-            if not mutants or time.monotonic() > self.plan.deadline:
+            if not mutants:
                 continue
             rounds = make_rounds(part, self.plan.num_problems)
             judging = _Judging(part, rounds, items, coverage, self.plan, self.on_result)
@@ -134,7 +140,10 @@ class _Trials:
             if judging.failure:
                 self.failure = f"the original does not pass: {judging.failure}"
                 return True
-            run_tasks(judging.tasks(mutants), self.plan.jobs, self.plan.deadline)
+            waiting += [(mutant, judging) for mutant in mutants]
+        # The parts take turns, so that a run which is ended early has tried a sample of each.
+        waiting.sort(key=lambda each: each[0].digest)
+        run_tasks((judging.task(mutant) for mutant, judging in waiting), self.plan.jobs, self.plan.deadline)
         return True
 
 
@@ -185,6 +194,10 @@ class _Judging:
         self._part, self._rounds, self._items, self._coverage = part, rounds, items, coverage
         self._plan, self._on_result = plan, on_result
         self._killers: dict[tuple[str, ...], Counter[str]] = {}
+        for result in plan.earlier:
+            if result.part == part and result.status == KILLED:
+                path, function, _ = result.mutant.split(" ", 2)
+                self._learn(path, function.removesuffix(":"), result.judge)
         self.failure = ""
 
     def try_original(self) -> None:
@@ -198,24 +211,34 @@ class _Judging:
         if self._rounds:
             run_tasks([Task(lambda folder, answer: try_mutant(None, self._rounds, [], folder, answer), end)], 1)
 
-    def tasks(self, mutants: Sequence[Mutant]) -> Iterator[Task]:
-        """Yield the trial of each mutant; what earlier trials found chooses the order of its tests."""
-        for mutant in mutants:
-            covering = self._coverage.tests_of(mutant)
-            yield self._task(mutant, self.order(mutant, covering), len(covering))
+    def task(self, mutant: Mutant) -> Task:
+        """Return the trial of a mutant; what earlier trials found chooses the order of its tests."""
+        covering = self._coverage.tests_of(mutant)
+        return self._task(mutant, self.order(mutant, covering), len(covering))
+
+    def _learn(self, path: str, function: str, judge: str) -> None:
+        """Count a test that killed a mutant."""
+        if judge in self._items:
+            for name in ((path, function), (path,), ()):
+                self._killers.setdefault(name, Counter())[judge] += 1
 
     def order(self, mutant: Mutant, covering: Sequence[str]) -> list[TimedTest]:
-        """Return the tests to try: killers of mutants of the function and of the file, then from the fastest on."""
+        """Return the tests to try, those first that are likeliest to notice the mutant for their time.
+
+        What is likely follows from the mutants of the function, of the file and of the part that each test killed.
+        """
         seconds = self._coverage.seconds
-        left = set(covering)
-        chosen: list[str] = []
-        for name in ((mutant.path, mutant.function), (mutant.path,)):
-            killers = [test for test, _ in self._killers.get(name, Counter()).most_common() if test in left]
-            chosen += killers[:MOST_KILLERS]
-            left -= set(chosen)
-        chosen += sorted(left, key=lambda test: (seconds[test], test))
+        names = (mutant.path, mutant.function), (mutant.path,), ()
+        known = [(kills, kills.total() + 4) for name in names if (kills := self._killers.get(name))]
+        own = f"tests/{mutant.path.removeprefix('kgverify/').partition('/')[0]}/"
+
+        def cost(test: str) -> tuple[float, str]:
+            likelihood = sum(kills[test] / num for kills, num in known)
+            likelihood += LEAST_LIKELY * (TIMES_OWN if test.startswith(own) else 1)
+            return max(seconds[test], SHORTEST) / likelihood, test
+
         tests, total = [], 0.0
-        for test in chosen:
+        for test in sorted(covering, key=cost):
             total += seconds[test]
             if total > self._plan.test_seconds and tests:
                 break
@@ -225,9 +248,7 @@ class _Judging:
     def _task(self, mutant: Mutant, tests: list[TimedTest], num_covering: int) -> Task:
         def end(answer: Any, code: int | None, seconds: float) -> None:
             status, judge = status_of(answer, code)
-            if judge in self._items:
-                for name in ((mutant.path, mutant.function), (mutant.path,)):
-                    self._killers.setdefault(name, Counter())[judge] += 1
+            self._learn(mutant.path, mutant.function, judge)
             self._on_result(
                 Result(
                     digest=mutant.digest,

@@ -100,6 +100,7 @@ def _try(chosen: Chosen, options: argparse.Namespace, results: dict[str, Result]
         coverage=options.results.with_name(f"{options.results.stem}-coverage.jsonl"),
         num_problems=options.problems,
         test_seconds=options.test_seconds,
+        earlier=tuple(results.values()),
         deadline=time.monotonic() + 60 * options.minutes,
     )
     run_mutants(left, plan, on_result, note)

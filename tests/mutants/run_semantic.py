@@ -207,7 +207,7 @@ def _print_table(results: list[SemanticResult], holes: dict[str, str]) -> None:
         of_list = [each for each in results if name in ("all", each.list)]
         count = Counter(each.status for each in of_list)
         placed = [each for each in of_list if each.status == NOTICED and each.stage and each.named]
-        right = f"{sum(each.stage == each.named for each in placed)} of {len(placed)}"
+        right = f"{sum(each.named in each.stage.split() for each in placed)} of {len(placed)}"
         print(f"{name:14}{len(of_list):9}" + "".join(f"{count[status]:16}" for status in statuses) + f"{right:>16}")
     by = Counter(each.by.partition("::")[0] for each in results if each.status == NOTICED)
     print("noticed by: " + ", ".join(f"{name} {num}" for name, num in by.most_common()))
@@ -216,7 +216,7 @@ def _print_table(results: list[SemanticResult], holes: dict[str, str]) -> None:
             hole = f"   known: {holes[each.digest]}" if each.digest in holes else ""
             print(f"{each.status:14}  {each.mutant}" + (f"   {each.by}" if each.by else "") + hole)
     for each in results:
-        if each.status == NOTICED and each.stage and each.named and each.stage != each.named:
+        if each.status == NOTICED and each.stage and each.named and each.named not in each.stage.split():
             print(f"named {each.named}, is {each.stage}   {each.mutant}   {each.by}")
 
 

@@ -34,7 +34,7 @@ class SemanticMutant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     old:        a text that occurs in the file exactly once
     new:        the text that takes its place
     what:       a description of the mistake
-    stage:      the stage that the mistake is in, for mistakes in a prover
+    stage:      the stage that the mistake is in, for mistakes in a prover; several, if the text serves all of them
     equivalent: the reason why no run can show the edit; such an entry is not tried
     hole:       the reason why the commands are known not to notice it, which the table prints beside its result
     list:       the name of the list
@@ -92,7 +92,7 @@ def check_lists(mutants: Iterable[SemanticMutant], stages: Iterable[str]) -> lis
     """Describe the mutants that do not apply, are listed twice, lack a description or name an unknown stage."""
     problems = []
     seen: set[str] = set()
-    known = {*stages, ""}
+    known = set(stages)
     for mutant in mutants:
         try:
             mutant.source()
@@ -105,7 +105,7 @@ def check_lists(mutants: Iterable[SemanticMutant], stages: Iterable[str]) -> lis
             problems.append(f"lacks a description: {mutant}")
         if any(reason and len(reason.split()) < 5 for reason in (mutant.equivalent, mutant.hole)):
             problems.append(f"lacks a reason: {mutant}")
-        if mutant.stage not in known:
+        if not known.issuperset(mutant.stage.split()):
             problems.append(f"unknown stage {mutant.stage!r}: {mutant}")
     return problems
 

@@ -115,6 +115,8 @@ _RECORDING: Final = tuple(
     f"kgverify/{each}/" for each in ("trace/read", "trace/write", "trace/hdf5", "comparison", "verification")
 )
 _WEIGHTS: Final = "wide.safetensors"
+_WIDE_GRAPH: Final = "random:1"
+"""A graph with long goals, for those weights."""
 _JSON: Final = "--json result.json"
 
 
@@ -155,12 +157,15 @@ def _on_cuda(fuzz_seconds: int) -> Iterator[Command]:
     fused = f"--mode fused --device cuda {_JSON}"
     yield Command("diff countries", (f"diff --queries 10 {fused}",))
     yield Command("diff random", (f"diff --graph random:1 --queries 8 --policy two_tower {fused}",))
-    wide = f"diff --queries 4 --minimum none --policy ../{_WEIGHTS}"
+    wide = f"diff --graph {_WIDE_GRAPH} --queries 6 --minimum none --policy ../{_WEIGHTS}"
     narrow = tuple(f"{wide} --precision {each} {fused}" for each in ("bf16", "bf16x3", "fp16"))
     yield Command("diff narrow", narrow, only=KERNELS)
     yield Command("diff family", (f"diff --graph {_family()} --queries 3 --corruptions 12 --policy two_tower {fused}",))
     yield Command("fuzz", (f"fuzz --time {fuzz_seconds}s --jobs 1 --fresh {fused}",))
+    yield Command("diff --lockstep", (f"diff --graph random:1 --queries 6 --lockstep --minimum none {fused}",))
     yield from _evaluations(fused)
+    many = f"evaluate --graph {_family()} --queries 60 --corruptions 200 --policy two_tower {fused}"
+    yield Command("evaluate many", (many,), unused=_RECORDING)
     yield from _traces("--mode fused --device cuda")
 
 
@@ -175,7 +180,9 @@ def _evaluations(options: str) -> Iterator[Command]:
 
 def _traces(options: str) -> Iterator[Command]:
     run = "--graph random:1 --queries 6 --policy two_tower"
-    for level, size in (("compact", ""), ("deep", " --corruptions 2")):
+    # Steps of more resolvents than a warp has lanes, and derivations that reach the depth limit.
+    wide = " --max-depth 4 --max-resolvents 100"
+    for level, size in (("compact", ""), ("deep", " --corruptions 2"), ("steps", wide), ("digests", wide)):
         yield Command(
             f"{level} traces",
             (
@@ -229,7 +236,7 @@ def _write_weights(path: Path) -> None:
     from kgverify.graphs.load import load_graph
     from kgverify.program.limits import Limits
 
-    write_policy(make_two_tower(load_graph("countries").program, Limits(), seed=0, hidden=256), path)
+    write_policy(make_two_tower(load_graph(_WIDE_GRAPH).program, Limits(), seed=0, hidden=256), path)
 
 
 def notices(command: Command, outcome: Outcome, expected: Outcome) -> bool:

@@ -116,6 +116,7 @@ def test_a_wrong_option_is_an_error(pytester, run, arguments, message):
     run(*arguments).stdout.fnmatch_lines([message])
 
 
+@pytest.mark.deep
 def test_own_problems_and_engines(pytester, run, toy):
     pytester.makepyfile(
         """

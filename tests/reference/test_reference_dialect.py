@@ -43,7 +43,7 @@ from kgreference import (
 )
 from kgreference.terms import Triple, binds_in_one_pass, is_same_set, unify
 
-PRUNE, REVISIT, CLOSE, MAX_ATOMS, MAX_RESOLVENTS = Filter
+PRUNE, REVISIT, DUPLICATES, CLOSE, MAX_ATOMS, MAX_RESOLVENTS = Filter
 
 
 def step_of(
@@ -285,6 +285,21 @@ def test_the_query_is_excluded_always_for_positives_only_or_never(exclusion: Exc
     assert derivation_of("p(a, b)\nq(a, b)", "p(a, b)", dialect, True).outcome.name == positive
     assert derivation_of("p(a, b)\nq(a, b)", "p(a, b)", dialect, False).outcome.name == corruption
     assert derivation_of("p(a, b)", "p(a, b)", dialect, exclude_query=False).outcome.name == "PROVED"
+
+
+def test_of_equal_resolvents_the_first_stays():
+    text = "p(X, Y) <- q(X, Z), r(Z, Y)\np(X, Y) <- q(X, W), r(W, Y)\np(X, Y) <- r(Z, Y), q(X, Z)\ns(a, b)"
+    offers = Dialect(filters=(PRUNE, DUPLICATES, CLOSE))
+    repeated, reordered = "q(a, X0), r(X0, b)", "r(X0, b), q(a, X0)"
+    assert offered(text, "p(a, b)", Dialect(filters=(PRUNE, CLOSE))) == [repeated, repeated, reordered]
+    assert offered(text, "p(a, b)", offers) == [repeated, reordered]
+    step = step_of(text, "p(a, b)", dataclasses.replace(offers, is_reversed=True))
+    assert [resolvent.origin for resolvent in step.after_limit] == [2, 1]
+    before = dataclasses.replace(offers, filters=(DUPLICATES, MAX_RESOLVENTS), forgets_names=False)
+    step = step_of(text, "p(a, b)", before, max_resolvents=2)
+    assert ([resolvent.origin for resolvent in step.after_limit], step.dropped_resolvents) == ([0, 2], 0)
+    after = step_of(text, "p(a, b)", Dialect(filters=(MAX_RESOLVENTS, DUPLICATES)), max_resolvents=2)
+    assert ([resolvent.origin for resolvent in after.after_limit], after.dropped_resolvents) == ([0], 1)
 
 
 def test_stopping_is_offered_where_no_resolvent_is_terminal():

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
-from kgreference import Atom, Kind, Limits, OriginKind, Program, Resolvent, Rule, derive
+from kgreference import STOP, Atom, Kind, Limits, OriginKind, Program, Resolvent, Rule, derive
 from kgreference.two_tower import TwoTower
 
 WIDTH, DIMENSION, NUM_BLOCKS = 6, 5, 2
@@ -71,6 +71,13 @@ def test_scores_follow_the_formula(weights):
     goal = tower_by_hand(weights, GOAL)
     expected = [dot(goal, tower_by_hand(weights, r.atoms)) / math.sqrt(WIDTH) for r in RESOLVENTS]
     assert TwoTower(weights).scores(GOAL, RESOLVENTS) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+def test_a_resolvent_without_atoms_scores_0(weights):
+    policy = TwoTower(weights)
+    assert policy.scores(GOAL, [*RESOLVENTS, STOP]) == [*policy.scores(GOAL, RESOLVENTS), 0.0]
+    with pytest.raises(ValueError, match="no step starts from it"):
+        policy.tower(())
 
 
 def test_a_network_without_blocks_is_its_input_layer(weights):

@@ -26,7 +26,7 @@ FLAGS = (
     "--window-size=1280,1600",
 )
 SECONDS = 120
-KEYS = {"Tab": 9, "Enter": 13, " ": 32}
+KEYS = {"Tab": 9, "Enter": 13, "End": 35, "Home": 36, "ArrowUp": 38, "ArrowDown": 40}
 
 
 def find_chromium() -> str | None:
@@ -88,6 +88,12 @@ class Browser:
         while not self._loaded:
             self._take(deadline)
 
+    def wait_for(self, expression: str) -> None:
+        """Wait until an expression of the page is true."""
+        deadline = time.monotonic() + SECONDS
+        while not self.evaluate(expression):
+            assert time.monotonic() < deadline, expression
+
     def evaluate(self, expression: str) -> Any:
         """The value of an expression of the page."""
         result = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
@@ -96,9 +102,9 @@ class Browser:
 
     def press(self, key: str, *, shift: bool = False) -> None:
         """A key, as from a keyboard."""
-        text = {"Enter": "\r", " ": " "}.get(key, "")
-        code = {" ": "Space"}.get(key, key)
-        about = {"key": key, "code": code, "windowsVirtualKeyCode": KEYS[key], "modifiers": 8 if shift else 0}
+        text = "\r" if key == "Enter" else key if len(key) == 1 else ""
+        number = KEYS.get(key) or ord(key.upper())
+        about = {"key": key, "windowsVirtualKeyCode": number, "modifiers": 8 if shift else 0}
         self.call("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", text=text, **about)
         self.call("Input.dispatchKeyEvent", type="keyUp", **about)
 

@@ -5,14 +5,17 @@ from typing import Any
 
 import pytest
 from browser import Browser
-from report_runs import change, without_causes
+from report_runs import change, enlarged, with_many_causes, without_causes
 
 from kgverify.comparison.result import DifferenceClass
 from kgverify.report.render.html import render_html
+from kgverify.report.render.viewer import MOST_LISTED
 from kgverify.report.report import Report
+from kgverify.report.stepper.stepper import Position, Stepper
 from kgverify.verification.verify import Verification
 
-VISIBLE_ROWS = "[...document.querySelectorAll('tbody.entry')].filter(e => !e.hidden).length"
+SHOWN = "shown.innerText"
+OPTIONS = "[...document.querySelectorAll('[role=option]')]"
 OPEN_DETAILS = "[...document.querySelectorAll('tr.detail')].filter(e => e.offsetHeight > 0).map(e => e.id)"
 
 
@@ -20,6 +23,7 @@ def open_page(browser: Browser, verification: Verification, folder: Path, report
     path = folder / "report.html"
     path.write_text(render_html(report or verification.report, verification.expected, verification.actual), "utf-8")
     browser.open(path, **how)
+    browser.wait_for("!document.getElementById('viewer-state')?.textContent")
     return path
 
 
@@ -55,49 +59,155 @@ def test_a_narrow_window_does_not_scroll_sideways(browser: Browser, faulty: Veri
     assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_the_filter_shows_the_rows_with_every_word(browser: Browser, faulty: Verification, tmp_path: Path):
+def test_the_search_lists_the_divergences_with_every_word(browser: Browser, faulty: Verification, tmp_path: Path):
     report = two_kinds(faulty.report)
     open_page(browser, faulty, tmp_path, report)
     num = len(report.divergences)
-    assert browser.evaluate(VISIBLE_ROWS) == num
+    assert browser.evaluate(SHOWN) == f"{num} shown"
     browser.evaluate("document.getElementById('filter-text').focus()")
     browser.type("SCORE by hand")
     num_scores = sum(each.stage == "score" for each in report.divergences)
     assert 0 < num_scores < num
-    assert browser.evaluate(VISIBLE_ROWS) == num_scores
-    assert browser.evaluate("shown.innerText") == f"{num_scores} of {num} shown"
-    headings = "[...document.querySelectorAll('tbody.heading')].filter(e => !e.hidden).map(e => e.innerText.trim())"
-    assert browser.evaluate(headings) == ["score"]
+    assert browser.evaluate(SHOWN) == f"{num_scores} of {num} shown"
+    stages = f"{OPTIONS}.map(e => e.querySelector('.what').innerText.split(' ')[1])"
+    assert set(browser.evaluate(stages)) == {"score"}
     browser.type(" no such word")
-    assert browser.evaluate(VISIBLE_ROWS) == 0
+    assert browser.evaluate(f"{OPTIONS}.length") == 0
+    browser.evaluate("list.focus()")
+    browser.press("n")
+    assert browser.evaluate("message.innerText") == "no divergence fits the search"
 
 
-@pytest.mark.parametrize(("select", "value"), [("stage", "score"), ("kind", "rounding")])
-def test_the_selects_filter_by_stage_and_class(
-    browser: Browser, faulty: Verification, tmp_path: Path, select: str, value: str
-):
+def test_the_selects_and_the_heat_map_filter_the_list(browser: Browser, faulty: Verification, tmp_path: Path):
     report = two_kinds(faulty.report)
     open_page(browser, faulty, tmp_path, report)
-    chosen = f"document.getElementById('filter-{select}')"
-    options = browser.evaluate(f"[...{chosen}.options].map(e => e.value)")
-    assert options[0] == ""
-    assert value in options
-    browser.evaluate(f"{chosen}.value = '{value}'; {chosen}.dispatchEvent(new Event('change'))")
-    assert browser.evaluate(VISIBLE_ROWS) == sum(each.stage == "score" for each in report.divergences)
-
-
-def test_a_stage_of_the_heat_map_filters_the_table(browser: Browser, faulty: Verification, tmp_path: Path):
-    open_page(browser, faulty, tmp_path, two_kinds(faulty.report))
+    num = len(report.divergences)
+    shown = f"{sum(each.stage == 'score' for each in report.divergences)} of {num} shown"
+    for select, value in (("stage", "score"), ("kind", "rounding")):
+        chosen = f"document.getElementById('filter-{select}')"
+        options = browser.evaluate(f"[...{chosen}.options].map(e => e.value)")
+        assert options[0] == ""
+        assert value in options
+        for choice, text in ((value, shown), ("", f"{num} shown")):
+            browser.evaluate(f"{chosen}.value = '{choice}'; {chosen}.dispatchEvent(new Event('change'))")
+            assert browser.evaluate(SHOWN) == text
     browser.evaluate("document.querySelector('.heat button[data-stage=score]').focus()")
     browser.press("Enter")
     assert browser.evaluate("document.getElementById('filter-stage').value") == "score"
     assert browser.evaluate("document.activeElement.id") == "filter-stage"
+    assert browser.evaluate(SHOWN) == shown
+
+
+def test_the_keys_of_the_terminal_move_and_the_address_names_the_step(
+    browser: Browser, faulty: Verification, tmp_path: Path
+):
+    """The page is at the position of the stepper after each key, and shows what the stepper has there."""
+    open_page(browser, faulty, tmp_path)
+    stepper = Stepper(faulty.report, faulty.expected, faulty.actual)
+    assert browser.evaluate("location.hash") == ""
+    for key in "nfbbpnnfffffop":
+        reason = stepper.move(key)
+        browser.press(key)
+        assert browser.evaluate("message.innerText") == reason
+        number, step, _ = stepper.position
+        assert browser.evaluate("location.hash") in ("", f"#divergence={number + 1}&step={step}")
+        assert browser.evaluate("document.querySelector('h3.at').innerText") == f"Divergence {number + 1} of 30"
+        assert browser.evaluate("document.querySelector('#h-step a').innerText") == f"Step {step}"
+        assert browser.evaluate("document.querySelector('[aria-current=step]').dataset.step") == str(step)
+        assert browser.evaluate("document.querySelector('[aria-selected=true] b').innerText") == str(number + 1)
+        stages = [[line.stage, line.mark.value] for line in stepper.stages()]
+        shown = (
+            "[...document.querySelectorAll('button.stage')].map(e => e.innerText.replace('➤ ', '').split(/:? *\\n/))"
+        )
+        assert [[each[0].rstrip(": "), each[-1]] for each in browser.evaluate(shown)] == stages
+        announced = browser.evaluate("announced.textContent")
+        assert announced.startswith(f"Divergence {number + 1}, step {step}: ")
+    browser.evaluate("document.querySelector('.timeline button').focus()")
+    browser.press("Enter")
+    assert browser.evaluate("document.activeElement.dataset.step") == "0"
+    browser.press("n")
+    assert browser.evaluate("document.activeElement.id") == "position"
+    browser.press("S", shift=True)
+    browser.press("s")
+    assert browser.evaluate("document.querySelectorAll('button.stage[aria-expanded=true]').length") == 1
+    browser.press("d")
+    assert browser.evaluate("document.activeElement.id") == "go-divergence"
+    browser.type("30")
+    browser.press("Enter")
+    assert browser.evaluate("location.hash") == f"#divergence=30&step={faulty.report.divergences[29].step}"
+
+
+def test_an_address_opens_its_step_with_both_sides_in_sight(browser: Browser, faulty: Verification, tmp_path: Path):
+    open_page(browser, faulty, tmp_path, fragment="#divergence=3&step=0")
+    browser.call("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=False)
+    assert browser.evaluate("document.querySelector('#h-step a').getAttribute('href')") == "#divergence=3&step=0"
+    goals = goals_of(Stepper(faulty.report, faulty.expected, faulty.actual), 3, 0)
+    for side, goal in zip(("left", "right"), goals, strict=True):
+        cell = f"document.querySelector('.timeline tr.current .{side}')"
+        assert browser.evaluate(f"{cell}.querySelector('code').innerText") == goal
+        edges = browser.evaluate(f"(r => [r.left, r.right])({cell}.getBoundingClientRect())")
+        assert 0 <= edges[0] < edges[1] <= 390
+    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    browser.evaluate("location.hash = '#divergence=2'")
+    browser.wait_for("document.querySelector('h3.at').innerText.startsWith('Divergence 2 ')")
+    browser.evaluate("location.hash = '#divergence=31&step=<img>'")
+    assert browser.evaluate("document.querySelector('h3.at').innerText") == "Divergence 2 of 30"
+
+
+def goals_of(stepper: Stepper, number: int, step: int) -> list[str]:
+    stepper.position = Position(number - 1, step)
+    found = stepper.derivation()
+    assert found is not None
+    return [", ".join(atoms[side] for atoms in found.goals if atoms[side]) for side in (0, 1)]
+
+
+@pytest.mark.deep
+def test_a_browser_that_cannot_decompress_says_so(browser: Browser, faulty: Verification, tmp_path: Path):
+    path = open_page(browser, faulty, tmp_path)
+    browser.call("Page.addScriptToEvaluateOnNewDocument", source="delete globalThis.DecompressionStream")
+    browser.call("Page.navigate", url=path.as_uri() + "?again")
+    browser.wait_for("document.getElementById('viewer-state')?.textContent.includes('lacks DecompressionStream')")
+    assert browser.evaluate("document.getElementById('viewer').hidden")
+    assert browser.evaluate("document.querySelectorAll('tbody.entry').length") == len(faulty.report.causes)
+
+
+@pytest.mark.deep
+def test_a_hundred_thousand_divergences_are_listed_and_few_of_them_are_elements(
+    browser: Browser, faulty: Verification, tmp_path: Path
+):
+    report = enlarged(faulty.report, MOST_LISTED + 5)
+    open_page(browser, faulty, tmp_path, report)
+    assert "of which the first 100,000 are listed" in browser.evaluate(
+        "document.getElementById('divergences').innerText"
+    )
+    assert browser.evaluate(SHOWN) == "100,000 shown"
+    browser.evaluate("list.focus()")
+    browser.press("End")
+    assert browser.evaluate("location.hash").startswith("#divergence=100000&")
+    assert "kgverify show . --divergence 100000" in browser.evaluate("position.innerText")
+    browser.wait_for("document.querySelector('[aria-selected=true] b')?.innerText === '100000'")
+    assert 0 < browser.evaluate("document.querySelectorAll('[role=option]').length") < 60
+    for key, number in (("ArrowUp", 99_999), ("p", 99_998), ("Home", 1)):
+        browser.press(key)
+        assert browser.evaluate("document.querySelector('h3.at').innerText") == f"Divergence {number:,} of 100,005"
+    assert browser.errors == []
+
+
+@pytest.mark.deep
+def test_print_has_the_step_without_the_controls(browser: Browser, faulty: Verification, tmp_path: Path):
+    open_page(browser, faulty, tmp_path, fragment="#divergence=2")
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    for hidden in (".moves", "#list", ".filters", ".help"):
+        assert browser.evaluate(f"getComputedStyle(document.querySelector('#viewer {hidden}')).display") == "none"
+    assert browser.evaluate("document.querySelector('.timeline').offsetHeight > 0")
+    assert browser.evaluate("document.querySelectorAll('button.stage').length > 10")
+    assert browser.evaluate("getComputedStyle(document.querySelector('.timeline')).maxHeight") == "none"
 
 
 def test_a_row_opens_and_closes_by_keyboard(browser: Browser, faulty: Verification, tmp_path: Path):
-    open_page(browser, faulty, tmp_path, two_kinds(faulty.report))
+    open_page(browser, faulty, tmp_path, with_many_causes(faulty.report, 5))
     assert browser.evaluate(OPEN_DETAILS) == ["d1"]
-    browser.evaluate("document.getElementById('filter-kind').focus()")
+    browser.evaluate("document.querySelector('.heat tr:last-child button').focus()")
     browser.press("Tab")
     assert browser.evaluate("document.activeElement.getAttribute('aria-controls')") == "d1"
     expanded = "document.activeElement.getAttribute('aria-expanded')"
@@ -106,8 +216,11 @@ def test_a_row_opens_and_closes_by_keyboard(browser: Browser, faulty: Verificati
         assert browser.evaluate(expanded) == state
         assert browser.evaluate(OPEN_DETAILS) == is_open
     browser.press("Tab")
+    assert browser.evaluate("document.activeElement.hash") == "#divergence=1"
+    browser.press("Tab")
     browser.press("Enter")
     assert browser.evaluate(OPEN_DETAILS) == ["d1", "d2"]
+    browser.press("Tab", shift=True)
     browser.press("Tab", shift=True)
     assert browser.evaluate("document.activeElement.getAttribute('aria-controls')") == "d1"
 
@@ -116,11 +229,15 @@ def test_text_of_a_graph_is_inert(browser: Browser, hostile: Verification, tmp_p
     open_page(browser, hostile, tmp_path)
     browser.evaluate("document.querySelectorAll('button.open').forEach(e => e.click())")
     assert browser.dialogs == []
-    assert browser.evaluate("document.scripts.length") == 2
+    assert browser.evaluate("[...document.scripts].filter(e => !e.type).length") == 1
+    assert browser.evaluate("document.scripts.length") == 5
     assert browser.evaluate("document.querySelectorAll('img, iframe, object, a[href]:not([href^=\"#\"])').length") == 0
     handlers = "[...document.querySelectorAll('*')].flatMap(e => e.getAttributeNames()).filter(n => n.startsWith('on'))"
     assert browser.evaluate(handlers) == []
     body = browser.evaluate("document.body.innerText")
+    viewed = browser.evaluate("document.getElementById('viewer').innerText")
+    assert "<script>alert(1)</script>" in viewed
+    assert "</script><img src=x onerror=alert(2)>" in viewed
     for text in ("<script>alert(1)</script>", "</script><img src=x onerror=alert(2)>", "{{ 7 * 7 }}"):
         assert text in body
     summary = browser.evaluate("JSON.parse(document.getElementById('summary').textContent).run.graph")
@@ -143,8 +260,8 @@ def test_without_scripts_every_derivation_is_open(browser: Browser, faulty: Veri
     path = open_page(browser, faulty, tmp_path, two_kinds(faulty.report))
     browser.call("Emulation.setScriptExecutionDisabled", value=True)
     browser.call("Page.navigate", url=path.as_uri())
-    num = len(faulty.report.divergences)
-    for _ in range(100):
-        if browser.evaluate("document.querySelectorAll('tr.detail').length") == num:
-            break
+    num = path.read_text("utf-8").count('<tr class="detail"')
+    assert num > 10
+    browser.wait_for(f"document.querySelectorAll('tr.detail').length === {num}")
     assert len(browser.evaluate(OPEN_DETAILS)) == num
+    assert "need JavaScript" in browser.evaluate("document.body.innerText")

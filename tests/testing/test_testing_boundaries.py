@@ -104,7 +104,7 @@ def test_one_problem_in_sixteen_runs_alone_unless_each_run_is_compiled(monkeypat
 @pytest.mark.deep
 def test_the_evaluator_agrees_on_problems_for_kernels_on_a_gpu():
     seen = set()
-    for index in range(32):
+    for index in range(36):
         problem = draw_device_problem(0, index)
         if len(problem.facts) > 5000 or problem.limits.max_depth > 100:
             continue

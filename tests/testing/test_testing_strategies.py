@@ -133,7 +133,7 @@ def test_a_cap_on_facts_is_within_reach():
     assert is_bulk(find(strategies.symbols().flatmap(strategies.facts), is_bulk, settings=once))
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_structured_problems_shrink_to_the_trivial_one():
     problems = structured_problems()
     trivial = find(problems, lambda problem: True, settings=once)

@@ -1,22 +1,13 @@
 """Flipped bits and cut files: an error, or the very same data."""
 
-import h5py
 import numpy as np
 import pytest
+from hostile_traces import copy_as_plain_h5py
 from trace_builders import FACTS, HEADER, RANKINGS, SYMBOLS, assert_same_trace, make_columns, open_writer, write_file
 
 from kgverify.errors import UserError
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.read.trace_file import TraceFile, read_trace
-
-
-def copy_as_plain_h5py(source, path):
-    """The same trace in the file layout that h5py writes unasked, whose metadata has no checksums."""
-    with h5py.File(source) as old, h5py.File(path, "w") as new:
-        for name in old:
-            old.copy(name, new)
-        for name, value in old.attrs.items():
-            new.attrs[name] = value
 
 
 def read_or_refuse(path):

@@ -6,6 +6,7 @@ import h5py
 import msgspec
 import numpy as np
 import pytest
+from hostile_traces import reseal
 from trace_builders import (
     FACT_LINES,
     FACTS,
@@ -23,7 +24,7 @@ from trace_builders import (
 from kgverify.errors import UserError
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.maintain.convert import convert_trace
-from kgverify.trace.model.columns import FIELD_OF, select_candidates
+from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.header import SCHEMA_VERSION
 from kgverify.trace.model.levels import Packing, TraceLevel, columns_kept, left_out, required
 from kgverify.trace.model.schema import encode_level
@@ -179,20 +180,6 @@ def age(path):
         del file["header"]
         file["header"] = content
     reseal(path)
-
-
-def reseal(path):
-    import xxhash
-
-    from kgverify.trace.model.schema import file_checksum
-
-    with h5py.File(path, "r+") as file:
-        sums = {}
-        for field in FIELD_OF:
-            if field in file:
-                sums[field] = xxhash.xxh3_64_intdigest(file[field][()].tobytes())
-                file[field].attrs["xxh3"] = np.uint64(sums[field])
-        file.attrs["xxh3"] = np.uint64(file_checksum(sums))
 
 
 def test_version_1_is_read_and_converted(tmp_path):

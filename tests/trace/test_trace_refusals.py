@@ -6,13 +6,13 @@ import h5py
 import msgspec
 import numpy as np
 import pytest
-import xxhash
+from hostile_traces import reseal
 from trace_builders import FACT_LINES, FACTS, HEADER, RANKINGS, SYMBOLS, make_columns, write_file
 
 from kgverify.errors import UserError
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.model.columns import FIELDS, Rankings
-from kgverify.trace.model.schema import STAGES, encode_columns, encode_level, encode_symbols, file_checksum
+from kgverify.trace.model.schema import STAGES, encode_columns, encode_level, encode_symbols
 from kgverify.trace.read.trace_file import read_trace
 
 
@@ -42,21 +42,6 @@ def refuse(path, match):
     assert caught.value.where.startswith(str(path))
     assert caught.value.fix
     return caught.value
-
-
-def reseal(path):
-    """Make every checksum right again, as an attacker or a careless writer would."""
-    with h5py.File(path, "r+") as file:
-        sums = {}
-        for field in FIELDS:
-            if isinstance(file.get(field.path), h5py.Dataset):
-                try:
-                    content = file[field.path][()].tobytes()
-                except (OSError, AttributeError, MemoryError):
-                    content = b""
-                sums[field.path] = xxhash.xxh3_64_intdigest(content)
-                file[field.path].attrs["xxh3"] = np.uint64(sums[field.path])
-        file.attrs["xxh3"] = np.uint64(file_checksum(sums))
 
 
 def test_the_unchanged_trace_is_read(path, tmp_path):

@@ -11,6 +11,7 @@ from trace_builders import FACTS, HEADER, RANKINGS, SYMBOLS, assert_same_columns
 
 from kgverify.errors import UserError
 from kgverify.trace.files.manifest import Part, ShardError
+from kgverify.trace.files.output_path import lock_trace
 from kgverify.trace.maintain import repair as module
 from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.maintain.join import PartsError, unite
@@ -70,6 +71,24 @@ def test_a_whole_trace_is_whole_and_needs_no_repair(folder, file):
         assert not any(part.problem for part in report.parts)
         assert report.root == f"{read_trace(path).root:016x}"
         assert not repair_trace(path).is_changed
+
+
+def test_a_whole_trace_is_no_work_where_no_repair_could_be_written(folder, file, tmp_path):
+    (tmp_path / "link").symlink_to(file)
+    assert not repair_trace(tmp_path / "link").is_changed
+    with lock_trace(folder):
+        assert not repair_trace(folder).is_changed
+        (folder / "shard-00002.h5").unlink()
+        with pytest.raises(UserError, match="this process is writing this trace"):
+            repair_trace(folder)
+
+
+def test_a_damaged_trace_is_checked_once(folder, monkeypatch):
+    checked = []
+    monkeypatch.setattr(module, "check_trace", lambda path: checked.append(path) or check_trace(path))
+    (folder / "shard-00002.h5").unlink()
+    assert repair_trace(folder).is_changed
+    assert checked == [folder]
 
 
 def test_every_shard_is_judged(folder):

@@ -121,6 +121,7 @@ def catalogue_run(name, num_queries):
     return Run(graph, policy=policy, num_queries=num_queries, num_corruptions=6)
 
 
+@pytest.mark.deep
 def test_the_split_from_traces_is_that_with_engines_for_a_fault_of_each_kind():
     run = catalogue_run("countries", 8)
     splits = [compare_splits(run, name) for name in OF_CATALOGUE]

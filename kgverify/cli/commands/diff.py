@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from kgverify.api.compare import compare
-from kgverify.api.inputs import check_reference_workers
+from kgverify.api.inputs import check_reference_workers, names_engine
 from kgverify.api.verify import verify
 from kgverify.cli import completion, options
 from kgverify.cli.options import EngineOptions, RunOptions, with_run_options
@@ -35,7 +35,10 @@ EXIT_CODES = {Verdict.AGREE: 0, Verdict.DIVERGE: 1, Verdict.INCONCLUSIVE: 3}
 
 @with_run_options()
 def diff(
-    expected: Annotated[Path | None, typer.Argument(help="The trace to compare with.")] = None,
+    expected: Annotated[
+        Path | None,
+        typer.Argument(help="The trace to compare with; or an engine, which takes each step of the other trace again."),
+    ] = None,
     actual: Annotated[Path | None, typer.Argument(help="The trace to judge.")] = None,
     *,
     engine: options.Engine = COMPILED,
@@ -60,6 +63,9 @@ def diff(
         ),
     ] = None,
     minimum: options.MinimumSpec = None,
+    allow_dialects: Annotated[
+        bool, typer.Option("--allow-dialects", help="Compare traces of different dialects, and say where they differ.")
+    ] = False,
     fresh_cache: Annotated[
         bool, typer.Option("--fresh-cache", help="Compile into empty caches, which are deleted afterwards.")
     ] = False,
@@ -72,7 +78,8 @@ def diff(
 ) -> None:
     """Compare two engines, or two recorded traces, step by step.
 
-    By default the compiled evaluator is compared with the reference prover.
+    By default the compiled evaluator is compared with the reference prover. `kgverify diff reference TRACE.h5` judges a recorded
+    trace: the reference takes each of its steps again.
     """
     check_writable(json_path)
     if expected is not None:
@@ -87,6 +94,7 @@ def diff(
             ("--fault", engine_options.fault),
             ("--engine", engine != COMPILED),
             ("--reference", reference != REFERENCE),
+            ("--dialect", run_options.proofs.dialect is not None and not names_engine(str(expected))),
         ):
             if is_given:
                 raise UserError(
@@ -96,12 +104,14 @@ def diff(
                 )
         with show_comparison(expected, actual) as progress, remembering():
             report = compare(
-                expected,
+                str(expected),
                 actual,
                 save=save,
                 score_error=score_error,
                 modulo=modulo,
                 minimum=minimum,
+                limits=run_options.proofs.typed_limits() if names_engine(str(expected)) else None,
+                allow_dialects=allow_dialects,
                 progress=progress,
             )
     else:

@@ -26,12 +26,13 @@ from kgverify.cli.progress import (
 from kgverify.comparison.exercise.minimum import parse_minimum
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError, count_of
+from kgverify.program.dialect import OURS, read_dialect
 from kgverify.report.exercise import describe_exercise
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.known_divergences import KnownStatus, read_known
 from kgverify.testing.campaigns.result import CampaignResult, FoundDivergence
 from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE, Sides
-from kgverify.testing.exhaustive.scope import SCOPES, find_scope
+from kgverify.testing.exhaustive.scope import SCOPES, Scope, find_scope
 
 INTERRUPTED: Final = 130
 MOST_LISTED: Final = 20
@@ -68,6 +69,7 @@ def fuzz(
             autocompletion=completion.one_of(completion.DEVICES[1:]),
         ),
     ] = "cpu",
+    dialect: options.DialectFile = None,
     lockstep: Annotated[bool, typer.Option("--lockstep", help="Also take every step from the expected goal.")] = False,
     seed: Annotated[int, typer.Option(help="The seed of the problems.")] = 0,
     jobs: Annotated[int, typer.Option(min=1, max=options.MOST_JOBS, help="The number of processes.")] = os.cpu_count()
@@ -100,10 +102,12 @@ def fuzz(
     """Try generated problems on two engines; keep and shrink what differs."""
     check_writable(json_path)
     sides = write_down_sides(engine, reference, mode=mode, device=device, faults=tuple(fault or ()))
+    chosen = OURS if dialect is None else read_dialect(dialect)
     if exhaustive is not None:
         if duration is not None or examples is not None:
             raise UserError("a scope has no budget", where="--exhaustive", fix="leave out --time and --examples")
-        raise typer.Exit(_certify_scope(exhaustive, sides, state, jobs, json_path))
+        scope = find_scope(exhaustive, chosen)
+        raise typer.Exit(_certify_scope(scope, sides, state, jobs, json_path))
     if state is not None:
         raise UserError("cannot be used with a campaign", where="--state", fix="give --exhaustive, or leave it out")
     campaign = Campaign(
@@ -119,6 +123,7 @@ def fuzz(
         known=() if known is None else read_known(known),
         is_fresh=fresh,
         minimum=parse_minimum(minimum),
+        dialect=chosen,
     )
     try:
         with show_dashboard(campaign) as watch:
@@ -140,11 +145,10 @@ def _print_how_to_resume(what: str) -> None:
     print_note(f"{what}; to resume, run:", again)
 
 
-def _certify_scope(name: str, sides: Sides, state: Path | None, jobs: int, json_path: str | None) -> int:
+def _certify_scope(scope: Scope, sides: Sides, state: Path | None, jobs: int, json_path: str | None) -> int:
     """Compare every problem of a scope, print the certificate, and return the exit code."""
     from kgverify.testing.exhaustive.certificate import certify
 
-    scope = find_scope(name)
     try:
         with show_phase("problems", scope.count.problems) as phase:
             certificate = certify(
@@ -196,6 +200,8 @@ def _lines(result: CampaignResult, engine: str, reference: str) -> Iterator[str]
     yield f"   engine      {result.engine}" + (", in lockstep as well" if result.lockstep else "")
     if result.reference != REFERENCE:
         yield f"   reference   {result.reference}"
+    if result.dialect != OURS:
+        yield f"   dialect     {result.dialect}"
     yield (
         f"   compared    {count_of(result.num_candidates, 'candidate')}, {count_of(result.num_steps, 'step')},"
         f" {count_of(result.num_resolvents, 'resolvent')} of seed {result.seed}"

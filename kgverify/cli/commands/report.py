@@ -3,9 +3,11 @@
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
+from urllib.parse import quote
 
 import typer
 from typer.core import TyperCommand
@@ -15,10 +17,11 @@ from kgverify.errors import UserError
 from kgverify.files.writing import append_to_file
 from kgverify.report.render.github import render_annotations, render_markdown
 from kgverify.report.render.html import render_html
+from kgverify.report.render.index import RunSummary, render_index, summarize_run
 from kgverify.report.render.junit import render_junit
 from kgverify.report.render.terminal import NextCommand, print_report
 from kgverify.report.report import encode_report
-from kgverify.verification.save import read_run
+from kgverify.verification.save import REPORT, read_run, read_saved_report
 
 DEFAULT_NAMES: Final = {"--html": "report.html", "--junit": "junit.xml", "--markdown": "report.md"}
 """The default file names of the formats, in the current folder."""
@@ -38,8 +41,12 @@ class ReportCommand(TyperCommand):
 
 
 def report(
-    folder: Annotated[
-        Path, typer.Argument(metavar="RUN_DIR", help="A folder written by `kgverify diff --save RUN_DIR`.")
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN_DIR...",
+            help="A folder written by `kgverify diff --save RUN_DIR`; several make an index page with --html.",
+        ),
     ],
     html: Annotated[
         str | None, typer.Option(metavar="[FILE]", help="One self-contained page; - for standard output.")
@@ -56,7 +63,19 @@ def report(
         str | None, typer.Option("--json", metavar="FILE", help="The report as JSON; - for standard output.")
     ] = None,
 ) -> None:
-    """Render a saved comparison: in the terminal, or as files."""
+    """Render a saved comparison: in the terminal, or as files. Several become one index page with their trends."""
+    folder = folders[0]
+    if len(folders) > 1:
+        if html is None or junit or markdown or github or json_path:
+            raise UserError(
+                f"{len(folders)} runs make an index page, and no other format",
+                where=str(folder),
+                fix="give --html FILE alone, or one run",
+            )
+        write_result(_render_index(folders, None if html == "-" else Path(html).parent).encode(), html)
+        if html != "-":
+            make_result_console(None).print(f"wrote {html}", soft_wrap=True)
+        return
     run = read_run(folder)
     files: list[tuple[str | None, Callable[[], bytes]]] = [
         (html, lambda: render_html(run.report, run.expected, run.actual, run.stepped).encode()),
@@ -82,3 +101,18 @@ def report(
     if not github and not any(path for path, _ in files):
         next_command = NextCommand(shlex.join(["kgverify", "show", str(folder)]), "step through it")
         print_report(run.report, console, expected=run.expected, next_commands=[next_command])
+
+
+def _render_index(folders: Sequence[Path], beside: Path | None) -> str:
+    """Render the index page of several runs. beside: its folder, from which it links to the page in the folder of a run."""
+    return render_index([_summarize(folder, beside) for folder in folders])
+
+
+def _summarize(folder: Path, beside: Path | None) -> RunSummary:
+    report = read_saved_report(folder)
+    written = datetime.fromtimestamp((folder / REPORT).stat().st_mtime, UTC)
+    page = folder / DEFAULT_NAMES["--html"]
+    # With `./` no name can be taken for a scheme such as `javascript:`.
+    link = f"./{quote(os.path.relpath(page, beside))}" if beside is not None and page.is_file() else ""
+    name = str(folder) if beside is None else os.path.relpath(folder, beside)
+    return summarize_run(name, report, written=f"{written:%Y-%m-%d %H:%M} UTC", page=link)

@@ -6,11 +6,10 @@ from typing import Annotated, Final
 import typer
 
 from kgverify.cli import options
-from kgverify.cli.options import DEFAULT_LIMITS, GraphOptions, with_run_options
+from kgverify.cli.options import DEFAULT_LIMITS, GraphOptions, make_limits, with_run_options
 from kgverify.cli.progress import check_writable, make_result_console, print_text, show_phase, write_json
 from kgverify.engines.policy import write_policy
 from kgverify.errors import count_of
-from kgverify.program.limits import Limits
 
 MOST_WIDTH: Final = 1 << 16
 MOST_BLOCKS: Final = 1024
@@ -33,6 +32,7 @@ def train(
     max_depth: options.MaxDepth = DEFAULT_LIMITS.max_depth,
     max_atoms: options.MaxAtoms = DEFAULT_LIMITS.max_atoms,
     max_resolvents: options.MaxResolvents = DEFAULT_LIMITS.max_resolvents,
+    dialect: options.DialectFile = None,
     json_path: options.JsonPath = None,
 ) -> None:
     """Train a two_tower policy to imitate the reference prover's proofs. The test split is not used."""
@@ -41,7 +41,7 @@ def train(
 
     check_writable(str(output))
     check_writable(json_path)
-    limits = Limits(max_depth, max_atoms, max_resolvents)
+    limits = make_limits(max_depth, max_atoms, max_resolvents, dialect=dialect)
     trained = train_policy(
         files.load(),
         limits,

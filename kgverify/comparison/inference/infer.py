@@ -32,7 +32,8 @@ class ProgramInference:
         if trace is None or trace.facts is None:
             return None
         program = Program(trace.symbols, trace.facts, self.rules, (), (), ())
-        return OriginInference(Clauses(program, exclude_query=trace.header.limits.with_defaults().exclude_query))
+        limits = trace.header.limits.with_defaults()
+        return OriginInference(Clauses(program, exclude_query=limits.exclude_query, dialect=limits.dialect))
 
     def at(self, goal: Sequence[Sequence[int]], query: Sequence[int]) -> StepOrigins | None:
         """Return the inference for one goal of a query's derivation; None without a program."""

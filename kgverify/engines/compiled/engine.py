@@ -37,7 +37,8 @@ from kgverify.engines.compiled.tick.tick_loop import copy_buffers_
 from kgverify.engines.compiled.tower.precision import FLOAT32, with_precision
 from kgverify.engines.policy import Policy, check_policy
 from kgverify.engines.protocol import CompilerCaches, Positions, Progress, StageOutputs, no_progress, split_positions
-from kgverify.errors import InternalError
+from kgverify.errors import InternalError, UserError
+from kgverify.program.dialect import OURS
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
 from kgverify.program.stages import Stage
@@ -81,6 +82,12 @@ class CompiledEngine:
         name: str = "compiled",
     ) -> None:
         check_policy(policy, program, limits)
+        if limits.dialect != OURS:
+            raise UserError(
+                f"the compiled evaluator supports the default dialect alone, found {limits.dialect}",
+                where="dialect",
+                fix="judge this dialect with the engine `reference`, or leave the dialect out",
+            )
         self.limits = limits
         self.layout = choose_layout(limits) if layout is None else layout
         check_layout(self.layout, limits)
@@ -254,7 +261,8 @@ class CompiledEngine:
         if self._mode == "eager":
             return outputs
         own = self._step_outputs(position)
-        return outputs if ends_alike(outputs, own, 2 * self._score_error) else own
+        # What the step itself shows counts in any case: the goal that it leaves, for example.
+        return outputs | own if ends_alike(outputs, own, 2 * self._score_error) else own
 
     def _step_outputs(self, position: Positions) -> StageOutputs:
         """Take one step by the engine's own ticks; return what the step and the state after it show."""

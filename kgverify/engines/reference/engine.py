@@ -2,15 +2,31 @@
 
 import platform
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgreference.derivation import derive
+from kgreference.dialect import (
+    OURS,
+    Exclusion,
+    Filter,
+    LongResolvents,
+    Memory,
+    Order,
+    Stopping,
+    Ties,
+    Unification,
+    Unproved,
+)
+from kgreference.dialect import Dialect as ReferenceDialect
+from kgreference.dialect_step import OUR_STAGES, Stages, take_dialect_step
 from kgreference.policy import Policy as ReferencePolicy
 from kgreference.policy import Shortest
 from kgreference.program import Program as ReferenceProgram
+from kgreference.program import Rule as ReferenceRule
 from kgreference.program import Variable as ReferenceVariable
 from kgreference.resolvent import Resolvent
 from kgreference.step import Limits as ReferenceLimits
@@ -19,10 +35,12 @@ from kgreference.terms import Atom, Goal, canonical
 from kgreference.two_tower import TwoTower
 from kgverify.engines.policy import Policy, check_policy
 from kgverify.engines.protocol import Positions, Progress, StageOutputs, no_progress
-from kgverify.errors import InternalError
+from kgverify.errors import InternalError, UserError
 from kgverify.garbage_collection import skip_existing_objects, without_garbage_collection
 from kgverify.program.atoms import NamedAtom, Term, Variable
+from kgverify.program.dialect import Dialect
 from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Side
 from kgverify.program.program import Program
 from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import (
@@ -41,25 +59,44 @@ _BATCH = 4
 
 
 class ReferenceEngine:
-    """The pure-Python reference prover, in float64. UserError if the policy does not fit the program."""
+    """The pure-Python reference prover, in float64, in the dialect of its limits.
 
-    def __init__(self, program: Program, limits: Limits, policy: Policy) -> None:
+    stages:  functions of `kgreference.dialect_step`, some of which may be replaced
+    triples: int32 [n, 3] the split of the queries, by which positives are known in a dialect that excludes these alone
+
+    UserError if the policy does not fit the program.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        limits: Limits,
+        policy: Policy,
+        *,
+        stages: Stages = OUR_STAGES,
+        triples: NDArray[np.int32] | None = None,
+    ) -> None:
         check_policy(policy, program, limits)
+        self._stages, self._triples = stages, triples
+        self._replaced = [name for name in stages._fields if getattr(stages, name) is not getattr(OUR_STAGES, name)]
         self.program = build_reference_program(program)
         self._limits = ReferenceLimits(limits.max_depth, limits.max_atoms, limits.max_resolvents, limits.exclude_query)
+        self._dialect = build_reference_dialect(limits.dialect)
         self._policy: ReferencePolicy = Shortest() if policy.name == "shortest" else TwoTower(policy.weights)
         self._score_error = 0.0 if policy.name == "shortest" else 1e-9
 
     @property
     def info(self) -> EngineInfo:
         """The name, the precision and Python's version."""
+        replaced = f" with its own {', '.join(self._replaced)}" if self._replaced else ""
         return EngineInfo(
-            name="reference",
+            name=f"reference{replaced}",
             mode="python",
             device="cpu",
             precision="float64",
             score_error=self._score_error,
             versions={"python": platform.python_version(), "numpy": np.__version__},
+            variables="canonical" if self._dialect.forgets_names else "own",
         )
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
@@ -74,8 +111,10 @@ class ReferenceEngine:
 
     def _prove_batch(self, batch: CandidateSet, progress: Progress) -> Columns:
         steps, outcomes, limited, log_probabilities = [], [], [], []
-        for row in batch.atom.tolist():
-            derivation = derive(self.program, self._limits, self._policy, Atom(*row))
+        for row, is_positive in zip(batch.atom.tolist(), self._find_positives(batch), strict=True):
+            derivation = derive(
+                self.program, self._limits, self._policy, Atom(*row), self._dialect, self._stages, is_positive
+            )
             steps.append(derivation.steps)
             outcomes.append(int(derivation.outcome))
             limited.append(derivation.is_limited)
@@ -119,13 +158,46 @@ class ReferenceEngine:
         atom_starts = starts_of(positions.num_atoms).tolist()
         goals: list[Goal] = [tuple(atoms[a:b]) for a, b in pairwise(atom_starts)]
         starts = starts_of(positions.num_goals).tolist()
-        steps = []
-        for i, row in enumerate(positions.candidates.atom.tolist()):
-            visited = goals[starts[i] : starts[i + 1]]
-            depth = int(positions.depth[i])
-            query = Atom(*row)
-            steps.append(take_step(self.program, self._limits, self._policy, query, visited[-1], depth, set(visited)))
-        return steps
+        positives = self._find_positives(positions.candidates)
+        return [
+            self._take_step(Atom(*row), int(positions.depth[i]), goals[starts[i] : starts[i + 1]], positives[i])
+            for i, row in enumerate(positions.candidates.atom.tolist())
+        ]
+
+    def _find_positives(self, candidates: CandidateSet) -> list[bool]:
+        """Return which candidates are test triples, as far as the dialect treats corruptions otherwise."""
+        if self._dialect.exclusion is not Exclusion.POSITIVES_ONLY:
+            return [True] * len(candidates.query)
+        is_query: NDArray[np.bool_] = candidates.side == Side.NONE
+        if self._triples is None:
+            if is_query.all():
+                return [True] * len(is_query)
+            raise UserError(
+                "the dialect excludes positives only, and which candidates these are is not known here",
+                where="dialect.exclusion",
+                fix="compare engines on a graph, or choose the exclusion always or never",
+            )
+        is_known = (candidates.query >= 0) & (candidates.query < len(self._triples))
+        is_query[is_known] |= (self._triples[candidates.query[is_known]] == candidates.atom[is_known]).all(axis=1)
+        return list(map(bool, is_query))
+
+    def _take_step(self, query: Atom, depth: int, visited: list[Goal], is_positive: bool) -> Step:
+        """Take one step from the last of the visited goals."""
+        given = self.program, self._limits, self._policy, query, visited[-1], depth, set(visited)
+        if self._dialect == OURS and not self._replaced:
+            return take_step(*given)
+        take = partial(take_dialect_step, self._dialect, self._stages, is_positive=is_positive)
+        step = take(*given)
+        most = self._limits.max_depth
+        if not step.is_uncounted or len(visited) <= most + depth:
+            return step
+        # After max_depth uncounted steps in a row, one is counted.
+        num_unary = 0
+        for end in range(len(visited) - 1, 0, -1):
+            if not take(*given[:4], visited[end - 1], 0, set(visited[:end])).is_uncounted:
+                break
+            num_unary += 1
+        return take(*given, num_uncounted=num_unary % (most + 1))
 
 
 def _plain(atoms: Goal) -> tuple[tuple[int, int, int], ...]:
@@ -140,8 +212,37 @@ def _with_kind(resolvent: Resolvent) -> tuple[int, int, int, tuple[tuple[int, in
     return int(resolvent.kind), *_without_kind(resolvent, resolvent.atoms)
 
 
+def build_reference_dialect(dialect: Dialect) -> ReferenceDialect:
+    """Build the same dialect in the reference's terms."""
+    return ReferenceDialect(
+        unification=Unification(dialect.unification),
+        order=Order(dialect.order),
+        is_reversed=dialect.is_reversed,
+        exclusion=Exclusion(dialect.exclusion),
+        filters=tuple(map(Filter, dialect.filters)),
+        long_resolvents=LongResolvents(dialect.long_resolvents),
+        memory=Memory(dialect.memory),
+        forgets_names=dialect.forgets_names,
+        exempts_terminal=dialect.exempts_terminal,
+        stopping=Stopping(dialect.stopping),
+        skips_unary=dialect.skips_unary,
+        unproved=Unproved(dialect.unproved),
+        ties=Ties(dialect.ties),
+    )
+
+
 def build_reference_program(program: Program) -> ReferenceProgram:
-    """Build the same program in the reference's terms. InternalError if the reference numbers the symbols differently."""
+    """Build the same program in the reference's terms. InternalError if the reference numbers the symbols differently.
+
+    A program read from a trace has no named clauses, and keeps its ids.
+    """
+    if (len(program.facts) and not program.named_facts) or (program.rules and not program.named_rules):
+        return ReferenceProgram(
+            list(program.symbols.predicates),
+            list(program.symbols.constants),
+            [Atom(*fact) for fact in program.facts.tolist()],
+            [ReferenceRule(Atom(*head), tuple(Atom(*atom) for atom in body)) for head, body in program.rules],
+        )
 
     def term(named: Term) -> str | ReferenceVariable:
         return ReferenceVariable(named.name) if isinstance(named, Variable) else named
@@ -184,7 +285,7 @@ def _columns(
             np.array(log_probabilities, np.float64),
         ),
         Steps(
-            depth=np.array([step.depth - 1 for step in steps], np.uint16),
+            depth=np.array([step.depth - (not step.is_uncounted) for step in steps], np.uint16),
             num_atoms=np.array([len(step.goal) for step in steps], np.uint16),
             num_resolvents=np.array([len(step.after_limit) for step in steps], np.uint32),
             dropped_atoms=np.array([step.dropped_atoms for step in steps], np.uint32),

@@ -26,8 +26,6 @@ from kgverify.trace.model.header import EngineInfo
 CHUNK: Final = 32
 """The number of candidates or positions of one task."""
 
-MakeEngine = Callable[[], Engine]
-
 _of_thread = threading.local()
 
 

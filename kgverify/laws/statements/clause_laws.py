@@ -11,6 +11,17 @@ from kgverify.comparison.step_view import StepView
 from kgverify.errors import count_of
 from kgverify.laws.case import Case, Finding
 from kgverify.laws.law import law
+from kgverify.laws.presumptions import (
+    FORGETS_NAMES,
+    KNOWS_EXCLUDED,
+    NEVER_STOPS,
+    OUR_CLAUSES,
+    OUR_FILTERS,
+    OUR_MEMORY,
+    PROOF_BEFORE_LIMITS,
+    PRUNES,
+    REJECTS,
+)
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.program import Program, Symbols
 from kgverify.program.resolution import Atoms, Clauses, Ids, Yield, number_variables
@@ -101,12 +112,13 @@ def _steps(case: Case) -> Iterator[tuple[int, StepView, Ids | None]]:
     " excluded atom; its body and the rest of the goal under the most general unifier, facts but the excluded atom deleted,"
     " variables numbered, are the resolvent.",
     needs_rows=False,
+    presumes=(PRUNES, REJECTS, KNOWS_EXCLUDED, FORGETS_NAMES),
 )
 def _made_by_clause(case: Case) -> Iterator[Finding]:
     for row, step, excluded in _steps(case):
         yields = {(each.origin_kind, each.origin): each for each in case.clauses.yields(step.goal, excluded)}
         for each in step.resolvents:
-            if each.kind == GoalKind.FALSE:
+            if each.kind in (GoalKind.FALSE, GoalKind.STOP):
                 continue
             made = yields.get((each.origin_kind, each.origin))
             found = (GoalKind.TRUE if each.kind == GoalKind.TRUE else GoalKind.GOAL, each.atoms)
@@ -133,6 +145,7 @@ def _made_by_clause(case: Case) -> Iterator[Finding]:
     "Every clause that matches the selected atom gives a resolvent, or what it gives is a visited goal, comes after TRUE,"
     " or is counted as dropped by a limit.",
     needs_rows=False,
+    presumes=(OUR_CLAUSES, OUR_FILTERS, OUR_MEMORY, REJECTS, KNOWS_EXCLUDED, FORGETS_NAMES, NEVER_STOPS),
 )
 def _complete_step(case: Case) -> Iterator[Finding]:
     visited: set[Atoms] = set()
@@ -167,6 +180,7 @@ def _complete_step(case: Case) -> Iterator[Finding]:
 @law(
     "A goal of one atom that a fact other than the excluded atom matches is proved by the step: TRUE alone.",
     needs_rows=False,
+    presumes=(PROOF_BEFORE_LIMITS, KNOWS_EXCLUDED),
 )
 def _fact_proves(case: Case) -> Iterator[Finding]:
     for row, step, excluded in _steps(case):
@@ -183,6 +197,7 @@ def _fact_proves(case: Case) -> Iterator[Finding]:
     "A PROVED candidate, or an instance of it, lies in the least model of its program, from whose facts the excluded atom is"
     " taken out.",
     needs_rows=False,
+    presumes=(REJECTS,),
 )
 def _sound(case: Case) -> Iterator[Finding]:
     candidates, symbols, problems = case.columns.candidates, case.program.symbols, case.merged.problems

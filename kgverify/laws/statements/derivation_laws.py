@@ -9,13 +9,21 @@ from kgverify.comparison.step_view import outcome_name
 from kgverify.errors import count_of
 from kgverify.laws.case import Case, Finding
 from kgverify.laws.law import law
+from kgverify.laws.presumptions import (
+    COUNTS_EVERY_STEP,
+    DROPS_VISITED,
+    FORGETS_NAMES,
+    LIMITS_LAST,
+    NEVER_STOPS,
+    PROOF_ALONE,
+)
 from kgverify.laws.statements.compare_runs import LOG_PROBABILITY_ERROR
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.resolution import number_variables
 from kgverify.program.stages import Stage
 
 
-@law("Every candidate given is reported exactly once, in the order given.", needs_rows=False, of_any_prover=True)
+@law("Every candidate given is reported exactly once, in the order given.", needs_rows=False, presumes=None)
 def _reported_once(case: Case) -> Iterator[Finding]:
     if case.is_aligned:
         return
@@ -49,6 +57,7 @@ def _begins_at_candidate(case: Case) -> Iterator[Finding]:
     "Each further goal is the resolvent chosen in the step before, each step's depth is the number of steps before it, and"
     " a step follows if and only if the outcome is OPEN: what has ended never changes.",
     needs_rows=False,
+    presumes=(COUNTS_EVERY_STEP,),
 )
 def _goal_is_choice(case: Case) -> Iterator[Finding]:
     steps = case.columns.steps
@@ -72,6 +81,7 @@ def _goal_is_choice(case: Case) -> Iterator[Finding]:
     "A step's outcome is PROVED if TRUE was chosen, FAILED if FALSE was, DEPTH_LIMIT if it is the max_depth-th step, else"
     " OPEN; a candidate's outcome is that of its last step.",
     needs_rows=False,
+    presumes=(COUNTS_EVERY_STEP,),
 )
 def _outcome(case: Case) -> Iterator[Finding]:
     steps, candidates = case.columns.steps, case.columns.candidates
@@ -109,6 +119,7 @@ def _limited_mark(case: Case) -> Iterator[Finding]:
 @law(
     "A step has a resolvent. TRUE and FALSE stand alone. FALSE has no origin, all else has one. A goal has an atom.",
     needs_rows=False,
+    presumes=(PROOF_ALONE, NEVER_STOPS),
 )
 def _terminal_alone(case: Case) -> Iterator[Finding]:
     resolvents, steps = case.columns.resolvents, case.columns.steps
@@ -138,6 +149,7 @@ def _terminal_alone(case: Case) -> Iterator[Finding]:
     "No resolvent has more than max_atoms atoms and no step more than max_resolvents resolvents; beside TRUE nothing was"
     " dropped, and where resolvents were dropped beyond a limit there are max_resolvents.",
     needs_rows=False,
+    presumes=(LIMITS_LAST, NEVER_STOPS),
 )
 def _within_limits(case: Case) -> Iterator[Finding]:
     resolvents, steps, limits = case.columns.resolvents, case.columns.steps, case.limits
@@ -159,13 +171,18 @@ def _within_limits(case: Case) -> Iterator[Finding]:
 
 
 @law(
-    "Resolvents of rules come before those of facts, each kind in the order of the clauses, each clause at most once.",
+    "Resolvents of rules come before those of facts, each kind in the order of the clauses, each clause at most once; in the"
+    " opposite order where the dialect says so.",
     needs_rows=False,
 )
 def _clause_order(case: Case) -> Iterator[Finding]:
     resolvents = case.columns.resolvents
     step_of = np.repeat(np.arange(len(case.owner)), case.columns.steps.num_resolvents)
-    key = resolvents.origin_kind.astype(np.int64) << 40 | resolvents.origin.astype(np.int64)
+    dialect, kind = case.limits.dialect, resolvents.origin_kind.astype(np.int64)
+    # Stopping, which no clause makes, is last.
+    kind = np.where(kind == Origin.NONE, len(Origin), len(Origin) - kind if dialect.order == "facts_first" else kind)
+    origin = resolvents.origin.astype(np.int64)
+    key = (kind << 40) + (-origin if dialect.is_reversed else origin)
     is_wrong = (step_of[1:] == step_of[:-1]) & (key[1:] <= key[:-1])
     for each in np.flatnonzero(is_wrong):
         made_by = [
@@ -176,7 +193,11 @@ def _clause_order(case: Case) -> Iterator[Finding]:
         )
 
 
-@law("Variables of a resolvent are numbered 0, 1, 2 ... by first appearance.", needs_rows=False)
+@law(
+    "Variables of a resolvent are numbered 0, 1, 2 ... by first appearance.",
+    needs_rows=False,
+    presumes=(FORGETS_NAMES,),
+)
 def _canonical(case: Case) -> Iterator[Finding]:
     has_variables = np.zeros(len(case.owner), np.bool_)
     step_of = np.repeat(np.arange(len(case.owner)), case.columns.steps.num_resolvents)
@@ -191,7 +212,11 @@ def _canonical(case: Case) -> Iterator[Finding]:
                 break
 
 
-@law("No resolvent equals a goal visited in its derivation, the current one included.", needs_rows=False)
+@law(
+    "No resolvent equals a goal visited in its derivation, the current one included.",
+    needs_rows=False,
+    presumes=(DROPS_VISITED, FORGETS_NAMES),
+)
 def _no_visited_goal(case: Case) -> Iterator[Finding]:
     num_steps = case.columns.candidates.num_steps
     for row in range(len(num_steps)):
@@ -215,7 +240,8 @@ def _first_highest(case: Case) -> Iterator[Finding]:
     score = resolvents.score
     for each in np.flatnonzero(~np.isfinite(score)):
         yield case.of_step(step_of[each], Stage.SCORE, "score", "a number", score[each])
-    for each in np.flatnonzero((resolvents.kind != GoalKind.GOAL) & (score != 0)):
+    is_end = np.isin(resolvents.kind, (GoalKind.TRUE, GoalKind.FALSE))
+    for each in np.flatnonzero(is_end & (score != 0)):
         yield case.of_step(step_of[each], Stage.SCORE, "score", "0, of TRUE or FALSE", score[each])
     filled = np.flatnonzero(steps.num_resolvents > 0)
     if not len(filled):

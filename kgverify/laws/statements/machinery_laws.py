@@ -17,9 +17,7 @@ MOST_ALONE = 8
 """Candidates of a run that are proved alone."""
 
 
-@law(
-    "The same engine proves the same candidates again, equal in every bit, and leaves what it gave.", of_any_prover=True
-)
+@law("The same engine proves the same candidates again, equal in every bit, and leaves what it gave.", presumes=None)
 def _repetition(case: Case) -> Iterator[Finding]:
     first = case.columns
     kept = deepcopy(first)
@@ -30,7 +28,7 @@ def _repetition(case: Case) -> Iterator[Finding]:
         )
 
 
-@law("The order of the candidates changes nothing in any derivation.", of_any_prover=True)
+@law("The order of the candidates changes nothing in any derivation.", presumes=None)
 def _candidate_order(case: Case) -> Iterator[Finding]:
     num = len(case.candidates.query)
     order = np.random.default_rng(num).permutation(num)
@@ -43,7 +41,7 @@ def _candidate_order(case: Case) -> Iterator[Finding]:
 
 @law(
     "Candidates proved in parts, one part after the other, have the derivations that they have together.",
-    of_any_prover=True,
+    presumes=None,
 )
 def _chunks(case: Case) -> Iterator[Finding]:
     num = len(case.candidates.query)
@@ -54,7 +52,7 @@ def _chunks(case: Case) -> Iterator[Finding]:
 
 @law(
     f"A candidate proved alone has the derivation that it has among others (tried on up to {MOST_ALONE} of a run).",
-    of_any_prover=True,
+    presumes=None,
 )
 def _alone(case: Case) -> Iterator[Finding]:
     num = len(case.candidates.query)
@@ -64,7 +62,7 @@ def _alone(case: Case) -> Iterator[Finding]:
         yield finding._replace(candidate=int(rows[finding.candidate]))
 
 
-@law("A candidate given twice has the same derivation twice.", of_any_prover=True)
+@law("A candidate given twice has the same derivation twice.", presumes=None)
 def _twice(case: Case) -> Iterator[Finding]:
     num = len(case.candidates.query)
     rows = np.repeat(np.arange(num), 2)
@@ -76,24 +74,24 @@ def _twice(case: Case) -> Iterator[Finding]:
         yield from differing(case, select_candidates(columns, np.arange(half, 2 * num, 2)), Stage.RECYCLE)
 
 
-@law(f"With {FEWER} times fewer slots (with two, where there is one) no derivation changes.", of_any_prover=True)
+@law(f"With {FEWER} times fewer slots (with two, where there is one) no derivation changes.", presumes=None)
 def _slots(case: Case) -> Iterator[Finding]:
     slots = case.sizes.slots
     return _resized(case, slots=max(1, slots // FEWER) if slots > 1 else 2)
 
 
-@law("More padding of goals and of steps changes no derivation.", of_any_prover=True)
+@law("More padding of goals and of steps changes no derivation.", presumes=None)
 def _padding(case: Case) -> Iterator[Finding]:
     return _resized(case, atoms=case.sizes.atoms + 3, resolvents=case.sizes.resolvents + 9)
 
 
-@law("Smaller windows of what is matched and scored at a time change no derivation.", of_any_prover=True)
+@law("Smaller windows of what is matched and scored at a time change no derivation.", presumes=None)
 def _windows(case: Case) -> Iterator[Finding]:
     match_window, score_window = (max(1, each // 5) for each in (case.sizes.match_window, case.sizes.score_window))
     return _resized(case, match_window=match_window, score_window=score_window)
 
 
-@law("A smaller pool of candidates handed over at once changes no derivation.", of_any_prover=True)
+@law("A smaller pool of candidates handed over at once changes no derivation.", presumes=None)
 def _pool(case: Case) -> Iterator[Finding]:
     return _resized(case, pool=max(1, case.sizes.pool // (2 * FEWER)))
 

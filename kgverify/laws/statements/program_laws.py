@@ -14,6 +14,7 @@ from kgverify.engines.protocol import Engine
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.laws.case import Case, Finding, read_steps
 from kgverify.laws.law import law
+from kgverify.laws.presumptions import FORGETS_NAMES, OUR_FILTERS, REJECTS
 from kgverify.laws.statements.compare_runs import difference_of_resolvents, differing
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.outcomes import GoalKind, Origin
@@ -132,7 +133,7 @@ CROWD = 56
 CROWD_RULES = 4
 
 
-@law("Predicates and constants under other names, in the same order, have the same derivations.", of_any_prover=True)
+@law("Predicates and constants under other names, in the same order, have the same derivations.", presumes=None)
 def _renaming(case: Case) -> Iterator[Finding]:
     graph = case.run.graph
 
@@ -225,13 +226,14 @@ def _one_of_each(case: Case) -> list[str]:
 @law(
     "Facts in another order, and so with other ids: from the same position the same resolvents, as a multiset, where nothing"
     " is dropped for its place; always as many, dropped ones included; TRUE if and only if TRUE.",
+    presumes=(OUR_FILTERS, REJECTS, FORGETS_NAMES),
 )
 def _fact_order(case: Case) -> Iterator[Finding]:
     graph = case.run.graph
     return _reordered(Variant(case, graph.train[::-1], graph.rules, range(len(graph.rules))), Stage.MATCH_FACTS)
 
 
-@law("Rules in another order: as for facts.")
+@law("Rules in another order: as for facts.", presumes=(OUR_FILTERS, REJECTS, FORGETS_NAMES))
 def _rule_order(case: Case) -> Iterator[Finding]:
     graph = case.run.graph
     variant = Variant(case, graph.train, graph.rules[::-1], range(len(graph.rules))[::-1])

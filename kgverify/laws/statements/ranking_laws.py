@@ -8,6 +8,7 @@ import numpy as np
 from kgverify.errors import count_of
 from kgverify.laws.case import Case, Finding
 from kgverify.laws.law import law
+from kgverify.laws.presumptions import PUSHES_DOWN
 from kgverify.program.outcomes import Outcome, Side
 from kgverify.program.stages import Stage
 from kgverify.ranking.corrupt import ALL, BOTH_SIDES
@@ -96,6 +97,7 @@ def _nested_draw(case: Case) -> Iterator[Finding]:
     "Of the reported scores (log-probability, less 100 where not PROVED; closer than 1e-4 is a tie) the optimistic rank is 1"
     " more than the number above the query's, the pessimistic one as much more as there are ties.",
     needs_rows=False,
+    presumes=(PUSHES_DOWN,),
 )
 def _ranks(case: Case) -> Iterator[Finding]:
     if case.rankings is None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
+import msgspec
 import numpy as np
 
 from kgverify.comparison.step_view import StepView
@@ -11,8 +12,18 @@ from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Positions
 from kgverify.laws.case import Case, Finding, read_steps
 from kgverify.laws.law import law
+from kgverify.laws.presumptions import (
+    DROPS_VISITED,
+    FORGETS_NAMES,
+    KNOWS_EXCLUDED,
+    LIMITS_LAST,
+    NEVER_STOPS,
+    OUR_MEMORY,
+    PRUNES_FIRST,
+    REJECTS,
+)
 from kgverify.laws.statements.compare_runs import difference_of_resolvents, difference_of_steps
-from kgverify.program.limits import MAX_ATOMS, Limits
+from kgverify.program.limits import MAX_ATOMS
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.resolution import Atoms, Ids
 from kgverify.program.stages import Stage
@@ -35,6 +46,7 @@ def _step_alone(case: Case) -> Iterator[Finding]:
 @law(
     "A step that has not visited the earlier goals has the same resolvents in the same order, these goals among them, where"
     " no limit drops anything.",
+    presumes=(DROPS_VISITED, OUR_MEMORY, FORGETS_NAMES, NEVER_STOPS),
 )
 def _visited_goals(case: Case) -> Iterator[Finding]:
     rows = np.flatnonzero(case.positions.num_goals > 1).tolist()
@@ -57,15 +69,15 @@ def _visited_goals(case: Case) -> Iterator[Finding]:
 @law(
     "A step's resolvents are those of the step under limits that drop nothing, less those of more than max_atoms atoms, and"
     " of the rest the first max_resolvents; what was dropped is counted so.",
+    presumes=(LIMITS_LAST, REJECTS, NEVER_STOPS),
 )
 def _limits(case: Case) -> Iterator[Finding]:
     narrow = case.limits
     longest = max((len(rule.body) for rule in case.program.rules), default=1)
-    limits = Limits(
-        max_depth=narrow.max_depth,
+    limits = msgspec.structs.replace(
+        narrow,
         max_atoms=min(MAX_ATOMS, narrow.max_atoms + longest - 1),
         max_resolvents=max(WIDE_RESOLVENTS, narrow.max_resolvents),
-        exclude_query=narrow.exclude_query,
     )
     problems = [replace(problem, limits=limits) for problem in case.merged.problems]
     policy = SHORTEST if case.run.policy.name == "shortest" else merge(problems).run.policy
@@ -97,6 +109,7 @@ def _limits(case: Case) -> Iterator[Finding]:
 @law(
     "A fact other than the excluded atom, put behind a goal of less than max_atoms atoms, changes neither the resolvents nor"
     " what is dropped, if the goal itself counts as visited. (Said of steps before the last that max_depth allows.)",
+    presumes=(PRUNES_FIRST, KNOWS_EXCLUDED, FORGETS_NAMES),
 )
 def _redundant_subgoal(case: Case) -> Iterator[Finding]:
     facts_of = _facts_by_problem(case)

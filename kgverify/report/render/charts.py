@@ -1,6 +1,7 @@
-"""The two charts of a report, as data: the cost of each cause, and the divergences by stage and depth."""
+"""The charts of a report and of several runs, as data."""
 
 from collections import Counter
+from collections.abc import Sequence
 from math import sqrt
 from typing import Final, NamedTuple
 
@@ -106,3 +107,37 @@ def build_heat_map(divergences: tuple[Divergence, ...]) -> HeatMap:
         rows.append(HeatRow(stage, cells, sum(cell.num for cell in cells)))
     labels = [f"{number * width}–{number * width + width - 1}" if width > 1 else str(number) for number in numbers]
     return HeatMap(("whole", *labels[1:]) if has_whole else tuple(labels), tuple(rows))
+
+
+class Trend(NamedTuple):
+    """A figure over several runs, drawn in a box of 1000 by 100.
+
+    lines:     the points of each unbroken line, as SVG has them; a run without the figure breaks it
+    points:    horizontal and vertical position of each run that has the figure
+    low, high: the values at the lower and the upper edge
+    """
+
+    lines: tuple[str, ...]
+    points: tuple[tuple[float, float], ...]
+    low: float
+    high: float
+
+
+def build_trends(series: Sequence[Sequence[float | None]]) -> tuple[Trend, ...]:
+    """Build trends with one scale, which contains 0. Values are in the order of the runs, None if a run lacks the figure."""
+    known = [value for values in series for value in values if value is not None]
+    low, high = min([0.0, *known]), max([0.0, *known])
+    return tuple(_build_trend(values, low, high) for values in series)
+
+
+def _build_trend(values: Sequence[float | None], low: float, high: float) -> Trend:
+    width = 1000 / max(1, len(values) - 1)
+    scale = 100 / (high - low) if high > low else 0.0
+    lines: list[list[tuple[float, float]]] = [[]]
+    for index, value in enumerate(values):
+        if value is None:
+            lines.append([])
+        else:
+            lines[-1].append((round(index * width, 2), round(100 - (value - low) * scale, 2)))
+    drawn = tuple(" ".join(f"{x},{y}" for x, y in line) for line in lines if len(line) > 1)
+    return Trend(drawn, tuple(point for line in lines for point in line), low, high)

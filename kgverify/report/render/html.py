@@ -11,13 +11,18 @@ from markupsafe import Markup
 
 from kgverify.comparison.result import Cause, DifferenceClass, Divergence, Share
 from kgverify.escaping import escape_script, make_visible
+from kgverify.program.dialect import OURS
 from kgverify.report.content import ReportContent
 from kgverify.report.derivations import Derivation, DerivationReader
 from kgverify.report.exercise import exercise_lines
 from kgverify.report.render.charts import Bar, HeatMap, build_heat_map, build_waterfall
 from kgverify.report.render.template import read_template, render_template
+from kgverify.report.render.viewer import MOST_STEPS, build_viewer
+from kgverify.report.stepper.stepper import MOVES, Stepper
 from kgverify.report.wording import (
+    LEVEL_MEANINGS,
     OF_TRACES,
+    cause_label,
     clip,
     describe_benign,
     describe_coverage,
@@ -37,11 +42,11 @@ from kgverify.report.wording import (
 )
 from kgverify.trace.model.trace import Trace
 
-MOST_DETAILED: Final = 200
-"""The rows that open to a derivation."""
+MOST_DETAILED: Final = 30
+"""The rows that open to a derivation; the viewer shows more."""
 
-MOST_ROWS: Final = 1000
-"""The rows of the table; JSON has all."""
+MOST_ROWS: Final = 100
+"""The rows of the table; the viewer lists all divergences, and JSON has all."""
 
 MOST_MEMBERS: Final = 10
 """The further divergences of a cause that are listed."""
@@ -49,11 +54,14 @@ MOST_MEMBERS: Final = 10
 MOST_NEAR_TIES: Final = 50
 """The near-ties that are listed."""
 
-DETAIL_BUDGET: Final = 600_000
+DETAIL_BUDGET: Final = 100_000
 """The characters, markup included, of the details of all rows."""
 
 DETAIL_MARKUP: Final = 1_500
 """The characters of the markup around a derivation and its values."""
+
+MOST_CAUSE_LABELS: Final = 1000
+"""The causes that the viewer names."""
 
 ROW_CHARACTERS: Final = 120
 """The most characters of a text in a closed row."""
@@ -80,6 +88,7 @@ def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: 
 
     stepped: in lockstep, the actual steps from the expected goals, so that both sides of each can be shown
     """
+    page = build_page(report, expected, actual, stepped)
     script = read_template("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return render_template(
@@ -88,8 +97,13 @@ def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: 
         is_markup=True,
         filters=_FILTERS,
         report=report,
-        limits={k: v for k, v in msgspec.structs.asdict(report.limits).items() if v is not None},
-        page=build_page(report, expected, actual, stepped),
+        limits={k: v for k, v in msgspec.structs.asdict(report.limits).items() if v is not None and v != OURS},
+        page=page,
+        viewer=build_viewer(page.stepper) if page.stepper else None,
+        most_steps=MOST_STEPS,
+        meanings=LEVEL_MEANINGS,
+        moves=MOVES,
+        words=Markup(escape_script(msgspec.json.encode(_viewer_words(report)))),
         most_near_ties=MOST_NEAR_TIES,
         row_characters=ROW_CHARACTERS,
         of_traces=OF_TRACES,
@@ -120,16 +134,29 @@ def summarize(report: ReportContent) -> dict[str, Any]:
     }
 
 
+def _viewer_words(report: ReportContent) -> dict[str, Any]:
+    """Return the words that the viewer shows and the page has once: levels, causes and their first divergences."""
+    causes = report.causes[:MOST_CAUSE_LABELS]
+    return {
+        "levels": LEVEL_MEANINGS,
+        "causes": [clip(cause_label(report, index), ROW_CHARACTERS) for index in range(len(causes))],
+        "firsts": [each.first for each in causes],
+        "total": len(report.divergences),
+    }
+
+
 class Detail(NamedTuple):
     """The details of a row's first divergence.
 
     found:      the difference, and the method that found its stage
+    number:     of the divergence in the report, from 1
     condition:  what distinguishes the steps of the cause; empty if nothing does
     derivation: None if the divergence is not in a derivation
     members:    further divergences of the cause, of which `num_more` are not listed
     """
 
     found: str
+    number: int
     condition: str
     derivation: Derivation | None
     members: tuple[Divergence, ...]
@@ -161,6 +188,7 @@ class Page(NamedTuple):
 
     metrics: see `metric_rows`
     groups:  rows under one heading, which is a stage; causes have no heading
+    stepper: None without divergences
     """
 
     metrics: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
@@ -168,16 +196,12 @@ class Page(NamedTuple):
     heat: HeatMap
     groups: tuple[tuple[str, tuple[Row, ...]], ...]
     commands: tuple[str, ...]
+    stepper: Stepper | None
 
     @property
     def rows(self) -> list[Row]:
         """The rows of all groups."""
         return [row for _, rows in self.groups for row in rows]
-
-    @property
-    def stages(self) -> list[str]:
-        """The stages of the rows, in the order of a step."""
-        return sorted({row.stage for row in self.rows}, key=stage_order)
 
     @property
     def has_other_metrics(self) -> bool:
@@ -187,7 +211,8 @@ class Page(NamedTuple):
 
 def build_page(report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None = None) -> Page:
     """Build the page of a report, with derivations from the traces. stepped: the actual steps of lockstep, if saved."""
-    groups = _RowBuilder(report, expected, actual, stepped).groups()
+    stepper = Stepper(report, expected, actual, stepped) if report.divergences else None
+    groups = _RowBuilder(report, stepper.reader).groups() if stepper else ()
     first = groups[0][1][0].detail if groups and groups[0][1] else None
     commands = first.commands if first else ()
     return Page(
@@ -196,17 +221,16 @@ def build_page(report: ReportContent, expected: Trace, actual: Trace, stepped: T
         heat=build_heat_map(report.divergences),
         groups=groups,
         commands=commands or ("kgverify show expected.h5",),
+        stepper=stepper,
     )
 
 
 class _RowBuilder:
     """Builds the rows within the budget of the page."""
 
-    def __init__(self, report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None) -> None:
+    def __init__(self, report: ReportContent, reader: DerivationReader) -> None:
         self._report = report
-        self._reader = DerivationReader(
-            expected, actual, report.divergences, lockstep=report.lockstep, stepped=stepped, modulo=report.modulo
-        )
+        self._reader = reader
         self._budget = DETAIL_BUDGET
         self._num = 0
         self._numbers = {id(each): number for number, each in enumerate(report.divergences, 1)}
@@ -264,6 +288,7 @@ class _RowBuilder:
         found = describe_finding(first)
         if first.kind is not DifferenceClass.UNCLASSIFIED or first.evidence:
             found = f"{describe_kind(first)} (confidence {first.confidence:.0%}); {found}"
-        commands = show_commands(first, self._numbers[id(first)], actual_candidate)
+        own = self._numbers[id(first)]
+        commands = show_commands(first, own, actual_candidate)
         condition = self._report.causes[number].condition if number >= 0 else ""
-        return Detail(clip(found), clip(condition), derivation, members, num_others - len(members), commands)
+        return Detail(clip(found), own, clip(condition), derivation, members, num_others - len(members), commands)

@@ -1,50 +1,441 @@
 "use strict";
 (function () {
-  const search = document.getElementById("filter-text");
-  const stage = document.getElementById("filter-stage");
-  const kind = document.getElementById("filter-kind");
-  const shown = document.getElementById("shown");
-  const entries = Array.from(document.querySelectorAll("tbody.entry")).map((body) => ({
-    body, text: body.rows[0].textContent.toLowerCase(),
-  }));
+  const byId = (id) => document.getElementById(id);
+  const ROW = 46;
+  const OUTPUTS = { same: "", missing: "− missing", extra: "+ extra", changed: "≠ changed", moved: "↕ moved", score: "≠ score" };
 
   function setOpen(button, isOpen) {
     button.setAttribute("aria-expanded", String(isOpen));
-    document.getElementById(button.getAttribute("aria-controls")).hidden = !isOpen;
+    byId(button.getAttribute("aria-controls")).hidden = !isOpen;
+    focusScrolling();
   }
 
   for (const button of document.querySelectorAll("button.open")) {
     button.addEventListener("click", () => setOpen(button, button.getAttribute("aria-expanded") !== "true"));
   }
 
-  function filter() {
-    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    let count = 0;
-    for (const { body, text } of entries) {
-      const fits = (!stage.value || body.dataset.stage === stage.value)
-        && (!kind.value || body.dataset.kind === kind.value)
-        && words.every((word) => text.includes(word));
-      body.hidden = !fits;
-      count += fits;
+  // What scrolls sideways can be reached with the keyboard.
+  function focusScrolling() {
+    for (const box of document.querySelectorAll(".scroll")) {
+      if (box.scrollWidth > box.clientWidth) box.tabIndex = 0; else box.removeAttribute("tabindex");
     }
-    for (const heading of document.querySelectorAll("tbody.heading")) {
-      heading.hidden = !entries.some(({ body }) => !body.hidden && body.dataset.stage === heading.dataset.stage);
+  }
+  addEventListener("resize", focusScrolling);
+  focusScrolling();
+
+  // Text of a trace only ever becomes a text node.
+  function make(tag, about, ...children) {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(about || {})) {
+      if (value !== null && value !== false) element.setAttribute(name, value === true ? "" : value);
     }
-    shown.textContent = count === entries.length ? `${count} shown` : `${count} of ${entries.length} shown`;
+    element.append(...children.filter((child) => child !== null && child !== ""));
+    return element;
   }
 
-  if (search) {
-    search.addEventListener("input", filter);
-    stage.addEventListener("change", filter);
-    kind.addEventListener("change", filter);
-    for (const button of document.querySelectorAll(".heat button")) {
-      button.addEventListener("click", () => {
-        stage.value = button.dataset.stage;
-        filter();
-        document.getElementById("causes").scrollIntoView();
-        stage.focus();
+  const code = (text) => make("code", null, text);
+  const plural = (num, word) => `${num.toLocaleString("en")} ${word}${num === 1 ? "" : "s"}`;
+
+  async function read(id) {
+    const binary = atob(byId(id).textContent);
+    const bytes = new Uint8Array(binary.length);
+    for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    return JSON.parse(await new Response(stream).text());
+  }
+
+  async function start() {
+    const state = byId("viewer-state");
+    if (typeof DecompressionStream === "undefined") {
+      state.className = "warning";
+      state.textContent = "This browser lacks DecompressionStream, which the list and the steps need: Chrome and Edge 80, Firefox 113 and Safari 16.4 have it.";
+      return;
+    }
+    state.textContent = "Reading the divergences…";
+    // The page is painted before its data is read.
+    await new Promise((resolve) => setTimeout(resolve));
+    try {
+      const words = JSON.parse(byId("viewer-words").textContent);
+      const [listed, { divergences, steps }] = await Promise.all([read("divergence-data"), read("step-data")]);
+      for (const each of Object.values(divergences)) each.steps = each.steps.map((index) => steps[index]);
+      view(listed, divergences, words);
+      state.textContent = "";
+    } catch (error) {
+      state.className = "warning";
+      state.textContent = `The data of this page cannot be read (${error.message}); write the page again.`;
+    }
+  }
+
+  function view({ texts, columns }, stepped, words) {
+    const num = columns.candidate.length;
+    const text = (name, i) => texts[columns[name][i]];
+    const list = byId("list"), space = byId("list-space"), panel = byId("position"), message = byId("message");
+    const search = byId("filter-text"), stageFilter = byId("filter-stage"), kindFilter = byId("filter-kind");
+    let rows = Array.from({ length: num }, (_, i) => i);
+    let haystacks = null;
+    let at = { divergence: 0, step: columns.step[0], stage: null };
+    let drawn = null;
+
+    // The list: only the rows in sight are elements.
+    function drawList() {
+      const begin = Math.max(0, Math.floor(list.scrollTop / ROW) - 4);
+      const end = Math.min(rows.length, Math.ceil((list.scrollTop + list.clientHeight) / ROW) + 4);
+      const options = [];
+      for (let place = begin; place < end; place++) options.push(option(place));
+      space.style.height = `${rows.length * ROW}px`;
+      space.replaceChildren(...options);
+      const current = byId(`option-${at.divergence}`);
+      if (current) list.setAttribute("aria-activedescendant", current.id);
+      else list.removeAttribute("aria-activedescendant");
+    }
+
+    function option(place) {
+      const i = rows[place];
+      const row = make("div", {
+        role: "option", id: `option-${i}`, "aria-selected": String(i === at.divergence),
+        "aria-posinset": place + 1, "aria-setsize": rows.length, title: text("atom", i),
+      },
+      make("span", { class: "what" }, make("b", null, String(i + 1)), ` ${text("stage", i)} · ${text("what", i)}`),
+      make("span", { class: "atom" }, code(text("atom", i)), columns.step[i] >= 0 ? ` step ${columns.step[i]}` : ""));
+      row.style.top = `${place * ROW}px`;
+      row.addEventListener("click", () => go(i));
+      return row;
+    }
+
+    function placeOf(divergence) {
+      let low = 0, high = rows.length;
+      while (low < high) {
+        const middle = (low + high) >> 1;
+        if (rows[middle] < divergence) low = middle + 1; else high = middle;
+      }
+      return low;
+    }
+
+    function scrollToCurrent() {
+      const place = placeOf(at.divergence);
+      if (rows[place] !== at.divergence) return;
+      const top = place * ROW;
+      if (top < list.scrollTop) list.scrollTop = top;
+      else if (top + ROW > list.scrollTop + list.clientHeight) list.scrollTop = top + ROW - list.clientHeight;
+    }
+
+    function filter() {
+      const given = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+      if (given.length && !haystacks) {
+        const lower = texts.map((each) => each.toLowerCase());
+        const { atom, stage, what, side, level, candidate, query } = columns;
+        haystacks = Array.from({ length: num }, (_, i) => `${lower[atom[i]]} ${lower[stage[i]]} ${lower[what[i]]} ${lower[side[i]]} ${lower[level[i]]} candidate ${candidate[i]} query ${query[i]}`);
+      }
+      rows = [];
+      for (let i = 0; i < num; i++) {
+        if (stageFilter.value && text("stage", i) !== stageFilter.value) continue;
+        if (kindFilter.value && text("kind", i) !== kindFilter.value) continue;
+        if (given.every((word) => haystacks[i].includes(word))) rows.push(i);
+      }
+      byId("shown").textContent = rows.length === num ? `${num.toLocaleString("en")} shown` : `${rows.length.toLocaleString("en")} of ${num.toLocaleString("en")} shown`;
+      list.scrollTop = 0;
+      scrollToCurrent();
+      drawList();
+    }
+
+    // The position.
+    const own = () => stepped[at.divergence];
+    const stepAt = (step) => own() ? own().steps.find(([number]) => number === step) : undefined;
+    const culpritOf = (step) => step ? step[3].findIndex((line) => line[5]) : -1;
+
+    function go(divergence, step, stage) {
+      at = { divergence, step: step ?? columns.step[divergence], stage: null };
+      const found = stepAt(at.step);
+      const named = found && stage ? found[3].findIndex((line) => line[0] === stage) : -1;
+      at.stage = named >= 0 ? named : culpritOf(found);
+      show();
+    }
+
+    function show(isOfAddress) {
+      message.textContent = "";
+      const isOther = drawn !== at.divergence;
+      const hadFocus = panel.contains(document.activeElement);
+      drawn = at.divergence;
+      if (isOther) {
+        panel.replaceChildren(...title(), ...difference(), ...timeline(), make("div", { id: "step" }));
+        byId("go-divergence").value = at.divergence + 1;
+        if (byId("go-cause")) byId("go-cause").value = columns.cause[at.divergence] >= 0 ? columns.cause[at.divergence] + 1 : "";
+        scrollToCurrent();
+        drawList();
+      }
+      for (const button of panel.querySelectorAll(".timeline button")) {
+        const isCurrent = Number(button.dataset.step) === at.step;
+        if (isCurrent) button.setAttribute("aria-current", "step"); else button.removeAttribute("aria-current");
+        const row = button.closest("tr");
+        row.classList.toggle("current", isCurrent);
+        if (isCurrent) keepInSight(row);
+      }
+      byId("step").replaceChildren(...stepParts());
+      // An element that had the focus may be gone.
+      if (hadFocus && !panel.contains(document.activeElement)) panel.focus();
+      const found = stepAt(at.step);
+      byId("announced").textContent = `Divergence ${at.divergence + 1}${found ? `, step ${at.step}: ${at.step === columns.step[at.divergence] ? "diverges here" : found[1]}` : ""}`;
+      if (!isOfAddress) history.replaceState(null, "", address());
+    }
+
+    function keepInSight(row) {
+      const box = panel.querySelector(".timeline");
+      const top = row.offsetTop - row.offsetHeight, bottom = row.offsetTop + row.offsetHeight;
+      if (top < box.scrollTop) box.scrollTop = top;
+      else if (bottom > box.scrollTop + box.clientHeight) box.scrollTop = bottom - box.clientHeight;
+    }
+
+    function address() {
+      return `#divergence=${at.divergence + 1}${at.step >= 0 ? `&step=${at.step}` : ""}`;
+    }
+
+    function title() {
+      const i = at.divergence, cause = columns.cause[i];
+      const facts = [
+        ["candidate", [`${columns.candidate[i]}: `, code(text("atom", i)), ` (query ${columns.query[i]}, ${text("side", i)} side)`]],
+        ["difference", [`${text("stage", i)}: ${text("what", i)}${own() ? `; ${own().found}` : ""}`]],
+        ["level", [`${text("level", i)}: ${words.levels[text("level", i)]}`]],
+        ["field", [code(text("field", i))]],
+      ];
+      if (cause >= 0) facts.splice(1, 0, ["cause", [`${cause + 1}: ${words.causes[cause] || "see report.json"}`]]);
+      if (own() && own().condition) facts.push(["condition", [own().condition]]);
+      if (columns.later_steps[i]) facts.push(["later", [`${plural(columns.later_steps[i], "later step")} after it`]]);
+      return [
+        make("h3", { class: "at" }, `Divergence ${(i + 1).toLocaleString("en")} of ${words.total.toLocaleString("en")}`),
+        make("dl", { class: "facts" }, ...facts.flatMap(([name, parts]) => [make("dt", null, name), make("dd", null, ...parts)])),
+      ];
+    }
+
+    function difference() {
+      if (!own()) {
+        return [make("p", { class: "warning" }, "The steps of this divergence are not in this page. In the folder of the run: ", code(`kgverify show . --divergence ${at.divergence + 1}`))];
+      }
+      const side = (name, place, lines) => make("div", { class: place }, make("strong", { class: place === "left" ? "e" : "a" }, name), ...lines.map(code));
+      return [make("h4", null, "The difference"), make("div", { class: "values" }, side("expected", "left", own().expected), side("actual", "right", own().actual))];
+    }
+
+    const goalOf = (step, side) => step[2][2].map((atoms) => atoms[side]).filter((atom) => atom !== null).join(", ");
+    function clauseOf(step, side) {
+      const pair = step[2][4].find((each) => each[1 + side] && each[1 + side][4]);
+      return pair ? pair[1 + side][2] || pair[1 + side][1] : "";
+    }
+
+    function timeline() {
+      if (!own() || !own().steps.length) return [];
+      const [left, right] = own().num_steps;
+      const held = own().steps.length, most = Math.max(left, right);
+      const cell = (step, side) => make("td", { role: "cell", class: side ? "right" : "left" },
+        goalOf(step, side) ? code(goalOf(step, side)) : make("span", { class: "soft" }, step[1] === (side ? "expected only" : "actual only") ? "no such step" : "not recorded"),
+        clauseOf(step, side) ? make("span", { class: "by" }, "by ", code(clauseOf(step, side))) : "");
+      const entries = own().steps.map((step) => {
+        const button = make("button", { type: "button", "data-step": step[0] }, `step ${step[0]}`, make("span", { class: "vh" }, ": "), make("span", { class: "mark" }, step[0] === columns.step[at.divergence] ? "diverges here" : step[1]));
+        button.addEventListener("click", () => go(at.divergence, step[0]));
+        return make("tr", { role: "row", class: step[1] === "agrees" ? null : step[1] === "differs" ? "differs" : "follows" },
+          make("th", { role: "rowheader", scope: "row", class: "mark" }, button), cell(step, 0), cell(step, 1));
+      });
+      return [
+        make("h4", { id: "h-timeline" }, "Timeline"),
+        make("p", { class: "soft" }, left === right ? `${plural(left, "step")} on both sides` : `${plural(left, "step")} expected, ${left ? right : plural(right, "step")} actual`,
+          held < most ? `; ${held} around the divergent one are in this page` : ""),
+        make("div", { class: "timeline" }, table("h-timeline", "step", entries)),
+      ];
+    }
+
+    function table(label, first, entries) {
+      const head = (name, kind) => make("th", { role: "columnheader", scope: "col", class: kind }, name);
+      return make("table", { class: "side", role: "table", "aria-labelledby": label },
+        make("colgroup", null, make("col", { class: "mark" }), make("col"), make("col")),
+        make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, head(first, "mark"), head("expected", "e"), head("actual", "a"))),
+        make("tbody", { role: "rowgroup" }, ...entries));
+    }
+
+    function stepParts() {
+      const i = at.divergence;
+      if (!own()) return [];
+      const found = stepAt(at.step);
+      if (!found) {
+        const note = own().own ? own().own[6] : "";
+        return [make("p", { class: "soft" }, note || (own().steps.length ? "This divergence is not in a step; f goes to the first step." : "There is no derivation to step through."))];
+      }
+      const [number, mark, derivation, stages] = found;
+      const [, , goals, goalIsCulprit, pairs, facts, note] = derivation;
+      const stage = (number === columns.step[i] && text("stage", i)) || "";
+      const arrow = () => make("span", { class: "arrow" }, `➤ ${stage}`);
+      const section = (name) => make("tr", { role: "row", class: "section" }, make("th", { role: "rowheader", scope: "rowgroup", colspan: 3 }, name));
+      const entry = (differs, first, left, right) => make("tr", { role: "row", class: differs ? "differs" : null }, make("td", { role: "cell", class: "mark" }, ...first), left, right);
+      const plain = (side, content) => make("td", { role: "cell", class: `${side ? "right" : "left"}${content ? "" : " blank"}` }, content ? code(content) : make("span", { class: "vh" }, "none"));
+      const resolvent = (side, line) => line ? make("td", { role: "cell", class: side ? "right" : "left" },
+        line[3] ? make("span", { class: "score" }, line[3]) : "", code(line[1]),
+        line[4] ? make("span", { class: "chosen" }, "chosen") : "",
+        line[2] ? make("span", { class: "by" }, "by ", code(line[2])) : "") : plain(side, "");
+      const entries = [];
+      if (goals.length) {
+        entries.push(section("goal"));
+        goals.forEach(([left, right], line) => {
+          const differs = left !== right && !note;
+          entries.push(entry(differs, [goalIsCulprit && !line ? arrow() : "", differs ? "≠ differs" : ""], plain(0, left), plain(1, right)));
+        });
+      }
+      if (pairs.length) {
+        entries.push(section("resolvents"));
+        for (const [kind, left, right, isCulprit, hidden, differing] of pairs) {
+          if (kind === "hidden") {
+            entries.push(make("tr", { role: "row" }, make("td", { role: "cell", class: "mark" }), make("td", { role: "cell", class: "soft", colspan: 2 }, `… ${hidden.toLocaleString("en")} more, ${differing ? `${differing.toLocaleString("en")} of them different` : "all the same"}`)));
+          } else {
+            entries.push(entry(kind !== "same", [isCulprit ? arrow() : "", OUTPUTS[kind] || ""], resolvent(0, left), resolvent(1, right)));
+          }
+        }
+      }
+      if (facts.length) entries.push(section("step"));
+      for (const [name, left, right, isCulprit] of facts) {
+        entries.push(entry(left !== right && !note, [isCulprit ? arrow() : "", name], plain(0, left), plain(1, right)));
+      }
+      const where = number === columns.step[i] ? "diverges here" : mark;
+      return [
+        make("h4", { id: "h-step" }, make("a", { href: address() }, `Step ${number}`), make("span", { class: "state" }, where)),
+        note ? make("p", { class: "warning" }, note) : "",
+        make("div", null, table("h-step", `step ${number}`, entries)),
+        ...(stages.length ? [make("h4", { id: "h-stages" }, "Stage by stage"), table("h-stages", "stage", stages.flatMap(stageRows))] : []),
+      ].filter(Boolean);
+    }
+
+    function stageRows([name, mark, left, right, note, isCulprit], index) {
+      const isOpen = index === at.stage;
+      const summary = (items) => items.length === 1 ? items[0] : items.length ? plural(items.length, "item") : "";
+      const cell = (side, items, others) => make("td", { role: "cell", class: `${side ? "right" : "left"}${items.length ? "" : " blank"}` },
+        ...(isOpen ? items.map((item) => make("span", { class: others.includes(item) ? "item" : "item only" }, code(item))) : [code(summary(items))]));
+      const button = make("button", { type: "button", "data-stage": index, "aria-expanded": String(isOpen), class: "stage" }, isCulprit ? "➤ " : "", name, make("span", { class: "vh" }, ": "), make("span", { class: "mark" }, mark));
+      button.addEventListener("click", () => toStage(isOpen ? -1 : index));
+      const rowsOf = [make("tr", { role: "row", class: `stage ${mark === "differs" ? "differs" : mark === "follows" ? "follows" : ""}${isCulprit ? " culprit" : ""}` },
+        make("th", { role: "rowheader", scope: "row", class: "mark" }, button), cell(0, left, right), cell(1, right, left))];
+      if (isOpen && note) rowsOf.push(make("tr", { role: "row" }, make("td", { role: "cell", class: "mark" }), make("td", { role: "cell", colspan: 2, class: "soft" }, note)));
+      return rowsOf;
+    }
+
+    // The moves: those of the stepper in the terminal.
+    function toStage(index) {
+      const hadFocus = document.activeElement && document.activeElement.classList.contains("stage");
+      at.stage = index;
+      show();
+      const button = panel.querySelector(`button.stage[data-stage="${Math.max(0, index)}"]`);
+      if (hadFocus && button) button.focus();
+    }
+
+    function jump(by) {
+      const place = placeOf(at.divergence);
+      const isListed = rows[place] === at.divergence;
+      const next = by > 0 && !isListed ? place : place + by;
+      if (!rows.length) return "no divergence fits the search";
+      if (next < 0) return "this is the first divergence";
+      if (next >= rows.length) return "this is the last divergence";
+      go(rows[next]);
+      return "";
+    }
+
+    function toStep(step) {
+      if (!own()) return "the steps of this divergence are not in this page";
+      const [first, last] = [own().steps[0], own().steps.at(-1)];
+      if (!first) return "there is no derivation to step through";
+      if (step > last[0]) return Math.max(...own().num_steps) > last[0] + 1 ? "the page has no further step; kgverify show has" : "neither side has a further step";
+      if (step < Math.max(first[0], 0)) {
+        if (first[0] > 0) return "the page has no earlier step; kgverify show has";
+        if (columns.step[at.divergence] >= 0 || at.step < 0) return "this is the first step";
+      }
+      go(at.divergence, step);
+      return "";
+    }
+
+    function move(name) {
+      const stages = (stepAt(at.step) || [0, 0, 0, []])[3];
+      switch (name) {
+        case "first": return rows.length ? (go(rows[0]), "") : "no divergence fits the search";
+        case "n": return jump(1);
+        case "p": return jump(-1);
+        case "f": return toStep(at.step + 1);
+        case "b": return toStep(at.step - 1);
+        case "s": case "S": {
+          if (!stages.length) return "both sides have no step here";
+          const stage = name === "s" ? at.stage + 1 : at.stage >= 0 ? at.stage - 1 : stages.length - 1;
+          if (stage >= stages.length) return "this is the last stage; f goes to the next step";
+          return toStage(Math.max(-1, stage)), "";
+        }
+        case "o": go(at.divergence); at.stage = -1; show(); return "";
+      }
+      return "";
+    }
+
+    function obey(name) {
+      const reason = move(name);
+      if (reason) message.textContent = reason;
+    }
+
+    for (const button of document.querySelectorAll("[data-move]")) button.addEventListener("click", () => obey(button.dataset.move));
+    const numbers = [["go-divergence", num, "divergence", (n) => n - 1], ["go-cause", words.firsts.length, "cause", (n) => words.firsts[n - 1]]];
+    for (const [id, most, name, divergenceOf] of numbers) {
+      const input = byId(id);
+      if (!input) continue;
+      input.max = most;
+      input.addEventListener("change", () => {
+        const number = Number(input.value);
+        if (!(number >= 1 && number <= most) || divergenceOf(number) >= num) message.textContent = `there is a ${name} from 1 to ${most}`;
+        else go(divergenceOf(number));
       });
     }
+    const MOVES = "npfbsSo";
+    document.addEventListener("keydown", (event) => {
+      const target = event.target;
+      if (!byId("keys").checked || event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+      if (target.closest("input:not([type=checkbox]), select, textarea")) return;
+      const focus = { d: "go-divergence", c: "go-cause", "/": "filter-text" }[event.key];
+      if (MOVES.includes(event.key)) obey(event.key);
+      else if (focus && byId(focus)) { byId(focus).focus(); byId(focus).select(); }
+      else if (event.key === "h" || event.key === "?") { const help = document.querySelector(".help"); help.open = !help.open; }
+      else return;
+      event.preventDefault();
+    });
+    list.addEventListener("keydown", (event) => {
+      const moves = { ArrowDown: "n", ArrowUp: "p", ArrowRight: "f", ArrowLeft: "b", Home: "first" };
+      if (moves[event.key]) obey(moves[event.key]);
+      else if (event.key === "End" && rows.length) go(rows.at(-1));
+      else return;
+      event.preventDefault();
+    });
+    list.addEventListener("scroll", drawList, { passive: true });
+    addEventListener("resize", drawList);
+    for (const [select, name] of [[stageFilter, "stage"], [kindFilter, "kind"]]) {
+      for (const code of new Set(columns[name])) select.append(make("option", null, texts[code]));
+      select.addEventListener("change", filter);
+    }
+    search.addEventListener("input", filter);
+    for (const button of document.querySelectorAll(".heat button")) {
+      button.addEventListener("click", () => {
+        stageFilter.value = button.dataset.stage;
+        filter();
+        byId("divergences").scrollIntoView();
+        stageFilter.focus();
+      });
+    }
+
+    function openAddress() {
+      const given = new URLSearchParams(location.hash.slice(1));
+      const number = Number(given.get("divergence"));
+      if (!(Number.isInteger(number) && number >= 1 && number <= num)) return false;
+      const step = given.get("step");
+      go(number - 1, /^\d+$/.test(step || "") && stepped[number - 1] ? Number(step) : undefined);
+      byId("divergences").scrollIntoView();
+      return true;
+    }
+
+    byId("viewer").hidden = false;
+    const plain = document.querySelector("section[data-plain]");
+    if (plain) plain.hidden = true;
+    addEventListener("hashchange", openAddress);
     filter();
+    if (!openAddress()) {
+      at.stage = culpritOf(stepAt(at.step));
+      show(true);
+    }
   }
+
+  if (byId("viewer")) start();
 })();

@@ -20,6 +20,7 @@ from kgverify.comparison.exercise.minimum import MINIMUM, Minimum
 from kgverify.errors import UserError
 from kgverify.files.locking import locked_folder
 from kgverify.files.writing import temporary_folder
+from kgverify.program.dialect import OURS, Dialect
 from kgverify.runs.separate_workers import MOST_KILLS, SeparateWorkers, describe_end, weigh_end
 from kgverify.testing.campaigns.corpus import (
     Block,
@@ -72,6 +73,7 @@ class Campaign:
     shrink_seconds: most seconds of one shrink
     most_shrunk:    divergences that are shrunk; the others wait for the next campaign
     minimum:        the exercise required of the whole campaign
+    dialect:        of both engines and of the problems
     """
 
     corpus: Path
@@ -89,6 +91,7 @@ class Campaign:
     shrink_seconds: float = 20.0
     most_shrunk: int = 20
     minimum: Minimum = field(default_factory=lambda: MINIMUM)
+    dialect: Dialect = OURS
 
     @property
     def sides(self) -> Sides:
@@ -117,7 +120,7 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
     for side, make, option in zip(campaign.sides, campaign.sides.find_makers(), options, strict=True):
         if side.is_own:
             # Any other engine might end this process.
-            check_made(make, option)
+            check_made(make, option, campaign.dialect)
     with locked_folder(campaign.corpus, "this corpus", fix="wait until it ends, or give another folder as --corpus"):
         run = _Run(campaign, watch)
         watch(Tally("start"))
@@ -143,6 +146,7 @@ class _Run:
                 seed=campaign.seed,
                 block_size=BLOCK_SIZE,
                 code=digest_code(campaign.sides),
+                dialect=campaign.dialect,
             ),
             is_fresh=campaign.is_fresh,
         )
@@ -188,7 +192,7 @@ class _Run:
             settings = campaign.sides, campaign.seed, number, BLOCK_SIZE, size_of[number], campaign.lockstep
             log = None if campaign.runs_here else logs / f"{number}.json"
             deadly = tuple(group for group, weight in deaths.get(number, {}).items() if weight >= MOST_KILLS)
-            return try_block, (*settings, deadly, log)
+            return try_block, (*settings, deadly, log, campaign.dialect)
 
         def retry(number: int, exit_code: int) -> tuple[Callable[..., Block], tuple[object, ...]]:
             """Return the task of a block whose process ended: the same, without groups that certainly end it."""
@@ -371,6 +375,7 @@ class _Run:
         return CampaignResult(
             engine=str(campaign.engine),
             reference=str(campaign.reference),
+            dialect=campaign.dialect,
             seed=campaign.seed,
             lockstep=campaign.lockstep,
             is_interrupted=self.is_interrupted,

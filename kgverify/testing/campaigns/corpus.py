@@ -13,6 +13,7 @@ import msgspec
 
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.files.writing import explained, make_folders
+from kgverify.program.dialect import OURS, Dialect
 from kgverify.runs.ledger import Ledger
 from kgverify.testing.checking.engine_makers import EngineSpec, Sides
 from kgverify.testing.checking.failure import LAW, Signature
@@ -68,10 +69,11 @@ class Block(msgspec.Struct, kw_only=True):
     features: dict[str, int] = {}
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
+class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The inputs of a campaign: it resumes the blocks of earlier ones with the same identity.
 
-    code: a digest of the sources of kgverify, of its reference, and of the modules of third parties' engines
+    code:    a digest of the sources of kgverify, of its reference, and of the modules of third parties' engines
+    dialect: of the problems; the default one is left out of the file
     """
 
     engine: EngineSpec
@@ -80,6 +82,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     block_size: int
     code: str
+    dialect: Dialect = OURS
 
 
 class Corpus:

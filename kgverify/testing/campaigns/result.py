@@ -10,6 +10,7 @@ import msgspec
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.comparison.exercise.minimum import explain_missing
 from kgverify.comparison.result import Verdict
+from kgverify.program.dialect import OURS, Dialect
 from kgverify.testing.campaigns.corpus import Block
 from kgverify.testing.campaigns.known_divergences import KnownStatus
 from kgverify.testing.checking.failure import Signature
@@ -124,13 +125,14 @@ class CampaignResult(msgspec.Struct, kw_only=True):
     """The result of a campaign, the blocks of the earlier campaigns that it resumed included.
 
     engine, reference: the engine under test, and the one that it was compared with
+    dialect:       of both, and of the problems
     num_resumed:   of the problems, those tried by earlier campaigns
     num_skipped:   of the problems, those with a policy that the engine does not support
     num_left:      of the problems, those not run, since an engine that hangs or ends its process ends its block
     num_differing: problems that differ in their run
     num_confirmed: of these, those run by themselves; the signatures of the others are unknown
     seconds:       of trying problems, in this campaign
-    num_measured:  problems whose features were counted; 0 with a reference other than kgverify's, whose stages it reads
+    num_measured:  problems whose features were counted; 0 in another dialect, and with a reference other than kgverify's
     features:      feature to the number of these in which it occurs; every feature is listed
     stages, classes: of divergences, to the number of confirmed problems
     exercise:      of the problems on which both sides agree, by the reference
@@ -163,6 +165,7 @@ class CampaignResult(msgspec.Struct, kw_only=True):
     exercise: Exercise = NOT_EXERCISED
     minimum: dict[str, int] = {}
     notes: list[str] = []
+    dialect: Dialect = OURS
 
     @property
     def new(self) -> list[FoundDivergence]:

@@ -13,6 +13,7 @@ from kgverify.comparison.exercise.minimum import MINIMUM, find_missing
 from kgverify.files.writing import write_file
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.program.atoms import Variable
+from kgverify.program.dialect import OURS, Dialect
 from kgverify.testing.campaigns.corpus import NOT_SHRUNK, Block, Sighting, mark_shrunk
 from kgverify.testing.checking.check import (
     Batch,
@@ -46,6 +47,7 @@ from kgverify.testing.problems.decode import SIZE, decode_problem, draw_problems
 from kgverify.testing.problems.features import count_features
 from kgverify.testing.problems.merge import group_problems, make_reference
 from kgverify.testing.problems.problem import Problem
+from kgverify.testing.problems.switches import put_in_dialect
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
 from kgverify.testing.reproducers.text_format import parse_reproducer, render_reproducer
 from kgverify.testing.shrinking.shrink import join_problems, shrink
@@ -64,11 +66,12 @@ Group: TypeAlias = tuple[int, ...]
 
 
 @without_garbage_collection()
-def check_made(make: MakePipeline, where: str = "--engine") -> None:
+def check_made(make: MakePipeline, where: str = "--engine", dialect: Dialect = OURS) -> None:
     """Raise UserError if an engine cannot be made even for the simplest problem; that would look like a crash."""
     with suppress(NotImplementedError):
         # A policy that the engine does not support is no mistake.
-        make_once(explain(make, where, allows_unsupported=True), decode_problem(bytes(SIZE)))
+        simplest = put_in_dialect(decode_problem(bytes(SIZE)), dialect)
+        make_once(explain(make, where, allows_unsupported=True), simplest)
 
 
 def try_block(
@@ -80,6 +83,7 @@ def try_block(
     lockstep: bool,
     deaths: tuple[Group, ...] = (),
     log: Path | None = None,
+    dialect: Dialect = OURS,
 ) -> Block:
     """Try the first problems of a block, and confirm those that differ until nothing new is seen.
 
@@ -94,7 +98,7 @@ def try_block(
     engine = sides.engine
     make, reference = sides.find_makers()
     first = number * size
-    drawn = list(islice(draw_problems(seed, first), num_problems))
+    drawn = list(islice(draw_problems(seed, first, dialect), num_problems))
     if engine.mode == "fused" and engine.device == "cpu":
         # Triton's interpreter takes as long as the work, so tiny problems exercise the kernels most.
         alone = set(range(num_problems))
@@ -109,11 +113,11 @@ def try_block(
         # Another mode would compile each run.
         alone = {i for i in range(num_problems) if runs_alone(first + i) and engine.mode == "eager"}
         for i in alone:
-            drawn[i] = draw_boundary_problem(seed, first + i)
+            drawn[i] = put_in_dialect(draw_boundary_problem(seed, first + i), dialect)
     indices = list(range(num_problems))
     for side, each, where in ((engine, make, "--engine"), (sides.reference, reference, "--reference")):
         if side.name != COMPILED and each is not make_reference:
-            check_made(each, f"{where} {side}")
+            check_made(each, f"{where} {side}", dialect)
             supported = find_supported(each, drawn)
             indices = [i for i in indices if i in supported]
     groups = [[i] for i in indices if i in alone]
@@ -191,7 +195,8 @@ def try_block(
         sightings=list(sightings.values()),
         exercise=exercise,
     )
-    if number % MEASURED_EVERY == 0 and reference is make_reference:
+    # Features are read from stages in the order of the default dialect.
+    if number % MEASURED_EVERY == 0 and reference is make_reference and dialect == OURS:
         block.num_measured = sum(len(batch.indices) for batch in batches)
         block.features = count_features(batches)
     return block

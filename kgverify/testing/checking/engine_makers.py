@@ -19,6 +19,7 @@ from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
 from kgverify.errors import UserError, describe_error, find_missing_dependency, suggest
 from kgverify.faults.catalogue import find_faults
 from kgverify.faults.fault import Fault
+from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.limits import Limits
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
@@ -170,6 +171,17 @@ def follows_semantics(engine: AnyEngine) -> bool:
     """Return whether an engine is one of kgverify's, so that everything true of its semantics is true of it."""
     spec = EngineSpec(engine) if isinstance(engine, str) else engine
     return spec.is_own if isinstance(spec, EngineSpec) else False
+
+
+def find_dialect(engine: object) -> Dialect:
+    """Return the dialect that an engine, or what makes it, declares as its attribute `dialect`; else the default one.
+
+    An engine that is named is loaded, unless it is one of kgverify's. UserError if it cannot be.
+    """
+    name = engine if isinstance(engine, str) else engine.name if isinstance(engine, EngineSpec) else ""
+    made = load_factory(name, "--engine") if name and name not in (COMPILED, REFERENCE) else engine
+    declared = getattr(made, "dialect", None)
+    return declared if isinstance(declared, Dialect) else OURS
 
 
 def load_factory(name: str, where: str) -> Any:

@@ -21,7 +21,7 @@ from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
 from kgverify.files.locking import lock_beside
 from kgverify.garbage_collection import without_garbage_collection
-from kgverify.program.limits import Limits
+from kgverify.program.limits import NUMBERS, Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.runs.delta_debugging import halve
 from kgverify.runs.ledger import FIX, Ledger
@@ -346,7 +346,7 @@ def _find_undecided(programs: Sequence[ScopedProgram], limits: Limits, makers: M
 
 def _describe(program: int, problem: Problem, makers: Makers) -> Finding:
     """Return the first failure of a program by itself, one query at a time."""
-    limits = msgspec.structs.asdict(problem.limits)
+    limits = {name: getattr(problem.limits, name) for name in NUMBERS}
     for query in problem.unranked:
         alone = replace(problem, unranked=(query,))
         for failure in check_problems([alone], makers[0], reference=makers[1], most=1):

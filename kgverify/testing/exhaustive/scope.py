@@ -12,7 +12,7 @@ The order of rules and of body atoms, and repeated rules, change steps: rules ar
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import combinations, permutations, product
 from typing import Final, NamedTuple, TypeAlias
@@ -21,6 +21,7 @@ import msgspec
 
 from kgverify.errors import UserError, suggest
 from kgverify.program.atoms import Atom, NamedAtom, Term, Variable, decode_variable, encode_variable
+from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.testing.problems.problem import Problem
@@ -48,6 +49,7 @@ class Scope:
     max_rules, max_body:   most rules of a program, most atoms of a rule's body (at least one each)
     max_facts:             most facts of a program
     max_depth, max_atoms, max_resolvents, exclude_query: the values of each limit
+    dialect: of both engines
     """
 
     name: str
@@ -61,12 +63,13 @@ class Scope:
     max_atoms: tuple[int, ...] = (1, 2, 3)
     max_resolvents: tuple[int, ...] = (1, 2, 4)
     exclude_query: tuple[bool, ...] = (True,)
+    dialect: Dialect = OURS
 
     @cached_property
     def limits(self) -> tuple[Limits, ...]:
         """Every combination of the limits' values."""
         return tuple(
-            Limits(max_depth=depth, max_atoms=atoms, max_resolvents=resolvents, exclude_query=exclude)
+            Limits(depth, atoms, resolvents, exclude, self.dialect)
             for depth, atoms, resolvents, exclude in product(
                 self.max_depth, self.max_atoms, self.max_resolvents, self.exclude_query
             )
@@ -74,8 +77,10 @@ class Scope:
 
     @property
     def digest(self) -> str:
-        """A digest of the sizes and the limits."""
-        content = {key: value for key, value in asdict(self).items() if key not in ("name", "count")}
+        """A digest of the sizes, the limits and the dialect, of which the default one adds nothing."""
+        content = {key: value for key, value in asdict(self).items() if key not in ("name", "count", "dialect")}
+        if self.dialect != OURS:
+            content["dialect"] = msgspec.to_builtins(self.dialect)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
@@ -87,6 +92,7 @@ class Scope:
             f" <= {many(self.max_rules, 'rule')} of <= {many(self.max_body, 'body atom')},"
             f" <= {many(self.max_facts, 'fact')} in one order,"
             f" every query, {many(len(self.limits), 'setting')} of limits"
+            + (f", dialect {self.dialect}" if self.dialect != OURS else "")
         )
 
 
@@ -128,13 +134,13 @@ SCOPES: Final = {
 """The scopes by name, the smallest first."""
 
 
-def find_scope(name: str) -> Scope:
-    """Return a scope of `SCOPES`. UserError for an unknown name."""
+def find_scope(name: str, dialect: Dialect = OURS) -> Scope:
+    """Return a scope of `SCOPES` in a dialect. UserError for an unknown name."""
     if name not in SCOPES:
         raise UserError(
             f"unknown scope {name!r}", where="scope", fix=suggest(name, SCOPES) or f"choose {', '.join(SCOPES)}"
         )
-    return SCOPES[name]
+    return replace(SCOPES[name], dialect=dialect)
 
 
 def enumerate_programs(scope: Scope) -> Iterator[ScopedProgram]:

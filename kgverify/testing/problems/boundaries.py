@@ -51,7 +51,7 @@ def draw_boundary_problem(seed: int, index: int) -> Problem:
     if turn % 2048 == 120:
         return _many_facts(pick)
     if turn % 4096 == 248:
-        return _many_resolvents()
+        return _many_resolvents(_WORD + 2, _WORD + 1)
     if turn % 4096 == 376:
         return _deep(pick, _BYTE + 8 + pick(8))
     if turn % 16384 == 504:
@@ -125,12 +125,18 @@ def draw_device_problem(seed: int, index: int) -> Problem:
         return _many_clauses(pick)
     if number % 16 == 1:
         return _many_facts(pick)
-    return (
-        _wide(pick, number // 4),
-        _deep(pick, 12 + pick(8)),
-        _deep(pick, _BYTE + 8 + pick(8)),
-        _without_facts(pick),
-    )[number % 4]
+    if number % 128 == 2:
+        return _like_keys()
+    if number % 128 == 7:
+        return _many_resolvents(_WORD // 2 + 2, 4)
+    kind = number % 7
+    if kind == 0:
+        return _wide(pick, number // 7)
+    if kind == 1:
+        return _deep(pick, 12 + pick(8))
+    if kind == 2:
+        return _deep(pick, _BYTE + 8 + pick(8))
+    return (_without_facts, _many_variables, _many_dropped, _one_at_a_time)[kind - 3](pick)
 
 
 class _Choices:
@@ -303,17 +309,72 @@ def _many_facts(pick: _Choices) -> Problem:
     )
 
 
-def _many_resolvents() -> Problem:
-    """Return a step of more resolvents than 16 bits can number, and one beyond the limit."""
-    num = _WORD + 2
+def _many_resolvents(num: int, kept: int) -> Problem:
+    """Return a step of a number of resolvents, of which the limit keeps some."""
     facts = tuple(NamedAtom("q", "c0", f"m{i}") for i in range(num))
     rule = NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", _X, _Z), NamedAtom("r", _Z, _Y)))
     return Problem(
         facts=facts,
         rules=(rule,),
         unranked=(NamedAtom("p", "c0", "c0"),),
-        limits=Limits(max_depth=2, max_atoms=2, max_resolvents=num - 1),
-        sizes=Sizes(slots=1, match_window=num, score_window=num - 1, pool=1),
+        limits=Limits(max_depth=2, max_atoms=2, max_resolvents=kept),
+        sizes=Sizes(slots=1, match_window=num, score_window=kept, pool=1),
+    )
+
+
+def _many_variables(pick: _Choices) -> Problem:
+    """Return a rule whose body has up to fourteen variables, and atoms that bind some of them later."""
+    num = 4 + pick(4)
+    names = [Variable(f"V{i}") for i in range(2 * num)]
+    body = tuple(NamedAtom("q", names[2 * i], names[2 * i + 1]) for i in range(num))
+    facts = (NamedAtom("q", "c0", "c1"), NamedAtom("q", "c1", "c0"))
+    return Problem(
+        facts=facts,
+        rules=(NamedRule(NamedAtom("p", _X, _Y), body),),
+        unranked=(NamedAtom("p", "c0", "c1"),),
+        limits=Limits(max_depth=3, max_atoms=num, max_resolvents=4),
+    )
+
+
+def _many_dropped(pick: _Choices) -> Problem:
+    """Return a step that drops about 256 resolvents for their atoms, and keeps one."""
+    num = _BYTE - 1 + pick(3)
+    long = [(NamedAtom("q", _X, f"m{i}"), NamedAtom("q", f"m{i}", _Y)) for i in range(num)]
+    rules = tuple(NamedRule(NamedAtom("p", _X, _Y), body) for body in (*long, (NamedAtom("q", _Y, _X),)))
+    return Problem(
+        facts=(NamedAtom("q", "c0", "c1"),),
+        rules=rules,
+        unranked=(NamedAtom("p", "c0", "c1"),),
+        limits=Limits(max_depth=2, max_atoms=1, max_resolvents=4),
+    )
+
+
+def _one_at_a_time(pick: _Choices) -> Problem:
+    """Return many derivations in slots of their own, for a window that holds the resolvents of one step."""
+    num = 12 + pick(4)
+    names = [f"c{i}" for i in range(num)]
+    facts = tuple(NamedAtom("q", a, b) for a in names for b in names)
+    rule = NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", _X, _Z), NamedAtom("p", _Z, _Y)))
+    queries = tuple(NamedAtom("p", name, "z") for name in names) * 4
+    sizes = Sizes(slots=len(queries), match_window=num, score_window=num, pool=len(queries))
+    limits = Limits(max_depth=6, max_atoms=2, max_resolvents=num)
+    return Problem(facts=facts, rules=(rule,), unranked=queries, limits=limits, sizes=sizes)
+
+
+def _like_keys() -> Problem:
+    """Return atoms beside the facts whose keys agree with those of the facts in the low 32 bits: 65,536 constants."""
+    names = [f"c{i}" for i in range(4)]
+    pairs = [(a, b) for a in names[:2] for b in names[2:]]
+    rules = tuple(
+        NamedRule(NamedAtom("p", _X, _Y), (NamedAtom(f"r{i}", _X, _Y), NamedAtom("s", _X, _Y))) for i in range(16)
+    )
+    return Problem(
+        facts=tuple(NamedAtom("q", *each) for each in pairs),
+        rules=rules,
+        unranked=tuple(NamedAtom("p", *each) for each in pairs),
+        # No fact holds the others: with few facts, atoms of one key are likely to be in one bucket.
+        constants=tuple(f"m{i}" for i in range(_WORD - len(names))),
+        limits=Limits(max_depth=2, max_atoms=2, max_resolvents=16),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from kgverify.errors import UserError
 from kgverify.program.atoms import NamedAtom, Term, Variable
+from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.ranking.corrupt import ALL
@@ -26,6 +27,7 @@ from kgverify.testing.problems.shapes import (
     fill_long_rule,
     fill_rules,
 )
+from kgverify.testing.problems.switches import adapt_problem
 
 SIZE: Final = 64
 """Length of the byte string of a problem."""
@@ -132,10 +134,10 @@ def decode_problem(data: bytes) -> Problem:
     )
 
 
-def draw_problems(seed: int, first: int = 0) -> Iterator[Problem]:
-    """Yield the problems of a seed from an index on, without end."""
+def draw_problems(seed: int, first: int = 0, dialect: Dialect = OURS) -> Iterator[Problem]:
+    """Yield the problems of a seed from an index on, without end, in a dialect."""
     while True:
-        yield decode_problem(draw_bytes(seed, first))
+        yield adapt_problem(decode_problem(draw_bytes(seed, first)), dialect, seed, first)
         first += 1
 
 

@@ -9,6 +9,7 @@ import msgspec
 from kgverify.errors import UserError
 from kgverify.escaping import make_visible
 from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.dialect import OURS
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule, render_named
 from kgverify.ranking.corrupt import ALL
@@ -167,6 +168,13 @@ class Problem:
         yield from self.queries
         yield from self.unranked
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Print the program for IPython, and for Hypothesis where an example fails."""
+        with printer.group(4, "Problem:"):
+            for line in str(self).splitlines():
+                printer.break_()
+                printer.text(line)
+
     def __str__(self) -> str:
         """Return the program and the queries as text."""
         ranked = "all" if self.num_corruptions == ALL else str(self.num_corruptions)
@@ -179,6 +187,8 @@ class Problem:
             f"% max_depth {limits.max_depth}, max_atoms {limits.max_atoms}, max_resolvents {limits.max_resolvents},"
             f" exclude_query {limits.exclude_query}, policy {self.policy.name}, {self.sizes.slots} slots"
         )
+        if limits.dialect != OURS:
+            lines.append(f"% dialect {limits.dialect}")
         return "\n".join(map(make_visible, lines))
 
 

@@ -12,14 +12,13 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Final
 
-import msgspec
-
 from kgverify.errors import InternalError, UserError, suggest
 from kgverify.escaping import MARKED
 from kgverify.files.reading import read_file
 from kgverify.files.writing import write_file
 from kgverify.program.atoms import NamedAtom, Term, Variable
-from kgverify.program.limits import Limits
+from kgverify.program.dialect import OURS, VALUES, Dialect
+from kgverify.program.limits import NUMBERS, Limits
 from kgverify.program.program import NamedRule
 from kgverify.ranking.corrupt import ALL
 from kgverify.testing.checking.engine_makers import COMPILED, EAGER, REFERENCE, EngineSpec
@@ -43,7 +42,8 @@ def render_reproducer(reproducer: Reproducer) -> str:
     lines += [f"?- {_atom(*_plain_variables([query]))}." for query in problem.unranked]
     lines += [
         "",
-        f"limits: {_pairs(msgspec.structs.asdict(problem.limits))}",
+        f"limits: {_pairs({name: getattr(problem.limits, name) for name in NUMBERS})}",
+        *_optional("dialect", _render_dialect(problem.limits.dialect)),
         f"policy: {problem.policy.name}" + _weights(problem.policy),
         f"sizes: {_pairs(problem.sizes._asdict())}",
     ]
@@ -67,6 +67,19 @@ def render_reproducer(reproducer: Reproducer) -> str:
     lines += ["", *_engine_lines("", reproducer.engine), *_engine_lines("reference_", reproducer.reference)]
     lines += _optional("versions", _pairs(reproducer.versions))
     return "\n".join(lines) + "\n"
+
+
+def _render_dialect(dialect: Dialect) -> str:
+    """Return the switches that differ from the default; empty for the default dialect."""
+    changed = {name: getattr(dialect, name) for name in dialect.__struct_fields__}
+    changed = {name: value for name, value in changed.items() if value != getattr(OURS, name)}
+    return ", ".join(f"{name} {_switch(value)}" for name, value in changed.items())
+
+
+def _switch(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return " ".join(value) or "none" if isinstance(value, tuple) else str(value)
 
 
 def read_reproducer(path: Path) -> Reproducer:
@@ -201,6 +214,7 @@ FIRST_LINE: Final = "% kgverify reproducer 1"
 KEYS: Final = (
     "note",
     "limits",
+    "dialect",
     "policy",
     "sizes",
     "spread",
@@ -328,7 +342,7 @@ class _Parser:
                 queries=tuple(ranked),
                 unranked=tuple(unranked),
                 constants=self._constants(),
-                limits=Limits(**self._numbers("limits", Limits.__struct_fields__)),
+                limits=Limits(**self._numbers("limits", NUMBERS), dialect=self._dialect()),
                 policy=PolicySpec(policy, **self._numbers("policy", PolicySpec._fields[1:], weights)),
                 num_corruptions=ALL if self._text("corruptions") == "all" else self._number("corruptions", 0),
                 seed=self._number("seed", 0),
@@ -386,6 +400,23 @@ class _Parser:
             else:
                 found[name] = self._integer(key, value)
         return found
+
+    def _dialect(self) -> Dialect:
+        """Return the dialect; a switch that is not named has its default."""
+        found: dict[str, Any] = {}
+        for item in self._items("dialect"):
+            name, value = self._split_pair("dialect", item)
+            if name == "filters":
+                found[name] = () if value == "none" else tuple(value.split())
+            elif name not in VALUES:
+                known = (*VALUES, "filters")
+                raise self._error(f"unknown {name!r}", suggest(name, known) or f"use {', '.join(known)}", "dialect")
+            else:
+                found[name] = next((each for each in VALUES[name] if _switch(each) == value), value)
+        try:
+            return Dialect(**found)
+        except UserError as error:
+            raise self._error(error.message, error.fix, "dialect") from None
 
     def _split_pair(self, key: str, item: str) -> tuple[str, str]:
         name, _, value = item.partition(" ")

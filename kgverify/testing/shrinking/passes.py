@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from kgverify.program.atoms import NamedAtom
-from kgverify.program.limits import Limits
+from kgverify.program.limits import NUMBERS, Limits
 from kgverify.ranking.corrupt import ALL
 from kgverify.runs.delta_debugging import count_down
 from kgverify.testing.problems.merge import merge
@@ -211,7 +211,7 @@ def simplify_sizes(problem: Problem, oracle: Oracle) -> Problem:
 
 def restore_limits(problem: Problem, oracle: Oracle) -> Problem:
     """Set each limit that does not matter to its default, so that readers need not consider it."""
-    return _restore(problem, oracle, "limits", Limits(), Limits.__struct_fields__)
+    return _restore(problem, oracle, "limits", Limits(dialect=problem.limits.dialect), NUMBERS)
 
 
 def simplify_names(problem: Problem, oracle: Oracle) -> Problem:

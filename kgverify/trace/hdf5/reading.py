@@ -76,6 +76,11 @@ Problems = dict[str, str]
 """A message for each dataset in which something is wrong, by path; `/` for the file as a whole."""
 
 
+def describe_hdf5() -> str:
+    """Return the versions of HDF5 and of h5py."""
+    return f"HDF5 {h5py.version.hdf5_version}, h5py {h5py.__version__}"
+
+
 class StoredFile(NamedTuple):
     """The datasets of one file, by path.
 

@@ -26,7 +26,7 @@ from kgverify.trace.files.manifest import (
 )
 from kgverify.trace.files.output_path import lock_trace
 from kgverify.trace.hdf5.writing import write_arrays
-from kgverify.trace.maintain.check import UNFINISHED, WHOLE, CheckReport, check_trace
+from kgverify.trace.maintain.check import UNFINISHED, WHOLE, check_trace
 from kgverify.trace.maintain.salvage import Salvage, salvage
 from kgverify.trace.model.levels import Packing, level_of, packing_of
 from kgverify.trace.model.schema import Arrays
@@ -69,37 +69,42 @@ def repair_trace(path: Path | str) -> RepairReport:
     UserError if there is no trace, or nothing can be kept; then nothing is changed.
     """
     path = Path(path)
-    if path.exists():
-        found = check_trace(path)
-        if not _needs_repair(path, found.state):
-            return _unchanged(path, found)
-    with lock_trace(path), explained(path, kept="nothing was changed"):
+    try:
+        lock = lock_trace(path)
+    except UserError:
+        # A trace that needs no repair may be another process's, or in a folder where nothing can be written.
+        if path.exists() and (unchanged := _check(path)):
+            return unchanged
+        raise
+    with lock, explained(path, kept="nothing was changed"):
         return _repair(path)
 
 
 def _repair(path: Path) -> RepairReport:
-    repaired = _beside(path, "repaired")
+    repaired, exists = _beside(path, "repaired"), path.exists()
+    if exists and (unchanged := _check(path)):
+        return unchanged
     for each in (path, repaired, _beside(path, "unrepaired")):
         refuse_link(each)
-    if not path.exists() and repaired.exists() and _beside(path, "unrepaired").exists():
-        # A repair was killed between its two renames.
-        os.rename(repaired, path)
-        sync_folder(path.parent)
-    report = check_trace(path)
-    if not _needs_repair(path, report.state):
-        return _unchanged(path, report)
+    if not exists:
+        if repaired.exists() and _beside(path, "unrepaired").exists():
+            # A repair was killed between its two renames.
+            os.rename(repaired, path)
+            sync_folder(path.parent)
+        if unchanged := _check(path):
+            return unchanged
     return _repair_folder(path, repaired) if path.is_dir() else _repair_file(path, repaired)
 
 
-def _needs_repair(path: Path, state: str) -> bool:
+def _check(path: Path) -> RepairReport | None:
+    """Return the report of a trace that needs no repair; None for any other."""
+    found = check_trace(path)
     has_leftovers = path.is_dir() and (list_journals(path) or any(path.glob("*.tmp")))
-    return state not in (WHOLE, UNFINISHED) or bool(has_leftovers)
-
-
-def _unchanged(path: Path, report: CheckReport) -> RepairReport:
-    is_resumable = report.state == UNFINISHED and path.name.endswith(".partial")
+    if found.state not in (WHOLE, UNFINISHED) or has_leftovers:
+        return None
+    is_resumable = found.state == UNFINISHED and path.name.endswith(".partial")
     return RepairReport(
-        str(path), False, report.num_candidates, report.num_steps, notes=report.notes, is_resumable=is_resumable
+        str(path), False, found.num_candidates, found.num_steps, notes=found.notes, is_resumable=is_resumable
     )
 
 

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.program.dialect import OURS
 from kgverify.program.outcomes import GoalKind, Outcome, Side
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, expand_rows, starts_of
 from kgverify.trace.model.digests import Words, candidate_keys, fold, renumber
@@ -94,6 +95,8 @@ class _Block:
     def __init__(self, columns: Columns, header: Header, fields: frozenset[str]) -> None:
         self._candidates, self._steps, self._resolvents, _ = columns
         self._header, self._limits = header, header.limits
+        # A trace of an unknown dialect is held to the default one.
+        self._dialect = self._limits.dialect or OURS
         self._fields = fields
         counts = self._candidates.num_steps.astype(np.int64)
         self._ends = np.cumsum(counts)
@@ -147,6 +150,17 @@ class _Block:
         return is_from_start
 
     @cached_property
+    def _may_be_uncounted(self) -> NDArray[np.bool_]:
+        """The steps with one resolvent, a goal, in a dialect that does not count these."""
+        num = self._steps.num_resolvents
+        if not self._dialect.skips_unary or not self._knows("steps.num_resolvents"):
+            return np.full(len(self._steps.depth), self._dialect.skips_unary)
+        may_be: NDArray[np.bool_] = num == 1
+        if self._knows("resolvents.kind"):
+            may_be[may_be] = self._resolvents.kind[self._starts[:-1][may_be]] == GoalKind.GOAL
+        return may_be
+
+    @cached_property
     def _starts(self) -> NDArray[np.int64]:
         return starts_of(self._steps.num_resolvents)
 
@@ -196,14 +210,16 @@ class _Block:
             yield "steps ended their derivation, and others follow", is_ended & ~self._is_last
         if self._knows("steps.depth"):
             is_other = ~is_first
-            is_other[1:] &= steps.depth[1:].astype(np.int64) != steps.depth[:-1].astype(np.int64) + 1
+            gain = steps.depth[1:].astype(np.int64) - steps.depth[:-1].astype(np.int64)
+            is_other[1:] &= (gain != 1) & ~((gain == 0) & self._may_be_uncounted[:-1])
             yield "steps have a depth that does not follow the step before", is_other
             if limits.max_depth is not None:
                 yield f"steps are deeper than max_depth {limits.max_depth} allows", steps.depth >= limits.max_depth
         if self._knows("steps.depth", "steps.outcome") and limits.max_depth is not None:
             is_at_limit = steps.depth.astype(np.int64) + 1 >= limits.max_depth
             is_limit = steps.outcome == Outcome.DEPTH_LIMIT
-            is_other = (is_limit & ~is_at_limit) | (is_at_limit & (steps.outcome == Outcome.OPEN))
+            is_other = is_limit & ~is_at_limit
+            is_other |= is_at_limit & (steps.outcome == Outcome.OPEN) & ~self._may_be_uncounted
             yield (
                 f"steps end with DEPTH_LIMIT, or do not, against their depth and max_depth {limits.max_depth}",
                 is_other,
@@ -218,12 +234,13 @@ class _Block:
         if (
             self._knows("resolvents.kind")
             and limits.max_resolvents is not None
+            and "max_resolvents" in self._dialect.filters
             and int(steps.num_resolvents.max(initial=0)) > limits.max_resolvents
         ):
             num = np.bincount(of_step[resolvents.kind != GoalKind.STOP], minlength=num_steps)
             yield f"steps have more than max_resolvents {limits.max_resolvents} resolvents", num > limits.max_resolvents
         has_atoms = has_goals(self._header.level) and self._knows("resolvents.num_atoms", "resolvents.kind")
-        if has_atoms and limits.max_atoms is not None:
+        if has_atoms and limits.max_atoms is not None and "max_atoms" in self._dialect.filters:
             is_long = (resolvents.num_atoms > limits.max_atoms) & (resolvents.kind == GoalKind.GOAL)
             has_long = np.zeros(num_steps, bool)
             has_long[of_step[is_long]] = True

@@ -1,12 +1,13 @@
 """The header of a trace: the engine, the program, the policy, the limits and the run."""
 
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from kgverify.errors import UserError
-from kgverify.program.limits import DeclaredLimits, Limits
+from kgverify.program.dialect import OURS, Dialect
+from kgverify.program.limits import NUMBERS, DeclaredLimits, Limits
 
 SCHEMA_VERSION: Final = 3
 """The version written. Version 3 has states that no sound prover makes, and further columns that may be unknown."""
@@ -155,8 +156,19 @@ class Header(msgspec.Struct, frozen=True):
     schema_version: int = SCHEMA_VERSION
 
 
+def encode_header(header: Header) -> dict[str, Any]:
+    """Return a header as JSON values. A dialect that `decode_header` assumes is left out, as earlier versions did."""
+    fields: dict[str, Any] = msgspec.to_builtins(header)
+    if header.limits.dialect == _assumed_dialect(fields["limits"]):
+        del fields["limits"]["dialect"]
+    return fields
+
+
 def decode_header(content: bytes) -> Header:
-    """Decode the JSON of a header of any version. MsgspecError if it is not a header, UserError for an impossible limit."""
+    """Decode the JSON of a header of any version. MsgspecError if it is not a header, UserError for an impossible limit.
+
+    A header that names all limits and no dialect has the default one. Where a limit is unknown, so is the dialect.
+    """
     raw = msgspec.json.decode(content)
     if isinstance(raw, dict):
         limits = raw.get("limits")
@@ -165,10 +177,16 @@ def decode_header(content: bytes) -> Header:
         elif isinstance(limits, dict):
             # A limit that these versions left out had its default.
             raw["limits"] = msgspec.to_builtins(Limits()) | limits
+        if isinstance(limits, dict) and "dialect" not in limits:
+            raw["limits"]["dialect"] = msgspec.to_builtins(_assumed_dialect(raw["limits"]))
     header = msgspec.convert(raw, Header)
     check_header(header)
     known = header.limits
     return header if known.unknown else msgspec.structs.replace(header, limits=Limits(**msgspec.structs.asdict(known)))
+
+
+def _assumed_dialect(limits: dict[str, Any]) -> Dialect | None:
+    return None if any(limits.get(name) is None for name in NUMBERS) else OURS
 
 
 def without_recording(content: bytes) -> object:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kgverify.errors import UserError
 from kgverify.program.program import Rule, Symbols
-from kgverify.trace.model.header import SCHEMA_VERSION, Header, check_header
+from kgverify.trace.model.header import SCHEMA_VERSION, Header, check_header, encode_header
 from kgverify.trace.model.levels import TraceLevel, lower_arrays, parse_level, uncounted
 from kgverify.trace.model.schema import (
     OPTIONAL_COLUMNS,
@@ -106,7 +106,7 @@ def _encode_clauses(
 def _encode_header(header: Header, unknown: Unknown, where: str) -> NDArray[np.uint8]:
     check_header(header)
     try:
-        content = msgspec.json.encode(merge_fields(msgspec.to_builtins(header), unknown.header))
+        content = msgspec.json.encode(merge_fields(encode_header(header), unknown.header))
     except UnicodeEncodeError as error:
         raise UserError(
             "holds text that UTF-8 cannot encode",

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kgverify.errors import UserError, suggest
 from kgverify.program.atoms import Atom, NamedAtom, Variable, decode_variable, encode_variable, is_variable
-from kgverify.program.limits import DeclaredLimits
+from kgverify.program.limits import DeclaredLimits, declare_limits
 from kgverify.program.outcomes import Side
 from kgverify.program.program import NamedRule, Rule, Symbols
 from kgverify.trace.model.columns import FIELD_OF, FIELDS, GROUPS, Columns, Field, Rankings, starts_of
@@ -62,7 +62,7 @@ class LoopWriter:
         engine: str | EngineInfo,
         predicates: Sequence[str],
         constants: Sequence[str],
-        limits: DeclaredLimits | Mapping[str, int] | None = None,
+        limits: DeclaredLimits | Mapping[str, Any] | None = None,
         policy: str | PolicyInfo = "",
         program_sha256: str = "",
         run: RunInfo | None = None,
@@ -77,7 +77,7 @@ class LoopWriter:
         self._path = Path(path)
         self._header = Header(
             engine=EngineInfo(engine) if isinstance(engine, str) else engine,
-            limits=_declare(limits, str(path)),
+            limits=declare_limits(limits, str(path)),
             policy=PolicyInfo(policy) if isinstance(policy, str) else policy,
             program_sha256=program_sha256,
             run=run or RunInfo(),
@@ -207,17 +207,6 @@ class LoopWriter:
                 which = "of the stages, or none" if is_stage else "that the format requires"
                 raise UserError(f"{field.name} is missing", where=str(self._path), fix=f"give every column {which}")
         return decode_columns(given)
-
-
-def _declare(limits: DeclaredLimits | Mapping[str, Any] | None, where: str) -> DeclaredLimits:
-    if isinstance(limits, DeclaredLimits):
-        return limits
-    try:
-        declared = DeclaredLimits(**(limits or {}))
-    except TypeError as error:
-        names = ", ".join(DeclaredLimits.__struct_fields__)
-        raise UserError(f"limits: {error}", where=where, fix=f"choose from {names}") from None
-    return declared if declared.unknown else declared.with_defaults()
 
 
 def _number_variables(rule: Rule | Sequence[Sequence[int]]) -> Rule:

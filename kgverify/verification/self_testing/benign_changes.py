@@ -1,6 +1,7 @@
 """The judge of planted changes under a policy of benign differences, written apart from the comparison."""
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any, Final
 
 from kgverify.comparison.compare import Comparer
@@ -31,7 +32,7 @@ def find_wrong_owners(
             if atoms[0] != atoms[1]:
                 found[candidate] = step
         elif column in _OF_STEPS:
-            lists = [_steps(columns, candidate, comparer.modulo) for columns in sides]
+            lists = [_steps(columns, candidate, comparer.modulo, comparer.not_compared) for columns in sides]
             wrong = [i for i, (left, right) in enumerate(zip(*lists, strict=True)) if left != right]
             if wrong:
                 found[candidate] = step if comparer.lockstep else wrong[0]
@@ -40,8 +41,11 @@ def find_wrong_owners(
     return found
 
 
-def _steps(columns: Columns, candidate: int, modulo: frozenset[str]) -> list[Any]:
-    """Return the goal, the resolvents, and the choice of each step of a candidate, in a form that equality suits."""
+def _steps(columns: Columns, candidate: int, modulo: frozenset[str], ignored: Collection[str]) -> list[Any]:
+    """Return the goal, the resolvents, and the choice of each step of a candidate, in a form that equality suits.
+
+    ignored: the columns that are not compared
+    """
     steps, resolvents = columns.steps, columns.resolvents
     begin = int(columns.candidates.num_steps[:candidate].sum())
     goal_at = int(steps.num_atoms[:begin].sum())
@@ -58,8 +62,8 @@ def _steps(columns: Columns, candidate: int, modulo: frozenset[str]) -> list[Any
             contents.append((int(resolvents.kind[resolvent]), atoms))
             atom_at = atom_end
         goal_at, at = goal_end, end
-        choice: Any = int(steps.choice[row])
-        if modulo & {"order", "duplicates"} and 0 <= choice < len(contents):
+        choice: Any = None if "steps.choice" in ignored else int(steps.choice[row])
+        if modulo & {"order", "duplicates"} and choice is not None and 0 <= choice < len(contents):
             choice = contents[choice]
         found.append((goal, _list(contents, modulo), choice))
     return found

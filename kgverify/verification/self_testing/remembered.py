@@ -47,7 +47,7 @@ def remembering() -> Iterator[None]:
 
 def check_once(checks: dict[str, Callable[[], None]]) -> None:
     """Run named checks, each of which raises on failure; those that succeeded before with this very code are left out."""
-    folder = _folder() if _is_allowed.get() else None
+    folder = find_cache() if _is_allowed.get() else None
     before = identify_code() if folder is not None else None
     left = dict(checks)
     if folder is not None and before is not None:
@@ -60,7 +60,8 @@ def check_once(checks: dict[str, Callable[[], None]]) -> None:
             _remember(folder, before, name)
 
 
-def _folder() -> Path | None:
+def find_cache() -> Path | None:
+    """Return the folder in which successes are remembered; None if nothing is."""
     named = os.environ.get(CACHE)
     if named is not None:
         return Path(named) if named else None

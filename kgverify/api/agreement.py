@@ -1,0 +1,68 @@
+"""`kgverify.assert_agrees`: a check of an engine on one problem, for Hypothesis to draw and to shrink."""
+
+import sys
+
+from kgverify.conformance import describe_failure
+from kgverify.errors import UserError
+from kgverify.testing.checking.check import judge
+from kgverify.testing.checking.engine_makers import (
+    REFERENCE,
+    AnyEngine,
+    find_maker,
+    find_supported,
+    name_engine,
+    refuse_exit,
+)
+from kgverify.testing.problems.problem import Problem
+
+
+@refuse_exit()
+def assert_agrees(
+    engine: AnyEngine, problem: Problem, *, reference: AnyEngine = REFERENCE, lockstep: bool = True
+) -> None:
+    """Raise an AssertionError unless an engine and a reference agree on one problem, step by step.
+
+    The problem is not shrunk: Hypothesis does that, if it drew the problem. An example with a policy that the engine does
+    not support is rejected there.
+
+    Args:
+        engine: A class or function that makes the engine of `(program, limits, policy)`, or its name: `"module:name"` or
+            `"file.py:name"`.
+        problem: What both prove, as `kgverify.strategies.problems()` draws it.
+        reference: The engine to compare with, given in the same way; kgverify's reference prover if not given.
+        lockstep: Compare every step from the expected goal as well.
+
+    Raises:
+        AssertionError: If the engine differs or fails. Its text names the stage and shows both values and the problem.
+        UserError: If the engine cannot be made, or does not support the problem.
+
+    Example:
+        >>> from hypothesis import Phase, given, settings
+        >>> import kgverify as kv
+        >>> from kgverify import strategies
+        >>> @kv.engine_of
+        ... def proves_nothing(goal, clauses):
+        ...     return []
+        >>> @given(strategies.problems(policies=["shortest"]))
+        ... @settings(deadline=None, database=None, derandomize=True, phases=[Phase.generate])
+        ... def test_agrees(problem):
+        ...     kv.assert_agrees(proves_nothing, problem)
+        >>> test_agrees()
+        Traceback (most recent call last):
+        ...
+        AssertionError: proves_nothing does not agree...
+    """
+    __tracebackhide__ = True  # of pytest, which would show this function's source instead of the test
+    make, make_expected = find_maker(engine, "engine"), find_maker(reference, "reference")
+    if not all(find_supported(each, [problem]) for each in (make, make_expected)):
+        hypothesis = sys.modules.get("hypothesis")
+        if hypothesis is not None and hypothesis.currently_in_test_context():
+            hypothesis.reject()
+        raise UserError(
+            f"the engine does not support the policy {problem.policy.name!r} or the limits of this problem",
+            where=name_engine(engine),
+            fix="give another problem, such as one drawn by strategies.problems(policies=['shortest'])",
+        )
+    failure = judge(problem, make, reference=make_expected, lockstep=lockstep)
+    if failure is not None:
+        raise AssertionError("\n".join([f"{name_engine(engine)} does not agree", *describe_failure(failure)]))

@@ -1,0 +1,188 @@
+"""An examination of the installation: what is installed, what is missing for which feature, and what is broken."""
+
+import os
+import platform
+import re
+import shutil
+from collections.abc import Iterator
+from enum import StrEnum
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, distribution, requires, version
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from kgverify.errors import EXTRAS, describe_error
+from kgverify.graphs.load import DATA_VARIABLE
+from kgverify.version import __version__
+
+
+class State(StrEnum):
+    """The state of one thing: present, absent (a feature is missing), or broken (it is there and does not work)."""
+
+    PRESENT = "present"
+    ABSENT = "absent"
+    BROKEN = "broken"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that kgverify needs, or can use.
+
+    name:   a package, program, device, folder or setting
+    state:  whether it is there and works
+    detail: its version or place, or what is missing without it
+    fix:    what to do; empty if there is nothing to do
+    """
+
+    name: str
+    state: State
+    detail: str
+    fix: str = ""
+
+
+TOOLS: Final = {
+    "C++ compiler": (("g++", "clang++", "c++"), "compiled modes on a CPU", "install g++; until then modes are eager"),
+    "swipl": (("swipl",), "judges of the reference in kgverify's own tests", ""),
+}
+"""Programs: the names by which they are found, what needs them, and what to do without them."""
+
+
+def examine_installation() -> list[Finding]:
+    """Return what is installed and what is missing, in the order in which a reader asks.
+
+    Everything that is present is imported or run, so that BROKEN means that it was tried.
+
+    Returns:
+        One finding for each package, program, device, cache and setting that matters.
+
+    Example:
+        >>> from kgverify.api.doctor import examine_installation
+        >>> examine_installation()[0].name
+        'kgverify'
+    """
+    own = [
+        Finding("kgverify", State.PRESENT, __version__),
+        Finding("Python", State.PRESENT, f"{platform.python_version()} on {platform.platform(terse=True)}"),
+    ]
+    return [*own, *_look_at_packages(), *_look_at_tools(), *_look_at_devices(), *_look_at_caches(), *_look_at_data()]
+
+
+def describe_versions() -> list[str]:
+    """Return kgverify's version, and lines with those of what it builds on. torch is not imported."""
+    lines = [f"kgverify {__version__}", f"Python {platform.python_version()}"]
+    try:
+        from kgverify.trace.hdf5.reading import describe_hdf5
+
+        lines.append(describe_hdf5())
+    except Exception as error:
+        lines.append(f"h5py: {describe_error(error)}")
+    try:
+        found = distribution("torch")
+    except PackageNotFoundError:
+        return [*lines, "torch not installed"]
+    stated = re.search(r"^cuda\b[^=]*= *'([\d.]+)'", found.read_text("../torch/version.py") or "", re.MULTILINE)
+    return [*lines, f"torch {found.version}, {f'CUDA {stated[1]}' if stated else 'without CUDA'}"]
+
+
+def _look_at_packages() -> Iterator[Finding]:
+    for package, asked in _required().items():
+        try:
+            found = version(package)
+        except PackageNotFoundError:
+            # A module of that name in the current folder is somebody else's.
+            extra, needs = EXTRAS.get(package, ("", "kgverify needs"))
+            fix = f"pip install 'kgverify[{extra}]'" if extra else f"pip install {package}"
+            yield Finding(package, State.ABSENT if extra else State.BROKEN, f"{needs} it", fix)
+            continue
+        try:
+            # The distribution backports-zstd is the module backports.zstd.
+            import_module(package.replace("-", "."))
+        except Exception as error:
+            yield Finding(package, State.BROKEN, describe_error(error), f"pip install --force-reinstall {package}")
+            continue
+        if asked and not asked.contains(found, prereleases=True):
+            fix = f"pip install '{package}{asked}'"
+            yield Finding(package, State.BROKEN, f"{found}; kgverify works with {asked}", fix)
+        else:
+            yield Finding(package, State.PRESENT, found)
+
+
+def _required() -> dict[str, SpecifierSet]:
+    """Return the packages that kgverify's metadata names, without those of its tests, with the versions that will do."""
+    try:
+        named = [Requirement(line) for line in requires("kgverify") or []]
+    except PackageNotFoundError:
+        named = []
+    always = {each.name: each.specifier for each in named if each.marker is None or each.marker.evaluate({"extra": ""})}
+    optional = {each.name: each.specifier for each in named if each.name in EXTRAS}
+    return always | {package: optional.get(package, SpecifierSet()) for package in EXTRAS}
+
+
+def _look_at_tools() -> Iterator[Finding]:
+    for name, (programs, what, fix) in TOOLS.items():
+        found = next((path for program in programs if (path := shutil.which(program))), None)
+        if found:
+            yield Finding(name, State.PRESENT, found)
+        else:
+            yield Finding(name, State.ABSENT, f"for {what}", fix)
+
+
+def _look_at_devices() -> Iterator[Finding]:
+    try:
+        import torch
+    except Exception:
+        return
+    from kgverify.engines.compiled.execution.compilation import why_not_compiled
+
+    if reason := why_not_compiled():
+        yield Finding("torch.compile", State.BROKEN, reason, "unset this variable")
+    if not torch.cuda.is_available():
+        build = (
+            f"torch was built for CUDA {torch.version.cuda}" if torch.version.cuda else "torch was built without CUDA"
+        )
+        yield Finding("GPU", State.ABSENT, f"{build}, and finds no device")
+        return
+    try:
+        for device in range(torch.cuda.device_count()):
+            seen = torch.cuda.get_device_properties(device)
+            torch.zeros(1, device=f"cuda:{device}").add_(1).cpu()
+            memory = f"{seen.total_memory / 2**30:.0f} GiB"
+            yield Finding(f"GPU {device}", State.PRESENT, f"{seen.name}, {memory}, CUDA {torch.version.cuda}")
+    except RuntimeError as error:
+        yield Finding(
+            "GPU", State.BROKEN, describe_error(error), "install a build of torch for this GPU and its driver"
+        )
+
+
+def _look_at_caches() -> Iterator[Finding]:
+    from kgverify.verification.self_testing.remembered import find_cache
+
+    folders = {"cache of known answers": find_cache()}
+    try:
+        from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+        folders["cache of compiled code"] = Path(cache_dir())
+    except Exception:
+        folders.pop("cache of compiled code", None)
+    for name, folder in folders.items():
+        if folder is None:
+            yield Finding(name, State.ABSENT, "turned off by $KGVERIFY_CACHE")
+        else:
+            size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+            yield Finding(name, State.PRESENT, f"{folder}, {size / 1e6:,.1f} MB")
+
+
+def _look_at_data() -> Iterator[Finding]:
+    folder = os.environ.get(DATA_VARIABLE)
+    if folder is None:
+        yield Finding(f"${DATA_VARIABLE}", State.ABSENT, "names a folder of graphs, which --graph then takes by name")
+    elif Path(folder).is_dir():
+        graphs = sorted(path.name for path in Path(folder).iterdir() if path.is_dir())
+        yield Finding(f"${DATA_VARIABLE}", State.PRESENT, f"{folder}: {', '.join(graphs) or 'no graph'}")
+    else:
+        yield Finding(
+            f"${DATA_VARIABLE}", State.BROKEN, f"there is no folder {folder!r}", f"set or unset {DATA_VARIABLE}"
+        )

@@ -1,0 +1,22 @@
+"""`kgverify doctor`: what is installed, and what is missing for which feature."""
+
+import typer
+from rich.table import Table
+
+from kgverify.cli import options
+from kgverify.cli.progress import make_result_console, write_json
+
+
+def doctor(json_path: options.JsonPath = None) -> None:
+    """List what is installed, what is missing for which feature, caches and GPUs. Exit code 2 if something is broken."""
+    from kgverify.api.doctor import State, examine_installation
+
+    findings = examine_installation()
+    table = Table("name", "state", "detail", "fix", box=None)
+    styles = {State.PRESENT: "green", State.ABSENT: "dim", State.BROKEN: "bold red"}
+    for found in findings:
+        table.add_row(found.name, found.state.value, found.detail, found.fix, style=styles[found.state])
+    make_result_console(json_path).print(table)
+    write_json(findings, json_path)
+    if any(found.state is State.BROKEN for found in findings):
+        raise typer.Exit(2)

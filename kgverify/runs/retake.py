@@ -1,0 +1,156 @@
+"""Recorded steps taken again: an engine takes a step from every recorded goal, and so judges a trace of another one."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.comparison.comparable import column_names, lockstep_columns
+from kgverify.engines.policy import SHORTEST, Policy
+from kgverify.engines.protocol import Engine, Positions, positions_of
+from kgverify.errors import UserError, count_of
+from kgverify.program.limits import DeclaredLimits, Limits
+from kgverify.program.program import Program
+from kgverify.trace.model.columns import Columns, concatenate, expand_rows, select_candidates, starts_of
+from kgverify.trace.model.digests import compute_digests, renumber
+from kgverify.trace.model.header import EngineInfo, Header, unknown_columns
+from kgverify.trace.model.levels import has_goals
+from kgverify.trace.model.trace import Trace
+
+_CANDIDATES: Final = 1 << 10
+"""The candidates whose goals are given to the engine together; a step is given with all goals visited before."""
+
+OF_POLICY: Final = frozenset(
+    {"resolvents.score", "steps.choice", "steps.outcome", "candidates.outcome", "candidates.log_probability"}
+)
+"""The columns that depend on the policy, which are not judged if it is unknown."""
+
+MakeEngine = Callable[[Program, Limits, Policy], Engine]
+
+
+class Retaken(NamedTuple):
+    """The steps of an engine from the goals of a trace.
+
+    trace:    the candidates and goals of the recorded trace, with the resolvents of the engine
+    num_left: the recorded steps without a goal that an engine can start from, which are as recorded
+    """
+
+    trace: Trace
+    num_left: int
+
+
+def retake_steps(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> Retaken:
+    """Let an engine take a step from each goal of a trace, with the goals that the trace visited before.
+
+    limits: a limit that is unknown here is that of the trace, or else the default
+
+    UserError if the trace does not hold its goals, facts and rules.
+    """
+    header = recorded.header
+    if not has_goals(header.level) or recorded.facts is None or "steps.goal_atoms" not in recorded.fields:
+        raise UserError(
+            "does not hold goals and facts, which an engine needs to take the steps again",
+            where=recorded.source or "trace",
+            fix="record it at level steps, with its facts and rules",
+        )
+    known = {**_known(header.limits), **_known(limits)}
+    program = Program(recorded.symbols, np.unique(recorded.facts, axis=0), recorded.rules or (), (), (), ())
+    has_policy = header.policy.name == SHORTEST.name
+    complete = DeclaredLimits(**known).with_defaults()
+    engine = make(program, complete, SHORTEST)
+    canonical = complete.dialect.forgets_names
+    columns, num_left = _retake(recorded.columns, engine, complete.max_depth, canonical=canonical)
+    if not has_policy:
+        given = recorded.columns.candidates
+        candidates = columns.candidates._replace(outcome=given.outcome, log_probability=given.log_probability)
+        columns = columns._replace(candidates=candidates)
+    info = engine.info
+    info = msgspec.structs.replace(info, unknown=tuple({*info.unknown, *(() if has_policy else OF_POLICY)}))
+    trace = replace(
+        recorded,
+        header=_describe(header, complete, info),
+        columns=columns,
+        digests=compute_digests(columns),
+        rankings=None,
+        facts=program.facts,
+        fact_lines=None,
+        fields=column_names(columns) - unknown_columns(info) - ({"steps.depth"} - recorded.fields),
+        source=f"{info.name}, from the goals of {recorded.source or 'the trace'}",
+    )
+    return Retaken(trace, num_left)
+
+
+def describe_left(num: int) -> str:
+    """Return why steps that no engine can start from leave a comparison open."""
+    return f"{count_of(num, 'recorded step')} start from a goal with a hole or without atoms, and were not judged"
+
+
+def _known(limits: DeclaredLimits) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.structs.asdict(limits).items() if value is not None}
+
+
+def _describe(header: Header, limits: Limits, info: EngineInfo) -> Header:
+    return msgspec.structs.replace(header, limits=limits, engine=info, recording="", absent=())
+
+
+def _retake(columns: Columns, engine: Engine, max_depth: int, *, canonical: bool) -> tuple[Columns, int]:
+    parts, num_left = [], 0
+    num = len(columns.candidates.query)
+    for begin in range(0, num or 1, _CANDIDATES):
+        part = select_candidates(columns, np.arange(begin, min(begin + _CANDIDATES, num)))
+        taken, left = _retake_part(part, engine, max_depth, canonical=canonical)
+        parts.append(taken)
+        num_left += left
+    return concatenate(parts), num_left
+
+
+def _retake_part(recorded: Columns, engine: Engine, max_depth: int, *, canonical: bool) -> tuple[Columns, int]:
+    steps = recorded.steps
+    positions = positions_of(recorded)
+    if canonical:
+        positions = positions._replace(atoms=renumber(positions.atoms, starts_of(positions.num_atoms)))
+    # A recorded depth beyond the limit is a contradiction of the trace itself.
+    positions = positions._replace(depth=np.minimum(positions.depth, max_depth - 1).astype(np.uint16))
+    has_hole = np.zeros(len(steps.num_atoms), bool)
+    has_hole[np.repeat(np.arange(len(has_hole)), steps.num_atoms)[steps.goal_atoms[:, 0] < 0]] = True
+    rows = np.flatnonzero((steps.num_atoms > 0) & ~has_hole)
+    taken = engine.step(_select(positions, rows))
+    if len(rows) < len(has_hole):
+        taken = _fill(recorded, taken, rows)
+    owner = np.repeat(np.arange(len(recorded.candidates.query)), recorded.candidates.num_steps)
+    dropped = (taken.steps.dropped_atoms > 0) | (taken.steps.dropped_resolvents > 0)
+    last = np.cumsum(recorded.candidates.num_steps.astype(np.int64)) - 1
+    has_steps = recorded.candidates.num_steps > 0
+    outcome = recorded.candidates.outcome.copy()
+    outcome[has_steps] = taken.steps.outcome[last[has_steps]]
+    candidates = recorded.candidates._replace(
+        outcome=outcome,
+        is_limited=(np.bincount(owner, dropped, len(has_steps)) > 0).astype(np.uint8),
+        log_probability=np.bincount(owner, taken.candidates.log_probability, len(has_steps)).astype(np.float64),
+    )
+    given = taken.steps._replace(depth=steps.depth, num_atoms=steps.num_atoms, goal_atoms=steps.goal_atoms)
+    return taken._replace(candidates=candidates, steps=given), len(has_hole) - len(rows)
+
+
+def _select(positions: Positions, rows: NDArray[np.int64]) -> Positions:
+    """Return some of the positions."""
+    goals = expand_rows(starts_of(positions.num_goals), rows)
+    atoms = expand_rows(starts_of(positions.num_atoms), goals)
+    return Positions(
+        positions.candidates.take(rows),
+        positions.depth[rows],
+        positions.num_goals[rows],
+        positions.num_atoms[goals],
+        positions.atoms[atoms],
+    )
+
+
+def _fill(recorded: Columns, taken: Columns, rows: NDArray[np.int64]) -> Columns:
+    """Return the steps taken, each a candidate, with the recorded ones between them where none was taken."""
+    every = lockstep_columns(recorded)
+    left = np.setdiff1d(np.arange(len(recorded.steps.num_atoms)), rows)
+    joined = concatenate([taken, select_candidates(every, left)])
+    return select_candidates(joined, np.argsort(np.concatenate([rows, left]), kind="stable"))

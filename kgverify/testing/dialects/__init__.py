@@ -1,0 +1,1 @@
+"""The dialect of an engine, found by experiments."""

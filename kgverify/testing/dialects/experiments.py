@@ -1,0 +1,266 @@
+"""The experiments that tell dialects apart: each a program of a few lines, a goal to resolve or a query to prove.
+
+What each dialect would answer is never written down here: the reference computes it.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Final
+
+import msgspec
+
+from kgverify.program.atoms import NamedAtom, Term, Variable
+from kgverify.program.dialect import FILTERS, VALUES
+from kgverify.program.limits import Limits
+from kgverify.program.program import NamedRule, render_named
+
+_ATOM: Final = re.compile(r"(\w)(?:\((\w),(\w)\))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A program and a question about it, whose answer depends on some switches of the dialect.
+
+    about:    the switch that it decides; `filters` is followed by one filter (is it applied?) or two (in which order?)
+    facts, rules: the program
+    path:     the goals of a derivation, the query first. A step is taken from the last one; the query alone is proved
+    is_step:  whether the question is about a step, not about the outcome of a query
+    uses:     the switches and the filters on which the answer may depend
+    is_corruption: whether the query is the corruption of a test triple
+    """
+
+    about: tuple[str, ...]
+    facts: tuple[NamedAtom, ...]
+    rules: tuple[NamedRule, ...]
+    path: tuple[tuple[NamedAtom, ...], ...]
+    is_step: bool
+    uses: frozenset[str]
+    limits: Limits
+    is_corruption: bool = False
+
+    @property
+    def query(self) -> NamedAtom:
+        """The query of the derivation."""
+        return self.path[0][0]
+
+    @property
+    def lines(self) -> list[str]:
+        """The program, a clause a line."""
+        return [*map(str, self.rules), *map(render_named, self.facts)]
+
+    @property
+    def asks(self) -> str:
+        """The question in words."""
+        limits = {name: getattr(self.limits, name) for name in ("max_depth", "max_atoms", "max_resolvents")}
+        default = Limits()
+        settings = [f"{name} {value}" for name, value in limits.items() if value != getattr(default, name)]
+        settings += ["a corruption"] if self.is_corruption else []
+        end = f"   ({', '.join(settings)})" if settings else ""
+        if not self.is_step:
+            return f"is {render_named(self.query)} proved?{end}"
+        *visited, goal = map(render_goal, self.path)
+        after = f", after {'; '.join(visited)}" if visited else ""
+        return f"resolve {goal}{after}{end}"
+
+
+def render_goal(atoms: tuple[NamedAtom, ...]) -> str:
+    """Render a goal as text; the goal without atoms is TRUE."""
+    return ", ".join(map(render_named, atoms)) or "TRUE"
+
+
+def vary(experiment: Experiment) -> tuple[Experiment, ...]:
+    """Return the experiment, and others that ask the same in another program.
+
+    One swaps the arguments of every atom, another has unrelated facts, so that ids and their order differ.
+    """
+    fillers = tuple(NamedAtom("w", a, b) for a, b in (("d", "c"), ("c", "b"), ("e", "a")))
+    return experiment, _swap_arguments(experiment), replace(experiment, facts=(*fillers, *experiment.facts))
+
+
+def _swap_arguments(experiment: Experiment) -> Experiment:
+    def swap(atoms: tuple[NamedAtom, ...]) -> tuple[NamedAtom, ...]:
+        return tuple([NamedAtom(predicate, b, a) for predicate, a, b in atoms])
+
+    rules = [NamedRule(swap((rule.clause_head,))[0], swap(rule.body)) for rule in experiment.rules]
+    path = tuple(map(swap, experiment.path))
+    return replace(experiment, facts=swap(experiment.facts), rules=tuple(rules), path=path)
+
+
+_STEPS: Final = """
+stopping | p <- q. p <- r. | p | is_reversed
+order | p <- q. p. | g > p(a,X), r(X,X) | stopping
+is_reversed | p. p(a,c). | g > p(a,X), q(X,X) | stopping
+is_reversed | p <- q. p <- r. | p | stopping
+unification | p(X,X) <- q(X,X). p <- r. | p(a,X) | is_reversed UNARY
+unification | p(X,X) <- q. p <- r. | g > p(X,b), r(X,a) | is_reversed UNARY
+exclusion | p. q. | p | close stopping
+exclusion | p. q. | p | close stopping | corruption
+filters prune | p <- q, r. q. | p | UNARY
+filters prune | p <- r, q. q. | p | UNARY
+filters close | p <- q. p. | g > p | order stopping
+filters close | p. p(a,c). | g > p(a,X) | duplicates stopping
+filters prune close | p <- q. p <- r. q. | p | is_reversed stopping
+filters max_atoms | p <- q, r, s. p <- t. | p | LONG | max_atoms 2
+long_resolvents | p <- q(X,Z), r(Z,Y). p <- s. | g > p, t | max_atoms LONG | max_atoms 2
+filters prune max_atoms | p <- q, r, s. p <- t. q. | p | LONG | max_atoms 2
+filters max_resolvents | p. p(a,c). p(a,d). | g > p(a,X), q(X,X) | is_reversed stopping | max_resolvents 2
+filters close max_resolvents | p <- q. p <- r. p <- s. s. | p | prune is_reversed stopping | max_resolvents 2
+filters close max_resolvents | p <- s. p <- q. p <- r. s. | p | prune is_reversed stopping | max_resolvents 2
+filters close max_resolvents | p <- q. p <- r. p. | g > p | order is_reversed stopping | max_resolvents 2
+filters max_atoms max_resolvents | p <- q, r, s. p <- t. p <- u. | p | LONG | max_atoms 2, max_resolvents 2
+filters max_atoms max_resolvents | p <- t. p <- u. p <- q, r, s. | p | LONG | max_atoms 2, max_resolvents 2
+filters duplicates | p <- q(X,Z). p <- q(X,W). | p | UNARY
+filters duplicates | p <- q. p. p(a,c). | g > p(a,X), r(a,a) | order is_reversed UNARY
+filters prune duplicates | p <- q. p <- t, q. t. | p | is_reversed UNARY
+filters duplicates max_resolvents | p <- q(X,Z). p <- q(X,W). p <- r. | p | is_reversed UNARY | max_resolvents 2
+filters duplicates max_resolvents | p <- r. p <- q(X,Z). p <- q(X,W). | p | is_reversed UNARY | max_resolvents 2
+filters duplicates max_atoms | p <- q, r, s. p <- q, r, t. | p | close LONG | max_atoms 2
+memory | p <- p. p <- q. | p | revisit is_reversed UNARY
+memory | p <- r(Y,X). p <- q. | r(b,a) > p | revisit is_reversed UNARY
+memory | p <- q(Y,X), p(Y,X). p <- r. | g(b,a) > p(b,a), q(b,a) > p | revisit is_reversed UNARY
+memory | p <- p, p. p <- r. | p | revisit duplicates is_reversed UNARY
+forgets_names | p <- p(X,Z). p <- q. | p(a,X) | VISITED UNARY
+forgets_names | p <- q(Z,Y). p <- r. | q(X,b) > p | VISITED UNARY
+forgets_names | p <- r(X,Z), q(X,Z). p <- s. | q(a,X) > q(a,X), r(a,X) > p | VISITED UNARY
+filters prune revisit | p <- q, p. p <- r. q. | p | VISITED UNARY
+filters revisit max_resolvents | p <- p. p <- q. p <- r. | p | VISITED UNARY | max_resolvents 2
+filters revisit max_resolvents | p <- q. p <- r. p <- p. | p | VISITED UNARY | max_resolvents 2
+filters revisit max_atoms | p <- p, q, s. p <- r, s. | g > p, q | close VISITED LONG | max_atoms 2
+filters duplicates revisit | p <- p(X,Z). p <- p. p <- r. | p(a,X) | forgets_names VISITED UNARY
+filters duplicates revisit | p <- p. p <- p(X,Z). p <- r. | p(a,X) | forgets_names VISITED UNARY
+filters revisit close | p <- p. q. | p | VISITED UNARY
+filters close max_atoms | p <- q, r, s. q(a,c). | p | LONG | max_atoms 2
+filters close max_atoms | p <- q, r, s. p. | g > p | order LONG | max_atoms 2
+filters revisit max_atoms | p <- p, p, p. p <- r. | p | VISITED LONG | max_atoms 2
+filters duplicates max_atoms | p <- q(X,Z), r, s. p <- q(X,W), r, s. p <- t. | p | LONG | max_atoms 2
+"""
+"""The experiments about steps; each needs little beside the switches that earlier ones decide."""
+
+_OUTCOMES: Final = """
+unification | g <- p(X,Z). p(X,X) <- q(X,X). q(a,a). | g
+unification | g <- p(X,Z). p(X,X) <- q. q. | g
+exclusion | p. q. | p
+exclusion | p. q. | p |  | corruption
+is_reversed | g <- p(X,Z), s(Z,Z). p. p(a,c). s <- u. u(b,b). | g
+is_reversed | g <- p(X,Z), s(Z,Z). p. p(a,c). s <- u. u(c,c). | g
+is_reversed | p <- q. p <- r. r <- u. u. | p
+filters prune | p <- q, r. p <- t(X,Z). q. r <- u. u. | p
+filters prune | p <- q, r. p <- t(X,Z). q. t(a,c). | p
+filters max_atoms | p <- q, r, s. s <- v. GOOD | p | long_resolvents | max_atoms 2
+long_resolvents | p <- q, r, s. GOOD | p | max_atoms | max_atoms 2
+filters prune max_atoms | p <- s, q, r. GOOD s. | p | long_resolvents | max_atoms 2
+filters prune max_atoms | p <- s, q, t. GOOD s. | p | long_resolvents | max_atoms 2
+filters max_resolvents | DEAD p <- q. GOOD | p | is_reversed | max_resolvents 2
+filters max_resolvents | p <- q. DEAD GOOD | p | is_reversed | max_resolvents 2
+order | g <- p(X,Z), s(Z,Z). p <- q. p. s <- u. u(b,b). | g | max_resolvents | max_resolvents 1
+order | g <- p(X,Z), s(Z,Z). p <- q. p. q(a,c). s <- u. u(c,c). | g | max_resolvents | max_resolvents 1
+order | g <- p(X,Z), s(Z,Z). p(X,c) <- t(X,c). p. t(a,c). s <- u. u(c,c). | g | prune
+order | g <- p(X,Z), s(Z,Z). p(X,c) <- t(X,c). p. t(a,c). s <- u. u(b,b). | g | prune
+filters close max_resolvents | DEAD p <- q. q. | p | prune is_reversed | max_resolvents 2
+filters close max_resolvents | p <- q. DEAD q. | p | prune is_reversed | max_resolvents 2
+filters close max_resolvents | g <- p(X,Z). DEAD p(a,c). | g | order | max_resolvents 2
+filters max_atoms max_resolvents | p <- t(X,X), t, t(Y,X). p <- t, t(Y,X). p <- q. GOOD | p | long_resolvents is_reversed | BOTH
+filters max_atoms max_resolvents | p <- q. p <- t, t(Y,X). p <- t(X,X), t, t(Y,X). GOOD | p | long_resolvents is_reversed | BOTH
+filters duplicates max_resolvents | p <- t(X,Z). p <- t(X,W). p <- q. GOOD | p | is_reversed | max_resolvents 2
+filters duplicates max_resolvents | p <- q. p <- t(X,Z). p <- t(X,W). GOOD | p | is_reversed | max_resolvents 2
+filters prune duplicates | p <- t(X,Z). p <- v, t(X,W). p <- q. GOOD | p | max_resolvents is_reversed | max_resolvents 2
+filters prune duplicates | p <- q. p <- t(X,Z). p <- v, t(X,W). GOOD | p | max_resolvents is_reversed | max_resolvents 2
+memory | p <- p. p <- q, r. GOOD | p | revisit | max_depth 8
+memory | p <- p(Y,X). p <- q, r. q <- v(Y,X). GOOD r(b,a) <- v(a,b). | p | revisit prune | max_depth 8
+memory | p <- p, p. p <- q, r, q. GOOD | p | revisit prune max_atoms long_resolvents skips_unary is_reversed | max_depth 8
+forgets_names | g <- p(X,Z). p <- p(X,W). p <- q, r. q(a,c). r(a,c). | g | revisit memory | max_depth 8
+filters prune revisit | p <- v, p. p <- q, r, q. GOOD | p | memory | max_depth 8
+filters revisit max_resolvents | p <- p. p <- t, t(Y,X). p <- q, r. GOOD | p | memory is_reversed | FEW
+filters revisit max_resolvents | p <- q, r. p <- t, t(Y,X). p <- p. GOOD | p | memory is_reversed | FEW
+filters revisit max_atoms | p <- p, q. p <- q. GOOD | p | memory long_resolvents is_reversed | ONE
+filters revisit max_atoms | p <- q. p <- p, q. GOOD | p | memory long_resolvents is_reversed | ONE
+"""
+"""The experiments about outcomes, for an engine whose steps are unknown."""
+
+_UNARY: Final = """
+skips_unary | p <- q. q <- r. r <- s. s. | p | prune | max_depth 2
+skips_unary | p <- q(Y,X). q <- r. r <- q(X,Z), q(Z,Y). q(b,c). q(c,a). | p | prune order | max_depth 3
+"""
+"""The experiments about outcomes that every engine is asked, since no step shows the answer."""
+
+_CONTROLS: Final = """
+control | p <- q. q. | p
+control | p <- q. q(a,c). | p
+"""
+_CHOICES: Final = """
+control | p <- q. p <- r, s. r <- u. s <- u. u. | p
+control | p <- r, s. p <- q. q <- u. u. | p
+"""
+
+_SHORT: Final = {
+    "UNARY": "stopping skips_unary",
+    "LONG": "long_resolvents is_reversed stopping skips_unary",
+    "VISITED": "revisit memory is_reversed",
+    "GOOD": "q <- v. r <- v. v.",
+    "DEAD": "p <- t, t(Y,X). p <- t(Y,X), t.",
+    "BOTH": "max_atoms 2, max_resolvents 2",
+    "FEW": "max_resolvents 2, max_depth 8",
+    "ONE": "max_atoms 1, max_depth 8",
+}
+"""The words that stand for others in the tables. A bare predicate stands for p(X, Y) in a rule, and for p(a, b) elsewhere."""
+
+
+def _read_atoms(text: str, *, is_rule: bool = False) -> tuple[NamedAtom, ...]:
+    bare = "XY" if is_rule else "ab"
+
+    def term(name: str) -> Term:
+        return Variable(name) if name.isupper() else name
+
+    found = _ATOM.findall(text.replace(" ", ""))
+    return tuple([NamedAtom(p, term(a or bare[0]), term(b or bare[1])) for p, a, b in found])
+
+
+def _read_row(row: str, *, is_step: bool) -> Experiment:
+    """Read a row of a table: what it is about, clauses that end with dots, a path of goals, what it uses, and limits."""
+    for short, words in _SHORT.items():
+        row = row.replace(short, words)
+    about, program, path, *rest = row.split("|")
+    uses, settings = (*rest, "", "")[:2]
+    clauses = [clause.partition("<-") for clause in program.split(".") if clause.strip()]
+    switch, *filters = about.split()
+    limits = [each.split() for each in settings.split(",") if each.strip() not in ("", "corruption")]
+    return Experiment(
+        about=(switch, *filters),
+        facts=tuple([_read_atoms(head)[0] for head, _, body in clauses if not body]),
+        rules=tuple(
+            [
+                NamedRule(_read_atoms(head, is_rule=True)[0], _read_atoms(body, is_rule=True))
+                for head, _, body in clauses
+                if body
+            ]
+        ),
+        path=tuple(map(_read_atoms, path.split(">"))),
+        is_step=is_step,
+        uses=frozenset(name for name in (*about.split(), *uses.split()) if name in VALUES or name in FILTERS),
+        limits=msgspec.convert({name: int(value) for name, value in limits}, Limits),
+        is_corruption="corruption" in settings,
+    )
+
+
+def _read_table(table: str, *, is_step: bool) -> tuple[Experiment, ...]:
+    return tuple([_read_row(row, is_step=is_step) for row in table.strip().splitlines()])
+
+
+@cache
+def list_experiments(*, has_steps: bool) -> tuple[Experiment, ...]:
+    """Return the experiments in their order: for an engine that takes steps, or for one that only gives outcomes."""
+    asked = _read_table(_STEPS, is_step=True) if has_steps else _read_table(_OUTCOMES, is_step=False)
+    return (*_read_table(_UNARY, is_step=False), *asked)
+
+
+@cache
+def list_controls() -> tuple[Experiment, ...]:
+    """Return queries to which every dialect has the same answer."""
+    return _read_table(_CONTROLS, is_step=False)
+
+
+@cache
+def list_choices() -> tuple[Experiment, ...]:
+    """Return queries that show whether the engine makes the choices of the policy `shortest`, and returns to no other."""
+    return _read_table(_CHOICES, is_step=False)

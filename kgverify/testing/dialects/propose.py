@@ -1,0 +1,289 @@
+"""Propose the dialect of an engine: ask it the questions of the experiments, and keep the dialects that fit its answers."""
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Final, NamedTuple
+
+import msgspec
+
+from kgverify.engines.protocol import Progress, no_progress
+from kgverify.errors import MissingDependency, UserError
+from kgverify.program.dialect import FILTERS, VALUES, Dialect, Filter
+from kgverify.testing.checking.engine_makers import AnyEngine, MakePipeline, name_engine, refuse_exit
+from kgverify.testing.checking.guard import find_explained
+from kgverify.testing.dialects.answer import Answer, ask, predict, project
+from kgverify.testing.dialects.experiments import (
+    Experiment,
+    list_choices,
+    list_controls,
+    list_experiments,
+    vary,
+)
+from kgverify.testing.dialects.hypotheses import NEEDS, Hypotheses, arrange
+from kgverify.testing.dialects.proposal import Finding, Proposal, Trial
+from kgverify.testing.dialects.ranking import RANKING, find_ranking
+
+_ORDER: Final = ("order", "is_reversed")
+
+
+class _Asked(NamedTuple):
+    """An experiment with its variants that the engine answered, its answers, and why it answered no other.
+
+    num_fitting: the answers that fit one of the dialects that were possible then
+    is_used:     whether these answers decided anything
+    """
+
+    experiment: Experiment
+    variants: list[Experiment]
+    answers: list[Answer]
+    error: str
+    num_fitting: int = 0
+    is_used: bool = True
+
+    @property
+    def is_contradictory(self) -> bool:
+        """True if no dialect fits all answers."""
+        return self.is_used and self.num_fitting < len(self.answers)
+
+
+@refuse_exit()
+def search_dialect(engine: AnyEngine, progress: Progress = no_progress) -> Proposal:
+    """Return the dialect that fits the answers of an engine, which is not compared with the reference yet.
+
+    engine:   a specification, a name, or a class or function of (program, limits, policy)
+    progress: is called with the number of experiments done
+
+    UserError if the engine cannot be made, or answers nothing.
+    """
+    make = find_explained(engine, "--engine")
+    search = _Search(make)
+    search.run(progress)
+    dialect, findings = search.conclude()
+    ranking = find_ranking(make)
+    order = list(Dialect.__struct_fields__)
+    return Proposal(
+        engine=name_engine(engine),
+        dialect=msgspec.structs.replace(dialect, **{each.switch: each.value for each in ranking}),
+        has_steps=search.has_steps,
+        findings=tuple(sorted([*findings, *ranking], key=lambda each: order.index(each.switch))),
+        notes=tuple(search.notes),
+    )
+
+
+class _Search:
+    """The experiments with one engine, and what they have left possible.
+
+    has_steps:  whether the engine takes steps from given goals
+    is_greedy:  whether it makes the choices of the policy `shortest`, and returns to no other
+    is_ordered: whether its resolvents are in an order that some dialect has
+    """
+
+    def __init__(self, make: MakePipeline) -> None:
+        self._make = make
+        self._hypotheses = Hypotheses()
+        self._asked: list[_Asked] = []
+        self.has_steps = self.is_greedy = self.is_ordered = True
+        self.notes: list[str] = []
+
+    def run(self, progress: Progress) -> None:
+        """Ask everything. UserError if the engine answers no control question."""
+        self._ask_controls()
+        for experiment in list_experiments(has_steps=self.has_steps):
+            self._learn(self._ask(experiment))
+            progress(1)
+        counted = [
+            (variant, answer)
+            for asked in self._asked
+            for variant, answer in zip(asked.variants, asked.answers, strict=True)
+            if answer.counts and asked.is_used and not asked.is_contradictory
+        ]
+        if counted and self.is_ordered and not self._hypotheses.keep_counts(*zip(*counted, strict=True)):
+            self.notes.append("its numbers of dropped resolvents fit no dialect, and were not used")
+
+    def _ask_controls(self) -> None:
+        """Find out what the engine can be asked."""
+        controls = [self._ask(each) for each in list_controls()]
+        if not any(each.answers for each in controls):
+            raise UserError(controls[0].error, where="", fix="repair the engine; kgverify check_engine shows more")
+        wrong = [each for each in controls if _count_fitting(each) < len(each.answers)]
+        if wrong:
+            self.notes.append(
+                f"it answers {wrong[0].answers[0]} to {wrong[0].experiment.asks!r} with"
+                f" {'; '.join(wrong[0].experiment.lines)}, where every dialect answers"
+                f" {predict(wrong[0].experiment, project(Dialect(), frozenset()))}"
+            )
+        first = self._ask(next(each for each in list_experiments(has_steps=True) if each.is_step))
+        self.has_steps = bool(first.answers)
+        if not self.has_steps:
+            self.notes.append(f"it takes no steps from given goals, so outcomes decide: {first.error}")
+            choices = [self._ask(each) for each in list_choices()]
+            self.is_greedy = all(_count_fitting(each) == len(each.variants) for each in choices)
+            if not self.is_greedy:
+                self.notes.append(
+                    "it does not end where the choices of the policy `shortest` end: it makes others, or returns to them."
+                    " Only experiments without a choice decide, and no dialect describes it fully"
+                )
+
+    def _ask(self, experiment: Experiment) -> _Asked:
+        variants, answers, error = [], [], ""
+        for variant in vary(experiment):
+            try:
+                answers.append(ask(variant, self._make))
+                variants.append(variant)
+            except MissingDependency:
+                raise
+            except (UserError, NotImplementedError) as failure:
+                error = failure.message if isinstance(failure, UserError) else str(failure)
+        return _Asked(experiment, variants, answers, error or "")
+
+    def _learn(self, asked: _Asked) -> None:
+        """Keep the dialects that fit the answers."""
+        self._hypotheses.distinguish(asked.experiment.uses)
+        if asked.answers and not self.is_greedy and not self._hypotheses.is_forced(asked.variants):
+            asked = asked._replace(is_used=False)
+        elif asked.answers:
+            num = self._hypotheses.keep(asked.variants, asked.answers, is_ordered=self.is_ordered)
+            if num < len(asked.answers) and self.is_ordered and asked.experiment.about[0] in _ORDER:
+                again = self._hypotheses.keep(asked.variants, asked.answers, is_ordered=False)
+                if again == len(asked.answers):
+                    self.is_ordered = False
+                    self.notes.append(
+                        "its resolvents are in an order that no dialect has: they were compared without their order"
+                    )
+            asked = asked._replace(num_fitting=num)
+        self._asked.append(asked)
+
+    def conclude(self) -> tuple[Dialect, list[Finding]]:
+        """Return the proposed dialect, and what was found out about each switch but those of the ranking."""
+        dialect = self._hypotheses.nearest
+        switches = [name for name in Dialect.__struct_fields__ if name not in RANKING]
+        return dialect, [self._conclude_about(name, dialect) for name in switches]
+
+    def _conclude_about(self, name: str, dialect: Dialect) -> Finding:
+        asked = [each for each in self._asked if each.experiment.about[0] == name]
+        trials = tuple([self._describe(each, dialect) for each in asked])
+        others = self._list_others(name, dialect)
+        reason = self._explain(name, dialect, asked, others)
+        value = getattr(dialect, name)
+        return Finding(switch=name, value=value, is_decided=not reason, others=others, reason=reason, trials=trials)
+
+    def _list_others(self, name: str, dialect: Dialect) -> tuple[str, ...]:
+        """Return the other values of a switch that are possible; of the filters, what is undecided about them."""
+        if name != "filters":
+            return tuple([show(value) for value in self._hypotheses.values(name) if value != getattr(dialect, name)])
+        orders = [each.filters for each in self._hypotheses.dialects]
+        applied = [each for each in FILTERS if all(each in order for order in orders)]
+        pairs = [
+            f"{first} before or after {second}"
+            for first, second in combinations(applied, 2)
+            if len({order.index(first) < order.index(second) for order in orders}) > 1
+        ]
+        unsure = [f"with or without {each}" for each in FILTERS if len({each in order for order in orders}) > 1]
+        return (*unsure, *pairs)
+
+    def _explain(self, name: str, dialect: Dialect, asked: Sequence[_Asked], others: Sequence[str]) -> str:
+        """Return why a switch is undecided; empty if it is decided."""
+        need = NEEDS.get(name, "")
+        if (
+            need
+            and name != "memory"
+            and (need not in dialect.filters or (need == "revisit" and dialect.memory == "none"))
+        ):
+            return "it has no meaning without " + ("a memory of visited goals" if need == "revisit" else "this limit")
+        if name in _ORDER and not self.is_ordered:
+            return "its resolvents are in an order that no dialect has"
+        if not others:
+            return ""
+        if not asked and not self._shows_in_steps(name, dialect):
+            return "no derivation shows a difference, since it ends with its first proof"
+        failed = next((each.error for each in asked if each.error), "")
+        if any(each.is_contradictory for each in asked):
+            return "its answers contradict each other, or fit no value"
+        if failed:
+            return f"it fails: {failed}"
+        if not self.has_steps and self._shows_in_steps(name, dialect):
+            return "only steps show the difference, and the engine tells outcomes alone"
+        if any(not each.is_used for each in asked):
+            return "its outcomes depend on choices that are not those of the policy"
+        if name == "filters" and self.has_steps and all("before or after" in each for each in others):
+            # In these orders the filters do the same.
+            return ""
+        return "no experiment shows a difference in the dialect of this engine"
+
+    def _shows_in_steps(self, name: str, dialect: Dialect) -> bool:
+        experiments = [each for each in list_experiments(has_steps=True) if each.is_step and each.about[0] == name]
+        return any(len(set(self._expect(each, dialect).values())) > 1 for each in experiments)
+
+    def _expect(self, experiment: Experiment, dialect: Dialect) -> dict[str, Answer]:
+        """Return the answer of each value that an experiment is about, where the others are those of the dialect."""
+        return {
+            value: predict(experiment, project(each, experiment.uses))
+            for value, each in list_alternatives(experiment.about, dialect).items()
+        }
+
+    def _describe(self, asked: _Asked, dialect: Dialect) -> Trial:
+        expected = self._expect(asked.experiment, dialect)
+        if not any(answer.counts for answer in asked.answers):
+            expected = {value: answer._replace(counts=()) for value, answer in expected.items()}
+        alternatives = list_alternatives(asked.experiment.about, dialect)
+        final = [predict(each, project(dialect, each.uses)).lines for each in asked.variants]
+        fits = [
+            arrange(lines, self.is_ordered) == arrange(answer.lines, self.is_ordered)
+            for lines, answer in zip(final, asked.answers, strict=True)
+        ]
+        first = asked.variants[:1] == [asked.experiment]
+        return Trial(
+            about=" ".join(asked.experiment.about),
+            program=tuple(asked.experiment.lines),
+            question=asked.experiment.asks,
+            expected={value: str(answer) for value, answer in expected.items()},
+            proposed=next((value for value in expected if alternatives[value] == dialect), ""),
+            answer=str(asked.answers[0]) if first else f"fails: {asked.error}",
+            num_fitting=sum(fits),
+            num_asked=len(vary(asked.experiment)),
+            is_used=asked.is_used,
+        )
+
+
+def _count_fitting(asked: _Asked) -> int:
+    """Return how many answers to a control question are those of every dialect."""
+    plain = project(Dialect(), frozenset())
+    return sum(predict(v, plain).lines == answer.lines for v, answer in zip(asked.variants, asked.answers, strict=True))
+
+
+def list_alternatives(about: tuple[str, ...], dialect: Dialect) -> dict[str, Dialect]:
+    """Return a dialect for each value that an experiment is about, in words."""
+    name, *filters = about
+    if not filters:
+        return {show(value): msgspec.structs.replace(dialect, **{name: value}) for value in VALUES[name]}
+    first: Filter
+    first, *rest = [each for each in FILTERS if each in filters]
+    without = tuple([each for each in dialect.filters if each != first])
+    if not rest:
+        with_it = dialect.filters if first in dialect.filters else _insert_by_default(without, first)
+        placed = {f"with {first}": with_it, f"without {first}": without}
+    else:
+        at = without.index(rest[0]) if rest[0] in without else -1
+        if at < 0 or first not in dialect.filters:
+            return {}
+        placed = {
+            f"{first}, {rest[0]}": (*without[:at], first, *without[at:]),
+            f"{rest[0]}, {first}": (*without[: at + 1], first, *without[at + 1 :]),
+        }
+        for value, order in placed.items():
+            # The proposed order as it is.
+            if (order.index(first) < order.index(rest[0])) == (
+                dialect.filters.index(first) < dialect.filters.index(rest[0])
+            ):
+                placed[value] = dialect.filters
+    return {value: msgspec.structs.replace(dialect, filters=order) for value, order in placed.items()}
+
+
+def _insert_by_default(filters: tuple[Filter, ...], new: Filter) -> tuple[Filter, ...]:
+    at = next((i for i, each in enumerate(filters) if FILTERS.index(each) > FILTERS.index(new)), len(filters))
+    return (*filters[:at], new, *filters[at:])
+
+
+def show(value: object) -> str:
+    """Return a value as a dialect's file writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

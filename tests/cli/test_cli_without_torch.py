@@ -1,0 +1,128 @@
+"""kgverify as `pip install kgverify` leaves it: without torch, Triton, Hypothesis, pyarrow and distributed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kgverify.api.doctor import Finding, State, examine_installation
+from kgverify.errors import EXTRAS
+
+ROOT = Path(__file__).parents[2]
+RUNNER = f"""
+import json, sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {sorted(EXTRAS)!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from kgverify.cli.app import run
+
+for words in json.load(sys.stdin):
+    sys.argv = ["kgverify", *words]
+    print("$", *words, flush=True)
+    code = run()
+    print("exit code", int(code), flush=True)
+"""
+SMALL = ("--queries", "1", "--corruptions", "3")
+
+
+def run_each(folder: Path, *commands: tuple[str, ...]) -> list[tuple[int, str]]:
+    """Run commands in one interpreter, and return the exit code and the output of each."""
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "reference"), str(ROOT / "examples" / "padded_engine")])
+    done = subprocess.run(
+        [sys.executable, "-c", RUNNER],
+        input=json.dumps(commands),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=folder,
+        env=dict(os.environ, PYTHONPATH=paths),
+        check=True,
+    )
+    parts = done.stdout.split("\n$ ")
+    assert len(parts) == len(commands), done.stdout
+    return [(int(part.rpartition("exit code ")[2]), part.rpartition("exit code ")[0]) for part in parts]
+
+
+@pytest.mark.deep
+def test_traces_the_reference_reports_and_fuzzing_of_own_engines_need_no_torch(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "import kgverify as kv\nfrom kgverify.engines.reference.engine import ReferenceEngine\n\n\n"
+        "class Own(ReferenceEngine):\n    pass\n"
+    )
+    done = run_each(
+        tmp_path,
+        ("record", "--engine", "reference", "-o", "a.h5", *SMALL),
+        ("record", "--engine", "own.py:Own", "-o", "b.h5", *SMALL),
+        ("diff", "a.h5", "b.h5", "--json", "report.json"),
+        ("diff", "--engine", "own.py:Own", "--save", "run", *SMALL),
+        ("show", "a.h5", "--candidate", "0"),
+        ("report", "run", "--html", "report.html", "--junit", "junit.xml"),
+        ("fuzz", "--engine", "own.py:Own", "--examples", "8", "--jobs", "1"),
+        ("trace", "check", "a.h5"),
+        ("trace", "export", "a.h5", "--to", "a.csv"),
+        ("faults", "list"),
+    )
+    assert [code for code, _ in done] == [0] * len(done), [text for code, text in done if code]
+    assert "AGREE" in done[2][1]
+
+
+def test_a_command_that_needs_an_extra_says_which(tmp_path):
+    needs = {
+        ("diff", *SMALL): "compiled",
+        ("diff", "--fault", "fact-cap", *SMALL): "compiled",
+        ("evaluate", "--queries", "1"): "compiled",
+        ("bench", "--size", "small"): "compiled",
+        ("train", "-o", "w.safetensors"): "compiled",
+        ("audit", "modes"): "compiled",
+        ("fuzz", "--examples", "4", "--jobs", "1"): "compiled",
+        ("record", "--engine", "reference", "-o", "a", "--scheduler", "tcp://127.0.0.1:1", *SMALL): "distributed",
+        ("record", "--engine", "reference", "-o", "a.h5", *SMALL): None,
+        ("trace", "export", "a.h5", "--to", "a.parquet"): "parquet",
+    }
+    for (words, extra), (code, text) in zip(needs.items(), run_each(tmp_path, *needs), strict=True):
+        assert code == (0 if extra is None else 2), (words, text)
+        assert extra is None or f"fix: pip install 'kgverify[{extra}]'" in text, (words, text)
+        assert "Traceback" not in text
+
+
+def find(name: str) -> Finding:
+    return next(found for found in examine_installation() if found.name == name)
+
+
+def test_the_doctor_names_what_is_broken(monkeypatch, tmp_path):
+    assert find("numpy").state is State.PRESENT
+    monkeypatch.setenv("KGVERIFY_DATA", str(tmp_path / "none"))
+    assert find("$KGVERIFY_DATA").state is State.BROKEN
+    (tmp_path / "jinja2.py").write_text("raise OSError('lib.so')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "jinja2", raising=False)
+    broken = find("jinja2")
+    assert (broken.state, broken.detail) == (State.BROKEN, "OSError: lib.so")
+
+
+def test_the_doctor_names_the_extra_of_what_is_absent(monkeypatch):
+    from kgverify.api import doctor
+
+    def version(package):
+        raise doctor.PackageNotFoundError(package)
+
+    monkeypatch.setattr(doctor, "version", version)
+    for package, (extra, _) in EXTRAS.items():
+        absent = find(package)
+        assert (absent.state, absent.fix) == (State.ABSENT, f"pip install 'kgverify[{extra}]'")
+
+
+@pytest.mark.parametrize(("found", "state"), [("2.9.1", State.BROKEN), ("2.13.0+cpu", State.PRESENT)])
+def test_the_doctor_compares_versions(monkeypatch, found, state):
+    from kgverify.api import doctor
+
+    monkeypatch.setattr(doctor, "version", lambda package: found if package == "torch" else "99")
+    monkeypatch.setattr(doctor, "requires", lambda package: ["torch<2.14,>=2.10; extra == 'compiled'"])
+    assert find("torch").state is state

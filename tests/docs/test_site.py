@@ -1,0 +1,106 @@
+"""The documentation site: it builds without a warning, and the blocks of its first pages do what the text says."""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from warm_commands import run_shell
+
+import kgverify as kv
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
+
+
+def blocks_of(page: str) -> list[tuple[str, str]]:
+    return BLOCK.findall((DOCS / page).read_text(encoding="utf-8"))
+
+
+def squash(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def run_page(page: str, folder: Path) -> str:
+    """Run the commands of a page in order, and return all that they print."""
+    printed = []
+    for kind, text in blocks_of(page):
+        if kind == "console":
+            done = run_shell(text, folder)
+            assert done.returncode == 0, (text, done.stdout + done.stderr)
+            printed.append(done.stdout)
+    return squash(" ".join(printed))
+
+
+def list_pages(entries: list) -> list[str]:
+    values = [value for entry in entries for value in entry.values()]
+    return [page for value in values for page in ([value] if isinstance(value, str) else list_pages(value))]
+
+
+def test_every_page_is_in_the_navigation_once():
+    assert sorted(list_pages(SITE["nav"])) == sorted(path.name for path in DOCS.glob("*.md"))
+
+
+def test_every_public_name_is_in_the_reference():
+    named = re.findall(r"^::: kgverify\.(\w+)$", (DOCS / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(named) == kv.__all__
+
+
+@pytest.mark.parametrize("page", ["index.md", "install.md", "tutorial.md", "ci.md", "verdicts.md", "glossary.md"])
+def test_a_page_says_first_who_needs_it(page):
+    paragraph = (DOCS / page).read_text(encoding="utf-8").split("\n\n")[1]
+    assert re.match(r"This (page|site) is for ", paragraph)
+
+
+@pytest.mark.deep
+def test_the_tutorial_finds_both_bugs(tmp_path):
+    blocks = blocks_of("tutorial.md")
+    engine, repair = (text for kind, text in blocks if kind == "python")
+    (tmp_path / "my_engine.py").write_text(engine)
+    printed = run_page("tutorial.md", tmp_path)
+    for kind, text in blocks:
+        if kind == "text":
+            assert squash(text) in printed, text
+    for line in dict(blocks_of("index.md"))["text"].splitlines():
+        assert squash(line) in printed, line
+    (tmp_path / "my_engine.py").write_text(re.sub(r"def bind\(.*?\n\n\n", repair + "\n\n", engine, flags=re.DOTALL))
+    repaired = run_shell("kgverify fuzz --engine my_engine.py:my_engine --examples 64 --jobs 1", tmp_path)
+    assert repaired.returncode == 0, repaired.stdout
+
+
+@pytest.mark.deep
+def test_the_commands_of_short_pages_run(tmp_path):
+    assert "kgverify" in run_page("install.md", tmp_path)
+    assert "AGREE" in run_page("ci.md", tmp_path)
+    assert (tmp_path / "junit.xml").exists()
+
+
+@pytest.mark.deep
+def test_the_files_for_ci_are_yaml_and_run_commands_that_exist():
+    workflow, hook = (yaml.safe_load(text) for kind, text in blocks_of("ci.md") if kind == "yaml")
+    steps = [step["run"] for step in workflow["jobs"]["agree"]["steps"] if "run" in step]
+    commands = [step for step in [*steps, hook["repos"][0]["hooks"][0]["entry"]] if step.startswith("kgverify")]
+    assert len(commands) == 3
+    for command in commands:
+        options = re.findall(r" (--[\w-]+)", command)
+        shown = run_shell(f"COLUMNS=200 kgverify {command.split()[1]} --help", ROOT).stdout
+        assert set(options) <= set(re.findall(r"--[\w-]+", shown)), command
+
+
+@pytest.mark.deep
+@pytest.mark.skipif(importlib.util.find_spec("material") is None, reason="kgverify[docs] is not installed")
+def test_the_site_builds_without_a_warning_and_can_be_searched(tmp_path):
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path / "site")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    pages = list((tmp_path / "site").glob("**/index.html"))
+    assert len(pages) == len(list_pages(SITE["nav"]))
+    assert "kgverify shrink" in (tmp_path / "site" / "cli" / "index.html").read_text(encoding="utf-8")
+    assert "assert_agrees" in (tmp_path / "site" / "search" / "search_index.json").read_text(encoding="utf-8")
+    shutil.rmtree(tmp_path / "site")

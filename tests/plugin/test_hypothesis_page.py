@@ -1,0 +1,77 @@
+"""The page on Hypothesis: its test fails as the page says, and its blocks run."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+import kgverify as kv
+from kgverify import strategies
+from kgverify.engines.reference.engine import ReferenceEngine
+from kgverify.testing.problems.decode import draw_problems
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = (DOCS / "hypothesis.md").read_text(encoding="utf-8")
+TEST, DATA = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+SHOWN = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+TOY = re.findall(r"```python\n(.*?)```", (DOCS / "pytest.md").read_text(encoding="utf-8"), re.DOTALL)[0]
+
+
+@pytest.mark.deep
+def test_the_page_shows_how_a_test_fails(tmp_path):
+    (tmp_path / "toy_engine.py").write_text(TOY)
+    (tmp_path / "test_drawn.py").write_text(TEST)
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_drawn.py", "--hypothesis-seed=0"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout
+    # Which example remains depends on Hypothesis's version and on the modules that it takes for the user's; its form does not.
+    failure, example = SHOWN
+    labels = [line.strip().partition("  ")[0] for line in failure.splitlines()]
+    labels = [label.partition(" at step")[0] for label in labels]
+    assert re.search(".*".join(map(re.escape, labels)), done.stdout, re.DOTALL), done.stdout
+    assert re.search(r"problem=Problem:\n.*\? p\d\(.*% max_depth \d.*policy shortest", done.stdout, re.DOTALL), (
+        done.stdout
+    )
+    assert {"problem=Problem:", "? p1(c0, c0)"} <= {line.strip() for line in example.splitlines()}
+
+
+def test_the_other_block_runs():
+    exec(compile(DATA, "hypothesis.md", "exec"), {"__name__": "page"})
+
+
+def test_every_strategy_is_on_the_page():
+    public = {
+        name for name, value in vars(strategies).items() if callable(value) and value.__module__ == strategies.__name__
+    }
+    assert {name for name in public if name[0] != "_"} == set(
+        re.findall(r"`(\w+)\(", PAGE.partition("## Strategies")[2])
+    )
+
+
+@given(strategies.problems())
+@settings(max_examples=5, deadline=None)
+def test_an_engine_agrees_with_itself(problem):
+    kv.assert_agrees(ReferenceEngine, problem)
+
+
+def test_a_check_that_searches_by_itself_explains_itself_inside_of_given():
+    @given(strategies.problems())
+    @settings(max_examples=1, deadline=None, database=None)
+    def draw(problem):
+        kv.assert_equivalent(ReferenceEngine)
+
+    with pytest.raises(kv.UserError, match=r"call kv\.assert_agrees\(engine, problem\)"):
+        draw()
+
+
+def test_an_engine_without_the_policy_is_rejected_inside_of_given_and_named_outside():
+    @kv.engine_of
+    def own(goal, clauses):
+        return []
+
+    unsupported = next(each for each in draw_problems(0) if each.policy.name == "two_tower")
+    with pytest.raises(kv.UserError, match="does not support"):
+        kv.assert_agrees(own, unsupported)
