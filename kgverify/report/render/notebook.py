@@ -1,4 +1,4 @@
-"""What the terminal shows, as HTML for a notebook."""
+"""The text of a terminal as HTML for a notebook."""
 
 from collections.abc import Callable, Iterable
 from html import escape
