@@ -1,19 +1,23 @@
 """A knowledge graph: triples of three splits, rules, domains and their sources."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.errors import UserError, suggest
+from kgverify.errors import UserError, count_of, suggest
+from kgverify.escaping import escape_notebook, make_visible
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.outcomes import Side
-from kgverify.program.program import NamedRule, Program
+from kgverify.program.program import NamedRule, Program, render_named
 
 Split: TypeAlias = Literal["train", "valid", "test"]
+
+MOST_LISTED: Final = 10
+"""The rules, and the triples of each split, that a notebook shows."""
 
 
 class GraphFile(NamedTuple):
@@ -23,7 +27,7 @@ class GraphFile(NamedTuple):
     sha256: str
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class KnowledgeGraph:
     """Triples, rules and domains in names; in ids through `program`. Its arrays are read-only.
 
@@ -38,6 +42,8 @@ class KnowledgeGraph:
         >>> graph = kv.load_graph("countries")
         >>> graph.name, len(graph.test), len(graph.rules)
         ('countries', 24, 3)
+        >>> print(graph)
+        countries: 999 train, 24 valid, 24 test, 3 rules, 3 domains
     """
 
     name: str
@@ -50,6 +56,30 @@ class KnowledgeGraph:
     facts_file: str = ""
     fact_lines: tuple[int, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return the name and the numbers of triples, rules and domains."""
+        splits = (f"{len(getattr(self, split)):,} {split}" for split in get_args(Split))
+        counts = (*splits, count_of(len(self.rules), "rule"), count_of(len(self.domains), "domain"))
+        return f"{make_visible(self.name)}: {', '.join(counts)}"
+
+    def __repr__(self) -> str:
+        """Return the same in angle brackets."""
+        return f"<KnowledgeGraph {self}>"
+
+    def _repr_html_(self) -> str:
+        """Return the numbers, and the first rules and triples, for a notebook."""
+        return escape_notebook("\n".join(self._listed()))
+
+    def _listed(self) -> Iterator[str]:
+        yield str(self)
+        for title, items in (("rules", self.rules), *((split, getattr(self, split)) for split in get_args(Split))):
+            if items:
+                yield f"\n{title}"
+            for each in items[:MOST_LISTED]:
+                yield f"  {make_visible(str(each) if isinstance(each, NamedRule) else render_named(each))}"
+            if len(items) > MOST_LISTED:
+                yield f"  ... and {len(items) - MOST_LISTED:,} more"
 
     @cached_property
     def program(self) -> Program:

@@ -1,6 +1,5 @@
 """The report of a comparison, as `--json` writes it and `kgverify.verify` returns it."""
 
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ from kgverify.escaping import escape_json
 from kgverify.files.writing import write_file
 from kgverify.report.content import NO_OUTCOMES, Determinism, Environment, Metrics, Outcomes, ReportContent
 from kgverify.report.render.html import render_html
-from kgverify.report.render.terminal import report_text, summary_lines
+from kgverify.report.render.notebook import render_notebook
+from kgverify.report.render.terminal import print_report, report_text, summary_lines
 from kgverify.trace.model.header import Header
 
 
@@ -90,7 +90,7 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True):
 
     def _repr_html_(self) -> str:
         """Return the report for a notebook."""
-        return f'<pre style="white-space: pre-wrap">{escape(str(self))}</pre>'
+        return render_notebook(lambda console: print_report(self, console))
 
 
 def build_report(
