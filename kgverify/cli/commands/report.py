@@ -22,7 +22,7 @@ from kgverify.report.render.junit import render_junit
 from kgverify.report.render.perfetto import render_perfetto
 from kgverify.report.render.terminal import NextCommand, print_report
 from kgverify.report.report import encode_report
-from kgverify.verification.save import REPORT, read_run, read_saved_report
+from kgverify.verification.save import REPORT, read_run, read_saved_report, read_times
 
 DEFAULT_NAMES: Final = {
     "--html": "report.html",
@@ -126,4 +126,6 @@ def _summarize(folder: Path, beside: Path | None) -> RunSummary:
     # With `./` no name can be taken for a scheme such as `javascript:`.
     link = f"./{quote(os.path.relpath(page, beside))}" if beside is not None and page.is_file() else ""
     name = str(folder) if beside is None else os.path.relpath(folder, beside)
-    return summarize_run(name, report, written=f"{written:%Y-%m-%d %H:%M} UTC", page=link)
+    times = read_times(folder)
+    seconds = times.total if times else None
+    return summarize_run(name, report, written=f"{written:%Y-%m-%d %H:%M} UTC", page=link, seconds=seconds)
