@@ -69,7 +69,7 @@ class DaskWorkers(Executor):
         return SharedBytes(content)
 
     def count_threads(self) -> int:
-        """Return the calls that the present workers run at the same time; 1 if there is none."""
+        """Return the calls that the present workers run at the same time, at least 1."""
         if time.monotonic() - self._counted > _POLL_SECONDS:
             with suppress(Exception):
                 self._num_threads = max(1, sum(map(int, self._client.nthreads().values())))
