@@ -5,7 +5,7 @@
     python benchmarks/dialect_false_alarms.py --problems 0 --laws 0 --planted 0 --shares 1000
 
 The first form compares the reference, in each of 20 dialects, with an engine of the same dialect that was written apart from it
-(tests/dialects), and checks the laws that hold in the dialect. Each difference is a false alarm. It resumes from the corpus.
+(tests/dialects), and checks the laws that hold in the dialect. Each difference is a false alarm. Both resume from the corpus.
 The second judges, in two dialects, engines of dialects that differ in one switch, and prints the first problem that
 shows it. The third prints the share of problems in which each switch matters. Exit code 1 for a false alarm or a
 difference that is not found.
@@ -24,7 +24,7 @@ from typing import Any, Final
 import msgspec
 
 from kgverify.laws.catalogue import LAWS
-from kgverify.laws.law import check_laws
+from kgverify.laws.law import Law, check_laws
 from kgverify.program.dialect import FILTERS, OURS, VALUES, Dialect
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.checking.check import find_suspects, prepare_batches
@@ -126,11 +126,7 @@ def count_false_alarms(dialects: list[Dialect], num_problems: int, num_for_laws:
             num_steps, num_tried, num_differing = result.num_steps, result.num_problems, result.num_differing
             num_differing += len(result.divergences)
         laws = [law for law in LAWS.values() if law.holds_in(dialect)]
-        broken: list[str] = []
-        drawn = draw_problems(1000 + number, 0, dialect)
-        for begin in range(0, num_for_laws, PART):
-            part = list(islice(drawn, min(PART, num_for_laws - begin)))
-            broken += [each.law for each in check_laws(as_maker(SecondEngine), part, laws, most=1)]
+        broken = check_all_laws(number, dialect, laws, num_for_laws, corpus / f"{number}-laws.json")
         num_alarms += num_differing + len(broken)
         print(
             f"| {dialect} | {num_tried:,} | {num_steps:,} | {num_differing} | {len(laws)} | {num_for_laws:,} |"
@@ -139,6 +135,21 @@ def count_false_alarms(dialects: list[Dialect], num_problems: int, num_for_laws:
         )
     print(f"\nfalse alarms: {num_alarms} in {len(dialects)} dialects")
     return num_alarms
+
+
+def check_all_laws(number: int, dialect: Dialect, laws: list[Law], num: int, kept: Path) -> list[str]:
+    """Return the names of the laws that the engine breaks, resuming from the file that says how many problems were checked."""
+    num_checked, broken = (
+        msgspec.json.decode(kept.read_bytes(), type=tuple[int, list[str]]) if kept.exists() else (0, [])
+    )
+    drawn = islice(draw_problems(1000 + number, 0, dialect), num_checked, None)
+    while num_checked < num:
+        part = list(islice(drawn, min(PART, num - num_checked)))
+        broken += [each.law for each in check_laws(as_maker(SecondEngine), part, laws, most=1)]
+        num_checked += len(part)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_bytes(msgspec.json.encode((num_checked, broken)))
+    return broken
 
 
 def find_planted(base: Dialect, most: int) -> int:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kgverify.api.conformance import assert_equivalent
     from kgverify.api.evaluate import evaluate
     from kgverify.api.fuzz import fuzz
+    from kgverify.api.open_trace import open_trace
     from kgverify.api.record import record
     from kgverify.api.replay import replay
     from kgverify.api.shrink import shrink
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from kgverify.report.report import Report
     from kgverify.testing.problems.problem import Problem
     from kgverify.trace.model.header import EngineInfo
-    from kgverify.trace.read.trace_file import open_trace
     from kgverify.trace.write.loop_writer import LoopWriter
     from kgverify.trace.write.writer import TraceWriter
 
@@ -102,7 +102,7 @@ if not TYPE_CHECKING:
         "evaluate": "api.evaluate",
         "fuzz": "api.fuzz",
         "load_graph": "graphs.load",
-        "open_trace": "trace.read.trace_file",
+        "open_trace": "api.open_trace",
         "record": "api.record",
         "replay": "api.replay",
         "shrink": "api.shrink",

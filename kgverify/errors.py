@@ -67,6 +67,8 @@ EXTRAS: Final[Mapping[str, tuple[str, str]]] = {
     "triton": ("gpu", "fused kernels need"),
     "hypothesis": ("fuzz", "the strategies for Hypothesis need"),
     "pyarrow": ("parquet", "Parquet needs"),
+    "pandas": ("pandas", "data frames of pandas need"),
+    "polars": ("polars", "data frames of polars need"),
     "distributed": ("distributed", "work on several machines needs"),
 }
 """The extra of kgverify that brings each optional package, and what needs it."""

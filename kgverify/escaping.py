@@ -9,6 +9,7 @@ Escaping text twice changes nothing more, so that text which a message quotes is
 """
 
 import re
+from html import escape
 from itertools import chain
 from typing import Final
 
@@ -158,3 +159,13 @@ def escape_cell(text: str) -> str:
     """Return a text in one line as a cell of CSV. A spreadsheet takes one that begins with `=`, `+`, `-` or `@` as a formula."""
     shown = make_visible(text)
     return f"'{shown}" if shown.lstrip().startswith(tuple("=+-@＝＋－＠")) else shown
+
+
+def escape_notebook(lines: str) -> str:
+    """Return lines as HTML for the output of a notebook, in the colours of its page, light or dark."""
+    return wrap_notebook(escape(make_lines_visible(lines)))
+
+
+def wrap_notebook(markup: str) -> str:
+    """Return lines of HTML as an element that a narrow notebook scrolls instead of folding."""
+    return f'<pre style="color: inherit; background: transparent; overflow-x: auto; white-space: pre">{markup}</pre>'

@@ -4,6 +4,7 @@
 """
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -174,3 +175,9 @@ def test_test_files_have_names_of_their_own():
     """pytest imports them by their base names."""
     names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py"]
     assert sorted(set(names)) == sorted(names)
+
+
+def test_no_pattern_repeats_a_group_possessively():
+    """Python 3.11.0 to 3.11.4 match `(?:...)*+` wrongly where the group can backtrack; `(?>(?:...)*)` is the same and right."""
+    found = [name_of(path) for path in MODULES if re.search(r"\)[*+?]\+[^ =]", path.read_text(encoding="utf-8"))]
+    assert not found

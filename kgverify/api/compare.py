@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from kgverify.report.report import Report
 from kgverify.runs.retake import describe_left, retake_steps
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
-from kgverify.verification.save import locked_run, save_verification
+from kgverify.verification.save import RunTimes, locked_run, save_verification
 from kgverify.verification.verify import compare_recorded
 
 
@@ -71,6 +72,7 @@ def compare(
         >>> kv.compare("reference.h5", "compiled.h5").verdict.value
         'AGREE'
     """
+    started = perf_counter()
     with locked_run(save):
         num_left = 0
         required = parse_minimum(minimum)
@@ -96,7 +98,7 @@ def compare(
         if num_left:
             recorded.report = _leave_open(recorded.report, describe_left(num_left))
         if save is not None:
-            save_verification(recorded, Path(save))
+            save_verification(recorded, Path(save), RunTimes(perf_counter() - started))
         return recorded.report.with_traces(recorded)
 
 

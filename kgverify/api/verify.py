@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from time import perf_counter
 
 from kgverify.api.inputs import (
     EngineLike,
@@ -18,8 +19,8 @@ from kgverify.engines.policy import Policy
 from kgverify.program.limits import Limits
 from kgverify.report.content import EngineNames
 from kgverify.report.report import Report
-from kgverify.runs.progress import Phase, silent_phase
-from kgverify.verification.save import locked_run, save_verification
+from kgverify.runs.progress import Phase, TimedPhases, silent_phase
+from kgverify.verification.save import RunTimes, locked_run, save_verification
 from kgverify.verification.verify import Verification
 from kgverify.verification.verify import verify as verify_pipelines
 
@@ -114,6 +115,7 @@ def verify(
     """
     check_score_error(score_error)
     benign, required = parse_modulo(modulo), parse_minimum(minimum)
+    started, phases = perf_counter(), TimedPhases(phase)
     with locked_run(save):
         run = make_run(
             graph,
@@ -148,12 +150,13 @@ def verify(
                     score_error=score_error,
                     modulo=benign,
                     minimum=required,
-                    phase=phase,
+                    phase=phases,
                 )
         engines = EngineNames(name_again(reference), name_again(engine))
         report = found.report.with_traces(found, command=command, engines=engines)
         if save is not None:
-            save_verification(Verification(report, found.expected, found.actual, found.stepped), Path(save))
+            times = RunTimes(perf_counter() - started, dict(phases.seconds))
+            save_verification(Verification(report, found.expected, found.actual, found.stepped), Path(save), times)
         return report
 
 

@@ -1,129 +1,190 @@
-"""Commands that step through a saved run: single keys in a terminal, else lines."""
+"""Commands that step through a saved run: single keys on a screen of its own in a terminal, else lines."""
 
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Final, NamedTuple
 
+from rich.console import Group, RenderableType
+from rich.control import Control
+from rich.segment import Segment, Segments
+
+from kgverify.errors import count_of
 from kgverify.escaping import make_visible
 from kgverify.report.render.screen import Screen, Text
 from kgverify.report.stepper.render_stepper import render_help, render_position
-from kgverify.report.stepper.stepper import MOVES, Stepper
+from kgverify.report.stepper.stepper import MOVES, SEARCH, Stepper
 
-KEYS: Final = "n p divergence, f b step, s S stage, o out, d c jump, h help, q quit"
+KEYS: Final = "n p next, f b step, s S stage, o out, t tree, d c go, / search, h help, q quit"
 
-_NUMBERED: Final = {"d": "divergence", "c": "cause"}
+_QUESTIONS: Final = {"d": "number of the divergence: ", "c": "number of the cause: ", SEARCH: "words to search for: "}
 _SEQUENCES: Final = {"\x1b[A": "p", "\x1b[B": "n", "\x1b[C": "f", "\x1b[D": "b", "\x1b[Z": "S", "\t": "s", "\x04": "q"}
 """The sequences that a terminal sends for arrows, shift-tab, tab and the end of input."""
+
+_SCROLLS: Final = {" ": 1, "\x1b[6~": 1, "\x1b[5~": -1}
+"""The pages by which keys scroll: the space bar, page down and page up."""
 
 _KEY: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
 
 
 class Command(NamedTuple):
-    """A command; its number is None if it was missing or is not a number."""
+    """A command and the text after it."""
 
     name: str
-    number: int | None = None
+    argument: str = ""
 
 
 def step_through(stepper: Stepper, console: Screen) -> None:
     """Show the position after each command, until `q` or the end of the input."""
-    if sys.stdin.isatty() and console.is_terminal:
-        with _keyboard() as keyboard:
-            _obey(stepper, console, _read_keys(keyboard, console))
-    else:
-        _obey(stepper, console, _read_lines(console))
-
-
-def _obey(stepper: Stepper, console: Screen, commands: Iterator[Command]) -> None:
+    termios = _find_termios()
+    if termios and sys.stdin.isatty() and console.is_terminal and not console.is_dumb_terminal:
+        stepper.to_divergent_stage()
+        with _keys_at_once(termios), _LiveView(stepper, console) as view:
+            view.obey_keys()
+        return
     console.print(render_position(stepper))
-    for command in commands:
+    for command in _read_lines(console):
         if command.name == "q":
             return
-        if command.name in ("h", "?"):
-            console.print(render_help())
-        elif command.name not in MOVES:
-            console.print(f"unknown command {command.name!r}; h lists them")
-        elif reason := stepper.move(command.name, command.number):
-            console.print(reason)
-        else:
+        said = _obey(stepper, command)
+        console.print(render_position(stepper) if said is None else said)
+        if command.name == SEARCH and stepper.words:
             console.print(render_position(stepper))
 
 
+def _obey(stepper: Stepper, command: Command) -> RenderableType | None:
+    """Obey a command. Return the answer, or None if the new position is the answer."""
+    if command.name in ("h", "?"):
+        return render_help()
+    if command.name == SEARCH:
+        return stepper.search(command.argument)
+    if command.name not in MOVES:
+        return f"unknown command {command.name!r}; h lists them"
+    return stepper.move(command.name, _parse_number(command.argument)) or None
+
+
 def _read_lines(console: Screen) -> Iterator[Command]:
-    """Read a command with its number from each line, and print it, so that the output can be read alone."""
+    """Read a command with its argument from each line, and print it, so that the output can be read alone."""
     console.print(Text(f"\n{KEYS}: one a line"), style="dim")
-    for line in sys.stdin:
-        words = line.split()
-        if words:
-            console.print(Text(f"\n> {make_visible(line.strip())}"))
-            yield Command(words[0], _parse_number("".join(words[1:])))
+    for line in map(str.strip, sys.stdin):
+        if line:
+            console.print(Text(f"\n> {make_visible(line)}"))
+            name, _, argument = (SEARCH, "", line[1:]) if line.startswith(SEARCH) else line.partition(" ")
+            yield Command(name, argument.strip())
 
 
-def _read_keys(keyboard: "Keyboard", console: Screen) -> Iterator[Command]:
-    """Read a command from each key, and ask for its number if it needs one."""
-    while True:
-        console.print(Text(f"\n{KEYS}"), style="dim")
-        for key in _KEY.findall(keyboard.read()) or ["q"]:
+class _LiveView:
+    """The position of a stepper on the terminal's alternate screen, drawn again after each key and each resize."""
+
+    def __init__(self, stepper: Stepper, console: Screen) -> None:
+        self._stepper = stepper
+        self._screen = console.screen(hide_cursor=True)
+        self._console = console
+        self._answer: RenderableType | None = None
+        self._question = ""
+        self._top = 0
+        self._keys: list[str] = []
+
+    def __enter__(self) -> "_LiveView":
+        self._screen.__enter__()
+        self._before = signal.signal(signal.SIGWINCH, lambda *_: self._draw())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        signal.signal(signal.SIGWINCH, self._before)
+        self._screen.__exit__(None, None, None)
+
+    def obey_keys(self) -> None:
+        """Obey keys until `q` or the end of the input."""
+        self._draw()
+        while key := self._next_key():
             name = _SEQUENCES.get(key, key)
-            if name in _NUMBERED:
-                yield Command(name, _parse_number(keyboard.ask(f"number of the {_NUMBERED[name]}: ")))
-            elif name.isprintable() and not name.isspace():
-                yield Command(name)
+            if name == "q":
+                return
+            if name in _SCROLLS:
+                self._top = max(0, self._top + _SCROLLS[name] * max(1, self._console.height - 4))
+            elif name.isprintable():
+                argument = self._ask(_QUESTIONS[name]) if name in _QUESTIONS else ""
+                self._top = 0
+                before = self._stepper.position.divergence
+                self._answer = None if argument is None else _obey(self._stepper, Command(name, argument))
+                if name == SEARCH or self._stepper.position.divergence != before:
+                    self._stepper.to_divergent_stage()
+            self._draw()
 
+    def _next_key(self) -> str:
+        """Return a key or the sequence of one; empty at the end of the input."""
+        if not self._keys:
+            self._keys = _KEY.findall(os.read(sys.stdin.fileno(), 64).decode(errors="replace"))
+        return self._keys.pop(0) if self._keys else ""
 
-class Keyboard:
-    """The keys of a terminal, each when it is pressed; lines on systems without such terminals."""
+    def _ask(self, question: str) -> str | None:
+        """Read a line at the foot of the screen; None after Escape."""
+        text = ""
+        while True:
+            self._question = f"{question}{text}▏"
+            self._draw()
+            key = self._next_key()
+            if key in ("", "\r", "\n", "\x1b", "\x04"):
+                self._question = ""
+                return text if key in ("\r", "\n") else None
+            text = text[:-1] if key in ("\x7f", "\b") else text + key if key.isprintable() else text
 
-    def __init__(self, termios: ModuleType | None) -> None:
-        self._termios = termios
-        self._usual = termios.tcgetattr(sys.stdin) if termios else None
+    def _draw(self) -> None:
+        content: RenderableType = render_position(self._stepper)
+        answer = Text()
+        if isinstance(self._answer, str):
+            answer = Text(self._answer, style="yellow")
+        elif self._answer is not None:
+            content = Group(Text(), self._answer)
+        words = f"n and p: divergences with {self._stepper.words!r}" if self._stepper.words else ""
+        last = Text(self._question, style="bold") if self._question else Text(KEYS, style="dim")
+        # In one write, so that nothing flickers.
+        with self._console:
+            self._console.control(Control.home())
+            self._screen.update(*self._cut(content, answer or Text(words, style="dim"), last))
 
-    def take_keys(self) -> None:
-        """Start to receive every key at once, without echo."""
-        if self._termios:
-            import tty
-
-            # TCSANOW, so that earlier input is not discarded.
-            tty.setcbreak(sys.stdin, self._termios.TCSANOW)
-
-    def give_back(self) -> None:
-        """Restore the terminal."""
-        if self._termios:
-            self._termios.tcsetattr(sys.stdin, self._termios.TCSADRAIN, self._usual)
-
-    def read(self) -> str:
-        """Return the characters of the keys pressed; empty at the end of the input."""
-        if not self._termios:
-            return sys.stdin.readline().strip()
-        return os.read(sys.stdin.fileno(), 64).decode(errors="replace")
-
-    def ask(self, question: str) -> str:
-        """Read a line with the usual editing keys; empty at the end of the input."""
-        self.give_back()
-        try:
-            return input(question)
-        except EOFError:
-            return ""
-        finally:
-            self.take_keys()
+    def _cut(self, content: RenderableType, answer: Text, last: Text) -> Iterator[RenderableType]:
+        """Yield the content, cut to the height of the terminal, and two lines at its foot."""
+        lines = self._console.render_lines(content, pad=False)
+        room = max(1, self._console.height - 3)
+        rest = len(lines) - self._top - room
+        shown = lines[self._top : self._top + room]
+        yield Segments([piece for line in shown for piece in (*line, Segment.line())])
+        yield Segments([Segment.line()] * (room - len(shown)))
+        more = Text(f"… {count_of(rest, 'more line')}: space   " if rest > 0 else "", style="dim").append(answer)
+        for line in (more, last):
+            line.truncate(self._console.width, overflow="ellipsis")
+            yield line
 
 
 @contextmanager
-def _keyboard() -> Iterator[Keyboard]:
-    termios: ModuleType | None = None
-    with suppress(ImportError):
-        import termios
-    keyboard = Keyboard(termios)
-    keyboard.take_keys()
+def _keys_at_once(termios: ModuleType) -> Iterator[None]:
+    """Receive every key at once, without echo."""
+    import tty
+
+    usual = termios.tcgetattr(sys.stdin)
+    # TCSANOW, so that earlier input is not discarded.
+    tty.setcbreak(sys.stdin, termios.TCSANOW)
     try:
-        yield keyboard
+        yield
     finally:
-        keyboard.give_back()
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, usual)
+
+
+def _find_termios() -> ModuleType | None:
+    """Return the module that controls terminals; None on systems without it, where commands are lines."""
+    try:
+        import termios
+    except ImportError:
+        return None
+    return termios
 
 
 def _parse_number(text: str) -> int | None:
-    return int(text) if text.strip().isdecimal() and len(text) < 19 else None
+    digits = "".join(text.split())
+    return int(digits) if digits.isdecimal() and len(digits) < 19 else None

@@ -140,6 +140,11 @@ class Names:
         name = GoalKind(kind).name if kind in tuple(GoalKind) else f"kind#{kind}"
         return f"{name}, with atoms left: {text}" if text else name
 
+    def fact(self, origin: int) -> Atom | None:
+        """Return a fact by its index; None if the trace does not contain it."""
+        facts = self._trace.facts
+        return Atom(*facts[origin].tolist()) if facts is not None and 0 <= origin < len(facts) else None
+
     def clause(self, origin_kind: int, origin: int) -> str:
         """Render the clause that made a resolvent, with the file and line it was read from."""
         clauses = self._trace.header.clauses
@@ -147,9 +152,8 @@ class Names:
             text = clauses.rules[origin] if 0 <= origin < len(clauses.rules) else f"rule {origin}"
             source = clauses.rule_sources[origin] if 0 <= origin < len(clauses.rule_sources) else ""
         elif origin_kind == Origin.FACT:
-            facts, lines = self._trace.facts, self._trace.fact_lines
-            known = facts is not None and 0 <= origin < len(facts)
-            text = f"fact {self.atom(tuple(facts[origin].tolist()))}" if known else f"fact {origin}"  # type: ignore[index]
+            fact, lines = self.fact(origin), self._trace.fact_lines
+            text = f"fact {self.atom(fact)}" if fact is not None else f"fact {origin}"
             line = int(lines[origin]) if lines is not None and 0 <= origin < len(lines) else 0
             source = f"{clauses.facts_file}:{line}" if line else ""
         else:

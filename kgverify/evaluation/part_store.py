@@ -24,7 +24,7 @@ from kgverify.version import __version__
 
 RUN: Final = "run.json"
 SUMMARY: Final = "summary.json"
-FORMAT: Final = 3
+FORMAT: Final = 4
 
 Warn = Callable[[str], None]
 """Called with a warning."""
@@ -183,10 +183,9 @@ def _shorten(value: Any) -> str:
 
 
 def _hash_triples(run: Run) -> str:
-    digest = hashlib.sha256()
     predicates = np.unique(run.triples[:, 0]).tolist()
-    domains = (run.graph.argument_domain(p, side) for p in predicates for side in (Side.HEAD, Side.TAIL))
-    array: NDArray[np.int32]
-    for array in (run.triples, run.graph.known_triples, *domains):
-        digest.update(len(array).to_bytes(8, "little") + np.ascontiguousarray(array, "<i4").tobytes())
-    return digest.hexdigest()
+    domains = [run.graph.argument_domain(p, side) for p in predicates for side in (Side.HEAD, Side.TAIL)]
+    arrays: list[NDArray[np.int32]] = [run.triples, run.graph.known_triples, *domains]
+    # Predicates share domains.
+    digests = {id(array): hashlib.sha256(np.ascontiguousarray(array, "<i4").data).digest() for array in arrays}
+    return hashlib.sha256(b"".join(digests[id(array)] for array in arrays)).hexdigest()

@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
-from operator import itemgetter
+from itertools import chain
 from typing import Final, NamedTuple
 
 from kgverify.errors import count_of
 from kgverify.graphs.formats.parsed import Triples
 from kgverify.graphs.text_file import line_error
+from kgverify.program.atom_table import AtomTable
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.program import Source
 
@@ -47,10 +48,11 @@ def _check_first_row(split: str, splits: Mapping[str, Triples], file: str) -> It
     UserError instead if there are enough rows to be sure. A few rows may all be about different things: then a warning is
     enough.
     """
-    first, *following = splits[split].atoms
-    others = [atom for each in splits.values() for atom in each.atoms[each.is_table and each.header is None :]]
-    if not others or any(_shares_name(first, atom) for atom in (*following, *others)):
+    first, following = splits[split].atoms[0], splits[split].atoms[1:]
+    parts = [each.atoms[each.is_table and each.header is None :] for each in splits.values()]
+    if not any(map(len, parts)) or any(_shares_name(first, atom) for atom in chain(following, *parts)):
         return
+    others = list(chain(*parts))
     relations = Counter(atom.predicate for atom in others)
     entities = Counter(term for atom in others for term in (atom.first, atom.second))
     alone = sum(relations[p] == 1 and entities[a] == 1 and entities[b] == 1 for p, a, b in others)
@@ -79,7 +81,7 @@ class Names(NamedTuple):
 
 def find_names(triples: Triples) -> Names:
     """Return the different names of each column."""
-    relations, heads, tails = (set(map(itemgetter(column), triples.atoms)) for column in range(3))
+    relations, heads, tails = map(AtomTable.of(triples.atoms).names_in, range(3))
     return Names(heads, relations, tails)
 
 

@@ -19,10 +19,10 @@ from kgverify.program.program import Source
 TABULAR: Final = "head<TAB>relation<TAB>tail"
 FUNCTIONAL: Final = "relation(head,tail)."
 
-_BARE = r"[^ \t()'\",\\]++(?: ++[^ \t()'\",\\]++)*+"
+_BARE = r"[^ \t()'\",\\]++(?>(?: ++[^ \t()'\",\\]++)*)"
 _QUOTED = r"'[^'\\]++'(?!')|\"[^\"\\]++\"(?!\")"
-_WORD = r"(?:[^ \t()'\",\\:<=>]++|:(?![-:]))++"
-_PREDICATE = rf"(?!(?:not|Not|NOT|naf)[ \t]|\?-|[.%#~!¬;]|{NUMBER}[ \t]){_WORD}(?: ++{_WORD})*+"
+_WORD = r"(?>(?:[^ \t()'\",\\:<=>]++|:(?![-:]))+)"
+_PREDICATE = rf"(?!(?:not|Not|NOT|naf)[ \t]|\?-|[.%#~!¬;]|{NUMBER}[ \t]){_WORD}(?>(?: ++{_WORD})*)"
 _ARGUMENTS = r"[ \t]*+\([ \t]*+({0})[ \t]*+,[ \t]*+({0})[ \t]*+\)[ \t]*+"
 # What most lines are, and most facts of other lines; the grammar reads them in the same way, only slower. Tests compare both.
 PLAIN: Final = re.compile(rf"[ \t]*+({_PREDICATE}){_ARGUMENTS.format(_BARE)}\.?[ \t]*+")

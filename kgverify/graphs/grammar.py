@@ -32,13 +32,14 @@ _MAX_PARENTHESES = 8  # A name with more of them, one in another, needs quotes.
 def _nest_parentheses() -> str:
     inner = r"[^()\t\n]*+"
     for _ in range(_MAX_PARENTHESES - 1):
-        inner = rf"(?:[^()\t\n]++|\({inner}\))*+"
+        inner = rf"(?>(?:[^()\t\n]++|\({inner}\))*)"
     return rf"\({inner}\)"
 
 
-_BLOCK = r"\/\*(?:[^*]|\*(?!\/))*+\*\/"
-_LAYOUT = rf"(?:[ \t]*+(?:{_BLOCK}[ \t]*+)*+(?:[%#][^\n]*+)?\n)*+"
+_BLOCK = r"\/\*(?>(?:[^*]++|\*(?!\/))*)\*\/"
+_LAYOUT = rf"(?>(?:[ \t]*+(?>(?:{_BLOCK}[ \t]*+)*)(?:[%#][^\n]*+)?\n)*)"
 
+# Groups repeat in `(?>...)`, not possessively: Python 3.11.0 to 3.11.4 match such a group wrongly where it can backtrack.
 # The lexer looks only for the terminals that the parser allows next; of these the one with the higher number wins.
 _GRAMMAR = rf"""
 facts: (_NL | fact (_END | _NL) | DIRECTIVE)*
@@ -53,20 +54,20 @@ terms: term | terms SEPARATOR term
 predicate: PREDICATE | QUOTED | NEGATION
 term: NAME | QUOTED
 
-DIRECTIVE.3: /[:?]-(?:'[^'\n]*+'|"[^"\n]*+"|[^'".]|\.(?![ \t\n%]))*+\./
+DIRECTIVE.3: /[:?]-(?>(?:'[^'\n]*+'|"[^"\n]*+"|[^'".]|\.(?![ \t\n%]))*)\./
 WEIGHT.3: /{NUMBER}(?:[ \t]*+::|[ \t]++(?=[^ \t\n(]))/
 NEGATION.3: /\\\+|(?:not|Not|NOT|naf)(?=[ \t]++[^ \t\n(])|[~!¬]/
-PREDICATE.2: /(?![ \t\n()'",.%#\\;~!¬]|\/\*)(?:[^(),\t\n:<=\/-]++|:(?!-)|-(?!>)|<(?!=)|=(?!>)|\/(?!\*))++/
-NAME.2: /(?![ \t'"]|\/\*)(?:[^(),\t\n\/]++|\/(?!\*)|{_nest_parentheses()})++/
-QUOTED.3: /'(?:''|\\.|[^'\\\n])*+'|"(?:""|\\.|[^"\\\n])*+"/
+PREDICATE.2: /(?![ \t\n()'",.%#\\;~!¬]|\/\*)(?>(?:[^(),\t\n:<=\/-]++|:(?!-)|-(?!>)|<(?!=)|=(?!>)|\/(?!\*))+)/
+NAME.2: /(?![ \t'"]|\/\*)(?>(?:[^(),\t\n\/]++|\/(?!\*)|{_nest_parentheses()})+)/
+QUOTED.3: /'(?>(?:''|\\.|[^'\\\n])*)'|"(?>(?:""|\\.|[^"\\\n])*)"/
 _EMPTY.3: /\.(?=[ \t]*+(?:[%#\n]|\Z))/
 _END: "."
 _NECK: /:-{_LAYOUT}/
 _FORWARD: "->"
 _BACKWARD: "<="
 _COMMA: /,{_LAYOUT}/
-_OPEN: /\((?:[ \t]*+\n)*+/
-SEPARATOR: /,(?:[ \t]*+\n)*+/
+_OPEN: /\((?>(?:[ \t]*+\n)*)/
+SEPARATOR: /,(?>(?:[ \t]*+\n)*)/
 _CLOSE: ")"
 _NL: /\n[ \t\n]*+(?!,|:-)/
 _CONTINUED: /\n[ \t\n]*+(?=,|:-)/
@@ -317,10 +318,10 @@ def _read_name(token: "Token") -> tuple[str, bool]:
 
 
 # Escapes that stand for another character in Prolog.
-_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*+(\\[A-Za-z0-9])")
+_ESCAPE = re.compile(r"(?<!\\)(?>(?:\\\\)*)(\\[A-Za-z0-9])")
 _SPECIFICATION = r"(?:\w++|'[^'\n]++')\s*+/\s*+[0-9]++"
 _HARMLESS = re.compile(
-    rf""":-\s*+(?:(?:dynamic|discontiguous|multifile|table)[\s(\[]++{_SPECIFICATION}(?:\s*+,\s*+{_SPECIFICATION})*+[\s)\]]*+
+    rf""":-\s*+(?:(?:dynamic|discontiguous|multifile|table)[\s(\[]++{_SPECIFICATION}(?>(?:\s*+,\s*+{_SPECIFICATION})*)[\s)\]]*+
     |style_check\s*+\(\s*+[+-]?\w++\s*+\)\s*+|use_module\s*+\(\s*+library\s*+\(\s*+\w++\s*+\)\s*+\)\s*+
     |module\s*+\(\s*+\w++\s*+,\s*+\[[^\]]*+\]\s*+\)\s*+)\.""",
     re.VERBOSE,

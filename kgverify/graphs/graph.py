@@ -1,19 +1,25 @@
 """A knowledge graph: triples of three splits, rules, domains and their sources."""
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.errors import UserError, suggest
+from kgverify.errors import UserError, count_of, suggest
+from kgverify.escaping import escape_notebook, make_visible
+from kgverify.program.atom_table import AtomTable, sort_rows
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.outcomes import Side
-from kgverify.program.program import NamedRule, Program
+from kgverify.program.program import NamedRule, Program, render_named
 
 Split: TypeAlias = Literal["train", "valid", "test"]
+
+MOST_LISTED: Final = 10
+"""The rules, and the triples of each split, that a notebook shows."""
 
 
 class GraphFile(NamedTuple):
@@ -23,7 +29,20 @@ class GraphFile(NamedTuple):
     sha256: str
 
 
-@dataclass(frozen=True, eq=False)
+def find_predicate(triples: NDArray[np.int32], predicate: int) -> tuple[int, int]:
+    """Return the bounds of a predicate's rows in ascending triples, int32 [n, 3]."""
+    # numpy would copy the whole column.
+    column: Any = triples[:, 0]
+    return bisect_left(column, predicate), bisect_left(column, predicate + 1)
+
+
+def order_by_tail(triples: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the rows of ascending triples, int32 [n, 3], by predicate, tail and head: int32 [n]."""
+    key = triples[:, 0].astype(np.int64) << 32 | triples[:, 2]
+    return np.argsort(key, kind="stable").astype(np.int32)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class KnowledgeGraph:
     """Triples, rules and domains in names; in ids through `program`. Its arrays are read-only.
 
@@ -38,18 +57,44 @@ class KnowledgeGraph:
         >>> graph = kv.load_graph("countries")
         >>> graph.name, len(graph.test), len(graph.rules)
         ('countries', 24, 3)
+        >>> print(graph)
+        countries: 999 train, 24 valid, 24 test, 3 rules, 3 domains
     """
 
     name: str
-    train: tuple[NamedAtom, ...]
-    valid: tuple[NamedAtom, ...] = ()
-    test: tuple[NamedAtom, ...] = ()
+    train: Sequence[NamedAtom]
+    valid: Sequence[NamedAtom] = ()
+    test: Sequence[NamedAtom] = ()
     rules: tuple[NamedRule, ...] = ()
     domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     files: tuple[GraphFile, ...] = ()
     facts_file: str = ""
-    fact_lines: tuple[int, ...] = ()
+    fact_lines: Sequence[int] = ()
     warnings: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return the name and the numbers of triples, rules and domains."""
+        splits = (f"{len(getattr(self, split)):,} {split}" for split in get_args(Split))
+        counts = (*splits, count_of(len(self.rules), "rule"), count_of(len(self.domains), "domain"))
+        return f"{make_visible(self.name)}: {', '.join(counts)}"
+
+    def __repr__(self) -> str:
+        """Return the same in angle brackets."""
+        return f"<KnowledgeGraph {self}>"
+
+    def _repr_html_(self) -> str:
+        """Return the numbers, and the first rules and triples, for a notebook."""
+        return escape_notebook("\n".join(self._listed()))
+
+    def _listed(self) -> Iterator[str]:
+        yield str(self)
+        for title, items in (("rules", self.rules), *((split, getattr(self, split)) for split in get_args(Split))):
+            if items:
+                yield f"\n{title}"
+            for each in items[:MOST_LISTED]:
+                yield f"  {make_visible(str(each) if isinstance(each, NamedRule) else render_named(each))}"
+            if len(items) > MOST_LISTED:
+                yield f"  ... and {len(items) - MOST_LISTED:,} more"
 
     @cached_property
     def program(self) -> Program:
@@ -83,9 +128,14 @@ class KnowledgeGraph:
     @cached_property
     def known_triples(self) -> NDArray[np.int32]:
         """All triples of train, valid and test: int32 [K, 3] predicate, head, tail; unique, ascending."""
-        known = np.unique(np.concatenate(list(self._rows.values())), axis=0)
+        known, _ = sort_rows(np.concatenate(list(self._rows.values())), len(self.program.symbols.constants))
         known.setflags(write=False)
         return known
+
+    @cached_property
+    def known_by_tail(self) -> NDArray[np.int32]:
+        """The rows of `known_triples` by predicate, tail and head: int32 [K]."""
+        return order_by_tail(self.known_triples)
 
     def argument_domain(self, predicate_id: int, side: Side) -> NDArray[np.int32]:
         """Return the constants that may be an argument of a predicate: int32 [n], ascending.
@@ -101,19 +151,29 @@ class KnowledgeGraph:
         return self._argument_domains[key]
 
     def _infer_domain(self, predicate_id: int, side: Side) -> NDArray[np.int32]:
-        num_constants = len(self.program.symbols.constants)
+        if not self.domains:
+            return self._all_constants
+        num_constants = len(self._all_constants)
         is_seen = np.zeros(num_constants, np.bool_)
-        is_seen[self.known_triples[self.known_triples[:, 0] == predicate_id, 1 + side]] = True
-        is_member = np.zeros(num_constants, np.bool_)
+        known = self.known_triples
+        begin, end = find_predicate(known, predicate_id)
+        is_seen[known[begin:end, 1 + side]] = True
         ids, domains = self._domain_members
         holds_seen = np.zeros(len(self.domains), np.bool_)
         holds_seen[domains[is_seen[ids]]] = True
+        is_member = np.zeros(num_constants, np.bool_)
         is_member[ids[holds_seen[domains]]] = True
-        if not self.domains or (is_seen & ~is_member).any():
-            is_member[:] = True
+        if (is_seen & ~is_member).any():
+            return self._all_constants
         members = np.flatnonzero(is_member).astype(np.int32)
         members.setflags(write=False)
         return members
+
+    @cached_property
+    def _all_constants(self) -> NDArray[np.int32]:
+        every = np.arange(len(self.program.symbols.constants), dtype=np.int32)
+        every.setflags(write=False)
+        return every
 
     @cached_property
     def _argument_domains(self) -> dict[tuple[int, Side], NDArray[np.int32]]:
@@ -133,7 +193,6 @@ class KnowledgeGraph:
         predicates, constants = symbols.predicate_ids, symbols.constant_ids
         rows = {}
         for split, atoms in (("train", self.train), ("valid", self.valid), ("test", self.test)):
-            ids = [(predicates[p], constants[str(a)], constants[str(b)]) for p, a, b in atoms]
-            rows[split] = np.array(ids, np.int32).reshape(-1, 3)
+            rows[split] = AtomTable.of(atoms).encode(predicates, constants)
             rows[split].setflags(write=False)
         return rows

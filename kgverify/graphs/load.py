@@ -36,7 +36,7 @@ from kgverify.graphs.rule_warnings import find_rule_warnings
 from kgverify.graphs.rules import Rules, parse_rules
 from kgverify.graphs.text_file import TextFile, read_text
 from kgverify.graphs.triples import parse_triples
-from kgverify.program.atoms import NamedAtom
+from kgverify.program.atom_table import AtomTable
 
 DATA_VARIABLE: Final = "KGVERIFY_DATA"
 
@@ -138,6 +138,7 @@ def _build(
             splits[split] = parse(texts[split], entities, relations)
         else:
             splits[split] = parse_triples(texts[split].text, names[split])
+    splits = {split: each._replace(atoms=AtomTable.of(each.atoms)) for split, each in splits.items()}
     train, valid, test = (splits[split] for split in SPLITS)
     if not train.atoms:
         raise UserError(
@@ -175,8 +176,8 @@ def _build(
         if strangers:
             number = _count(len(strangers), "constant")
             yield f"{texts['domains'].name}: {number} that no triple has, such as {min(strangers)!r}"
-        if leaks := set(test.atoms).intersection(train.atoms):
-            yield f"{names.get('test', 'test')}: {_count(len(leaks), 'triple')} also in train"
+        if num_leaks := AtomTable.of(train.atoms).count_common(AtomTable.of(test.atoms)):
+            yield f"{names.get('test', 'test')}: {_count(num_leaks, 'triple')} also in train"
 
     return KnowledgeGraph(
         name=name,
@@ -194,16 +195,11 @@ def _build(
 
 def _find_repeated_facts(facts: Triples, file: str) -> Iterator[str]:
     """Warn about facts that occur in their file more than once."""
-    num_repeated = len(facts.atoms) - len(set(facts.atoms))
+    num_repeated, row = AtomTable.of(facts.atoms).find_repeated()
     if num_repeated and not facts.lines:
         yield f"{file}: {_count(num_repeated, 'repeated fact')}"
     elif num_repeated:
-        seen: set[NamedAtom] = set()
-        for atom, line in zip(facts.atoms, facts.lines, strict=True):
-            if atom in seen:
-                yield f"{file}:{line}: {_count(num_repeated, 'repeated fact')}, the first on this line"
-                return
-            seen.add(atom)
+        yield f"{file}:{facts.lines[row]}: {_count(num_repeated, 'repeated fact')}, the first on this line"
 
 
 def _count(number: int, noun: str) -> str:

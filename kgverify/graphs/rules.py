@@ -207,7 +207,7 @@ def _empty_body(source: Source) -> UserError:
 _NAME = r"[\w/?][\w/.-]*+"
 _PLAIN_ATOM = rf"[ \t]*+(\w[\w/.-]*+)[ \t]*+\([ \t]*+({_NAME})[ \t]*+,[ \t]*+({_NAME})[ \t]*+\)[ \t]*+"
 _ATOM = _PLAIN_ATOM.replace("(\\w", "(?:\\w").replace(f"({_NAME})", _NAME)
-_BODY = rf"{_ATOM}(?:,{_ATOM})*+"
+_BODY = rf"{_ATOM}(?>(?:,{_ATOM})*)"
 # What most rules are; the grammar reads them in the same way, only slower. Tests compare both.
 _PLAIN = {
     "rules": re.compile(rf"(?P<head>{_ATOM}):-(?P<body>{_BODY})\.[ \t]*+"),

@@ -5,12 +5,14 @@ whatever its case. Comments are lines that begin with `%` or `#`.
 """
 
 import re
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kgverify.graphs.facts import FUNCTIONAL, TABULAR, is_facts, parse_facts
 from kgverify.graphs.formats import ntriples
 from kgverify.graphs.formats.parsed import Triples
-from kgverify.graphs.formats.tables import find_delimiter, parse_table
+from kgverify.graphs.formats.plain import parse_plain_facts
+from kgverify.graphs.formats.tables import NUM_SAMPLED_LINES, find_delimiter, parse_plain, parse_table
 from kgverify.graphs.text_file import is_skipped, line_error, show, split_text
 from kgverify.program.program import Source
 
@@ -30,20 +32,39 @@ _FOREIGN_NAMES: Final = {
 
 def parse_triples(text: str, file: str) -> Triples:
     """Parse the triples of a text. UserError, with `file` and line, at the first line that is not a triple."""
-    texts = split_text(text)
-    content = ((i, text) for i, text in enumerate(texts, 1) if not is_skipped(text) and text.strip(" \t"))
-    line, first = next(content, (0, ""))
+    if "\r" in text:
+        text = "\n".join(split_text(text))
+    texts = split_text(_take_lines(text))
+    if not any(_list_content(texts)):
+        texts = split_text(text)
+    line, first = next(_list_content(texts), (0, ""))
     if match := _FOREIGN.match(first):
         name, fix = _FOREIGN_NAMES[match.lastgroup or ""]
         raise line_error(Source(file, line), f"{TABULAR} or {FUNCTIONAL}", f"{name}: {show(first)}", fix)
     has_tabs = first.count("\t") >= 2
     if ntriples.is_statement(first) or (ntriples.begins_statement(first) and not has_tabs):
-        return ntriples.parse_ntriples(texts, file)
+        return ntriples.parse_ntriples(split_text(text), file)
     is_functional = is_facts(first) if has_tabs else _is_functional(first)
     delimiter = "" if is_functional else find_delimiter(texts, file)
-    if delimiter:
-        return parse_table(texts, delimiter, file)
-    return parse_facts(list(enumerate(texts, 1)), file)
+    plain = parse_plain(text, delimiter, texts[0]) if delimiter else parse_plain_facts(text)
+    if plain is not None:
+        return plain
+    texts = split_text(text)
+    return parse_table(texts, delimiter, file) if delimiter else parse_facts(list(enumerate(texts, 1)), file)
+
+
+def _take_lines(text: str) -> str:
+    """Return the first lines of a text: more than determine the format."""
+    end = 0
+    for _ in range(NUM_SAMPLED_LINES):
+        end = text.find("\n", end) + 1
+        if not end:
+            return text
+    return text[:end]
+
+
+def _list_content(texts: Sequence[str]) -> Iterator[tuple[int, str]]:
+    return ((i, text) for i, text in enumerate(texts, 1) if not is_skipped(text) and text.strip(" \t"))
 
 
 def _is_functional(text: str) -> bool:

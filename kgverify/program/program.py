@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.program.atom_table import AtomTable, Numbering, sort_rows
 from kgverify.program.atoms import Atom, NamedAtom, Term, Variable, encode_variable
 
 
@@ -84,7 +85,7 @@ class Program:
     facts: NDArray[np.int32]
     rules: tuple[Rule, ...]
     named_rules: tuple[NamedRule, ...]
-    named_facts: tuple[NamedAtom, ...]
+    named_facts: Sequence[NamedAtom]
     named_queries: tuple[NamedAtom, ...]
     facts_file: str = ""
     fact_lines: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
@@ -101,11 +102,11 @@ class Program:
         fact_lines: Sequence[int] | None = None,
     ) -> "Program":
         """Build a program: number symbols by first appearance (facts, rules, queries, further constants), order the facts."""
-        predicate_ids: dict[str, int] = {}
-        constant_ids: dict[str, int] = {}
+        table = AtomTable.of(facts)
+        predicate_ids, constant_ids = map(Numbering.of, table.names_by_appearance())
         named_queries = tuple(queries)
         of_rules = (atom for rule in rules for atom in (rule.clause_head, *rule.body))
-        for predicate, *terms in chain(facts, of_rules, named_queries):
+        for predicate, *terms in chain(of_rules, named_queries):
             predicate_ids.setdefault(predicate, len(predicate_ids))
             for term in terms:
                 if not isinstance(term, Variable):
@@ -113,21 +114,26 @@ class Program:
         for name in constants:
             constant_ids.setdefault(name, len(constant_ids))
 
-        rows = np.array(
-            [(predicate_ids[p], constant_ids[str(a)], constant_ids[str(b)]) for p, a, b in facts], np.int32
-        ).reshape(-1, 3)
-        unique, first_row = np.unique(rows, axis=0, return_index=True)
-        lines = np.zeros(len(rows), np.int32) if fact_lines is None else np.asarray(fact_lines, np.int32)
+        rows = table.encode(predicate_ids, constant_ids)
+        # Names of files are numbered so already.
+        is_numbered = np.array_equal(rows, table.rows)
+        unique, first_row = table.distinct if is_numbered else sort_rows(rows, len(constant_ids))
+        if fact_lines is None:
+            lines = np.zeros(len(first_row), np.int32)
+        elif isinstance(fact_lines, range):
+            lines = (fact_lines.start + first_row * fact_lines.step).astype(np.int32)
+        else:
+            lines = np.asarray(fact_lines, np.int32)[first_row]
         unique.setflags(write=False)
         return cls(
             symbols=Symbols(tuple(predicate_ids), tuple(constant_ids)),
             facts=unique,
             rules=tuple(_encode_rule(rule, predicate_ids, constant_ids) for rule in rules),
             named_rules=tuple(rules),
-            named_facts=tuple(facts),
+            named_facts=facts,
             named_queries=named_queries,
             facts_file=facts_file,
-            fact_lines=lines[first_row],
+            fact_lines=lines,
         )
 
     @cached_property
@@ -146,9 +152,8 @@ class Program:
         digest = hashlib.sha256()
         for names in (self.symbols.predicates, self.symbols.constants):
             digest.update(len(names).to_bytes(8, "little"))
-            for name in names:
-                encoded = name.encode("utf-8", "surrogatepass")
-                digest.update(len(encoded).to_bytes(8, "little") + encoded)
+            encoded = (name.encode("utf-8", "surrogatepass") for name in names)
+            digest.update(b"".join([len(each).to_bytes(8, "little") + each for each in encoded]))
         digest.update(len(self.facts).to_bytes(8, "little"))
         digest.update(np.ascontiguousarray(self.facts, "<i4").tobytes())
         for head, body in self.rules:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError
-from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.graphs.graph import KnowledgeGraph, find_predicate
 from kgverify.program.outcomes import Side
 from kgverify.ranking.draw import count_eligible, draw_entities
 from kgverify.trace.model.columns import CandidateSet
@@ -31,7 +31,7 @@ def find_eligible_entities(graph: KnowledgeGraph, triple: NDArray[np.int32], sid
     entities = graph.argument_domain(int(triple[0]), side)
     known = graph.known_triples
     kept_column = 2 if side == Side.HEAD else 1
-    begin, end = np.searchsorted(known[:, 0], [triple[0], triple[0] + 1])
+    begin, end = find_predicate(known, int(triple[0]))
     of_predicate = known[begin:end]
     taken = of_predicate[of_predicate[:, kept_column] == triple[kept_column], 1 + side]
     return np.setdiff1d(entities, np.append(taken, triple[1 + side]), assume_unique=True)

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.graphs.graph import KnowledgeGraph, find_predicate
 from kgverify.program.outcomes import Side
 from kgverify.trace.model.columns import expand_rows, starts_of
 
@@ -64,15 +64,19 @@ def group_rows(graph: KnowledgeGraph, triple: NDArray[np.int32], side: NDArray[n
     for value, rows in zip(codes.tolist(), np.split(order, first[1:]), strict=True):
         predicate, of_side = divmod(value, 2)
         domain = graph.argument_domain(predicate, Side(of_side))
-        begin, end = np.searchsorted(known[:, 0], [predicate, predicate + 1])
-        kept, excluded = known[begin:end, 2 - of_side], known[begin:end, 1 + of_side]
-        by_kept = np.argsort(kept, kind="stable")
+        begin, end = find_predicate(known, predicate)
+        if of_side == Side.HEAD:
+            by_kept = graph.known_by_tail[begin:end]
+            kept = known[by_kept, 2]
+        else:
+            by_kept = np.arange(begin, end, dtype=np.int32)
+            kept = known[begin:end, 1]
         wanted = triple[rows, 2 - of_side]
-        starts = np.searchsorted(kept[by_kept], wanted, "left").astype(np.int64)
-        counts = np.searchsorted(kept[by_kept], wanted, "right") - starts
-        indices = np.searchsorted(domain, excluded[by_kept])
+        starts = np.searchsorted(kept, wanted, "left").astype(np.int64)
+        counts = np.searchsorted(kept, wanted, "right") - starts
         offsets = starts_of(counts)
-        column = indices[np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1])]
+        excluded = known[by_kept[np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1])], 1 + of_side]
+        column = np.searchsorted(domain, excluded)
         yield Group(rows, domain, offsets, column)
 
 

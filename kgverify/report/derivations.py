@@ -15,6 +15,7 @@ from kgverify.comparison.locate import is_close
 from kgverify.comparison.modulo.normalise import normalise
 from kgverify.comparison.result import NO_CANDIDATE, Divergence
 from kgverify.comparison.step_view import Names, StepReader, StepView, outcome_name
+from kgverify.report.proof_tree import Tree, build_tree, read_bodies
 from kgverify.report.wording import clip
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.stage_items import StageOutputs, StageReader
@@ -25,6 +26,9 @@ NUM_BEFORE: Final = 3
 
 MOST_PAIRS: Final = 40
 """The lines of resolvents shown for a step."""
+
+MOST_IN_TREE: Final = 200
+"""The steps of a proof tree, the first ones of a derivation."""
 
 MOST_MATCHED: Final = 400
 """The most resolvents of a side that are aligned by longest common runs; of more, only missing and extra ones are shown."""
@@ -56,6 +60,7 @@ class SidesReader:
         self.names = pair.names, pair.actual_names
         self.score_tolerance = pair.score_tolerance
         self.expected_fields, self.actual_fields = expected.fields, (stepped or actual).fields
+        self._bodies = read_bodies(expected), read_bodies(actual)
         self._readers = [StepReader(trace.columns) for trace in (pair.expected, pair.actual)]
         self._stage_readers = [StageReader(reader.columns) for reader in self._readers]
         self._num_steps = [reader.columns.candidates.num_steps for reader in self._readers]
@@ -100,6 +105,16 @@ class SidesReader:
         sides = zip(self._stage_readers, rows, strict=True)
         expected, actual = (stages.read(row) if row is not None else {} for stages, row in sides)
         return expected, actual
+
+    def trees(self, candidate: int) -> tuple[Tree, Tree]:
+        """Return the proof tree of each side as in `build_tree`; in lockstep the expected one alone."""
+        nums = self.num_steps(candidate)
+        views = [
+            [self._view(side, candidate, step) for step in range(min(nums[side], MOST_IN_TREE))] for side in (0, 1)
+        ]
+        sides = ([view for view in side if view is not None] for side in views)
+        trees = [build_tree(*each) for each in zip(sides, self.names, self._bodies, strict=True)]
+        return trees[0], () if self.has_stepped else trees[1]
 
     def _row(self, side: int, candidate: int, step: int) -> int | None:
         """Return the row of a step among the steps of a side (0: expected, 1: actual); None if it has no such step."""

@@ -1,7 +1,7 @@
 """A trace, a derivation or a single step, in names: as data for `--json`, and for the terminal."""
 
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -21,6 +21,8 @@ from kgverify.trace.read.trace_file import TraceFile
 
 MOST_CANDIDATES = 20
 MOST_RESOLVENTS = 40
+MOST_READ: Final = 16 << 20
+"""The largest trace, in bytes of memory, that is read as a whole."""
 
 _Value = TypeVar("_Value")
 
@@ -178,6 +180,16 @@ class LazyTraceView(TraceView):
                     fix=RECORD_AGAIN,
                 )
         return StepReader(columns).read(0)
+
+
+def view_trace(trace: TraceFile) -> TraceView:
+    """Read and check a small trace as a whole; leave a large one on disk, and check only the steps that are shown."""
+    num_bytes = 0
+    for file in trace.files:
+        num_bytes += sum(stored.num_bytes for stored in file.stored.values())
+        if num_bytes > MOST_READ:
+            return LazyTraceView(trace)
+    return TraceView(trace.load())
 
 
 def render_trace(view: TraceView) -> RenderableType:

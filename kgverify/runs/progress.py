@@ -1,7 +1,9 @@
 """Progress-reporting callbacks."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from time import perf_counter
 
 from kgverify.engines.protocol import Progress, no_progress
 
@@ -12,3 +14,24 @@ Phase = Callable[[str, int], AbstractContextManager[Progress]]
 def silent_phase(title: str, total: int) -> AbstractContextManager[Progress]:
     """Report nothing."""
     return nullcontext(no_progress)
+
+
+class TimedPhases:
+    """A `Phase` that also sums the seconds of the phases by their titles.
+
+    seconds: by title, in the order in which the phases ended
+    """
+
+    def __init__(self, phase: Phase) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._phase = phase
+
+    @contextmanager
+    def __call__(self, title: str, total: int) -> Iterator[Progress]:
+        """Enter the phase; its seconds count when it ends, also with an error."""
+        started = perf_counter()
+        try:
+            with self._phase(title, total) as progress:
+                yield progress
+        finally:
+            self.seconds[title] += perf_counter() - started

@@ -200,13 +200,13 @@ def _choose_forgotten(
     subjects = sorted({query[1] for query in hidden})
     is_forgotten = random.random((len(lacking), len(subjects))) < np.array(lacking)[:, None]
     forgotten = {(p, subjects[i]) for p, i in np.argwhere(is_forgotten).tolist()}
-    return [fact for fact in program.facts if (fact.predicate, fact.first) in forgotten]
+    return [fact for fact in program.facts if fact[:2] in forgotten]
 
 
 def _measure_lacking(graph: KnowledgeGraph, program: Program) -> list[float]:
     """Return, for each predicate, the share of the first arguments of valid without such a fact; 0 without valid."""
     subjects = sorted({triple[1] for triple in _triples(graph, "valid")})
-    known = {(fact.predicate, fact.first) for fact in program.facts}
+    known = {fact[:2] for fact in program.facts}
     num_lacking = [sum((p, each) not in known for each in subjects) for p in range(len(program.predicates))]
     return [num / max(len(subjects), 1) for num in num_lacking]
 

@@ -1,8 +1,10 @@
-"""A folder with the result of a verification: both traces, the report, and in lockstep the compared steps."""
+"""A folder with the result of a verification: both traces, the report, its run time, and in lockstep the compared steps."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+
+import msgspec
 
 from kgverify.errors import UserError
 from kgverify.files.decoding import read_json
@@ -22,6 +24,18 @@ EXPECTED = "expected.h5"
 ACTUAL = "actual.h5"
 LOCKSTEP = "lockstep.h5"
 REPORT = "report.json"
+TIMES = "times.json"
+
+
+class RunTimes(msgspec.Struct, frozen=True):
+    """The seconds that a verification took. They are not in the report, so that equal runs have equal reports.
+
+    total:  from the reading of the graph to the report
+    phases: by title, such as `actual: compiled`
+    """
+
+    total: float
+    phases: dict[str, float] = {}
 
 
 @contextmanager
@@ -31,8 +45,12 @@ def locked_run(folder: str | Path | None) -> Iterator[None]:
         yield
 
 
-def save_verification(verification: Verification | RecordedComparison, folder: Path) -> None:
+def save_verification(
+    verification: Verification | RecordedComparison, folder: Path, times: RunTimes | None = None
+) -> None:
     """Write `expected.h5`, `actual.h5` and `report.json`; in lockstep also `lockstep.h5`, the compared actual steps.
+
+    times: written as `times.json`, if known
 
     Traces on disk are copied. Nothing is changed before all files are on disk. The caller holds the lock of the folder, if
     other processes could write to it. UserError if the folder cannot be created or written.
@@ -42,7 +60,7 @@ def save_verification(verification: Verification | RecordedComparison, folder: P
         (verification.expected, verification.actual) if isinstance(verification, Verification) else verification.traces
     )
     check_writable(folder / REPORT)
-    for name in (EXPECTED, ACTUAL, LOCKSTEP):
+    for name in (EXPECTED, ACTUAL, LOCKSTEP, TIMES):
         check_output_path(folder / name)
     kept = "the run that was there is unchanged" if (folder / REPORT).is_file() else ""
     with explained(folder / EXPECTED, kept=kept), staging_folder(folder) as staged:
@@ -54,6 +72,8 @@ def save_verification(verification: Verification | RecordedComparison, folder: P
                 copy_trace(trace.path, staged / name)
         if verification.stepped is not None:
             write_again(verification.stepped, staged / LOCKSTEP)
+        if times is not None:
+            write_file(staged / TIMES, msgspec.json.encode(times))
         write_file(staged / REPORT, encode_report(verification.report))
         _exchange(staged, folder)
 
@@ -68,11 +88,11 @@ def _exchange(staged: Path, folder: Path) -> None:
 
     try:
         # Without its report a folder is no run, so that a process that is killed here leaves no mixture of two.
-        for name in (REPORT, EXPECTED, ACTUAL, LOCKSTEP):
-            is_stale = (staged / name).exists() or name == LOCKSTEP
+        for name in (REPORT, EXPECTED, ACTUAL, LOCKSTEP, TIMES):
+            is_stale = (staged / name).exists() or name in (LOCKSTEP, TIMES)
             if is_stale and (folder / name).exists():
                 move(folder / name, staged / f"{name}.before")
-        for name in (EXPECTED, ACTUAL, LOCKSTEP, REPORT):
+        for name in (EXPECTED, ACTUAL, LOCKSTEP, TIMES, REPORT):
             if (staged / name).exists():
                 move(staged / name, folder / name)
     except BaseException:
@@ -104,6 +124,16 @@ def read_saved_report(folder: Path) -> Report:
     )
     _check_indices(report, str(path))
     return report
+
+
+def read_times(folder: Path) -> RunTimes | None:
+    """Read the run time from a folder that `save_verification` wrote; None if it has none. UserError for a damaged file."""
+    path = folder / TIMES
+    if not path.is_file():
+        return None
+    return read_json(
+        path, RunTimes, purpose="the run time of a saved run", fix="save the run again, or delete the file"
+    )
 
 
 def _check_indices(report: Report, where: str) -> None:

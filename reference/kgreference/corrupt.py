@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import nsmallest
 from typing import Final
 
 from kgreference.program import Program
@@ -70,7 +71,7 @@ class Corrupter:
         entities = self.eligible(query, side)
         if k is not None:
             key = mix(mix(mix(seed) ^ index) ^ side)
-            entities = sorted(sorted(entities, key=lambda entity: mix(key ^ entity))[:k])
+            entities = sorted(nsmallest(k, entities, key=lambda entity: mix(key ^ entity)))
         return [replace(query, side, entity) for entity in entities]
 
     def candidates(self, query: Atom, index: int, side: int, k: int | None, seed: int) -> list[Atom]:

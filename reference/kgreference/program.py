@@ -1,6 +1,8 @@
 """A definite program: its symbols, facts and rules, with the indexes that a resolution step needs."""
 
+from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Sequence
+from itertools import chain, count
 from typing import Final, NamedTuple, TypeVar
 
 from kgreference.resolvent import Matches
@@ -76,25 +78,21 @@ class Program:
         self,
         predicates: Sequence[str],
         constants: Sequence[str],
-        facts: Iterable[Atom],
+        facts: Iterable[Triple],
         rules: Iterable[Rule],
     ) -> None:
         self.predicates = tuple(predicates)
         self.constants = tuple(constants)
-        self.facts = sorted(set(facts))
+        size = len(self.constants)
+        # The order of the triples themselves, if all terms are below the size, which is checked; numbers are sorted faster.
+        self.facts: list[Triple] = sorted(set(facts), key=lambda fact: (fact[0] * size + fact[1]) * size + fact[2])
         self.rules = list(rules)
         self._check()
 
         self.predicate_ids = {name: number for number, name in enumerate(self.predicates)}
         self.constant_ids = {name: number for number, name in enumerate(self.constants)}
-        self.fact_index: dict[Triple, int] = {fact: number for number, fact in enumerate(self.facts)}
-        self._facts_by_predicate: dict[int, list[int]] = {}
-        self._facts_by_first: dict[tuple[int, int], list[int]] = {}
-        self._facts_by_second: dict[tuple[int, int], list[int]] = {}
-        for number, (predicate, first, second) in enumerate(self.facts):
-            self._facts_by_predicate.setdefault(predicate, []).append(number)
-            self._facts_by_first.setdefault((predicate, first), []).append(number)
-            self._facts_by_second.setdefault((predicate, second), []).append(number)
+        self.fact_index: dict[Triple, int] = dict(zip(self.facts, count(), strict=False))
+        self._facts_by_second: dict[int, dict[int, list[int]]] = {}
         self._rules_by_predicate: dict[int, list[int]] = {}
         for number, rule in enumerate(self.rules):
             self._rules_by_predicate.setdefault(rule.head[0], []).append(number)
@@ -115,16 +113,21 @@ class Program:
 
         A rule's variables are numbered by first appearance, head first. Raises ValueError like the class.
         """
-        facts, rules, queries = list(facts), list(rules), list(queries)
-        atoms = list(facts)
-        for head, body in rules:
-            atoms += [head, *body]
-        atoms += queries
+        rules = list(rules)
         predicate_ids: dict[str, int] = {}
         constant_ids: dict[str, int] = {}
-        for predicate, first, second in atoms:
+        encoded_facts: list[Triple] = []
+        for fact in facts:
+            predicate, first, second = fact
+            number = predicate_ids.setdefault(predicate, len(predicate_ids))
+            if isinstance(first, str) and isinstance(second, str):
+                one = constant_ids.setdefault(first, len(constant_ids))
+                encoded_facts.append((number, one, constant_ids.setdefault(second, len(constant_ids))))
+            else:
+                raise ValueError(f"a fact must not hold a variable, found {fact}")
+        for predicate, *terms in chain(*((head, *body) for head, body in rules), queries):
             predicate_ids.setdefault(predicate, len(predicate_ids))
-            for name in (first, second):
+            for name in terms:
                 if isinstance(name, str):
                     constant_ids.setdefault(name, len(constant_ids))
         for name in constants:
@@ -134,7 +137,6 @@ class Program:
         for head, body in rules:
             encoded = _encode([head, *body], predicate_ids, constant_ids)
             encoded_rules.append(Rule(encoded[0], tuple(encoded[1:])))
-        encoded_facts = [_encode([fact], predicate_ids, constant_ids)[0] for fact in facts]
         return cls(tuple(predicate_ids), tuple(constant_ids), encoded_facts, encoded_rules)
 
     def rules_matching(self, atom: Triple) -> Matches:
@@ -215,25 +217,34 @@ class Program:
         predicate, first, second = atom
         if first >= 0 and second >= 0:
             return [self.fact_index[atom]] if atom in self.fact_index else []
+        if first < 0 and second >= 0:
+            if predicate not in self._facts_by_second:
+                found: dict[int, list[int]] = {}
+                for number in self._facts_between((predicate,), (predicate + 1,)):
+                    found.setdefault(self.facts[number][2], []).append(number)
+                self._facts_by_second[predicate] = found
+            return self._facts_by_second[predicate].get(second, [])
         if first >= 0:
-            return self._facts_by_first.get((predicate, first), [])
-        if second >= 0:
-            return self._facts_by_second.get((predicate, second), [])
-        return self._facts_by_predicate.get(predicate, [])
+            return list(self._facts_between((predicate, first), (predicate, first + 1)))
+        return list(self._facts_between((predicate,), (predicate + 1,)))
+
+    def _facts_between(self, low: tuple[int, ...], high: tuple[int, ...]) -> range:
+        """Return the indices of the facts that begin with ``low`` or with what lies between it and ``high``."""
+        return range(bisect_left(self.facts, low), bisect_left(self.facts, high))
 
     def _check(self) -> None:
-        for fact in self.facts:
-            if not is_ground(fact):
-                raise ValueError(f"a fact must not hold a variable, found {fact}")
         for rule in self.rules:
             if not rule.body:
                 raise ValueError(f"a rule must have a body, found none for {rule.head}; give it as a fact")
-        for atom in [*self.facts, *(atom for rule in self.rules for atom in (rule.head, *rule.body))]:
-            predicate, *terms = atom
-            if not 0 <= predicate < len(self.predicates):
-                raise ValueError(f"the predicate of {atom} has no name")
-            if max(terms) >= len(self.constants):
-                raise ValueError(f"a constant of {atom} has no name")
+        num_predicates, num_constants = len(self.predicates), len(self.constants)
+        for fact in self.facts:
+            if not is_ground(fact):
+                raise ValueError(f"a fact must not hold a variable, found {fact}")
+        for predicate, first, second in chain(self.facts, *((rule.head, *rule.body) for rule in self.rules)):
+            if not 0 <= predicate < num_predicates:
+                raise ValueError(f"the predicate of {(predicate, first, second)} has no name")
+            if first >= num_constants or second >= num_constants:
+                raise ValueError(f"a constant of {(predicate, first, second)} has no name")
 
 
 def _encode(atoms: Iterable[NamedAtom], predicate_ids: dict[str, int], constant_ids: dict[str, int]) -> list[Atom]:

@@ -294,7 +294,9 @@ CASES: dict[str, tuple[Case, ...]] = {
     ),
     "evaluate": _cases(f"evaluate --graph graph {EAGER} --queries 1 --corruptions 1 --json -", is_fast=False),
     "record": _cases("record --graph graph --engine reference --queries 1 --corruptions 1 -o new.h5", is_fast=False),
-    "report": _cases("report run", "report run --json -", "report run --html -", "report run --junit -")
+    "report": _cases(
+        "report run", "report run --json -", "report run --html -", "report run --junit -", "report run --perfetto -"
+    )
     + _cases("report run --markdown -", "report run --github", "report run --html --junit --markdown")
     + _cases("report run run --html -"),
     "show": _cases("show trace.h5", "show trace.h5 --candidate 0", "show trace.h5 --candidate 0 --step 0")

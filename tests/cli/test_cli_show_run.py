@@ -94,6 +94,35 @@ def test_f_and_b_go_through_the_steps_and_s_through_the_stages(stepped, run_dir:
     assert "stage finish" in views[17]
 
 
+def test_t_shows_the_proof_tree_and_every_other_move_leaves_it(stepped, run_dir: Path):
+    views = stepped(run_dir, "t", "t", "t", "b", "t", "s")
+    assert "step 1    neighborOf(armenia, X0)   by fact neighborOf(armenia, iran)" in views[1]
+    assert "a fact      locatedInCR(pakistan, asia)" in views[1]
+    assert ["resolvents" in view for view in views] == [True, False, True, False, True, False, False]
+    assert "stage (input)" in views[6]
+
+
+def test_a_search_restricts_n_and_p_to_the_divergences_with_every_word(stepped, run_dir: Path):
+    views = stepped(run_dir, "/ ARMENIA tail", "p", "n", "/no such words", "n", "/armenia", "/", "p")
+    report = json.loads((run_dir / "report.json").read_text())
+    found = [
+        i for i, each in enumerate(report["divergences"], 1) if "armenia" in each["atom"] and each["side"] == "tail"
+    ]
+    assert f"{len(found)} of 30 divergences; n and p go through these" in views[1]
+    assert f"divergence {found[0]} of 30" in views[1]
+    assert "this is the first divergence" in views[2]
+    assert f"divergence {found[1]} of 30" in views[3]
+    assert "no divergence contains all these words" in views[4]
+    assert f"divergence {found[1] + 1} of 30" in views[5]
+    assert "n and p go through all divergences again" in views[7]
+
+
+def test_a_level_is_explained_where_it_is_named(stepped, run_dir: Path):
+    views = stepped(run_dir, "b")
+    assert "level outcome: the difference changes the outcome of a candidate, not only its steps" in views[0]
+    assert "level" not in views[1]
+
+
 def test_an_unknown_command_or_number_is_reported_and_changes_nothing(stepped, run_dir: Path):
     views = stepped(run_dir, "x", "d", "d 31", "d 0", "c 2", "c one", "h", "", "c 1")
     assert "unknown command 'x'; h lists them" in views[1]
@@ -175,7 +204,7 @@ def terminal(run_dir: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "24"},
     )
     os.close(theirs)
     yield ours, process
@@ -193,15 +222,33 @@ def read_until(terminal: int, text: bytes) -> bytes:
     return seen
 
 
-def test_in_a_terminal_a_key_is_a_command(terminal: tuple[int, subprocess.Popen[bytes]]):
+def test_in_a_terminal_a_key_is_a_command_and_redraws_the_screen(terminal: tuple[int, subprocess.Popen[bytes]]):
     keys, process = terminal
-    read_until(keys, b"q quit")
-    for pressed, shown in ((b"n", b"divergence 2 of 30"), (b"\x1b[B", b"divergence 3 of 30"), (b"\x1b[D", b"step 0")):
+    first = read_until(keys, b"q quit")
+    assert b"\x1b[?1049h" in first
+    assert b"-> stage match_facts" in first
+    for pressed, shown in (
+        (b"n", b"divergence 2 of 30"),
+        (b"\x1b[B", b"divergence 3 of 30"),
+        (b"\x1b[D", b"step 0"),
+        (b"h", b"this help"),
+        (b"o", b"more lines: space"),
+        (b" ", b"advance"),
+    ):
         os.write(keys, pressed)
-        assert shown in read_until(keys, b"q quit")
+        seen = read_until(keys, b"q quit")
+        assert shown in seen
+        assert b"\x1b[H" in seen
     os.write(keys, b"d")
     read_until(keys, b"number of the divergence: ")
-    os.write(keys, b"7\n")
+    os.write(keys, b"77\x7f\n")
     assert b"divergence 7 of 30" in read_until(keys, b"q quit")
+    os.write(keys, b"/")
+    read_until(keys, b"words to search for: ")
+    os.write(keys, b"armenia\n")
+    assert b"n and p go through these" in read_until(keys, b"q quit")
+    os.write(keys, b"d\x1b")
+    read_until(keys, b"q quit")
     os.write(keys, b"q")
+    read_until(keys, b"\x1b[?1049l")
     assert process.wait(10) == 0

@@ -10,7 +10,7 @@ from foreign_folder import FOLDER, needs_records
 
 import kgverify as kv
 from kgverify.comparison.step_view import StepReader
-from kgverify.trace.read.trace_file import open_trace, read_trace
+from kgverify.trace.read.trace_file import TraceFile, read_trace
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "recorded_steps.py"
 ENGINES = ("eager", "compiled_first", "compiled_later")
@@ -102,7 +102,7 @@ def test_the_traces_of_one_kind_can_be_compared(tmp_path, write_trace):
     assert report.verdict.value == "DIVERGE"
     assert report.coverage.candidates == report.coverage.steps == 507
     assert len(report.divergences) == 273
-    assert open_trace(tmp_path / "eager").num_candidates == 507
+    assert TraceFile(tmp_path / "eager").num_candidates == 507
 
 
 def test_what_is_malformed_in_the_records_is_so_in_the_trace(tmp_path, write_trace):

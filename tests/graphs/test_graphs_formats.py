@@ -145,7 +145,7 @@ NAMES = st.text(st.characters(exclude_characters="\t\n\r", exclude_categories=["
 @given(st.lists(st.tuples(NAMES, NAMES, NAMES), min_size=1, max_size=4))
 def test_the_quick_reader_of_plain_tables_agrees_with_the_other(lines: list[tuple[str, str, str]]) -> None:
     texts = ["\t".join(line) for line in lines]
-    if plain := tables._parse_plain(texts, "\t"):
+    if plain := tables.parse_plain("\n".join(texts), "\t", texts[0]):
         table = tables._Table("\t", "train.tsv")
         found, header = table.read_rows(texts)
         assert (found.fields, header, table.warnings) == (lines, None, [])

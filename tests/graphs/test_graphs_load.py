@@ -47,7 +47,7 @@ def test_a_folder_is_loaded_with_everything_in_it(folder: Path) -> None:
     )
     assert len(graph.rules) == 1
     assert graph.domains == {"d": ("a", "c", "d", "e")}
-    assert (graph.facts_file, graph.fact_lines) == ("train.txt", (1,))
+    assert (graph.facts_file, list(graph.fact_lines)) == ("train.txt", [1])
     assert [name for name, _ in graph.files] == [
         "train.txt",
         "valid.txt",

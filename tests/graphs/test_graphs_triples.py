@@ -4,6 +4,9 @@ from hypothesis import strategies as st
 from render_graphs import render_triples
 
 from kgverify.errors import UserError
+from kgverify.graphs.facts import parse_facts
+from kgverify.graphs.formats import plain
+from kgverify.graphs.formats.plain import parse_plain_facts
 from kgverify.graphs.triples import parse_triples
 from kgverify.program.atoms import NamedAtom
 
@@ -184,3 +187,27 @@ def test_an_invalid_triple_is_an_error_with_a_fix(text: str, line: int, message:
 
 def test_a_long_line_is_cut_in_the_message() -> None:
     assert len(fail("x" * 10_000).message) < 200
+
+
+PLAIN_NAMES = st.text(st.sampled_from("aZ0_-/é .,('%"), min_size=1, max_size=3)
+
+
+@given(st.lists(st.tuples(PLAIN_NAMES, PLAIN_NAMES, PLAIN_NAMES), min_size=1, max_size=4), st.sampled_from([").", ")"]))
+def test_the_quick_reader_of_facts_agrees_with_the_other(rows: list[tuple[str, str, str]], end: str) -> None:
+    lines = [f"{predicate}({first},{second}{end}" for predicate, first, second in rows]
+    for text in ("\n".join(lines), "\n".join(lines) + "\n"):
+        if found := parse_plain_facts(text):
+            others = parse_facts(list(enumerate(lines, 1)), "train")
+            assert (found.atoms, list(found.lines)) == (others.atoms, list(others.lines))
+
+
+def test_names_of_letters_and_digits_are_read_quickly_in_several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain, "_CHUNK", 20)
+    for line in ("r{0}(a,b{0}).", "r{0}(a,b{0})"):
+        text = "\n".join(line.format(i) for i in range(30))
+        found = parse_plain_facts(text)
+        assert found is not None
+        assert found.atoms == tuple(NamedAtom(f"r{i}", "a", f"b{i}") for i in range(30))
+    assert parse_plain_facts("r(a,b).\nr(a,).\n") is None
+    assert parse_plain_facts("r(a,b).\nr(a,b)\n") is None
+    assert parse_plain_facts("") is None

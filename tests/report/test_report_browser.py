@@ -105,11 +105,11 @@ def test_the_keys_of_the_terminal_move_and_the_address_names_the_step(
     open_page(browser, faulty, tmp_path)
     stepper = Stepper(faulty.report, faulty.expected, faulty.actual)
     assert browser.evaluate("location.hash") == ""
-    for key in "nfbbpnnfffffop":
+    for key in "nfbbpnnfffffottp":
         reason = stepper.move(key)
         browser.press(key)
         assert browser.evaluate("message.innerText") == reason
-        number, step, _ = stepper.position
+        number, step, *_ = stepper.position
         assert browser.evaluate("location.hash") in ("", f"#divergence={number + 1}&step={step}")
         assert browser.evaluate("document.querySelector('h3.at').innerText") == f"Divergence {number + 1} of 30"
         assert browser.evaluate("document.querySelector('#h-step a').innerText") == f"Step {step}"
@@ -148,10 +148,32 @@ def test_an_address_opens_its_step_with_both_sides_in_sight(browser: Browser, fa
         edges = browser.evaluate(f"(r => [r.left, r.right])({cell}.getBoundingClientRect())")
         assert 0 <= edges[0] < edges[1] <= 390
     assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    browser.evaluate("document.querySelector('button.stage[data-stage=\"3\"]').click()")
+    assert browser.evaluate("location.hash") == "#divergence=3&step=0&stage=match_facts"
+    browser.evaluate("location.hash = '#divergence=3&step=1&stage=finish'")
+    opened = "document.querySelector('button.stage[aria-expanded=true]')"
+    browser.wait_for(f"{opened}?.innerText.startsWith('finish')")
+    link = f"{opened}.closest('tr').nextSibling.querySelector('a').hash"
+    assert browser.evaluate(link) == "#divergence=3&step=1&stage=finish"
     browser.evaluate("location.hash = '#divergence=2'")
     browser.wait_for("document.querySelector('h3.at').innerText.startsWith('Divergence 2 ')")
     browser.evaluate("location.hash = '#divergence=31&step=<img>'")
     assert browser.evaluate("document.querySelector('h3.at').innerText") == "Divergence 2 of 30"
+
+
+def test_the_proof_tree_opens_by_key_and_leads_to_its_steps(browser: Browser, faulty: Verification, tmp_path: Path):
+    open_page(browser, faulty, tmp_path)
+    browser.press("t")
+    tree = Stepper(faulty.report, faulty.expected, faulty.actual).trees()[0]
+    shown = "[...document.querySelectorAll('.tree .left li')].map(e => e.querySelector('code').innerText)"
+    assert browser.evaluate(shown) == [line.atom for line in tree]
+    assert browser.evaluate("document.querySelectorAll('.tree .left ul ul').length") == max(line.depth for line in tree)
+    browser.evaluate("document.querySelector('.tree button').click()")
+    assert browser.evaluate("location.hash") == "#divergence=1&step=0"
+    browser.press("n")
+    assert browser.evaluate("document.querySelector('.tree').open")
+    browser.press("t")
+    assert not browser.evaluate("document.querySelector('.tree').open")
 
 
 def goals_of(stepper: Stepper, number: int, step: int) -> list[str]:

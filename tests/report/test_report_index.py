@@ -11,7 +11,7 @@ from kgverify.cli.commands.report import report as report_command
 from kgverify.errors import UserError
 from kgverify.report.render.charts import build_trends
 from kgverify.report.render.index import MOST_CAUSES, MOST_RUNS, render_index, summarize_run
-from kgverify.verification.save import save_verification
+from kgverify.verification.save import TIMES, RunTimes, read_times, save_verification
 from kgverify.verification.verify import Verification
 
 WRITTEN = "2026-01-02 03:04 UTC"
@@ -41,6 +41,22 @@ def test_an_index_has_each_run_with_its_figures(faulty: Verification, agreeing: 
     assert runs[0].candidates == {"match_facts (missing)": cause.num_candidates}
     assert f'style="--h: 1.0">{cause.num_candidates}</td>' in text
     assert runs[0].mrr == (0.8333333333333334, pytest.approx(0.2976, abs=1e-4))
+
+
+def test_the_run_time_comes_from_the_saved_run(faulty: Verification, tmp_path: Path):
+    times = RunTimes(61.25, {"expected: reference": 0.5})
+    for name, known in (("timed", times), ("older", None)):
+        save_verification(faulty, tmp_path / name, known)
+    assert (read_times(tmp_path / "timed"), read_times(tmp_path / "older")) == (times, None)
+    report_command([tmp_path / "timed", tmp_path / "older"], html=str(tmp_path / "index.html"))
+    text = (tmp_path / "index.html").read_text("utf-8")
+    assert '<td class="num">61.2</td>' in text
+    assert "<figcaption>Run time, seconds</figcaption>" in text
+    save_verification(faulty, tmp_path / "timed")
+    assert read_times(tmp_path / "timed") is None
+    (tmp_path / "timed" / TIMES).write_text("{}")
+    with pytest.raises(UserError, match="is not the run time of a saved run"):
+        read_times(tmp_path / "timed")
 
 
 def test_many_runs_and_causes_are_cut_and_the_page_says_so(faulty: Verification):

@@ -10,7 +10,7 @@ import pytest
 
 import kgverify as kv
 from kgverify.errors import UserError
-from kgverify.trace.read.trace_file import open_trace, read_trace
+from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.save import REPORT, read_run, save_verification
 from kgverify.verification.verify import Verification
 
@@ -62,8 +62,8 @@ def test_a_run_that_is_saved_over_its_own_traces_in_another_order_is_right(
     inputs: Path, faulty: Verification, tmp_path: Path
 ):
     run = tmp_path / "run"
-    save(faulty, run, open_trace(inputs / "a.h5"), open_trace(inputs / "shards"))
-    save(faulty, run, open_trace(run / "actual.h5"), open_trace(run / "expected.h5"))
+    save(faulty, run, TraceFile(inputs / "a.h5"), TraceFile(inputs / "shards"))
+    save(faulty, run, TraceFile(run / "actual.h5"), TraceFile(run / "expected.h5"))
     found = read_run(run)
     assert [found.expected.root, found.actual.root] == [read_trace(inputs / name).root for name in ("shards", "a.h5")]
 

@@ -47,10 +47,10 @@ BASE = {
 }
 """The words with which each command ends soon."""
 
-PATHS_AS_TEXT = {"graph", "policy", "html", "junit", "markdown", "json_path"}
+PATHS_AS_TEXT = {"graph", "policy", "html", "junit", "markdown", "perfetto", "json_path"}
 """Parameters that name a file although their type is a text."""
 
-WRITTEN = {"html", "junit", "markdown", "json_path", "output", "test", "plot", "reproducer", "target", "to"}
+WRITTEN = {"html", "junit", "markdown", "perfetto", "json_path", "output", "test", "plot", "reproducer", "target", "to"}
 """Parameters that name a file to write: one hostile file that is there before is enough."""
 
 KIND_OF = {

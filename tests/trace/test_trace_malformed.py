@@ -26,7 +26,7 @@ from kgverify.errors import UserError
 from kgverify.program.limits import DeclaredLimits, Limits
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.program import Symbols
-from kgverify.report.export import export_steps
+from kgverify.report.export import export_trace
 from kgverify.report.steps import LazyTraceView, TraceView
 from kgverify.trace.maintain.check import WHOLE, check_trace
 from kgverify.trace.maintain.convert import convert_trace
@@ -36,7 +36,7 @@ from kgverify.trace.model.consistency import Contradictions
 from kgverify.trace.model.header import PolicyInfo
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.schema import OPTIONAL_COLUMNS
-from kgverify.trace.read.trace_file import open_trace, read_trace
+from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.rebuild import rebuild_goals
 
 MALFORMED = make_malformed(make_columns(1, 60))
@@ -74,9 +74,9 @@ def test_malformed_states_are_shown_and_exported(tmp_path):
     columns = one_step([(0, 0, -1)], [atoms, []], choice=0)
     kind = np.array([GoalKind.TRUE, GoalKind.STOP], np.uint8)
     write_file(tmp_path / "a", HEADER, SYMBOLS, columns._replace(resolvents=columns.resolvents._replace(kind=kind)))
-    shown = LazyTraceView(open_trace(tmp_path / "a")).step(0, 0)["resolvents"]
+    shown = LazyTraceView(TraceFile(tmp_path / "a")).step(0, 0)["resolvents"]
     assert [each["goal"] for each in shown] == ["TRUE, with atoms left: no atom, predicate#7(constant#900, X0)", "STOP"]
-    export_steps(read_trace(tmp_path / "a"), np.arange(1), tmp_path / "a.jsonl")
+    export_trace(read_trace(tmp_path / "a"), np.arange(1), tmp_path / "a.jsonl")
     exported = json.loads((tmp_path / "a.jsonl").read_text())["resolvents"]
     assert [each["kind"] for each in exported] == ["TRUE", "STOP"]
     assert exported[0]["goal"] == ["no atom", "predicate#7(constant#900, X0)"]
@@ -204,7 +204,7 @@ def test_a_required_column_that_an_engine_does_not_know_is_stored_and_not_compar
     write_file(tmp_path / "a", msgspec.structs.replace(HEADER, engine=engine), SYMBOLS, MALFORMED)
     write_file(tmp_path / "b", HEADER, SYMBOLS, make_malformed(make_columns(1, 60)))
     assert "resolvents.kind" not in read_trace(tmp_path / "a").fields
-    assert "resolvents.kind" not in open_trace(tmp_path / "a").fields
+    assert "resolvents.kind" not in TraceFile(tmp_path / "a").fields
 
 
 def test_a_loop_that_tells_nothing_but_goals_and_resolvents(tmp_path):

@@ -2,7 +2,7 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
@@ -13,13 +13,10 @@ from kgverify.cli.stepping import step_through
 from kgverify.errors import UserError
 from kgverify.report.stepper.render_stepper import render_position
 from kgverify.report.stepper.stepper import Stepper
-from kgverify.report.steps import LazyTraceView, TraceView, render_derivation, render_step, render_trace
+from kgverify.report.steps import TraceView, render_derivation, render_step, render_trace, view_trace
 from kgverify.trace.files.manifest import MANIFEST
-from kgverify.trace.read.trace_file import TraceFile, read_trace
+from kgverify.trace.read.trace_file import TraceFile
 from kgverify.verification.save import REPORT, read_run
-
-MOST_READ: Final = 16 << 20
-"""The largest trace, in bytes of memory, that is read as a whole."""
 
 
 def show(
@@ -63,14 +60,8 @@ def show(
 
 
 def open_view(path: Path) -> TraceView:
-    """Read and check a small trace as a whole; leave a large one on disk, and check only the steps that are shown."""
-    trace = TraceFile(path, is_lazy=True)
-    num_bytes = 0
-    for file in trace.files:
-        num_bytes += sum(stored.num_bytes for stored in file.stored.values())
-        if num_bytes > MOST_READ:
-            return LazyTraceView(trace)
-    return TraceView(read_trace(path))
+    """Open a trace to look things up in it."""
+    return view_trace(TraceFile(path, is_lazy=True))
 
 
 def _look_up(

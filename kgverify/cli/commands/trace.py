@@ -17,7 +17,8 @@ from kgverify.cli.progress import (
     write_json,
 )
 from kgverify.errors import UserError, count_of
-from kgverify.report.export import export_steps, parse_selection
+from kgverify.report.export import export_trace, parse_selection
+from kgverify.report.tables import TABLES
 from kgverify.trace.lines.import_lines import import_lines
 from kgverify.trace.maintain.check import WHOLE, CheckReport, check_trace
 from kgverify.trace.maintain.convert import convert_trace
@@ -114,16 +115,24 @@ def export(
     candidates: Annotated[
         str, typer.Option(help="The candidates: all, or numbers and ranges such as 0,5,10-20.")
     ] = "all",
+    table: Annotated[
+        str,
+        typer.Option(
+            help="steps, candidates, resolvents or rankings; .npz has all columns.",
+            autocompletion=completion.one_of(TABLES),
+        ),
+    ] = "steps",
     rebuild: Annotated[
         bool, typer.Option(help="Rebuild the goals of a compact trace by replay; otherwise leave them out.")
     ] = True,
 ) -> None:
-    """Export the steps of some candidates, one row per step, in names; for .npz, the columns unchanged."""
+    """Export a table of some candidates in names, by default one row per step; for .npz, the columns unchanged."""
     trace = read_trace(path)
     rows = parse_selection(candidates, len(trace.columns.candidates.query), "--candidates")
     if rebuild and trace.header.level == TraceLevel.COMPACT:
         trace = rebuild_goals(trace)
-    num_steps = export_steps(trace, rows, to)
+    export_trace(trace, rows, to, table=table)
+    num_steps = int(trace.columns.candidates.num_steps[rows].sum(dtype=int))
     print_text(make_result_console(None), f"{to}: {count_of(len(rows), 'candidate')}, {count_of(num_steps, 'step')}")
 
 

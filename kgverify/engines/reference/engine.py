@@ -37,6 +37,7 @@ from kgverify.engines.policy import Policy, check_policy
 from kgverify.engines.protocol import Positions, Progress, StageOutputs, no_progress
 from kgverify.errors import InternalError, UserError
 from kgverify.garbage_collection import skip_existing_objects, without_garbage_collection
+from kgverify.program.atom_table import AtomTable
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.dialect import Dialect
 from kgverify.program.limits import Limits
@@ -231,6 +232,7 @@ def build_reference_dialect(dialect: Dialect) -> ReferenceDialect:
     )
 
 
+@without_garbage_collection()
 def build_reference_program(program: Program) -> ReferenceProgram:
     """Build the same program in the reference's terms. InternalError if the reference numbers the symbols differently.
 
@@ -240,7 +242,7 @@ def build_reference_program(program: Program) -> ReferenceProgram:
         return ReferenceProgram(
             list(program.symbols.predicates),
             list(program.symbols.constants),
-            [Atom(*fact) for fact in program.facts.tolist()],
+            zip(*program.facts.T.tolist(), strict=True),
             [ReferenceRule(Atom(*head), tuple(Atom(*atom) for atom in body)) for head, body in program.rules],
         )
 
@@ -251,7 +253,7 @@ def build_reference_program(program: Program) -> ReferenceProgram:
         return named.predicate, term(named.first), term(named.second)
 
     built = ReferenceProgram.from_names(
-        facts=[atom(fact) for fact in program.named_facts],
+        facts=AtomTable.of(program.named_facts).iterate_names(),
         rules=[(atom(rule.clause_head), [atom(b) for b in rule.body]) for rule in program.named_rules],
         queries=[atom(query) for query in program.named_queries],
         constants=program.symbols.constants,

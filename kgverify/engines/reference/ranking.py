@@ -34,12 +34,11 @@ class ReferenceDraw:
     def __init__(self, graph: KnowledgeGraph, split: str, num_corruptions: int, seed: int) -> None:
         self._triples = graph.queries(split)
         self.set_draw(num_corruptions, seed)
-        self._corrupter = Corrupter(
-            # The draw needs the numbers of the constants alone.
-            Program.from_names((), (), (), graph.program.symbols.constants),
-            zip(*graph.known_triples.T.tolist(), strict=True),
-            {name: list(constants) for name, constants in graph.domains.items()},
-        )
+        self._graph = graph
+        # The draw needs the numbers of the constants alone.
+        self._program = Program.from_names((), (), (), graph.program.symbols.constants)
+        self._domains = {name: list(constants) for name, constants in graph.domains.items()}
+        self._corrupters: dict[int, Corrupter] = {}
 
     def set_draw(self, num_corruptions: int, seed: int) -> None:
         """Draw other corruptions of the same graph from now on."""
@@ -57,7 +56,13 @@ class ReferenceDraw:
     def draw(self, query: int, side: int) -> list[Atom]:
         """Return the true triple, then its corruptions."""
         triple = Atom(*self._triples[query].tolist())
-        return self._corrupter.candidates(triple, query, side, self._num, self._seed)
+        if triple.predicate not in self._corrupters:
+            # Known triples of other predicates decide nothing.
+            known = self._graph.known_triples
+            known = known[known[:, 0] == triple.predicate]
+            listed = zip(*known.T.tolist(), strict=True)
+            self._corrupters[triple.predicate] = Corrupter(self._program, listed, self._domains)
+        return self._corrupters[triple.predicate].candidates(triple, query, side, self._num, self._seed)
 
 
 def sum_mixed(entities: Iterable[int]) -> int:

@@ -1,5 +1,6 @@
 """The triples of one file, as every reader returns them."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from kgverify.program.atoms import NamedAtom
@@ -16,8 +17,8 @@ class Triples(NamedTuple):
     header:   the columns that the header row names; None without one
     """
 
-    atoms: tuple[NamedAtom, ...]
-    lines: tuple[int, ...]
+    atoms: Sequence[NamedAtom]
+    lines: Sequence[int]
     warnings: tuple[str, ...] = ()
     is_table: bool = False
     header: Columns | None = None

@@ -14,11 +14,11 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
 from typing import Final, NamedTuple
 
 from kgverify.errors import UserError, count_of
 from kgverify.graphs.formats.parsed import Columns, Triples
+from kgverify.graphs.formats.plain import parse_plain_table
 from kgverify.graphs.text_file import line_error, show
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.program import Source
@@ -31,6 +31,8 @@ _SPECIAL_BEGINNINGS: Final = " \"'%#"
 """The beginnings of names that need attention; the empty text, that of an empty name, is in it."""
 _COMMENT: Final = re.compile(r"[ ]*[%#](?:[ \t%#!]|$)")
 _NUM_SAMPLED: Final = 100
+NUM_SAMPLED_LINES: Final = 10 * _NUM_SAMPLED
+"""The lines that determine the delimiter."""
 
 _ROLE_PATTERNS: Final = tuple(
     re.compile(f"(?:{words})(?:entity|node|type|label|name|id|uri|iri)*")
@@ -59,7 +61,7 @@ def find_delimiter(texts: Sequence[str], file: str) -> str:
 
     Tabs come first, since names do not hold them, and blanks last, since names do. UserError if two others fit equally well.
     """
-    sample = [(i, text) for i, text in enumerate(texts[: 10 * _NUM_SAMPLED], 1) if _is_content(text)][:_NUM_SAMPLED]
+    sample = [(i, text) for i, text in enumerate(texts[:NUM_SAMPLED_LINES], 1) if _is_content(text)][:_NUM_SAMPLED]
     rows = {each: [_split_line(text, each) for _, text in sample] for each in _NAMES}
     scores = {each: _score(rows[each]) for each in _NAMES}
     likely = [each for each in _NAMES if scores[each][0] and 2 * scores[each][0] >= len(sample)]
@@ -90,8 +92,6 @@ def _score(rows: Sequence[Sequence[str]]) -> tuple[int, bool]:
 
 def parse_table(texts: Sequence[str], delimiter: str, file: str) -> Triples:
     """Parse the lines of a table. UserError, with `file` and line, at the first line that is not a triple."""
-    if plain := _parse_plain(texts, delimiter):
-        return plain
     table = _Table(delimiter, file)
     rows, header = table.read_rows(texts)
     columns = table.find_columns(rows, header)
@@ -102,23 +102,19 @@ def parse_table(texts: Sequence[str], delimiter: str, file: str) -> Triples:
     )
 
 
-def _parse_plain(texts: Sequence[str], delimiter: str) -> Triples | None:
+def parse_plain(text: str, delimiter: str, first: str) -> Triples | None:
     """Parse a table in which each line has three names and nothing needs attention; return None for any other table.
 
-    Most large files are such tables. `_Table` reads them in the same way, only slower. Tests compare both.
+    first: the first line
     """
-    if (
-        delimiter == " "
-        or not set(map(str.count, texts, repeat(delimiter))) <= {2}
-        or _find_roles(texts[0].split(delimiter))
-        or _lacks_relation(texts[0].split(delimiter))
-    ):
+    fields = first.split(delimiter)
+    if delimiter == " " or _find_roles(fields) or _lacks_relation(fields):
         return None
-    names = delimiter.join(texts).split(delimiter)
-    if any(name[:1] in _SPECIAL_BEGINNINGS or name[-1:] == " " for name in set(names)):
-        return None
-    atoms = tuple(map(NamedAtom, names[1::3], names[0::3], names[2::3]))
-    return Triples(atoms, tuple(range(1, len(texts) + 1)), is_table=True)
+    return parse_plain_table(text, delimiter, _need_attention)
+
+
+def _need_attention(names: set[str]) -> bool:
+    return any(name[:1] in _SPECIAL_BEGINNINGS or name[-1:] == " " for name in names)
 
 
 def _is_content(text: str) -> bool:

@@ -32,6 +32,7 @@ class RunSummary(NamedTuple):
     page:       the relative address of its page; empty without one
     mrr:        expected and actual; None without metrics
     candidates: the divergent candidates of each cause, by its stage and class
+    seconds:    the run time; None if it is unknown
     """
 
     name: str
@@ -45,6 +46,7 @@ class RunSummary(NamedTuple):
     num_divergences: int
     num_causes: int
     candidates: dict[str, int]
+    seconds: float | None = None
 
 
 class CauseRow(NamedTuple):
@@ -64,7 +66,9 @@ class Chart(NamedTuple):
     high: str
 
 
-def summarize_run(name: str, report: ReportContent, *, written: str, page: str = "") -> RunSummary:
+def summarize_run(
+    name: str, report: ReportContent, *, written: str, page: str = "", seconds: float | None = None
+) -> RunSummary:
     """Summarize a run for the page. page: the relative address of its own page, quoted."""
     candidates: dict[str, int] = defaultdict(int)
     for cause in report.causes:
@@ -81,6 +85,7 @@ def summarize_run(name: str, report: ReportContent, *, written: str, page: str =
         num_divergences=len(report.divergences),
         num_causes=len(report.causes),
         candidates=dict(candidates),
+        seconds=seconds,
     )
 
 
@@ -109,6 +114,7 @@ def _charts(runs: Sequence[RunSummary]) -> list[Chart]:
         ("MRR, realistic, both sides", [[run.mrr[side] for run in runs] for side in (0, 1)], ".4f"),
         ("Divergences", [[run.num_divergences for run in runs]], ",.0f"),
         ("Causes", [[run.num_causes for run in runs]], ",.0f"),
+        ("Run time, seconds", [[run.seconds for run in runs]], ",.1f"),
     ]
     charts = []
     for title, values, shape in series:

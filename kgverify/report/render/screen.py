@@ -39,7 +39,11 @@ class Screen(rich.console.Console):
 
     def _render_buffer(self, buffer: Iterable[Segment]) -> str:
         """Return what is written, styles included."""
-        return super()._render_buffer(_escape_segments(list(buffer)))
+        return self._write_segments(_escape_segments(list(buffer)))
+
+    def _write_segments(self, segments: Iterable[Segment]) -> str:
+        """Return escaped segments with the terminal's codes of their styles."""
+        return super()._render_buffer(segments)
 
 
 def _escape_segments(segments: list[Segment]) -> Iterable[Segment]:

@@ -39,7 +39,7 @@ TEXT_CHARACTERS: Final = 160
 
 
 class Viewer(NamedTuple):
-    """The data of the viewer.
+    """The data of the viewer: the list; the first divergences with their steps, and the proof trees of their candidates.
 
     divergences, steps: JSON, compressed with deflate, in base64
     """
@@ -105,7 +105,7 @@ def build_viewer(stepper: Stepper) -> Viewer:
     stepped = dict(writer.write())
     return Viewer(
         _compress(msgspec.json.encode(_list(divergences))),
-        _compress(msgspec.json.encode({"divergences": stepped, "steps": writer.steps})),
+        _compress(msgspec.json.encode({"divergences": stepped, "steps": writer.steps, "trees": writer.trees})),
         len(divergences),
         len(stepped),
     )
@@ -129,6 +129,7 @@ class _StepWriter:
         self._stepper = stepper
         self._budget = STEP_BUDGET
         self.steps: list[msgspec.Raw] = []
+        self.trees: dict[int, msgspec.Raw] = {}
         self._known: dict[tuple[int, int], int] = {}
 
     def write(self) -> Iterator[tuple[int, msgspec.Raw]]:
@@ -151,6 +152,8 @@ class _StepWriter:
         begin = max(0, min(max(divergence.step, 0) - MOST_STEPS // 2, max(num_steps) - MOST_STEPS))
         numbers = range(begin, min(begin + MOST_STEPS, max(num_steps)))
         causes = stepper.report.causes
+        if divergence.candidate not in self.trees and any(trees := stepper.trees()):
+            self.trees[divergence.candidate] = self._encode(trees)
         return _Stepped(
             found=clip(describe_finding(divergence)),
             condition=clip(causes[divergence.cause].condition) if 0 <= divergence.cause < len(causes) else "",

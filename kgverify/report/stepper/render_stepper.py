@@ -11,8 +11,8 @@ from kgverify.escaping import make_visible
 from kgverify.report.derivations import Derivation, Line, Pair, StepBefore
 from kgverify.report.render.screen import Text
 from kgverify.report.stepper.stage_walk import Mark, StageLine
-from kgverify.report.stepper.stepper import MOVES, Stepper
-from kgverify.report.wording import cause_label, clip, describe_finding, describe_kind, value_lines
+from kgverify.report.stepper.stepper import MOVES, SEARCH, Stepper
+from kgverify.report.wording import LEVEL_MEANINGS, cause_label, clip, describe_finding, describe_kind, value_lines
 
 MOST_ITEMS: Final = 40
 """The items of a stage shown for each side."""
@@ -34,19 +34,23 @@ _STYLES: Final = {Mark.AGREES: "green", Mark.DIFFERS: "bold red", Mark.FOLLOWS: 
 def render_help() -> RenderableType:
     """Render the moves."""
     table = Table.grid(padding=(0, 3))
-    for name, what in (*MOVES.items(), ("h", "this help"), ("q", "quit")):
+    more = {SEARCH: "search: divergences with all these words (`/ asia score`)", "h": "this help", "q": "quit"}
+    more["arrows"] = "in a terminal: down and up for n and p, right and left for f and b"
+    more["space"] = "in a terminal: scroll down; page keys scroll both ways"
+    for name, what in (MOVES | more).items():
         table.add_row(Text(f"  {name}", style="bold"), what)
-    table.add_row(Text("  arrows", style="bold"), "in a terminal: down and up for n and p, right and left for f and b")
     return table
 
 
 def render_position(stepper: Stepper) -> RenderableType:
     """Render the current position: the whole step, or one stage of it."""
+    if stepper.position.is_tree:
+        return Group(*_title(stepper), *_trees(stepper))
     stages = stepper.stages()
-    if 0 <= stepper.position.stage < len(stages):
-        return Group(*_title(stepper), *_one_stage(stages, stepper.position.stage))
-    derivation = stepper.derivation()
     is_divergent = stepper.position.step == stepper.divergence.step
+    if 0 <= stepper.position.stage < len(stages):
+        return Group(*_title(stepper), *_one_stage(stepper, stages))
+    derivation = stepper.derivation()
     parts = [*_title(stepper), *(_about(stepper) if is_divergent else ())]
     if derivation is not None and derivation.before:
         parts += render_before(derivation.before)
@@ -100,6 +104,7 @@ def _about(stepper: Stepper) -> Iterator[RenderableType]:
     divergence = stepper.divergence
     how = describe_finding(divergence)
     yield _text(f"  {divergence.stage}: {clip(describe_kind(divergence))}; {how}")
+    yield _text(f"  level {divergence.level.value}: {LEVEL_MEANINGS[divergence.level]}")
     if divergence.later_steps:
         later = (
             "1 later step follows" if divergence.later_steps == 1 else f"{divergence.later_steps} later steps follow"
@@ -172,16 +177,46 @@ def _summary(items: Sequence[str]) -> str:
     return items[0] if len(items[0]) <= SUMMARY_CHARACTERS else f"{items[0][: SUMMARY_CHARACTERS - 1]}…"
 
 
-def _one_stage(stages: Sequence[StageLine], number: int) -> Iterator[RenderableType]:
+def _trees(stepper: Stepper) -> Iterator[RenderableType]:
+    trees = stepper.trees()
+    lines = [[(line.depth, line.atom, line.clause) for line in tree] for tree in trees]
+    for side, (name, style) in enumerate((("expected", "green"), ("actual", "red"))):
+        yield Text(f"  {name}", style=f"bold {style}")
+        if not trees[side]:
+            yield Text("    not determined by the steps that the trace contains", style="dim")
+        table = Table.grid(padding=(0, 2))
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        for line, key in zip(trees[side], lines[side], strict=True):
+            label = f"    step {line.step}" if line.step >= 0 else f"    {line.note}"
+            differs = key not in lines[1 - side]
+            text = _text(f"{'  ' * line.depth}{line.atom}", style if differs else "")
+            text.append(
+                f"   {f'by {line.clause}' if line.clause else line.note if line.step >= 0 else ''}", style="dim"
+            )
+            is_here = line.step == stepper.position.step >= 0
+            table.add_row(Text(label, style="bold" if is_here else "dim"), text)
+        yield table
+
+
+def _one_stage(stepper: Stepper, stages: Sequence[StageLine]) -> Iterator[RenderableType]:
+    number = stepper.position.stage
     line = stages[number]
     title = _text(f"  {'-> ' if line.is_culprit else ''}stage {line.stage}", "bold")
     title.append(f"   {line.mark.value}", style=_STYLES[line.mark])
     title.append(f"   {number + 1} of {len(stages)}", style="dim")
     yield title
+    if line.is_culprit and stepper.position.step == stepper.divergence.step:
+        yield from _about(stepper)
     if line.note:
         yield _text(f"  {line.note}", "dim")
     if line.expected or line.actual:
         yield _two_columns(line.expected, line.actual)
+    strip = Text("  stages: ", style="dim")
+    for index, each in enumerate(stages):
+        style = f"{_STYLES[each.mark]} reverse" if index == number else _STYLES[each.mark]
+        strip.append(each.stage, style=style).append("  ")
+    yield strip
 
 
 def _two_columns(expected: Sequence[str], actual: Sequence[str]) -> Table:

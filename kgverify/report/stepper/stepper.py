@@ -1,13 +1,17 @@
 """The stepper through the divergences of a saved run: its position, and the moves."""
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from kgverify.comparison.result import NO_CANDIDATE, Divergence
 from kgverify.errors import UserError
 from kgverify.report.content import ReportContent
 from kgverify.report.derivations import Derivation, DerivationReader
+from kgverify.report.proof_tree import Tree
 from kgverify.report.stepper.stage_walk import StageLine, walk_stages
+from kgverify.report.wording import describe_kind
 from kgverify.trace.model.trace import Trace
 
 MOVES: Final = {
@@ -18,10 +22,14 @@ MOVES: Final = {
     "s": "next stage of the step",
     "S": "previous stage",
     "o": "out: the whole divergent step again",
+    "t": "the derivation as a proof tree, and back",
     "d": "divergence N, from 1 (`d 3`)",
     "c": "first divergence of cause N, from 1 (`c 2`)",
 }
 """The moves and what each does; `d` and `c` take a number."""
+
+SEARCH: Final = "/"
+"""The command before the words of a search; `n` and `p` then go through the divergences that contain them."""
 
 
 class Position(NamedTuple):
@@ -30,11 +38,13 @@ class Position(NamedTuple):
     divergence: index in the report
     step:       of its candidate's derivation; -1 if the divergence is not in a step
     stage:      index in the walk through the step; -1 for the whole step
+    is_tree:    whether the proof tree is shown instead of the step
     """
 
     divergence: int
     step: int
     stage: int = -1
+    is_tree: bool = False
 
 
 class Stepper:
@@ -59,6 +69,8 @@ class Stepper:
             if each.step >= 0:
                 self._of_step[each.candidate, each.step].append(each)
         self.position = Position(0, report.divergences[0].step)
+        self.words = ""
+        self._found: list[int] | None = None
 
     @property
     def divergence(self) -> Divergence:
@@ -89,6 +101,34 @@ class Stepper:
         others = [each for each in self._of_step.get(at, ()) if each is not own]
         return walk_stages(self.reader.sides, *at, own, others)
 
+    def trees(self) -> tuple[Tree, Tree]:
+        """Return the proof tree of each side; empty where a tree does not help."""
+        return self.reader.sides.trees(self.divergence.candidate) if max(self.num_steps) else ((), ())
+
+    def to_divergent_stage(self) -> None:
+        """Go to the stage at which the current step diverges, if it diverges at one."""
+        stage = next((i for i, line in enumerate(self.stages()) if line.is_culprit), -1)
+        self.position = self.position._replace(stage=stage, is_tree=False)
+
+    def search(self, words: str) -> str:
+        """Restrict `n` and `p` to the divergences that contain every word, and go to the next one. Return the result.
+
+        Case does not matter. No words lift the restriction.
+        """
+        self.words, self._found = words, None
+        wanted = words.lower().split()
+        if not wanted:
+            return "n and p go through all divergences again"
+        texts = map(search_text, self.report.divergences)
+        found = [i for i, text in enumerate(texts) if all(word in text for word in wanted)]
+        if not found:
+            self.words = ""
+            return "no divergence contains all these words"
+        self._found = found
+        at = next((i for i in found if i >= self.position.divergence), found[0])
+        self.go_to(at + 1)
+        return f"{len(found):,} of {len(self.report.divergences):,} divergences; n and p go through these"
+
     def go_to(self, number: int) -> None:
         """Go to a divergence; numbers begin at 1. UserError for an unknown number."""
         num = len(self.report.divergences)
@@ -101,16 +141,18 @@ class Stepper:
         if name in ("d", "c"):
             return self._jump(name, number)
         if name in ("n", "p"):
-            number = self.position.divergence + (2 if name == "n" else 0)
-            if not 1 <= number <= len(self.report.divergences):
-                return f"this is the {'first' if number < 1 else 'last'} divergence"
-            self.go_to(number)
-            return ""
+            return self._to_divergence(forward=name == "n")
         if name in ("f", "b"):
             return self._to_step(self.position.step + (1 if name == "f" else -1))
         if name in ("s", "S"):
             return self._to_stage(1 if name == "s" else -1)
-        self.position = Position(self.position.divergence, self.divergence.step)
+        if name == "t" and not self.position.is_tree:
+            if not any(self.trees()):
+                return "a tree would show no more than the steps"
+            self.position = self.position._replace(is_tree=True)
+            return ""
+        at = self.position.step if name == "t" else self.divergence.step
+        self.position = Position(self.position.divergence, at)
         return ""
 
     def data(self) -> dict[str, Any]:
@@ -134,6 +176,15 @@ class Stepper:
         self.go_to(causes[number - 1].first + 1 if name == "c" else number)
         return ""
 
+    def _to_divergence(self, *, forward: bool) -> str:
+        listed: Sequence[int] = range(len(self.report.divergences)) if self._found is None else self._found
+        after = bisect_right(listed, self.position.divergence)
+        index = after if forward else bisect_left(listed, self.position.divergence) - 1
+        if not 0 <= index < len(listed):
+            return f"this is the {'last' if forward else 'first'} divergence"
+        self.go_to(listed[index] + 1)
+        return ""
+
     def _to_step(self, step: int) -> str:
         if step >= max(self.num_steps):
             return "neither side has a further step"
@@ -149,8 +200,15 @@ class Stepper:
         stage = self.position.stage + by if self.position.stage >= 0 or by > 0 else len(stages) - 1
         if stage >= len(stages):
             return "this is the last stage; f goes to the next step"
-        self.position = self.position._replace(stage=max(-1, stage))
+        self.position = self.position._replace(stage=max(-1, stage), is_tree=False)
         return ""
+
+
+def search_text(divergence: Divergence) -> str:
+    """Return the text in which a search looks: that of the list in the page."""
+    each = divergence
+    words = (each.atom, each.stage, describe_kind(each), each.side, each.level.value)
+    return f"{' '.join(words)} candidate {each.candidate} query {each.query}".lower()
 
 
 def _as_data(value: Any) -> Any:

@@ -56,9 +56,9 @@
     await new Promise((resolve) => setTimeout(resolve));
     try {
       const words = JSON.parse(byId("viewer-words").textContent);
-      const [listed, { divergences, steps }] = await Promise.all([read("divergence-data"), read("step-data")]);
+      const [listed, { divergences, steps, trees }] = await Promise.all([read("divergence-data"), read("step-data")]);
       for (const each of Object.values(divergences)) each.steps = each.steps.map((index) => steps[index]);
-      view(listed, divergences, words);
+      view(listed, divergences, trees, words);
       state.textContent = "";
     } catch (error) {
       state.className = "warning";
@@ -66,7 +66,7 @@
     }
   }
 
-  function view({ texts, columns }, stepped, words) {
+  function view({ texts, columns }, stepped, trees, words) {
     const num = columns.candidate.length;
     const text = (name, i) => texts[columns[name][i]];
     const list = byId("list"), space = byId("list-space"), panel = byId("position"), message = byId("message");
@@ -75,6 +75,7 @@
     let haystacks = null;
     let at = { divergence: 0, step: columns.step[0], stage: null };
     let drawn = null;
+    let treeIsOpen = false;
 
     // The list: only the rows in sight are elements.
     function drawList() {
@@ -157,18 +158,18 @@
       const hadFocus = panel.contains(document.activeElement);
       drawn = at.divergence;
       if (isOther) {
-        panel.replaceChildren(...title(), ...difference(), ...timeline(), make("div", { id: "step" }));
+        panel.replaceChildren(...title(), ...difference(), ...timeline(), ...tree(), make("div", { id: "step" }));
         byId("go-divergence").value = at.divergence + 1;
         if (byId("go-cause")) byId("go-cause").value = columns.cause[at.divergence] >= 0 ? columns.cause[at.divergence] + 1 : "";
         scrollToCurrent();
         drawList();
       }
-      for (const button of panel.querySelectorAll(".timeline button")) {
+      for (const button of panel.querySelectorAll("[data-step]")) {
         const isCurrent = Number(button.dataset.step) === at.step;
         if (isCurrent) button.setAttribute("aria-current", "step"); else button.removeAttribute("aria-current");
         const row = button.closest("tr");
-        row.classList.toggle("current", isCurrent);
-        if (isCurrent) keepInSight(row);
+        if (row) row.classList.toggle("current", isCurrent);
+        if (row && isCurrent) keepInSight(row);
       }
       byId("step").replaceChildren(...stepParts());
       // An element that had the focus may be gone.
@@ -186,7 +187,9 @@
     }
 
     function address() {
-      return `#divergence=${at.divergence + 1}${at.step >= 0 ? `&step=${at.step}` : ""}`;
+      const found = stepAt(at.step), step = at.step >= 0 ? `&step=${at.step}` : "";
+      const stage = found && at.stage >= 0 && at.stage !== culpritOf(found) ? `&stage=${encodeURIComponent(found[3][at.stage][0])}` : "";
+      return `#divergence=${at.divergence + 1}${step}${stage}`;
     }
 
     function title() {
@@ -239,6 +242,40 @@
           held < most ? `; ${held} around the divergent one are in this page` : ""),
         make("div", { class: "timeline" }, table("h-timeline", "step", entries)),
       ];
+    }
+
+    // A proof tree: lines of depth, atom, clause, step, note.
+    function tree() {
+      const sides = own() && trees[columns.candidate[at.divergence]];
+      if (!sides) return [];
+      const keys = sides.map((lines) => lines.map((line) => line.slice(0, 3).join("\n")));
+      const side = (name, place, lines, others) => make("div", { class: place },
+        make("strong", { class: place === "left" ? "e" : "a" }, name),
+        lines.length ? nested(lines, (line) => !others.includes(line.slice(0, 3).join("\n"))) : make("p", { class: "soft" }, "not determined by the steps"));
+      const box = make("details", { class: "tree" }, make("summary", null, "Proof tree ", make("kbd", { "aria-hidden": "true" }, "t")),
+        make("div", { class: "values" }, side("expected", "left", sides[0], keys[1]), side("actual", "right", sides[1], keys[0])));
+      box.open = treeIsOpen;
+      box.addEventListener("toggle", () => { treeIsOpen = box.open; });
+      return [box];
+    }
+
+    function nested(lines, differs) {
+      const root = make("ul");
+      const lists = [root];
+      for (const line of lines) {
+        const [depth, atom, clause, step, note] = line;
+        const button = make("button", { type: "button", "data-step": step }, `step ${step}`);
+        button.addEventListener("click", () => go(at.divergence, step));
+        const item = make("li", { class: differs(line) ? "differs" : null },
+          stepAt(step) ? button : make("span", { class: "soft" }, step >= 0 ? `step ${step}` : note), " ", code(atom),
+          clause ? make("span", { class: "by" }, "by ", code(clause)) : step >= 0 ? make("span", { class: "by" }, note) : "");
+        lists[depth].append(item);
+        lists.length = depth + 1;
+        lists.push(make("ul"));
+        item.append(lists[depth + 1]);
+      }
+      for (const list of root.querySelectorAll("ul:empty")) list.remove();
+      return root;
     }
 
     function table(label, first, entries) {
@@ -308,7 +345,7 @@
       button.addEventListener("click", () => toStage(isOpen ? -1 : index));
       const rowsOf = [make("tr", { role: "row", class: `stage ${mark === "differs" ? "differs" : mark === "follows" ? "follows" : ""}${isCulprit ? " culprit" : ""}` },
         make("th", { role: "rowheader", scope: "row", class: "mark" }, button), cell(0, left, right), cell(1, right, left))];
-      if (isOpen && note) rowsOf.push(make("tr", { role: "row" }, make("td", { role: "cell", class: "mark" }), make("td", { role: "cell", colspan: 2, class: "soft" }, note)));
+      if (isOpen) rowsOf.push(make("tr", { role: "row" }, make("td", { role: "cell", class: "mark" }, make("a", { href: address(), "aria-label": `link to stage ${name}` }, "link")), make("td", { role: "cell", colspan: 2, class: "soft" }, note)));
       return rowsOf;
     }
 
@@ -359,6 +396,12 @@
           if (stage >= stages.length) return "this is the last stage; f goes to the next step";
           return toStage(Math.max(-1, stage)), "";
         }
+        case "t": {
+          const box = panel.querySelector(".tree");
+          if (!box) return "a tree would show no more than the steps";
+          box.open = !box.open;
+          return "";
+        }
         case "o": go(at.divergence); at.stage = -1; show(); return "";
       }
       return "";
@@ -381,7 +424,7 @@
         else go(divergenceOf(number));
       });
     }
-    const MOVES = "npfbsSo";
+    const MOVES = "npfbsSot";
     document.addEventListener("keydown", (event) => {
       const target = event.target;
       if (!byId("keys").checked || event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
@@ -421,7 +464,7 @@
       const number = Number(given.get("divergence"));
       if (!(Number.isInteger(number) && number >= 1 && number <= num)) return false;
       const step = given.get("step");
-      go(number - 1, /^\d+$/.test(step || "") && stepped[number - 1] ? Number(step) : undefined);
+      go(number - 1, /^\d+$/.test(step || "") && stepped[number - 1] ? Number(step) : undefined, given.get("stage"));
       byId("divergences").scrollIntoView();
       return true;
     }

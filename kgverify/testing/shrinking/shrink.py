@@ -122,7 +122,7 @@ def shrink_with(oracle: Oracle, failure: Failure, progress: Progress | None = No
 def join_problems(group: Sequence[Problem]) -> Iterator[Problem]:
     """Yield one problem in place of several in one run: with its candidates unranked, or with its queries."""
     merged = merge(group)
-    facts, rules, limits = merged.graph.train, merged.graph.rules, merged.run.limits
+    facts, rules, limits = tuple(merged.graph.train), merged.graph.rules, merged.run.limits
     common = Problem(
         facts=facts,
         rules=rules,

@@ -24,7 +24,7 @@ from kgverify.trace.hdf5.writing import Written, write_arrays
 from kgverify.trace.model.levels import TraceLevel, lower_arrays, packing_of, parse_level
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.data_file import DataFile
-from kgverify.trace.read.trace_file import open_trace, read_trace
+from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.trace.write.encode import encode_trace
 from kgverify.version import __version__
 
@@ -98,7 +98,7 @@ class _Job(NamedTuple):
 
 
 def _convert_file(source: Path, target: Path, job: _Job) -> Conversion:
-    (file,) = open_trace(source).files
+    (file,) = TraceFile(source).files
     num_bytes = source.stat().st_size
     with new_trace(target) as path:
         trace, written = job.write(file, path)
@@ -107,7 +107,7 @@ def _convert_file(source: Path, target: Path, job: _Job) -> Conversion:
 
 
 def _convert_folder(source: Path, target: Path, job: _Job) -> Conversion:
-    manifest, opened = read_manifest(source), open_trace(source, is_lazy=True)
+    manifest, opened = read_manifest(source), TraceFile(source, is_lazy=True)
     unfinished = target.with_name(target.name + ".converting")
     if os.path.lexists(unfinished):
         raise UserError(

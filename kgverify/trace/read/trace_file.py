@@ -41,32 +41,6 @@ SHARED: Final = ("header", "symbols/", "program/")
 """The datasets that every shard repeats."""
 
 
-def open_trace(path: Path | str, *, tolerates_shards: bool = False, is_lazy: bool = False) -> "TraceFile":
-    """Open a trace file, or a folder of shards, without reading its columns.
-
-    Args:
-        path: A trace file, or a folder with a manifest. A folder whose recording did not finish is read as far as it
-            was committed.
-        tolerates_shards: Leave out shards that are missing or duplicated and list them in `TraceFile.faults`,
-            instead of raising a UserError.
-        is_lazy: Open a shard when it is first needed, and check only then that it matches the manifest.
-
-    Returns:
-        A `TraceFile`; its `load` reads the whole trace into memory.
-
-    Raises:
-        UserError: There is no trace, or its structure is not that of `docs/trace-format.md`.
-
-    Example:
-        >>> import kgverify as kv
-        >>> _ = kv.record("countries", "mine.h5", "reference", queries=1, corruptions=2)
-        >>> trace = kv.open_trace("mine.h5")
-        >>> trace.num_candidates, len(trace.load().columns.steps.choice) == trace.num_steps
-        (6, True)
-    """
-    return TraceFile(path, tolerates_shards=tolerates_shards, is_lazy=is_lazy)
-
-
 def read_trace(path: Path | str) -> Trace:
     """Read a whole trace into memory: open it, and load it.
 

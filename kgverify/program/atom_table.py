@@ -1,0 +1,181 @@
+"""Ground atoms as a table: read like a tuple of named atoms, stored as numbers, and numbered a column at a time."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import count, repeat, starmap
+from operator import itemgetter
+from typing import Any, Final, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.program.atoms import NamedAtom, Variable
+
+_CHUNK: Final = 1 << 12
+
+
+class Numbering(dict[str, int]):
+    """The number of each name. A name that is looked up for the first time gets the next one."""
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> "Numbering":
+        """Return the numbers of different names in their order."""
+        return cls(zip(names, count(), strict=False))
+
+    def __missing__(self, name: str) -> int:
+        """Return the number of a new name."""
+        number = self[name] = len(self)
+        return number
+
+    def number_all(self, names: Sequence[str]) -> NDArray[np.int32]:
+        """Return the number of each name: int32 [n]."""
+        return np.fromiter(map(self.__getitem__, names), np.int32, len(names))
+
+
+class AtomTable(Sequence[NamedAtom]):
+    """Ground atoms in order, repetitions included. It equals a tuple of the same atoms.
+
+    predicates, constants: names, each once; a slice shares those of the whole
+    rows: int32 [n, 3]  the indices of predicate, first and second argument among them; read-only
+    """
+
+    def __init__(self, predicates: Sequence[str], constants: Sequence[str], rows: NDArray[np.int32]) -> None:
+        self.predicates, self.constants, self.rows = predicates, constants, rows
+        rows.setflags(write=False)
+
+    @classmethod
+    def of(cls, atoms: Sequence[NamedAtom]) -> "AtomTable":
+        """Return a table of ground atoms. KeyError for one with a variable."""
+        if isinstance(atoms, AtomTable):
+            return atoms
+        predicates, constants = Numbering(), Numbering()
+        rows = np.empty((len(atoms), 3), np.int32)
+        rows[:, 0] = predicates.number_all(list(map(itemgetter(0), atoms)))
+        terms: list[Any] = [term for atom in atoms for term in atom[1:]]
+        rows[:, 1:] = constants.number_all(terms).reshape(-1, 2)
+        if variable := next((term for term in constants if isinstance(term, Variable)), None):
+            raise KeyError(variable)
+        return cls(tuple(predicates), tuple(constants), rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> NamedAtom: ...
+    @overload
+    def __getitem__(self, index: slice) -> "AtomTable": ...
+    def __getitem__(self, index: int | slice) -> "NamedAtom | AtomTable":
+        if isinstance(index, slice):
+            return AtomTable(self.predicates, self.constants, self.rows[index])
+        predicate, first, second = self.rows[index].tolist()
+        return NamedAtom(self.predicates[predicate], self.constants[first], self.constants[second])
+
+    def __iter__(self) -> Iterator[NamedAtom]:
+        return starmap(NamedAtom, self.iterate_names())
+
+    def iterate_names(self) -> Iterator[tuple[str, str, str]]:
+        """Return the predicate, the first and the second argument of each atom: plain tuples, for many of them."""
+        names = self.predicates, self.constants, self.constants
+        for begin in range(0, len(self.rows), _CHUNK):
+            columns = self.rows[begin : begin + _CHUNK].T.tolist()
+            yield from zip(
+                *(map(each.__getitem__, column) for each, column in zip(names, columns, strict=True)), strict=True
+            )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, AtomTable | tuple):
+            return NotImplemented
+        return len(self) == len(other) and all(map(NamedAtom.__eq__, self, other))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __add__(self, other: Iterable[NamedAtom]) -> tuple[NamedAtom, ...]:
+        return (*self, *other)
+
+    def __radd__(self, other: Iterable[NamedAtom]) -> tuple[NamedAtom, ...]:
+        return (*other, *self)
+
+    def __repr__(self) -> str:
+        return f"AtomTable({tuple(self)!r})"
+
+    @cached_property
+    def distinct(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The different rows in order, int32 [m, 3], and the first occurrence of each, int64 [m]."""
+        return sort_rows(self.rows, len(self.constants))
+
+    def names_by_appearance(self) -> tuple[list[str], list[str]]:
+        """Return the predicates and the constants that occur, in the order of their first occurrence."""
+        predicates = _first_occurrences(self.rows[:, 0], len(self.predicates))
+        constants = _first_occurrences(self.rows[:, 1:].ravel(), len(self.constants))
+        return [self.predicates[i] for i in predicates.tolist()], [self.constants[i] for i in constants.tolist()]
+
+    def names_in(self, column: int) -> set[str]:
+        """Return the names of a column: 0 the predicates, 1 and 2 the arguments."""
+        names = self.constants if column else self.predicates
+        occurs = np.zeros(len(names), np.bool_)
+        occurs[self.rows[:, column]] = True
+        return {names[i] for i in np.flatnonzero(occurs).tolist()}
+
+    def encode(self, predicate_ids: dict[str, int], constant_ids: dict[str, int]) -> NDArray[np.int32]:
+        """Return the rows in other ids: int32 [n, 3]; -1 for a name without one."""
+        rows = np.empty((len(self), 3), np.int32)
+        for columns, names, ids in (
+            (slice(0, 1), self.predicates, predicate_ids),
+            (slice(1, 3), self.constants, constant_ids),
+        ):
+            numbers = np.fromiter(map(ids.get, names, repeat(-1)), np.int32, len(names))
+            rows[:, columns] = numbers[self.rows[:, columns]] if len(names) else -1
+        return rows
+
+    def find_repeated(self) -> tuple[int, int]:
+        """Return the number of repetitions, and the row of the first; -1 without any."""
+        _, first = self.distinct
+        num = len(self) - len(first)
+        is_repeated = np.ones(len(self), np.bool_)
+        is_repeated[first] = False
+        return num, int(np.argmax(is_repeated)) if num else -1
+
+    def count_common(self, other: "AtomTable") -> int:
+        """Count the different atoms that another table holds as well."""
+        rows, _ = self.distinct
+        ids = (dict(zip(names, range(len(names)), strict=True)) for names in (self.predicates, self.constants))
+        wanted = other.encode(*ids)
+        wanted, _ = sort_rows(wanted[(wanted >= 0).all(1)], len(self.constants))
+        # Few of many: the rows of a predicate are neighbours.
+        begins = np.searchsorted(rows[:, 0], wanted[:, 0])
+        ends = np.searchsorted(rows[:, 0], wanted[:, 0], "right")
+        found = 0
+        for row, begin, end in zip(wanted, begins.tolist(), ends.tolist(), strict=True):
+            for column in (1, 2):
+                low, high = np.searchsorted(rows[begin:end, column], (row[column], row[column] + 1))
+                begin, end = begin + int(low), begin + int(high)
+            found += begin < end
+        return found
+
+
+def number_rows(rows: NDArray[np.int32], num_constants: int) -> NDArray[np.int64]:
+    """Return the number of each ground atom, int32 [n, 3], in their order: int64 [n]."""
+    numbers = rows[:, 0].astype(np.int64)
+    for column in (1, 2):
+        numbers *= num_constants
+        numbers += rows[:, column]
+    return numbers
+
+
+def sort_rows(rows: NDArray[np.int32], num_constants: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return the different rows in order, int32 [m, 3], and the first occurrence of each, int64 [m]."""
+    if len(rows) and (int(rows[:, 0].max()) + 1) * num_constants**2 < 2**63:
+        _, first = np.unique(number_rows(rows, num_constants), return_index=True)
+        return rows[first], first
+    unique, first = np.unique(rows.reshape(-1, 3), axis=0, return_index=True)
+    return unique, first
+
+
+def _first_occurrences(numbers: NDArray[np.int32], size: int) -> NDArray[np.int64]:
+    """Return the different numbers, all below `size`, in the order of their first occurrence."""
+    first = np.full(size, len(numbers), np.int64)
+    # Of repeated indices the last one counts.
+    first[numbers[::-1]] = np.arange(len(numbers) - 1, -1, -1)
+    order = np.argsort(first, kind="stable")
+    return order[: int((first < len(numbers)).sum())]
