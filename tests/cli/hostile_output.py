@@ -316,6 +316,7 @@ CASES: dict[str, tuple[Case, ...]] = {
     "faults list": _cases("faults list", "faults list --json -"),
     "audit modes": _cases("audit modes --graph graph --fault absent")
     + _cases("audit modes --rung absent", is_fast=False),
+    "audit step": _cases("audit step absent.py:step --inputs absent.py:make"),
     "audit compile": _cases("audit compile --budget budget.toml"),
     "audit cache": _cases("audit cache --load trace.h5 --save new", "audit cache --load absent"),
     "trace check": _cases("trace check trace.h5", "trace check trace.h5 --json -", "trace check budget.toml"),
