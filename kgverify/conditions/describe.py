@@ -235,7 +235,7 @@ class _Reader:
                     yield seen
 
     def _actual_of(self, divergence: Divergence, row: int, reader: StepReader) -> StepView | None:
-        """Return the actual step of a divergence, given its candidate's row among those read; None if there is none."""
+        """Return the actual step of a divergence, given its candidate's row among those read; None without one."""
         if self._views is not None:
             views = self._views.get((divergence.candidate, divergence.step))
             return None if views is None else views[1]

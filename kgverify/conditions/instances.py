@@ -56,7 +56,7 @@ class Turn(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What the instances of a run have in common. layout: of the actual engine's batch."""
+    """The common data of the instances of a run. layout: of the actual engine's batch."""
 
     limits: DeclaredLimits
     layout: Mapping[str, int]
@@ -160,7 +160,7 @@ class SeenStep:
 
     @property
     def is_proved(self) -> bool:
-        """Whether the expected side has TRUE."""
+        """True if the expected side has TRUE."""
         return any(r.kind == GoalKind.TRUE for r in self.expected.resolvents)
 
 

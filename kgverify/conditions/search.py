@@ -57,7 +57,7 @@ class Term(NamedTuple):
     value:   the bound, the lower bound of an interval, or the remainder
     high:    the upper bound of an interval, or the modulus
     other:   the index of the other feature
-    beyond:  the nearest value on the other side of a bound; the true bound lies between the two. None if there is none
+    beyond:  the nearest value on the other side of a bound; the true bound lies between the two. None without such a value
     """
 
     feature: int
@@ -150,7 +150,7 @@ class Search:
         return [pair for pair in combinations(named, 2) if self._features[pair[0]].unit == self._features[pair[1]].unit]
 
     def find_exact(self) -> list[Condition]:
-        """Return the shortest exact conditions, the shortest first; empty if there is none."""
+        """Return the shortest exact conditions, the shortest first; empty if none exists."""
         wrong, right = self._values[self._wrong], self._values[~self._wrong]
         if not len(wrong) or not len(right):
             return []
