@@ -15,7 +15,9 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from kgverify.audit import RUNGS, Subject, audit_modes
+from kgverify.audit.audited_function import Subject
+from kgverify.audit.ladder.climb import RUNGS
+from kgverify.audit.ladder.modes_audit import audit_modes
 from kgverify.engines.compiled.execution.device import resolve_device
 
 

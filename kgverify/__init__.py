@@ -110,10 +110,12 @@ if not TYPE_CHECKING:
     }
 
     def __getattr__(name):
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
+        if name in ("audit", "dialects", "laws", "strategies"):
+            return import_module(f"{__name__}.{name}")
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
         return found
 

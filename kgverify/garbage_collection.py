@@ -20,11 +20,17 @@ def without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
+_has_frozen_objects: bool = False
+"""True once someone else was seen to have frozen objects. These are counted one by one, which takes long for many."""
+
+
 def skip_existing_objects() -> None:
     """Move all existing objects to the oldest generation, so that collections of young objects skip them.
 
-    A prover remembers many objects without cycles. Does nothing if the caller has frozen objects.
+    A prover remembers many objects without cycles. Does nothing in a process that has frozen objects itself.
     """
-    if gc.get_freeze_count() == 0:
+    global _has_frozen_objects
+    _has_frozen_objects = _has_frozen_objects or gc.get_freeze_count() > 0
+    if not _has_frozen_objects:
         gc.freeze()
         gc.unfreeze()

@@ -7,10 +7,12 @@ from kgverify.conformance import check_engine
 from kgverify.engines.protocol import Progress, no_progress
 from kgverify.testing.checking.engine_makers import AnyEngine
 from kgverify.testing.dialects.proposal import Proposal, Verified
-from kgverify.testing.dialects.propose import search_dialect
+from kgverify.testing.dialects.propose import DialectSearch
 
 EXAMPLES = 300
 """The default number of generated problems on which the engine is compared with the reference."""
+MOST_LESSONS = 12
+"""Generated problems that may decide what the experiments leave open."""
 
 
 def propose_dialect(
@@ -44,11 +46,22 @@ def propose_dialect(
         >>> proposal.dialect.unification, proposal.verdict.value
         ('complete', 'AGREE')
     """
-    proposal = search_dialect(engine, progress)
-    if examples < 1:
-        return proposal
-    found = check_engine(
-        engine, examples=examples, seed=seed, dialect=proposal.dialect, laws=(), lockstep=proposal.has_steps
-    )
+    search = DialectSearch(engine)
+    search.run(progress)
+    while True:
+        proposal = search.propose()
+        if examples < 1:
+            return proposal
+        found = check_engine(
+            engine, examples=examples, seed=seed, dialect=proposal.dialect, laws=(), lockstep=proposal.has_steps
+        )
+        failure = found.failure
+        if failure is None or not failure.is_alone or len(proposal.lessons) == MOST_LESSONS:
+            break
+        if not search.learn_from(failure.problem):
+            break
     text = "" if found.verdict is Verdict.AGREE else str(found)
-    return replace(proposal, verified=Verified(verdict=found.verdict, num_problems=found.num_problems, text=text))
+    notes = tuple(search.notes)
+    return replace(
+        proposal, notes=notes, verified=Verified(verdict=found.verdict, num_problems=found.num_problems, text=text)
+    )

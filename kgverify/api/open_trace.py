@@ -97,7 +97,8 @@ class RecordedTrace(TraceFile):
         Raises:
             UserError: There is no such table or candidate, the trace is damaged, or pandas is not installed.
         """
-        return to_pandas(self._list(table, candidates))
+        frame: pandas.DataFrame = to_pandas(self._list(table, candidates))
+        return frame
 
     def to_polars(self, table: str = "steps", *, candidates: str = "all") -> "polars.DataFrame":
         """Return a table of the trace as a data frame of polars, as `to_pandas` does.
@@ -112,7 +113,8 @@ class RecordedTrace(TraceFile):
         Raises:
             UserError: There is no such table or candidate, the trace is damaged, or polars is not installed.
         """
-        return to_polars(self._list(table, candidates))
+        frame: polars.DataFrame = to_polars(self._list(table, candidates))
+        return frame
 
     def _list(self, table: str, candidates: str) -> Table:
         rows = parse_selection(candidates, self.num_candidates, "candidates")

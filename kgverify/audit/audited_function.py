@@ -9,7 +9,8 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from kgverify.errors import UserError
+from kgverify.audit.values import list_tensors
+from kgverify.errors import UserError, describe_error
 
 Function: TypeAlias = Callable[..., Any]
 
@@ -29,6 +30,7 @@ class Subject:
     make_inputs: makes the arguments of a call; calls made with one number must find equal arguments
     parts:       functions that it is composed of, each a subject by itself, from the first called to the last
     calls:       the number of calls with different arguments worth comparing
+    first:       the number of the first call, by which random numbers are seeded
     read:        picks from its result what a caller reads; the rest may hold anything
     """
 
@@ -37,6 +39,7 @@ class Subject:
     make_inputs: MakeInputs
     parts: Mapping[str, "Subject"] = field(default_factory=dict)
     calls: int = 6
+    first: int = 0
     read: Callable[[Any], Any] = lambda output: output
 
     def inputs(self, call: int) -> Inputs:
@@ -48,15 +51,32 @@ class Subject:
 
         UserError where `make_inputs` does not return a tuple.
         """
-        made = [self.make_inputs(call) for call in calls]
-        for inputs in made:
-            if not isinstance(inputs, tuple):
-                raise UserError(
-                    f"expected a tuple of arguments from make_inputs, found {type(inputs).__name__}",
-                    where=self.name,
-                    fix="return (argument,) where there is one",
-                )
-        return copy.deepcopy(made)
+        made = [self.shared_inputs(call) for call in calls]
+        # Only leaves of the autograd graph can be copied otherwise.
+        inner = [leaf for _, leaf in list_tensors(made) if not leaf.is_leaf]
+        memo = {id(leaf): leaf.detach().clone().requires_grad_(leaf.requires_grad) for leaf in inner}
+        return copy.deepcopy(made, memo)
+
+    def shared_inputs(self, call: int) -> Inputs:
+        """Make the arguments of a call, which may share memory with what the function captures, or with other calls'.
+
+        UserError where `make_inputs` raises, or does not return a tuple.
+        """
+        try:
+            inputs = self.make_inputs(call)
+        except Exception as error:
+            raise UserError(
+                f"make_inputs raised {describe_error(error)}, for call {call}",
+                where=self.name,
+                fix="return a tuple of arguments for every number of a call, from 0",
+            ) from error
+        if not isinstance(inputs, tuple):
+            raise UserError(
+                f"expected a tuple of arguments from make_inputs, found {type(inputs).__name__}",
+                where=self.name,
+                fix="return (argument,) where there is one",
+            )
+        return inputs
 
 
 def make_subject(name: str, function: Function, make_inputs: Callable[[], Inputs] | MakeInputs) -> Subject:
@@ -68,7 +88,7 @@ def make_subject(name: str, function: Function, make_inputs: Callable[[], Inputs
         make_inputs: returns the arguments of a call, a tuple; takes the number of the call, from 0, or nothing.
 
     Returns:
-        The subject, which `audit_modes` takes.
+        The subject of an audit.
     """
     name = name or getattr(function, "__name__", type(function).__name__)
     if inspect.signature(make_inputs).parameters:

@@ -54,7 +54,7 @@ def read_budget(path: Path) -> dict[str, float]:
         path: a TOML file with lines such as `max_graph_breaks = 0`.
 
     Returns:
-        The limits by name; `audit_step` takes them as its budget.
+        The limits by name; `step` takes them as its budget.
 
     Raises:
         UserError: for an unreadable file, an unknown key, or a limit that is not a number of 0 or more.

@@ -1,7 +1,9 @@
-"""The report of an audit as text in a terminal."""
+"""The report of an audit: as text in a terminal, as a page, as JUnit XML, and for GitHub."""
 
+import io
 import math
 from collections.abc import Iterator
+from xml.etree import ElementTree
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -9,8 +11,9 @@ from rich.table import Table
 from kgverify.audit.report import AuditReport, Cell, Finding, Section
 from kgverify.comparison.result import Verdict
 from kgverify.errors import count_of
-from kgverify.escaping import make_lines_visible, make_visible
-from kgverify.report.render.screen import Text
+from kgverify.escaping import escape_markdown, make_lines_visible, make_visible
+from kgverify.report.render.github import annotate
+from kgverify.report.render.screen import Screen, Text
 
 MOST_SHOWN = 12
 """Rows of a section, and lines of a detail, that are shown; JSON has all."""
@@ -129,3 +132,73 @@ def _show_measure(key: str, value: float) -> str:
     if "difference" in key or "error" in key:
         return f"{value:.3g}"
     return f"{value:,.0f}" if math.isclose(value, round(value)) else f"{value:,.2f}"
+
+
+def render_audit_html(report: AuditReport) -> str:
+    """Render a report as one page without scripts, as the terminal shows it."""
+    console = Screen(record=True, width=160, file=io.StringIO())
+    for part in render_audit(report):
+        console.print(part)
+    return console.export_html(code_format=_PAGE)
+
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="UTF-8"><title>kgverify audit</title><style>{stylesheet}
+body {{ color: {foreground}; background-color: {background}; }}</style></head>
+<body><pre style="font-family:monospace">{code}</pre></body></html>
+"""
+
+
+def render_audit_junit(report: AuditReport) -> bytes:
+    """Render UTF-8 XML with a test case for each finding, each exceeded limit and each property that was not measured."""
+    suites = ElementTree.Element("testsuites", name="kgverify audit")
+    is_open = report.verdict is Verdict.INCONCLUSIVE
+    num_failures = len(report.findings) + len(report.overruns)
+    counts = {"failures": num_failures, "errors": int(is_open), "skipped": len(report.unmeasured)}
+    counts["tests"] = num_failures + len(report.unmeasured) + 1
+    suite = ElementTree.SubElement(
+        suites, "testsuite", {"name": make_visible(report.subject), **{key: str(num) for key, num in counts.items()}}
+    )
+    verdict = ElementTree.SubElement(suite, "testcase", classname="kgverify.audit", name="verdict")
+    if is_open:
+        ElementTree.SubElement(verdict, "error", message="inconclusive: the function differs from itself")
+    for finding in report.findings:
+        case = _add_case(suite, finding.audit, finding.where)
+        failure = ElementTree.SubElement(case, "failure", message=make_visible(finding.finding))
+        failure.text = make_lines_visible(f"because {finding.mechanism}\nfix: {finding.remedy}")
+    for overrun in report.overruns:
+        message = f"{overrun.measured:g}, allowed {overrun.allowed:g}"
+        ElementTree.SubElement(_add_case(suite, "budget", overrun.key), "failure", message=message)
+    for each in report.unmeasured:
+        ElementTree.SubElement(_add_case(suite, each.audit, each.reason), "skipped", message="not measured")
+    ElementTree.indent(suites)
+    xml: bytes = ElementTree.tostring(suites, encoding="utf-8", xml_declaration=True)
+    return xml + b"\n"
+
+
+def _add_case(suite: ElementTree.Element, audit: str, name: str) -> ElementTree.Element:
+    classname = make_visible(f"kgverify.audit.{audit}")
+    return ElementTree.SubElement(suite, "testcase", classname=classname, name=make_visible(name))
+
+
+def render_annotations(report: AuditReport) -> str:
+    """Render an error of a workflow for each finding and exceeded limit, and a notice with the verdict."""
+    lines = [
+        annotate("error", f"{each.audit}: {each.where}", f"{each.finding}\n{each.remedy}") for each in report.findings
+    ]
+    lines += [
+        annotate("error", f"budget: {each.key}", f"{each.measured:g}, allowed {each.allowed:g}")
+        for each in report.overruns
+    ]
+    lines.append(annotate("notice", f"kgverify audit: {report.verdict.value}", report.subject))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def render_markdown(report: AuditReport) -> str:
+    """Render the verdict and a table of the findings."""
+    rows = [
+        f"| {escape_markdown(each.audit)} | {escape_markdown(each.where)} | {escape_markdown(each.finding)} |"
+        for each in report.findings
+    ]
+    table = ["", "| audit | line | finding |", "|---|---|---|", *rows] if rows else []
+    return "\n".join([f"### kgverify audit: {report.verdict.value} {escape_markdown(report.subject)}", *table, ""])

@@ -1,6 +1,8 @@
 """Nested values: their leaves, copies of them, and comparison bit by bit."""
 
-from collections.abc import Iterator
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -12,9 +14,72 @@ _INTEGERS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int
 _ROOTS: Final = {"[0]": "the result", "[1]": "the arguments", "[2]": "what it closes over"}
 
 
+_FOREIGN: Final = {"torch", "numpy", "builtins", "triton", "sympy", *sys.stdlib_module_names}
+_OF_ANY_MODULE: Final = frozenset(vars(torch.nn.Module()))
+
+
+def is_user_module(module: str | None) -> bool:
+    """Return whether a module belongs neither to Python nor to torch."""
+    return module is not None and module.split(".")[0] not in _FOREIGN
+
+
+def list_members(owner: Any) -> dict[str, Any]:
+    """Return the attributes of an object by name; of a module of torch its parameters, buffers and children as well."""
+    members = dict(vars(owner)) if hasattr(owner, "__dict__") else {}
+    members |= {name: getattr(owner, name) for name in getattr(owner, "__struct_fields__", ())}
+    for kind in type(owner).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if hasattr(owner, name):
+                members[name] = getattr(owner, name)
+    if isinstance(owner, torch.nn.Module):
+        for name in _OF_ANY_MODULE - {"training"}:
+            members.pop(name, None)
+        members |= {**owner._parameters, **owner._buffers, **owner._modules}
+    return {name: value for name, value in members.items() if not name.startswith("__")}
+
+
+def has_members(value: Any) -> bool:
+    """Return whether a value is an object whose attributes hold data: a module of torch, or an object of the user's."""
+    if isinstance(value, torch.nn.Module):
+        return True
+    has_any = hasattr(value, "__dict__") or hasattr(value, "__struct_fields__") or hasattr(value, "__slots__")
+    return has_any and not callable(value) and is_user_module(type(value).__module__)
+
+
 def list_leaves(tree: Any) -> list[tuple[str, Any]]:
-    """List every leaf of nested containers with its path, such as `[0].goal`, in order."""
-    return [(pytree.keystr(path), leaf) for path, leaf in pytree.tree_flatten_with_path(tree)[0]]
+    """List every leaf of nested containers, objects and modules with its path, such as `[0].goal`, in order."""
+    found: list[tuple[str, Any]] = []
+    _add_leaves("", tree, found, {})
+    return found
+
+
+def _add_leaves(path: str, value: Any, found: list[tuple[str, Any]], around: dict[int, Any]) -> None:
+    children = _list_children(value)
+    if children is None:
+        found.append((path, value))
+    elif id(value) not in around:
+        around[id(value)] = value
+        for name, child in children:
+            _add_leaves(f"{path}{name}", child, found, around)
+        del around[id(value)]
+
+
+def _list_children(value: Any) -> list[tuple[str, Any]] | None:
+    if isinstance(value, Tensor):
+        if type(value) is Tensor or not hasattr(value, "__tensor_flatten__"):
+            return None
+        names, _ = value.__tensor_flatten__()
+        return [(f".{name}", getattr(value, name)) for name in names]
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return [(f".{name}", each) for name, each in zip(value._fields, value, strict=True)]
+    if isinstance(value, (list, tuple, deque)):
+        return [(f"[{number}]", each) for number, each in enumerate(value)]
+    if isinstance(value, Mapping):
+        return [(f"[{key!r}]", each) for key, each in value.items()]
+    if has_members(value):
+        return [(f".{name}", each) for name, each in list_members(value).items()]
+    return None
 
 
 def list_tensors(tree: Any, prefix: str = "") -> list[tuple[str, Tensor]]:
@@ -41,7 +106,7 @@ def copy_values(tree: Any) -> Any:
     def copied(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
             return leaf.detach().clone()
-        return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+        return leaf.copy() if isinstance(leaf, (np.ndarray, set)) else leaf
 
     return pytree.tree_map(copied, tree)
 

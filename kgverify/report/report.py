@@ -12,9 +12,18 @@ from kgverify.engines.protocol import CompilerCaches
 from kgverify.errors import UserError
 from kgverify.escaping import escape_json
 from kgverify.files.writing import write_file
-from kgverify.report.content import NO_OUTCOMES, Determinism, Environment, Metrics, Outcomes, ReportContent
+from kgverify.report.content import (
+    NO_OUTCOMES,
+    ComparedTraces,
+    Determinism,
+    Environment,
+    Metrics,
+    Outcomes,
+    ReportContent,
+)
 from kgverify.report.render.html import render_html
 from kgverify.report.render.notebook import render_notebook
+from kgverify.report.render.perfetto import render_perfetto
 from kgverify.report.render.terminal import print_report, report_text, summary_lines
 from kgverify.trace.model.header import Header
 
@@ -70,15 +79,34 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True):
         Raises:
             UserError: If the file cannot be written, or if the report was read from a file and has no traces.
         """
-        traces = self.traces
-        if traces is None:
-            raise UserError(
-                "this report was read without its traces, which the page shows",
-                where=str(path),
-                fix="save the run with `save=`, and render it with `kgverify report RUN_DIR --html`",
-            )
+        traces = self._need_traces(path, "--html")
         write_file(path, render_html(self, traces.expected, traces.actual, traces.stepped))
         return Path(path)
+
+    def to_perfetto(self, path: str | Path) -> Path:
+        """Write the run as a timeline that ui.perfetto.dev and chrome://tracing open: JSON of the Trace Event Format.
+
+        Args:
+            path: The file, which is overwritten.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            UserError: If the file cannot be written, or if the report was read from a file and has no traces.
+        """
+        traces = self._need_traces(path, "--perfetto")
+        write_file(path, render_perfetto(self, traces.expected, traces.actual))
+        return Path(path)
+
+    def _need_traces(self, path: str | Path, option: str) -> ComparedTraces:
+        if self.traces is None:
+            raise UserError(
+                "this report was read without its traces, which the file shows",
+                where=str(path),
+                fix=f"save the run with `save=`, and render it with `kgverify report RUN_DIR {option}`",
+            )
+        return self.traces
 
     def __str__(self) -> str:
         """Return the report as the terminal shows it, 120 columns wide."""

@@ -2,12 +2,16 @@
 
 import os
 import platform
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 VARIABLES: Final = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 """Environment variables that change products in float32 without a line of code."""
+
+_PREFIXES: Final = ("TORCH", "PYTORCH", "INDUCTOR_", "AOT_", "TRITON_")
+_OF_PLACE: Final = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
 def describe_environment(device: str, **more: str) -> dict[str, str]:
@@ -47,6 +51,25 @@ def read_product_settings() -> dict[str, str]:
         "autocast.cuda": read(lambda: torch.is_autocast_enabled("cuda")),
     }
     return settings | {name: os.environ[name] for name in VARIABLES if name in os.environ}
+
+
+def read_compiler_settings() -> dict[str, str]:
+    """Return the environment variables, and the settings of the compiler, that differ from torch's defaults."""
+    import torch._dynamo.config
+    import torch._functorch.config
+    import torch._inductor.config
+
+    found = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES) and name not in _OF_PLACE}
+    with warnings.catch_warnings():
+        # Some settings are deprecated.
+        warnings.simplefilter("ignore")
+        for config in (torch._dynamo.config, torch._functorch.config, torch._inductor.config):
+            known: Any = config
+            for name in known.get_config_copy():
+                entry, value = known._config.get(name), getattr(known, name, None)
+                if not name.startswith("_") and entry is not None and entry.alias is None and value != entry.default:
+                    found[f"{known.__name__}.{name}"] = str(value)
+    return found
 
 
 def read_processor() -> str:

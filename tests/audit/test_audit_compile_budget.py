@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kgverify.audit import audit_step
+from kgverify.audit import step
 from kgverify.audit.budget import KEYS, find_overruns, read_budget
 from kgverify.errors import UserError
 
@@ -19,9 +19,7 @@ def write(folder: Path, text: str) -> Path:
 @pytest.mark.exhaustive
 def test_an_exceeded_limit_is_reported_with_the_measure(tmp_path: Path):
     path = write(tmp_path, "max_graph_nodes = 1\nmax_graph_breaks = 0\nmax_launches_per_step = 3\n")
-    report = audit_step(
-        lambda values: values * 2 + 1, lambda: (torch.ones(3),), calls=2, budget=path, has_fresh_cache=False
-    )
+    report = step(lambda values: values * 2 + 1, lambda: (torch.ones(3),), calls=2, budget=path, rungs=())
     assert [(each.key, each.measured, each.allowed) for each in report.overruns] == [("max_graph_nodes", 2.0, 1.0)]
     assert (report.findings, report.is_clean) == ((), False)
     if not torch.cuda.is_available():

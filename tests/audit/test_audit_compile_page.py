@@ -21,12 +21,12 @@ AUDITS = set(re.findall(r"^\| `([a-z-]+)` \|", PAGE.split("| audit | method |")[
 
 
 def test_every_block_is_of_a_kind_that_a_test_here_executes():
-    assert [kind for kind, _ in BLOCKS] == ["python", "text", "python", "text", "toml"]
+    assert [kind for kind, _ in BLOCKS] == ["python", "text", "toml"]
     assert PAGE.count("```") == 2 * len(BLOCKS)
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("script,printed", SCRIPTS, ids=["modes", "step"])
+@pytest.mark.parametrize("script,printed", SCRIPTS, ids=["step"])
 def test_a_script_of_the_page_prints_what_it_shows(
     script: str, printed: str, tmp_path: Path, capsys: Any, monkeypatch: Any
 ):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from planted_steps import line_of
 
-from kgverify.audit import AuditReport, audit_step
+from kgverify.audit import AuditReport, step
 
 pytestmark = pytest.mark.deep
 
@@ -16,8 +16,8 @@ FOUR = torch.arange(4.0)
 ROWS = torch.tensor([1, 3, 1, 4])
 
 
-def audit(step: Callable[..., Any], make_inputs: Callable[..., Any], **options: Any) -> AuditReport:
-    return audit_step(step, make_inputs, has_fresh_cache=False, **{"calls": 3, **options})
+def audit(function: Callable[..., Any], make_inputs: Callable[..., Any], **options: Any) -> AuditReport:
+    return step(function, make_inputs, **{"calls": 3, "rungs": (), **options})
 
 
 def found(report: AuditReport) -> list[tuple[str, str]]:
@@ -69,18 +69,18 @@ def test_the_return_to_eager_past_the_limit_is_found():
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("step", [planted.reading_step, planted.listing_step, planted.choosing_step])
-def test_a_wait_of_the_host_is_found_at_its_line(step: Callable[..., Any]):
-    report = audit(step, lambda: (FOUR,))
-    assert ("syncs", line_of(step)) in found(report)
+@pytest.mark.parametrize("function", [planted.reading_step, planted.listing_step, planted.choosing_step])
+def test_a_wait_of_the_host_is_found_at_its_line(function: Callable[..., Any]):
+    report = audit(function, lambda: (FOUR,))
+    assert ("syncs", line_of(function)) in found(report)
     assert report.measures["syncs_per_step"] == 1
-    assert {where for _, where in found(report)} == {line_of(step)}
+    assert {where for _, where in found(report)} == {line_of(function)}
 
 
 def test_a_buffer_that_is_returned_and_written_in_place_is_found():
-    step = planted.make_aliasing_step()
-    report = audit(step, lambda: (FOUR,))
-    assert found(report) == [("aliasing", line_of(step))]
+    function = planted.make_aliasing_step()
+    report = audit(function, lambda: (FOUR,))
+    assert found(report) == [("aliasing", line_of(function))]
     assert "closure state" in report.findings[0].finding
 
 
@@ -96,15 +96,15 @@ def test_an_argument_that_is_returned_is_listed_without_a_finding():
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("step", [planted.colliding_step, planted.scattering_step])
-def test_indices_that_collide_are_found_at_the_line_of_the_write(step: Callable[..., Any]):
-    report = audit(step, lambda: (FOUR, ROWS))
-    assert found(report) == [("duplicate-scatters", line_of(step))]
+@pytest.mark.parametrize("function", [planted.colliding_step, planted.scattering_step])
+def test_indices_that_collide_are_found_at_the_line_of_the_write(function: Callable[..., Any]):
+    report = audit(function, lambda: (FOUR, ROWS))
+    assert found(report) == [("duplicate-scatters", line_of(function))]
 
 
-@pytest.mark.parametrize(("step", "num"), [(planted.step_with_sink, 1), (planted.adding_step, 0)])
-def test_collisions_that_change_nothing_are_no_finding(step: Callable[..., Any], num: int):
-    report = audit(step, lambda: (FOUR, ROWS))
+@pytest.mark.parametrize(("function", "num"), [(planted.step_with_sink, 1), (planted.adding_step, 0)])
+def test_collisions_that_change_nothing_are_no_finding(function: Callable[..., Any], num: int):
+    report = audit(function, lambda: (FOUR, ROWS))
     assert (report.findings, report.measures["colliding_scatters"]) == ((), num)
 
 
@@ -137,9 +137,9 @@ def cuda() -> None:
 @pytest.mark.cuda
 @pytest.mark.usefixtures("cuda")
 def test_a_closure_tensor_that_is_copied_before_each_replay_is_found():
-    step = planted.make_step_with_table()
-    report = audit(step, lambda: (FOUR,), device="cuda", mode="reduce-overhead", keeps_outputs=False)
-    assert found(report) == [("copied-inputs", line_of(step))]
+    function = planted.make_step_with_table()
+    report = audit(function, lambda: (FOUR,), device="cuda", mode="reduce-overhead", keeps_outputs=False)
+    assert found(report) == [("copied-inputs", line_of(function))]
     assert report.measures["replays_per_step"] >= 1
 
 

@@ -294,7 +294,9 @@ CASES: dict[str, tuple[Case, ...]] = {
     ),
     "evaluate": _cases(f"evaluate --graph graph {EAGER} --queries 1 --corruptions 1 --json -", is_fast=False),
     "record": _cases("record --graph graph --engine reference --queries 1 --corruptions 1 -o new.h5", is_fast=False),
-    "report": _cases("report run", "report run --json -", "report run --html -", "report run --junit -")
+    "report": _cases(
+        "report run", "report run --json -", "report run --html -", "report run --junit -", "report run --perfetto -"
+    )
     + _cases("report run --markdown -", "report run --github", "report run --html --junit --markdown")
     + _cases("report run run --html -"),
     "show": _cases("show trace.h5", "show trace.h5 --candidate 0", "show trace.h5 --candidate 0 --step 0")
@@ -314,6 +316,7 @@ CASES: dict[str, tuple[Case, ...]] = {
     "faults list": _cases("faults list", "faults list --json -"),
     "audit modes": _cases("audit modes --graph graph --fault absent")
     + _cases("audit modes --rung absent", is_fast=False),
+    "audit step": _cases("audit step absent.py:step --inputs absent.py:make"),
     "audit compile": _cases("audit compile --budget budget.toml"),
     "audit cache": _cases("audit cache --load trace.h5 --save new", "audit cache --load absent"),
     "trace check": _cases("trace check trace.h5", "trace check trace.h5 --json -", "trace check budget.toml"),

@@ -66,6 +66,14 @@ def test_outcomes_alone_decide_what_they_show():
     assert "it takes no steps" in proposal.notes[0]
 
 
+def test_a_generated_problem_decides_what_outcomes_of_the_experiments_do_not():
+    proposal = propose_dialect(partial(BlackBox, dialect=BATCHED), examples=40)
+    assert proposal.verdict.value == "AGREE"
+    assert proposal.dialect.memory == "set"
+    assert "decided by a generated problem" in str(proposal)
+    assert proposal.lessons[0].limits.dialect != proposal.dialect
+
+
 @pytest.mark.deep
 def test_an_engine_that_returns_to_other_choices_is_named():
     class Searches(kv.OutcomeEngine):
@@ -145,6 +153,7 @@ def test_a_difference_in_the_proposed_dialect_is_reported():
     proposal = propose_dialect(LosesFacts, examples=60)
     assert proposal.verdict.value == "DIVERGE"
     assert "first divergence: match_facts" in str(proposal)
+    assert "in no dialect that fits the experiments" in str(proposal)
 
 
 def test_the_proposal_is_written_with_what_is_undecided(tmp_path: Path):

@@ -293,7 +293,7 @@ def test_every_semantic_mutant_applies_once_and_says_what_it_does():
     found = read_lists()
     assert check_lists(found, [stage.value for stage in Stage]) == []
     assert sum(each.list == "recorder" for each in found) >= 40
-    page = (ROOT / "docs" / "mutants.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "tested.md").read_text(encoding="utf-8")
     (example,) = tomllib.loads(re.findall(r"```toml\n(.*?)```", page, re.DOTALL)[0])["mutant"]
     assert example["old"] in {each.old for each in found}
 

@@ -34,6 +34,7 @@ BASE = {
     "dialect": "--engine reference --examples 0",
     "doctor": "",
     "faults list": "",
+    "audit step": "step.py:step --inputs step.py:make --calls 1 --rung backend-eager",
     "audit modes": f"{TINY} --slots 1 --seconds 0 --rung backend-eager --repetitions 0",
     "audit compile": f"{TINY} --mode eager --slots 1 --stages 0",
     "audit cache": "--device cpu --mode eager",
@@ -46,10 +47,10 @@ BASE = {
 }
 """The words with which each command ends soon."""
 
-PATHS_AS_TEXT = {"graph", "policy", "html", "junit", "markdown", "json_path"}
+PATHS_AS_TEXT = {"graph", "policy", "html", "junit", "markdown", "perfetto", "json_path"}
 """Parameters that name a file although their type is a text."""
 
-WRITTEN = {"html", "junit", "markdown", "json_path", "output", "test", "plot", "reproducer", "target", "to"}
+WRITTEN = {"html", "junit", "markdown", "perfetto", "json_path", "output", "test", "plot", "reproducer", "target", "to"}
 """Parameters that name a file to write: one hostile file that is there before is enough."""
 
 KIND_OF = {
@@ -60,6 +61,7 @@ KIND_OF = {
     ("fuzz", "corpus"): "corpus",
     ("fuzz", "known"): "toml",
     ("audit compile", "budget"): "toml",
+    ("audit step", "budget"): "toml",
     ("trace import", "source"): "lines",
     **{(name, "path"): "trace" for name in ("trace export", "trace check", "trace repair")},
     ("trace convert", "source"): "trace",

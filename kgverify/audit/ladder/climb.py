@@ -2,17 +2,31 @@
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
-from kgverify.audit.audited_function import Function, Subject
-from kgverify.audit.ladder.observation import Deviation, DeviceLost, Observation, compare_observations, observe
+from kgverify.audit.audited_function import Function, Inputs, Subject
+from kgverify.audit.ladder.observation import (
+    USUAL,
+    Deviation,
+    DeviceLost,
+    Observation,
+    Precision,
+    compare_observations,
+    observe,
+    seeding,
+)
+from kgverify.audit.ladder.rounding import RUNS, Excuse, Float64Run, excuse
+from kgverify.audit.properties.captured_values import CapturedState, Snapshot, find_captured_values, set_tensor
 from kgverify.audit.properties.syncs import Reads
-from kgverify.audit.values import list_leaves
+from kgverify.audit.values import list_device_types, list_leaves
+from kgverify.engines.compiled.execution.caches import fresh_caches
 from kgverify.errors import UserError
 
 
@@ -40,22 +54,49 @@ RUNGS: Final = (
     Rung("max-autotune", "kernels chosen by measuring", {"backend": "inductor", "mode": "max-autotune"}),
 )
 
+COLD, WARM, OFF = "as users run it", "as users run it, from the caches", "without the caches"
+"""The states of the compiler's caches in which a rung runs."""
+FEW: Final = 2
+"""Calls in all states but the first."""
+
 
 class Climb(NamedTuple):
-    """The result of a rung. num_calls: compared calls; seconds: with compilation; is_lost: whether the device was lost."""
+    """The result of a rung.
+
+    num_calls: compared calls; seconds: with compilation; is_lost: whether the device was lost
+    caches:    the first state of the caches with deviations; by_caches: their number in each state that ran
+    excuses:   differences that are rounding
+    is_seeded: whether the compiled code drew eager's random numbers (`fallback_random`)
+    """
 
     rung: Rung
     deviations: tuple[Deviation, ...]
     num_calls: int
     seconds: float
     is_lost: bool = False
+    caches: str = COLD
+    by_caches: Mapping[str, int] = {}
+    excuses: tuple[Excuse, ...] = ()
+    is_seeded: bool = False
+
+    @property
+    def is_of_caches(self) -> bool:
+        """True if it is right without the caches."""
+        return self.caches != OFF and self.by_caches.get(OFF) == 0
 
 
 class Ladder(NamedTuple):
-    """A subject on every rung. unsteady: how eager differs from itself; then no rung is compared."""
+    """A subject on every rung.
+
+    unsteady:   how eager differs from itself; then no rung is compared
+    impossible: names of rungs that this device does not have, each with the reason
+    judge:      the comparison, for further runs
+    """
 
     unsteady: tuple[Deviation, ...]
     climbs: tuple[Climb, ...]
+    impossible: tuple[tuple[str, str], ...]
+    judge: "Judge"
 
     @property
     def first(self) -> Climb | None:
@@ -63,38 +104,155 @@ class Ladder(NamedTuple):
         return next((climb for climb in self.climbs if climb.deviations), None)
 
 
+Watched = dict[str, Observation]
+"""The observations of calls, by the names of these, in order.
+
+call N:           calls with separate arguments, each on the state in which the function was found
+repeated call N:  as many calls on the same arguments, at the same addresses, which hold the result of the eager call before
+call 1 again, N:  further calls like the first, on equal arguments
+"""
+
+
+class Judge:
+    """The comparison of a subject's calls with eager: the expected observations, and which differences are rounding."""
+
+    def __init__(self, subject: Subject, *, repetitions: int = 2, precision: Precision = USUAL) -> None:
+        self.subject, self.repetitions, self.precision = subject, repetitions, precision
+        self.expected = watch(subject, EAGER, repetitions=repetitions)
+
+    @cached_property
+    def _roundings(self) -> tuple[Watched, list[Watched]]:
+        run = partial(watch, self.subject, EAGER, self.expected, repetitions=self.repetitions)
+        return run(float64=Float64Run), [run(float64=partial(Float64Run, seed)) for seed in range(RUNS)]
+
+    @property
+    def is_complete(self) -> bool:
+        """True if everything that the function can reach is observed."""
+        return find_captured_values(self.subject.function).is_complete
+
+    @property
+    def draws(self) -> bool:
+        """True if a call draws random numbers."""
+        return any(each.draws for each in self.expected.values())
+
+    def watch(self, rung: Rung, most: int | None = None) -> Watched:
+        """Make the calls on a rung, compiled anew; only the first ones if `most` is given."""
+        if most is None:
+            return watch(self.subject, rung, self.expected, repetitions=self.repetitions)
+        few = replace(self.subject, calls=min(most, self.subject.calls))
+        return watch(few, rung, self.expected, repetitions=0)
+
+    def judge(self, actual: Watched) -> tuple[tuple[Deviation, ...], tuple[Excuse, ...]]:
+        """Return the deviations, call by call, and the differences that are rounding."""
+        found, excuses = [], []
+        for call, found_here in actual.items():
+            expected = self.expected[call]
+            for each in compare_observations(expected, found_here, call, self.precision):
+                reason = None
+                if not self.precision.is_exact and self.precision.tolerance is None:
+                    shadow, others = self._roundings
+                    reason = excuse(each, expected, found_here, shadow[call], [other[call] for other in others])
+                if reason is None:
+                    found.append(each)
+                else:
+                    excuses.append(reason)
+        return tuple(found), tuple(excuses)
+
+
+def narrow(judge: Judge, climb: Climb) -> Judge:
+    """Return the judge of the one call that deviated, if it deviates alone; else the same judge."""
+    name = climb.deviations[0].call
+    if not name.startswith("call ") or "again" in name:
+        return judge
+    number, made = int(name.split()[1]) - 1, judge.subject.make_inputs
+    one = replace(judge.subject, make_inputs=lambda call: made(number), calls=1, first=number)
+    alone = Judge(one, repetitions=0, precision=judge.precision)
+    return alone if alone.judge(run_as_found(alone, climb))[0] else judge
+
+
+def run_as_found(judge: Judge, climb: Climb) -> Watched:
+    """Make a judge's calls on the rung, and in the state of the caches, in which a climb first deviated."""
+    if not climb.is_of_caches:
+        return judge.watch(climb.rung)
+    with keeping_caches(is_seeded=climb.is_seeded):
+        actual = judge.watch(climb.rung)
+        return judge.watch(climb.rung) if climb.caches == WARM else actual
+
+
 def climb(
     subject: Subject,
     *,
     rungs: Sequence[Rung] = RUNGS,
     repetitions: int = 2,
+    precision: Precision = USUAL,
     begin: Callable[[str], None] = lambda name: None,
 ) -> Ladder:
-    """Compare every rung with eager, which is first run twice. begin: receives the name of each rung."""
+    """Compare every rung with eager, which is first run twice. begin: receives the name of each rung.
+
+    A rung runs as users run it, with the compiler's caches in an empty folder; again, from these caches; and without caches.
+    """
     begin(EAGER.name)
-    expected = watch(subject, EAGER, repetitions=repetitions)
-    if all(observation.error for observation in expected.values()):
-        raise UserError(
-            f"already fails in eager: {next(iter(expected.values())).error}",
-            where=subject.name,
-            fix="check the function and the arguments that make_inputs makes",
-        )
-    unsteady = find_deviations(expected, watch(subject, EAGER, repetitions=repetitions))
-    climbs = []
+    judge = Judge(subject, repetitions=repetitions, precision=precision)
+    again = watch(subject, EAGER, judge.expected, repetitions=repetitions)
+    pairs = ((before, again[call], call) for call, before in judge.expected.items())
+    unsteady = tuple(found for pair in pairs for found in compare_observations(*pair, precision))
+    climbs: list[Climb] = []
+    impossible = []
+    is_cuda = "cuda" in list_device_types(
+        (subject.inputs(0), [each.get() for each in find_captured_values(subject.function)])
+    )
+    is_seeded = False
     for rung in rungs if not unsteady else ():
         if rung is EAGER:
             continue
+        if rung.name == "reduce-overhead" and not is_cuda:
+            impossible.append((rung.name, "CUDA graphs need tensors on a CUDA device"))
+            continue
         begin(rung.name)
-        began = time.perf_counter()
-        try:
-            actual = watch(subject, rung, expected, repetitions=repetitions)
-        except DeviceLost as error:
-            lost = Deviation("some call", "error", "", f"the device was lost: {error}")
-            climbs.append(Climb(rung, (lost,), 0, time.perf_counter() - began, is_lost=True))
+        result = _climb_rung(judge, rung, is_seeded=is_seeded)
+        is_seeded = result.is_seeded
+        climbs.append(result)
+        if result.is_lost:
             break
-        deviations = find_deviations(expected, actual)
-        climbs.append(Climb(rung, deviations, len(actual), time.perf_counter() - began))
-    return Ladder(unsteady, tuple(climbs))
+    if all(observation.error for observation in judge.expected.values()) and not any(
+        each.deviations for each in climbs
+    ):
+        raise UserError(
+            f"already fails in eager: {next(iter(judge.expected.values())).error}",
+            where=subject.name,
+            fix="check the function and the arguments that make_inputs makes",
+        )
+    return Ladder(unsteady, tuple(climbs), tuple(impossible), judge)
+
+
+def _climb_rung(judge: Judge, rung: Rung, *, is_seeded: bool) -> Climb:
+    """Run a rung in each state of the caches; where random numbers differ, with those of eager."""
+    began = time.perf_counter()
+    counts: dict[str, int] = {}
+    found: tuple[Deviation, ...] = ()
+    excuses: tuple[Excuse, ...] = ()
+    where, num_calls = COLD, 0
+    try:
+        with keeping_caches(is_seeded=is_seeded):
+            for caches in (COLD, WARM, OFF):
+                with compiling_without_caches() if caches == OFF else nullcontext():
+                    actual = judge.watch(rung, None if caches == COLD else FEW)
+                deviations, excused = judge.judge(actual)
+                num_calls += len(actual)
+                if deviations and judge.draws and not is_seeded and not found:
+                    with drawing_as_eager():
+                        seeded, _ = judge.judge(judge.watch(rung))
+                    if len(seeded) < len(deviations):
+                        return _climb_rung(judge, rung, is_seeded=True)
+                counts[caches] = len(deviations)
+                excuses = excuses or excused
+                if deviations and not found:
+                    found, where = deviations, caches
+    except DeviceLost as error:
+        lost = Deviation("some call", "error", "", f"the device was lost: {error}")
+        return Climb(rung, (lost,), 0, time.perf_counter() - began, is_lost=True)
+    took = time.perf_counter() - began
+    return Climb(rung, found, num_calls, took, False, where, counts, excuses, is_seeded)
 
 
 def find_smallest_part(
@@ -104,8 +262,8 @@ def find_smallest_part(
     found = []
     for part in subject.parts.values():
         begin(part.name)
-        expected = watch(part, EAGER)
-        if find_deviations(expected, watch(part, rung, expected)):
+        judge = Judge(part)
+        if judge.judge(judge.watch(rung))[0]:
             found.append(part)
     return min(found, key=_count_operators, default=None)
 
@@ -118,41 +276,60 @@ def _count_operators(subject: Subject) -> int:
     return reads.num_operations
 
 
-Watched = dict[str, Observation]
-"""The observations of calls, by the names of these, in order.
-
-call N:           calls with separate arguments
-repeated call N:  as many calls on the same arguments, at the same addresses, which hold the result of the eager call before
-call 1 again, N:  further calls like the first, on equal arguments
-"""
-
-
-def find_deviations(expected: Watched, actual: Watched) -> tuple[Deviation, ...]:
-    """List the deviations, call by call."""
-    return tuple(
-        deviation for call, before in expected.items() for deviation in compare_observations(before, actual[call], call)
-    )
-
-
-def watch(subject: Subject, rung: Rung, expected: Watched | None = None, *, repetitions: int = 2) -> Watched:
-    """Make the calls of a subject on a rung, compiled anew.
+def watch(
+    subject: Subject,
+    rung: Rung,
+    expected: Watched | None = None,
+    *,
+    repetitions: int = 2,
+    float64: Callable[[], Float64Run] | None = None,
+) -> Watched:
+    """Make the calls of a subject on a rung, compiled anew. Everything that they change is restored.
 
     expected: the eager calls. Repeated calls begin from their results, so that rounding does not add up over calls.
+    float64:  makes the context in which each call is observed
     """
-    with isolating_compiler():
+    with _compiling_anew():
         function = subject.function if rung.options is None else compile_plainly(subject.function, rung.options)
-        seen = {f"call {call + 1}": _call(function, subject.inputs(call), subject) for call in range(subject.calls)}
-        held = subject.inputs(0)
+        call = partial(_call, function, subject, float64)
+        seen = {}
         for number in range(subject.calls):
-            if expected is not None and number:
-                before = expected[f"repeated call {number}"].arguments
-                for value, (_, leaf) in zip(before.values(), list_leaves(held), strict=True):
-                    if isinstance(leaf, Tensor):
-                        leaf.copy_(value)
-            seen[f"repeated call {number + 1}"] = _call(function, held, subject)
+            with _restored(subject, number) as (inputs, _):
+                seen[f"call {number + 1}"] = call(inputs, number)
+        with _restored(subject, 0) as (held, state):
+            for number in range(subject.calls if subject.first == 0 else 0):
+                if expected is not None and number:
+                    _put_results(held, state, expected[f"repeated call {number}"])
+                seen[f"repeated call {number + 1}"] = call(held, number)
         for number in range(repetitions):
-            seen[f"call 1 again, {number + 1}"] = _call(function, subject.inputs(0), subject)
+            with _restored(subject, 0) as (inputs, _):
+                seen[f"call 1 again, {number + 1}"] = call(inputs, 0)
         return seen
+
+
+@contextmanager
+def _restored(subject: Subject, number: int) -> Iterator[tuple[Inputs, CapturedState]]:
+    """Make the arguments of a call; restore them, and everything that the function can reach, afterwards."""
+    with seeding(subject.first + number):
+        inputs = subject.shared_inputs(number)
+    state = find_captured_values(subject.function, inputs)
+    snapshot = Snapshot(state)
+    try:
+        yield inputs, state
+    finally:
+        snapshot.restore()
+
+
+def _put_results(held: Inputs, state: CapturedState, before: Observation) -> None:
+    values = before.arguments.values()
+    leaves = [leaf for _, leaf in list_leaves(held)]
+    for value, leaf in zip(values, leaves, strict=False):
+        if isinstance(leaf, Tensor) and isinstance(value, Tensor):
+            set_tensor(leaf, value.detach())
+    for captured in state:
+        leaf, value = captured.get(), before.captureds.get(captured.path)
+        if isinstance(leaf, Tensor) and isinstance(value, Tensor):
+            set_tensor(leaf, value.detach())
 
 
 def compile_plainly(function: Function, options: dict[str, Any]) -> Function:
@@ -165,32 +342,63 @@ def compile_plainly(function: Function, options: dict[str, Any]) -> Function:
     return compiled
 
 
-def _call(function: Function, inputs: tuple[Any, ...], subject: Subject) -> Observation:
+def _call(
+    function: Function, subject: Subject, float64: Callable[[], Float64Run] | None, inputs: Inputs, number: int
+) -> Observation:
     if torch.cuda.is_available():
         # Earlier outputs of a captured graph may be overwritten: they have been copied.
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-    return observe(function, inputs, subject.read)
+    with seeding(subject.first + number):
+        if float64 is None:
+            return observe(function, inputs, subject.read, captures=subject.function)
+        run = float64()
+        convert = run.shadow_of if run.is_shadowing else lambda leaf: leaf
+        around: Callable[[], AbstractContextManager[Any]] = lambda: run  # noqa: E731  a context, made once
+        return observe(function, inputs, subject.read, captures=subject.function, around=around, convert=convert)
 
 
 @contextmanager
-def isolating_compiler() -> Iterator[None]:
-    """Ignore graphs compiled before, in memory or on disk; a failed compilation is an error, not an eager run.
-
-    Generated kernels stay in the cache on disk, whose key is their whole source.
-    """
-    import torch._functorch.config
-    import torch._inductor.config
-
+def _compiling_anew() -> Iterator[None]:
+    """Ignore graphs compiled before in this process; a failed compilation is an error, not an eager run."""
     torch._dynamo.reset()
-    with (
-        warnings.catch_warnings(),
-        torch._inductor.config.patch(fx_graph_cache=False, fx_graph_remote_cache=False),
-        torch._functorch.config.patch(enable_autograd_cache=False),
-        torch._dynamo.config.patch(suppress_errors=False),
-    ):
+    with warnings.catch_warnings(), torch._dynamo.config.patch(suppress_errors=False):
         # Even where warnings are errors, those of the compiler are not a property of the function.
         warnings.simplefilter("ignore")
         try:
             yield
         finally:
             torch._dynamo.reset()
+
+
+@contextmanager
+def keeping_caches(*, is_seeded: bool = False) -> Iterator[None]:
+    """Compile with torch's caches, in an empty folder; torch's trial of the processor needs none.
+
+    is_seeded: whether compiled code draws eager's random numbers
+    """
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+    pick_vec_isa()
+    with fresh_caches(), drawing_as_eager() if is_seeded else nullcontext():
+        yield
+
+
+def drawing_as_eager() -> AbstractContextManager[Any]:
+    """Let compiled code draw the random numbers of eager."""
+    import torch._inductor.config
+
+    patched: AbstractContextManager[Any] = torch._inductor.config.patch(fallback_random=True)
+    return patched
+
+
+@contextmanager
+def compiling_without_caches() -> Iterator[None]:
+    """Ignore graphs in the caches. Generated kernels stay there, under a key that is their whole source."""
+    import torch._functorch.config
+    import torch._inductor.config
+
+    with (
+        torch._inductor.config.patch(fx_graph_cache=False, fx_graph_remote_cache=False),
+        torch._functorch.config.patch(enable_autograd_cache=False),
+    ):
+        yield

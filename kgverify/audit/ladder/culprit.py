@@ -13,8 +13,15 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
-from kgverify.audit.audited_function import Subject
-from kgverify.audit.ladder.climb import EAGER, Rung, find_deviations, watch
+from kgverify.audit.ladder.climb import (
+    Climb,
+    Judge,
+    Rung,
+    compiling_without_caches,
+    keeping_caches,
+    narrow,
+    run_as_found,
+)
 from kgverify.audit.ladder.observation import DeviceLost
 from kgverify.runs.delta_debugging import minimize
 
@@ -58,6 +65,8 @@ SWITCHES: Final[tuple[tuple[str, str, Any], ...]] = (
     (_INDUCTOR, "cpp.enable_unsafe_math_opt_flag", False),
     (_INDUCTOR, "triton.persistent_reductions", False),
     (_INDUCTOR, "use_fast_math", False),
+    (_INDUCTOR, "fx_graph_cache", False),
+    (_FUNCTORCH, "enable_autograd_cache", False),
     (_FUNCTORCH, "cse", False),
     (_FUNCTORCH, "view_replay_for_aliased_outputs", True),
     (_DYNAMO, "automatic_dynamic_shapes", False),
@@ -67,6 +76,8 @@ SWITCHES: Final[tuple[tuple[str, str, Any], ...]] = (
     (_DYNAMO, "inline_inbuilt_nn_modules", False),
 )
 """(module, setting, value with which the compiler does less)."""
+
+_OF_CACHES: Final = ("fx_graph_cache=False", "enable_autograd_cache=False")
 
 
 class Item(NamedTuple):
@@ -88,40 +99,54 @@ class Item(NamedTuple):
 class Culprit(NamedTuple):
     """A smallest set of items without which the subject does what it does in eager.
 
-    num_tried: the number of compilations; is_complete: whether the time sufficed to try everything
+    num_tried: the number of compilations
+    left:      where the time was over, the items among which a culprit remains to be found
     """
 
     items: tuple[Item, ...]
     num_tried: int
-    is_complete: bool
+    left: tuple[Item, ...] = ()
 
 
 def find_culprit(
-    subject: Subject, rung: Rung, *, seconds: float = 120.0, announce: Callable[[int], None] = lambda num: None
+    judge: Judge, climb: Climb, *, seconds: float = 60.0, announce: Callable[[int], None] = lambda num: None
 ) -> Culprit:
     """Find a smallest set of items that the compiler must leave out; empty where nothing helps.
 
+    Passes come first, then switches, lowerings and decompositions; each kind is left out as a whole, then halved.
+
     seconds: time limit, after which no attempt begins. announce: receives the number of each attempt.
     """
-    search = _Search(subject, rung, time.monotonic() + seconds, announce)
-    items = list_items(subject, rung)
+    deadline = time.monotonic() + seconds
+    judge = narrow(judge, climb)
+    search = _Search(judge, climb, deadline, announce)
+    if climb.is_of_caches:
+        caches = [item for item in _list_switches() if item.name in _OF_CACHES]
+        single = next((item for item in caches if search.repairs([item])), None)
+        return search.finish([single] if single else [], caches)
+    with keeping_caches(is_seeded=climb.is_seeded), compiling_without_caches():
+        items = list_items(judge, climb.rung)
+        return search.finish(_search_items(search, items), items)
+
+
+def _search_items(search: "_Search", items: Sequence[Item]) -> Sequence[Item]:
     of_kind = {kind: [item for item in items if item.kind == kind] for kind in (PASS, SWITCH, LOWERING, DECOMPOSITION)}
-    groups = [*of_kind.values(), of_kind[PASS] + of_kind[SWITCH] + of_kind[LOWERING], items]
+    groups = [*of_kind.values(), of_kind[PASS] + of_kind[SWITCH] + of_kind[LOWERING], list(items)]
     for number, group in enumerate(groups):
         if not group:
             continue
         if search.repairs(group):
-            return search.finish(minimize(group, lambda part: bool(part) and search.repairs(part)))
+            return minimize(group, lambda part: bool(part) and search.repairs(part))
         # Some items cannot all be left out together, and some are needed.
         if number < len(of_kind) and search.has_failed:
             for item in group:
                 if search.repairs([item]):
-                    return search.finish([item])
-    return search.finish([])
+                    return [item]
+    return []
 
 
-def list_items(subject: Subject, rung: Rung) -> list[Item]:
-    """List all items that take part when the subject is compiled on a rung, and the switches that can be changed."""
+def list_items(judge: Judge, rung: Rung) -> list[Item]:
+    """List all items that take part when a subject is compiled on a rung, and the switches that can be changed."""
     seen: dict[tuple[str, str], list[str]] = {}
 
     def record(subsystem: str, name: str) -> bool:
@@ -132,13 +157,18 @@ def list_items(subject: Subject, rung: Rung) -> list[Item]:
         return False
 
     with _answering(record):
-        watch(subject, rung, repetitions=0)
+        judge.watch(rung)
     items = [Item(kind, name, tuple(subsystems)) for (kind, name), subsystems in seen.items()]
-    for module, setting, value in SWITCHES:
-        found = _read_setting(module, setting)
-        if found is not _MISSING and (found is None or found != value):
-            items.append(Item(SWITCH, f"{setting}={value}", (module,)))
-    return items
+    return items + [item for item in _list_switches() if item.name not in _OF_CACHES]
+
+
+def _list_switches() -> list[Item]:
+    found = ((module, setting, value, _read_setting(module, setting)) for module, setting, value in SWITCHES)
+    return [
+        Item(SWITCH, f"{setting}={value}", (module,))
+        for module, setting, value, present in found
+        if present is not _MISSING and (present is None or present != value)
+    ]
 
 
 @contextmanager
@@ -160,9 +190,8 @@ def compiling_without(items: Sequence[Item]) -> Iterator[None]:
 class _Search:
     """The attempts to repair a subject on a rung; an attempt that fails to compile repairs nothing."""
 
-    def __init__(self, subject: Subject, rung: Rung, deadline: float, announce: Callable[[int], None]) -> None:
-        self._subject, self._rung, self._deadline, self._announce = subject, rung, deadline, announce
-        self._expected = watch(subject, EAGER)
+    def __init__(self, judge: Judge, climb: Climb, deadline: float, announce: Callable[[int], None]) -> None:
+        self._judge, self._climb, self._deadline, self._announce = judge, climb, deadline, announce
         self._known: dict[frozenset[Item], bool] = {}
         self._is_complete = True
         self.has_failed = False
@@ -178,19 +207,23 @@ class _Search:
         self._announce(len(self._known) + 1)
         try:
             with compiling_without(items):
-                actual = watch(self._subject, self._rung, self._expected)
+                actual = run_as_found(self._judge, self._climb)
         except DeviceLost:
             self._deadline = time.monotonic()
             self._known[key] = self._is_complete = False
             return False
-        deviations = find_deviations(self._expected, actual)
+        deviations, _ = self._judge.judge(actual)
         self.has_failed = any(each.kind == "error" for each in deviations)
         self._known[key] = not deviations
         return not deviations
 
-    def finish(self, items: Sequence[Item]) -> Culprit:
+    def finish(self, items: Sequence[Item], all_items: Sequence[Item]) -> Culprit:
         """Return the items with the state of the search."""
-        return Culprit(tuple(items), len(self._known), self._is_complete)
+        num = len(self._known)
+        if self._is_complete or len(items) == 1:
+            return Culprit(tuple(items), num)
+        untried = frozenset(all_items).difference(*self._known)
+        return Culprit((), num, tuple(items) or tuple(each for each in all_items if each in untried))
 
 
 @contextmanager

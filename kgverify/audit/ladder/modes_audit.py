@@ -1,4 +1,4 @@
-"""The audit of compile modes: the first rung that deviates, the smallest part that does, the cause, and a reproducer."""
+"""The audit of values: the first rung that deviates, the smallest part and line that do, the cause, and a script."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
@@ -8,16 +8,21 @@ from typing import Final
 import torch
 
 from kgverify.audit.audited_function import Subject
-from kgverify.audit.ladder.climb import RUNGS, Climb, Rung, climb, find_smallest_part
-from kgverify.audit.ladder.culprit import find_culprit
-from kgverify.audit.ladder.observation import Deviation
+from kgverify.audit.ladder.climb import RUNGS, Climb, Judge, Ladder, Rung, climb, find_smallest_part
+from kgverify.audit.ladder.culprit import Culprit, find_culprit
+from kgverify.audit.ladder.minimal_graph import MinimalGraph, find_minimal_graph, list_lines, trace_graphs
+from kgverify.audit.ladder.observation import USUAL, Deviation, Precision
 from kgverify.audit.ladder.reproducer import Reproducer, write_reproducer
+from kgverify.audit.properties.syncs import list_eager_lines
 from kgverify.audit.report import AuditReport, Cell, ReportBuilder
-from kgverify.runs.machine import describe_environment
+from kgverify.audit.source_lines import find_definition
+from kgverify.runs.machine import describe_environment, read_compiler_settings
 
-AUDIT: Final = "modes"
+AUDIT: Final = "values"
 MOST_LISTED: Final = 20
 """Deviations of a rung that a report holds."""
+SECONDS: Final = 120.0
+"""The time limit of the searches for the cause and for the line."""
 
 Announce = Callable[[str], None]
 
@@ -27,8 +32,9 @@ def audit_modes(
     *,
     rungs: Sequence[Rung] = RUNGS,
     reproducer: Path | None = None,
-    seconds: float = 120.0,
+    seconds: float = SECONDS,
     repetitions: int = 2,
+    precision: Precision = USUAL,
     announce: Announce = lambda what: None,
 ) -> AuditReport:
     """Run a function in eager and on every rung of the compiler, and explain the first rung that deviates.
@@ -37,8 +43,9 @@ def audit_modes(
         subject: the function with its arguments; `make_subject` makes one.
         rungs: the ways to run it that are compared with eager.
         reproducer: the Python file to write if a rung deviates.
-        seconds: time limit of the search for the pass, lowering or switch that causes the deviation.
+        seconds: time limit of the searches for the pass, lowering or switch, and for the line, that cause the deviation.
         repetitions: the number of times that the first call is repeated on equal arguments.
+        precision: what counts as equal.
         announce: receives the name of the work that begins.
 
     Returns:
@@ -48,26 +55,80 @@ def audit_modes(
     Raises:
         UserError: for a function that raises in eager.
     """
-    ladder = climb(
-        subject, rungs=rungs, repetitions=repetitions, begin=lambda name: announce(f"{subject.name} on rung {name}")
-    )
     report = ReportBuilder()
-    report.add_section("unsteady", "how eager differs from itself", _list_deviations("eager", ladder.unsteady))
-    climbs = (
-        {"name": rung.name, "adds": rung.adds, "calls": calls, "deviations": len(deviations), "seconds": took}
-        for rung, deviations, calls, took, _ in ladder.climbs
+    is_conclusive = audit_values(
+        subject,
+        report,
+        rungs=rungs,
+        reproducer=reproducer,
+        seconds=seconds,
+        repetitions=repetitions,
+        precision=precision,
+        announce=announce,
     )
+    return report.build(subject.name, describe_compiler(), is_conclusive=is_conclusive)
+
+
+def describe_compiler() -> dict[str, str]:
+    """Describe the versions and settings on which compiled code depends."""
+    return describe_environment("cuda" if torch.cuda.is_available() else "cpu", **read_compiler_settings())
+
+
+def audit_values(
+    subject: Subject,
+    report: ReportBuilder,
+    *,
+    rungs: Sequence[Rung] = RUNGS,
+    reproducer: Path | None = None,
+    seconds: float = SECONDS,
+    repetitions: int = 2,
+    precision: Precision = USUAL,
+    announce: Announce = lambda what: None,
+) -> bool:
+    """Add what `audit_modes` reports to a report; return whether it is conclusive."""
+    ladder = climb(
+        subject,
+        rungs=rungs,
+        repetitions=repetitions,
+        precision=precision,
+        begin=lambda name: announce(f"{subject.name} on rung {name}"),
+    )
+    _report_rungs(ladder, report)
+    if ladder.unsteady:
+        report.skip(AUDIT, "eager differs from itself; seed the random numbers inside of the function")
+    if not ladder.judge.is_complete:
+        report.skip(AUDIT, "the function can reach more values than are observed")
+    for name, why in ladder.impossible:
+        report.skip(AUDIT, f"rung {name}: {why}")
+    if ladder.first is not None:
+        _attribute(subject, ladder, ladder.first, reproducer, seconds, announce, report)
+    return bool(ladder.climbs) and not ladder.unsteady
+
+
+def _report_rungs(ladder: Ladder, report: ReportBuilder) -> None:
+    report.add_section("unsteady", "how eager differs from itself", _list_deviations("eager", ladder.unsteady))
+    climbs: list[dict[str, Cell]] = [
+        {
+            "name": each.rung.name,
+            "adds": each.rung.adds,
+            "calls": each.num_calls,
+            "deviations": len(each.deviations),
+            "rounding": len(each.excuses),
+            "caches": each.caches if each.deviations else "on, warm, off",
+            "random": "eager's, with fallback_random" if each.is_seeded else "as compiled",
+            "seconds": each.seconds,
+        }
+        for each in ladder.climbs
+    ]
     report.add_section("rungs", "rungs, against eager", climbs)
     listed = [row for each in ladder.climbs for row in _list_deviations(each.rung.name, each.deviations)]
     report.add_section("deviations", "deviations", listed)
-    if ladder.unsteady:
-        report.skip(AUDIT, "eager differs from itself; seed the random numbers inside of the function")
-    if ladder.first is not None:
-        _attribute(subject, ladder.first, reproducer, seconds, announce, report)
-    environment = describe_environment(
-        "cuda" if torch.cuda.is_available() else "cpu", caches="graphs compiled anew, kernels kept by source"
-    )
-    return report.build(subject.name, environment, is_conclusive=bool(ladder.climbs) and not ladder.unsteady)
+    if any(each.is_seeded for each in ladder.climbs):
+        report.details["random_numbers"] = (
+            "compiled code draws other random numbers than eager; it is compared with torch._inductor.config.fallback_random",
+        )
+    excuses = [f"{each.rung.name}: {why}" for each in ladder.climbs for why in each.excuses]
+    report.details["rounding"] = tuple(excuses[:MOST_LISTED])
 
 
 def _list_deviations(rung: str, deviations: Iterable[Deviation]) -> list[dict[str, Cell]]:
@@ -75,49 +136,83 @@ def _list_deviations(rung: str, deviations: Iterable[Deviation]) -> list[dict[st
 
 
 def _attribute(
-    subject: Subject, first: Climb, path: Path | None, seconds: float, announce: Announce, report: ReportBuilder
+    subject: Subject,
+    ladder: Ladder,
+    first: Climb,
+    path: Path | None,
+    seconds: float,
+    announce: Announce,
+    report: ReportBuilder,
 ) -> None:
-    """Report the first rung that deviates, with the smallest part that shows it and what repairs it."""
+    """Report the first rung that deviates, with the smallest part and line that show it and what repairs it."""
     name = first.rung.name
-    part, left_out, tried, written = None, "", "no attempt, as the device was lost", Reproducer(None, False)
-    num_tried, is_complete = 0, False
+    part, judge, minimal = None, ladder.judge, None
+    culprit, written, where = Culprit((), 0), Reproducer(None), ""
     # After a lost device nothing more runs in this process.
     if not first.is_lost:
         part = find_smallest_part(subject, first.rung, lambda of: announce(f"{of} alone on rung {name}"))
+        if part is not None:
+            alone = climb(part, rungs=(first.rung,), precision=judge.precision)
+            judge, first = alone.judge, alone.first or first
         smallest = part or subject
         culprit = find_culprit(
-            smallest,
-            first.rung,
-            seconds=seconds,
+            judge,
+            first,
+            seconds=seconds / 2,
             announce=lambda num: announce(f"{smallest.name}: attempt {num} to repair it"),
         )
-        left_out, num_tried, is_complete = " and ".join(map(str, culprit.items)), culprit.num_tried, culprit.is_complete
-        tried = f"{num_tried} attempts" + ("" if is_complete else ", then the time limit was reached: --seconds")
+        minimal, where = _find_line(judge, first, seconds / 2, announce)
         if path is not None:
-            announce(f"a reproducer of {smallest.name}")
-            shown = climb(part, rungs=(first.rung,)).first if part is not None else None
-            written = write_reproducer(smallest, shown or first, path, culprit)
+            announce(f"a script of {smallest.name}")
+            written = write_reproducer(smallest, first, path, minimal=minimal, culprit=culprit)
+    left_out = " and ".join(map(str, culprit.items))
+    report.details["operations"] = minimal.operations if minimal is not None else ()
+    report.details["not_tried"] = tuple(map(str, culprit.left))
+    if culprit.left:
+        report.skip(
+            AUDIT, f"the search ended after {culprit.num_tried} attempts: {len(culprit.left)} items remain; --seconds"
+        )
+    if minimal is not None and not minimal.is_complete:
+        report.skip(AUDIT, "the graph was not minimized to the end: --seconds")
     report.add_section(
         "attribution",
         "attribution",
         [
             {
                 "rung": name,
+                "caches": first.caches,
                 "part": part.name if part is not None else "",
+                "line": where,
                 "left_out": left_out,
-                "num_tried": num_tried,
-                "is_complete": is_complete,
+                "num_tried": culprit.num_tried,
+                "is_complete": not culprit.left,
                 "reproducer": "" if written.path is None else str(written.path),
-                "reproducer_shows": written.shows,
                 "reproducer_problem": written.why,
             }
         ],
     )
     found = first.deviations[0]
+    adds = "the compiler's caches" if first.is_of_caches else first.rung.adds
+    nothing = f"nothing that was left out repairs it ({culprit.num_tried} attempts)"
+    unfinished = f"the search is not finished: {len(culprit.left)} items remain to be tried"
     report.find(
         AUDIT,
-        mechanism=f"the rung {name} adds: {first.rung.adds}",
-        finding=f"first deviation on rung {name}, {found.call}: {found.kind} {found.where}: {found.detail}",
-        where=part.name if part is not None else f"{subject.name}: no stage shows it by itself",
-        remedy=f"it is right without {left_out}" if left_out else f"nothing that was left out repairs it ({tried})",
+        mechanism=f"the rung {name} adds: {adds}",
+        finding=f"first deviation on rung {name}, {first.caches}, {found.call}: {found.kind} {found.where}: {found.detail}",
+        where=where or (part.name if part is not None else find_definition(subject.function)),
+        remedy=f"it is right without {left_out}" if left_out else unfinished if culprit.left else nothing,
     )
+
+
+def _find_line(judge: Judge, first: Climb, seconds: float, announce: Announce) -> tuple[MinimalGraph | None, str]:
+    """Return the minimal graph and the line at which it goes wrong; where no graph shows it, the line that no graph has."""
+    if first.rung.name != "backend-eager":
+        minimal = find_minimal_graph(
+            judge, first, seconds=seconds, announce=lambda num: announce(f"attempt {num} to minimize the graph")
+        )
+        if minimal is not None and minimal.where:
+            return minimal, minimal.where
+        return minimal, ""
+    traced = list_lines([graph for graph, _ in trace_graphs(judge.subject)])
+    lines = (line for line in list_eager_lines(judge.subject) if line not in traced)
+    return None, next(lines, "")

@@ -1,15 +1,21 @@
-"""Everything that a call does: its outputs, its changes of arguments, shared memory, errors; and comparison of two calls."""
+"""Everything that a call does: outputs, changes of arguments and of captured state, gradients, shared memory, errors."""
 
+import random
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from kgverify.audit.audited_function import Function, Inputs
-from kgverify.audit.values import copy_values, list_leaves
+from kgverify.audit.properties.captured_values import find_captured_values, is_plain
+from kgverify.audit.values import copy_values, list_leaves, view_bits
 from kgverify.errors import describe_error
+
+KINDS: Final = ("output", "argument", "captured", "gradient")
 
 
 @dataclass(frozen=True)
@@ -17,21 +23,32 @@ class Observation:
     """The effects of one call.
 
     outputs, arguments: copies of the leaves after the call, by path
-    aliases:            for every output leaf that shares memory with another leaf, the first one that does
+    captureds:          copies of what the function reads without receiving it, after the call, by path
+    gradients:          of the outputs, with fixed weights, by the path of the tensor that requires them
+    aliases:            for every leaf that shares memory with an earlier one, the first one that does
     error:              its type and the first line of its message; empty where nothing was raised
+    draws:              whether the call drew random numbers
     """
 
     outputs: dict[str, Any] = field(default_factory=dict)
     arguments: dict[str, Any] = field(default_factory=dict)
+    captureds: dict[str, Any] = field(default_factory=dict)
+    gradients: dict[str, Any] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     error: str = ""
+    draws: bool = False
+
+    def leaves(self, kind: str) -> dict[str, Any]:
+        """Return the leaves of a kind, by path."""
+        found: dict[str, Any] = getattr(self, f"{kind}s")
+        return found
 
 
 class Deviation(NamedTuple):
     """A way in which a call differs from the expected one.
 
     call:  its name, such as `repeated call 2`
-    kind:  `output`, `argument` (changed by the call), `aliasing`, `error` or `structure`
+    kind:  `output`, `argument` or `captured` (changed by the call), `gradient`, `aliasing`, `error` or `structure`
     where: the path of the leaf; empty for errors
     """
 
@@ -41,53 +58,143 @@ class Deviation(NamedTuple):
     detail: str
 
 
+class Precision(NamedTuple):
+    """The differences that count. tolerance: largest absolute and relative error of a float; torch's own by dtype if None."""
+
+    tolerance: float | None = None
+    is_exact: bool = False
+
+
+USUAL: Final = Precision()
+
+
 class DeviceLost(Exception):
     """A kernel failed, and the device cannot be used again in this process."""
 
 
-def observe(function: Function, inputs: Inputs, read: Callable[[Any], Any] = lambda output: output) -> Observation:
+@contextmanager
+def seeding(number: int) -> Iterator[None]:
+    """Give torch, numpy and Python the same random numbers each time; restore their generators afterwards."""
+    before = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng():
+        random.seed(number)
+        np.random.seed(number)
+        torch.manual_seed(number)
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+
+
+def observe(
+    function: Function,
+    inputs: Inputs,
+    read: Callable[[Any], Any] = lambda output: output,
+    *,
+    captures: Function | None = None,
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    convert: Callable[[Any], Any] = lambda leaf: leaf,
+) -> Observation:
     """Call a function and record its effects, errors included; of the outputs only what is read.
 
+    captures: the function whose captured state is read; that of `function` is not
+    around:   the context of the call; convert: maps a leaf to the value that is recorded
     DeviceLost where nothing can be recorded any more.
     """
+    gradients: dict[str, Any] = {}
+    states = _read_generators()
     try:
-        output = read(function(*inputs))
-        # The call that made a kernel reports its failure.
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.synchronize()
+        with around():
+            output = read(function(*inputs))
+            draws = states != _read_generators()
+            outputs = _name_leaves("output", output)
+            arguments = _name_leaves("argument", inputs)
+            state = find_captured_values(captures) if captures is not None else None
+            captured = state.read_data() if state is not None else {}
+            aliases = _find_aliases(arguments, captured, outputs)
+            observed = [_copy(each, convert) for each in (outputs, arguments, captured)]
+            gradients = _differentiate(outputs, {**arguments, **captured}, convert)
+            # The call that made a kernel reports its failure.
+            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                torch.cuda.synchronize()
     except Exception as raised:
         error = describe_error(raised)
         try:
             return Observation(arguments=copy_values(_name_leaves("argument", inputs)), error=error)
         except RuntimeError:
             raise DeviceLost(error) from raised
-    arguments, outputs = _name_leaves("argument", inputs), _name_leaves("output", output)
+    outputs, arguments, captured = observed
+    return Observation(outputs, arguments, captured, gradients, aliases, draws=draws)
+
+
+def _read_generators() -> tuple[Any, ...]:
+    return random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state().numpy().tobytes()  # type: ignore[index]
+
+
+def _copy(leaves: dict[str, Any], convert: Callable[[Any], Any]) -> dict[str, Any]:
+    copied = {path: copy_values(convert(leaf)) for path, leaf in leaves.items()}
+    for path, leaf in leaves.items():
+        if _is_differentiable(leaf):
+            copied[path].requires_grad_()
+    return copied
+
+
+def _find_aliases(arguments: dict[str, Any], captured: dict[str, Any], outputs: dict[str, Any]) -> dict[str, str]:
     aliases: dict[str, str] = {}
     first_at: dict[int, str] = {}
-    for path, leaf in (*arguments.items(), *outputs.items()):
+    captured = {f"captured {path}": leaf for path, leaf in captured.items()}
+    for path, leaf in (*arguments.items(), *captured.items(), *outputs.items()):
         if not isinstance(leaf, Tensor) or leaf.layout != torch.strided or leaf.numel() == 0:
             continue
-        address = leaf.untyped_storage().data_ptr()
-        if path in outputs and address in first_at:
+        try:
+            address = leaf.untyped_storage().data_ptr()
+        except (RuntimeError, NotImplementedError):
+            continue
+        if address in first_at and not path.startswith("argument"):
             aliases[path] = first_at[address]
         first_at.setdefault(address, path)
-    return Observation(copy_values(outputs), copy_values(arguments), aliases)
+    return aliases
 
 
-def compare_observations(expected: Observation, actual: Observation, call: str = "") -> Iterator[Deviation]:
-    """Yield the deviations; integers and booleans must be equal, floats as near as `torch.testing.assert_close` asks."""
+def _differentiate(outputs: dict[str, Any], given: dict[str, Any], convert: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return the gradients of the outputs; what raises here, in eager too, gives the error as a leaf."""
+    roots = [leaf for leaf in outputs.values() if _is_differentiable(leaf) and leaf.grad_fn is not None]
+    leaves = {path: leaf for path, leaf in given.items() if _is_differentiable(leaf) and leaf.is_leaf}
+    if not roots or not leaves or not torch.is_grad_enabled():
+        return {}
+    weights = [
+        torch.linspace(0.5, 1.5, max(1, root.numel()))[: root.numel()].reshape(root.shape).to(root) for root in roots
+    ]
+    try:
+        found = torch.autograd.grad(roots, list(leaves.values()), weights, allow_unused=True)
+    except RuntimeError as error:
+        return {"": f"raises {type(error).__name__}"}
+    return {path: copy_values(convert(each)) for path, each in zip(leaves, found, strict=True) if each is not None}
+
+
+def _is_differentiable(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.requires_grad and leaf.is_floating_point()
+
+
+def compare_observations(
+    expected: Observation, actual: Observation, call: str = "", precision: Precision = USUAL
+) -> Iterator[Deviation]:
+    """Yield the deviations; integers and booleans must be equal, floats as near as the precision asks."""
     if expected.error or actual.error:
-        if expected.error.split(":")[0] != actual.error.split(":")[0]:
+        if bool(expected.error) != bool(actual.error):
             before, after = (each or "no error" for each in (expected.error, actual.error))
             yield Deviation(call, "error", "", f"expected {before}, found {after}")
         return
-    for kind in ("output", "argument"):
-        leaves, found = getattr(expected, f"{kind}s"), getattr(actual, f"{kind}s")
+    for kind in KINDS:
+        leaves, found = expected.leaves(kind), actual.leaves(kind)
         if list(leaves) != list(found):
-            yield Deviation(call, "structure", kind, f"expected {len(leaves)} leaves, found {len(found)}")
+            only = [path for path in (*leaves, *found) if (path in leaves) != (path in found)]
+            named = f", such as {only[0]}" if only else ", in another order"
+            yield Deviation(call, "structure", kind, f"expected {len(leaves)} leaves, found {len(found)}{named}")
             continue
         for path, leaf in leaves.items():
-            if detail := describe_difference(leaf, found[path]):
+            if detail := describe_difference(leaf, found[path], precision):
                 yield Deviation(call, kind, path, detail)
     for path in sorted(expected.aliases.keys() | actual.aliases.keys()):
         before, after = (each.aliases.get(path, "nothing") for each in (expected, actual))
@@ -95,25 +202,16 @@ def compare_observations(expected: Observation, actual: Observation, call: str =
             yield Deviation(call, "aliasing", path, f"shares memory with {after}, expected {before}")
 
 
-def describe_difference(expected: Any, actual: Any) -> str:
+def describe_difference(expected: Any, actual: Any, precision: Precision = USUAL) -> str:
     """Describe how two leaves differ; empty if they are equal."""
+    if isinstance(expected, np.ndarray) and isinstance(actual, np.ndarray) and expected.dtype != object != actual.dtype:
+        expected, actual = torch.as_tensor(expected), torch.as_tensor(actual)
     if not isinstance(expected, Tensor) or not isinstance(actual, Tensor):
-        if isinstance(expected, Tensor) or isinstance(actual, Tensor):
-            return f"expected a {type(expected).__name__}, found a {type(actual).__name__}"
-        same = expected is actual or expected == actual or (expected != expected and actual != actual)
-        return "" if same else f"expected {expected!r}, found {actual!r}"
-    for what in ("dtype", "shape"):
+        return _describe_plain_difference(expected, actual)
+    for what in ("dtype", "shape", "requires_grad"):
         if getattr(expected, what) != getattr(actual, what):
             return f"expected {what} {getattr(expected, what)}, found {getattr(actual, what)}"
-    if not expected.is_floating_point() and not expected.is_complex():
-        is_other = expected != actual
-    else:
-        try:
-            torch.testing.assert_close(actual, expected, equal_nan=True)
-            return ""
-        except AssertionError:
-            relative, absolute = torch.testing._comparison.get_tolerances(expected.dtype, rtol=None, atol=None)
-            is_other = ~torch.isclose(actual, expected, relative, absolute, equal_nan=True)
+    is_other = find_other_elements(expected, actual, precision)
     if not bool(is_other.any()):
         return ""
     first = is_other.nonzero()[0].tolist()
@@ -121,6 +219,33 @@ def describe_difference(expected: Any, actual: Any) -> str:
     values = expected[tuple(first)].item(), actual[tuple(first)].item()
     counted = f"{int(is_other.sum()):,} of {is_other.numel():,} elements"
     return f"{counted};{at} expected {values[0]!r}, found {values[1]!r}"
+
+
+def find_other_elements(expected: Tensor, actual: Tensor, precision: Precision = USUAL) -> Tensor:
+    """Return a mask of the elements that are not equal; both tensors have one shape and dtype."""
+    if expected.is_quantized or expected.layout != torch.strided:
+        expected, actual = (each.dequantize() if each.is_quantized else each.to_dense() for each in (expected, actual))
+    if not expected.is_floating_point() and not expected.is_complex():
+        return expected != actual
+    if precision.is_exact:
+        is_other = view_bits(expected) != view_bits(actual)
+        return is_other.any(-1) if expected.is_complex() else is_other
+    relative, absolute = torch.testing._comparison.get_tolerances(expected.dtype, rtol=None, atol=None)
+    if precision.tolerance is not None:
+        relative = absolute = precision.tolerance
+    if expected.element_size() == 1:
+        expected, actual = expected.float(), actual.float()
+    return ~torch.isclose(actual, expected, relative, absolute, equal_nan=True)
+
+
+def _describe_plain_difference(expected: Any, actual: Any) -> str:
+    if type(expected) is not type(actual):
+        return f"expected a {type(expected).__name__}, found a {type(actual).__name__}"
+    if not is_plain(expected) and not isinstance(expected, (set, frozenset)):
+        # Objects without a value of their own, such as functions, may be made anew for each call.
+        return ""
+    same = expected is actual or expected == actual or (expected != expected and actual != actual)
+    return "" if same else f"expected {expected!r}, found {actual!r}"
 
 
 def _name_leaves(kind: str, tree: Any) -> dict[str, Any]:

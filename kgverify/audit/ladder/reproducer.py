@@ -1,23 +1,26 @@
-"""A miscompilation as one Python file that needs only torch, and is run once to check it."""
+"""A miscompilation as one short Python file that needs only torch, and is run twice before it is handed over."""
 
 import io
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.fx.graph_module import _format_import_block
 from torch.package.importer import ObjMismatchError, ObjNotFoundError, sys_importer
 
-from kgverify.audit.audited_function import Inputs, Subject
-from kgverify.audit.ladder.climb import Climb, compile_plainly, isolating_compiler
+from kgverify.audit.audited_function import Subject
+from kgverify.audit.ladder.climb import COLD, OFF, Climb
 from kgverify.audit.ladder.culprit import Culprit
+from kgverify.audit.ladder.minimal_graph import MinimalGraph
+from kgverify.audit.ladder.observation import Deviation
 from kgverify.audit.ladder.source_bundle import Bundle, NotStandalone, bundle, bundle_arguments
-from kgverify.audit.values import copy_values
+from kgverify.audit.source_lines import find_line_in_text
 from kgverify.errors import first_line
 from kgverify.files.writing import make_folders, write_file
 
@@ -25,163 +28,206 @@ MOST_WRITTEN: Final = 20_000
 """Most elements of arguments that are written into the file; more of them go into a file beside it."""
 
 SECONDS: Final = 300
+RUNS: Final = 2
 
 
 class Reproducer(NamedTuple):
-    """The written file, or None; shows: whether it ended in exit code 1, as it must; why: the reason if not."""
+    """The written file, or None where no file shows the deviation by itself; why: the reason."""
 
     path: Path | None
-    shows: bool
     why: str = ""
 
 
-def write_reproducer(subject: Subject, climb: Climb, path: Path, culprit: Culprit | None = None) -> Reproducer:
+def write_reproducer(
+    subject: Subject,
+    climb: Climb,
+    path: Path,
+    *,
+    minimal: MinimalGraph | None = None,
+    culprit: Culprit | None = None,
+) -> Reproducer:
     """Write a file that ends in exit code 1 while the rung still deviates, else 0, without kgverify.
 
-    It holds the function's source with everything it needs; where there is no source, the graph that Dynamo traces, which
-    cannot show a defect of the tracing.
+    It holds the minimal graph, or else the function's source with everything it needs. A file that does not
+    show the deviation, each time it is run, is removed.
     """
-    # The first call that deviated, if its arguments were separate.
-    call = climb.deviations[0].call
-    number = int(call.split()[-1]) - 1 if call.startswith("call ") and "again" not in call else 0
+    deviation = climb.deviations[0]
+    number = int(deviation.call.split()[1]) - 1 if deviation.call.startswith("call ") else 0
+    attempts: list[tuple[Callable[[], Bundle], Deviation, int]] = []
+    if minimal is not None:
+        attempts.append((partial(_bundle_graph, minimal), minimal.deviation, minimal.calls))
+    calls = 1 if deviation.call.startswith("call ") else 3
+    attempts.append((lambda: bundle(subject.function, subject.inputs(number)), deviation, calls))
     why = ""
-    attempts: list[Callable[[], Bundle]] = [partial(bundle, subject.function, subject.inputs(number))]
-    # A defect of the tracing does not show in the traced graph.
-    if climb.rung.name != "backend-eager":
-        attempts.append(partial(_bundle_graph, subject, number))
-    for attempt in attempts:
+    for make, shown, num_calls in attempts:
         try:
-            text = _render(subject, climb, culprit, attempt(), path)
+            text = _render(subject, climb, shown, culprit, make(), path, num_calls)
         except NotStandalone as error:
             why = str(error)
             continue
         make_folders(path.parent)
         write_file(path, text)
-        # -P: modules that lie beside the file must not replace torch's.
-        command = [sys.executable, "-P", str(path)]
+        failed = next((problem for _ in range(RUNS) if (problem := _run(path))), "")
+        if not failed:
+            return Reproducer(path)
+        why = failed
+    path.unlink(missing_ok=True)
+    path.with_suffix(".pt").unlink(missing_ok=True)
+    return Reproducer(None, why)
+
+
+def _run(path: Path) -> str:
+    """Run a file; return why it does not show a deviation, or nothing."""
+    # -P: modules that lie beside the file must not replace torch's.
+    command = [sys.executable, "-P", str(path)]
+    try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-        if done.returncode == 1 and "DIFFERS" in done.stdout:
-            return Reproducer(path, True)
-        why = f"it ends in exit code {done.returncode}: {(done.stdout + done.stderr).strip()[-300:]}"
-    return Reproducer(path if path.exists() else None, False, why)
+    except subprocess.TimeoutExpired:
+        return f"it ran for more than {SECONDS} s"
+    if done.returncode < 0 or (done.returncode == 1 and "DIFFERS" in done.stdout):
+        return ""
+    return f"it ends in exit code {done.returncode}: {(done.stdout + done.stderr).strip()[-300:]}"
 
 
-def _trace(subject: Subject, inputs: Inputs) -> list[tuple[torch.fx.GraphModule, Inputs]]:
-    """Return the graphs that Dynamo traces, each with copies of the arguments of its first run."""
-    graphs: dict[int, tuple[torch.fx.GraphModule, Inputs]] = {}
-
-    def keep(graph: torch.fx.GraphModule, _: list[Any]) -> Any:
-        def run(*arguments: Any) -> Any:
-            if id(graph) not in graphs:
-                graphs[id(graph)] = graph, copy_values(arguments)
-            return graph(*arguments)
-
-        return run
-
-    with isolating_compiler():
-        try:
-            compile_plainly(subject.function, {"backend": keep, "dynamic": False})(*inputs)
-        except Exception:
-            return []
-    return list(graphs.values())
-
-
-def _bundle_graph(subject: Subject, number: int) -> Bundle:
-    """Bundle the graph as a function of its inputs."""
-    graphs = _trace(subject, subject.inputs(number))
-    if len(graphs) != 1:
-        raise NotStandalone(f"Dynamo traces {len(graphs)} graphs")
-    graph, arguments = graphs[0]
+def _bundle_graph(minimal: MinimalGraph) -> Bundle:
+    """Bundle a graph as a function of its inputs, each line with the user's line from which it comes."""
+    graph = minimal.graph
     held = [*graph.named_parameters(), *graph.named_buffers(), *graph.named_children()]
     if held:
         raise NotStandalone(f"the graph holds {held[0][0]}")
+    for node in graph.graph.nodes:
+        line = find_line_in_text(node.meta.get("stack_trace") or "")
+        node.meta = {"line": line}
     code = graph.graph.python_code("self")
     try:
         imports = _format_import_block(code.globals, sys_importer)
     except (ObjNotFoundError, ObjMismatchError) as error:
         raise NotStandalone(f"the graph needs something that cannot be imported: {first_line(str(error))}") from None
     body = code.src.replace("def forward(self, ", "def graph(").replace("def forward(self", "def graph(")
-    return Bundle(f"import torch\n{imports}\n\n{body.strip()}", "graph", *bundle_arguments(arguments))
+    body = _strip(body)
+    needed = (
+        each for each in imports.splitlines() if re.search(rf"\b{re.escape(re.split(r'[ .]', each)[-1])}\b", body)
+    )
+    imports = "\n".join(sorted({*needed, "import torch"}))
+    return Bundle(f"{imports}\n\n\n{body}", "graph", *bundle_arguments(minimal.arguments))
 
 
-_MAIN: Final = '''
-def clone(arguments):
-    return torch.utils._pytree.tree_map(lambda each: each.clone() if isinstance(each, torch.Tensor) else each, arguments)
+def _strip(body: str) -> str:
+    lines = (line.partition(";  ")[0].rstrip() for line in body.strip().splitlines())
+    return "\n".join(line for line in lines if line)
+
+
+_MAIN: Final = """
+leaves = torch.utils._pytree.tree_leaves
 
 
 def run(function):
-    """Return the outputs and the changed arguments of three calls at the same addresses."""
-    arguments, seen = clone(ARGUMENTS), []
-    for _ in range(3):
-        for own, first in zip(torch.utils._pytree.tree_leaves(arguments), torch.utils._pytree.tree_leaves(ARGUMENTS)):
-            if isinstance(own, torch.Tensor):
-                own.copy_(first)
-        try:
-            given = function(*arguments)
-        except Exception as error:
-            seen.append(type(error).__name__)
-            continue
-        seen.append(clone((given, arguments)))
-    return torch.utils._pytree.tree_leaves(seen)
+    torch.manual_seed(0)
+    arguments, seen = ({arguments}), []
+    for _ in range({calls}):
+        {call}
+    return seen
 
 
-def is_same(first, second):
-    if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
-        return type(first) is type(second) and (first == second or first != first)
-    if first.dtype != second.dtype or first.shape != second.shape:
-        return False
-    if first.is_floating_point():
-        try:
-            torch.testing.assert_close(second, first, equal_nan=True)
-        except AssertionError:
-            return False
-        return True
-    return torch.equal(first, second)
+expected, found = run({name}), run(torch.compile({name}, {options}))
+{judge}
+"""
+
+_CALL: Final = {
+    "values": "seen += [each.clone() if isinstance(each, torch.Tensor) else each"
+    " for each in leaves((function(*arguments), arguments))]",
+    "gradient": "outputs = [each for each in leaves(function(*arguments)) if each.requires_grad]\n"
+    "        given = [each for each in leaves(arguments) if isinstance(each, torch.Tensor) and each.requires_grad]\n"
+    "        seen += torch.autograd.grad([each.sum() for each in outputs], given, allow_unused=True)",
+    "aliasing": "places = [each.untyped_storage().data_ptr() for each in leaves((arguments, function(*arguments)))]\n"
+    "        seen += [places.index(each) for each in places]",
+    "error": 'try:\n            function(*arguments)\n        except Exception as error:\n            seen.append("raises")',
+}
+_JUDGE_VALUES: Final = """for one, other in zip(expected, found, strict=True):
+    try:
+        torch.testing.assert_close(other, one, equal_nan=True)
+    except AssertionError:
+        sys.exit(print("DIFFERS: expected", one, "found", other) or 1)"""
+_JUDGE_PLAIN: Final = """if expected != found:
+    sys.exit(print("DIFFERS: expected", expected, "found", found) or 1)"""
 
 
-expected, actual = run({name}), run(torch.compile({name}, **{options!r}))
-differing = [i for i, (first, second) in enumerate(zip(expected, actual)) if not is_same(first, second)]
-if differing or len(expected) != len(actual):
-    at = differing[0] if differing else -1
-    print("DIFFERS with", {options!r}, "on torch", torch.__version__)
-    print("eager:   ", expected[at])
-    print("compiled:", actual[at])
-    raise SystemExit(1)
-print("the same on torch", torch.__version__)
-'''
-
-
-def _render(subject: Subject, climb: Climb, culprit: Culprit | None, bundled: Bundle, path: Path) -> str:
-    first = climb.deviations[0]
+def _render(
+    subject: Subject,
+    climb: Climb,
+    shown: Deviation,
+    culprit: Culprit | None,
+    bundled: Bundle,
+    path: Path,
+    calls: int,
+) -> str:
     about = [
         f"{subject.name}: right in eager, not on rung {climb.rung.name} (torch {torch.__version__}).",
         "",
-        f"{first.call}: {first.kind} {first.where}: {first.detail}",
+        f"{shown.kind} {shown.where}: {shown.detail}",
     ]
     if culprit is not None and culprit.items:
-        about += ["", "Right again without " + " and ".join(map(str, culprit.items)) + "."]
-    about += ["", "Exit code 1 while it differs, 0 when it no longer does."]
+        about.append("Right without " + " and ".join(map(str, culprit.items)) + ".")
     docstring = "\n".join(about).replace("\\", "\\\\").replace('"""', "'''")
-    tensors = _write_tensors(bundled.tensors, path)
-    main = _MAIN.replace("{name}", bundled.name).replace("{options!r}", repr(climb.rung.options))
-    return f'"""{docstring}\n"""\n\n{bundled.source}\n\n{tensors}\nARGUMENTS = {bundled.arguments}\n{main}'
+    kind = shown.kind if shown.kind in _CALL else "values"
+    options = ", ".join(f"{name}={value!r}" for name, value in (climb.rung.options or {}).items())
+    arguments = _write_tensors(bundled, path)
+    lines = _MAIN.format(
+        arguments=arguments,
+        calls=calls,
+        call=_CALL[kind],
+        name=bundled.name,
+        options=options,
+        judge=_JUDGE_PLAIN if kind in ("aliasing", "error") else _JUDGE_VALUES,
+    )
+    settings = []
+    if climb.is_seeded:
+        settings.append("torch._inductor.config.fallback_random = True")
+    if climb.caches == OFF:
+        settings += [
+            "torch._inductor.config.fx_graph_cache = False",
+            "torch._functorch.config.enable_autograd_cache = False",
+        ]
+    elif climb.caches != COLD:
+        raise NotStandalone("it is wrong only when a graph is loaded from the caches")
+    imported = "".join(f"import {each.rpartition('.')[0].rpartition('.')[0]}.config\n" for each in settings)
+    source = "\n".join(["import sys", "", bundled.source.rstrip()])
+    head = f'"""{docstring}\n"""\n\n{source}\n'
+    return head + (f"\n{imported}\n" + "\n".join(settings) + "\n" if settings else "") + lines
 
 
-def _write_tensors(tensors: list[Tensor], path: Path) -> str:
-    if sum(tensor.numel() for tensor in tensors) <= MOST_WRITTEN:
-        return "TENSORS = [\n" + "".join(f"    {_write(tensor)},\n" for tensor in tensors) + "]\n"
-    make_folders(path.parent)
-    content = io.BytesIO()
-    torch.save(tensors, content)
-    write_file(path.with_suffix(".pt"), content.getvalue())
-    return 'TENSORS = torch.load(__file__.removesuffix(".py") + ".pt", weights_only=True)\n'
+def _write_tensors(bundled: Bundle, path: Path) -> str:
+    text = bundled.arguments
+    if sum(tensor.numel() for tensor in bundled.tensors) > MOST_WRITTEN:
+        make_folders(path.parent)
+        content = io.BytesIO()
+        torch.save(bundled.tensors, content)
+        write_file(path.with_suffix(".pt"), content.getvalue())
+        loaded = 'torch.load(__file__.removesuffix(".py") + ".pt", weights_only=True)'
+        return text.replace("TENSORS", loaded)
+    for number in reversed(range(len(bundled.tensors))):
+        text = text.replace(f"TENSORS[{number}]", _write(bundled.tensors[number]))
+    return text.strip().removeprefix("(").removesuffix(")")
 
 
 def _write(tensor: Tensor) -> str:
     device = "" if tensor.device.type == "cpu" else f", device={tensor.device.type!r}"
-    text = f"torch.tensor({tensor.tolist()!r}, dtype={tensor.dtype!r}{device})"
-    text = text.replace("inf", "float('inf')").replace("nan", "float('nan')")
-    if tensor.is_contiguous():
-        return text
-    shape, stride = tuple(tensor.shape), tuple(tensor.stride())
-    return f"torch.empty_strided({shape}, {stride}, dtype={tensor.dtype!r}{device}).copy_({text})"
+    held = tensor.detach()
+    text = _write_values(held, device)
+    if not held.is_contiguous():
+        text = f"torch.empty_strided({tuple(held.shape)}, {held.stride()}, dtype={held.dtype!r}{device}).copy_({text})"
+    return f"{text}.requires_grad_()" if tensor.requires_grad else text
+
+
+def _write_values(held: Tensor, device: str) -> str:
+    shape = f".reshape({tuple(held.shape)})" if held.dim() != 1 else ""
+    if held.numel() > 1 and not held.is_complex() and held.dtype != torch.bool:
+        counted = torch.arange(held.numel()).to(held.dtype).reshape(held.shape)
+        if torch.equal(held.cpu(), counted):
+            kind = "" if held.dtype == torch.int64 else f", dtype={held.dtype!r}"
+            return f"torch.arange({held.numel()}{kind}{device}){shape}"
+    for name, value in (("ones", 1), ("zeros", 0)):
+        if held.numel() > 1 and bool((held == value).all()):
+            return f"torch.{name}({tuple(held.shape)}, dtype={held.dtype!r}{device})"
+    text = repr(held.tolist()).replace("inf", "float('inf')").replace("nan", "float('nan')")
+    return f"torch.tensor({text}, dtype={held.dtype!r}{device})"

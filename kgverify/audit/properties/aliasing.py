@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from kgverify.audit.audited_function import Subject
-from kgverify.audit.properties.captured_values import CapturedValue, find_captured_values, restoring
+from kgverify.audit.properties.captured_values import CapturedState, CapturedValue, find_captured_values, restoring
 from kgverify.audit.properties.compiled_run import Call, CompiledRun, find_storage, make_call
 from kgverify.audit.report import ReportBuilder
 from kgverify.audit.source_lines import find_definition, find_return
@@ -20,7 +20,7 @@ _SHARED = "an output that is an input, or a view of one, changes when that memor
 _REPLAYED = "a captured graph returns its outputs in its own memory, which the next replay overwrites"
 
 
-def find_aliasing(subject: Subject, run: CompiledRun, found: list[CapturedValue], report: ReportBuilder) -> None:
+def find_aliasing(subject: Subject, run: CompiledRun, found: CapturedState, report: ReportBuilder) -> None:
     """Compare which leaves share memory with and without the compiler, and whether that memory is written in place."""
     if not run.calls:
         return
@@ -67,7 +67,7 @@ def find_aliasing(subject: Subject, run: CompiledRun, found: list[CapturedValue]
         )
 
 
-def _list_inputs(inputs: Any, found: list[CapturedValue]) -> list[tuple[str, Tensor]]:
+def _list_inputs(inputs: Any, found: CapturedState) -> list[tuple[str, Tensor]]:
     captured = [(each.path, value) for each in found if isinstance(value := each.get(), Tensor)]
     return [*list_tensors(inputs, "argument "), *captured]
 

@@ -1,11 +1,11 @@
 """The values that a function captures, in closures, globals and attributes, and how to change and restore them."""
 
 import copy
-import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from operator import getitem, setitem
 from typing import Any, Final
@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from kgverify.audit.source_lines import find_code, find_read, list_codes
-from kgverify.audit.values import copy_tensor, is_same
+from kgverify.audit.values import copy_tensor, has_members, is_same, is_user_module, list_members
 
-_DEEPEST: Final = 5
-_MOST: Final = 2000
+_DEEPEST: Final = 16
+_MOST: Final = 5000
 _MISSING: Final = object()
 """Stands for a value that no longer exists."""
-_FOREIGN: Final = {"torch", "numpy", "builtins", "triton", "sympy", *sys.stdlib_module_names}
+_CONTAINERS: Final = (list, dict, set, deque)
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,46 @@ class CapturedValue:
         return find_read((self.code,), self.name) or f"{self.code.co_filename}:{self.code.co_firstlineno}"
 
 
-def find_captured_values(function: Callable[..., Any]) -> list[CapturedValue]:
-    """Find the tensors and plain values that a function can read in closures, globals, attributes and containers."""
+@dataclass(frozen=True)
+class CapturedState:
+    """Everything that a function can read without receiving it. Iterating yields the values.
+
+    holders:     the tensors, containers, objects and generators of random numbers that a call may change
+    is_complete: whether the search reached everything
+    """
+
+    values: list[CapturedValue] = field(default_factory=list)
+    holders: list[Any] = field(default_factory=list)
+    is_complete: bool = True
+
+    def __iter__(self) -> Iterator[CapturedValue]:
+        return iter(self.values)
+
+    def read_data(self) -> dict[str, Any]:
+        """Return the tensors and plain values, by path."""
+        held = ((captured.path, captured.get()) for captured in self.values)
+        return {path: value for path, value in held if isinstance(value, Tensor) or is_plain(value)}
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a value is a number, a text or nothing."""
+    return value is None or isinstance(value, (bool, int, float, complex, str, bytes))
+
+
+def find_captured_values(function: Callable[..., Any], arguments: tuple[Any, ...] = ()) -> CapturedState:
+    """Find the tensors and plain values that a function can read in closures, globals, attributes and containers.
+
+    arguments: of a call, to find what the call may change in them as well
+    """
     walk = _Walk()
     walk.visit_function(function)
-    return walk.found
+    values = list(walk.found)
+    code = find_code(function)
+    for number in range(len(arguments) if code is not None else 0):
+        assert code is not None
+        path, read = f"argument [{number}]", partial(getitem, arguments, number)
+        walk.visit_value(CapturedValue(path, str(number), code, read, _refuse), 0)
+    return CapturedState(values, walk.holders, walk.is_complete)
 
 
 class _Walk:
@@ -77,12 +112,17 @@ class _Walk:
 
     def __init__(self) -> None:
         self.found: list[CapturedValue] = []
+        self.holders: list[Any] = []
+        self.is_complete = True
         # By identity; the values stay alive, since an identity says nothing of a value that is gone.
         self._seen: dict[int, Any] = {}
 
     def _is_first_visit(self, value: Any) -> bool:
         """Return whether the walk meets a value for the first time, and has room for it; marks it as met."""
-        if id(value) in self._seen or len(self.found) >= _MOST:
+        if id(value) in self._seen:
+            return False
+        if len(self.found) >= _MOST:
+            self.is_complete = False
             return False
         self._seen[id(value)] = value
         return True
@@ -91,8 +131,8 @@ class _Walk:
         """Walk over anything callable."""
         if not self._is_first_visit(function):
             return
+        code = find_code(function)
         if isinstance(function, types.MethodType):
-            code = find_code(function)
             self.visit_function(function.__func__)
             if code is not None:
                 self._visit_members(function.__self__, "self", code, 0)
@@ -102,20 +142,24 @@ class _Walk:
             self.visit_function(function.__wrapped__)
         elif hasattr(function, "func") and hasattr(function, "args"):
             self.visit_function(function.func)
-            code = find_code(function)
-            if code is not None:
-                for number in range(len(function.args)):
-                    path, read = f"argument {number} of the partial", partial(getitem, function.args, number)
-                    self._visit_value(CapturedValue(path, str(number), code, read, _refuse), 0)
-        elif not isinstance(function, type) and _is_user_module(type(function).__module__):
-            code = find_code(function)
-            call = function.forward if isinstance(function, torch.nn.Module) else type(function).__call__
-            self.visit_function(getattr(call, "__func__", call))
+            given = [*enumerate(function.args), *(getattr(function, "keywords", None) or {}).items()]
+            for number, value in given if code is not None else ():
+                path, read = f"argument {number} of the partial", partial(lambda value: value, value)
+                self.visit_value(CapturedValue(path, str(number), code, read, _refuse), 0)  # type: ignore[arg-type]
+        elif isinstance(function, torch.nn.Module) or (
+            not isinstance(function, type) and is_user_module(type(function).__module__)
+        ):
+            self._visit_call(function)
             if code is not None:
                 self._visit_members(function, "self", code, 0)
 
+    def _visit_call(self, function: Any) -> None:
+        """Walk over what a call of an object runs."""
+        call = function.forward if isinstance(function, torch.nn.Module) else type(function).__call__
+        self.visit_function(getattr(call, "__func__", call))
+
     def _visit_plain_function(self, function: types.FunctionType) -> None:
-        if not _is_user_module(function.__module__):
+        if not is_user_module(function.__module__):
             return
         code = function.__code__
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
@@ -123,7 +167,7 @@ class _Walk:
             captured = CapturedValue(f"closure {name}", name, code, read, put)
             # It may not be filled yet.
             if captured.read_if_present() is not _MISSING:
-                self._visit_value(captured, 0)
+                self.visit_value(captured, 0)
         for nested, names in list_codes(code):
             for name in names:
                 if name not in function.__globals__:
@@ -131,44 +175,64 @@ class _Walk:
                 value = function.__globals__[name]
                 if not isinstance(value, types.ModuleType):
                     self._visit_item(function.__globals__, name, f"global {name}", name, nested, 0)
-                elif _is_user_module(value.__name__):
+                elif is_user_module(value.__name__):
                     for attribute in (each for each in names if each in vars(value)):
                         self._visit_item(vars(value), attribute, f"global {name}.{attribute}", attribute, nested, 0)
+        for number, value in enumerate(function.__defaults__ or ()):
+            path, read = f"default {number}", partial(lambda value: value, value)
+            self.visit_value(CapturedValue(path, str(number), code, read, _refuse), 0)
         for name in function.__kwdefaults__ or {}:
             self._visit_item(function.__kwdefaults__, name, f"default {name}", name, code, 0)
 
     def _visit_item(self, container: Any, key: Any, path: str, name: str, code: types.CodeType, depth: int) -> None:
-        self._visit_value(
+        self.visit_value(
             CapturedValue(path, name, code, partial(getitem, container, key), partial(setitem, container, key)), depth
         )
 
-    def _visit_value(self, captured: CapturedValue, depth: int) -> None:
+    def visit_value(self, captured: CapturedValue, depth: int) -> None:
         """Walk over a value that code reads."""
         value = captured.read()
         if depth > _DEEPEST or len(self.found) >= _MOST:
+            self.is_complete = False
             return
-        if isinstance(value, (bool, int, float, str)) or value is None:
-            if captured.is_settable:
-                self.found.append(captured)
-        elif isinstance(value, Tensor):
+        if is_plain(value):
+            self.found.append(captured)
+        elif isinstance(value, (Tensor, torch.Generator)):
             if self._is_first_visit(value):
                 self.found.append(captured)
-        elif isinstance(value, (list, tuple, Mapping)):
+                self.holders.append(value)
+        elif isinstance(value, (tuple, Mapping, *_CONTAINERS)):
             if self._is_first_visit(value):
                 self.found.append(captured)
+                if isinstance(value, _CONTAINERS):
+                    self.holders.append(value)
                 self._visit_items(value, captured, depth)
-        elif isinstance(value, (types.ModuleType, type)) or value is Ellipsis:
+        elif isinstance(value, type):
+            if is_user_module(value.__module__) and self._is_first_visit(value):
+                self._visit_class(value, captured, depth)
+        elif isinstance(value, types.ModuleType) or value is Ellipsis:
             return
         elif callable(value) and not _has_state(value):
+            self.found.append(captured)
             self.visit_function(value)
-        elif _is_user_module(type(value).__module__):
+        elif isinstance(value, torch.nn.Module) or is_user_module(type(value).__module__):
             if callable(value):
-                self.visit_function(value)
-            if _is_frozen(value):
+                self._visit_call(value)
+            if _is_frozen(value) or isinstance(value, torch.nn.Module):
                 self.found.append(captured)
             self._visit_members(value, captured.path, captured.code, depth + 1, captured)
 
+    def _visit_class(self, kind: type, captured: CapturedValue, depth: int) -> None:
+        """Walk over the plain data that a class of the user's holds."""
+        for name, value in list(vars(kind).items()):
+            is_data = is_plain(value) or isinstance(value, (Tensor, *_CONTAINERS))
+            if is_data and not name.startswith("_") and not hasattr(kind, "__members__"):
+                read, put = partial(getattr, kind, name), partial(setattr, kind, name)
+                self.visit_value(CapturedValue(f"{captured.path}.{name}", name, captured.code, read, put), depth + 1)
+
     def _visit_items(self, value: Any, captured: CapturedValue, depth: int) -> None:
+        if isinstance(value, (set, deque)):
+            return
         if isinstance(value, (list, Mapping)):
             for key in list(value if isinstance(value, Mapping) else range(len(value))):
                 self._visit_item(value, key, f"{captured.path}[{key!r}]", captured.name, captured.code, depth + 1)
@@ -187,7 +251,7 @@ class _Walk:
 
             called = fields[number] if fields else captured.name
             put = rebuild if captured.is_settable else _refuse
-            self._visit_value(CapturedValue(inner, called, captured.code, pick, put, is_inner=True), depth + 1)
+            self.visit_value(CapturedValue(inner, called, captured.code, pick, put, is_inner=True), depth + 1)
 
     def _visit_members(
         self, owner: Any, path: str, code: types.CodeType, depth: int, captured: CapturedValue | None = None
@@ -196,13 +260,11 @@ class _Walk:
         if not self._is_first_visit(owner) and depth:
             return
         is_frozen = _is_frozen(owner)
-        members = dict(vars(owner)) if hasattr(owner, "__dict__") else {}
-        members |= {name: getattr(owner, name) for name in getattr(owner, "__struct_fields__", ())}
-        if isinstance(owner, torch.nn.Module):
-            members |= {**owner._parameters, **owner._buffers, **owner._modules}
-        for name in members:
-            if name.startswith("__") or (isinstance(owner, torch.nn.Module) and name.startswith("_")):
-                continue
+        if hasattr(owner, "__dict__") and not is_frozen:
+            self.holders.append(owner)
+            if isinstance(owner, torch.nn.Module):
+                self.holders += [owner._parameters, owner._buffers, owner._modules]
+        for name in list_members(owner):
 
             def put(new: Any, name: str = name) -> None:
                 if not is_frozen:
@@ -217,11 +279,7 @@ class _Walk:
             def pick(name: str = name) -> Any:
                 return getattr(captured.read() if is_frozen and captured is not None else owner, name)
 
-            self._visit_value(CapturedValue(f"{path}.{name}", name, code, pick, put, is_inner=is_frozen), depth + 1)
-
-
-def _is_user_module(module: str | None) -> bool:
-    return module is not None and module.split(".")[0] not in _FOREIGN
+            self.visit_value(CapturedValue(f"{path}.{name}", name, code, pick, put, is_inner=is_frozen), depth + 1)
 
 
 def _is_frozen(value: Any) -> bool:
@@ -238,7 +296,7 @@ def _force(value: Any, name: str, new: Any) -> None:
 
 def _has_state(value: Any) -> bool:
     return not isinstance(value, (types.FunctionType, types.MethodType, types.BuiltinFunctionType)) and (
-        hasattr(value, "__dict__") or hasattr(value, "__struct_fields__")
+        has_members(value) or hasattr(value, "__dict__") or hasattr(value, "__struct_fields__")
     )
 
 
@@ -246,29 +304,79 @@ def _refuse(value: Any) -> None:
     raise TypeError("this value cannot be replaced")
 
 
+class Snapshot:
+    """The present contents of a captured state, which can be restored any number of times."""
+
+    def __init__(self, state: CapturedState) -> None:
+        settable = (each for each in state if each.is_settable and not each.is_inner)
+        self._values = [(each, value) for each in settable if (value := each.read_if_present()) is not _MISSING]
+        self._contents = [(holder, _copy_contents(holder)) for holder in state.holders]
+
+    def restore(self) -> None:
+        """Put back the objects, the items of containers, the attributes, and the values of tensors."""
+        for captured, value in self._values:
+            if captured.read_if_present() is not value:
+                captured.set(value)
+        for holder, kept in self._contents:
+            _put_contents(holder, kept)
+
+
+def _copy_contents(holder: Any) -> Any:
+    if isinstance(holder, Tensor):
+        grad = holder.grad if holder.is_leaf else None
+        return copy_tensor(holder), holder.requires_grad, grad, copy_tensor(grad) if grad is not None else None
+    if isinstance(holder, torch.Generator):
+        return holder.get_state()
+    return copy.copy(holder) if isinstance(holder, _CONTAINERS) else dict(vars(holder))
+
+
+def _put_contents(holder: Any, kept: Any) -> None:
+    if isinstance(holder, Tensor):
+        values, requires_grad, grad, grad_values = kept
+        if values is not None:
+            set_tensor(holder, values)
+        if holder.is_leaf:
+            if holder.requires_grad != requires_grad:
+                holder.requires_grad_(requires_grad)
+            if holder.grad is not grad:
+                holder.grad = grad
+            if grad is not None and grad_values is not None:
+                set_tensor(grad, grad_values)
+    elif isinstance(holder, torch.Generator):
+        holder.set_state(kept)
+    elif isinstance(holder, (list, deque)):
+        if not _has_same_items(holder, kept):
+            holder.clear()
+            holder.extend(kept)
+    elif isinstance(holder, set):
+        holder &= kept
+        holder |= kept
+    else:
+        held = holder if isinstance(holder, dict) else vars(holder)
+        if not _has_same_items(held, kept) or not _has_same_items(held.values(), kept.values()):
+            held.clear()
+            held.update(kept)
+
+
+def _has_same_items(one: Iterable[Any], other: Iterable[Any]) -> bool:
+    held, kept = list(one), list(other)
+    return len(held) == len(kept) and all(a is b for a, b in zip(held, kept, strict=True))
+
+
+def set_tensor(tensor: Tensor, values: Tensor) -> None:
+    """Give a tensor other values in its own memory, or other memory where the shape has changed."""
+    with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+        if tensor.shape != values.shape or tensor.dtype != values.dtype:
+            tensor.data = values.clone()
+        elif not is_same(tensor.detach(), values):
+            tensor.detach().copy_(values)
+
+
 @contextmanager
-def restoring(found: list[CapturedValue]) -> Iterator[None]:
+def restoring(state: CapturedState) -> Iterator[None]:
     """Restore captured values afterwards: the objects, the values of tensors, the items of containers."""
-    held: list[tuple[CapturedValue, Any, Any]] = []
-    for captured in found:
-        value = captured.read_if_present()
-        if isinstance(value, Tensor):
-            kept: Any = copy_tensor(value)
-        else:
-            kept = copy.copy(value) if isinstance(value, (list, dict)) else value
-        if value is not _MISSING:
-            held.append((captured, value, kept))
+    snapshot = Snapshot(state)
     try:
         yield
     finally:
-        for captured, value, kept in held:
-            if captured.is_settable and not captured.is_inner:
-                captured.set(value)
-            if isinstance(value, Tensor):
-                if kept is not None and value.shape == kept.shape and not is_same(value, kept):
-                    value.detach().copy_(kept)
-            elif isinstance(value, list):
-                value[:] = kept
-            elif isinstance(value, dict):
-                value.clear()
-                value.update(kept)
+        snapshot.restore()

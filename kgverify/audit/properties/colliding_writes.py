@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kgverify.audit.audited_function import Subject
-from kgverify.audit.properties.captured_values import CapturedValue, restoring
+from kgverify.audit.properties.captured_values import CapturedState, restoring
 from kgverify.audit.properties.compiled_run import make_call
 from kgverify.audit.report import ReportBuilder
 from kgverify.audit.source_lines import find_calling_line, find_short_line
@@ -158,7 +158,7 @@ def audit_colliding_writes(run: Callable[[], Any], name: str, report: ReportBuil
         _report_dependence(f"{name}: ", repeated, difference, report)
 
 
-def find_colliding_writes(subject: Subject, found: list[CapturedValue], report: ReportBuilder) -> None:
+def find_colliding_writes(subject: Subject, found: CapturedState, report: ReportBuilder) -> None:
     """Find colliding writes in every call of a subject; report the worst of each line."""
 
     def line() -> str:
@@ -194,7 +194,7 @@ def _report_dependence(prefix: str, repeated: Repeated, difference: Difference |
     )
 
 
-def _call_and_read(subject: Subject, number: int, found: list[CapturedValue]) -> Any:
+def _call_and_read(subject: Subject, number: int, found: CapturedState) -> Any:
     """Return what a caller can read after a call: its output, its arguments, and the captured tensors."""
     inputs = subject.inputs(number)
     with restoring(found):

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from kgverify.audit.audited_function import Function, Subject
-from kgverify.audit.properties.captured_values import CapturedValue, restoring
+from kgverify.audit.properties.captured_values import CapturedState, CapturedValue, restoring
 from kgverify.audit.properties.compiled_run import CompileSetting, make_call, silencing_compiler
 from kgverify.audit.report import ReportBuilder
 from kgverify.audit.values import is_same, list_leaves
@@ -22,7 +22,7 @@ AUDIT = "guard-holes"
 
 
 def find_guard_holes(
-    subject: Subject, setting: CompileSetting, found: list[CapturedValue], report: ReportBuilder, seconds: float
+    subject: Subject, setting: CompileSetting, found: CapturedState, report: ReportBuilder, seconds: float
 ) -> None:
     """Change one captured value after the other; compare compiled code, which may not recompile, with the function.
 
@@ -70,7 +70,7 @@ def find_guard_holes(
 
 
 @contextmanager
-def _moving_to_cpu(subject: Subject, found: list[CapturedValue]) -> Iterator[Subject]:
+def _moving_to_cpu(subject: Subject, found: CapturedState) -> Iterator[Subject]:
     """Move the arguments and all captured tensors to a CPU; restore the latter afterwards."""
 
     def move(value: Any) -> Any:
@@ -94,7 +94,7 @@ def _observe(subject: Subject, function: Function) -> tuple[Any, BaseException |
 def _try(
     subject: Subject,
     compiled: Function,
-    found: list[CapturedValue],
+    found: CapturedState,
     apply: Callable[[], object],
     plain: Any,
     before: Any,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kgverify.audit.audited_function import Function, Inputs, Subject
-from kgverify.audit.properties.captured_values import CapturedValue
+from kgverify.audit.properties.captured_values import CapturedState
 from kgverify.audit.properties.compiled_run import CompiledRun
 from kgverify.audit.report import ReportBuilder
 from kgverify.audit.source_lines import find_definition, find_line_in_text
@@ -132,7 +132,7 @@ def find_copied_inputs(
     run: CompiledRun,
     compiled: Function,
     inputs: list[Inputs],
-    found: list[CapturedValue],
+    found: CapturedState,
     report: ReportBuilder,
 ) -> None:
     """Find captured tensors that are copied before each replay; measure the copies of arguments."""

@@ -5,25 +5,13 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
-from torch import Tensor
-from torch.utils import _pytree as pytree
 
-from kgverify.audit.audited_function import (
-    COMPILE_MODES,
-    Function,
-    Inputs,
-    MakeInputs,
-    Subject,
-    check_modes,
-    make_subject,
-)
-from kgverify.audit.budget import check_budget, read_budget
+from kgverify.audit.audited_function import COMPILE_MODES, Subject, check_modes
 from kgverify.audit.properties.aliasing import find_aliasing, find_overwritten_outputs, find_unstable_addresses
-from kgverify.audit.properties.captured_values import CapturedValue, find_captured_values, restoring
+from kgverify.audit.properties.captured_values import CapturedState, find_captured_values, restoring
 from kgverify.audit.properties.colliding_writes import find_colliding_writes
 from kgverify.audit.properties.compilations import find_graph_breaks, find_recompilations, measure_graphs
 from kgverify.audit.properties.compiled_run import CompileSetting, run_compiled, silencing_compiler
@@ -41,7 +29,6 @@ from kgverify.audit.source_lines import find_definition, find_stack_line
 from kgverify.audit.values import list_device_types
 from kgverify.engines.compiled.execution.caches import fresh_caches
 from kgverify.engines.compiled.execution.compilation import has_cpp_compiler
-from kgverify.engines.compiled.execution.device import resolve_device
 from kgverify.errors import UserError
 from kgverify.runs.machine import describe_environment
 
@@ -52,56 +39,6 @@ Announce = Callable[[str], None]
 """Receives the name of the work that begins."""
 
 
-def audit_step(
-    fn: Function,
-    make_inputs: Callable[[], Inputs] | MakeInputs,
-    *,
-    name: str = "",
-    device: str = "auto",
-    mode: str = "default",
-    calls: int = 6,
-    budget: Path | str | Mapping[str, float] | None = None,
-    dynamic: bool | None = None,
-    keeps_outputs: bool = True,
-    has_fresh_cache: bool = True,
-) -> AuditReport:
-    """Examine a step function, property by property, as `torch.compile` makes it run.
-
-    Everything that this process has compiled before is compiled again at its next call.
-
-    Args:
-        fn: any function of tensors, nested in tuples, lists, dicts and named tuples, and of plain values.
-        make_inputs: returns the arguments, a tuple; takes the number of the call, from 0, or nothing.
-        name: the name in the report; the function's own if not given.
-        device: the device to which the inputs are moved; `auto` leaves them where they are.
-        mode: of `torch.compile`: default, reduce-overhead or max-autotune.
-        calls: the number of different calls to make.
-        budget: limits on the measures, or a file of them.
-        dynamic: of `torch.compile`; None lets a shape that changes become symbolic.
-        keeps_outputs: whether the caller reads an output after the next call.
-        has_fresh_cache: whether to ignore everything compiled earlier, as compile times require.
-
-    Returns:
-        The findings with their lines, the measures, and what could not be examined.
-
-    Raises:
-        UserError: for arguments that do not fit, and for a function that raises without the compiler.
-    """
-    if calls < 1:
-        raise UserError(f"expected at least 1 call, found {calls}", where="calls", fix="give 1 or more")
-    limits = read_budget(Path(budget)) if isinstance(budget, (str, Path)) else check_budget(budget or {})
-    subject = replace(make_subject(name, fn, make_inputs), calls=calls)
-    if device != "auto":
-        on, made = resolve_device(device), subject.make_inputs
-
-        def move(leaf: Any) -> Any:
-            return leaf.to(on) if isinstance(leaf, Tensor) else leaf
-
-        subject = replace(subject, make_inputs=lambda call: pytree.tree_map(move, made(call)))
-    setting = CompileSetting(mode, dynamic)
-    return audit_subject(subject, setting, budget=limits, keeps_outputs=keeps_outputs, has_fresh_cache=has_fresh_cache)
-
-
 def audit_subject(
     subject: Subject,
     setting: CompileSetting,
@@ -109,17 +46,44 @@ def audit_subject(
     budget: Mapping[str, float] | None = None,
     keeps_outputs: bool = True,
     has_fresh_cache: bool = True,
-    is_in_fresh_cache: bool = False,
     stage_seconds: float = 60.0,
     announce: Announce = lambda _: None,
 ) -> AuditReport:
-    """Examine every property of a subject, and the costs of each of its parts.
+    """Report every property of a subject, and the costs of each of its parts, as `examine_properties` adds them.
 
-    has_fresh_cache, is_in_fresh_cache: whether to make a fresh cache, or whether the caller has made one
-    stage_seconds:                      time limit for compiling the parts
+    has_fresh_cache: whether the caller has made a fresh cache
+    """
+    report = ReportBuilder()
+    is_cuda = examine_properties(
+        subject,
+        setting,
+        report,
+        keeps_outputs=keeps_outputs,
+        has_fresh_cache=False,
+        stage_seconds=stage_seconds,
+        announce=announce,
+    )
+    return report.build(
+        subject.name, describe_setting(setting, is_cuda=is_cuda, has_fresh_cache=has_fresh_cache), budget=budget
+    )
+
+
+def examine_properties(
+    subject: Subject,
+    setting: CompileSetting,
+    report: ReportBuilder,
+    *,
+    keeps_outputs: bool = True,
+    has_fresh_cache: bool = True,
+    stage_seconds: float = 60.0,
+    announce: Announce = lambda _: None,
+) -> bool:
+    """Examine every property of a subject, and the costs of each of its parts; return whether it runs on a CUDA device.
+
+    has_fresh_cache: whether to make a fresh cache, as compile times require
+    stage_seconds:   time limit for compiling the parts
     """
     check_modes((setting.mode,), COMPILE_MODES)
-    report = ReportBuilder()
     found = find_captured_values(subject.function)
     is_cuda = "cuda" in list_device_types((subject.inputs(0), [captured.get() for captured in found]))
     if not is_cuda and not has_cpp_compiler():
@@ -128,16 +92,15 @@ def audit_subject(
     num_eager = _examine_eagerly(subject, found, report)
     announce("guards")
     find_guard_holes(subject, setting, found, report, GUARD_SECONDS)
-    with fresh_caches() if has_fresh_cache and not is_in_fresh_cache else nullcontext():
+    with fresh_caches() if has_fresh_cache else nullcontext():
         announce("compiling")
         with silencing_compiler(), restoring(found):
             _examine_compiled(subject, setting, found, report, num_eager, is_cuda=is_cuda, keeps_outputs=keeps_outputs)
         _measure_parts(subject, setting, report, stage_seconds, announce, is_cuda=is_cuda)
-    environment = describe_setting(setting, is_cuda=is_cuda, has_fresh_cache=has_fresh_cache or is_in_fresh_cache)
-    return report.build(subject.name, environment, budget=budget)
+    return is_cuda
 
 
-def _examine_eagerly(subject: Subject, found: list[CapturedValue], report: ReportBuilder) -> int:
+def _examine_eagerly(subject: Subject, found: CapturedState, report: ReportBuilder) -> int:
     try:
         with restoring(found):
             num_eager = find_syncs(subject, report)
@@ -156,7 +119,7 @@ def _examine_eagerly(subject: Subject, found: list[CapturedValue], report: Repor
 def _examine_compiled(
     subject: Subject,
     setting: CompileSetting,
-    found: list[CapturedValue],
+    found: CapturedState,
     report: ReportBuilder,
     num_eager: int,
     *,

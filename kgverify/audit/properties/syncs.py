@@ -50,6 +50,33 @@ class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.lines[find_calling_line(sys._getframe(2), self._function), what] += 1
 
 
+class _Lines(TorchFunctionMode):
+    """A record of the lines that call torch, in order."""
+
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.lines: dict[str, None] = {}
+        self._function = function
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the function and record its line."""
+        if getattr(func, "__name__", "") not in ("__get__", "__set__"):
+            self.lines[find_calling_line(sys._getframe(1), self._function)] = None
+        return func(*args, **(kwargs or {}))
+
+
+def list_eager_lines(subject: Subject) -> list[str]:
+    """List the user's lines that call torch in the first call, in order."""
+    lines = _Lines(subject.function)
+
+    def watched(*arguments: Any) -> Any:
+        with lines:
+            return subject.function(*arguments)
+
+    make_call(watched, subject.inputs(0), 0)
+    return list(lines.lines)
+
+
 class HostReads(TorchFunctionMode):
     """A record of reads that a CPU tensor answers without an operation, and a GPU tensor with a wait."""
 

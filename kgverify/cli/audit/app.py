@@ -5,12 +5,14 @@ import typer
 from kgverify.cli.audit.cache import audit_cache
 from kgverify.cli.audit.compile import audit_compile
 from kgverify.cli.audit.modes import modes
+from kgverify.cli.audit.step import audit_step
 
 app = typer.Typer(
-    help="Is it the compiler? Examine the compiled evaluator mode by mode and property by property.",
+    help="Is it the compiler? Examine your own step, or the compiled evaluator, mode by mode and property by property.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+app.command("step")(audit_step)
 app.command()(modes)
 app.command("compile")(audit_compile)
 app.command("cache")(audit_cache)

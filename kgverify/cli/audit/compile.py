@@ -82,8 +82,7 @@ def audit_compile(
                 CompileSetting(of_tick, False, {"cpp.threads": 1}),
                 budget={key: limit for key, limit in limits.items() if key not in _OF_LOOP},
                 keeps_outputs=False,
-                has_fresh_cache=False,
-                is_in_fresh_cache=fresh,
+                has_fresh_cache=fresh,
                 stage_seconds=stages,
                 announce=announce,
             )

@@ -13,7 +13,7 @@ from kgverify.cli.commands.diff import EXIT_CODES
 from kgverify.cli.options import RunOptions, with_run_options
 from kgverify.cli.progress import check_writable, make_error_console, show_phase
 from kgverify.comparison.result import Verdict
-from kgverify.errors import UserError, suggest
+from kgverify.errors import UserError
 
 if TYPE_CHECKING:
     from kgverify.audit.ladder.climb import Rung
@@ -108,13 +108,10 @@ def check_reproducer(path: Path | None) -> None:
 
 def choose_rungs(names: list[str] | None) -> "tuple[Rung, ...]":
     """Return the named rungs, or all of them. UserError for an unknown one."""
-    from kgverify.audit.ladder.climb import EAGER, RUNGS
+    from kgverify.audit.audited_step import check_rungs
+    from kgverify.audit.ladder.climb import RUNGS
 
-    others = [rung.name for rung in RUNGS if rung is not EAGER]
-    for each in names or ():
-        if each not in others:
-            fix = suggest(each, others) or f"choose {', '.join(others)}"
-            raise UserError(f"unknown rung {each!r}", where="--rung", fix=fix)
+    check_rungs(names or ())
     return tuple(each for each in RUNGS if not names or each.name in names)
 
 

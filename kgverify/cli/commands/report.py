@@ -19,16 +19,22 @@ from kgverify.report.render.github import render_annotations, render_markdown
 from kgverify.report.render.html import render_html
 from kgverify.report.render.index import RunSummary, render_index, summarize_run
 from kgverify.report.render.junit import render_junit
+from kgverify.report.render.perfetto import render_perfetto
 from kgverify.report.render.terminal import NextCommand, print_report
 from kgverify.report.report import encode_report
 from kgverify.verification.save import REPORT, read_run, read_saved_report, read_times
 
-DEFAULT_NAMES: Final = {"--html": "report.html", "--junit": "junit.xml", "--markdown": "report.md"}
+DEFAULT_NAMES: Final = {
+    "--html": "report.html",
+    "--junit": "junit.xml",
+    "--markdown": "report.md",
+    "--perfetto": "perfetto.json",
+}
 """The default file names of the formats, in the current folder."""
 
 
 class ReportCommand(TyperCommand):
-    """Accepts `--html`, `--junit` and `--markdown` without a file name."""
+    """Accepts the options of formats without a file name."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments after inserting the missing file names."""
@@ -56,6 +62,10 @@ def report(
         typer.Option(metavar="[FILE]", help="JUnit XML, one case per query and side; - for standard output."),
     ] = None,
     markdown: Annotated[str | None, typer.Option(metavar="[FILE]", help="Markdown; - for standard output.")] = None,
+    perfetto: Annotated[
+        str | None,
+        typer.Option(metavar="[FILE]", help="A timeline of all steps for ui.perfetto.dev; - for standard output."),
+    ] = None,
     github: Annotated[
         bool, typer.Option("--github", help="Print annotations; append Markdown to $GITHUB_STEP_SUMMARY.")
     ] = False,
@@ -66,7 +76,7 @@ def report(
     """Render a saved comparison: in the terminal, or as files. Several become one index page with their trends."""
     folder = folders[0]
     if len(folders) > 1:
-        if html is None or junit or markdown or github or json_path:
+        if html is None or junit or markdown or perfetto or github or json_path:
             raise UserError(
                 f"{len(folders)} runs make an index page, and no other format",
                 where=str(folder),
@@ -81,6 +91,7 @@ def report(
         (html, lambda: render_html(run.report, run.expected, run.actual, run.stepped).encode()),
         (junit, lambda: render_junit(run.report, run.expected)),
         (markdown, lambda: render_markdown(run.report).encode()),
+        (perfetto, lambda: render_perfetto(run.report, run.expected, run.actual)),
         (json_path, lambda: encode_report(run.report)),
     ]
     to_output = [path for path, _ in files if path == "-"]

@@ -184,14 +184,18 @@ def find_dialect(engine: object) -> Dialect:
     return declared if isinstance(declared, Dialect) else OURS
 
 
-def load_factory(name: str, where: str) -> Any:
+def load_factory(name: str, where: str, kind: str = "") -> Any:
     """Import `MODULE:NAME`, also from the current folder, or `FILE.py:NAME`. UserError if it cannot be loaded.
+
+    kind: what the name must stand for, if not for something that makes an engine
 
     This runs code: for the name of an engine that a file gives, call `require_trust` first.
     """
     module_name, _, path = name.rpartition(":")
     is_file = module_name.endswith(".py") and ("/" in module_name or Path(module_name).is_file())
     if not path or not module_name or not (is_file or re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", module_name)):
+        if kind:
+            raise UserError(f"kgverify cannot import {name!r}", where=where, fix=f"name {kind} as path/to/file.py:NAME")
         raise UserError(
             f"kgverify cannot make the engine {name!r}",
             where=where,
@@ -222,7 +226,7 @@ def load_factory(name: str, where: str) -> Any:
         found = getattr(found, part, None)
         if found is None:
             raise UserError(
-                f"{module_name!r} has no {path!r}", where=where, fix=suggest(part, known) or f"name {SIGNATURE}"
+                f"{module_name!r} has no {path!r}", where=where, fix=suggest(part, known) or f"name {kind or SIGNATURE}"
             )
     return found
 

@@ -1,6 +1,6 @@
 """The dialects that are consistent with the answers so far."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from typing import Final
 
@@ -18,6 +18,8 @@ NEEDS: Final = {
     "long_resolvents": "max_atoms",
 }
 """The filter without which a switch means nothing."""
+MOST_TRIED: Final = 300
+"""Dialects that are tried on a problem."""
 
 
 class Hypotheses:
@@ -70,6 +72,15 @@ class Hypotheses:
         if remaining:
             self.dialects = remaining
         return bool(remaining)
+
+    def keep_fitting(self, fits: Callable[[Dialect], bool]) -> bool:
+        """Try the nearest dialects, and drop those that do not fit. Return whether any of them fits; if none does, keep all."""
+        self.dialects.sort(key=_distance)
+        tried, rest = self.dialects[:MOST_TRIED], self.dialects[MOST_TRIED:]
+        fitting = [each for each in tried if fits(with_place_of_revisit(each))]
+        if fitting:
+            self.dialects = [*fitting, *rest]
+        return bool(fitting)
 
     def is_forced(self, experiments: Sequence[Experiment]) -> bool:
         """Return whether no dialect leaves the policy a choice in any of the experiments."""

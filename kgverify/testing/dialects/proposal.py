@@ -10,6 +10,7 @@ from kgverify.errors import count_of
 from kgverify.escaping import make_visible
 from kgverify.files.writing import write_file
 from kgverify.program.dialect import Dialect, render_dialect
+from kgverify.testing.problems.problem import Problem
 
 _WIDTH: Final = 16
 
@@ -92,6 +93,7 @@ class Proposal:
 
     has_steps: whether steps decided, not outcomes alone
     findings:  one for each switch
+    lessons:   generated problems that decided what the experiments left open
     notes:     what is odd about the engine
     """
 
@@ -100,6 +102,7 @@ class Proposal:
     has_steps: bool
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
+    lessons: tuple[Problem, ...] = ()
     verified: Verified = Verified()
 
     @property
@@ -158,6 +161,10 @@ class Proposal:
                 if trial.is_used and trial.num_fitting < trial.num_asked:
                     yield "   does not fit:"
                     yield from trial.lines()
+        for problem in self.lessons:
+            yield ""
+            yield "decided by a generated problem, on which dialects that fit the experiments differ:"
+            yield from (f"      {line}" for line in str(problem).splitlines())
         yield ""
         yield f"{self.verdict.value}   the engine {self._verification()}"
         yield from (f"   {line}" for line in self.verified.text.splitlines())

@@ -1,6 +1,7 @@
 """Propose the dialect of an engine: ask it the questions of the experiments, and keep the dialects that fit its answers."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Final, NamedTuple
 
@@ -9,7 +10,8 @@ import msgspec
 from kgverify.engines.protocol import Progress, no_progress
 from kgverify.errors import MissingDependency, UserError
 from kgverify.program.dialect import FILTERS, VALUES, Dialect, Filter
-from kgverify.testing.checking.engine_makers import AnyEngine, MakePipeline, name_engine, refuse_exit
+from kgverify.testing.checking.check import find_suspects, prepare_batches
+from kgverify.testing.checking.engine_makers import AnyEngine, name_engine, refuse_exit
 from kgverify.testing.checking.guard import find_explained
 from kgverify.testing.dialects.answer import Answer, ask, predict, project
 from kgverify.testing.dialects.experiments import (
@@ -22,8 +24,11 @@ from kgverify.testing.dialects.experiments import (
 from kgverify.testing.dialects.hypotheses import NEEDS, Hypotheses, arrange
 from kgverify.testing.dialects.proposal import Finding, Proposal, Trial
 from kgverify.testing.dialects.ranking import RANKING, find_ranking
+from kgverify.testing.problems.problem import Problem
 
 _ORDER: Final = ("order", "is_reversed")
+_UNSEEN: Final = ("exempts_terminal",)
+"""Switches that make no difference in the derivations of any problem."""
 
 
 class _Asked(NamedTuple):
@@ -46,31 +51,7 @@ class _Asked(NamedTuple):
         return self.is_used and self.num_fitting < len(self.answers)
 
 
-@refuse_exit()
-def search_dialect(engine: AnyEngine, progress: Progress = no_progress) -> Proposal:
-    """Return the dialect that fits the answers of an engine, which is not compared with the reference yet.
-
-    engine:   a specification, a name, or a class or function of (program, limits, policy)
-    progress: is called with the number of experiments done
-
-    UserError if the engine cannot be made, or answers nothing.
-    """
-    make = find_explained(engine, "--engine")
-    search = _Search(make)
-    search.run(progress)
-    dialect, findings = search.conclude()
-    ranking = find_ranking(make)
-    order = list(Dialect.__struct_fields__)
-    return Proposal(
-        engine=name_engine(engine),
-        dialect=msgspec.structs.replace(dialect, **{each.switch: each.value for each in ranking}),
-        has_steps=search.has_steps,
-        findings=tuple(sorted([*findings, *ranking], key=lambda each: order.index(each.switch))),
-        notes=tuple(search.notes),
-    )
-
-
-class _Search:
+class DialectSearch:
     """The experiments with one engine, and what they have left possible.
 
     has_steps:  whether the engine takes steps from given goals
@@ -78,15 +59,26 @@ class _Search:
     is_ordered: whether its resolvents are in an order that some dialect has
     """
 
-    def __init__(self, make: MakePipeline) -> None:
-        self._make = make
+    def __init__(self, engine: AnyEngine) -> None:
+        """Take a specification, a name, or a class or function of (program, limits, policy).
+
+        UserError if the engine cannot be made.
+        """
+        self._name = name_engine(engine)
+        self._make = find_explained(engine, "--engine")
         self._hypotheses = Hypotheses()
         self._asked: list[_Asked] = []
+        self._ranking: list[Finding] = []
+        self._lessons: list[Problem] = []
         self.has_steps = self.is_greedy = self.is_ordered = True
         self.notes: list[str] = []
 
-    def run(self, progress: Progress) -> None:
-        """Ask everything. UserError if the engine answers no control question."""
+    @refuse_exit()
+    def run(self, progress: Progress = no_progress) -> None:
+        """Ask everything; `progress` is called with the number of experiments done.
+
+        UserError if the engine answers no control question.
+        """
         self._ask_controls()
         for experiment in list_experiments(has_steps=self.has_steps):
             self._learn(self._ask(experiment))
@@ -99,6 +91,38 @@ class _Search:
         ]
         if counted and self.is_ordered and not self._hypotheses.keep_counts(*zip(*counted, strict=True)):
             self.notes.append("its numbers of dropped resolvents fit no dialect, and were not used")
+        self._ranking = find_ranking(self._make)
+
+    @refuse_exit()
+    def learn_from(self, problem: Problem) -> bool:
+        """Keep the dialects in which the engine agrees with the reference on a problem, and on those learned from before.
+
+        The nearest dialects are tried, a bounded number; the others stay possible. Returns whether another dialect is
+        proposed now; if none of those tried fits, nothing changes.
+        """
+        if not (self.is_greedy and self.is_ordered):
+            return False
+        before = self._complete(self._hypotheses.nearest)
+        self._hypotheses.distinguish(name for name in (*FILTERS, *VALUES) if name not in (*RANKING, *_UNSEEN))
+        lessons = [*self._lessons, problem]
+        if not self._hypotheses.keep_fitting(lambda dialect: self._fits(self._complete(dialect), lessons)):
+            self.notes.append("in no dialect that fits the experiments does it agree on the problem below")
+            return False
+        self._lessons = lessons
+        return self._complete(self._hypotheses.nearest) != before
+
+    def _fits(self, dialect: Dialect, problems: Sequence[Problem]) -> bool:
+        """Return whether the engine agrees with the reference of a dialect on each of the problems, alone."""
+        for problem in problems:
+            limits = msgspec.structs.replace(problem.limits, dialect=dialect)
+            (batch,) = prepare_batches([replace(problem, limits=limits)])
+            if find_suspects(batch, self._make, lockstep=self.has_steps):
+                return False
+        return True
+
+    def _complete(self, dialect: Dialect) -> Dialect:
+        """Return a dialect with the ranking that was found."""
+        return msgspec.structs.replace(dialect, **{each.switch: each.value for each in self._ranking})
 
     def _ask_controls(self) -> None:
         """Find out what the engine can be asked."""
@@ -153,11 +177,20 @@ class _Search:
             asked = asked._replace(num_fitting=num)
         self._asked.append(asked)
 
-    def conclude(self) -> tuple[Dialect, list[Finding]]:
-        """Return the proposed dialect, and what was found out about each switch but those of the ranking."""
+    def propose(self) -> Proposal:
+        """Return the dialect that fits, which is not compared with the reference yet."""
         dialect = self._hypotheses.nearest
         switches = [name for name in Dialect.__struct_fields__ if name not in RANKING]
-        return dialect, [self._conclude_about(name, dialect) for name in switches]
+        findings = [*(self._conclude_about(name, dialect) for name in switches), *self._ranking]
+        order = list(Dialect.__struct_fields__)
+        return Proposal(
+            engine=self._name,
+            dialect=self._complete(dialect),
+            has_steps=self.has_steps,
+            findings=tuple(sorted(findings, key=lambda each: order.index(each.switch))),
+            lessons=tuple(self._lessons),
+            notes=tuple(self.notes),
+        )
 
     def _conclude_about(self, name: str, dialect: Dialect) -> Finding:
         asked = [each for each in self._asked if each.experiment.about[0] == name]

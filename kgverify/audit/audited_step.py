@@ -1,0 +1,116 @@
+"""The audit of a step function: its values on every rung of the compiler, and the properties that it can lose."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from kgverify.audit.audited_function import COMPILE_MODES, Function, Inputs, MakeInputs, check_modes, make_subject
+from kgverify.audit.budget import check_budget, read_budget
+from kgverify.audit.ladder.climb import RUNGS
+from kgverify.audit.ladder.modes_audit import SECONDS, audit_values, describe_compiler
+from kgverify.audit.ladder.observation import Precision
+from kgverify.audit.properties.compiled_run import CompileSetting
+from kgverify.audit.properties.step_audit import examine_properties
+from kgverify.audit.report import AuditReport, ReportBuilder
+from kgverify.engines.compiled.execution.device import resolve_device
+from kgverify.errors import UserError, suggest
+
+RUNG_NAMES: Final = tuple(rung.name for rung in RUNGS[1:])
+
+
+def step(
+    function: Function,
+    make_inputs: Callable[[], Inputs] | MakeInputs,
+    *,
+    name: str = "",
+    calls: int = 6,
+    device: str = "auto",
+    rungs: Sequence[str] = RUNG_NAMES,
+    tolerance: float | None = None,
+    exact: bool = False,
+    mode: str = "default",
+    dynamic: bool | None = None,
+    keeps_outputs: bool = True,
+    budget: Path | str | Mapping[str, float] | None = None,
+    seconds: float = SECONDS,
+    reproducer: Path | str | None = None,
+    announce: Callable[[str], None] = lambda what: None,
+) -> AuditReport:
+    """Audit a step function under `torch.compile`: is it still right, and which property was lost?
+
+    Everything that this process has compiled before is compiled again at its next call. The function's arguments and captured
+    state are restored after each call.
+
+    Args:
+        function: any function of tensors, modules and plain values, nested in containers and objects.
+        make_inputs: returns the arguments, a tuple; takes the number of the call, from 0, or nothing.
+        name: the name in the report; the function's own if not given.
+        calls: the number of different calls to make.
+        device: the device to which the inputs are moved; `auto` leaves them where they are.
+        rungs: the ways to compile that are compared with eager; none leaves the values out.
+        tolerance: the largest absolute and relative error of a float. If not given, a float may differ as far as another
+            rounding of the same operations allows.
+        exact: whether all bits must be equal.
+        mode: of `torch.compile`, for the properties: default, reduce-overhead or max-autotune.
+        dynamic: of `torch.compile`; None lets a shape that changes become symbolic.
+        keeps_outputs: whether the caller reads an output after the next call.
+        budget: limits on the measures, or a file of them.
+        seconds: time limit of the searches for the cause and the line of a deviation.
+        reproducer: the Python file to write where a value deviates.
+        announce: receives the name of the work that begins.
+
+    Returns:
+        The findings with their lines, the measures, and what could not be examined.
+
+    Raises:
+        UserError: for arguments that do not fit, and for a function that raises without the compiler.
+    """
+    if calls < 1:
+        raise UserError(f"expected at least 1 call, found {calls}", where="calls", fix="give 1 or more")
+    if tolerance is not None and not tolerance >= 0:
+        raise UserError(f"expected 0 or more, found {tolerance}", where="tolerance", fix="give an error such as 1e-5")
+    if tolerance is not None and exact:
+        raise UserError("cannot be combined with exact", where="tolerance", fix="give one of the two")
+    check_modes((mode,), COMPILE_MODES)
+    check_rungs(rungs)
+    limits = read_budget(Path(budget)) if isinstance(budget, (str, Path)) else check_budget(budget or {})
+    subject = replace(make_subject(name, function, make_inputs), calls=calls)
+    if device != "auto":
+        on, made = resolve_device(device), subject.make_inputs
+
+        def move(leaf: Any) -> Any:
+            return leaf.to(on) if isinstance(leaf, Tensor) else leaf
+
+        subject = replace(subject, make_inputs=lambda call: pytree.tree_map(move, made(call)))
+    report = ReportBuilder()
+    is_conclusive = not rungs or audit_values(
+        subject,
+        report,
+        rungs=[rung for rung in RUNGS if rung.options is None or rung.name in rungs],
+        reproducer=Path(reproducer) if reproducer is not None else None,
+        seconds=seconds,
+        precision=Precision(tolerance, exact),
+        announce=announce,
+    )
+    try:
+        examine_properties(
+            subject, CompileSetting(mode, dynamic), report, keeps_outputs=keeps_outputs, announce=announce
+        )
+    except UserError as error:
+        if not rungs:
+            raise
+        report.skip("properties", str(error))
+    environment = {**describe_compiler(), "mode": mode, "dynamic": str(dynamic)}
+    return report.build(subject.name, environment, budget=limits, is_conclusive=is_conclusive)
+
+
+def check_rungs(names: Sequence[str]) -> None:
+    """Raise UserError for an unknown rung."""
+    for each in names:
+        if each not in RUNG_NAMES:
+            fix = suggest(each, RUNG_NAMES) or f"choose {', '.join(RUNG_NAMES)}"
+            raise UserError(f"unknown rung {each!r}", where="--rung", fix=fix)

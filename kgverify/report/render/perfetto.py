@@ -1,0 +1,181 @@
+"""A run as a timeline for ui.perfetto.dev and chrome://tracing, in the JSON of the Trace Event Format.
+
+A process is a side, a thread a slot, a slice a derivation with its steps inside, an instant event a divergence.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from kgverify.comparison.result import Divergence
+from kgverify.comparison.step_view import Names, StepReader, outcome_name, side_name
+from kgverify.escaping import escape_json
+from kgverify.report.content import ReportContent
+from kgverify.report.wording import clip, describe_engine, describe_kind
+from kgverify.trace.model.trace import Trace
+
+STEP: Final = 1_000
+"""The microseconds of a step on the timeline; traces contain no times."""
+
+MOST_STEPS: Final = 100_000
+"""The steps of each side that are drawn: those of candidates with divergences first."""
+
+MOST_SLOTS: Final = 32
+"""The slots that are drawn if the engines have none, as far as there are candidates."""
+
+Event = dict[str, Any]
+
+
+class _Place(NamedTuple):
+    """The slot of a candidate, from 0, and the step of the timeline at which it begins."""
+
+    slot: int
+    begin: int
+
+
+def render_perfetto(report: ReportContent, expected: Trace, actual: Trace) -> bytes:
+    """Render the derivations of both sides, and the divergences, as JSON.
+
+    Slots are refilled in the order of the candidates, as the compiled engine does. Both sides of a candidate have the same
+    slot and begin at the same time: where one derivation is longer, the slot waits for it.
+    """
+    lengths = _longest(expected, actual)
+    num_slots = min(_count_slots(expected, actual), len(lengths))
+    places = _place(lengths, num_slots)
+    divergences: dict[int, list[tuple[int, Divergence]]] = defaultdict(list)
+    for number, each in enumerate(report.divergences, 1):
+        divergences[each.candidate].append((number, each))
+    drawn = _choose(lengths, divergences)
+    events: list[Event] = []
+    sides = (("expected", expected, report.environment.expected), ("actual", actual, report.environment.actual))
+    # A thread with the number of its process would be its main thread.
+    for pid, (role, trace, engine) in enumerate(sides, num_slots + 1):
+        slots = sorted({places[row].slot for row in drawn if row < len(trace.columns.candidates.query)})
+        events += _name_tracks(pid, f"{role}: {describe_engine(engine)}", slots)
+        # In lockstep they are steps from the expected goals, which the actual derivation need not have.
+        marked = {} if report.lockstep and trace is actual else divergences
+        events += _draw(trace, pid, drawn, places, marked)
+    left_out = len(lengths) - len(drawn)
+    notes = {
+        "verdict": report.verdict.value,
+        "command": report.command,
+        "step": f"{STEP} microseconds; not a measured time",
+    }
+    notes |= {"left out": f"{left_out:,} candidates without room"} if left_out else {}
+    return (
+        escape_json(msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms", "otherData": notes})) + b"\n"
+    )
+
+
+def _longest(expected: Trace, actual: Trace) -> list[int]:
+    """Return the steps of the longer side of each candidate."""
+    counts = [trace.columns.candidates.num_steps.astype(np.int64) for trace in (expected, actual)]
+    longest = np.zeros(max(map(len, counts)), np.int64)
+    for each in counts:
+        longest[: len(each)] = np.maximum(longest[: len(each)], each)
+    found: list[int] = longest.tolist()
+    return found
+
+
+def _count_slots(expected: Trace, actual: Trace) -> int:
+    layouts = (trace.header.engine.layout.get("slots", 0) for trace in (actual, expected))
+    return next((slots for slots in layouts if slots > 0), MOST_SLOTS)
+
+
+def _place(lengths: Sequence[int], num_slots: int) -> list[_Place]:
+    """Give each candidate the slot that is free first; of several, the one with the lowest number."""
+    free: list[tuple[int, int]] = [(0, slot) for slot in range(num_slots)]
+    places = []
+    for length in lengths:
+        begin, slot = heappop(free)
+        places.append(_Place(slot, begin))
+        # A candidate without steps takes the time of one.
+        heappush(free, (begin + max(1, length), slot))
+    return places
+
+
+def _choose(lengths: Sequence[int], divergences: Mapping[int, list[tuple[int, Divergence]]]) -> list[int]:
+    """Return the candidates that are drawn, in order."""
+    drawn: list[int] = []
+    num_steps = 0
+    for row in sorted(range(len(lengths)), key=lambda row: (row not in divergences, row)):
+        num_steps += max(1, lengths[row])
+        if num_steps > MOST_STEPS and drawn:
+            break
+        drawn.append(row)
+    return sorted(drawn)
+
+
+def _name_tracks(pid: int, name: str, slots: Sequence[int]) -> Iterator[Event]:
+    def describe(kind: str, tid: int, **args: Any) -> Event:
+        return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": args}
+
+    yield describe("process_name", 0, name=name)
+    yield describe("process_sort_index", 0, sort_index=pid)
+    for slot in slots:
+        yield describe("thread_name", slot + 1, name=f"slot {slot}")
+        yield describe("thread_sort_index", slot + 1, sort_index=slot)
+
+
+def _draw(
+    trace: Trace,
+    pid: int,
+    rows: Sequence[int],
+    places: Sequence[_Place],
+    divergences: Mapping[int, list[tuple[int, Divergence]]],
+) -> Iterator[Event]:
+    """Yield the events of one side: of each candidate its slice, those of its steps, and its divergences."""
+    names, reader, fields = Names(trace), StepReader(trace.columns), trace.fields
+    c = trace.columns.candidates
+    for row in rows:
+        if row >= len(c.query):
+            continue
+        slot, begin = places[row]
+        num_steps = int(c.num_steps[row])
+        track = {"pid": pid, "tid": slot + 1}
+
+        def slice_of(name: str, category: str, first: int, length: int, args: Event, track: Event = track) -> Event:
+            times = {"ts": first * STEP, "dur": length * STEP}
+            return {"ph": "X", "name": clip(name), "cat": category, **track, **times, "args": args}
+
+        about = {"candidate": row, "query": int(c.query[row]), "side": side_name(int(c.side[row])), "steps": num_steps}
+        if "candidates.outcome" in fields:
+            about["outcome"] = outcome_name(int(c.outcome[row]))
+        yield slice_of(names.atom(tuple(c.atom[row].tolist())), "derivation", begin, max(1, num_steps), about)
+        for step in range(num_steps):
+            view = reader.read(reader.first_step[row] + step)
+            args: Event = {
+                "candidate": row,
+                "step": step,
+                "resolvents": int(trace.columns.steps.num_resolvents[reader.first_step[row] + step]),
+            }
+            if "steps.choice" in fields:
+                args["choice"] = view.choice
+                if 0 <= view.choice < len(view.resolvents) and "resolvents.origin" in fields:
+                    args["clause"] = clip(names.clause(*view.resolvents[view.choice].clause))
+            if "steps.outcome" in fields:
+                args["outcome"] = outcome_name(view.outcome)
+            goal = names.goal(view.goal) if "steps.goal_atoms" in fields else f"step {step}"
+            yield slice_of(goal, "step", begin + step, 1, args)
+        for number, each in divergences.get(row, ()):
+            at = begin + min(max(0, each.step), num_steps)
+            yield {
+                "ph": "i", "s": "t", "name": clip(f"divergence {number}: {each.stage}"), "cat": "divergence",
+                **track, "ts": at * STEP, "args": _describe(number, each),
+            }  # fmt: skip
+
+
+def _describe(number: int, each: Divergence) -> Event:
+    return {
+        "divergence": number,
+        "step": each.step,
+        "stage": each.stage,
+        "field": each.field,
+        "level": each.level.value,
+        "difference": clip(describe_kind(each)),
+        "cause": each.cause + 1,
+    }
