@@ -77,7 +77,7 @@ class NameColumn:
     def finish(self, numbers: NDArray[np.int32]) -> tuple[str, ...] | None:
         """Replace preliminary numbers, int32 [n, k], by those in order of first occurrence, and return the names in this order.
 
-        None if the names cannot be told apart.
+        None if two different names have one hash.
         """
         width = max(each.shape[1] for each in self._chunks)
         words = np.zeros((self._num, width), "<u8")
