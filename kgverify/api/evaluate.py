@@ -1,6 +1,8 @@
 """`kgverify.evaluate`: rank many candidates."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from kgverify.evaluation.sampling import LEAST
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.program.limits import Limits
 from kgverify.report.evaluation import EvaluationReport
+from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.parts import choose_batch
 from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import MOST, Pipeline, Run
@@ -44,6 +47,7 @@ def evaluate(
     faults: str | Sequence[str] = (),
     minimum: str | Minimum | None = None,
     save: str | Path | None = None,
+    scheduler: str | None = None,
     phase: Phase = silent_phase,
     warn: Callable[[str], None] = lambda text: None,
 ) -> EvaluationReport:
@@ -71,6 +75,7 @@ def evaluate(
         faults: Faults to plant in the compiled evaluator.
         minimum: The exercise that the candidates checked require, as for `kgverify.verify`; below it `.is_sound` is false.
         save: A folder for the finished parts, from which an interrupted evaluation resumes.
+        scheduler: Address of a dask scheduler whose workers prove the parts.
         phase: A function of a title and a total that returns a context, which is called with the progress made.
         warn: A function that is called with the text of each warning.
 
@@ -100,29 +105,29 @@ def evaluate(
         policy=policy,
         limits=limits,
     )
-    sides = build_evaluation_sides(
-        run,
-        engine,
-        reference,
-        mode=mode,
-        device=device,
-        precision=precision,
-        slots=slots,
-        memory=memory,
-        part_size=part_size,
-        rank_only=rank_only,
-        faults=faults,
-    )
-    pipeline, expected = sides
-    found = evaluate_run(
-        run,
-        pipeline,
-        folder=None if save is None else Path(save),
-        part_size=part_size,
-        rank_only=rank_only,
-        phase=phase,
-        warn=warn,
-    )
+    options: dict[str, Any] = {
+        "mode": mode,
+        "device": device,
+        "precision": precision,
+        "slots": slots,
+        "memory": memory,
+        "part_size": part_size,
+        "rank_only": rank_only,
+        "faults": faults,
+    }
+    pipeline, expected = build_evaluation_sides(run, engine, reference, **options)
+    with nullcontext() if scheduler is None else DaskWorkers(scheduler) as workers:
+        found = evaluate_run(
+            run,
+            pipeline,
+            folder=None if save is None else Path(save),
+            part_size=part_size,
+            rank_only=rank_only,
+            workers=workers,
+            make=partial(build_evaluated_side, run, engine, **options),
+            phase=phase,
+            warn=warn,
+        )
     assert found is not None, "one process leads itself"
     return report_evaluation(run, found, pipeline, num_checked=check, reference=expected, minimum=required, phase=phase)
 
@@ -148,9 +153,12 @@ def build_evaluation_sides(
     if reference != REFERENCE:
         faults = options["faults"] if engine != COMPILED else ()
         expected = make_pipeline(reference, run, where="--reference", **given | {"faults": faults})
-    if engine == COMPILED:
-        return build_evaluator(run, rank_only=rank_only, **options), expected
-    return make_pipeline(engine, run), expected
+    return build_evaluated_side(run, engine, rank_only=rank_only, **options), expected
+
+
+def build_evaluated_side(run: Run, engine: EngineLike, **options: Any) -> Pipeline:
+    """Build the pipeline of the engine, here or on another machine; `options` as for `build_evaluator`."""
+    return build_evaluator(run, **options) if engine == COMPILED else make_pipeline(engine, run)
 
 
 def build_evaluator(

@@ -27,6 +27,7 @@ def fuzz(
     lockstep: bool = False,
     seed: int = 0,
     jobs: int = 1,
+    scheduler: str | None = None,
     known: str | Path | None = None,
     fresh: bool = False,
     minimum: str | Minimum | None = None,
@@ -53,6 +54,7 @@ def fuzz(
         lockstep: Compare every step from the expected goal as well.
         seed: Seed of the problems.
         jobs: Number of processes.
+        scheduler: Address of a dask scheduler, whose workers try the problems instead.
         known: A TOML file of known divergences, which are not reported as new.
         fresh: Try again the problems that earlier calls have tried.
         minimum: The exercise that the whole campaign requires, as for `kgverify.verify`; below it the verdict is INCONCLUSIVE.
@@ -81,6 +83,7 @@ def fuzz(
         examples=examples,
         seconds=seconds,
         jobs=jobs,
+        scheduler=scheduler,
         known=() if known is None else read_known(Path(known)),
         is_fresh=fresh,
         minimum=parse_minimum(minimum),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 from kgverify.api.inputs import (
@@ -16,9 +17,9 @@ from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Progress, no_progress
 from kgverify.errors import UserError
 from kgverify.program.limits import Limits
-from kgverify.runs.fan_out import reference_over
+from kgverify.runs.fan_out import pipeline_over, reference_over
 from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
-from kgverify.trace.model.levels import parse_level
+from kgverify.trace.model.levels import TraceLevel, parse_level
 from kgverify.verification.record import SHARD_STEPS, Recording, choose_recording_layout
 from kgverify.verification.record import record as record_run
 
@@ -73,7 +74,7 @@ def record(
         slots: Derivations that the compiled evaluator proves at the same time.
         faults: Faults to plant in the compiled evaluator.
         jobs: Processes in which kgverify's reference prover proves.
-        scheduler: Address of a dask scheduler whose workers prove for kgverify's reference prover.
+        scheduler: Address of a dask scheduler whose workers prove, with any engine.
         level: What is kept of each step: `"digests"`, `"compact"` (clauses and scores), `"steps"`, or `"deep"` (also what
             each stage gave).
         archive: Compress the file as far as HDF5's filters can.
@@ -103,8 +104,14 @@ def record(
     engine = engine or reference or COMPILED
     is_reference = engine == REFERENCE
     check_reference_workers(
-        jobs, scheduler, why_none="" if is_reference else "the engine under test proves in this process"
+        jobs, scheduler, why_none="" if is_reference or jobs == 1 else "the engine under test proves in this process"
     )
+    if scheduler is not None and not is_reference and kept is TraceLevel.DEEP:
+        raise UserError(
+            "level deep takes every step again in this process",
+            where="--scheduler",
+            fix="leave it out, or --level deep",
+        )
     check_compiled_options(engine, mode=mode, device=device, precision=precision, slots=slots, faults=faults)
     run = make_run(
         graph,
@@ -119,22 +126,24 @@ def record(
     # Faults run in ticks of stages, which take more memory than the ticks that these sizes are for.
     is_sound = engine == COMPILED and not faults
     layout = choose_recording_layout(run, device=device, mode=mode, slots=slots) if is_sound else None
+    make = partial(
+        make_pipeline,
+        engine,
+        run,
+        where=where,
+        mode=mode,
+        device=device,
+        precision=precision,
+        slots=slots,
+        faults=faults,
+        layout=layout,
+    )
     with (
         reference_over(run, jobs=jobs, scheduler=scheduler)
         if is_reference
-        else nullcontext(
-            make_pipeline(
-                engine,
-                run,
-                where=where,
-                mode=mode,
-                device=device,
-                precision=precision,
-                slots=slots,
-                faults=faults,
-                layout=layout,
-            )
-        )
+        else nullcontext(make())
+        if scheduler is None
+        else pipeline_over(scheduler, make)
     ) as pipeline:
         return record_run(
             run,

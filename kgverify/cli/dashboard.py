@@ -123,6 +123,8 @@ def _phase(campaign: Campaign, tally: Tally) -> str:
         return "finishing blocks in progress; Ctrl-C again ends at once"
     what = _PHASES[tally.phase]
     if tally.phase == "start":
+        if campaign.scheduler is not None:
+            return f"{what} {campaign.scheduler}"
         return what + (f" {count_of(campaign.jobs, 'process')}" if campaign.jobs > 1 else "")
     return what if tally.phase == "try" else f"{what}: {tally.done:,} of {tally.total:,}"
 

@@ -109,7 +109,7 @@ Faults = Annotated[
 Jobs = Annotated[int, typer.Option(min=1, max=MOST_JOBS, help="Processes in which kgverify's reference prover proves.")]
 Scheduler = Annotated[
     str | None,
-    typer.Option(metavar="ADDRESS", help="A dask scheduler whose workers prove for kgverify's reference prover."),
+    typer.Option(metavar="ADDRESS", help="A dask scheduler whose workers prove; docs/machines.md."),
 ]
 Trust = Annotated[
     bool,

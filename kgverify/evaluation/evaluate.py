@@ -4,22 +4,25 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
 from kgverify.engines.protocol import Progress, no_progress
+from kgverify.engines.sent_maker import SentMaker
 from kgverify.errors import UserError
 from kgverify.evaluation.part_file import PartResult
 from kgverify.evaluation.part_store import Identity, PartStore, Warn, identify
-from kgverify.evaluation.proving import FullWork, PartWork, explain_out_of_memory, warm_up
+from kgverify.evaluation.proving import FullWork, PartWork, WorkMaker, do_part, explain_out_of_memory, warm_up
 from kgverify.evaluation.rank_only import RankOnly, build_rank_only
 from kgverify.files.locking import locked_folder
 from kgverify.program.dialect import OURS
+from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.parts import Part, Plan, plan_parts
 from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Pipeline, Run
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from kgverify.engines.compiled.program.least_model import LeastModel
 
 _POLL_SECONDS: Final = 0.1
+PARTS_AHEAD: Final = 4
+"""Parts sent for each thread of the workers, so that none waits for the next one."""
 
 
 class ProcessGroup(Protocol):
@@ -105,6 +110,8 @@ def evaluate(
     part_size: int | None = None,
     rank_only: bool = False,
     group: ProcessGroup | None = None,
+    workers: DaskWorkers | None = None,
+    make: Callable[[], Pipeline] | None = None,
     phase: Phase = silent_phase,
     warn: Warn = lambda _: None,
     should_stop: Callable[[], bool] = lambda: False,
@@ -113,6 +120,7 @@ def evaluate(
 
     folder:      the folder of the parts, from which an interrupted evaluation resumes; without it they are kept in memory
     rank_only:   whether to leave out candidates that cannot affect a rank (`kgverify.evaluation.rank_only`)
+    workers:     the workers that prove the parts instead of this process, with `make`, which makes the pipeline there
     should_stop: called before each part
     UserError for a folder of another evaluation, log-probabilities that are not finite, or too little memory.
     """
@@ -129,7 +137,16 @@ def evaluate(
         locked_folder(folder, "this evaluation", fix=fix) if folder is not None and group.index == 0 else nullcontext()
     ):
         return _evaluate(
-            run, pipeline, folder, part_size, rank_only, group=group, phase=phase, warn=warn, should_stop=should_stop
+            run,
+            pipeline,
+            folder,
+            part_size,
+            rank_only,
+            group=group,
+            sending=None if workers is None or make is None else (workers, make),
+            phase=phase,
+            warn=warn,
+            should_stop=should_stop,
         )
 
 
@@ -141,6 +158,7 @@ def _evaluate(
     rank_only: bool,
     *,
     group: ProcessGroup,
+    sending: tuple[DaskWorkers, Callable[[], Pipeline]] | None,
     phase: Phase,
     warn: Warn,
     should_stop: Callable[[], bool],
@@ -155,11 +173,12 @@ def _evaluate(
     missing = [plan.parts[i] for i in numbers]
     num_candidates = sum(part.num_candidates for part in missing)
     began = time.monotonic()
-    work: PartWork = build_rank_only(run, pipeline) if rank_only and missing else FullWork(run, pipeline)
+    build: Callable[[Run, Pipeline], PartWork] = build_rank_only if rank_only and missing else FullWork
+    work = build(run, pipeline)
     worker = _Worker(work, store, group, should_stop)
     started = time.monotonic()
     with explain_out_of_memory(pipeline.engine.info):
-        if missing:
+        if missing and sending is None:
             warm_up(run, pipeline, missing[0])
         warmed_up = time.monotonic()
         if not leads:
@@ -167,13 +186,45 @@ def _evaluate(
             return None
         num_resumed = len(plan.parts) - len(missing)
         with phase("evaluating", num_candidates) as progress:
-            worker.work(missing, progress)
-            worker.wait_for_others(progress)
+            if sending is None:
+                worker.work(missing, progress)
+                worker.wait_for_others(progress)
+            else:
+                workers, make = sending
+                maker = WorkMaker(run, make, build, pipeline.engine.info)
+                _send_parts(workers, maker, missing, store, progress, should_stop)
     seconds = time.monotonic() - warmed_up + started - began
     results = store.collect(plan.parts, warn)
     done = sum(part.num_candidates for part in missing if part.number in results)
     model = work.model if isinstance(work, RankOnly) else None
     return EvaluationResult(identity, plan, results, num_resumed, done, seconds, warmed_up - started, model)
+
+
+def _send_parts(
+    workers: DaskWorkers,
+    maker: WorkMaker,
+    missing: Sequence[Part],
+    store: PartStore,
+    progress: Progress,
+    should_stop: Callable[[], bool],
+) -> None:
+    """Send parts to workers and store their results as they arrive, until all are stored or the evaluation stops."""
+    made = SentMaker(maker, workers.share).arguments
+    waiting = iter(missing)
+    sent: dict[Future[PartResult], Part] = {}
+    try:
+        while not should_stop():
+            room = PARTS_AHEAD * workers.count_threads() - len(sent)
+            sent |= {workers.submit(do_part, *made, part): part for part in islice(waiting, max(0, room))}
+            if not sent:
+                return
+            for future in wait(sent, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED).done:
+                part = sent.pop(future)
+                store.put(part, future.result())
+                progress(part.num_candidates)
+    finally:
+        for future in sent:
+            future.cancel()
 
 
 class _Worker:

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from kgverify.engines.protocol import Engine, Progress, no_progress
+from kgverify.engines.sent_maker import make_once
 from kgverify.errors import UserError
 from kgverify.evaluation.part_file import ChoiceStatistics, PartResult, summarize_part
+from kgverify.runs.dask_workers import check_same_engine
 from kgverify.runs.parts import Part
 from kgverify.runs.run import Pipeline, Run
 from kgverify.trace.model.columns import Candidates, CandidateSet
@@ -59,6 +62,32 @@ class FullWork:
         if rankings is None:
             raise refuse_scores(part)
         return summarize_part(candidates, rankings, self._run.triples, self._run.seed, choices)
+
+
+@dataclass(frozen=True)
+class WorkMaker:
+    """A maker of the work on the parts of a run, for workers on this machine or others.
+
+    make: makes the pipeline, and `work` the work with it
+    info: the engine's description where the evaluation was started
+    """
+
+    run: Run
+    make: Callable[[], Pipeline]
+    work: Callable[[Run, Pipeline], PartWork]
+    info: EngineInfo
+
+    def __call__(self) -> PartWork:
+        """Make the work. UserError if the engine is another one here."""
+        pipeline = self.make()
+        check_same_engine(pipeline.engine.info, self.info)
+        return self.work(self.run, pipeline)
+
+
+def do_part(make: bytes, name: str, part: Part) -> PartResult:
+    """Return the result of a part on a worker; `make` and `name` are those of a `SentMaker`."""
+    work: PartWork = make_once(make, name)
+    return work.summarize(part, work.prove(part, work.draw(part), no_progress))
 
 
 def prove_candidates(

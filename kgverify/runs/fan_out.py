@@ -1,16 +1,16 @@
 """The reference prover on several processes or machines."""
 
-import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kgverify.engines.protocol import Engine
-from kgverify.errors import UserError, find_missing_dependency
+from kgverify.runs.dask_workers import DaskWorkers, check_same_engine
 from kgverify.runs.run import Pipeline, Run, reference_pipeline, reference_triples
 from kgverify.runs.separate_workers import RepeatingWorkers
+from kgverify.trace.model.header import EngineInfo
 
 if TYPE_CHECKING:
     from kgverify.engines.reference.parallel import FannedOut
@@ -28,16 +28,14 @@ def reference_over(run: Run, *, jobs: int = 1, scheduler: str | None = None) -> 
     jobs:      processes on this machine; 1 means this process
     scheduler: the address of a dask scheduler, used instead of `jobs`; its workers need kgverify installed
 
-    UserError for a scheduler that does not answer, or if the package `distributed` is missing.
+    UserError as for `DaskWorkers`.
     """
     if scheduler is not None:
-        with _connect(scheduler) as client:
-            yield with_reference_ranking(
-                _fan_out(run, client.get_executor(), share=partial(client.scatter, broadcast=True))
-            )
+        with DaskWorkers(scheduler) as executor:
+            yield with_reference_ranking(_fan_out(run, executor, **_options_of(executor)))
     elif jobs > 1:
         with RepeatingWorkers(jobs) as executor:
-            yield with_reference_ranking(_fan_out(run, executor))
+            yield with_reference_ranking(_fan_out(run, executor, count_workers=lambda: jobs))
     else:
         yield reference_pipeline(run)
 
@@ -58,6 +56,35 @@ def reference_beside(run: Run, num: int) -> Iterator[Pipeline]:
         yield with_reference_ranking(engine)
 
 
+@contextmanager
+def pipeline_over(scheduler: str, make: Callable[[], Pipeline]) -> Iterator[Pipeline]:
+    """Provide a pipeline whose engine proves on the workers of a dask scheduler until the context ends.
+
+    make: makes the pipeline, here and on the workers; it can be pickled
+
+    UserError as for `DaskWorkers`.
+    """
+    from kgverify.engines.reference.parallel import CHUNK, FannedOut
+
+    with DaskWorkers(scheduler) as executor:
+        here = make()
+        info = here.engine.info
+        # An engine with slots proves them in batches, which should be full.
+        chunk = max(CHUNK, info.layout.get("slots", 0))
+        engine = FannedOut(partial(_make_same_engine, make, info), executor, chunk, **_options_of(executor))
+        yield here._replace(engine=engine)
+
+
+def _make_same_engine(make: Callable[[], Pipeline], info: EngineInfo) -> Any:
+    engine = make().engine
+    check_same_engine(engine.info, info)
+    return engine
+
+
+def _options_of(executor: DaskWorkers) -> dict[str, Any]:
+    return {"share": executor.share, "count_workers": executor.count_threads}
+
+
 def _fan_out(run: Run, executor: Any, **options: Any) -> "FannedOut":
     from kgverify.engines.reference.engine import ReferenceEngine
     from kgverify.engines.reference.parallel import FannedOut
@@ -71,18 +98,3 @@ def with_reference_ranking(engine: Engine) -> Pipeline:
     from kgverify.engines.reference import ranking
 
     return Pipeline(engine, ranking.draw_candidates, ranking.rank_candidates)
-
-
-def _connect(scheduler: str) -> Any:
-    try:
-        distributed = importlib.import_module("distributed")
-    except ImportError as error:
-        raise find_missing_dependency(error, where="--scheduler") or error from error
-    try:
-        return distributed.Client(scheduler)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"no scheduler answers at {scheduler!r} ({error})",
-            where="--scheduler",
-            fix="start one with `dask scheduler`, and give the address that it prints",
-        ) from error

@@ -27,9 +27,9 @@ ALLOWED = {
     "kgverify/engines/adapters/tensor.py": {"import_module": "torch"},
     "kgverify/engines/compiled/execution/caches.py": {"load_cache_artifacts": "with --trust"},
     "kgverify/engines/compiled/tower/launch.py": {"import_module": "a module of kgverify"},
-    "kgverify/engines/reference/parallel.py": {"loads": "what this command sent to its own workers"},
+    "kgverify/engines/sent_maker.py": {"loads": "what this command sent to its own workers"},
     "kgverify/faults/plant.py": {"import_module": "a module of kgverify"},
-    "kgverify/runs/fan_out.py": {"import_module": "distributed"},
+    "kgverify/runs/dask_workers.py": {"import_module": "dask and distributed"},
     "kgverify/testing/checking/engine_makers.py": dict.fromkeys(
         ("import_module", "spec_from_file_location", "exec_module"), "engines that the user named, or trusts"
     ),
@@ -73,7 +73,7 @@ def test_code_is_run_in_the_listed_places_alone():
     ("modules", "places"),
     [
         ("subprocess", ["kgverify/audit/ladder/reproducer.py"]),
-        ("pickle", ["kgverify/engines/reference/parallel.py"]),
+        ("pickle", ["kgverify/engines/sent_maker.py"]),
         ("yaml|marshal|shelve|joblib|cloudpickle|dill|matplotlib|git", []),
     ],
 )

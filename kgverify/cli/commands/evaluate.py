@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from types import FrameType
@@ -15,7 +16,7 @@ from typing import Annotated, Final
 
 import typer
 
-from kgverify.api.evaluate import build_evaluation_sides
+from kgverify.api.evaluate import build_evaluated_side, build_evaluation_sides
 from kgverify.cli import options
 from kgverify.cli.commands.diff import EXIT_CODES
 from kgverify.cli.options import EngineOptions, ProofOptions, RunOptions, SourceOptions, with_run_options
@@ -40,6 +41,7 @@ from kgverify.evaluation.sampling import choose_num_checked
 from kgverify.ranking.corrupt import count_candidates
 from kgverify.report.evaluation import encode_evaluation, print_evaluation
 from kgverify.report.render.terminal import describe_execution
+from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.fan_out import reference_beside
 from kgverify.runs.interrupts import note_interrupt
 from kgverify.runs.progress import silent_phase
@@ -84,17 +86,25 @@ def evaluate(
     save: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Save finished parts in a folder, and resume from those in it.")
     ] = None,
+    scheduler: options.Scheduler = None,
     json_path: options.JsonPath = None,
 ) -> None:
     """Rank the triples of a split among their corruptions: all candidates, or a number of them for each side.
 
-    On several GPUs of one host: torchrun --nproc-per-node 4 -m kgverify evaluate ... --save DIR
+    On several GPUs of one host: torchrun --nproc-per-node 4 -m kgverify evaluate ... --save DIR. On several machines:
+    --scheduler ADDRESS.
     """
     budget, required = parse_memory(memory), parse_minimum(minimum)
     group = join_process_group()
     leads = group.index == 0
     if group.size > 1 and save is None:
         raise UserError(f"{group.size} processes need a folder", where="--save", fix="give --save DIR")
+    if group.size > 1 and scheduler is not None:
+        raise UserError(
+            f"the workers of the scheduler prove, and torchrun started {group.size} processes for it as well",
+            where="--scheduler",
+            fix="give it to a command without torchrun",
+        )
     if leads:
         check_writable(json_path)
     else:
@@ -106,18 +116,14 @@ def evaluate(
     num_checked = choose_num_checked(int(num_candidates)) if check is None else check
     is_plain = reference == REFERENCE
     with reference_beside(run, num_checked) if leads and is_plain else nullcontext() as beside:
-        pipeline, expected = build_evaluation_sides(
-            run,
-            engine,
-            reference,
-            **engine_options.arguments(),
-            memory=budget,
-            part_size=part_size,
-            rank_only=rank_only,
-        )
+        chosen = engine_options.arguments() | {"memory": budget, "part_size": part_size, "rank_only": rank_only}
+        pipeline, expected = build_evaluation_sides(run, engine, reference, **chosen)
         if leads:
             group.broadcast(b"")
-        with stop_between_parts(group) as should_stop:
+        with (
+            nullcontext() if scheduler is None else DaskWorkers(scheduler) as workers,
+            stop_between_parts(group) as should_stop,
+        ):
             result = evaluate_run(
                 run,
                 pipeline,
@@ -125,6 +131,8 @@ def evaluate(
                 part_size=part_size,
                 rank_only=rank_only,
                 group=group,
+                workers=workers,
+                make=partial(build_evaluated_side, run, engine, **chosen),
                 phase=show_work if leads else silent_phase,
                 warn=print_warning,
                 should_stop=should_stop,
@@ -214,7 +222,7 @@ def _explain_missing(result: EvaluationResult, save: Path | None, group: Process
 
 def _diff_command(num_queries: int) -> str:
     """Return a `kgverify diff` command with the same options, for the first queries alone."""
-    own = {"--save", "--json", "--check", "--memory", "--part-size", "--queries", "--minimum"}
+    own = {"--save", "--json", "--check", "--memory", "--part-size", "--queries", "--minimum", "--scheduler"}
     words = [word for word in typed_words(own)[1:] if word != "--rank-only"]
     if not any(word.split("=")[0] == "--corruptions" for word in words):
         words += ["--corruptions", "all"]

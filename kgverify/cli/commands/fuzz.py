@@ -14,6 +14,7 @@ from kgverify.cli.commands.diff import EXIT_CODES
 from kgverify.cli.dashboard import show_dashboard
 from kgverify.cli.progress import (
     check_writable,
+    is_typed,
     make_error_console,
     make_result_console,
     print_lines,
@@ -74,6 +75,7 @@ def fuzz(
     seed: Annotated[int, typer.Option(help="The seed of the problems.")] = 0,
     jobs: Annotated[int, typer.Option(min=1, max=options.MOST_JOBS, help="The number of processes.")] = os.cpu_count()
     or 1,
+    scheduler: options.Scheduler = None,
     corpus: Annotated[
         Path, typer.Option(metavar="DIR", help="The folder of reproducers, which are replayed first.")
     ] = Path("fuzz-corpus"),
@@ -103,7 +105,15 @@ def fuzz(
     check_writable(json_path)
     sides = write_down_sides(engine, reference, mode=mode, device=device, faults=tuple(fault or ()))
     chosen = OURS if dialect is None else read_dialect(dialect)
+    if scheduler is not None and is_typed("--jobs"):
+        raise UserError(
+            "the workers of the scheduler try the problems, and --jobs would start processes here as well",
+            where="--scheduler",
+            fix="give one of the two",
+        )
     if exhaustive is not None:
+        if scheduler is not None:
+            raise UserError("cannot be used with a scope", where="--scheduler", fix="give --jobs instead")
         if duration is not None or examples is not None:
             raise UserError("a scope has no budget", where="--exhaustive", fix="leave out --time and --examples")
         scope = find_scope(exhaustive, chosen)
@@ -119,6 +129,7 @@ def fuzz(
         examples=examples,
         seconds=None if duration is None else parse_seconds(duration),
         jobs=jobs,
+        scheduler=scheduler,
         is_apart=not all(side.is_own for side in sides),
         known=() if known is None else read_known(known),
         is_fresh=fresh,

@@ -21,6 +21,7 @@ from kgverify.errors import UserError
 from kgverify.files.locking import locked_folder
 from kgverify.files.writing import temporary_folder
 from kgverify.program.dialect import OURS, Dialect
+from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.separate_workers import MOST_KILLS, SeparateWorkers, describe_end, weigh_end
 from kgverify.testing.campaigns.corpus import (
     Block,
@@ -74,6 +75,7 @@ class Campaign:
     most_shrunk:    divergences that are shrunk; the others wait for the next campaign
     minimum:        the exercise required of the whole campaign
     dialect:        of both engines and of the problems
+    scheduler:      the address of a dask scheduler, used instead of `jobs`; an engine may then end or hang a worker
     """
 
     corpus: Path
@@ -92,6 +94,7 @@ class Campaign:
     most_shrunk: int = 20
     minimum: Minimum = field(default_factory=lambda: MINIMUM)
     dialect: Dialect = OURS
+    scheduler: str | None = None
 
     @property
     def sides(self) -> Sides:
@@ -101,7 +104,7 @@ class Campaign:
     @property
     def runs_here(self) -> bool:
         """True if the work is done in this process."""
-        return self.jobs == 1 and not self.is_apart
+        return self.jobs == 1 and not self.is_apart and self.scheduler is None
 
     @property
     def most_examples(self) -> int | None:
@@ -124,7 +127,7 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
     with locked_folder(campaign.corpus, "this corpus", fix="wait until it ends, or give another folder as --corpus"):
         run = _Run(campaign, watch)
         watch(Tally("start"))
-        with _Here() if campaign.runs_here else SeparateWorkers(campaign.jobs) as executor:
+        with _make_executor(campaign) as executor:
             run.replay_corpus(executor)
             run.try_blocks(executor)
             run.keep_found()
@@ -190,7 +193,8 @@ class _Run:
 
         def find_task(number: int) -> tuple[Callable[..., Block], tuple[object, ...]]:
             settings = campaign.sides, campaign.seed, number, BLOCK_SIZE, size_of[number], campaign.lockstep
-            log = None if campaign.runs_here else logs / f"{number}.json"
+            # Another machine does not see it.
+            log = None if campaign.runs_here or campaign.scheduler is not None else logs / f"{number}.json"
             deadly = tuple(group for group, weight in deaths.get(number, {}).items() if weight >= MOST_KILLS)
             return try_block, (*settings, deadly, log, campaign.dialect)
 
@@ -304,9 +308,14 @@ class _Run:
         """
         running: dict[Future[T], int] = {}
         report(())
+
+        def has_room() -> bool:
+            most = 2 * executor.count_threads() if isinstance(executor, DaskWorkers) else self.campaign.jobs
+            return not self.is_interrupted and len(running) < most
+
         while True:
             try:
-                while not self.is_interrupted and len(running) < self.campaign.jobs and (task := next(tasks, None)):
+                while has_room() and (task := next(tasks, None)):
                     number, function, arguments = task
                     report([*running.values(), number])
                     running[executor.submit(function, *arguments)] = number
@@ -414,6 +423,12 @@ class _Run:
                 for path, signature, found in self.replays
             ],
         )
+
+
+def _make_executor(campaign: Campaign) -> Executor:
+    if campaign.scheduler is not None:
+        return DaskWorkers(campaign.scheduler)
+    return _Here() if campaign.runs_here else SeparateWorkers(campaign.jobs)
 
 
 def _blocks_to_do(done: dict[int, Block], size: int, most: int | None) -> Iterator[tuple[int, int]]:

@@ -5,7 +5,6 @@ import os
 import re
 import sys
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +18,7 @@ from kgverify.testing.checking.engine_makers import EngineSpec, Sides
 from kgverify.testing.checking.failure import LAW, Signature
 from kgverify.testing.reproducers.reproducer import Reproducer
 from kgverify.testing.reproducers.text_format import SUFFIX, read_reproducer, write_reproducer
+from kgverify.version import digest_own_code
 
 NOT_SHRUNK: Final = "not shrunk yet"
 """A note in reproducers that have not been shrunk."""
@@ -140,12 +140,7 @@ def mark_shrunk(reproducer: Reproducer) -> Reproducer:
 
 def digest_code(sides: Sides) -> str:
     """Return a digest of the code that decides whether a problem agrees."""
-    digest = hashlib.sha256()
-    for package in ("kgverify", "kgreference"):
-        spec = find_spec(package)
-        root = Path(str(spec.origin)).parent if spec else Path()
-        for path in sorted(root.rglob("*.py")):
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    digest = hashlib.sha256(digest_own_code().encode())
     for engine in sides:
         if engine.is_own:
             continue

@@ -1,0 +1,48 @@
+"""The page about many machines: its commands run on this one, its job without Slurm, and its manifests are well-formed."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from warm_commands import run_shell
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "machines.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
+SETTINGS, MANIFESTS = (text for kind, text in BLOCKS if kind == "yaml")
+
+
+@pytest.mark.deep
+def test_the_commands_run_and_give_the_results_of_one_process(tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason="kgverify[distributed] is not installed")
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    (tmp_path / "machines.yaml").write_text(SETTINGS)
+    printed = ""
+    for text in [text for kind, text in BLOCKS if kind == "console"]:
+        # Workers are processes of their own, and import kgverify themselves.
+        done = run_shell(f"trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{text}", tmp_path)
+        assert done.returncode == 0, (text, done.stdout + done.stderr)
+        printed += done.stdout
+    assert "AGREE" in printed
+    assert "NOTHING NEW" in printed
+    (script,) = [text for kind, text in BLOCKS if kind == "sh"]
+    srun = 'srun() { shift; "$@"; }\nhostname() { echo 127.0.0.1; }\n'
+    done = run_shell(srun + script.replace("exit $status", "wait\nexit $status"), tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("EVALUATED")
+    assert (tmp_path / "slurm" / "part-000000.npz").exists()
+
+
+def test_the_settings_require_encryption_and_the_service_is_private() -> None:
+    settings = yaml.safe_load(SETTINGS)["distributed"]
+    assert settings["comm"]["require-encryption"] is True
+    assert set(settings["comm"]["tls"]) == {"ca-file", "scheduler", "worker", "client"}
+    scheduler, service, workers = yaml.safe_load_all(MANIFESTS)
+    assert service["spec"]["type"] == "ClusterIP"
+    for deployment in (scheduler, workers):
+        assert deployment["spec"]["selector"]["matchLabels"] == deployment["spec"]["template"]["metadata"]["labels"]
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        assert any("tls" in word for word in container["command"])
+        assert "--no-dashboard" in container["command"]
