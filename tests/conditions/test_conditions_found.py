@@ -11,6 +11,7 @@ from kgverify.comparison.result import Cause
 from kgverify.conditions.features import read_features
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.graphs.load import load_graph
+from kgverify.report.render.explanation import explain_causes
 from kgverify.report.render.junit import render_junit
 from kgverify.report.report import Report
 from kgverify.runs.run import Run, reference_pipeline
@@ -51,6 +52,11 @@ def test_the_cap_of_facts_is_stated_with_its_counts():
         assert "exactly the facts at position 50 or later" in " ".join(text.split())
     assert "position 50 or later" in json.dumps(json.loads(Path(report.to_json("report.json")).read_text())["causes"])
     assert "position 50 or later" in Path(report.to_html("report.html")).read_text()
+    lines = list(explain_causes(report, 1))
+    assert any(line.strip().startswith("chance: at most ") for line in lines)
+    assert any("#" in line and line.rstrip().endswith(" / 0") for line in lines[3:])
+    with pytest.raises(kv.UserError, match="expected a divergence from 1 to"):
+        list(explain_causes(report, 0))
 
 
 @pytest.fixture(autouse=True)
