@@ -14,7 +14,7 @@ from kgverify.engines.protocol import Engine
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.laws.case import Case, Finding, read_steps
 from kgverify.laws.law import law
-from kgverify.laws.presumptions import FORGETS_NAMES, OUR_FILTERS, REJECTS
+from kgverify.laws.presumptions import COUNTS_EVERY_STEP, FORGETS_NAMES, OUR_FILTERS, REJECTS
 from kgverify.laws.statements.compare_runs import difference_of_resolvents, differing
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.outcomes import GoalKind, Origin
@@ -185,6 +185,8 @@ def _irrelevant_clauses(case: Case) -> Iterator[Finding]:
 @law(
     "Facts and rules over constants that occur nowhere else change no step whose selected atom has a constant or the same"
     f" variable twice, though {CROWD} such facts and {CROWD_RULES} such rules stand before all others.",
+    # Whether a step counts depends on the steps before it, whose selected atoms may have neither.
+    presumes=(COUNTS_EVERY_STEP,),
 )
 def _crowded_predicate(case: Case) -> Iterator[Finding]:
     graph = case.run.graph
