@@ -9,6 +9,7 @@ arithmetic, records. A step that deviates is shrunk statement by statement, and 
 
 import argparse
 import importlib.util
+import itertools
 import random
 import re
 import sys
@@ -76,6 +77,7 @@ STATEMENTS: Final = (
     "MEMORY.value[:2] = {f}[2:4]",
     "MEMORY.count += 1; {f} = {f} + MEMORY.count",
 )
+_NUMBERS: Final = itertools.count()
 HEAD: Final = '''"""A step that torch compiles wrongly, drawn by benchmarks/step_fuzzing.py, seed {seed}."""
 
 from typing import NamedTuple
@@ -131,11 +133,12 @@ def write_step(statements: tuple[str, ...], seed: int, path: Path) -> None:
 
 def load_step(path: Path) -> ModuleType:
     """Import a step anew."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # Dynamo keeps the module of a name that it has imported, and imports the module whose globals a step reads.
+    name = f"{path.stem}_{next(_NUMBERS)}"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
-    # Dynamo imports the module whose globals a step reads.
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
