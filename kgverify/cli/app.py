@@ -25,7 +25,7 @@ from kgverify.cli.commands.shrink import shrink
 from kgverify.cli.commands.train import train
 from kgverify.cli.options import OPTION_OF
 from kgverify.cli.output import describe_write_error, flush_output, keep_output, restore_output
-from kgverify.cli.progress import make_error_console, print_note
+from kgverify.cli.progress import make_error_console, print_note, set_quiet
 from kgverify.errors import InternalError, UserError, find_missing_dependency
 from kgverify.escaping import make_visible
 from kgverify.runs.interrupts import is_pressed, watch_interrupts
@@ -148,6 +148,7 @@ def run() -> int:
     if sys.stdout is None:
         print("error: standard output is closed\nfix: redirect it to a file, or to /dev/null", file=sys.stderr)  # noqa: T201  its own words alone
         return ExitCode.NOT_WRITTEN
+    set_quiet(False)
     with watch_interrupts(), keep_output():
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from kgverify.cli.progress import ECHOED, make_error_console
+from kgverify.cli.progress import ECHOED, is_quiet, make_error_console
 from kgverify.errors import count_of
 from kgverify.report.render.screen import Text
 from kgverify.testing.campaigns.campaign import Campaign
@@ -34,7 +34,7 @@ _PHASES: Final = {
 def show_dashboard(campaign: Campaign) -> Iterator[Watch]:
     """Show the progress and the findings, on a terminal only; the dashboard disappears at the end."""
     console = make_error_console()
-    if not console.is_terminal:
+    if is_quiet() or not console.is_terminal:
         yield lambda tally: None
         return
     dashboard = Dashboard(campaign)

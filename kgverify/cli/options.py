@@ -12,7 +12,7 @@ import typer
 
 from kgverify.api.inputs import make_run
 from kgverify.cli import completion
-from kgverify.cli.progress import is_typed, print_warning
+from kgverify.cli.progress import QUIET, is_typed, print_warning, set_quiet
 from kgverify.comparison.exercise.minimum import MINIMUM, describe_minimum
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
@@ -114,6 +114,12 @@ Scheduler = Annotated[
 Trust = Annotated[
     bool,
     typer.Option("--trust", help="Import the code of third parties' engines that the file names.", show_default=False),
+]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        *QUIET, help="Print the line of the verdict alone, and no progress.", callback=set_quiet, show_default=False
+    ),
 ]
 JsonPath = Annotated[
     str | None, typer.Option("--json", metavar="PATH", help="Write the result as JSON; - for standard output.")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from rich.console import Group
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -36,8 +37,41 @@ ECHOED: Final = 2
 SECONDS_BETWEEN_LINES: Final = 60.0
 """The interval of progress lines in a log."""
 
+_UNFOLDED: Final = 100_000
+QUIET: Final = ("--quiet", "-q")
+"""The options that print the verdict alone."""
+
 PIPE_WIDTH: Final = 120
 """Columns of a report that is written to a pipe or a log."""
+
+
+_quiet: list[bool] = []
+
+
+def set_quiet(is_wanted: bool) -> bool:
+    """Print the first line of the command's result alone from now on, and no progress; or everything."""
+    _quiet[:] = [True] * is_wanted
+    return is_wanted
+
+
+def is_quiet() -> bool:
+    """Return whether the command prints its verdict alone."""
+    return bool(_quiet)
+
+
+class _FirstLine(SafeConsole):
+    """A console that prints the first line that is not blank, whole, and drops the others."""
+
+    _is_done = False
+
+    def print(self, *objects: Any, **settings: Any) -> None:
+        """Print the first line of the objects, if none was printed before."""
+        wide = self.options.update_width(_UNFOLDED)
+        for line in self.render_lines(Group(*objects), wide, pad=False):
+            text = Text.assemble(*((segment.text, segment.style or "") for segment in line if not segment.control))
+            if not self._is_done and text.plain.strip():
+                self._is_done = True
+                super().print(text, soft_wrap=True)
 
 
 def make_error_console() -> Screen:
@@ -66,6 +100,8 @@ def print_warning(text: str) -> None:
 def make_result_console(json_path: str | None) -> Screen:
     """Return the console for the result as text: standard output, or standard error if JSON is written to that."""
     restore_output()
+    if is_quiet():
+        return _FirstLine(stderr=json_path == "-")
     console = SafeConsole(stderr=json_path == "-")
     return console if console.is_terminal else SafeConsole(stderr=json_path == "-", width=PIPE_WIDTH)
 
@@ -73,7 +109,7 @@ def make_result_console(json_path: str | None) -> Screen:
 def print_lines(console: Screen, lines: Iterable[str]) -> None:
     """Print lines; on a terminal, fold long ones except commands, which people copy."""
     for line in lines:
-        is_folded = console.is_terminal and len(line) > console.width and "kgverify " not in line
+        is_folded = not is_quiet() and console.is_terminal and len(line) > console.width and "kgverify " not in line
         for each in _fold(make_visible(line), console.width) if is_folded else [line]:
             console.print(each, soft_wrap=True)
 
@@ -121,7 +157,7 @@ def show_phase(title: str, total: int) -> Iterator[Phase]:
     console = make_error_console()
     console.width = max(1, console.width - ECHOED)
     bar = _make_bar(console)
-    with bar if console.is_terminal else nullcontext():
+    with bar if console.is_terminal and not is_quiet() else nullcontext():
         yield Phase(bar, title, total)
 
 
@@ -138,6 +174,9 @@ class Rate(ProgressColumn):
 def show_work(title: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show the progress of long work: on a terminal a bar with rate and time left, else a line every minute."""
     console = make_error_console()
+    if is_quiet():
+        yield lambda num_finished: None
+        return
     if console.is_terminal:
         with _make_bar(console, Rate()) as progress:
             yield Phase(progress, title, total)
@@ -185,7 +224,7 @@ def typed_words(dropped: Set[str]) -> list[str]:
     words: list[str] = []
     is_value = False
     for word in sys.argv[1:]:
-        if not is_value and word.split("=")[0] not in dropped:
+        if not is_value and word.split("=")[0] not in dropped and word not in QUIET:
             words.append(word)
         is_value = not is_value and word in dropped
     return words

@@ -74,6 +74,7 @@ def diff(
     save: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Save both traces and the report in a folder.")
     ] = None,
+    quiet: options.Quiet = False,
     json_path: options.JsonPath = None,
 ) -> None:
     """Compare two engines, or two recorded traces, step by step.

@@ -87,6 +87,7 @@ def evaluate(
         Path | None, typer.Option(metavar="DIR", help="Save finished parts in a folder, and resume from those in it.")
     ] = None,
     scheduler: options.Scheduler = None,
+    quiet: options.Quiet = False,
     json_path: options.JsonPath = None,
 ) -> None:
     """Rank the triples of a split among their corruptions: all candidates, or a number of them for each side.

@@ -99,6 +99,7 @@ def fuzz(
     ] = None,
     minimum: options.MinimumSpec = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Ignore what earlier campaigns tried.")] = False,
+    quiet: options.Quiet = False,
     json_path: options.JsonPath = None,
 ) -> None:
     """Try generated problems on two engines; keep and shrink what differs."""

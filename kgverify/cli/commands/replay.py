@@ -58,12 +58,13 @@ def replay(
         Path | None, typer.Option("--pytest", metavar="FILE", help="Write a test as well, and run it once.")
     ] = None,
     trust: options.Trust = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Run a reproducer again, and report whether it still diverges in the same way."""
     found = replay_file(file, engine, reference=reference, faults=fault or (), mode=mode, device=device, trust=trust)
     reproducer = found.reproducer
     console = make_result_console(None)
-    print_text(console, str(reproducer.sides), *str(found).split("\n"))
+    print_text(console, *([] if quiet else [str(reproducer.sides)]), *str(found).split("\n"))
     if reproducer.neighbour and found.is_same:
         what = "the law holds" if reproducer.signature.kind == LAW else "both sides agree"
         print_text(console, f"   {what} with one change: {reproducer.neighbour}")

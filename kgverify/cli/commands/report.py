@@ -12,6 +12,7 @@ from urllib.parse import quote
 import typer
 from typer.core import TyperCommand
 
+from kgverify.cli import options
 from kgverify.cli.progress import make_result_console, write_result
 from kgverify.errors import UserError
 from kgverify.files.writing import append_to_file
@@ -69,6 +70,7 @@ def report(
     github: Annotated[
         bool, typer.Option("--github", help="Print annotations; append Markdown to $GITHUB_STEP_SUMMARY.")
     ] = False,
+    quiet: options.Quiet = False,
     json_path: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="The report as JSON; - for standard output.")
     ] = None,
