@@ -14,6 +14,7 @@ INERT: Final = "="
 
 
 INTRODUCTION: Final = """\
+This page is for those who ask how reliably a report names the stage and the cause.
 Every fault of the catalogue is planted in the compiled evaluator on {graphs},
 and the report of `kgverify diff` is scored. `python -m benchmarks.scoreboard` makes this page. The ground truth is computed
 without the differ: the faulty evaluator runs tick by tick, and the sound functions are given the very same input.

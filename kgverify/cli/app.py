@@ -20,7 +20,7 @@ from kgverify.cli.commands.fuzz import fuzz
 from kgverify.cli.commands.record import record
 from kgverify.cli.commands.replay import replay
 from kgverify.cli.commands.report import ReportCommand, report
-from kgverify.cli.commands.show import show
+from kgverify.cli.commands.show import explain, show
 from kgverify.cli.commands.shrink import shrink
 from kgverify.cli.commands.train import train
 from kgverify.cli.options import OPTION_OF
@@ -107,6 +107,7 @@ app.command(rich_help_panel=_START)(record)
 app.command(rich_help_panel=_START)(show)
 app.command(cls=ReportCommand, rich_help_panel=_START)(report)
 app.command(rich_help_panel=_START)(fuzz)
+app.command(rich_help_panel=_LOOK)(explain)
 app.command(rich_help_panel=_LOOK)(dialect)
 app.command(rich_help_panel=_LOOK)(shrink)
 app.command(rich_help_panel=_LOOK)(replay)

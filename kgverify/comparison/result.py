@@ -124,6 +124,47 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     cause: int = -1
 
 
+class FeatureValue(msgspec.Struct, frozen=True):
+    """The instances that have a value of a feature, or one from it to the next: those that went wrong, and the others."""
+
+    value: float
+    num_wrong: int
+    num_right: int
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """The condition under which a cause goes wrong: what distinguishes its instances from those that did not go wrong.
+
+    sentence:         the condition in words, or why none is stated
+    unit:             what the instances are: `fact`, `rule`, `resolvent`, `step` or `candidate`
+    tests:            the tests, all of which hold, in words; empty if every instance went wrong, or no condition was found
+    features:         the features that they use, by name
+    is_exact:         whether it holds for every instance that went wrong and for no other
+    num_wrong, num_right: the instances looked at; large causes are thinned out
+    wrong_inside, right_inside: those of them for which the condition holds
+    chance:           a bound on the probability that chance separates them so, corrected for the number of conditions tried
+    num_tried:        conditions as simple as this one that could have been stated
+    others:           further exact conditions of the same instances, the next simplest first
+    counter_examples: the first instances that the condition does not explain
+    values:           the distribution of the first feature
+    """
+
+    sentence: str
+    unit: str
+    tests: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    is_exact: bool = False
+    num_wrong: int = 0
+    num_right: int = 0
+    wrong_inside: int = 0
+    right_inside: int = 0
+    chance: float = 1.0
+    num_tried: int = 0
+    others: tuple[str, ...] = ()
+    counter_examples: tuple[str, ...] = ()
+    values: tuple[FeatureValue, ...] = ()
+
+
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """Divergences with one signature: the same stage, the same kind, in the same situation.
 
@@ -131,7 +172,8 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     first:         index of its first divergence in the report
     num_assumed:   the divergences of which neither the stage nor the class was replayed or inferred: see `is_assumed`
     num_later:     later differences that follow from these divergences
-    condition:     a feature of these steps, or of their clauses, that no step which agrees has, in words; empty without one
+    condition:     the condition under which it goes wrong, in words; empty if none was sought
+    when:          the same as data; None if none was sought
     """
 
     stage: str
@@ -144,6 +186,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     first: int
     condition: str = ""
     num_assumed: int = 0
+    when: Condition | None = None
 
 
 class Share(msgspec.Struct, frozen=True):

@@ -73,6 +73,11 @@ class StepReader:
         """Return the row of the first resolvent of a step."""
         return int(self._starts[1][row])
 
+    def goal_of(self, row: int) -> Goal:
+        """Return the goal of the step in a row, as plain tuples."""
+        starts = self._starts[0]
+        return tuple(map(tuple, self.columns.steps.goal_atoms[starts[row] : starts[row + 1]].tolist()))  # type: ignore[arg-type]
+
     def read_earlier(self, candidate: int, step: int) -> tuple[StepView, ...]:
         """Return the steps of a candidate before one of them."""
         return tuple(self.read(self.first_step[candidate] + i) for i in range(step))

@@ -147,6 +147,8 @@ def _build(
             splits[split] = parse(texts[split], entities, relations)
         else:
             splits[split] = parse_triples(texts[split].text, names[split])
+            # A large text is not needed beside its triples.
+            texts[split] = texts[split]._replace(text="")
     splits = {split: each._replace(atoms=AtomTable.of(each.atoms)) for split, each in splits.items()}
     train, valid, test = (splits[split] for split in SPLITS)
     if not train.atoms:

@@ -106,8 +106,8 @@ class AtomTable(Sequence[NamedAtom]):
 
     def names_by_appearance(self) -> tuple[list[str], list[str]]:
         """Return the predicates and the constants that occur, in the order of their first occurrence."""
-        predicates = _first_occurrences(self.rows[:, 0], len(self.predicates))
-        constants = _first_occurrences(self.rows[:, 1:].ravel(), len(self.constants))
+        predicates = find_first_occurrences(self.rows[:, 0], len(self.predicates))
+        constants = find_first_occurrences(self.rows[:, 1:].ravel(), len(self.constants))
         return [self.predicates[i] for i in predicates.tolist()], [self.constants[i] for i in constants.tolist()]
 
     def names_in(self, column: int) -> set[str]:
@@ -172,10 +172,10 @@ def sort_rows(rows: NDArray[np.int32], num_constants: int) -> tuple[NDArray[np.i
     return unique, first
 
 
-def _first_occurrences(numbers: NDArray[np.int32], size: int) -> NDArray[np.int64]:
+def find_first_occurrences(numbers: NDArray[np.int32], size: int) -> NDArray[np.int64]:
     """Return the different numbers, all below `size`, in the order of their first occurrence."""
-    first = np.full(size, len(numbers), np.int64)
+    first = np.full(size, len(numbers), np.int32)
     # Of repeated indices the last one counts.
-    first[numbers[::-1]] = np.arange(len(numbers) - 1, -1, -1)
+    first[numbers[::-1]] = np.arange(len(numbers) - 1, -1, -1, dtype=np.int32)
     order = np.argsort(first, kind="stable")
     return order[: int((first < len(numbers)).sum())]

@@ -27,6 +27,9 @@ MOST_CHARACTERS: Final = 400
 MOST_OF_NAME: Final = 60
 """The most characters of a policy's name in the line that describes a run."""
 
+MOST_OF_CONDITION: Final = 1_000
+"""The most characters of a condition; names of predicates are not in it, and those of a user's own features may be."""
+
 METRICS: Final = ("mean_reciprocal_rank", "hits_at_1", "hits_at_3", "hits_at_10")
 """The metrics that a report shows."""
 

@@ -11,14 +11,16 @@ class Effort(NamedTuple):
     alone:    the derivations that are run without others, to tell the machinery of the batch from a state handed on wrongly
     exact:    the causes up to which every subset is evaluated, to split the loss
     samples:  the orders of the causes that are drawn for more causes
+    explained: the causes whose conditions are sought
     """
 
     replayed: int = 200
     alone: int = 20
     exact: int = 8
     samples: int = 200
+    explained: int = 12
 
 
 FULL: Final = Effort()
-LITTLE: Final = Effort(replayed=6, alone=2, exact=3, samples=5)
+LITTLE: Final = Effort(replayed=6, alone=2, exact=3, samples=5, explained=0)
 """The effort for known answers."""

@@ -24,6 +24,7 @@ from kgverify.comparison.recorded.evidence import withhold_agreement
 from kgverify.comparison.result import Comparison, Verdict
 from kgverify.comparison.source import FileSource, MemorySource, StepSource, has_steps
 from kgverify.comparison.step_view import outcome_name
+from kgverify.conditions.describe import describe_conditions
 from kgverify.engines.protocol import ExplainedEngine, Progress, no_progress
 from kgverify.errors import InternalError
 from kgverify.program.outcomes import Outcome
@@ -38,7 +39,6 @@ from kgverify.trace.model.levels import TraceLevel, has_goals
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.attribute import attribute_loss
-from kgverify.verification.conditions import describe_conditions
 from kgverify.verification.effort import FULL, LITTLE, Effort
 from kgverify.verification.evidence import describe_same, judge_exercise
 from kgverify.verification.lockstep import compare_in_lockstep, describe_lockstep, follow_near_ties, lockstep_comparer
@@ -143,7 +143,10 @@ def verify(
         check_known_runs(verify)
     of_ranking = comparison.divergences[len(replayed) :]
     divergences, causes = explainer.group([*replayed, *(Replayed(each, None) for each in of_ranking)])
-    causes = describe_conditions(causes, divergences, comparer, views)
+    outputs = [each.outputs for each in replayed]
+    causes = describe_conditions(
+        causes, divergences, comparer, views, outputs, lockstep=lockstep, most=effort.explained
+    )
     comparison = _judge_determinism(msgspec.structs.replace(comparison, divergences=divergences), determinism)
     parts = [each.comparison for each in (comparer, stepper) if each is not None]
     for each in (comparer, stepper) if tests_itself else ():
@@ -300,7 +303,7 @@ def _judge_recorded(
     findings = (*comparer.findings, *(judge_ranks(classify(each, nothing), ranked) for each in of_ranking))
     dialect = comparer.sources[0].header.limits.dialect
     divergences, causes = group_causes(*name_in_dialect(comparison.divergences, findings, dialect))
-    causes = describe_conditions(causes, divergences, comparer)
+    causes = describe_conditions(causes, divergences, comparer, most=effort.explained)
     comparison = msgspec.structs.replace(comparison, divergences=divergences)
     check_consistency(comparison, causes, [comparer.comparison], has_engines=False)
     codes = [source.gather_column("outcome", np.arange(source.num_candidates)) for source in comparer.sources]

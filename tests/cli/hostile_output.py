@@ -303,6 +303,7 @@ CASES: dict[str, tuple[Case, ...]] = {
     + _cases("show trace.h5 --json -", "show trace.h5 --candidate 0 --step 0 --json -", "show run --divergence 1")
     + _cases("show run --divergence 1 --json -")
     + _cases("show run", typed=_STEPS),
+    "explain": _cases("explain run", "explain run --divergence 1"),
     "shrink": _cases("shrink run", "shrink run --graph graph"),
     "replay": _cases("replay broken.kg", "replay other.kg")
     + _cases("replay found.kg", "replay found.kg --pytest test_found.py", is_fast=False),

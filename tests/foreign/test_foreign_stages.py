@@ -131,6 +131,17 @@ def test_lost_proofs_are_named_first_with_their_condition(graph: str):
     assert report.first_cause.kind.value == "proof_lost"
     by_kind = {cause.kind.value: cause for cause in report.causes}
     for kind in ("proof_lost", "missing"):
-        assert by_kind[kind].condition.startswith("the missing facts have a position in their predicate (from 0) of ")
+        found = by_kind[kind].when
+        assert found is not None
+        if graph == "family":
+            assert found.features == ("position in its predicate's segment",)
+            assert found.wrong_inside == found.num_wrong
+            assert found.right_inside == 0
+        else:
+            # The records have two facts that are present.
+            assert found.sentence.startswith("no condition found: ")
     if graph == "family":
-        assert " of 50 or more (3,860 of 3,860); " in by_kind["missing"].condition
+        assert by_kind["missing"].condition == (
+            "exactly the facts at position 50 or later (from 0) in their predicate's segment are missing:"
+            " 3,860 of 3,860 missing, 0 of 2,503 present"
+        )

@@ -11,12 +11,13 @@ from kgverify.cli import options
 from kgverify.cli.progress import make_result_console, write_json
 from kgverify.cli.stepping import step_through
 from kgverify.errors import UserError
+from kgverify.report.render.explanation import explain_causes
 from kgverify.report.stepper.render_stepper import render_position
 from kgverify.report.stepper.stepper import Stepper
 from kgverify.report.steps import TraceView, render_derivation, render_step, render_trace, view_trace
 from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.read.trace_file import TraceFile
-from kgverify.verification.save import REPORT, read_run
+from kgverify.verification.save import REPORT, read_run, read_saved_report
 
 
 def show(
@@ -104,3 +105,17 @@ def _show_run(
     console.print(render_position(stepper))
     if json_path is not None:
         write_json(stepper.data(), json_path)
+
+
+def explain(
+    folder: Annotated[
+        Path, typer.Argument(metavar="RUN_DIR", help="A folder written by `kgverify diff --save RUN_DIR`.")
+    ],
+    divergence: Annotated[
+        int | None, typer.Option(metavar="N", help="Explain the cause of this divergence alone, counted from 1.")
+    ] = None,
+) -> None:
+    """Explain the causes of a saved run: the condition of each, its evidence, and the distribution of its feature."""
+    console = make_result_console(None)
+    for line in explain_causes(read_saved_report(folder), divergence):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

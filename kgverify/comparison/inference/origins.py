@@ -103,22 +103,23 @@ class StepOrigins:
     @property
     def num_matches(self) -> int:
         """The number of clauses that match the selected atom."""
-        return len(self._made)
+        return len(self.results)
 
     @property
     def num_rules(self) -> int:
         """The number of rules that match the selected atom."""
-        return sum(made.clause[0] == Origin.RULE for made in self._made)
+        return sum(made.clause[0] == Origin.RULE for made in self.results)
 
     def position_of(self, clause: Clause) -> int:
         """Return the position, from 0, of a clause that matches among those of its kind."""
-        return self._positions[clause]
+        return self.positions[clause]
 
     @cached_property
-    def _positions(self) -> dict[Clause, int]:
+    def positions(self) -> dict[Clause, int]:
+        """The position, from 0, of each clause that matches among those of its kind."""
         num: Counter[int] = Counter()
         positions = {}
-        for made in self._made:
+        for made in self.results:
             positions[made.clause] = num[made.clause[0]]
             num[made.clause[0]] += 1
         return positions
@@ -129,7 +130,7 @@ class StepOrigins:
         return sum(len(clauses) for atoms, clauses in self.made.items() if set(atoms) not in sets)
 
     @cached_property
-    def _made(self) -> list[Made]:
+    def results(self) -> list[Made]:
         """The result of each clause that matches, in the order of the semantics."""
         if not self.goal:
             return []
@@ -163,13 +164,13 @@ class StepOrigins:
     def made(self) -> dict[Atoms, tuple[Clause, ...]]:
         """The clauses of each resolvent that the program implies, canonical and pruned; () is TRUE."""
         found: dict[Atoms, list[Clause]] = {}
-        for clause, atoms, is_pruned in self._made:
+        for clause, atoms, is_pruned in self.results:
             found.setdefault(_keep(atoms, is_pruned), []).append(clause)
         return {atoms: tuple(clauses) for atoms, clauses in found.items()}
 
     def in_order(self) -> list[Atoms]:
         """Return the resolvents that the program implies, canonical and pruned, in the order of the semantics."""
-        return [_keep(atoms, is_pruned) for _, atoms, is_pruned in self._made]
+        return [_keep(atoms, is_pruned) for _, atoms, is_pruned in self.results]
 
     def explain(self, atoms: Atoms) -> Explanation:
         """Explain a resolvent, given its atoms; no atoms are TRUE."""
@@ -318,7 +319,7 @@ class StepOrigins:
     def _near(self, atoms: Atoms, *, is_loose: bool = False) -> Iterator[Made]:
         """Yield the results with the predicates of a resolvent, in order, and perhaps others."""
         wanted = [atom[0] for atom in atoms]
-        for made in self._made[:MOST_COMPARED]:
+        for made in self.results[:MOST_COMPARED]:
             if len(made.atoms) < len(atoms):
                 continue
             rest = iter(made.atoms)
@@ -334,7 +335,7 @@ class StepOrigins:
             return Explanation(
                 (), Deviation.UNKNOWN, "the selected atom was taken for a fact, and no fact of the program matches it"
             )
-        made = self._made[:MOST_COMPARED]
+        made = self.results[:MOST_COMPARED]
         if not made:
             return Explanation((), Deviation.UNKNOWN, "no clause of the program matches the selected atom")
         shared = [_count_shared(atoms, each.atoms) for each in made]

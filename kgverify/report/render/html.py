@@ -21,6 +21,7 @@ from kgverify.report.render.viewer import MOST_STEPS, build_viewer
 from kgverify.report.stepper.stepper import MOVES, Stepper
 from kgverify.report.wording import (
     LEVEL_MEANINGS,
+    MOST_OF_CONDITION,
     OF_TRACES,
     cause_label,
     clip,
@@ -175,6 +176,7 @@ class Row(NamedTuple):
     stage: str
     kind: str
     what: str
+    condition: str
     candidates: int
     queries: int
     later: int
@@ -266,6 +268,7 @@ class _RowBuilder:
             stage=cause.stage if cause else first.stage,
             kind="" if not cause and kind is DifferenceClass.UNCLASSIFIED else kind.value,
             what=what,
+            condition=clip(cause.condition, MOST_OF_CONDITION) if cause else "",
             candidates=cause.num_candidates if cause else 1,
             queries=cause.num_queries if cause else 1,
             later=cause.num_later if cause else first.later_steps,

@@ -11,6 +11,8 @@ from kgverify.escaping import make_lines_visible, make_visible
 from kgverify.report.content import ReportContent
 from kgverify.report.exercise import exercise_lines
 from kgverify.report.wording import (
+    MOST_OF_CONDITION,
+    cause_label,
     clip,
     describe_coverage,
     describe_divergence,
@@ -24,6 +26,9 @@ SUITE: Final = "kgverify"
 
 MOST_CASES: Final = 10_000
 """The cases listed, those that fail first: a file of a few megabytes. One further case stands for the others."""
+
+MOST_CONDITIONS: Final = 12
+"""The causes whose conditions are listed as properties."""
 
 Group = tuple[int, str]
 """A query and a side."""
@@ -63,6 +68,11 @@ def render_junit(report: ReportContent, expected: Trace) -> bytes:
         "near_ties": str(len(report.near_ties)),
         **({"modulo": ", ".join(report.modulo)} if report.modulo else {}),
         **{f"benign_{each.kind}": str(each.num_steps) for each in report.benign},
+        **{
+            f"condition_{i}": _describe_cause(report, i)
+            for i, cause in enumerate(report.causes[:MOST_CONDITIONS])
+            if cause.condition
+        },
     }
     for name, value in values.items():
         ElementTree.SubElement(properties, "property", name=name, value=make_lines_visible(value))
@@ -87,7 +97,8 @@ def render_junit(report: ReportContent, expected: Trace) -> bytes:
                 case, "failure", type=make_visible(first.stage), message=make_visible(text)
             )
             further = f"\nand {count_of(len(more), 'further divergence')} of this query and side" if more else ""
-            failure.text = make_lines_visible(f"{make_visible(text)}\n{describe_values(first)}{further}")
+            condition = _condition_of(report, first)
+            failure.text = make_lines_visible(f"{make_visible(text)}\n{condition}{describe_values(first)}{further}")
         elif is_inconclusive:
             ElementTree.SubElement(case, "skipped", message="inconclusive: no divergence found, nothing proved")
     if left:
@@ -101,6 +112,17 @@ def render_junit(report: ReportContent, expected: Trace) -> bytes:
     ElementTree.indent(suites)
     xml: bytes = ElementTree.tostring(suites, encoding="utf-8", xml_declaration=True)
     return xml + b"\n"
+
+
+def _describe_cause(report: ReportContent, cause: int) -> str:
+    """Return a cause with its condition, in one line."""
+    return f"{cause_label(report, cause)}: {clip(report.causes[cause].condition, MOST_OF_CONDITION)}"
+
+
+def _condition_of(report: ReportContent, divergence: Divergence) -> str:
+    """Return the line with the condition of a divergence's cause; empty without one."""
+    condition = report.causes[divergence.cause].condition if 0 <= divergence.cause < len(report.causes) else ""
+    return f"condition of its cause: {clip(condition, MOST_OF_CONDITION)}\n" if condition else ""
 
 
 def _first_atoms(expected: Trace) -> dict[Group, str]:

@@ -20,6 +20,7 @@ from kgverify.report.render.metrics_table import MetricsTable
 from kgverify.report.render.screen import Screen, Text
 from kgverify.report.wording import (
     METRICS,
+    MOST_OF_CONDITION,
     OF_TRACES,
     SIDES,
     clip,
@@ -232,7 +233,7 @@ def _render_causes(report: ReportContent) -> RenderableType:
         if cause.num_assumed:
             lines.append(Text(f"#{i + 1}: {describe_size(cause)}", style="dim"))
         if cause.condition:
-            lines.append(f"#{i + 1}: {cause.condition}")
+            lines.append(Text(f"#{i + 1}: {clip(cause.condition, MOST_OF_CONDITION)}"))
     if report.attribution:
         lines.append(_summary_of_loss(report, report.attribution))
         if report.attribution.basis == "traces":

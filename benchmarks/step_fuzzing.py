@@ -1,0 +1,198 @@
+"""Draw small steps, and compare each with eager on the first and the last rung of the compiler.
+
+    python -m benchmarks.step_fuzzing --seconds 600 --save found
+
+The steps are what slot-recycling code is made of: mutation of captured state and arguments, views, scatters, masks, integer
+arithmetic, records. A step that deviates is shrunk statement by statement, and saved as a file with `step` and `make`, for
+`kgverify audit step`. Steps that deviate after the same shrinking, with the same operations, count once.
+"""
+
+import argparse
+import importlib.util
+import random
+import re
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from kgverify.audit.audited_function import Subject
+from kgverify.audit.ladder.climb import RUNGS, Judge, compiling_without_caches, keeping_caches
+from kgverify.runs.delta_debugging import minimize
+
+FLOATS: Final = ("a", "b", "STATE", "MEMORY.value")
+INTEGERS: Final = ("i", "j", "COUNTS")
+STATEMENTS: Final = (
+    "{f} = {f}.clone()",
+    "{f}[:] = {g}[:]",
+    "{f}.copy_({g})",
+    "{f}[1:] = {f}[:-1].clone()",
+    "{f}[1:] = {g}[:-1]",
+    "{f}[::2] = {g}[::2]",
+    "{f}.add_({g})",
+    "{f}.add_({g}.flip(0))",
+    "{f}.mul_(2)",
+    "{f}.t().add_({g})",
+    "{f}.t().copy_({g})",
+    "{f}.view(-1)[3:7] = {g}.view(-1)[1:5]",
+    "{f}.index_put_(({i} % 6,), {g})",
+    "{f}.index_copy_(0, torch.arange(5, -1, -1), {g})",
+    "{f}.index_add_(0, {i} % 6, {g})",
+    "{f}.scatter_(0, ({i} % 6)[None].expand(1, 6), {g}[:1])",
+    "{f}[{i} % 6] = {g}[{j} % 6]",
+    "{f}.masked_fill_({g} > 2, 7.0)",
+    "{f}[{g} > 3] = 1.0",
+    "{f} = torch.where(({i} > 2)[:, None], {f}, {g})",
+    "{f} = {g}.index_select(0, {i} % 6)",
+    "{f} = torch.slice_scatter({f}, {g}[1:3], 0, 2, 4)",
+    "{f} = torch.select_scatter({f}, {g}[1], 0, 2)",
+    "{f} = torch.cat([{f}[3:], {g}[:3]])",
+    "{f} = {f}.roll(1, 0)",
+    "{f} = {f}.cummax(0).values",
+    "{f} = torch.stack(({f}, {g})).amax(0)",
+    "{f} = {f}[{f}.sum(1).argsort(stable=True)]",
+    "{f}, {g} = {g}, {f}",
+    "torch._foreach_add_([{f}, {g}], 1.0)",
+    "{i}.add_(1)",
+    "{i}.copy_({j})",
+    "{i}[1:] = {i}[:-1].clone()",
+    "{i} = {i} * 2654435761 >> 7",
+    "{i} = (torch.arange(6) * 40503 + {j}) >> 3",
+    "{i} = {i} ^ ({j} << 5)",
+    "{i} = {i} // 3 - {j} % 5",
+    "{i} = torch.where({i} > {j}, {i}, -{j})",
+    "{i} = {i}.to(torch.int32).to(torch.int64)",
+    "{i} = ({i} % 7).to(torch.int8).cumsum(0)",
+    "{i} = ({f} > {g}).to(torch.int8).argmax(1)",
+    "{i} = ({f} > {g}).sum(1)",
+    "{i} = {f}.argmax(1)",
+    "{i} = {f}.t().argmin(1)",
+    "{i} = torch.searchsorted({i}.sort().values, {j})",
+    "{i} = ({i} % 6).scatter(0, {j} % 6, {i})",
+    "{i} = torch.bitwise_and({i}, {j}).abs()",
+    "r = Pair({f}, {i}); {f} = r._replace(value={g}).value",
+    "MEMORY.value = {f}.clone()",
+    "MEMORY.value[:2] = {f}[2:4]",
+    "MEMORY.count += 1; {f} = {f} + MEMORY.count",
+)
+HEAD: Final = '''"""A step that torch compiles wrongly, drawn by benchmarks/step_fuzzing.py, seed {seed}."""
+
+from typing import NamedTuple
+
+import torch
+
+STATE = torch.arange(36.0).reshape(6, 6) % 7
+COUNTS = torch.arange(6)
+
+
+class Pair(NamedTuple):
+    value: torch.Tensor
+    rows: torch.Tensor
+
+
+class Memory:
+    def __init__(self):
+        self.value = torch.ones(6, 6)
+        self.count = 0
+
+
+MEMORY = Memory()
+
+
+def make(call):
+    draw = torch.Generator().manual_seed(call)
+    floats = [torch.randint(-4, 5, (6, 6), generator=draw).float() for _ in range(2)]
+    return *floats, *(torch.randint(0, 9, (6,), generator=draw) for _ in range(2))
+
+
+def step(a, b, i, j):
+    global STATE, COUNTS
+    {body}
+    return a, b, i, j
+'''
+
+
+def draw_statements(seed: int) -> tuple[str, ...]:
+    """Draw the statements of a step."""
+    rng = random.Random(seed)
+    statements = []
+    for _ in range(rng.randint(2, 6)):
+        f, g = rng.sample(FLOATS, 2)
+        i, j = rng.sample(INTEGERS, 2)
+        statements.append(rng.choice(STATEMENTS).format(f=f, g=g, i=i, j=j))
+    return tuple(statements)
+
+
+def write_step(statements: tuple[str, ...], seed: int, path: Path) -> None:
+    """Write a step as a module."""
+    path.write_text(HEAD.format(seed=seed, body="\n    ".join(statements or ("pass",))), encoding="utf-8")
+
+
+def load_step(path: Path) -> ModuleType:
+    """Import a step anew."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    # Dynamo imports the module whose globals a step reads.
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def find_rung(statements: tuple[str, ...], seed: int, path: Path, names: tuple[str, ...]) -> str:
+    """Return the first of the rungs on which a step deviates; empty if none does, or if it fails in eager."""
+    write_step(statements, seed, path)
+    module = load_step(path)
+    subject = Subject("step", module.step, module.make, calls=1)
+    judge = Judge(subject, repetitions=0)
+    if any(each.error for each in judge.expected.values()):
+        return ""
+    for rung in RUNGS:
+        if rung.name in names and judge.judge(judge.watch(rung))[0]:
+            return rung.name
+    return ""
+
+
+def name_kind(statements: tuple[str, ...], rung: str) -> str:
+    """Name what is left of a step by its rung and operations."""
+    words = (re.sub(r"\b(a|b|i|j|STATE|COUNTS|MEMORY\.value)\b", "x", each) for each in statements)
+    return f"{rung}: {'; '.join(words)}"
+
+
+def main() -> None:
+    """Draw, compare and shrink steps until the time is over."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=600.0, help="CPU time")
+    parser.add_argument("--seed", type=int, default=0, help="the first step's")
+    parser.add_argument("--save", type=Path, default=Path("found"), help="folder for the steps that deviate")
+    options = parser.parse_args()
+    options.save.mkdir(parents=True, exist_ok=True)
+    seed, kinds = options.seed, {}
+    rungs = ("backend-eager", "default")
+    scratch = options.save / "drawn.py"
+    with keeping_caches(), compiling_without_caches():
+        while (used := time.process_time()) < options.seconds:
+            statements = draw_statements(seed)
+            if rung := find_rung(statements, seed, scratch, rungs):
+
+                def still(part: tuple[str, ...], rung: str = rung, seed: int = seed) -> bool:
+                    return find_rung(part, seed, scratch, (rung,)) == rung
+
+                least = minimize(statements, still)
+                kind = name_kind(least, rung)
+                if kind not in kinds:
+                    write_step(least, seed, options.save / f"step_{seed}.py")
+                    print(f"seed {seed}: {kind}", flush=True)
+                kinds[kind] = kinds.get(kind, 0) + 1
+            seed += 1
+            if seed % 50 == 0:
+                print(f"{seed - options.seed} steps, {len(kinds)} kinds, {used:.0f} s", flush=True)
+    summary: list[Any] = sorted(kinds.items(), key=lambda each: -each[1])
+    print(f"{seed - options.seed} steps, {len(summary)} kinds")
+    for kind, num in summary:
+        print(f"{num:4} {kind}")
+
+
+if __name__ == "__main__":
+    main()

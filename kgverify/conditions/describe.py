@@ -1,0 +1,266 @@
+"""The conditions of the causes of a comparison: their steps are read with steps and candidates that agree."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from kgverify.comparison.compare import Comparer
+from kgverify.comparison.inference.dialects import follows_inference
+from kgverify.comparison.result import NO_CANDIDATE, Cause, Divergence
+from kgverify.comparison.stage_difference import starts_wrong
+from kgverify.comparison.step_view import StepReader, StepView
+from kgverify.conditions.find import find_condition
+from kgverify.conditions.instances import (
+    Candidate,
+    Cases,
+    Instance,
+    Run,
+    SeenStep,
+    Turn,
+    Unit,
+    collect_cases,
+)
+from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.trace.model.columns import Columns
+from kgverify.trace.model.levels import has_goals
+
+MOST_CANDIDATES: Final = 1_000
+"""The number of candidates to read for each group: those of a cause, and those without a divergence."""
+
+MOST_STEPS: Final = 2_000
+"""The number of steps that agree to compare with."""
+
+_OF_CANDIDATES: Final = (Stage.RECYCLE, Stage.CORRUPT, Stage.ADVANCE, Stage.FINISH)
+
+Views = Mapping[tuple[int, int], tuple[StepView, StepView]]
+Outputs = Sequence[tuple[Any, Any] | None]
+
+
+def describe_conditions(
+    causes: tuple[Cause, ...],
+    divergences: tuple[Divergence, ...],
+    comparer: Comparer,
+    views: Views | None = None,
+    outputs: Outputs = (),
+    *,
+    lockstep: bool = False,
+    most: int,
+) -> tuple[Cause, ...]:
+    """Return the causes with their conditions. Causes outside of derivations have none, and neither have digests alone.
+
+    views:   both steps of each divergence, where these are not the recorded ones: in lockstep
+    outputs: both outputs of the stage at fault for each divergence that was replayed
+    most:    the causes to describe, from the first
+    """
+    if not causes[:most] or not all(has_goals(source.header.level) for source in comparer.sources):
+        return causes
+    reader = _Reader(causes, divergences, comparer, views, outputs, lockstep=lockstep)
+    described = []
+    for number, cause in enumerate(causes):
+        found = None
+        if number < most:
+            found = find_condition(cause.stage, reader.collect(number))
+        described.append(
+            cause if found is None else msgspec.structs.replace(cause, condition=found.sentence, when=found)
+        )
+    return tuple(described)
+
+
+class _Reader:
+    """Reads the instances of causes from compared traces, with the inference of their clauses."""
+
+    def __init__(
+        self,
+        causes: tuple[Cause, ...],
+        divergences: tuple[Divergence, ...],
+        comparer: Comparer,
+        views: Views | None,
+        outputs: Outputs,
+        *,
+        lockstep: bool,
+    ) -> None:
+        self._causes, self._divergences = causes, divergences
+        self._comparer, self._views, self._outputs, self._lockstep = comparer, views, outputs, lockstep
+        self._wrong: dict[int, list[Divergence]] = {}
+        for each in divergences:
+            if each.expected != NO_CANDIDATE:
+                self._wrong.setdefault(each.candidate, []).append(each)
+        header, info = comparer.sources[0].header, comparer.sources[1].header.engine
+        dialect = header.limits.dialect
+        self._run = Run(
+            limits=header.limits,
+            layout={name: size for name, size in info.layout.items() if isinstance(size, int)},
+            num_candidates=comparer.sources[0].num_candidates,
+            inference=comparer.program.origins,
+            has_scores=comparer.has_scores,
+            has_origins=comparer.has_origins,
+            follows_semantics=dialect is not None and follows_inference(dialect),
+        )
+        self._known: dict[int, Candidate] = {}
+        self._steps: dict[int, list[SeenStep]] = {}
+        self._members: dict[int, list[int]] = {}
+        for i, each in enumerate(divergences):
+            self._members.setdefault(each.cause, []).append(i)
+
+    def collect(self, number: int) -> Iterator[Cases]:
+        """Yield the instances of a cause, the smallest unit first."""
+        cause, members = self._causes[number], self._members.get(number, ())
+        in_steps = any(self._divergences[i].step >= 0 for i in members)
+        if cause.stage in (Stage.RECYCLE, Stage.CORRUPT) or not in_steps:
+            yield from self._collect_candidates(cause, members)
+        if in_steps and cause.stage in (*STEP_STAGES, Stage.RECYCLE) and (differing := self._differing(number)):
+            others = [step for i in range(len(self._causes)) if i != number for step in self._differing(i)]
+            stage, tolerance = Stage(cause.stage), self._comparer.score_tolerance
+            yield from collect_cases(stage, cause.kind, differing, self._agreeing, others, tolerance)
+
+    def _differing(self, number: int) -> list[SeenStep]:
+        """Return the steps of a cause, of a bounded number of divergences."""
+        if number not in self._steps:
+            members = [i for i in self._members.get(number, ()) if self._divergences[i].step >= 0]
+            is_of_step = self._causes[number].stage in (*STEP_STAGES, Stage.RECYCLE)
+            self._steps[number] = (
+                list(self._read_differing(members[:MOST_CANDIDATES])) if is_of_step and members else []
+            )
+        return self._steps[number]
+
+    def _collect_candidates(self, cause: Cause, members: Sequence[int]) -> Iterator[Cases]:
+        found = [self._divergences[i] for i in members]
+        if cause.stage not in _OF_CANDIDATES or any(each.expected == NO_CANDIDATE for each in found):
+            return
+        wrong = sorted({each.candidate for each in found if each.candidate < self._run.num_candidates})
+        right = _thin([row for row in range(self._num_paired) if row not in self._wrong])
+        instances = [self._instance(row, True) for row in wrong] + [self._instance(row, False) for row in right]
+        yield Cases(Unit.CANDIDATE, "wrong", "right", tuple(instances))
+
+    def _instance(self, row: int, is_wrong: bool) -> Instance:
+        return Instance(Unit.CANDIDATE, is_wrong, row, self._candidate(row))
+
+    @cached_property
+    def _num_paired(self) -> int:
+        """The number of candidates, or those up to the last divergence that is listed: any after it may diverge."""
+        is_cut = self._comparer.num_found > len(self._comparer.comparison.divergences)
+        return max(self._wrong, default=0) if is_cut else self._run.num_candidates
+
+    @cached_property
+    def _candidates(self) -> Any:
+        return self._comparer.read_candidates(0)
+
+    @cached_property
+    def _places(self) -> Any:
+        """The position of each candidate among those of its query and side: int64 [N]."""
+        c = self._candidates
+        keys = c.query.astype(np.int64) * 4 + c.side
+        order = np.argsort(keys, kind="stable")
+        starts = np.flatnonzero(np.diff(keys[order], prepend=keys[order][:1] - 1))
+        places = np.empty(len(keys), np.int64)
+        sizes = np.diff(np.append(starts, len(keys)))
+        places[order] = np.arange(len(keys)) - np.repeat(starts, sizes)
+        return places
+
+    def _candidate(self, row: int) -> Candidate:
+        if row not in self._known:
+            c, inference = self._candidates, self._run.inference
+            atom = tuple(c.atom[row].tolist())
+            self._known[row] = Candidate(
+                row=row,
+                query=int(c.query[row]),
+                side=int(c.side[row]),
+                atom=atom,
+                outcome=int(c.outcome[row]),
+                num_steps=int(c.num_steps[row]),
+                place=int(self._places[row]),
+                is_fact=None if inference is None else atom in inference.clauses.fact_index,
+                turn=self._turn(row),
+            )
+        return self._known[row]
+
+    def _turn(self, row: int) -> Turn | None:
+        """Return the turn in which a candidate gets a slot; None if the engine does not name its slots."""
+        num_slots, pool = self._run.layout.get("slots", 0), self._run.layout.get("pool", 0) or self._run.num_candidates
+        if num_slots < 1:
+            return None
+        size = min(pool, self._run.num_candidates - row // pool * pool)
+        return Turn(row % pool >= num_slots, size > num_slots and row % pool >= size // num_slots * num_slots)
+
+    @cached_property
+    def _agreeing(self) -> list[SeenStep]:
+        """Steps that agree: all of candidates without a divergence, and those before the first one of others."""
+        unpaired = {candidate for candidate, found in self._wrong.items() if found[0].step < 0}
+        right = [row for row in range(self._num_paired) if row not in self._wrong]
+        started = [row for row in self._wrong if row not in unpaired and row < self._num_paired]
+        rows = np.array(sorted([*_thin(right), *_thin(started)]), np.int64)
+        if not len(rows):
+            return []
+        columns = self._comparer.pair_of(rows).expected.columns
+        reader = StepReader(columns)
+        places = []
+        for i, row in enumerate(rows.tolist()):
+            wrong = {each.step for each in self._wrong.get(row, ())}
+            end = int(columns.candidates.num_steps[i])
+            if wrong and not self._lockstep:
+                end = min(end, min(wrong))
+            # The step before a wrong goal may have handed it on.
+            places += [(i, number) for number in range(end) if number not in wrong and number + 1 not in wrong]
+        kept = places[:: max(1, -(-len(places) // MOST_STEPS))]
+        return [self._see(columns, reader, (i, int(rows[i])), number, None) for i, number in kept]
+
+    def _read_differing(self, members: Sequence[int]) -> Iterator[SeenStep]:
+        """Yield the steps of divergences from a goal that both sides have, or the steps that handed on wrong goals."""
+        found = [(self._divergences[i], self._outputs[i] if i < len(self._outputs) else None) for i in members]
+        rows = np.array(sorted({each.candidate for each, _ in found}), np.int64)
+        if int(rows[-1]) >= self._run.num_candidates:
+            return
+        pair = self._comparer.pair_of(rows)
+        sides = pair.expected.columns, pair.actual.columns
+        readers = [StepReader(columns) for columns in sides]
+        places = {candidate: i for i, candidate in enumerate(rows.tolist())}
+        for each, outputs in found:
+            i = places[each.candidate]
+            at = i, each.candidate
+            if each.step >= int(sides[0].candidates.num_steps[i]):
+                continue
+            if starts_wrong(each):
+                if each.step > 0 and each.stage == Stage.ADVANCE:
+                    yield self._see(sides[0], readers[0], at, each.step - 1, None)
+                elif each.stage == Stage.RECYCLE:
+                    yield self._see(sides[0], readers[0], at, each.step, None)
+                continue
+            actual = self._actual_of(each, i, readers[1])
+            if actual is not None:
+                seen = self._see(sides[0], readers[0], at, each.step, actual, outputs)
+                if seen.expected.goal == actual.goal:
+                    yield seen
+
+    def _actual_of(self, divergence: Divergence, row: int, reader: StepReader) -> StepView | None:
+        """Return the actual step of a divergence, given its candidate's row among those read; None without one."""
+        if self._views is not None:
+            views = self._views.get((divergence.candidate, divergence.step))
+            return None if views is None else views[1]
+        has_step = divergence.step < int(reader.columns.candidates.num_steps[row])
+        return reader.read(reader.first_step[row] + divergence.step) if has_step else None
+
+    def _see(
+        self,
+        columns: Columns,
+        reader: StepReader,
+        at: tuple[int, int],
+        number: int,
+        actual: StepView | None,
+        outputs: tuple[Any, Any] | None = None,
+    ) -> SeenStep:
+        """Read a step of a candidate, given its row among those read and in the whole trace."""
+        row, candidate = at
+        first = reader.first_step[row]
+        expected = reader.read(first + number)
+        query = columns.candidates.atom[row].tolist()
+        earlier = tuple(reader.goal_of(first + i) for i in range(number))
+        origins = self._comparer.program.at(expected.goal, query)
+        return SeenStep(self._run, self._candidate(candidate), number, expected, actual, origins, earlier, outputs)
+
+
+def _thin(rows: list[int]) -> list[int]:
+    """Return some of the rows, evenly spread."""
+    return rows[:: max(1, -(-len(rows) // MOST_CANDIDATES))]

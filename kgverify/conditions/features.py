@@ -1,0 +1,379 @@
+"""The features in which conditions are stated: one table, in the order in which they are preferred.
+
+A feature describes an instance or what contains it: a fact belongs to a step, and a step to a candidate. One whose value is
+unknown for an instance is not used for its cause.
+"""
+
+import math
+import tomllib
+from collections.abc import Callable
+from enum import StrEnum
+from functools import cache
+from importlib import resources
+from typing import Final, NamedTuple
+
+from kgverify.conditions.instances import Instance, SeenStep, Turn, Unit
+from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
+from kgverify.program.stages import Stage
+
+Value = float | int | bool | None
+
+
+class Scale(StrEnum):
+    """The scale of a feature, which decides how its values are compared.
+
+    COUNT:  whole numbers in order, such as positions
+    NUMBER: real numbers in order
+    FLAG:   true or false
+    ID:     numbers that name something, compared for equality only
+    """
+
+    COUNT = "count"
+    NUMBER = "number"
+    FLAG = "flag"
+    ID = "id"
+
+
+class Feature(NamedTuple):
+    """A number that describes an instance.
+
+    name:    a noun phrase, unique
+    unit:    the unit of its values; features of one unit may be compared with each other; empty for flags
+    of:      the units of the instances that have it
+    phrase:  its words behind the noun of an instance, with `{}` for the value: `with {} atoms`
+    opposite: the words of a flag that is false
+    zero:    the words of the value 0, if it has some of its own
+    stages:  the stages for which it is preferred
+    """
+
+    name: str
+    unit: str
+    of: frozenset[Unit]
+    scale: Scale
+    phrase: str
+    value: Callable[[Instance], Value]
+    opposite: str = ""
+    stages: frozenset[Stage] = frozenset()
+    zero: str = ""
+
+    def cost(self, stage: str) -> float:
+        """Return its share of the description length of a condition, in bits."""
+        return (1.0 if stage in self.stages else 4.0) + (3.0 if self.scale is Scale.ID else 0.0)
+
+
+def _step(value: Callable[[SeenStep], Value]) -> Callable[[Instance], Value]:
+    return lambda instance: None if instance.step is None else value(instance.step)
+
+
+def _program(value: Callable[[Instance], Value]) -> Callable[[Instance], Value]:
+    """Return the value if the program of the run is known."""
+    return lambda instance: None if instance.run.inference is None else value(instance)
+
+
+def _variables(atoms: object) -> set[int]:
+    return {term for atom in atoms for term in atom[1:] if term < 0}  # type: ignore[attr-defined]
+
+
+# Facts and rules
+
+
+def _position(instance: Instance) -> Value:
+    assert instance.run.inference is not None
+    assert instance.clause is not None
+    return instance.run.inference.position_of(instance.clause)
+
+
+def _segment(instance: Instance) -> Value:
+    assert instance.run.inference is not None
+    assert instance.clause is not None
+    clauses = instance.run.inference.clauses
+    predicate = instance.run.inference.head_of(instance.clause)[0]
+    is_fact = instance.clause[0] == Origin.FACT
+    return len(clauses.facts_of(predicate) if is_fact else clauses.rules_of(predicate))
+
+
+def _from_end(instance: Instance) -> Value:
+    return int(_segment(instance) or 0) - 1 - int(_position(instance) or 0)
+
+
+def _match_position(instance: Instance) -> Value:
+    step = instance.step
+    if step is None or step.origins is None or instance.clause is None:
+        return None
+    return step.origins.positions.get(instance.clause, -1)
+
+
+def _matches_left(instance: Instance) -> Value:
+    step, position = instance.step, _match_position(instance)
+    if step is None or step.origins is None or position is None or instance.clause is None:
+        return None
+    kind = instance.clause[0]
+    return sum(clause[0] == kind for clause in step.origins.positions) - 1 - int(position)
+
+
+def _head(instance: Instance) -> tuple[int, int, int]:
+    assert instance.run.inference is not None
+    assert instance.clause is not None
+    return instance.run.inference.head_of(instance.clause)
+
+
+def _body(instance: Instance) -> tuple[tuple[int, int, int], ...]:
+    assert instance.run.inference is not None
+    assert instance.clause is not None
+    kind, index = instance.clause
+    return instance.run.inference.clauses.rules[index][1] if kind == Origin.RULE else ()
+
+
+def _is_query(instance: Instance) -> Value:
+    return tuple(_head(instance)) == tuple(instance.candidate.atom)
+
+
+def _num_new_variables(instance: Instance) -> Value:
+    return len(_variables(_body(instance)) - _variables([_head(instance)]))
+
+
+# Resolvents
+
+
+def _made(
+    value: Callable[[SeenStep, tuple[tuple[int, int, int], ...], tuple[bool, ...]], Value],
+) -> Callable[[Instance], Value]:
+    """Return a feature of the atoms that a clause makes, and of which of them pruning deletes."""
+
+    def read(instance: Instance) -> Value:
+        step = instance.step
+        if step is None or instance.clause is None:
+            return None
+        made = step.made.get(instance.clause)
+        return None if made is None else value(step, made.atoms, made.is_pruned)
+
+    return read
+
+
+def _kept(value: Callable[[SeenStep, tuple[tuple[int, int, int], ...]], Value]) -> Callable[[Instance], Value]:
+    """Return a feature of the resolvent of a clause, pruned and renamed."""
+
+    def read(instance: Instance) -> Value:
+        step = instance.step
+        if step is None or instance.clause is None or instance.clause not in step.kept:
+            return None
+        return value(step, step.kept[instance.clause])
+
+    return read
+
+
+def _is_gap(is_pruned: tuple[bool, ...]) -> bool:
+    return any(is_pruned[: i + 1][-1] and not all(is_pruned[i:]) for i in range(len(is_pruned)))
+
+
+def _index(instance: Instance) -> Value:
+    """Return the position of a resolvent among those that `limit` receives and that are short enough."""
+    step = instance.step
+    return None if step is None or instance.clause is None else step.limited.get(instance.clause)
+
+
+def _room_below(instance: Instance) -> Value:
+    index, most = _index(instance), instance.run.limits.max_resolvents
+    return None if index is None or most is None else most - 1 - int(index)
+
+
+def _room_of_atoms(step: SeenStep, atoms: tuple[tuple[int, int, int], ...]) -> Value:
+    most = step.run.limits.max_atoms
+    return None if most is None else most - len(atoms)
+
+
+def _is_visited(step: SeenStep, atoms: tuple[tuple[int, int, int], ...]) -> Value:
+    return None if step.earlier is None else atoms in step.visited
+
+
+def _is_visited_in_any_order(step: SeenStep, atoms: tuple[tuple[int, int, int], ...]) -> Value:
+    if step.earlier is None:
+        return None
+    ordered = sorted(atoms)
+    return any(len(goal) == len(atoms) and sorted(goal) == ordered for goal in step.visited)
+
+
+def _score(value: Callable[[float], Value]) -> Callable[[Instance], Value]:
+    def read(instance: Instance) -> Value:
+        step = instance.step
+        if step is None or not step.run.has_scores or instance.clause is None or instance.clause not in step.sides[0]:
+            return None
+        return value(float(step.sides[0][instance.clause].score))
+
+    return read
+
+
+def num_bits(number: float) -> int | None:
+    """Return the bits that the significand of a number needs; 0 for 0, None for NaN and infinities."""
+    if not math.isfinite(number):
+        return None
+    fraction = abs(math.frexp(number)[0])
+    bits = 0
+    while fraction % 1 and bits < 64:
+        fraction *= 2
+        bits += 1
+    return bits
+
+
+# Steps
+
+
+def _selected(value: Callable[[SeenStep, tuple[int, int, int]], Value]) -> Callable[[Instance], Value]:
+    return _step(lambda step: value(step, step.expected.goal[0]) if step.expected.goal else None)
+
+
+def _num_of(kind: Origin) -> Callable[[Instance], Value]:
+    return _step(
+        lambda step: None if step.origins is None else sum(clause[0] == kind for clause in step.origins.positions)
+    )
+
+
+def _is_shared(step: SeenStep, selected: tuple[int, int, int]) -> bool:
+    return bool(_variables([selected]) & _variables(step.expected.goal[1:]))
+
+
+def _num_surviving(step: SeenStep) -> int | None:
+    """Return the number of resolvents that are goals not visited before."""
+    if step.earlier is None or not step.made:
+        return None if step.origins is None or step.earlier is None or not step.run.follows_semantics else 0
+    return sum(bool(atoms) and atoms not in step.visited for atoms in step.kept.values())
+
+
+def _num_left_out(step: SeenStep) -> Value:
+    return None if step.earlier is None else sum(atoms in step.visited for atoms in step.kept.values())
+
+
+def _surplus(step: SeenStep) -> Value:
+    num, most = _num_surviving(step), step.run.limits.max_resolvents
+    return None if num is None or most is None else num - most
+
+
+def _room_of_step(step: SeenStep) -> Value:
+    most = step.run.limits.max_resolvents
+    return None if most is None else most - len(step.expected.resolvents)
+
+
+def _scores(value: Callable[[list[float]], Value]) -> Callable[[Instance], Value]:
+    """Return a feature of the scores of the resolvents to choose from, the highest first."""
+
+    def read(step: SeenStep) -> Value:
+        if not step.run.has_scores:
+            return None
+        return value(sorted((float(r.score) for r in step.expected.resolvents), reverse=True))
+
+    return _step(read)
+
+
+def _chosen(kind: GoalKind) -> Callable[[Instance], Value]:
+    return _step(lambda step: step.expected.chosen is not None and step.expected.chosen[0] == kind)
+
+
+def _depth_left(step: SeenStep) -> Value:
+    most = step.run.limits.max_depth
+    return None if most is None else most - 1 - step.expected.depth
+
+
+# Candidates
+
+
+def _turn(value: Callable[[Turn], Value]) -> Callable[[Instance], Value]:
+    return lambda instance: None if instance.candidate.turn is None else value(instance.candidate.turn)
+
+
+_VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
+    "position in its predicate's segment": _program(_position),
+    "is the query": _program(_is_query),
+    "matches after it": _matches_left,
+    "position among those that match": _match_position,
+    "distance from the end of its segment": _program(_from_end),
+    "length of its segment": _program(_segment),
+    "repeats a symbol": _program(lambda i: _head(i)[1] == _head(i)[2]),
+    "repeats a head variable": _program(lambda i: _head(i)[1] == _head(i)[2] < 0),
+    "body atoms": _program(lambda i: len(_body(i))),
+    "new variables": _program(_num_new_variables),
+    "constants in the head": _program(lambda i: sum(t >= 0 for t in _head(i)[1:])),
+    "first argument": _program(lambda i: _head(i)[1]),
+    "second argument": _program(lambda i: _head(i)[2]),
+    "index": lambda i: None if i.clause is None else i.clause[1],
+    "is made by a rule": lambda i: None if i.clause is None else i.clause[0] == Origin.RULE,
+    "room below max_atoms": _kept(_room_of_atoms),
+    "places left in the list": _room_below,
+    "equals a goal visited": _kept(_is_visited),
+    "has the atoms of a goal visited": _kept(_is_visited_in_any_order),
+    "atoms before pruning": _made(lambda s, a, p: len(a)),
+    "facts pruned": _made(lambda s, a, p: sum(p)),
+    "is pruned to nothing": _made(lambda s, a, p: bool(p) and all(p)),
+    "first atom is pruned": _made(lambda s, a, p: bool(p) and p[0]),
+    "prunes before an atom": _made(lambda s, a, p: _is_gap(p)),
+    "contains the query": _made(lambda s, a, p: tuple(s.candidate.atom) in a),
+    "atoms": _kept(lambda s, a: len(a)),
+    "variables": _kept(lambda s, a: len(_variables(a))),
+    "repeats an atom": _kept(lambda s, a: len(set(a)) < len(a)),
+    "position before the limit": _index,
+    "bits of its score": _score(num_bits),
+    "size of its score": _score(abs),
+    "score is negative": _score(lambda score: score < 0),
+    "depth": _step(lambda s: s.expected.depth),
+    "steps left to max_depth": _step(_depth_left),
+    "chooses TRUE": _chosen(GoalKind.TRUE),
+    "chooses FALSE": _chosen(GoalKind.FALSE),
+    "chooses a goal": _chosen(GoalKind.GOAL),
+    "highest scores": _scores(lambda s: s.count(s[0]) if s else 0),
+    "gap of the scores": _scores(lambda s: s[0] - s[1] if len(s) > 1 else math.inf),
+    "resolvents": _step(lambda s: len(s.expected.resolvents)),
+    "surplus over max_resolvents": _step(_surplus),
+    "room below max_resolvents": _step(_room_of_step),
+    "resolvents before closing": _step(_num_surviving),
+    "resolvents visited": _step(_num_left_out),
+    "has TRUE": _step(lambda s: s.is_proved),
+    "atoms of the goal": _step(lambda s: len(s.expected.goal)),
+    "variables of the goal": _step(lambda s: len(_variables(s.expected.goal))),
+    "constants of the selected atom": _selected(lambda s, a: sum(t >= 0 for t in a[1:])),
+    "repeats a selected variable": _selected(lambda s, a: a[1] == a[2] < 0),
+    "shares a selected variable": _selected(_is_shared),
+    "selects the query": _selected(lambda s, a: tuple(a) == tuple(s.candidate.atom)),
+    "rules that match": _num_of(Origin.RULE),
+    "facts that match": _num_of(Origin.FACT),
+    "longest resolvent": _step(lambda s: max((len(r.atoms) for r in s.expected.resolvents), default=0)),
+    "dropped by max_atoms": _step(lambda s: s.expected.dropped_atoms),
+    "dropped by max_resolvents": _step(lambda s: s.expected.dropped_resolvents),
+    "selected predicate": _selected(lambda s, a: a[0]),
+    "position among the candidates": lambda i: i.candidate.row,
+    "place in its ranking": lambda i: i.candidate.place,
+    "slot was used before": _turn(lambda turn: turn.is_used),
+    "is in a partial turn": _turn(lambda turn: turn.is_partial),
+    "is a fact": lambda i: i.candidate.is_fact,
+    "is PROVED": lambda i: i.candidate.outcome == Outcome.PROVED,
+    "is FAILED": lambda i: i.candidate.outcome == Outcome.FAILED,
+    "reaches max_depth": lambda i: i.candidate.outcome == Outcome.DEPTH_LIMIT,
+    "steps of the derivation": lambda i: i.candidate.num_steps,
+    "head side": lambda i: i.candidate.side == Side.HEAD,
+    "repeats a constant": lambda i: i.candidate.atom[1] == i.candidate.atom[2],
+    "query": lambda i: i.candidate.query,
+}
+"""The value of each feature of features.toml, by its name."""
+
+
+@cache
+def read_features() -> tuple[Feature, ...]:
+    """Return all features, the preferred ones first."""
+    text = resources.files(__package__).joinpath("features.toml").read_text(encoding="utf-8")
+    return tuple(
+        Feature(
+            name=row["name"],
+            unit=row.get("unit", ""),
+            of=frozenset(map(Unit, row["of"])),
+            scale=Scale(row["scale"]),
+            phrase=row["phrase"],
+            value=_VALUES[row["name"]],
+            opposite=row.get("opposite", ""),
+            stages=frozenset(map(Stage, row.get("stages", ()))),
+            zero=row.get("zero", ""),
+        )
+        for row in tomllib.loads(text)["features"]
+    )
+
+
+def features_of(unit: Unit) -> tuple[Feature, ...]:
+    """Return the features of the instances of a unit."""
+    return tuple(feature for feature in read_features() if unit in feature.of)

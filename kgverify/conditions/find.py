@@ -1,0 +1,270 @@
+"""The condition of one cause, found among the instances of its units."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.comparison.result import Condition as ShownCondition
+from kgverify.comparison.result import FeatureValue
+from kgverify.conditions.chance import MOST_CHANCE, chance_of
+from kgverify.conditions.features import Feature, features_of
+from kgverify.conditions.instances import Cases, Instance, Unit
+from kgverify.conditions.search import Condition, Search, Term
+from kgverify.conditions.sentence import (
+    describe_boundary,
+    describe_counts,
+    describe_test,
+    describe_tests,
+)
+
+FEWEST_ALWAYS: Final = 10
+"""The different instances that all went wrong, from which on it is said that every one does."""
+
+LEAST_PRECISION: Final = 0.95
+LEAST_RECALL: Final = 0.95
+"""The least precision and recall of a condition that is not exact."""
+
+OF_LARGER_UNIT: Final = 16.0
+"""The description length, in bits, by which instances of a larger unit must be simpler to be preferred."""
+
+MOST_OTHERS: Final = 5
+MOST_EXAMPLES: Final = 3
+MOST_BARS: Final = 60
+"""The other conditions, the counter-examples, and the values of a feature to list."""
+
+
+class Table(NamedTuple):
+    """The instances of a unit as numbers.
+
+    features:   those known for every instance
+    values:     float64 [n, F]
+    is_wrong:   bool [n]
+    identities: int64 [n]  the number of the identity of each instance
+    """
+
+    features: tuple[Feature, ...]
+    values: NDArray[np.float64]
+    is_wrong: NDArray[np.bool_]
+    identities: NDArray[np.int64]
+
+    def num_identities(self, is_inside: NDArray[np.bool_]) -> int:
+        """Return the number of different identities among some instances."""
+        return len(np.unique(self.identities[is_inside]))
+
+
+def build_table(cases: Cases) -> Table:
+    """Return the instances of a unit as numbers, without features that are unknown for some of them."""
+    features, columns, instances = [], [], cases.instances
+    for feature in features_of(cases.unit):
+        if cases.is_by_itself and feature.of & {Unit.STEP, Unit.CANDIDATE}:
+            continue
+        column = _read_column(feature, instances)
+        if column is not None:
+            features.append(feature)
+            columns.append(column)
+    numbers: dict[object, int] = {}
+    return Table(
+        tuple(features),
+        np.column_stack(columns) if columns else np.zeros((len(instances), 0)),
+        np.array([each.is_wrong for each in instances], np.bool_),
+        np.array([numbers.setdefault(each.identity, len(numbers)) for each in instances], np.int64),
+    )
+
+
+def _read_column(feature: Feature, instances: Sequence[Instance]) -> NDArray[np.float64] | None:
+    """Return the values of a feature, or None if one is unknown; those of a step or a candidate are computed once."""
+    is_of_step, is_of_candidate = Unit.STEP in feature.of, Unit.CANDIDATE in feature.of
+    known: dict[int, float | None] = {}
+    values = np.empty(len(instances))
+    for row, instance in enumerate(instances):
+        key = id(instance.candidate) if is_of_candidate else id(instance.step) if is_of_step else -1
+        if key in known:
+            value = known[key]
+        else:
+            found = feature.value(instance)
+            value = None if found is None else float(found)
+            if key != -1:
+                known[key] = value
+        if value is None or value != value:
+            return None
+        values[row] = value
+    return values
+
+
+class Found(NamedTuple):
+    """A condition with the instances that it was found among. length: its description length, in bits."""
+
+    cases: Cases
+    table: Table
+    condition: Condition
+    others: tuple[Condition, ...]
+    is_exact: bool
+    chance: float
+    length: float
+
+
+def find_condition(stage: str, every: Iterable[Cases]) -> ShownCondition | None:
+    """Return the simplest condition of a cause, or the reason why none is stated; None without instances that went wrong.
+
+    every: the instances of each unit, the smallest unit first
+    """
+    best: Found | None = None
+    first: tuple[Cases, Table] | None = None
+    is_open = False
+    for number, cases in enumerate(every):
+        if not any(each.is_wrong for each in cases.instances):
+            continue
+        table = build_table(cases)
+        first = first or (cases, table)
+        search = Search(table.features, table.values, table.is_wrong, stage)
+        found, has_exact = _find_in(search, cases, table)
+        if found is not None and (not is_open or (found.is_exact and found.condition.tests)):
+            found = found._replace(length=found.length + number * OF_LARGER_UNIT)
+            best = found if best is None or _rank(found) < _rank(best) else best
+        # An exact condition that is not certain must not be replaced by one of a larger unit that is not exact.
+        is_open |= has_exact
+    if best is not None:
+        return _show(best)
+    return None if first is None else _show_none(stage, *first)
+
+
+def _rank(found: Found) -> tuple[bool, bool, float]:
+    """Return a key by which the best condition comes first: an exact one, then one that not every instance fulfils."""
+    return not found.is_exact, not found.condition.tests, found.length
+
+
+def _find_in(search: Search, cases: Cases, table: Table) -> tuple[Found | None, bool]:
+    """Return the simplest condition of instances of one unit that chance does not explain, and whether any is exact."""
+    wrong = table.is_wrong
+    if wrong.all():
+        is_enough = table.num_identities(wrong) >= FEWEST_ALWAYS
+        every = Found(cases, table, Condition((), 0.0, 1.0), (), True, 0.0, 0.0)
+        return (every if is_enough else None), False
+    exact = search.find_exact()
+    likely = []
+    for each in exact:
+        chance = _chance(table, each, each.holds(table.values))
+        if chance <= MOST_CHANCE:
+            likely.append((each, chance))
+    if likely:
+        (condition, chance), *rest = likely
+        others = tuple(each for each, _ in rest)
+        return Found(cases, table, condition, others, True, chance, condition.cost), True
+    inexact = None if exact else search.find_inexact(table.values, wrong)
+    if inexact is None:
+        return None, bool(exact)
+    inside = inexact.holds(table.values)
+    num = int((inside & wrong).sum())
+    chance = _chance(table, inexact, inside)
+    if num < LEAST_PRECISION * inside.sum() or num < LEAST_RECALL * wrong.sum() or chance > MOST_CHANCE:
+        return None, False
+    return Found(cases, table, inexact, (), False, chance, inexact.cost), False
+
+
+def _chance(table: Table, condition: Condition, inside: NDArray[np.bool_]) -> float:
+    """Return the chance of a condition among different instances; one that is wrong at times counts as wrong."""
+    wrong = np.unique(table.identities[table.is_wrong])
+    right = np.setdiff1d(table.identities[~table.is_wrong], wrong)
+    held = np.unique(table.identities[inside])
+    wrong_inside, right_inside = len(np.intersect1d(wrong, held)), len(np.intersect1d(right, held))
+    if not len(right) or (wrong_inside == len(wrong) and right_inside == len(right)):
+        # One and the same instance is wrong at times and right at others: the instances themselves are compared.
+        wrong_inside, right_inside = int((inside & table.is_wrong).sum()), int((inside & ~table.is_wrong).sum())
+        num = int(table.is_wrong.sum()), int((~table.is_wrong).sum())
+        return chance_of(*num, wrong_inside, right_inside, condition.num_tried)
+    return chance_of(len(wrong), len(right), wrong_inside, right_inside, condition.num_tried)
+
+
+def _show(found: Found) -> ShownCondition:
+    """Return a condition as the report has it."""
+    cases, table, tests = found.cases, found.table, found.condition.tests
+    inside = found.condition.holds(table.values)
+    wrong = int((inside & table.is_wrong).sum()), int(table.is_wrong.sum())
+    right = int((inside & ~table.is_wrong).sum()), int((~table.is_wrong).sum())
+    what = describe_tests(tests, table.features, cases)
+    counts = describe_counts(cases, wrong, right)
+    if not tests:
+        size = f"{wrong[1]:,} of {wrong[1]:,}"
+        sentence = f"every {cases.unit.value} seen is {cases.wrong}: {size}, so there is nothing to compare with"
+    elif found.is_exact:
+        open_between = describe_boundary(tests, table.features)
+        sentence = "; ".join(filter(None, (f"exactly the {what} are {cases.wrong}: {counts}", open_between)))
+    else:
+        precision = wrong[0] / max(1, wrong[0] + right[0])
+        sentence = f"mostly the {what} are {cases.wrong}: {counts} (precision {precision:.3f}, recall {wrong[0] / wrong[1]:.3f})"
+    return ShownCondition(
+        sentence=sentence,
+        unit=cases.unit.value,
+        tests=tuple(describe_test(test, table.features) for test in tests),
+        features=tuple(dict.fromkeys(table.features[i].name for t in tests for i in (t.feature, t.other) if i >= 0)),
+        is_exact=found.is_exact,
+        num_wrong=wrong[1],
+        num_right=right[1],
+        wrong_inside=wrong[0],
+        right_inside=right[0],
+        chance=found.chance,
+        num_tried=int(found.condition.num_tried),
+        others=_describe_others(found),
+        counter_examples=_list_examples(found, inside),
+        values=_count_values(table, tests) if tests else (),
+    )
+
+
+def _describe_others(found: Found) -> tuple[str, ...]:
+    """Return the other exact conditions in words: the shortest one of the same features alone."""
+    texts = {frozenset(test.feature for test in found.condition.tests): ""}
+    for each in found.others:
+        key = frozenset(test.feature for test in each.tests)
+        texts.setdefault(key, describe_tests(each.tests, found.table.features, found.cases))
+    return tuple(filter(None, texts.values()))[:MOST_OTHERS]
+
+
+def _show_none(stage: str, cases: Cases, table: Table) -> ShownCondition:
+    num_wrong, num_right = int(table.is_wrong.sum()), int((~table.is_wrong).sum())
+    search = Search(table.features, table.values, table.is_wrong, stage)
+    sizes = (
+        f"{num_wrong:,} {cases.unit.value}{'s' * (num_wrong != 1)} {cases.wrong}, {num_right:,} {cases.right},"
+        f" {search.num_single:,} conditions tried"
+    )
+    has_exact = bool(num_right and search.find_exact())
+    reason = "too few to rule out chance" if has_exact or not num_right else "none tells them apart"
+    return ShownCondition(
+        sentence=f"no condition found: {sizes}, {reason}",
+        unit=cases.unit.value,
+        num_wrong=num_wrong,
+        num_right=num_right,
+        num_tried=search.num_single,
+    )
+
+
+def _list_examples(found: Found, inside: NDArray[np.bool_]) -> tuple[str, ...]:
+    """Return the first instances for which a condition does not hold as stated."""
+    table, examples = found.table, []
+    for row in np.flatnonzero(inside != table.is_wrong)[:MOST_EXAMPLES].tolist():
+        instance = found.cases.instances[row]
+        word = found.cases.wrong if instance.is_wrong else found.cases.right
+        at = f"candidate {instance.candidate.row}" + (f", step {instance.step.number}" if instance.step else "")
+        used = dict.fromkeys(i for t in found.condition.tests for i in (t.feature, t.other) if i >= 0)
+        values = ", ".join(f"{table.features[i].name} {table.values[row, i]:g}" for i in used)
+        examples.append(f"{word} at {at}: {values}")
+    return tuple(examples)
+
+
+def _count_values(table: Table, tests: Sequence[Term]) -> tuple[FeatureValue, ...]:
+    """Return how many instances of each class have each value of the first feature, in about `MOST_BARS` bars.
+
+    No bar holds values on both sides of a bound.
+    """
+    feature = tests[0].feature
+    x = table.values[:, feature]
+    unique = np.unique(x)
+    if len(unique) > MOST_BARS:
+        edges = unique[:: -(-len(unique) // MOST_BARS)]
+        bounds = [test.value for test in tests if test.feature == feature]
+        unique = np.intersect1d(unique, [*edges.tolist(), *bounds])
+    rows = np.searchsorted(unique, x, side="right") - 1
+    wrong = np.bincount(rows[table.is_wrong], minlength=len(unique)).tolist()
+    right = np.bincount(rows[~table.is_wrong], minlength=len(unique)).tolist()
+    return tuple(map(FeatureValue, unique.tolist(), wrong, right))

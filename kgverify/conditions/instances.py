@@ -1,0 +1,405 @@
+"""Instances of a cause: the facts, rules, resolvents, steps or candidates that went wrong, and their neighbours that did not.
+
+Which of them went wrong is read off both sides of each step, or off the outputs of the stage at fault if the step was replayed.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+from kgverify.comparison.inference.content import Content, content_of
+from kgverify.comparison.inference.origins import Clause, Made, OriginInference, StepOrigins
+from kgverify.comparison.result import PROOF_CLASSES, DifferenceClass
+from kgverify.comparison.step_view import ResolventView, StepView
+from kgverify.program.atoms import Goal
+from kgverify.program.limits import DeclaredLimits
+from kgverify.program.outcomes import GoalKind, Origin
+from kgverify.program.resolution import Atoms, Ids, number_variables
+from kgverify.program.stages import Stage
+
+
+class Unit(StrEnum):
+    """The kind of an instance."""
+
+    FACT = "fact"
+    RULE = "rule"
+    RESOLVENT = "resolvent"
+    STEP = "step"
+    CANDIDATE = "candidate"
+
+
+class Candidate(NamedTuple):
+    """A candidate of the expected run.
+
+    place:  its position among the candidates of its query and side, from 0, which is the true one
+    turn:   its turn in the slots of the batch; None if the engine does not name its slots
+    """
+
+    row: int
+    query: int
+    side: int
+    atom: Ids
+    outcome: int
+    num_steps: int
+    place: int
+    is_fact: bool | None
+    turn: "Turn | None" = None
+
+
+class Turn(NamedTuple):
+    """The turn in which a candidate gets a slot: whether the slot was used before, and whether not all slots have a turn."""
+
+    is_used: bool
+    is_partial: bool
+
+
+class Run(NamedTuple):
+    """The common data of the instances of a run. layout: of the actual engine's batch."""
+
+    limits: DeclaredLimits
+    layout: Mapping[str, int]
+    num_candidates: int
+    inference: OriginInference | None
+    has_scores: bool
+    has_origins: bool
+    follows_semantics: bool
+
+
+class SeenStep:
+    """A step that was compared.
+
+    number:  its number in the derivation, from 0
+    actual:  None if it agrees
+    origins: infers the clauses; None without a program
+    earlier: the goals visited before, if they are known
+    outputs: both outputs of the stage at fault, if they are known
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        candidate: Candidate,
+        number: int,
+        expected: StepView,
+        actual: StepView | None,
+        origins: StepOrigins | None,
+        earlier: tuple[Goal, ...] | None,
+        outputs: tuple[Any, Any] | None = None,
+    ) -> None:
+        self.run, self.candidate, self.number = run, candidate, number
+        self.expected, self.actual, self.origins = expected, actual, origins
+        self.earlier, self.outputs = earlier, outputs
+
+    @cached_property
+    def made(self) -> dict[Clause, Made]:
+        """The result of each clause that matches, before pruning; empty without a program, or in another dialect."""
+        if self.origins is None or not self.run.follows_semantics:
+            return {}
+        return {made.clause: made for made in self.origins.results}
+
+    @cached_property
+    def kept(self) -> dict[Clause, Atoms]:
+        """The resolvent of each clause that matches, pruned and renamed."""
+        return (
+            {} if self.origins is None else {c: atoms for atoms, clauses in self.origins.made.items() for c in clauses}
+        )
+
+    @cached_property
+    def visited(self) -> frozenset[Atoms]:
+        """The goals visited before this step and in it; empty if those before are unknown."""
+        return frozenset() if self.earlier is None else frozenset(map(canonical, (*self.earlier, self.expected.goal)))
+
+    @cached_property
+    def limited(self) -> dict[Clause, int]:
+        """The position of each resolvent among those that `limit` receives and that are short enough, if it is known."""
+        most = self.run.limits.max_atoms
+        if self.earlier is None or most is None:
+            return {}
+        found: dict[Clause, int] = {}
+        position = 0
+        for clause in self.made:
+            found[clause] = position
+            position += self.kept[clause] not in self.visited and len(self.kept[clause]) <= most
+        return found
+
+    @cached_property
+    def sides(self) -> tuple[dict[Clause, ResolventView], dict[Clause, ResolventView]]:
+        """The resolvents of both sides by the clauses that made them, where these are known."""
+        expected = self._by_clause(self.expected)
+        return expected, expected if self.actual is None else self._by_clause(self.actual)
+
+    def _by_clause(self, step: StepView) -> dict[Clause, ResolventView]:
+        if self.run.has_origins:
+            return {r.clause: r for r in step.resolvents if r.kind in (GoalKind.GOAL, GoalKind.TRUE)}
+        num = Counter(map(content_of, step.resolvents))
+        # Of several clauses that make the same it is not known which ones are there.
+        whole = (r for r in step.resolvents if num[content_of(r)] >= len(self._clauses_of(content_of(r))))
+        return {clause: r for r in whole for clause in self._clauses_of(content_of(r))}
+
+    def _clauses_of(self, content: Content) -> Sequence[Clause]:
+        kind, atoms = content
+        if self.origins is None or kind not in (GoalKind.GOAL, GoalKind.TRUE):
+            return ()
+        return self.origins.made.get(atoms, ()) or self.origins.explain(atoms).clauses
+
+    @cached_property
+    def changes(self) -> "Changes":
+        """The clauses that one side or both sides used; without known origins those of which both sides are certain."""
+        expected, actual = (set(side) for side in self.sides)
+        implied = self.kept.keys()
+        shared = actual & (expected | implied)
+        if self.run.has_origins or self.actual is None:
+            return Changes(expected - actual, actual - expected - implied, shared)
+        contents = [set(map(content_of, step.resolvents)) for step in (self.expected, self.actual)]
+        only = [
+            {c for content in here - there for c in self._clauses_of(content)} for here, there in _both_ways(contents)
+        ]
+        return Changes(only[0], only[1] - implied, shared - only[0])
+
+    @property
+    def is_proved(self) -> bool:
+        """True if the expected side has TRUE."""
+        return any(r.kind == GoalKind.TRUE for r in self.expected.resolvents)
+
+
+class Changes(NamedTuple):
+    """The clauses that only the expected side used, those that only the actual side did and wrongly, and the others of it."""
+
+    missing: set[Clause]
+    extra: set[Clause]
+    shared: set[Clause]
+
+
+def _both_ways(pair: Sequence[set[Content]]) -> tuple[tuple[set[Content], set[Content]], ...]:
+    return (pair[0], pair[1]), (pair[1], pair[0])
+
+
+class Instance(NamedTuple):
+    """A fact, rule, resolvent, step or candidate that went wrong, or did not.
+
+    identity: instances of one identity count as one where chance is judged
+    clause:   of a fact, a rule or a resolvent
+    """
+
+    unit: Unit
+    is_wrong: bool
+    identity: Hashable
+    candidate: Candidate
+    step: SeenStep | None = None
+    clause: Clause | None = None
+
+    @property
+    def run(self) -> Run:
+        """The run."""
+        assert self.step is not None
+        return self.step.run
+
+
+class Cases(NamedTuple):
+    """The instances of one unit, with the words for those that went wrong and those that did not.
+
+    is_by_itself: whether only features of the instances themselves may distinguish them: their steps were chosen by what
+                  went wrong
+    """
+
+    unit: Unit
+    wrong: str
+    right: str
+    instances: tuple[Instance, ...]
+    is_by_itself: bool = False
+
+
+MOST_RIGHT: Final = 6_000
+"""The instances that did not go wrong to look at; of more, evenly spread ones."""
+
+MOST_WRONG: Final = 6_000
+"""The instances that went wrong to look at."""
+
+_SUBSTITUTIONS: Final = (Stage.RESOLVE, Stage.PRUNE, Stage.RENAME)
+_CLAUSES: Final = {
+    Stage.MATCH_RULES: (Unit.RULE,),
+    Stage.MATCH_FACTS: (Unit.FACT,),
+    Stage.CLOSE: (Unit.FACT, Unit.RULE),
+}
+_KIND_OF: Final = {Unit.FACT: Origin.FACT, Unit.RULE: Origin.RULE}
+
+
+def plain(goal: Iterable[Iterable[int]]) -> Goal:
+    """Return a goal as plain tuples."""
+    return tuple(tuple(atom) for atom in goal)  # type: ignore[misc]
+
+
+def canonical(goal: Goal) -> Atoms:
+    """Return a goal as plain tuples, its variables numbered by first appearance."""
+    return number_variables(iter(plain(goal)))
+
+
+def collect_cases(
+    stage: Stage,
+    kind: DifferenceClass,
+    differing: Sequence[SeenStep],
+    agreeing: Sequence[SeenStep],
+    others: Sequence[SeenStep],
+    tolerance: float,
+) -> Iterator[Cases]:
+    """Yield the instances of a cause in single steps, the smallest unit first.
+
+    others:    steps of other causes, for the clauses that both sides have there
+    tolerance: of scores, absolute
+    """
+    for unit in _CLAUSES.get(stage, ()):
+        yield from _collect_clauses(unit, stage, kind, differing, (*agreeing, *others))
+    if stage in _SUBSTITUTIONS:
+        yield _join(Unit.RESOLVENT, "wrong", "right", _changed_resolvents(differing), _kept_resolvents(agreeing))
+    elif stage in (Stage.REVISIT, Stage.LIMIT):
+        yield from _collect_dropped(kind, differing, agreeing)
+    elif stage is Stage.SCORE:
+        yield _join(
+            Unit.RESOLVENT,
+            "scored wrongly",
+            "scored rightly",
+            _scored(differing, tolerance),
+            _kept_resolvents(agreeing),
+        )
+    comparable = agreeing
+    if kind in PROOF_CLASSES:
+        comparable = [each for each in agreeing if each.is_proved == (kind is DifferenceClass.PROOF_LOST)]
+    yield _join(Unit.STEP, "wrong", "right", (_of_step(each, True) for each in differing), map(_right_step, comparable))
+
+
+def _join(unit: Unit, wrong: str, right: str, differing: Iterable[Instance], agreeing: Iterable[Instance]) -> Cases:
+    found = [*differing, *agreeing]
+    parts = [[each for each in found if each.is_wrong is is_wrong] for is_wrong in (True, False)]
+    kept = [_thin(part, most) for part, most in zip(parts, (MOST_WRONG, MOST_RIGHT), strict=True)]
+    return Cases(unit, wrong, right, (*kept[0], *kept[1]))
+
+
+def _thin(instances: list[Instance], most: int) -> list[Instance]:
+    return instances[:: max(1, -(-len(instances) // most))]
+
+
+def _of_step(step: SeenStep, is_wrong: bool) -> Instance:
+    return Instance(Unit.STEP, is_wrong, (plain(step.expected.goal), step.number), step.candidate, step)
+
+
+def _right_step(step: SeenStep) -> Instance:
+    return _of_step(step, False)
+
+
+def _of_clause(unit: Unit, step: SeenStep, clause: Clause, is_wrong: bool) -> Instance:
+    identity: Hashable = clause if unit in _KIND_OF else (clause, plain(step.expected.goal))
+    return Instance(unit, is_wrong, identity, step.candidate, step, clause)
+
+
+# Facts and rules
+
+
+def _collect_clauses(
+    unit: Unit, stage: Stage, kind: DifferenceClass, differing: Sequence[SeenStep], agreeing: Sequence[SeenStep]
+) -> Iterator[Cases]:
+    labels = {
+        DifferenceClass.EXTRA: (False,),
+        DifferenceClass.FALSE_PROOF: (False,),
+        DifferenceClass.SUBSTITUTED: (True, False),
+    }
+    for is_missing in labels.get(kind, (True,)):
+        found = [(step, *_split(unit, stage, step, is_missing=is_missing)) for step in differing]
+        if not all(wrong for _, wrong, _ in found):
+            # Something else goes wrong in some of these steps.
+            continue
+        cases = _join(
+            unit,
+            "missing" if is_missing else "extra",
+            "present" if is_missing else "right",
+            (_of_clause(unit, step, c, c in wrong) for step, wrong, right in found for c in (*wrong, *right)),
+            (_of_clause(unit, step, c, False) for step in agreeing for c in _clauses(unit, step.changes.shared)),
+        )
+        yield cases._replace(is_by_itself=kind in PROOF_CLASSES)
+
+
+def _clauses(unit: Unit, found: Iterable[Clause]) -> set[Clause]:
+    return {clause for clause in found if clause[0] == _KIND_OF[unit]}
+
+
+def _split(unit: Unit, stage: Stage, step: SeenStep, *, is_missing: bool) -> tuple[set[Clause], set[Clause]]:
+    """Return the clauses that the actual side lacks, or else has wrongly, and those that it has rightly."""
+    if step.outputs is not None and stage is not Stage.CLOSE:
+        expected, actual = ({(int(_KIND_OF[unit]), int(i)) for i in side} for side in step.outputs)
+        return (expected - actual if is_missing else actual - expected), expected & actual
+    changes = step.changes
+    return _clauses(unit, changes.missing if is_missing else changes.extra), _clauses(unit, changes.shared)
+
+
+# Resolvents
+
+
+def _kept_resolvents(steps: Iterable[SeenStep]) -> Iterator[Instance]:
+    for step in steps:
+        for clause in step.sides[0]:
+            if clause in step.made:
+                yield _of_clause(Unit.RESOLVENT, step, clause, False)
+
+
+def _changed_resolvents(steps: Iterable[SeenStep]) -> Iterator[Instance]:
+    """Yield the resolvents that both sides made by the same clause: wrong if these differ."""
+    for step in steps:
+        if step.outputs is not None:
+            sides = [{(kind, origin): plain(atoms) for *_, kind, origin, atoms in side} for side in step.outputs]
+        else:
+            sides = [{c: (r.kind, plain(r.atoms)) for c, r in side.items()} for side in step.sides]  # type: ignore[misc]
+        for clause in sides[0]:
+            if clause in sides[1] and clause in step.made:
+                yield _of_clause(Unit.RESOLVENT, step, clause, sides[0][clause] != sides[1][clause])
+
+
+def _scored(steps: Iterable[SeenStep], tolerance: float) -> Iterator[Instance]:
+    for step in steps:
+        expected, actual = step.sides
+        for clause in expected:
+            if clause in actual and clause in step.made:
+                scores = expected[clause].score, actual[clause].score
+                is_close = scores[0] == scores[1] or abs(scores[0] - scores[1]) <= tolerance
+                yield _of_clause(Unit.RESOLVENT, step, clause, not is_close)
+
+
+def _collect_dropped(
+    kind: DifferenceClass, differing: Sequence[SeenStep], agreeing: Sequence[SeenStep]
+) -> Iterator[Cases]:
+    """Yield the resolvents that `revisit` or `limit` may drop: wrong if only one side has dropped them."""
+    is_extra = kind is DifferenceClass.EXTRA
+
+    def label(step: SeenStep, *, is_wrong: Callable[[Clause], bool]) -> Iterator[Instance]:
+        if not step.is_proved:
+            for clause in step.made:
+                yield _of_clause(Unit.RESOLVENT, step, clause, is_wrong(clause))
+
+    def differs(step: SeenStep) -> Iterator[Instance]:
+        left, right = _listed(step)
+        if right is not None:
+            yield from label(step, is_wrong=lambda clause: (clause in left) != (clause in right))
+
+    instances = [each for step in differing for each in differs(step)]
+    agree = (each for step in agreeing for each in label(step, is_wrong=lambda clause: False))
+    dropped = [_is_dropped(each) for each in instances if each.is_wrong]
+    words = (
+        ("kept wrongly", "treated rightly") if is_extra or not any(dropped) else ("dropped wrongly", "treated rightly")
+    )
+    if dropped:
+        yield _join(Unit.RESOLVENT, *words, instances, agree)
+
+
+def _is_dropped(instance: Instance) -> bool:
+    assert instance.step is not None
+    left, _ = _listed(instance.step)
+    return instance.clause in left
+
+
+def _listed(step: SeenStep) -> tuple[set[Clause], set[Clause]]:
+    """Return the clauses whose resolvents each side has kept."""
+    if step.outputs is None:
+        return set(step.sides[0]), set(step.sides[1])
+    lists = [side[0] if side and isinstance(side[-1], int) else side for side in step.outputs]
+    left, right = ({(item[-3], item[-2]) for item in side if item[-2:-1]} for side in lists)
+    return left, right

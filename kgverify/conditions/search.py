@@ -1,0 +1,296 @@
+"""The exact search for the simplest condition that separates what went wrong from what did not.
+
+A condition is a conjunction of at most three tests. An exact one holds for everything that went wrong and for nothing else. So
+each of its tests holds for everything that went wrong, and together they exclude all the rest: among the tests that hold for
+everything that went wrong, the cheapest cover of the rest is sought. The cost of a test is its description length in bits.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from itertools import combinations
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.conditions.features import Feature, Scale
+
+MOST_TESTS: Final = 3
+"""The most tests of a condition."""
+
+POWERS: Final = range(1, 7)
+"""The powers of two for which remainders are tried."""
+
+MOST_VALUES: Final = 12
+"""The different values up to which it is tried whether a feature has any other value than one."""
+
+FEWEST_VALUES: Final = 3
+"""The different values that an interval, or a remainder, must hold for."""
+
+MOST_COVERS: Final = 40
+"""The conditions of equal length to list."""
+
+OF_CONJUNCTION: Final = 2.0
+"""The description length of one more test, in bits, besides its own."""
+
+MOST_VISITED: Final = 20_000
+"""The partial conditions to visit in a search; the shortest ones come first."""
+
+
+class Relation(StrEnum):
+    """The relation of a test between a feature and its value, or another feature."""
+
+    AT_LEAST = ">="
+    AT_MOST = "<="
+    EQUAL = "=="
+    OTHER = "!="
+    BETWEEN = "between"
+    REMAINDER = "modulo"
+    SAME = "same as"
+
+
+class Term(NamedTuple):
+    """A test of one feature, or of two.
+
+    feature: its index among the features
+    value:   the bound, the lower bound of an interval, or the remainder
+    high:    the upper bound of an interval, or the modulus
+    other:   the index of the other feature
+    beyond:  the nearest value on the other side of a bound; the true bound lies between the two. None without such a value
+    """
+
+    feature: int
+    relation: Relation
+    value: float = 0.0
+    high: float = 0.0
+    other: int = -1
+    beyond: float | None = None
+
+    def holds(self, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return where it holds. values: float64 [n, F]; returns bool [n]."""
+        x = values[:, self.feature]
+        match self.relation:
+            case Relation.AT_LEAST:
+                found = x >= self.value
+            case Relation.AT_MOST:
+                found = x <= self.value
+            case Relation.EQUAL:
+                found = x == self.value
+            case Relation.OTHER:
+                found = x != self.value
+            case Relation.BETWEEN:
+                found = (x >= self.value) & (x <= self.high)
+            case Relation.REMAINDER:
+                found = np.mod(x, self.high) == self.value
+            case Relation.SAME:
+                found = x == values[:, self.other]
+        return np.asarray(found, np.bool_)
+
+
+class Condition(NamedTuple):
+    """A conjunction of tests, with its description length in bits and the number of conditions tried as simple as it."""
+
+    tests: tuple[Term, ...]
+    cost: float
+    num_tried: float
+
+    def holds(self, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return where all of its tests hold."""
+        found = np.ones(len(values), np.bool_)
+        for test in self.tests:
+            found &= test.holds(values)
+        return found
+
+
+class Search:
+    """The search among the features of some instances.
+
+    features: those of the columns
+    values:   float64 [n, F], without NaN
+    is_wrong: bool [n]
+    stage:    the stage at fault, whose own features are preferred
+    """
+
+    def __init__(
+        self, features: Sequence[Feature], values: NDArray[np.float64], is_wrong: NDArray[np.bool_], stage: str
+    ) -> None:
+        self._features, self._stage = features, stage
+        rows = np.unique(np.column_stack([values, is_wrong]), axis=0)
+        self._values, self._wrong = rows[:, :-1], rows[:, -1].astype(np.bool_)
+        self._columns = self._distinct_columns()
+        self.num_single = self._count_single()
+
+    def _distinct_columns(self) -> list[int]:
+        """Return the columns that vary, without those that equal a preferred one."""
+        order = sorted(range(len(self._features)), key=lambda i: self._features[i].cost(self._stage))
+        seen: set[bytes] = set()
+        kept = []
+        for i in order:
+            column = np.ascontiguousarray(self._values[:, i])
+            key = column.tobytes()
+            if len(column) and (column != column[0]).any() and key not in seen:
+                seen.add(key)
+                kept.append(i)
+        return kept
+
+    def _count_single(self) -> int:
+        """Return the number of single tests that were possible."""
+        num = 0
+        for i in self._columns:
+            num_values = len(np.unique(self._values[:, i]))
+            scale = self._features[i].scale
+            num += 2 if scale is Scale.FLAG else 2 * num_values if scale is Scale.ID else 4 * num_values
+            num += sum(1 << power for power in POWERS) if scale is Scale.COUNT else 0
+        return num + len(self._pairs())
+
+    def _pairs(self) -> list[tuple[int, int]]:
+        """Return the pairs of features that may be compared: those of one unit."""
+        named = [i for i in self._columns if self._features[i].unit and self._features[i].scale is not Scale.FLAG]
+        return [pair for pair in combinations(named, 2) if self._features[pair[0]].unit == self._features[pair[1]].unit]
+
+    def find_exact(self) -> list[Condition]:
+        """Return the shortest exact conditions, the shortest first; empty if none exists."""
+        wrong, right = self._values[self._wrong], self._values[~self._wrong]
+        if not len(wrong) or not len(right):
+            return []
+        tests = []
+        for test, cost in self._necessary(wrong, right):
+            excluded = ~test.holds(right)
+            if excluded.any():
+                tests.append((test, cost, excluded))
+        covers = _cover(tests, len(right))
+        return [Condition(chosen, cost, self._num_tried(len(chosen))) for chosen, cost in covers]
+
+    def _necessary(self, wrong: NDArray[np.float64], right: NDArray[np.float64]) -> Iterator[tuple[Term, float]]:
+        """Yield the tests that hold for everything that went wrong, with their costs, and may exclude something else."""
+        for i in self._columns:
+            feature, x, y = self._features[i], wrong[:, i], right[:, i]
+            cost, values = feature.cost(self._stage), np.unique(wrong[:, i])
+            low, high = float(values[0]), float(values[-1])
+            if feature.scale is Scale.FLAG:
+                if low == high:
+                    yield Term(i, Relation.EQUAL, low), cost + 0.5 * (low == 0)
+                continue
+            if low == high:
+                yield Term(i, Relation.EQUAL, low), cost + 1 + _bits(low)
+            if len(np.unique(y)) <= MOST_VALUES:
+                for value in np.setdiff1d(y, x).tolist():
+                    yield Term(i, Relation.OTHER, value), cost + 2.5 + _bits(value)
+            if feature.scale is Scale.ID:
+                continue
+            below, above = y[y < low], y[y > high]
+            beyond = float(below.max()) if len(below) else None, float(above.min()) if len(above) else None
+            if len(below):
+                yield Term(i, Relation.AT_LEAST, low, beyond=beyond[0]), cost + 1.5 + _bits(low)
+            if len(above) and (low < high or low):
+                yield Term(i, Relation.AT_MOST, high, beyond=beyond[1]), cost + 1.5 + _bits(high)
+            if len(below) and len(above) and len(values) >= FEWEST_VALUES:
+                yield Term(i, Relation.BETWEEN, low, high), cost + 3 + _bits(low) + _bits(high)
+            if feature.scale is Scale.COUNT and len(values) >= FEWEST_VALUES:
+                for power in POWERS:
+                    remainders = np.unique(np.mod(values, 1 << power))
+                    if len(remainders) > 1:
+                        break
+                    remainder = float(remainders[0])
+                    yield Term(i, Relation.REMAINDER, remainder, float(1 << power)), cost + 3 + power
+        for i, j in self._pairs():
+            if (wrong[:, i] == wrong[:, j]).all():
+                cost = self._features[i].cost(self._stage) + self._features[j].cost(self._stage) + 4
+                yield Term(i, Relation.SAME, other=j), cost
+
+    def find_inexact(self, values: NDArray[np.float64], is_wrong: NDArray[np.bool_]) -> Condition | None:
+        """Return the condition with the highest F1 score; None without tests. It is grown test by test.
+
+        values, is_wrong: all instances, float64 [n, F] and bool [n], since repeated ones count
+        """
+        tests = [(test, cost, test.holds(values)) for test, cost in self._separating(values, is_wrong)]
+        kept: tuple[Term, ...] = ()
+        inside = np.ones(len(values), np.bool_)
+        best, total = 0.0, 0.0
+        while len(kept) < MOST_TESTS:
+            scored = [
+                (_f1(inside & holds, is_wrong) - 0.002 * (total + cost), -cost, i)
+                for i, (_, cost, holds) in enumerate(tests)
+            ]
+            if not scored or max(scored)[0] <= best:
+                break
+            best, negative, chosen = max(scored)
+            kept, total = (*kept, tests[chosen][0]), total - negative
+            inside = inside & tests[chosen][2]
+        return Condition(kept, total, self._num_tried(len(kept))) if kept else None
+
+    def _separating(self, values: NDArray[np.float64], is_wrong: NDArray[np.bool_]) -> Iterator[tuple[Term, float]]:
+        """Yield, for each feature, the tests with the highest F1 score of each relation, with their costs."""
+        for i in self._columns:
+            feature, x = self._features[i], values[:, i]
+            unique, rows = np.unique(x, return_inverse=True)
+            hits = np.bincount(rows, is_wrong, len(unique))
+            sizes = np.bincount(rows, minlength=len(unique))
+            cost = feature.cost(self._stage)
+            for relation, inside, num in (
+                (Relation.EQUAL, hits, sizes),
+                (Relation.AT_LEAST, hits[::-1].cumsum()[::-1], sizes[::-1].cumsum()[::-1]),
+                (Relation.AT_MOST, hits.cumsum(), sizes.cumsum()),
+                (Relation.OTHER, hits.sum() - hits, sizes.sum() - sizes),
+            ):
+                is_ordered = relation in (Relation.AT_LEAST, Relation.AT_MOST)
+                if is_ordered and feature.scale in (Scale.FLAG, Scale.ID):
+                    continue
+                at = int(np.argmax(2 * inside / np.maximum(1, num + hits.sum())))
+                value = float(unique[at])
+                yield Term(i, relation, value), cost + (0 if feature.scale is Scale.FLAG else 1 + _bits(value))
+
+    def _num_tried(self, size: int) -> float:
+        return sum(float(self.num_single) ** n / math.factorial(n) for n in range(1, size + 1))
+
+
+def _f1(inside: NDArray[np.bool_], is_wrong: NDArray[np.bool_]) -> float:
+    return float(2 * (inside & is_wrong).sum() / max(1, inside.sum() + is_wrong.sum()))
+
+
+def _bits(value: float) -> float:
+    """Return the description length of a number, in bits."""
+    return 2 * math.log2(1 + abs(value)) if math.isfinite(value) and value == int(value) else 12.0
+
+
+_Excluding = tuple[Term, float, NDArray[np.bool_]]
+
+
+def _cover(tests: list[_Excluding], num_rows: int) -> list[tuple[tuple[Term, ...], float]]:
+    """Return the cheapest sets of at most three tests that exclude all rows, the cheapest first."""
+    tests = sorted(tests, key=lambda each: each[1])
+    kept: list[_Excluding] = []
+    for test in tests:
+        # One that excludes no more than a cheaper one is not needed.
+        if not any((test[2] <= other[2]).all() for other in kept):
+            kept.append(test)
+    found: dict[frozenset[Term], float] = {}
+    best = math.inf
+    left = MOST_VISITED
+
+    def search(chosen: tuple[int, ...], cost: float, covered: NDArray[np.bool_]) -> None:
+        nonlocal best, left
+        left -= 1
+        if covered.all():
+            found[frozenset(kept[i][0] for i in chosen)] = cost
+            best = min(best, cost)
+            return
+        if len(chosen) == MOST_TESTS or left < 0:
+            return
+        open_rows = np.flatnonzero(~covered)
+        counts = np.sum([each[2][open_rows] for each in kept], axis=0)
+        row = open_rows[int(np.argmin(counts))]
+        for i, (_, own, excluded) in enumerate(kept):
+            total = cost + own + (OF_CONJUNCTION if chosen else 0.0)
+            if total > best:
+                break
+            if excluded[row] and i not in chosen:
+                search((*chosen, i), total, covered | excluded)
+
+    if kept:
+        search((), 0.0, np.zeros(num_rows, np.bool_))
+    found |= {frozenset([test]): cost for test, cost, excluded in tests if excluded.all()}
+    ordered = sorted(found.items(), key=lambda item: item[1])[:MOST_COVERS]
+    positions = {each[0]: i for i, each in enumerate(tests)}
+    return [(tuple(sorted(chosen, key=positions.__getitem__)), cost) for chosen, cost in ordered]

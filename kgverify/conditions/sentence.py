@@ -1,0 +1,66 @@
+"""Conditions in words."""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from kgverify.conditions.features import Feature, Scale
+from kgverify.conditions.instances import Cases
+from kgverify.conditions.search import Relation, Term
+
+_PLURAL_OF_ONE: Final = re.compile(r"\b(1) (fewer \w+|\w+)s\b")
+
+
+def describe_test(test: Term, features: Sequence[Feature]) -> str:
+    """Return a test in words that follow the noun of an instance: `with 3 or more atoms`."""
+    feature = features[test.feature]
+    if feature.scale is Scale.FLAG:
+        return feature.phrase if bool(test.value) == (test.relation is Relation.EQUAL) else feature.opposite
+    if test.relation is Relation.SAME:
+        return f"whose {feature.name} equals the {features[test.other].name}"
+    if test.relation is Relation.EQUAL and not test.value and feature.zero:
+        return feature.zero
+    if test.relation is Relation.REMAINDER:
+        words = f"{describe_number(test.value)} modulo {describe_number(test.high)}"
+        return f"whose {feature.name} is {('even', 'odd')[int(test.value)] if test.high == 2 else words}"
+    text = feature.phrase.replace("{}", _describe_value(test, feature))
+    return _PLURAL_OF_ONE.sub(r"\1 \2", text) if test.relation is Relation.EQUAL else text
+
+
+def _describe_value(test: Term, feature: Feature) -> str:
+    is_ordinal = feature.phrase.startswith("at ")
+    low, high = describe_number(test.value), describe_number(test.high)
+    return {
+        Relation.AT_LEAST: f"{low} or {'later' if is_ordinal else 'more'}",
+        Relation.AT_MOST: f"{low} or {'earlier' if is_ordinal else 'less'}",
+        Relation.EQUAL: low,
+        Relation.OTHER: f"other than {low}",
+        Relation.BETWEEN: f"{low} to {high}",
+    }[test.relation]
+
+
+def describe_number(value: float) -> str:
+    """Return a number as text, without a fraction if it is whole."""
+    return f"{int(value):,}" if value == value and abs(value) < 1 << 62 and value == int(value) else f"{value:.6g}"
+
+
+def describe_tests(tests: Sequence[Term], features: Sequence[Feature], cases: Cases) -> str:
+    """Return a conjunction of tests with the noun of its instances: `facts at position 50 (from 0) or later ...`."""
+    return f"{cases.unit.value}s {' and '.join(describe_test(test, features) for test in tests)}"
+
+
+def describe_counts(cases: Cases, wrong: tuple[int, int], right: tuple[int, int]) -> str:
+    """Return the counts of a condition: those inside of all that went wrong, and of all that did not."""
+    return f"{wrong[0]:,} of {wrong[1]:,} {cases.wrong}, {right[0]:,} of {right[1]:,} {cases.right}"
+
+
+def describe_boundary(tests: Sequence[Term], features: Sequence[Feature]) -> str:
+    """Return what the instances leave open of a boundary; empty if they leave nothing open."""
+    parts = []
+    for test in tests:
+        if test.beyond is None or features[test.feature].scale is not Scale.COUNT or abs(test.value - test.beyond) <= 1:
+            continue
+        low, high = sorted((test.value, test.beyond))
+        name = features[test.feature].name
+        parts.append(f"no {name} between {describe_number(low)} and {describe_number(high)} was seen")
+    return "; ".join(parts)

@@ -1,0 +1,103 @@
+"""The conditions of planted faults, as reports state them."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import kgverify as kv
+from kgverify.comparison.result import Cause
+from kgverify.conditions.features import read_features
+from kgverify.faults.plant import compiled_pipeline_with_faults
+from kgverify.graphs.load import load_graph
+from kgverify.report.render.explanation import explain_causes
+from kgverify.report.render.junit import render_junit
+from kgverify.report.report import Report
+from kgverify.runs.run import Run, reference_pipeline
+from kgverify.verification.verify import verify
+
+
+def report_on(*faults: str, queries: int = 3, lockstep: bool = False, slots: int = 64, **limits: int) -> Report:
+    run = Run(load_graph("countries"), kv.Limits(**limits), num_queries=queries, num_corruptions=50)
+    actual = compiled_pipeline_with_faults(run, list(faults), mode="eager", device="cpu", slots=slots)
+    options = {"check_determinism": False, "minimum": {}, "tests_itself": False, "lockstep": lockstep}
+    found = verify(run, reference_pipeline(run), actual, **options)
+    return found.report.with_traces(found)
+
+
+def cause_of(*faults: str, **options: int) -> Cause:
+    cause = report_on(*faults, **options).causes[0]
+    assert cause.when is not None
+    assert cause.condition == cause.when.sentence
+    return cause
+
+
+def test_the_cap_of_facts_is_stated_with_its_counts():
+    report = report_on("fact-cap", queries=6)
+    found = report.causes[0].when
+    assert found is not None
+    assert re.fullmatch(
+        r"exactly the facts at position 50 or later \(from 0\) in their predicate's segment are missing:"
+        r" ([\d,]+) of \1 missing, 0 of [\d,]+ present",
+        found.sentence,
+    )
+    assert found.is_exact
+    assert found.wrong_inside == found.num_wrong > 100
+    assert found.right_inside == 0 < found.num_right
+    assert found.chance < 1e-6
+    assert sum(each.num_wrong for each in found.values) == found.num_wrong
+    assert all(not each.num_wrong for each in found.values if each.value < 50)
+    for text in (str(report), render_junit(report, report.traces.expected).decode()):
+        assert "exactly the facts at position 50 or later" in " ".join(text.split())
+    assert "position 50 or later" in json.dumps(json.loads(Path(report.to_json("report.json")).read_text())["causes"])
+    assert "position 50 or later" in Path(report.to_html("report.html")).read_text()
+    lines = list(explain_causes(report, 1))
+    assert any(line.strip().startswith("chance: at most ") for line in lines)
+    assert any("#" in line and line.rstrip().endswith(" / 0") for line in lines[3:])
+    with pytest.raises(kv.UserError, match="expected a divergence from 1 to"):
+        list(explain_causes(report, 0))
+
+
+@pytest.fixture(autouse=True)
+def _in_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fault", "limits", "words"),
+    [
+        ("last-fact-lost", {}, "exactly the facts that match last are missing"),
+        ("max-atoms-off-by-one", {"max_atoms": 3}, "exactly the resolvents of max_atoms atoms are dropped wrongly"),
+        ("max-depth-off-by-one", {"max_depth": 4}, "exactly the steps with 1 step left to max_depth are wrong"),
+        ("queries-beyond-slots", {"slots": 16}, "exactly the candidates in slots used before are wrong"),
+        ("chunk-boundary-dropped", {}, "candidates whose position among the candidates is 15 modulo 16"),
+    ],
+)
+def test_conditions_of_catalogued_faults(fault: str, limits: dict[str, int], words: str):
+    cause = cause_of(fault, **limits)
+    assert words in cause.condition, cause.condition
+    assert cause.when.is_exact
+
+
+def test_where_everything_went_wrong_it_is_said_that_nothing_compares():
+    cause = cause_of("last-argmax")
+    assert cause.condition.startswith("every step seen is wrong: ")
+    assert cause.when.num_right == 0
+
+
+def test_lockstep_uses_the_steps_behind_a_wrong_one_as_well():
+    report = report_on("fact-cap", lockstep=True)
+    assert "position 50 or later" in report.causes[0].condition
+
+
+def test_an_agreement_has_no_condition():
+    assert report_on(queries=1).causes == ()
+
+
+def test_the_page_lists_every_feature():
+    page = (Path(__file__).parents[2] / "docs" / "conditions.md").read_text(encoding="utf-8")
+    for each in read_features():
+        unit = each.unit or "yes or no"
+        of = ", ".join(unit.value for unit in sorted(each.of, key=list(type(next(iter(each.of)))).index))
+        assert f"| {each.name} | {unit} | {of} |" in page, each.name

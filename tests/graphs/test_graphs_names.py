@@ -1,0 +1,49 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgverify.graphs.formats import names
+from kgverify.graphs.formats.names import NameColumn
+
+NAMES = st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"]), max_size=20)
+
+
+def number(chunks: list[list[str]]) -> tuple[list[int], tuple[str, ...] | None] | None:
+    column = NameColumn()
+    numbers = []
+    for chunk in chunks:
+        encoded = [name.encode() for name in chunk]
+        ends = np.cumsum([len(each) + 1 for each in encoded]) - 1
+        starts = ends - [len(each) for each in encoded]
+        found = column.add(np.frombuffer(b"\n".join(encoded) + b"\n", np.uint8), starts, ends)
+        if found is None:
+            return None
+        numbers.append(found)
+    every = np.concatenate(numbers).astype(np.int32)[:, None]
+    found_names = column.finish(every)
+    return every[:, 0].tolist(), found_names
+
+
+@given(st.lists(st.lists(st.sampled_from(["a", "aa", "é", "longer than eight", ""]) | NAMES, min_size=1), min_size=1))
+def test_names_are_numbered_in_the_order_of_their_first_occurrence(chunks: list[list[str]]) -> None:
+    every = [name for chunk in chunks for name in chunk]
+    different = list(dict.fromkeys(every))
+    if max(len(name.encode()) for name in every) <= 64:
+        assert number(chunks) == ([different.index(name) for name in every], tuple(different))
+    else:
+        assert number(chunks) is None
+
+
+def test_names_that_are_too_long_or_hold_nul_are_left_to_the_other_reader() -> None:
+    assert number([["a" * 64]]) == ([0], ("a" * 64,))
+    assert number([["a" * 65]]) is None
+    assert number([["a\0"]]) is None
+
+
+def test_names_of_equal_hashes_are_left_to_the_other_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "_FACTORS", np.zeros(8, np.uint64))
+    assert number([["a", "b"]]) is None
+    found = number([["a"], ["b"]])
+    assert found is not None
+    assert found[1] is None
