@@ -57,7 +57,8 @@ def load_graph(
     Args:
         spec: The name of an embedded graph; `random:SEED`; else a name under $KGVERIFY_DATA; else the path of a folder or
             of a file of triples. A `Path`, a text with a separator and the name of an existing file are always paths.
-            A URL such as `s3://bucket/folder` needs `kgverify[storage]`. Also a PyKEEN dataset or triples factory. It may be missing if `train` is given.
+            A URL such as `s3://bucket/folder` needs `kgverify[storage]`.
+            Also a PyKEEN dataset or triples factory. It may be missing if `train` is given.
         train: A file of triples that replaces that of the folder. `-` is standard input, here as for the other files.
         rules: A file of rules that replaces that of the folder.
         valid: A file of triples that replaces that of the folder.
