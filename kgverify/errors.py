@@ -34,7 +34,8 @@ class UserError(KgverifyError):
 
     def __init__(self, message: str, *, where: str = "", fix: str = "") -> None:
         # They quote files, in which a name may take megabytes.
-        self.message, self.where, self.fix = message, where, fix = tuple(map(_shorten, (message, where, fix)))
+        shown = (_shorten(_name_copies(text)) for text in (message, where, fix))
+        self.message, self.where, self.fix = message, where, fix = tuple(shown)
         text = make_visible(f"{where}: {message}" if where else message)
         super().__init__(f"{text}\nfix: {make_visible(fix)}" if fix else text)
 
@@ -60,6 +61,20 @@ def _shorten(text: str) -> str:
     return f"{text[:half]} [... {len(text) - 2 * half:,} characters ...] {text[-half:]}"
 
 
+_copies: Final[dict[str, str]] = {}
+
+
+def show_path_as(path: str, shown: str) -> None:
+    """Let errors show a path, and those inside of it, in another way: that of a copy as the URL that was copied."""
+    _copies[path] = shown
+
+
+def _name_copies(text: str) -> str:
+    for path, shown in _copies.items():
+        text = text.replace(path, shown)
+    return text
+
+
 _OWN: Final = ("kgverify", "kgreference", "__main__")
 
 EXTRAS: Final[Mapping[str, tuple[str, str]]] = {
@@ -70,6 +85,7 @@ EXTRAS: Final[Mapping[str, tuple[str, str]]] = {
     "pandas": ("pandas", "data frames of pandas need"),
     "polars": ("polars", "data frames of polars need"),
     "distributed": ("distributed", "work on several machines needs"),
+    "fsspec": ("storage", "object stores need"),
 }
 """The extra of kgverify that brings each optional package, and what needs it."""
 

@@ -10,6 +10,7 @@ from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError
 from kgverify.faults.plant import compiled_pipeline_with_faults
+from kgverify.files.remote import names_url
 from kgverify.graphs.formats.pykeen import PykeenObject
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
@@ -171,7 +172,7 @@ def make_pipeline(
 def names_engine(given: object) -> bool:
     """Return whether an argument that may also be a trace is an engine's name, or makes an engine."""
     if isinstance(given, str):
-        return given in (REFERENCE, COMPILED) or (":" in given and not Path(given).exists())
+        return given in (REFERENCE, COMPILED) or (":" in given and not Path(given).exists() and not names_url(given))
     return callable(given)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,9 +17,11 @@ from kgverify.api.inputs import (
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Progress, no_progress
 from kgverify.errors import UserError
+from kgverify.files.remote import find_local, find_remote, sent_to
 from kgverify.program.limits import Limits
 from kgverify.runs.fan_out import pipeline_over, reference_over
 from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
+from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.model.levels import TraceLevel, parse_level
 from kgverify.verification.record import SHARD_STEPS, Recording, choose_recording_layout
 from kgverify.verification.record import record as record_run
@@ -57,7 +60,8 @@ def record(
 
     Args:
         graph: The name of a graph, its path, or a `KnowledgeGraph`; see `kgverify.verify`.
-        path: The trace: a file, or a folder of shards if it is large.
+        path: The trace: a file, or a folder of shards if it is large. At a URL such as `s3://bucket/name` it appears once it
+            is complete; until then it is in a folder for temporary files.
         engine: The engine to record, as for `kgverify.verify`; the compiled evaluator if neither is given.
         reference: The engine to record, as the reference of a later comparison: a foreign one gets the second
             implementation of corruptions and ranks. Give either `engine` or `reference`.
@@ -95,9 +99,14 @@ def record(
         >>> recording.num_candidates
         6
     """
-    path, kept = Path(path), parse_level(level, "--level")
-    if path.exists() and not (overwrite or resume):
-        raise UserError("exists already", where=str(path), fix="choose another path, or overwrite it with --force")
+    remote, kept = find_remote(path), parse_level(level, "--level")
+    path = find_local(path) if remote is None else Path(path)
+    if (path.exists() if remote is None else remote.exists()) and not (overwrite or resume):
+        raise UserError(
+            "exists already",
+            where=str(path if remote is None else remote.url),
+            fix="choose another path, or overwrite it with --force",
+        )
     if engine is not None and reference is not None:
         raise UserError("records one engine, and two are given", where="--reference", fix="leave one of them out")
     where = "--engine" if reference is None else "--reference"
@@ -138,17 +147,20 @@ def record(
         faults=faults,
         layout=layout,
     )
+    if remote is not None:
+        remote.check_writable()
     with (
+        nullcontext(path) if remote is None else sent_to(remote, MANIFEST) as local,
         reference_over(run, jobs=jobs, scheduler=scheduler)
         if is_reference
         else nullcontext(make())
         if scheduler is None
-        else pipeline_over(scheduler, make)
-    ) as pipeline:
-        return record_run(
+        else pipeline_over(scheduler, make) as pipeline,
+    ):
+        recording = record_run(
             run,
             pipeline,
-            path,
+            local,
             resume=resume,
             # Another process may have finished it in the meantime.
             overwrites=overwrite or resume,
@@ -157,3 +169,4 @@ def record(
             level=kept,
             is_archived=archive,
         )
+    return recording if remote is None else replace(recording, path=remote.url)

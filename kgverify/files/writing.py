@@ -30,6 +30,9 @@ _STAGED: Final = ".kgverify-staged-"
 _STREAM: Final = re.compile(r"/dev/(stdout|stderr)|(?:/dev|/proc/self)/fd/(\d+)")
 """Names of open descriptors, which the system shows as links."""
 
+_URL: Final = re.compile(r"(?:s3|gs|gcs|az|abfs|abfss|memory|file):/")
+"""The beginning of a URL, which a `Path` shortens by a slash."""
+
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _FIXES: Final = {
     errno.ENOENT: "give a path in a folder that exists",
@@ -156,6 +159,8 @@ def make_folders(path: Path) -> list[Path]:
 
     Existing folders may be links.
     """
+    if _URL.match(str(path)):
+        refuse_link(path)
     missing = [each for each in (path, *path.parents) if not os.path.exists(each)]
     made: list[Path] = []
     for each in reversed(missing):
@@ -231,7 +236,13 @@ def check_folder(folder: Path) -> None:
 
 
 def refuse_link(path: Path) -> None:
-    """Raise a UserError for a symbolic link, which could point to any file of this machine."""
+    """Raise a UserError for a symbolic link, which could point to any file of this machine, and for a URL."""
+    if _URL.match(str(path)):
+        raise UserError(
+            "is a URL, where only `kgverify record` writes",
+            where=str(path),
+            fix="give a local path, and copy the result",
+        )
     if os.path.islink(path):
         raise UserError(
             "is a link, which is not followed", where=str(path), fix="give the path that it points to, or delete it"

@@ -6,6 +6,7 @@ files that are given one by one; or an object of PyKEEN. All but train may be mi
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Final
 
 from kgverify.errors import UserError, suggest
 from kgverify.files.reading import STANDARD_INPUT
+from kgverify.files.remote import fetched, names_url
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.graphs.column_order import check_columns, find_names, find_unlikely_order
 from kgverify.graphs.domains import parse_domains
@@ -55,6 +57,7 @@ def load_graph(
     Args:
         spec: The name of an embedded graph; `random:SEED`; else a name under $KGVERIFY_DATA; else the path of a folder or
             of a file of triples. A `Path`, a text with a separator and the name of an existing file are always paths.
+            A URL such as `s3://bucket/folder` needs `kgverify[storage]`.
             Also a PyKEEN dataset or triples factory. It may be missing if `train` is given.
         train: A file of triples that replaces that of the folder. `-` is standard input, here as for the other files.
         rules: A file of rules that replaces that of the folder.
@@ -75,7 +78,14 @@ def load_graph(
         'locatedInCR'
     """
     given = {"train": train, "valid": valid, "test": test, "rules": rules, "domains": domains}
-    explicit = {role: Path(file) for role, file in given.items() if file is not None}
+    with ExitStack() as copies:
+        explicit = {role: copies.enter_context(fetched(file)) for role, file in given.items() if file is not None}
+        if isinstance(spec, str | Path) and names_url(spec):
+            spec = copies.enter_context(fetched(spec))
+        return _load(spec, explicit)
+
+
+def _load(spec: str | Path | PykeenObject | None, explicit: dict[str, Path]) -> KnowledgeGraph:
     _check_standard_input([*explicit.values(), spec])
     if isinstance(spec, str) and spec.startswith(PREFIX):
         seed = parse_seed(spec)

@@ -62,12 +62,13 @@ APPEND_CORES: Final = 4
 class Recording:
     """A finished recording.
 
+    path:        the trace; a text for a URL
     num_resumed: candidates that an earlier, interrupted recording had written
     reasons:     why the engine ran on its device, in its mode and precision; empty where it does not say
     caches:      what of the engine came out of the compiler's caches; None where it does not say
     """
 
-    path: Path
+    path: Path | str
     num_candidates: int
     num_steps: int
     num_resumed: int

@@ -9,6 +9,7 @@ from typing import Final
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
 from kgverify.files.reading import STANDARD_INPUT
+from kgverify.files.remote import names_url
 from kgverify.graphs.folder import ROLES
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
@@ -226,6 +227,9 @@ def load_run_graph(report: Report) -> KnowledgeGraph:
     if STANDARD_INPUT in (spec, *given.values()):
         # Only where the user types it, and then not twice.
         raise UserError("was read from standard input", where="the run's graph", fix="write it to a file")
+    if any(names_url(each) for each in (spec, *given.values()) if each):
+        # A file of a stranger could let this machine ask any other.
+        raise UserError("was read from a URL", where="the run's graph", fix="name it with --graph")
     return load_graph(spec, **given)
 
 

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 
 from kgverify.errors import UserError
+from kgverify.files.remote import fetched
 from kgverify.program.outcomes import Side
 from kgverify.trace.files.journal import journal_name, list_journals, read_journal
 from kgverify.trace.files.manifest import MANIFEST, Manifest, Shard, check_shard, read_manifest
@@ -50,12 +51,11 @@ class CheckReport(msgspec.Struct, frozen=True):
 def check_trace(path: Path | str) -> CheckReport:
     """Verify checksums, digests, counts and structure of a file or a folder. UserError if it is not a trace at all."""
     check_vectors()
-    path = Path(path)
-    if path.is_dir():
-        return _check_folder(path)
-    if not path.is_file():
-        raise UserError("no such trace", where=str(path), fix="check the path")
-    return _check_file(path)
+    with fetched(path) as copy:
+        if not copy.is_dir() and not copy.is_file():
+            raise UserError("no such trace", where=str(path), fix="check the path")
+        report = _check_folder(copy) if copy.is_dir() else _check_file(copy)
+        return msgspec.structs.replace(report, path=str(path))
 
 
 def name_candidate(candidates: Candidates, row: int) -> str:

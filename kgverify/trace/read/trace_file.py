@@ -1,14 +1,17 @@
 """The reader of traces: a file, or a folder of shards, opened in milliseconds and read lazily, whatever its size."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError
+from kgverify.files.remote import fetched
 from kgverify.program.program import Rule, Symbols
 from kgverify.trace.files.manifest import Shard, ShardError, check_shard, read_manifest, render_hash
 from kgverify.trace.files.output_path import partial_of
@@ -63,7 +66,10 @@ class TraceFile:
     """
 
     def __init__(self, path: Path | str, *, tolerates_shards: bool = False, is_lazy: bool = False) -> None:
-        self.path = Path(path)
+        # A copy of what a URL names is deleted with this object.
+        self._copies = ExitStack()
+        self.path = self._copies.enter_context(fetched(path))
+        finalize(self, self._copies.close)
         self.source = str(path)
         self.faults: tuple[str, ...] = ()
         self.shards: tuple[Shard | None, ...] = (None,)

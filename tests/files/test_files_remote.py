@@ -1,0 +1,91 @@
+"""Graphs and traces at URLs: the same checks as on disk, and errors that name the URL."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kgverify as kv
+from kgverify.errors import UserError
+from kgverify.files.remote import fetched, find_local, find_remote
+from kgverify.files.writing import make_folders, write_file
+from kgverify.trace.maintain.check import check_trace
+
+fsspec = pytest.importorskip("fsspec", reason="kgverify[storage] is not installed")
+SMALL: dict[str, Any] = {"queries": 2, "corruptions": 3}
+
+
+@pytest.fixture
+def store() -> Iterator[Any]:
+    found = fsspec.filesystem("memory")
+    yield found
+    found.store.clear()
+    found.pseudo_dirs[:] = [""]
+
+
+def test_a_graph_is_the_same_at_a_url(store: Any, tmp_path: Path) -> None:
+    make_folders(tmp_path / "tiny")
+    for name, text in (("train.txt", "p(a,b).\np(b,c).\n"), ("test.txt", "p(a,c).\n"), ("rules.txt", "")):
+        store.pipe_file(f"/bucket/tiny/{name}", text.encode())
+        write_file(tmp_path / "tiny" / name, text)
+    there, here = kv.load_graph("memory://bucket/tiny"), kv.load_graph(tmp_path / "tiny")
+    assert (there.name, there.program.sha256) == (here.name, here.program.sha256)
+    assert kv.load_graph(f"file://{tmp_path}/tiny").program.sha256 == here.program.sha256
+    with pytest.raises(UserError, match="no such file") as caught:
+        kv.load_graph("memory://bucket/tin")
+    assert caught.value.where == "memory://bucket/tin"
+
+
+@pytest.mark.parametrize("shard_steps", [1_000_000, 20])
+def test_a_trace_is_recorded_checked_and_compared_at_a_url(store: Any, tmp_path: Path, shard_steps: int) -> None:
+    kv.record("countries", tmp_path / "a.h5", "reference", shard_steps=shard_steps, **SMALL)
+    for path in ("memory://bucket/a.h5", Path("memory://bucket/a.h5")):
+        done = kv.record("countries", path, "reference", shard_steps=shard_steps, overwrite=True, **SMALL)
+        assert done.path == "memory://bucket/a.h5"
+    with pytest.raises(UserError, match="exists already"):
+        kv.record("countries", "memory://bucket/a.h5", "reference", **SMALL)
+    here, there = check_trace(tmp_path / "a.h5"), check_trace("memory://bucket/a.h5")
+    assert (there.state, there.root, len(there.parts)) == ("whole", here.root, len(here.parts))
+    assert kv.compare(tmp_path / "a.h5", "memory://bucket/a.h5", minimum="none").verdict.value == "AGREE"
+
+
+def test_an_altered_object_is_found_and_named(store: Any) -> None:
+    kv.record("countries", "memory://bucket/a.h5", "reference", shard_steps=20, **SMALL)
+    content = bytearray(store.cat_file("/bucket/a.h5/shard-00001.h5"))
+    content[-9] ^= 1
+    store.pipe_file("/bucket/a.h5/shard-00001.h5", bytes(content))
+    with pytest.raises(UserError, match=r"altered|damaged") as caught:
+        kv.open_trace("memory://bucket/a.h5")
+    assert caught.value.where == "memory://bucket/a.h5/shard-00001.h5"
+
+
+@pytest.mark.parametrize("url", ["https://a/b", "zip://a::s3://b/c", "ssh://a/b"])
+def test_other_protocols_are_refused(url: str) -> None:
+    with pytest.raises(UserError, match="is not supported"):
+        find_remote(url)
+
+
+@pytest.mark.parametrize("url", ["s3://", "s3://a/../b", "s3://a//b", "memory://a::s3://b"])
+def test_what_names_no_object_is_refused(url: str) -> None:
+    with pytest.raises(UserError, match="expected a URL"):
+        find_remote(url)
+
+
+def test_a_file_url_is_a_local_path() -> None:
+    assert find_local("file:///a/b") == find_local(Path("file:///a/b")) == Path("/a/b")
+    with pytest.raises(UserError, match="another machine"):
+        find_local("file://host/a")
+
+
+def test_what_writes_to_the_disk_alone_refuses_a_url() -> None:
+    for write in (lambda path: write_file(path, b""), make_folders):
+        with pytest.raises(UserError, match="is a URL"):
+            write(Path("s3://bucket/a"))
+
+
+def test_a_copy_is_deleted(store: Any) -> None:
+    store.pipe_file("/bucket/a", b"content")
+    with fetched("memory://bucket/a") as copy:
+        assert copy.read_bytes() == b"content"
+    assert not copy.exists()
