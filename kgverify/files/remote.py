@@ -71,7 +71,7 @@ class Remote:
     def list_files(self) -> dict[str, int]:
         """Return the names of a folder's files, without its folders, and their bytes; none if there is no such folder.
 
-        UserError for names that are none on a disk.
+        UserError for a name that no file on a disk can have.
         """
         with self._explained("cannot be read"):
             store = self._store()
