@@ -1,24 +1,8 @@
-"""The version of kgverify, a digest of its code, and the time at which it was imported."""
+"""The version of kgverify, and the time at which it was imported."""
 
-import hashlib
 import time
-from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 
 __version__ = "0.1.0"
 
 IMPORTED_AT = time.time()
 """The time before all other modules of kgverify were imported."""
-
-
-@cache
-def digest_own_code() -> str:
-    """Return the SHA-256 of the code of kgverify and its reference prover: 64 hexadecimal digits."""
-    digest = hashlib.sha256()
-    for package in ("kgverify", "kgreference"):
-        spec = find_spec(package)
-        root = Path(str(spec.origin)).parent if spec else Path()
-        for path in sorted(root.rglob("*.py")):
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()

@@ -15,9 +15,10 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from kgverify.errors import UserError, describe_error, find_missing_dependency
+from kgverify.own_code import digest_own_code
 from kgverify.runs.separate_workers import MOST_REPEATS
 from kgverify.trace.model.header import EngineInfo
-from kgverify.version import __version__, digest_own_code
+from kgverify.version import __version__
 
 T = TypeVar("T")
 

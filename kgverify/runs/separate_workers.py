@@ -50,7 +50,7 @@ class SeparateWorkers(Executor):
 
     def submit(self, function: Callable[..., T], /, *arguments: object, **named: object) -> Future[T]:
         """Give a call to a process that has none."""
-        worker = next(each for each in self._workers if each.call is None or each.call.done())
+        worker = next(each for each in self._workers if each.is_free)
         try:
             worker.call = future = worker.executor.submit(function, *arguments, **named)
         except BrokenProcessPool:
@@ -135,6 +135,12 @@ class _Worker:
         self._context = start_workers(1)
         self.executor = self._context.__enter__()
         self._process = find_process(self.executor)
+
+    @property
+    def is_free(self) -> bool:
+        """True if it can take a call: it has none, and its process has not ended during the last one."""
+        call = self.call
+        return call is None or (call.done() and not isinstance(call.exception(), BrokenProcessPool))
 
     def restart(self) -> int:
         """Replace the process, and return the exit code of the last one."""

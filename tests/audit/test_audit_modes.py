@@ -112,7 +112,7 @@ def test_a_fused_copy_that_reads_what_it_wrote_is_found_where_it_is_functionaliz
 
 @pytest.mark.deep
 def test_two_passes_that_one_name_stands_for_are_left_out_together() -> None:
-    judge = Judge(IDIOM["shift-rows"].subject(size=4))
+    judge = Judge(IDIOM["shift-rows"].subject())
     deviations, _ = judge.judge(judge.watch(BY_NAME["default"]))
     culprit = find_culprit(judge, Climb(BY_NAME["default"], deviations, 1, 0.0), seconds=100)
     assert [(item.kind, len(item.where)) for item in culprit.items] in ([(PASS, 2)], [(PASS, 1)])

@@ -109,7 +109,7 @@ OWN_FILES = {
     "bench/timing.py": "the memory of this process, from the system",
     "testing/campaigns/corpus.py": "the code of kgverify and of the user's engine",
     "testing/campaigns/tasks.py": "a file that a worker has just written",
-    "version.py": "the code of kgverify",
+    "own_code.py": "the code of kgverify",
     "verification/self_testing/": "files that kgverify itself keeps or has just written",
     "evaluation/known_answers/": "files that kgverify has just written",
 }

@@ -144,10 +144,10 @@ def outcome_of(mutant: Mutant, expression: str) -> object:
         (
             "reference",
             "Program.from_names",
-            "atoms += queries",
+            "predicate_ids.setdefault(predicate, len(predicate_ids))",
             "pass",
-            "sys.modules['kgreference'].Program.from_names([('p', 'a', 'b')], queries=[('p', 'b', 'c')]).constants",
-            ("a", "b"),
+            "sys.modules['kgreference'].Program.from_names([('p', 'a', 'b')], queries=[('q', 'b', 'c')]).predicates",
+            ("p",),
         ),
         (
             "comparison",

@@ -314,11 +314,12 @@ class Snapshot:
 
     def restore(self) -> None:
         """Put back the objects, the items of containers, the attributes, and the values of tensors."""
+        # Containers first: an item that is gone has no place to be put back.
+        for holder, kept in self._contents:
+            _put_contents(holder, kept)
         for captured, value in self._values:
             if captured.read_if_present() is not value:
                 captured.set(value)
-        for holder, kept in self._contents:
-            _put_contents(holder, kept)
 
 
 def _copy_contents(holder: Any) -> Any:

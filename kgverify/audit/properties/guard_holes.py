@@ -105,10 +105,12 @@ def _try(
             apply()
         except Exception:
             return None
-        with restoring(found):
-            expected, error = _observe(subject, subject.function)
-        if error is not None or is_same(expected, plain):
-            return None
+        expected, error = _observe(subject, subject.function)
+    if error is not None or is_same(expected, plain):
+        return None
+    with restoring(found):
+        # Anew: the function may have written into what the change put in.
+        apply()
         with torch.compiler.set_stance("fail_on_recompile"):
             actual, error = _observe(subject, compiled)
     if error is not None or is_same(expected, actual):
@@ -138,7 +140,7 @@ def _perturbations(captured: CapturedValue) -> Iterator[tuple[str, Callable[[], 
     if isinstance(value, Tensor):
         changed = _change(value)
         yield "change in captured", lambda: value.detach().copy_(changed)
-        yield "another tensor", lambda: captured.set(changed)
+        yield "another tensor", lambda: captured.set(changed.clone())
     elif isinstance(value, list) and value:
         yield "last item removed", lambda: value.__delitem__(-1)
         yield "last item repeated", lambda: value.append(value[-1])

@@ -12,13 +12,13 @@ import msgspec
 
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.files.writing import explained, make_folders
+from kgverify.own_code import digest_own_code
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.runs.ledger import Ledger
 from kgverify.testing.checking.engine_makers import EngineSpec, Sides
 from kgverify.testing.checking.failure import LAW, Signature
 from kgverify.testing.reproducers.reproducer import Reproducer
 from kgverify.testing.reproducers.text_format import SUFFIX, read_reproducer, write_reproducer
-from kgverify.version import digest_own_code
 
 NOT_SHRUNK: Final = "not shrunk yet"
 """A note in reproducers that have not been shrunk."""
