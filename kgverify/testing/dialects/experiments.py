@@ -249,7 +249,7 @@ def _read_table(table: str, *, is_step: bool) -> tuple[Experiment, ...]:
 
 @cache
 def list_experiments(*, has_steps: bool) -> tuple[Experiment, ...]:
-    """Return the experiments in their order: for an engine that takes steps, or for one that only gives outcomes."""
+    """Return the experiments in the order in which they are asked: about steps, or about outcomes alone."""
     asked = _read_table(_STEPS, is_step=True) if has_steps else _read_table(_OUTCOMES, is_step=False)
     return (*_read_table(_UNARY, is_step=False), *asked)
 
