@@ -23,7 +23,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from kgverify.cli.output import SafeConsole, restore_output
+from kgverify.cli.output import QUIET, is_quiet, restore_output
 from kgverify.escaping import escape_json, make_visible
 from kgverify.files import writing
 from kgverify.report.render.screen import Screen, Text
@@ -34,25 +34,17 @@ SECONDS_BETWEEN_LINES: Final = 60.0
 """The interval of progress lines in a log."""
 
 _UNFOLDED: Final = 100_000
-QUIET: Final = ("--quiet", "-q")
-"""The options that print the verdict alone."""
 
 PIPE_WIDTH: Final = 120
 """Columns of a report that is written to a pipe or a log."""
 
 
-_quiet: list[bool] = []
+class SafeConsole(Screen):
+    """A screen that raises BrokenPipeError where the reader of a pipe has gone, instead of ending the process."""
 
-
-def set_quiet(is_wanted: bool) -> bool:
-    """Print the first line of the command's result alone from now on, and no progress; or everything."""
-    _quiet[:] = [True] * is_wanted
-    return is_wanted
-
-
-def is_quiet() -> bool:
-    """Return whether the command prints its verdict alone."""
-    return bool(_quiet)
+    def on_broken_pipe(self) -> None:
+        """Raise the error that is being handled."""
+        raise
 
 
 class _FirstLine(SafeConsole):
