@@ -281,7 +281,7 @@ def _join(unit: Unit, wrong: str, right: str, differing: Iterable[Instance], agr
 
 
 def thin(items: Sequence[Item], most: int) -> Sequence[Item]:
-    """Return at most so many of the items, drawn at random: a fixed stride would follow any period of theirs."""
+    """Return at most `most` of the items, drawn at random: a fixed stride would follow any period of theirs."""
     if len(items) <= most:
         return items
     return [items[i] for i in sorted(Random(len(items)).sample(range(len(items)), most))]

@@ -228,7 +228,7 @@ def _render_causes(report: ReportContent) -> RenderableType:
         notes.append(Text(condition) if condition else None)
         parts = f"{make_visible(cause.stage)}: {kind}", condition, counts, f"first: {first}"
         listed.add_row(f"#{i + 1}", Text("\n".join(filter(None, parts)), overflow="fold"))
-    lines: list[RenderableType] = [Text("\ncauses", style="bold"), FittedTable(table, listed, notes)]
+    lines: list[RenderableType] = [Text("\ncauses", style="bold"), FittedTable(table, listed, notes=notes)]
     if len(report.causes) > MOST_CAUSES:
         lines.append(Text(f"... and {len(report.causes) - MOST_CAUSES} more; --json has them all", style="dim"))
     for i, cause in enumerate(report.causes[:MOST_CAUSES]):
