@@ -158,9 +158,9 @@ def _look_at_devices() -> Iterator[Finding]:
 
 
 def _look_at_caches() -> Iterator[Finding]:
-    from kgverify.verification.self_testing.remembered import find_cache
+    from kgverify.verification.self_testing.remembered import find_folder
 
-    folders = {"cache of known answers": find_cache()}
+    folders = {"cache of known answers": find_folder()}
     try:
         from torch._inductor.runtime.cache_dir_utils import cache_dir
 
