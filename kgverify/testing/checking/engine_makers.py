@@ -409,6 +409,8 @@ class _Adapted:
         self._engine = engine
         if callable(probe := getattr(engine, "probe", None)):
             self.probe = probe
+        if callable(features := getattr(engine, "features", None)):
+            self.features = features
 
     @property
     def info(self) -> EngineInfo:
