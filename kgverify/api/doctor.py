@@ -15,10 +15,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from kgverify.errors import EXTRAS, describe_error
-from kgverify.files.cache import CACHE, find_cache
 from kgverify.graphs import stored_graph
 from kgverify.graphs.load import DATA_VARIABLE
-from kgverify.verification.self_testing import remembered
 from kgverify.version import __version__
 
 
@@ -143,19 +141,21 @@ def _look_at_devices() -> Iterator[Finding]:
 
 
 def _look_at_caches() -> Iterator[Finding]:
-    folders = {"cache of known answers": find_cache(remembered.CACHE_NAME)}
+    from kgverify.verification.self_testing import remembered
+
+    graphs = stored_graph.find_folder()
+    if graphs is not None:
+        yield Finding("cache of graphs", State.PRESENT, stored_graph.describe_stored(graphs))
+    folders = {"cache of known answers": remembered.find_folder()}
     try:
         from torch._inductor.runtime.cache_dir_utils import cache_dir
 
         folders["cache of compiled code"] = Path(cache_dir())
     except Exception:
         folders.pop("cache of compiled code", None)
-    graphs = find_cache(stored_graph.CACHE_NAME)
-    if graphs is not None:
-        yield Finding("cache of graphs", State.PRESENT, stored_graph.describe_stored(graphs))
     for name, folder in folders.items():
         if folder is None:
-            yield Finding(name, State.ABSENT, f"turned off by ${CACHE}")
+            yield Finding(name, State.ABSENT, "turned off by $KGVERIFY_CACHE")
         else:
             size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
             yield Finding(name, State.PRESENT, f"{folder}, {size / 1e6:,.1f} MB")

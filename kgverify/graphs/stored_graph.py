@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.errors import UserError
+from kgverify.errors import UserError, count_of
 from kgverify.files.cache import find_cache
 from kgverify.files.reading import open_descriptor
 from kgverify.files.writing import replaced
@@ -30,7 +30,6 @@ from kgverify.own_code import digest_own_code
 from kgverify.program.atom_table import AtomTable
 from kgverify.program.program import NamedRule
 
-CACHE_NAME: Final = "graphs"
 SMALLEST: Final = 4 << 20
 """Characters of the files of a graph below which reading it takes no longer than finding it."""
 MOST_BYTES: Final = 4 << 30
@@ -69,9 +68,15 @@ class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     warnings: tuple[str, ...]
 
 
+def find_folder() -> Path | None:
+    """Return the folder of stored graphs, which need not exist; None if nothing is kept."""
+    folder = find_cache()
+    return None if folder is None else folder / "graphs"
+
+
 def find_key(name: str, texts: Mapping[str, TextFile]) -> str | None:
     """Return the name under which a graph with these files by role is stored; None if it is small, or nothing is kept."""
-    if find_cache(CACHE_NAME) is None or sum(len(text.text) for text in texts.values()) < SMALLEST:
+    if find_folder() is None or sum(len(text.text) for text in texts.values()) < SMALLEST:
         return None
     parts = [name, *(part for role, text in texts.items() for part in (role, text.name, text.sha256))]
     return hashlib.sha256(msgspec.msgpack.encode([digest_own_code(), *parts])).hexdigest()
@@ -110,11 +115,11 @@ def store(key: str, graph: KnowledgeGraph) -> None:
 def describe_stored(folder: Path) -> str:
     """Return the number and the size of the stored graphs, and what they may take."""
     sizes = [path.stat().st_size for path in folder.glob("*.graph")]
-    return f"{folder}, {len(sizes)} of up to {MOST_BYTES / 1e9:.1f} GB, {sum(sizes) / 1e6:,.1f} MB"
+    return f"{folder}, {count_of(len(sizes), 'graph')}, {sum(sizes) / 1e6:,.1f} MB of at most {MOST_BYTES / 1e6:,.0f}"
 
 
 def _path(key: str) -> Path | None:
-    folder = find_cache(CACHE_NAME)
+    folder = find_folder()
     return None if folder is None else folder / f"{key}.graph"
 
 

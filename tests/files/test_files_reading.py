@@ -101,6 +101,7 @@ OWN_FILES = {
     "comparison/recorded/evidence.py": "manifests that were read before",
     "conditions/features.py": "a resource of this package",
     "engines/compiled/execution/device.py": "the limits of this process, from the system",
+    "engines/native/library.py": "resources of this package",
     "faults/catalogue.py": "a resource of this package",
     "report/render/template.py": "a resource of this package",
     "runs/machine.py": "the processor, from the system",

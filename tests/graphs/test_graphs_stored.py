@@ -154,7 +154,7 @@ def test_the_graphs_used_longest_ago_are_deleted(folder: Path, cache: Path, monk
             os.utime(second, (2, 2))
     assert first.exists()
     assert not second.exists()
-    assert "3 of up to" in stored_graph.describe_stored(cache)
+    assert ", 3 graphs, " in stored_graph.describe_stored(cache)
 
 
 def test_a_cache_that_cannot_be_written_changes_nothing(folder: Path, cache: Path):

@@ -23,7 +23,6 @@ from kgverify.files.cache import find_cache
 from kgverify.files.writing import write_file
 from kgverify.version import IMPORTED_AT
 
-CACHE_NAME: Final = "known-answers"
 MOST_KEPT: Final = 64
 """The number of successes kept; the oldest ones are removed."""
 
@@ -47,7 +46,7 @@ def remembering() -> Iterator[None]:
 
 def check_once(checks: dict[str, Callable[[], None]]) -> None:
     """Run named checks, each of which raises on failure; those that succeeded before with this very code are left out."""
-    folder = find_cache(CACHE_NAME) if _is_allowed.get() else None
+    folder = find_folder() if _is_allowed.get() else None
     before = identify_code() if folder is not None else None
     left = dict(checks)
     if folder is not None and before is not None:
@@ -58,6 +57,12 @@ def check_once(checks: dict[str, Callable[[], None]]) -> None:
     if folder is not None and left and before is not None and identify_code() == before:
         for name in left:
             _remember(folder, before, name)
+
+
+def find_folder() -> Path | None:
+    """Return the folder in which successes are remembered; None if nothing is."""
+    cache = find_cache()
+    return None if cache is None else cache / "known-answers"
 
 
 def _path(folder: Path, code: str, name: str) -> tuple[Path, bytes]:
