@@ -17,10 +17,9 @@ from kgverify.engines.protocol import Progress, no_progress
 from kgverify.engines.sent_maker import SentMaker
 from kgverify.errors import UserError
 from kgverify.evaluation.part_file import PartResult
-from kgverify.evaluation.part_store import Identity, PartStore, Warn, identify
+from kgverify.evaluation.part_store import Identity, PartFolder, PartStore, Warn, identify, opened_folder
 from kgverify.evaluation.proving import FullWork, PartWork, WorkMaker, do_part, explain_out_of_memory, warm_up
 from kgverify.evaluation.rank_only import RankOnly, build_rank_only
-from kgverify.files.locking import locked_folder
 from kgverify.program.dialect import OURS
 from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.parts import Part, Plan, plan_parts
@@ -118,7 +117,8 @@ def evaluate(
 ) -> EvaluationResult | None:
     """Evaluate a run part by part. Return the result in the leading process, None in the others.
 
-    folder:      the folder of the parts, from which an interrupted evaluation resumes; without it they are kept in memory
+    folder:      the folder of the parts, a path or URL, from which an interrupted evaluation resumes; without it they are
+                 kept in memory
     rank_only:   whether to leave out candidates that cannot affect a rank (`kgverify.evaluation.rank_only`)
     workers:     the workers that prove the parts instead of this process, with `make`, which makes the pipeline there
     should_stop: called before each part
@@ -132,14 +132,12 @@ def evaluate(
             fix="compare the engines with kgverify diff, which ranks as the dialect says",
         )
     group = SingleProcess() if group is None else group
-    fix = "wait until it ends: the same command then resumes, or give another --save folder"
-    with (
-        locked_folder(folder, "this evaluation", fix=fix) if folder is not None and group.index == 0 else nullcontext()
-    ):
+    opened = nullcontext() if folder is None else opened_folder(folder, is_locked=group.index == 0)
+    with opened as part_folder:
         return _evaluate(
             run,
             pipeline,
-            folder,
+            part_folder,
             part_size,
             rank_only,
             group=group,
@@ -153,7 +151,7 @@ def evaluate(
 def _evaluate(
     run: Run,
     pipeline: Pipeline,
-    folder: Path | None,
+    folder: PartFolder | None,
     part_size: int | None,
     rank_only: bool,
     *,
