@@ -1,7 +1,7 @@
 """The conditions of the causes of a comparison: their steps are read with steps and candidates that agree."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 import msgspec
@@ -10,10 +10,13 @@ import numpy as np
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.inference.dialects import follows_inference
 from kgverify.comparison.result import NO_CANDIDATE, Cause, Divergence
+from kgverify.comparison.source import has_steps
 from kgverify.comparison.stage_difference import starts_wrong
 from kgverify.comparison.step_view import StepReader, StepView
+from kgverify.conditions.confirm import confirm
+from kgverify.conditions.experiment import Sides, Tried, try_steps
 from kgverify.conditions.features import Feature
-from kgverify.conditions.find import find_condition
+from kgverify.conditions.find import Found, find_condition, show
 from kgverify.conditions.instances import (
     Candidate,
     Cases,
@@ -52,6 +55,7 @@ def describe_conditions(
     *,
     lockstep: bool = False,
     own: Sequence[Feature] = (),
+    engines: Sides | None = None,
     most: int,
 ) -> tuple[Cause, ...]:
     """Return the causes with their conditions. Causes outside of derivations have none, and neither have digests alone.
@@ -59,6 +63,7 @@ def describe_conditions(
     views:   both steps of each divergence, where these are not the recorded ones: in lockstep
     outputs: both outputs of the stage at fault for each divergence that was replayed
     own:     the features that the engine under test declares
+    engines: both engines, for experiments; None where they cannot be asked
     most:    the causes to describe, from the first
     """
     if not causes[:most] or not all(has_goals(source.header.level) for source in comparer.sources):
@@ -68,7 +73,11 @@ def describe_conditions(
     for number, cause in enumerate(causes):
         found = None
         if number < most:
-            found = find_condition(cause.stage, reader.collect(number), own)
+            best = find_condition(cause.stage, reader.collect(number), tuple(own))
+            experiment = None
+            if isinstance(best, Found) and engines is not None:
+                best, experiment = confirm(cause.stage, best, partial(reader.test, number, engines), reader.describe)
+            found = show(best, experiment) if isinstance(best, Found) else best
         described.append(
             cause if found is None else msgspec.structs.replace(cause, condition=found.sentence, when=found)
         )
@@ -100,6 +109,7 @@ class _Reader:
             limits=header.limits,
             num_candidates=comparer.sources[0].num_candidates,
             inference=comparer.program.origins,
+            infer=comparer.program.at,
             has_scores=comparer.has_scores,
             has_origins=comparer.has_origins,
             follows_semantics=dialect is not None and follows_inference(dialect),
@@ -123,6 +133,32 @@ class _Reader:
             hidden = [step for i in others if i not in later for step in self._differing(i)]
             stage, tolerance = Stage(cause.stage), self._comparer.score_tolerance
             yield from collect_cases(stage, cause.kind, differing, right, hidden, tolerance)
+
+    def test(self, number: int, engines: Sides, found: Found, seed: int) -> Tried | str:
+        """Test a condition of a cause by an experiment, or return why it is not testable."""
+        cause = self._causes[number]
+        if found.cases.unit is Unit.CANDIDATE or cause.stage not in STEP_STAGES or cause.stage == Stage.ADVANCE:
+            return "it is not one of single steps"
+        if found.cases.unit is Unit.STEP and len(self._causes) > 1:
+            return "another cause goes wrong in steps as well"
+        if not all(has_steps(engine.info) and engine.info.variables == "canonical" for engine in engines):
+            return "an engine does not take steps from given goals"
+        of_engine = {test.feature for test in found.condition.tests if found.table.features[test.feature].is_declared}
+        if of_engine:
+            return "it tests a feature that the engine declares for its own run"
+        tolerance = self._comparer.score_tolerance
+        stage = Stage(cause.stage)
+        tried = try_steps(
+            stage, cause.kind, found.cases, found.table.features, found.condition, engines, tolerance, seed
+        )
+        return "no goal could be constructed" if tried is None else tried
+
+    def describe(self, instance: Instance) -> str:
+        """Return the problem of an instance in names: its clause, and the goal and depth of its step."""
+        names, step = self._comparer.names, instance.step
+        assert step is not None
+        clause = f"{names.clause(*instance.clause)} for " if instance.clause is not None else ""
+        return f"{clause}{names.goal(step.expected.goal)} (depth {step.expected.depth})"
 
     def _differing(self, number: int) -> list[SeenStep]:
         """Return the steps of a cause, of a bounded number of divergences."""

@@ -57,11 +57,12 @@ class Candidate(NamedTuple):
 
 
 class Run(NamedTuple):
-    """The common data of the instances of a run."""
+    """The common data of the instances of a run. infer: returns the clauses of a goal, given the candidate's atom as well."""
 
     limits: DeclaredLimits
     num_candidates: int
     inference: OriginInference | None
+    infer: Callable[[Goal, Sequence[int]], StepOrigins | None]
     has_scores: bool
     has_origins: bool
     follows_semantics: bool

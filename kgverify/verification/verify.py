@@ -147,7 +147,15 @@ def verify(
     divergences, causes = explainer.group([*replayed, *(Replayed(each, None) for each in of_ranking)])
     outputs = [each.outputs for each in replayed]
     causes = describe_conditions(
-        causes, divergences, comparer, views, outputs, lockstep=lockstep, own=own, most=effort.explained
+        causes,
+        divergences,
+        comparer,
+        views,
+        outputs,
+        lockstep=lockstep,
+        own=own,
+        engines=(expected.engine, actual.engine),
+        most=effort.explained,
     )
     comparison = _judge_determinism(msgspec.structs.replace(comparison, divergences=divergences), determinism)
     parts = [each.comparison for each in (comparer, stepper) if each is not None]
