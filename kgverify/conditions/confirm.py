@@ -32,17 +32,25 @@ def confirm(
 ) -> tuple[Found, Experiment]:
     """Test a condition, and return what is left of it, with the last experiment.
 
+    A condition without tests is a start: it is looked for among the instances of the run and of experiments.
+
     test:     constructs problems for a condition, from a seed, and returns what went wrong in them, or why it cannot
     describe: returns the problem of an instance in words
     """
-    experiment = Experiment(verdict=NOT_TESTABLE, reason="it has no tests")
-    if not found.condition.tests:
-        return found, experiment
+    experiment = Experiment(verdict=NOT_TESTABLE, reason="nothing distinguishes what goes wrong")
     known = found.cases
     for seed in range(MOST_ROUNDS):
         tried = test(found, seed)
         if isinstance(tried, str):
             return found, Experiment(verdict=NOT_TESTABLE, reason=tried)
+        if not found.condition.tests:
+            # The run alone says nothing; what is constructed may.
+            known = known._replace(instances=(*known.instances, *tried.cases.instances))
+            again = _search_again(stage, found, known)
+            if again is None:
+                return found, experiment
+            found = again
+            continue
         is_as_predicted = tried.predicted == tried.observed
         counted = Experiment(
             verdict=CONFIRMED, num_tried=len(tried.predicted), num_predicted=int(is_as_predicted.sum())
@@ -79,7 +87,7 @@ def _search_again(stage: str, found: Found, known: Cases) -> Found | None:
         return condition._replace(tests=tuple(_move(test, numbers) for test in condition.tests))
 
     return found._replace(
-        condition=move(better.condition), others=tuple(map(move, better.others)), chance=better.chance
+        condition=move(better.condition), is_exact=True, others=tuple(map(move, better.others)), chance=better.chance
     )
 
 

@@ -87,6 +87,8 @@ def try_steps(
     if not problems:
         return None
     steps = _take(problems, engines)
+    if cases.unit in (Unit.FACT, Unit.RULE):
+        steps = [step for step in steps if _shows_clauses(step)]
     differing = [step for step in steps if step.actual is not None and _differs(step, tolerance)]
     # A step that agrees has no actual side of its own.
     agreeing = [_agree(step) for step in steps if step.actual is not None and not _differs(step, tolerance)]
@@ -146,6 +148,11 @@ def _differs(step: SeenStep, tolerance: float) -> bool:
         return True
     pairs = zip(expected.resolvents, actual.resolvents, strict=True)
     return step.run.has_scores and any(not abs(e.score - a.score) <= tolerance for e, a in pairs)
+
+
+def _shows_clauses(step: SeenStep) -> bool:
+    """Return whether a step shows which clauses were used: of several proofs only one is listed, and nothing else."""
+    return not step.is_proved or sum(not atoms for atoms in step.kept.values()) == 1
 
 
 def _agree(step: SeenStep) -> SeenStep:
@@ -214,7 +221,10 @@ def _vary(
     goal, depth = canonical(step.expected.goal), step.expected.depth
     earlier = tuple(canonical(each) for each in step.earlier or ())
     facts = _choose_facts(step, goal[0], cases, features, condition, rng)
-    edits = chain.from_iterable(zip_longest(_select(goal, facts), _restructure(goal, facts, rng)))
+    others = list(_restructure(goal, facts, rng))
+    # Few of them are tried for each step: others for the next one.
+    rng.shuffle(others)
+    edits = chain.from_iterable(zip_longest(_select(goal, facts), others))
     shifts = [shift for shift in (-1, 1, -2, 2) if -len(earlier) <= shift]
     for i, edit in enumerate(each for each in edits if each is not None):
         yield _Problem(step, number_variables(iter(edit)), earlier, depth)
@@ -248,6 +258,7 @@ def _restructure(goal: Atoms, facts: Sequence[Ids], rng: Random) -> Iterator[Ato
         yield (*goal, (p, b, a))
         yield (*goal, (p, a, b))
         yield (*goal, (p, b, a), (p, a, a))
+        yield (*goal, (p, b, a), (p, a, a), (p, b, b))
     yield (*goal, selected)
     for i in (1, 2):
         bound, other = selected[i], selected[3 - i]
@@ -281,7 +292,7 @@ def _choose_facts(
     condition: Condition,
     rng: Random,
 ) -> list[Ids]:
-    """Return facts of the selected predicate: those next to the boundary of a condition of facts, then some at random."""
+    """Return facts of the selected predicate: those next to the boundary of a condition of facts, then others."""
     inference = step.run.inference
     assert inference is not None
     clauses = inference.clauses
@@ -295,7 +306,9 @@ def _choose_facts(
         known = [Instance(Unit.FACT, False, i, step.candidate, step, _fact(i)) for i in indices]
         if any(Unit.STEP not in features[test.feature].of for test in condition.tests):
             chosen = _next_to_boundary(known, features, condition)
-    chosen += rng.sample(range(len(indices)), min(MOST_AT_RANDOM, len(indices)))
+    num = min(MOST_AT_RANDOM, len(indices))
+    chosen += [i * (len(indices) - 1) // max(1, num - 1) for i in range(num)]
+    chosen += rng.sample(range(len(indices)), num)
     return [clauses.facts[indices[i]] for i in dict.fromkeys(chosen)]
 
 
@@ -306,7 +319,7 @@ def _fact(index: int) -> Clause:
 def _next_to_boundary(known: Sequence[Instance], features: Sequence[Feature], condition: Condition) -> list[int]:
     """Return the clauses at which a condition begins or ceases to hold, in the order of each feature that it tests."""
     values = read_values(features, condition, known)
-    if values is None:
+    if values is None or not condition.tests:
         return []
     held = condition.holds(values)
     chosen: list[int] = []
@@ -369,7 +382,7 @@ def choose_pair(tried: Tried, features: Sequence[Feature], condition: Condition)
 
 
 def _distance(instance: Instance, values: NDArray[np.float64], tests: Iterable[Term]) -> tuple[float, int]:
-    """Return how far an instance is from the boundary, and the size of its goal."""
-    assert instance.step is not None
+    """Return how far an instance is from the boundary, and the size of its goal, or of its run."""
     distance = sum(abs(float(values[test.feature]) - test.value) for test in tests)
-    return distance, len(instance.step.expected.goal)
+    size = len(instance.step.expected.goal) if instance.step is not None else instance.candidate.num_in_run
+    return distance, size

@@ -19,6 +19,7 @@ from kgverify.conditions.sentence import (
     describe_test,
     describe_tests,
 )
+from kgverify.program.stages import Stage
 
 FEWEST_ALWAYS: Final = 10
 """The different instances that all went wrong, from which on it is said that every one does."""
@@ -37,6 +38,9 @@ MOST_OTHERS: Final = 5
 MOST_EXAMPLES: Final = 3
 MOST_BARS: Final = 60
 """The other conditions, the counter-examples, and the values of a feature to list."""
+
+_OF_WHOLE_STEPS: Final = (Stage.CLOSE, Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH)
+"""The stages that decide on a whole step."""
 
 
 class Table(NamedTuple):
@@ -124,6 +128,7 @@ class Found(NamedTuple):
     is_partial: whether it tells apart the steps that go wrong, and not what goes wrong in them
     is_cut:     whether the search ended before all conditions were tried
     own:        the features that the engine declares
+    start:      the instances of the smallest unit with a condition without tests, from which experiments may begin
     """
 
     cases: Cases
@@ -135,10 +140,11 @@ class Found(NamedTuple):
     is_partial: bool = False
     is_cut: bool = False
     own: tuple[Feature, ...] = ()
+    start: "Found | None" = None
 
 
-def find_condition(stage: str, every: Iterable[Cases], own: tuple[Feature, ...] = ()) -> Found | ShownCondition | None:
-    """Return the simplest condition of a cause, or why none is stated; None without instances that went wrong.
+def find_condition(stage: str, every: Iterable[Cases], own: tuple[Feature, ...] = ()) -> Found | None:
+    """Return the simplest condition of a cause, without tests if none is stated; None without instances that went wrong.
 
     every: the instances of each unit, the smallest unit first
     own:   further features, which the engine declares
@@ -160,10 +166,11 @@ def find_condition(stage: str, every: Iterable[Cases], own: tuple[Feature, ...] 
             best = found if best is None or _rank(found) < _rank(best) else best
         # An exact condition that is not certain must not be replaced by one of a larger unit that is not exact.
         is_open |= has_exact
-        is_mixed |= cases.unit is not Unit.STEP and _is_mixed(cases)
-    if best is not None:
-        return best._replace(own=own)
-    return None if first is None else _show_none(stage, *first)
+        is_mixed |= stage not in _OF_WHOLE_STEPS and cases.unit is not Unit.STEP and _is_mixed(cases)
+    if first is None:
+        return None
+    start = Found(*first, Condition((), 0.0, 1.0), (), False, 1.0, own=own)
+    return (best or start)._replace(own=own, start=start)
 
 
 def search_in(stage: str, cases: Cases, table: Table) -> Found | None:
@@ -257,8 +264,10 @@ def _chance(table: Table, condition: Condition) -> float:
     return chance_of(len(wrong), len(right), wrong_inside, right_inside, condition.num_tried)
 
 
-def show(found: Found, experiment: Experiment | None = None) -> ShownCondition:
+def show(stage: str, found: Found, experiment: Experiment | None = None) -> ShownCondition:
     """Return a condition as the report has it, with its experiment. One that is refuted is not stated."""
+    if not found.is_exact and not found.condition.tests:
+        return _show_none(stage, found.cases, found.table)
     if experiment is not None and experiment.verdict == "refuted":
         return _show_refuted(found, experiment)
     cases, table, tests = found.cases, found.table, found.condition.tests

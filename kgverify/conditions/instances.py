@@ -55,6 +55,11 @@ class Candidate(NamedTuple):
     rows_left: int
     turn: Turn | None = None
 
+    @property
+    def num_in_run(self) -> int:
+        """The candidates of its run."""
+        return self.row + 1 + self.rows_left
+
 
 class Run(NamedTuple):
     """The common data of the instances of a run. infer: returns the clauses of a goal, given the candidate's atom as well."""
