@@ -1,9 +1,10 @@
 """The application: its commands, its exit codes, and its error messages."""
 
 import io
+import shutil
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from importlib import import_module
 from typing import Annotated, Any, Final, NamedTuple
@@ -66,6 +67,25 @@ class ExitCode(IntEnum):
     CLOSED_PIPE = 141
 
 
+_PlainHelp: Any = TyperGroup.context_class.formatter_class
+
+
+class _Help(_PlainHelp):  # type: ignore[misc]  # a value of Any
+    """The help of a command, as wide as the terminal."""
+
+    def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        """Write names beside their descriptions, or above them where a description would be narrower than its name."""
+        is_narrow = max(len(name) for name, _ in rows) > self.width // 2
+        super().write_dl(rows, _INDENT if is_narrow else col_max, col_spacing)
+
+
+_INDENT: Final = 4
+MOST_COLUMNS: Final = 80
+"""The columns of a help text, at most."""
+
+TyperGroup.context_class.formatter_class = _Help
+
+
 OPTION_OF: Final = {
     "split": "--split",
     "max_depth": "--max-depth",
@@ -118,8 +138,9 @@ class Commands(TyperGroup):
 
     def make_context(self, *args: Any, **settings: Any) -> Any:
         """Parse the options before the command."""
+        columns = min(shutil.get_terminal_size().columns, MOST_COLUMNS)
         try:
-            return super().make_context(*args, **settings)
+            return super().make_context(*args, terminal_width=max(20, columns - 2), **settings)
         except Exception as error:
             _escape_usage_error(error)
             raise

@@ -140,6 +140,8 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     tests:            the tests, all of which hold, in words; empty if every instance went wrong, or no condition was found
     features:         the features that they use, by name
     is_exact:         whether it holds for every instance that went wrong and for no other
+    is_partial:       whether it tells apart the steps that go wrong, and not what goes wrong in them
+    is_cut:           whether the search for exact conditions ended before all were tried
     num_wrong, num_right: the instances looked at; large causes are thinned out
     wrong_inside, right_inside: those of them for which the condition holds
     chance:           a bound on the probability that chance separates them so, corrected for the number of conditions tried
@@ -154,6 +156,8 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     tests: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     is_exact: bool = False
+    is_partial: bool = False
+    is_cut: bool = False
     num_wrong: int = 0
     num_right: int = 0
     wrong_inside: int = 0

@@ -12,6 +12,7 @@ from kgverify.comparison.inference.dialects import follows_inference
 from kgverify.comparison.result import NO_CANDIDATE, Cause, Divergence
 from kgverify.comparison.stage_difference import starts_wrong
 from kgverify.comparison.step_view import StepReader, StepView
+from kgverify.conditions.features import Feature
 from kgverify.conditions.find import find_condition
 from kgverify.conditions.instances import (
     Candidate,
@@ -19,10 +20,11 @@ from kgverify.conditions.instances import (
     Instance,
     Run,
     SeenStep,
-    Turn,
     Unit,
     collect_cases,
+    thin,
 )
+from kgverify.conditions.turns import Turn, find_turns
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import Columns
 from kgverify.trace.model.levels import has_goals
@@ -34,6 +36,8 @@ MOST_STEPS: Final = 2_000
 """The number of steps that agree to compare with."""
 
 _OF_CANDIDATES: Final = (Stage.RECYCLE, Stage.CORRUPT, Stage.ADVANCE, Stage.FINISH)
+
+_ORDER: Final = {stage: i for i, stage in enumerate(STEP_STAGES)}
 
 Views = Mapping[tuple[int, int], tuple[StepView, StepView]]
 Outputs = Sequence[tuple[Any, Any] | None]
@@ -47,12 +51,14 @@ def describe_conditions(
     outputs: Outputs = (),
     *,
     lockstep: bool = False,
+    own: Sequence[Feature] = (),
     most: int,
 ) -> tuple[Cause, ...]:
     """Return the causes with their conditions. Causes outside of derivations have none, and neither have digests alone.
 
     views:   both steps of each divergence, where these are not the recorded ones: in lockstep
     outputs: both outputs of the stage at fault for each divergence that was replayed
+    own:     the features that the engine under test declares
     most:    the causes to describe, from the first
     """
     if not causes[:most] or not all(has_goals(source.header.level) for source in comparer.sources):
@@ -62,7 +68,7 @@ def describe_conditions(
     for number, cause in enumerate(causes):
         found = None
         if number < most:
-            found = find_condition(cause.stage, reader.collect(number))
+            found = find_condition(cause.stage, reader.collect(number), own)
         described.append(
             cause if found is None else msgspec.structs.replace(cause, condition=found.sentence, when=found)
         )
@@ -88,11 +94,10 @@ class _Reader:
         for each in divergences:
             if each.expected != NO_CANDIDATE:
                 self._wrong.setdefault(each.candidate, []).append(each)
-        header, info = comparer.sources[0].header, comparer.sources[1].header.engine
+        header = comparer.sources[0].header
         dialect = header.limits.dialect
         self._run = Run(
             limits=header.limits,
-            layout={name: size for name, size in info.layout.items() if isinstance(size, int)},
             num_candidates=comparer.sources[0].num_candidates,
             inference=comparer.program.origins,
             has_scores=comparer.has_scores,
@@ -112,9 +117,12 @@ class _Reader:
         if cause.stage in (Stage.RECYCLE, Stage.CORRUPT) or not in_steps:
             yield from self._collect_candidates(cause, members)
         if in_steps and cause.stage in (*STEP_STAGES, Stage.RECYCLE) and (differing := self._differing(number)):
-            others = [step for i in range(len(self._causes)) if i != number for step in self._differing(i)]
+            others = [i for i in range(len(self._causes)) if i != number]
+            later = [i for i in others if _is_after(self._causes[i].stage, cause.stage)]
+            right = [*self._agreeing, *(step for i in later for step in self._differing(i))]
+            hidden = [step for i in others if i not in later for step in self._differing(i)]
             stage, tolerance = Stage(cause.stage), self._comparer.score_tolerance
-            yield from collect_cases(stage, cause.kind, differing, self._agreeing, others, tolerance)
+            yield from collect_cases(stage, cause.kind, differing, right, hidden, tolerance)
 
     def _differing(self, number: int) -> list[SeenStep]:
         """Return the steps of a cause, of a bounded number of divergences."""
@@ -122,7 +130,7 @@ class _Reader:
             members = [i for i in self._members.get(number, ()) if self._divergences[i].step >= 0]
             is_of_step = self._causes[number].stage in (*STEP_STAGES, Stage.RECYCLE)
             self._steps[number] = (
-                list(self._read_differing(members[:MOST_CANDIDATES])) if is_of_step and members else []
+                list(self._read_differing(thin(members, MOST_CANDIDATES))) if is_of_step and members else []
             )
         return self._steps[number]
 
@@ -131,7 +139,7 @@ class _Reader:
         if cause.stage not in _OF_CANDIDATES or any(each.expected == NO_CANDIDATE for each in found):
             return
         wrong = sorted({each.candidate for each in found if each.candidate < self._run.num_candidates})
-        right = _thin([row for row in range(self._num_paired) if row not in self._wrong])
+        right = thin([row for row in range(self._num_paired) if row not in self._wrong], MOST_CANDIDATES)
         instances = [self._instance(row, True) for row in wrong] + [self._instance(row, False) for row in right]
         yield Cases(Unit.CANDIDATE, "wrong", "right", tuple(instances))
 
@@ -150,7 +158,7 @@ class _Reader:
 
     @cached_property
     def _places(self) -> Any:
-        """The position of each candidate among those of its query and side: int64 [N]."""
+        """The position of each candidate among those of its query and side, and the number of these: int64 [N]."""
         c = self._candidates
         keys = c.query.astype(np.int64) * 4 + c.side
         order = np.argsort(keys, kind="stable")
@@ -158,7 +166,9 @@ class _Reader:
         places = np.empty(len(keys), np.int64)
         sizes = np.diff(np.append(starts, len(keys)))
         places[order] = np.arange(len(keys)) - np.repeat(starts, sizes)
-        return places
+        counts = np.empty(len(keys), np.int64)
+        counts[order] = np.repeat(sizes, sizes)
+        return places, counts
 
     def _candidate(self, row: int) -> Candidate:
         if row not in self._known:
@@ -171,19 +181,23 @@ class _Reader:
                 atom=atom,
                 outcome=int(c.outcome[row]),
                 num_steps=int(c.num_steps[row]),
-                place=int(self._places[row]),
+                place=int(self._places[0][row]),
                 is_fact=None if inference is None else atom in inference.clauses.fact_index,
-                turn=self._turn(row),
+                num_alike=int(self._places[1][row]),
+                rows_left=len(c.query) - 1 - row,
+                turn=None if self._turns is None else self._turns[row],
             )
         return self._known[row]
 
-    def _turn(self, row: int) -> Turn | None:
-        """Return the turn in which a candidate gets a slot; None if the engine does not name its slots."""
-        num_slots, pool = self._run.layout.get("slots", 0), self._run.layout.get("pool", 0) or self._run.num_candidates
-        if num_slots < 1:
+    @cached_property
+    def _turns(self) -> list[Turn] | None:
+        """The turns of the candidates in the slots of the batch; None if the engine does not name its slots."""
+        info, num = self._comparer.sources[1].header.engine, self._run.num_candidates
+        layout = {name: size for name, size in info.layout.items() if isinstance(size, int)}
+        if layout.get("slots", 0) < 1 or self._comparer.sources[1].num_candidates != num:
             return None
-        size = min(pool, self._run.num_candidates - row // pool * pool)
-        return Turn(row % pool >= num_slots, size > num_slots and row % pool >= size // num_slots * num_slots)
+        steps = self._comparer.sources[1].gather_column("num_steps", np.arange(num)).tolist()
+        return find_turns(layout, self._candidates.query.tolist(), self._candidates.outcome.tolist(), steps)
 
     @cached_property
     def _agreeing(self) -> list[SeenStep]:
@@ -191,7 +205,7 @@ class _Reader:
         unpaired = {candidate for candidate, found in self._wrong.items() if found[0].step < 0}
         right = [row for row in range(self._num_paired) if row not in self._wrong]
         started = [row for row in self._wrong if row not in unpaired and row < self._num_paired]
-        rows = np.array(sorted([*_thin(right), *_thin(started)]), np.int64)
+        rows = np.array(sorted([*thin(right, MOST_CANDIDATES), *thin(started, MOST_CANDIDATES)]), np.int64)
         if not len(rows):
             return []
         columns = self._comparer.pair_of(rows).expected.columns
@@ -204,7 +218,7 @@ class _Reader:
                 end = min(end, min(wrong))
             # The step before a wrong goal may have handed it on.
             places += [(i, number) for number in range(end) if number not in wrong and number + 1 not in wrong]
-        kept = places[:: max(1, -(-len(places) // MOST_STEPS))]
+        kept = thin(places, MOST_STEPS)
         return [self._see(columns, reader, (i, int(rows[i])), number, None) for i, number in kept]
 
     def _read_differing(self, members: Sequence[int]) -> Iterator[SeenStep]:
@@ -261,6 +275,6 @@ class _Reader:
         return SeenStep(self._run, self._candidate(candidate), number, expected, actual, origins, earlier, outputs)
 
 
-def _thin(rows: list[int]) -> list[int]:
-    """Return some of the rows, evenly spread."""
-    return rows[:: max(1, -(-len(rows) // MOST_CANDIDATES))]
+def _is_after(stage: str, other: str) -> bool:
+    """Return whether a stage of a step comes after another one, which was therefore right where it went wrong."""
+    return stage in _ORDER and other in _ORDER and _ORDER[Stage(stage)] > _ORDER[Stage(other)]

@@ -24,6 +24,7 @@ from kgverify.comparison.recorded.evidence import withhold_agreement
 from kgverify.comparison.result import Comparison, Verdict
 from kgverify.comparison.source import FileSource, MemorySource, StepSource, has_steps
 from kgverify.comparison.step_view import outcome_name
+from kgverify.conditions.declared import read_declared
 from kgverify.conditions.describe import describe_conditions
 from kgverify.engines.protocol import ExplainedEngine, Progress, no_progress
 from kgverify.errors import InternalError
@@ -113,6 +114,7 @@ def verify(
         ),
         strict=True,
     )
+    own = read_declared(actual.engine, traces[1].columns)
     determinism = Determinism(*is_deterministic)
     if tests_itself:
         check_known_differences(_exercise_known)
@@ -145,7 +147,7 @@ def verify(
     divergences, causes = explainer.group([*replayed, *(Replayed(each, None) for each in of_ranking)])
     outputs = [each.outputs for each in replayed]
     causes = describe_conditions(
-        causes, divergences, comparer, views, outputs, lockstep=lockstep, most=effort.explained
+        causes, divergences, comparer, views, outputs, lockstep=lockstep, own=own, most=effort.explained
     )
     comparison = _judge_determinism(msgspec.structs.replace(comparison, divergences=divergences), determinism)
     parts = [each.comparison for each in (comparer, stepper) if each is not None]

@@ -23,6 +23,7 @@ from kgverify.cli.options import EngineOptions, ProofOptions, RunOptions, Source
 from kgverify.cli.progress import (
     check_writable,
     make_result_console,
+    print_lines,
     print_note,
     print_warning,
     show_work,
@@ -159,8 +160,7 @@ def evaluate(
     console = make_result_console(json_path)
     print_evaluation(report, console, _diff_command(first + 1))
     if isinstance(pipeline.engine, ExplainedEngine):
-        reasons = describe_execution(pipeline.engine.reasons, pipeline.engine.caches)
-        console.print(reasons, style="dim", soft_wrap=True)
+        print_lines(console, [describe_execution(pipeline.engine.reasons, pipeline.engine.caches)], style="dim")
     if json_path is not None:
         write_result(encode_evaluation(report), json_path)
     raise typer.Exit(EXIT_CODES[report.verdict])

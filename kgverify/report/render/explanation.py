@@ -42,6 +42,8 @@ def _explain(cause: Cause) -> Iterator[str]:
     yield f"instances: {count_of(found.num_wrong, found.unit)} wrong, {found.num_right:,} right"
     if found.tests:
         yield f"chance: at most {found.chance:.2g}, after correction for {found.num_tried:,} conditions"
+    if found.is_cut:
+        yield "the search ended before every condition was tried: there may be a shorter one"
     for title, texts in (
         ("as exact on these instances", found.others),
         ("not explained", found.counter_examples),
