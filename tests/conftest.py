@@ -23,6 +23,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # Tests change the judge in memory: it gives its known answers each time.
 os.environ["KGVERIFY_CACHE"] = ""
+# The native evaluator takes seconds to compile. It is kept for the next session, and checked when it is loaded.
+os.environ.setdefault("KGVERIFY_LIBRARIES", f"{tempfile.gettempdir()}/kgverify-libraries-{os.getuid()}")
 
 _session_cache = pytest.StashKey[str]()
 
