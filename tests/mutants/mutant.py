@@ -146,7 +146,7 @@ def _mutants_of_file(path: str) -> Iterator[Mutant]:
             edit,
             _statement(source, node, edit),
             (node.lineno, node.end_lineno),
-            KERNEL in map(ast.unparse, getattr(node, "decorator_list", ())),
+            any(ast.unparse(each).startswith(KERNEL) for each in getattr(node, "decorator_list", ())),
         )
         if mutant.key not in seen:
             yield mutant
