@@ -33,7 +33,8 @@ from kgverify.engines.compiled.execution.device import resolve_device
 from kgverify.engines.compiled.stages.choose import SCORES
 from kgverify.engines.compiled.stages.stage_functions import Stages, build_stages
 from kgverify.engines.compiled.tick.stage_ticks import StageTicks
-from kgverify.engines.compiled.tick.step_record import Results, TakenSteps
+from kgverify.engines.compiled.tick.step_record import TakenSteps
+from kgverify.engines.endings import Results
 from kgverify.engines.policy import Policy
 from kgverify.errors import InternalError, UserError, describe_error
 from kgverify.program.outcomes import Outcome

@@ -16,7 +16,7 @@ from workloads import LIMITS, Bench, MarkdownTable, count_flops, describe_differ
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.execution.compilation import FUSED
 from kgverify.engines.compiled.program.least_model import LeastModel
-from kgverify.engines.compiled.tick.step_record import Results
+from kgverify.engines.endings import Results
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
 from kgverify.evaluation.evaluate import evaluate

@@ -7,6 +7,7 @@ import signal
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # Tests change the judge in memory: it gives its known answers each time.
 os.environ["KGVERIFY_CACHE"] = ""
+# The native evaluator takes seconds to compile. It is kept for the next session, and checked when it is loaded.
+os.environ.setdefault("KGVERIFY_LIBRARIES", f"{tempfile.gettempdir()}/kgverify-libraries-{os.getuid()}")
 
 _session_cache = pytest.StashKey[str]()
 
@@ -93,7 +96,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def single_thread() -> Iterator[None]:
-    """Keep torch to one thread: the tensors of the tests are too small to share among threads."""
+    """Keep torch, where it is installed, to one thread: the tensors of the tests are too small to share among threads."""
+    if find_spec("torch") is None:
+        yield
+        return
     import torch
 
     before = torch.get_num_threads()

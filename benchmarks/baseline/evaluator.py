@@ -13,7 +13,7 @@ from kgverify.engines.compiled.execution.compilation import compile_function, re
 from kgverify.engines.compiled.execution.device import resolve_device
 from kgverify.engines.compiled.stages.choose import Parameters, build_parameters
 from kgverify.engines.compiled.state import FAILED, OPEN, PAD
-from kgverify.engines.compiled.tick.step_record import Results
+from kgverify.engines.endings import Results
 from kgverify.engines.policy import Policy, check_policy
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program

@@ -17,8 +17,9 @@ from kgverify.engines.compiled.program.tables import Tables, build_tables
 from kgverify.engines.compiled.stages.choose import Parameters, build_parameters
 from kgverify.engines.compiled.state import GOAL, NO_CANDIDATE, OPEN, PAD, TRUE, Derivations, Pool, StepRecord, Work
 from kgverify.engines.compiled.tick.slots import empty_derivations, empty_pool, empty_work
-from kgverify.engines.compiled.tick.step_record import Results, collect_columns
+from kgverify.engines.compiled.tick.step_record import collect_columns
 from kgverify.engines.compiled.tick.tick import Setting, tick
+from kgverify.engines.endings import Results
 from kgverify.engines.protocol import Positions, Progress, no_progress
 from kgverify.errors import InternalError
 from kgverify.faults.catalogue import find_faults

@@ -2,12 +2,11 @@
 
 import os
 import platform
-import re
 import shutil
 from collections.abc import Iterator
 from enum import StrEnum
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, distribution, requires, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +15,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from kgverify.errors import EXTRAS, describe_error
+from kgverify.graphs import stored_graph
 from kgverify.graphs.load import DATA_VARIABLE
 from kgverify.version import __version__
 
@@ -68,23 +68,6 @@ def examine_installation() -> list[Finding]:
         Finding("Python", State.PRESENT, f"{platform.python_version()} on {platform.platform(terse=True)}"),
     ]
     return [*own, *_look_at_packages(), *_look_at_tools(), *_look_at_devices(), *_look_at_caches(), *_look_at_data()]
-
-
-def describe_versions() -> list[str]:
-    """Return kgverify's version, and lines with those of what it builds on. torch is not imported."""
-    lines = [f"kgverify {__version__}", f"Python {platform.python_version()}"]
-    try:
-        from kgverify.trace.hdf5.reading import describe_hdf5
-
-        lines.append(describe_hdf5())
-    except Exception as error:
-        lines.append(f"h5py: {describe_error(error)}")
-    try:
-        found = distribution("torch")
-    except PackageNotFoundError:
-        return [*lines, "torch not installed"]
-    stated = re.search(r"^cuda\b[^=]*= *'([\d.]+)'", found.read_text("../torch/version.py") or "", re.MULTILINE)
-    return [*lines, f"torch {found.version}, {f'CUDA {stated[1]}' if stated else 'without CUDA'}"]
 
 
 def _look_at_packages() -> Iterator[Finding]:
@@ -158,9 +141,12 @@ def _look_at_devices() -> Iterator[Finding]:
 
 
 def _look_at_caches() -> Iterator[Finding]:
-    from kgverify.verification.self_testing.remembered import find_cache
+    from kgverify.verification.self_testing import remembered
 
-    folders = {"cache of known answers": find_cache()}
+    graphs = stored_graph.find_folder()
+    if graphs is not None:
+        yield Finding("cache of graphs", State.PRESENT, stored_graph.describe_stored(graphs))
+    folders = {"cache of known answers": remembered.find_folder()}
     try:
         from torch._inductor.runtime.cache_dir_utils import cache_dir
 

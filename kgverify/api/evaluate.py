@@ -74,7 +74,8 @@ def evaluate(
         rank_only: Skip candidates that cannot affect a rank, by the least model; for the compiled evaluator alone.
         faults: Faults to plant in the compiled evaluator.
         minimum: The exercise that the candidates checked require, as for `kgverify.verify`; below it `.is_sound` is false.
-        save: A folder for the finished parts, from which an interrupted evaluation resumes.
+        save: A folder for the finished parts, from which an interrupted evaluation resumes; a path, or a URL such as
+            `s3://bucket/name`.
         scheduler: Address of a dask scheduler whose workers prove the parts.
         phase: A function of a title and a total that returns a context, which is called with the progress made.
         warn: A function that is called with the text of each warning.

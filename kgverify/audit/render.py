@@ -12,6 +12,7 @@ from kgverify.audit.report import AuditReport, Cell, Finding, Section
 from kgverify.comparison.result import Verdict
 from kgverify.errors import count_of
 from kgverify.escaping import escape_markdown, make_lines_visible, make_visible
+from kgverify.report.render.fitted_table import fit_rows
 from kgverify.report.render.github import annotate
 from kgverify.report.render.screen import Screen, Text
 
@@ -73,9 +74,7 @@ def _render_section(section: Section) -> Iterator[RenderableType]:
     for name, cell in section.rows[0].items():
         is_number = isinstance(cell, (int, float)) and not isinstance(cell, bool)
         table.add_column(name.removeprefix("num_").replace("_", " "), justify="right" if is_number else "left")
-    for row in section.rows[:MOST_SHOWN]:
-        table.add_row(*map(_show_cell, row.values()))
-    yield table
+    yield fit_rows(table, [[*map(_show_cell, row.values())] for row in section.rows[:MOST_SHOWN]])
     if len(section.rows) > MOST_SHOWN:
         yield Text(f"and {len(section.rows) - MOST_SHOWN} more")
 
@@ -119,9 +118,7 @@ def _render_measures(report: AuditReport) -> Iterator[RenderableType]:
         stages.add_column("stage")
         for column in columns:
             stages.add_column(column.replace("_", " "), justify="right")
-        for stage, row in rows.items():
-            stages.add_row(Text(make_visible(stage)), *(row.get(column, "") for column in columns))
-        yield stages
+        yield fit_rows(stages, [[stage, *(row.get(column, "") for column in columns)] for stage, row in rows.items()])
 
 
 def _show_measure(key: str, value: float) -> str:

@@ -33,6 +33,7 @@ from kgverify.engines.compiled.stages.choose import SCORES
 from kgverify.engines.compiled.stages.stage_functions import build_stages
 from kgverify.engines.compiled.state import Layout
 from kgverify.engines.compiled.tick.tick_loop import TICKS_PER_REPLAY
+from kgverify.engines.native.choice import NATIVE
 from kgverify.engines.policy import check_policy
 from kgverify.engines.protocol import Engine, Progress, no_progress
 from kgverify.errors import UserError, suggest
@@ -134,7 +135,7 @@ class _Bench:
 
     def _build_sound(self, mode: str, layout: Layout) -> Engine:
         options = {"device": str(self._device), "layout": layout, "precision": self._plan.precision}
-        return compiled_pipeline(self._run, mode=mode, **options).engine  # type: ignore[arg-type]
+        return compiled_pipeline(self._run, mode=mode, **options).engine
 
     def measure(self) -> BenchResult:
         """Measure everything, until an interruption."""
@@ -148,7 +149,7 @@ class _Bench:
             for name in names:
                 watch = Stopwatch(name, self._num)
                 try:
-                    is_fresh = self._plan.has_fresh_cache and name not in (REFERENCE, EAGER)
+                    is_fresh = self._plan.has_fresh_cache and name not in (REFERENCE, EAGER, NATIVE)
                     # Errors must not pass through it: torch would keep its folder.
                     with fresh_caches() if is_fresh else nullcontext():
                         measurements.append(self._measure(watch))
@@ -184,7 +185,7 @@ class _Bench:
                 return self._measure_reference(watch)
             if watch.found.name == ENGINE and self._rivals.make_engine is not None:
                 return self._measure_engine(watch, self._rivals.make_engine)
-            if self._device.type == "cpu" and watch.found.name not in (EAGER, "default"):
+            if self._device.type == "cpu" and watch.found.name not in (EAGER, "default", NATIVE):
                 if watch.found.name == FUSED:
                     return watch.close(State.ABSENT, NO_KERNELS)
                 if self._plan.modes is None:
@@ -280,7 +281,9 @@ class _Bench:
             # Progress is called once for each tick, or for each replay but the first of a pool.
             calls: list[int] = []
             prove(calls.append)
-            if hasattr(engine, "evaluate"):
+            if mode == NATIVE:
+                found.unmeasured["ticks"] = "the native evaluator has none"
+            elif hasattr(engine, "evaluate"):
                 num_replays = len(calls) + -(-self._num // self._layout.pool)
                 is_captured = captures_graphs(mode, self._device)
                 found.ticks = num_replays * TICKS_PER_REPLAY if is_captured else len(calls)

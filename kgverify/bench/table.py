@@ -10,12 +10,17 @@ Row = Sequence[str]
 _NONE = "–"
 
 
-def render_result(result: BenchResult) -> list[str]:
-    """Render the work, the machine, the speeds, the warm-up and the agreement as lines."""
+def render_result(result: BenchResult, width: int = 0) -> list[str]:
+    """Render the work, the machine, the speeds, the warm-up and the agreement as lines.
+
+    Args:
+        result: the measurements.
+        width:  the columns of the terminal; a table that is wider becomes a list. 0 for any width.
+    """
     lines = [*_head(result), ""]
     timed = [each for each in result.measurements if each.samples]
     if timed:
-        lines += [*_speeds(result, timed), "", *_starts(result, timed), ""]
+        lines += [*_speeds(result, timed, width), "", *_starts(result, timed, width), ""]
     lines += _agreements(result)
     lines += [
         f"{each.name:<16} {each.describe_state()}" for each in result.measurements if each.state is not State.TIMED
@@ -30,8 +35,8 @@ def render_result(result: BenchResult) -> list[str]:
     return lines
 
 
-def render_comparison(compared: RunComparison, where: str) -> list[str]:
-    """Render the ratios, or the obstacles to a comparison, as lines."""
+def render_comparison(compared: RunComparison, where: str, width: int = 0) -> list[str]:
+    """Render the ratios, or the obstacles to a comparison, as lines; `width` as in `render_result`."""
     lines = [f"beside {where} (kgverify {compared.versions[0]}; this is {compared.versions[1]})"]
     lines += [
         f"  {each.aspect} differs, as allowed: {each.field} {each.before} -> {each.after}" for each in compared.crossed
@@ -42,11 +47,16 @@ def render_comparison(compared: RunComparison, where: str) -> list[str]:
         aspects = dict.fromkeys(each.aspect for each in compared.obstacles)
         return [*lines, f"  to compare them anyway: {' '.join(f'--across {aspect}' for aspect in aspects)}"]
     head = ("", "", "time, ratio", "noise alone", "")
-    return [*lines, *align([head, *map(_comparison_row, compared.rows)])]
+    return [*lines, *align([head, *map(_comparison_row, compared.rows)], width)]
 
 
-def align(rows: Sequence[Row]) -> list[str]:
-    """Align columns: the first one and texts to the left, numbers to the right."""
+def align(rows: Sequence[Row], width: int = 0) -> list[str]:
+    """Align columns: the first one and texts to the left, numbers to the right.
+
+    Args:
+        rows:  the titles, then the cells of each row.
+        width: if the lines are longer, list the cells of each row below its name. 0 for any width.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -55,6 +65,13 @@ def align(rows: Sequence[Row]) -> list[str]:
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(cells).rstrip())
+    if width and max(map(len, lines)) > width:
+        titles = rows[0]
+        listed = [
+            [row[0], *(f"  {title}  {cell}" for title, cell in zip(titles[1:], row[1:], strict=True))]
+            for row in rows[1:]
+        ]
+        return [titles[0], *(line for each in listed for line in each)]
     return lines
 
 
@@ -79,7 +96,7 @@ def _head(result: BenchResult) -> Iterator[str]:
     )
 
 
-def _speeds(result: BenchResult, timed: Sequence[Measurement]) -> list[str]:
+def _speeds(result: BenchResult, timed: Sequence[Measurement], width: int) -> list[str]:
     statistics = ("min", "median", "mean", "max", "std dev")
     head = ("steady state, ms", "calls", *statistics, f"µs/{result.unit}", "x eager", "x reference")
     rows: list[Row] = [head]
@@ -97,7 +114,7 @@ def _speeds(result: BenchResult, timed: Sequence[Measurement]) -> list[str]:
             )
         )
     # Strategies have no reference.
-    return align(rows if result.work.kind == "modes" else [row[:-1] for row in rows])
+    return align(rows if result.work.kind == "modes" else [row[:-1] for row in rows], width)
 
 
 def _times(base: Measurement | None, of_unit: float) -> str:
@@ -107,7 +124,7 @@ def _times(base: Measurement | None, of_unit: float) -> str:
     return f"{summarize(base.samples).median / base.num_units / of_unit:.3g}"
 
 
-def _starts(result: BenchResult, timed: Sequence[Measurement]) -> list[str]:
+def _starts(result: BenchResult, timed: Sequence[Measurement], width: int) -> list[str]:
     seconds = ("build", "first", "second", "compile")
     launches = (f"launches/{result.unit}", "/tick")
     head = ("warm-up, s", *seconds, "cache", "ticks", *launches, "device/wall", "peak MiB")
@@ -129,7 +146,7 @@ def _starts(result: BenchResult, timed: Sequence[Measurement]) -> list[str]:
                 _number(_ratio(each.peak_bytes, 1 << 20), "{:,.1f}"),
             )
         )
-    return align(rows)
+    return align(rows, width)
 
 
 def _number(value: float | None, form: str) -> str:

@@ -1,35 +1,60 @@
 """The application: its commands, its exit codes, and its error messages."""
 
 import io
+import shutil
 import sys
 import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
-from typing import Annotated, Any
+from importlib import import_module
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 from typer.core import TyperGroup
+from typer.main import get_command_from_info, get_group
+from typer.models import CommandInfo
 
-from kgverify.cli.audit import app as audit
-from kgverify.cli.commands import faults, trace
-from kgverify.cli.commands.bench import bench
-from kgverify.cli.commands.dialect import dialect
-from kgverify.cli.commands.diff import diff
-from kgverify.cli.commands.doctor import doctor
-from kgverify.cli.commands.evaluate import evaluate
-from kgverify.cli.commands.fuzz import fuzz
-from kgverify.cli.commands.record import record
-from kgverify.cli.commands.replay import replay
-from kgverify.cli.commands.report import ReportCommand, report
-from kgverify.cli.commands.show import explain, show
-from kgverify.cli.commands.shrink import shrink
-from kgverify.cli.commands.train import train
-from kgverify.cli.options import OPTION_OF
-from kgverify.cli.output import describe_write_error, flush_output, keep_output, restore_output
-from kgverify.cli.progress import make_error_console, print_note, set_quiet
+from kgverify.cli.output import describe_write_error, flush_output, keep_output, restore_output, set_quiet
 from kgverify.errors import InternalError, UserError, find_missing_dependency
 from kgverify.escaping import make_visible
 from kgverify.runs.interrupts import is_pressed, watch_interrupts
 from kgverify.version import __version__
+
+_START, _LOOK, _MEASURE = "Start here", "Look closer", "Measure and train"
+
+
+class Entry(NamedTuple):
+    """A command in the list of commands, which is imported only when it is used.
+
+    panel:   the group of commands to which it belongs
+    place:   the module below `kgverify.cli`, and its function or application; its COMMAND_CLASS, if it has one, parses
+    summary: the line about it in the list
+    """
+
+    panel: str
+    place: str
+    summary: str
+
+
+ENTRIES: Final = {
+    "diff": Entry(_START, "commands.diff:diff", "Compare two engines, or two traces, step by step."),
+    "record": Entry(_START, "commands.record:record", "Run one engine and write its trace."),
+    "show": Entry(_START, "commands.show:show", "Show a trace in names; or step through a saved run."),
+    "report": Entry(_START, "commands.report:report", "Render a saved comparison, also as HTML or JUnit."),
+    "fuzz": Entry(_START, "commands.fuzz:fuzz", "Try generated problems on two engines; shrink failures."),
+    "explain": Entry(_LOOK, "commands.show:explain", "Explain the causes of the differences of a saved run."),
+    "dialect": Entry(_LOOK, "commands.dialect:dialect", "Propose the dialect of an engine by experiments."),
+    "shrink": Entry(_LOOK, "commands.shrink:shrink", "Shrink a divergence to a minimal reproducer."),
+    "replay": Entry(_LOOK, "commands.replay:replay", "Run a reproducer again."),
+    "trace": Entry(_LOOK, "commands.trace:app", "Import, check, repair, join, convert, export traces."),
+    "faults": Entry(_LOOK, "commands.faults:app", "The catalogue of faults that `--fault` plants."),
+    "audit": Entry(_LOOK, "audit.app:app", "Is it the compiler? Examine a compiled step."),
+    "doctor": Entry(_LOOK, "commands.doctor:doctor", "List what is installed, missing or broken."),
+    "evaluate": Entry(_MEASURE, "commands.evaluate:evaluate", "Rank the triples of a split by proofs."),
+    "bench": Entry(_MEASURE, "commands.bench:bench", "Measure the speed of engines."),
+    "train": Entry(_MEASURE, "commands.train:train", "Train a policy to imitate the reference's proofs."),
+}
+"""The commands by name, in the order of the list."""
 
 
 class ExitCode(IntEnum):
@@ -42,13 +67,80 @@ class ExitCode(IntEnum):
     CLOSED_PIPE = 141
 
 
+_PlainHelp: Any = TyperGroup.context_class.formatter_class
+
+
+class _Help(_PlainHelp):  # type: ignore[misc]  # a value of Any
+    """The help of a command, as wide as the terminal."""
+
+    def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        """Write names beside their descriptions, or above them where a description would be narrower than its name."""
+        is_narrow = max(len(name) for name, _ in rows) > self.width // 2
+        super().write_dl(rows, _INDENT if is_narrow else col_max, col_spacing)
+
+
+_INDENT: Final = 4
+MOST_COLUMNS: Final = 80
+"""The columns of a help text, at most."""
+
+TyperGroup.context_class.formatter_class = _Help
+
+
+OPTION_OF: Final = {
+    "split": "--split",
+    "max_depth": "--max-depth",
+    "max_atoms": "--max-atoms",
+    "max_resolvents": "--max-resolvents",
+    "layout.slots": "--slots",
+}
+"""The option that sets what an error is about."""
+
+
+class _ImportedCommands(Mapping[str, Any]):
+    """The commands by name, each of which is imported when it is looked up."""
+
+    def __init__(self) -> None:
+        self._imported: dict[str, Any] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(ENTRIES)
+
+    def __len__(self) -> int:
+        return len(ENTRIES)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._imported:
+            self._imported[name] = _import_command(name, ENTRIES[name])
+        return self._imported[name]
+
+
+def _import_command(name: str, entry: Entry) -> Any:
+    module_name, _, attribute = entry.place.partition(":")
+    module = import_module(f"kgverify.cli.{module_name}")
+    found = getattr(module, attribute)
+    if isinstance(found, typer.Typer):
+        group = get_group(found)
+        group.name = name
+        return group
+    info = CommandInfo(name, callback=found, cls=getattr(module, "COMMAND_CLASS", None))
+    return get_command_from_info(info, pretty_exceptions_short=False, rich_markup_mode=None)
+
+
 class Commands(TyperGroup):
     """The group of commands, which ends a command with the exit code of its exception where typer has another one."""
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings | {"commands": _ImportedCommands()})
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names, and import no command."""
+        return list(ENTRIES)
+
     def make_context(self, *args: Any, **settings: Any) -> Any:
         """Parse the options before the command."""
+        columns = min(shutil.get_terminal_size().columns, MOST_COLUMNS)
         try:
-            return super().make_context(*args, **settings)
+            return super().make_context(*args, terminal_width=max(20, columns - 2), **settings)
         except Exception as error:
             _escape_usage_error(error)
             raise
@@ -71,17 +163,9 @@ class Commands(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands in groups, those that people use first at the top."""
-        named = [(name, command) for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))]
-        width = formatter.width - 6 - max(len(name) for name, _ in named)
-        for title in dict.fromkeys(command.rich_help_panel for _, command in named):  # type: ignore[attr-defined]  # typer sets it
+        for title in dict.fromkeys(entry.panel for entry in ENTRIES.values()):
             with formatter.section(title):
-                formatter.write_dl(
-                    [
-                        (name, command.get_short_help_str(width))
-                        for name, command in named
-                        if command.rich_help_panel == title  # type: ignore[attr-defined]  # typer sets it
-                    ]
-                )
+                formatter.write_dl([(name, each.summary) for name, each in ENTRIES.items() if each.panel == title])
 
 
 def _escape_usage_error(error: Any) -> None:
@@ -101,28 +185,11 @@ app = typer.Typer(
     epilog="Exit codes: 0 agree or done, 1 diverge, 2 bad input, 3 inconclusive, 70 a bug in kgverify, 74 the result"
     " cannot be written, 128+N ended by signal N, such as 130 by Ctrl-C and 141 by a closed pipe.",
 )
-_START, _LOOK, _MEASURE = "Start here", "Look closer", "Measure and train"
-app.command(rich_help_panel=_START)(diff)
-app.command(rich_help_panel=_START)(record)
-app.command(rich_help_panel=_START)(show)
-app.command(cls=ReportCommand, rich_help_panel=_START)(report)
-app.command(rich_help_panel=_START)(fuzz)
-app.command(rich_help_panel=_LOOK)(explain)
-app.command(rich_help_panel=_LOOK)(dialect)
-app.command(rich_help_panel=_LOOK)(shrink)
-app.command(rich_help_panel=_LOOK)(replay)
-app.add_typer(trace.app, name="trace", rich_help_panel=_LOOK)
-app.add_typer(faults.app, name="faults", rich_help_panel=_LOOK)
-app.add_typer(audit.app, name="audit", rich_help_panel=_LOOK)
-app.command(rich_help_panel=_LOOK)(doctor)
-app.command(rich_help_panel=_MEASURE)(evaluate)
-app.command(rich_help_panel=_MEASURE)(bench)
-app.command(rich_help_panel=_MEASURE)(train)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from kgverify.api.doctor import describe_versions
+        from kgverify.api.versions import describe_versions
 
         print(*describe_versions(), sep="\n")  # noqa: T201  versions of installed packages
         raise typer.Exit
@@ -175,6 +242,9 @@ def _end_with(error: BaseException) -> int:
         return error.code if isinstance(error.code, int) else ExitCode.BUG
     if isinstance(error, (SystemExit, BrokenPipeError)):
         return ExitCode.CLOSED_PIPE
+    # Its import takes as long as all else that a short command needs.
+    from kgverify.cli.progress import make_error_console, print_note
+
     if isinstance(error, KeyboardInterrupt) or (is_pressed() and not isinstance(error, UserError)):
         # What else an exception says is a consequence of the interrupt, for example in the middle of an import.
         make_error_console().print("interrupted")

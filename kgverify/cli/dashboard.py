@@ -10,7 +10,8 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from kgverify.cli.progress import ECHOED, is_quiet, make_error_console
+from kgverify.cli.output import is_quiet
+from kgverify.cli.progress import ECHOED, make_error_console
 from kgverify.errors import count_of
 from kgverify.report.render.screen import Text
 from kgverify.testing.campaigns.campaign import Campaign

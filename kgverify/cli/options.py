@@ -10,12 +10,11 @@ from typing import Annotated, Any, Final, TypeGuard
 import msgspec
 import typer
 
-from kgverify.api.inputs import make_run
 from kgverify.cli import completion
-from kgverify.cli.progress import QUIET, is_typed, print_warning, set_quiet
+from kgverify.cli.output import QUIET, set_quiet
+from kgverify.cli.progress import is_typed, print_warning, show_phase
 from kgverify.comparison.exercise.minimum import MINIMUM, describe_minimum
 from kgverify.graphs.graph import KnowledgeGraph
-from kgverify.graphs.load import load_graph
 from kgverify.program.dialect import OURS, read_dialect
 from kgverify.program.limits import DeclaredLimits, Limits
 from kgverify.runs.run import MOST, Run
@@ -136,15 +135,6 @@ MinimumSpec = Annotated[
 
 DEFAULT_LIMITS = Limits()
 
-OPTION_OF: Final = {
-    "split": "--split",
-    "max_depth": "--max-depth",
-    "max_atoms": "--max-atoms",
-    "max_resolvents": "--max-resolvents",
-    "layout.slots": "--slots",
-}
-"""The option that sets what an error is about."""
-
 
 @dataclass(frozen=True)
 class GraphOptions:
@@ -159,9 +149,12 @@ class GraphOptions:
 
     def load(self) -> KnowledgeGraph:
         """Load the graph, and print its warnings."""
+        from kgverify.graphs.load import load_graph
+
         files = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "graph"}
         is_complete = self.train is not None and not is_typed("--graph")
-        loaded = load_graph(None if is_complete else self.graph, **files)
+        with show_phase("reading the graph", 0):
+            loaded = load_graph(None if is_complete else self.graph, **files)
         for warning in loaded.warnings:
             print_warning(warning)
         return loaded
@@ -235,6 +228,8 @@ class RunOptions:
 
     def build(self) -> Run:
         """Return the run that the options describe. UserError for options that do not fit together."""
+        from kgverify.api.inputs import make_run
+
         return make_run(**self.arguments())
 
 

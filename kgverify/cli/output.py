@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple, TextIO
 
-from kgverify.report.render.screen import Screen
-
 _WRITE_ERRORS: Final = {errno.ENOSPC, errno.EIO, errno.EBADF, errno.EFBIG, errno.EDQUOT}
 
 
@@ -21,15 +19,22 @@ class _Stream(NamedTuple):
     stream: TextIO | None
 
 
+QUIET: Final = ("--quiet", "-q")
+"""The options that print the verdict alone."""
+
 _streams: list[_Stream] = []
+_quiet: list[bool] = []
 
 
-class SafeConsole(Screen):
-    """A screen that raises BrokenPipeError where the reader of a pipe has gone, instead of ending the process."""
+def set_quiet(is_wanted: bool) -> bool:
+    """Print the first line of the command's result alone from now on, and no progress; or everything."""
+    _quiet[:] = [True] * is_wanted
+    return is_wanted
 
-    def on_broken_pipe(self) -> None:
-        """Raise the error that is being handled."""
-        raise
+
+def is_quiet() -> bool:
+    """Return whether the command prints its verdict alone."""
+    return bool(_quiet)
 
 
 @contextmanager

@@ -1,9 +1,7 @@
 """Progress bars on a terminal, none in a pipe; results on standard output, everything else on standard error."""
 
-import re
 import shlex
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import contextmanager, nullcontext
@@ -25,12 +23,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from kgverify.cli.output import SafeConsole, restore_output
+from kgverify.cli.output import QUIET, is_quiet, restore_output
 from kgverify.escaping import escape_json, make_visible
 from kgverify.files import writing
 from kgverify.report.render.screen import Screen, Text
-
-_TITLED: Final = re.compile(r" *\w+(?: \w+)* {2,}(?=\S)")
 
 ECHOED: Final = 2
 """Columns left free for the terminal's echo of Ctrl-C."""
@@ -38,25 +34,17 @@ SECONDS_BETWEEN_LINES: Final = 60.0
 """The interval of progress lines in a log."""
 
 _UNFOLDED: Final = 100_000
-QUIET: Final = ("--quiet", "-q")
-"""The options that print the verdict alone."""
 
 PIPE_WIDTH: Final = 120
 """Columns of a report that is written to a pipe or a log."""
 
 
-_quiet: list[bool] = []
+class SafeConsole(Screen):
+    """A screen that raises BrokenPipeError where the reader of a pipe has gone, instead of ending the process."""
 
-
-def set_quiet(is_wanted: bool) -> bool:
-    """Print the first line of the command's result alone from now on, and no progress; or everything."""
-    _quiet[:] = [True] * is_wanted
-    return is_wanted
-
-
-def is_quiet() -> bool:
-    """Return whether the command prints its verdict alone."""
-    return bool(_quiet)
+    def on_broken_pipe(self) -> None:
+        """Raise the error that is being handled."""
+        raise
 
 
 class _FirstLine(SafeConsole):
@@ -106,26 +94,11 @@ def make_result_console(json_path: str | None) -> Screen:
     return console if console.is_terminal else SafeConsole(stderr=json_path == "-", width=PIPE_WIDTH)
 
 
-def print_lines(console: Screen, lines: Iterable[str]) -> None:
+def print_lines(console: Screen, lines: Iterable[str], style: str = "") -> None:
     """Print lines; on a terminal, fold long ones except commands, which people copy."""
     for line in lines:
-        is_folded = not is_quiet() and console.is_terminal and len(line) > console.width and "kgverify " not in line
-        for each in _fold(make_visible(line), console.width) if is_folded else [line]:
-            console.print(each, soft_wrap=True)
-
-
-def _fold(line: str, width: int) -> list[str]:
-    """Fold a line between words; a title's value continues under the value."""
-    indent = len(line) - len(line.lstrip())
-    titled = _TITLED.match(line)
-    hanging = titled.end() if titled and titled.end() < width // 2 else indent + 3
-    return textwrap.wrap(
-        line,
-        width,
-        subsequent_indent=" " * hanging,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+        is_folded = not is_quiet() and console.is_terminal and "kgverify " not in line
+        console.print(Text(make_visible(line), style), soft_wrap=not is_folded)
 
 
 class Phase:

@@ -1,7 +1,7 @@
 """The conditions of the causes of a comparison: their steps are read with steps and candidates that agree."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any, Final
 
 import msgspec
@@ -9,19 +9,24 @@ import numpy as np
 
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.inference.dialects import follows_inference
-from kgverify.comparison.result import NO_CANDIDATE, Cause, Divergence
+from kgverify.comparison.result import NO_CANDIDATE, Cause, Divergence, Experiment
+from kgverify.comparison.source import has_steps
 from kgverify.comparison.stage_difference import starts_wrong
 from kgverify.comparison.step_view import StepReader, StepView
-from kgverify.conditions.find import find_condition
+from kgverify.conditions.batch_experiment import RunAgain, try_batches
+from kgverify.conditions.candidates import CandidateReader
+from kgverify.conditions.confirm import CONFIRMED, confirm
+from kgverify.conditions.experiment import Sides, Tried, try_steps
+from kgverify.conditions.features import Feature
+from kgverify.conditions.find import Found, find_condition, show
 from kgverify.conditions.instances import (
-    Candidate,
     Cases,
     Instance,
     Run,
     SeenStep,
-    Turn,
     Unit,
     collect_cases,
+    thin,
 )
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import Columns
@@ -35,6 +40,8 @@ MOST_STEPS: Final = 2_000
 
 _OF_CANDIDATES: Final = (Stage.RECYCLE, Stage.CORRUPT, Stage.ADVANCE, Stage.FINISH)
 
+_ORDER: Final = {stage: i for i, stage in enumerate(STEP_STAGES)}
+
 Views = Mapping[tuple[int, int], tuple[StepView, StepView]]
 Outputs = Sequence[tuple[Any, Any] | None]
 
@@ -47,12 +54,18 @@ def describe_conditions(
     outputs: Outputs = (),
     *,
     lockstep: bool = False,
+    own: Sequence[Feature] = (),
+    engines: Sides | None = None,
+    run_again: RunAgain | None = None,
     most: int,
 ) -> tuple[Cause, ...]:
     """Return the causes with their conditions. Causes outside of derivations have none, and neither have digests alone.
 
     views:   both steps of each divergence, where these are not the recorded ones: in lockstep
     outputs: both outputs of the stage at fault for each divergence that was replayed
+    own:     the features that the engine under test declares
+    engines: both engines, for experiments; None where they cannot be asked
+    run_again: runs candidates anew, for experiments with the batch
     most:    the causes to describe, from the first
     """
     if not causes[:most] or not all(has_goals(source.header.level) for source in comparer.sources):
@@ -62,11 +75,28 @@ def describe_conditions(
     for number, cause in enumerate(causes):
         found = None
         if number < most:
-            found = find_condition(cause.stage, reader.collect(number))
+            best = find_condition(cause.stage, reader.collect(number), tuple(own))
+            experiment = None
+            if best is not None and engines is not None:
+                test = partial(reader.test, number, engines, run_again)
+                best, experiment = _confirm(cause.stage, best, test, reader.describe)
+            found = None if best is None else show(cause.stage, best, experiment)
         described.append(
             cause if found is None else msgspec.structs.replace(cause, condition=found.sentence, when=found)
         )
     return tuple(described)
+
+
+def _confirm(
+    stage: str, found: Found, test: Callable[[Found, int], Tried | str], describe: Callable[[Instance], str]
+) -> tuple[Found, Experiment | None]:
+    """Test a condition. Experiments look for one of the smallest unit where the run has none of it."""
+    start = found.start
+    if start is not None and (not found.condition.tests or found.cases.unit is not start.cases.unit):
+        better, experiment = confirm(stage, start, test, describe)
+        if better.condition.tests and experiment.verdict == CONFIRMED:
+            return better, experiment
+    return confirm(stage, found, test, describe) if found.condition.tests else (found, None)
 
 
 class _Reader:
@@ -88,18 +118,17 @@ class _Reader:
         for each in divergences:
             if each.expected != NO_CANDIDATE:
                 self._wrong.setdefault(each.candidate, []).append(each)
-        header, info = comparer.sources[0].header, comparer.sources[1].header.engine
+        header = comparer.sources[0].header
         dialect = header.limits.dialect
         self._run = Run(
             limits=header.limits,
-            layout={name: size for name, size in info.layout.items() if isinstance(size, int)},
             num_candidates=comparer.sources[0].num_candidates,
             inference=comparer.program.origins,
+            infer=comparer.program.at,
             has_scores=comparer.has_scores,
             has_origins=comparer.has_origins,
             follows_semantics=dialect is not None and follows_inference(dialect),
         )
-        self._known: dict[int, Candidate] = {}
         self._steps: dict[int, list[SeenStep]] = {}
         self._members: dict[int, list[int]] = {}
         for i, each in enumerate(divergences):
@@ -112,9 +141,56 @@ class _Reader:
         if cause.stage in (Stage.RECYCLE, Stage.CORRUPT) or not in_steps:
             yield from self._collect_candidates(cause, members)
         if in_steps and cause.stage in (*STEP_STAGES, Stage.RECYCLE) and (differing := self._differing(number)):
-            others = [step for i in range(len(self._causes)) if i != number for step in self._differing(i)]
+            others = [i for i in range(len(self._causes)) if i != number]
+            later = [i for i in others if _is_after(self._causes[i].stage, cause.stage)]
+            right = [*self._agreeing, *(step for i in later for step in self._differing(i))]
+            hidden = [step for i in others if i not in later for step in self._differing(i)]
             stage, tolerance = Stage(cause.stage), self._comparer.score_tolerance
-            yield from collect_cases(stage, cause.kind, differing, self._agreeing, others, tolerance)
+            yield from collect_cases(stage, cause.kind, differing, right, hidden, tolerance)
+
+    def test(self, number: int, engines: Sides, run_again: RunAgain | None, found: Found, seed: int) -> Tried | str:
+        """Test a condition of a cause by an experiment, or return why it is not testable."""
+        cause = self._causes[number]
+        if found.cases.unit is Unit.CANDIDATE and run_again is not None:
+            tried = try_batches(
+                found.cases,
+                found.table.features,
+                found.condition,
+                run_again,
+                num_slots=int(engines[1].info.layout.get("slots", 0)),
+                hidden=self._hidden_candidates(number),
+                seed=seed,
+            )
+            return "other runs of these candidates cannot be compared" if tried is None else tried
+        if found.cases.unit is Unit.CANDIDATE or cause.stage not in STEP_STAGES or cause.stage == Stage.ADVANCE:
+            return "it is not one of single steps"
+        if found.cases.unit is Unit.STEP and len(self._causes) > 1:
+            return "another cause goes wrong in steps as well"
+        if not all(has_steps(engine.info) and engine.info.variables == "canonical" for engine in engines):
+            return "an engine does not take steps from given goals"
+        of_engine = {test.feature for test in found.condition.tests if found.table.features[test.feature].is_declared}
+        if of_engine:
+            return "it tests a feature that the engine declares for its own run"
+        tolerance = self._comparer.score_tolerance
+        stage = Stage(cause.stage)
+        tried = try_steps(
+            stage, cause.kind, found.cases, found.table.features, found.condition, engines, tolerance, seed
+        )
+        return "no goal could be constructed" if tried is None else tried
+
+    def _hidden_candidates(self, number: int) -> set[int]:
+        """Return the candidates that go wrong by another cause."""
+        own = frozenset(self._members.get(number, ()))
+        return {each.candidate for i, each in enumerate(self._divergences) if i not in own}
+
+    def describe(self, instance: Instance) -> str:
+        """Return the problem of an instance in names: its clause, and the goal and depth of its step."""
+        names, step = self._comparer.names, instance.step
+        if step is None:
+            who = instance.candidate
+            return f"{names.atom(who.atom)} as number {who.row + 1:,} of a run of {who.num_in_run:,}"
+        clause = f"{names.clause(*instance.clause)} for " if instance.clause is not None else ""
+        return f"{clause}{names.goal(step.expected.goal)} (depth {step.expected.depth})"
 
     def _differing(self, number: int) -> list[SeenStep]:
         """Return the steps of a cause, of a bounded number of divergences."""
@@ -122,7 +198,7 @@ class _Reader:
             members = [i for i in self._members.get(number, ()) if self._divergences[i].step >= 0]
             is_of_step = self._causes[number].stage in (*STEP_STAGES, Stage.RECYCLE)
             self._steps[number] = (
-                list(self._read_differing(members[:MOST_CANDIDATES])) if is_of_step and members else []
+                list(self._read_differing(thin(members, MOST_CANDIDATES))) if is_of_step and members else []
             )
         return self._steps[number]
 
@@ -131,12 +207,12 @@ class _Reader:
         if cause.stage not in _OF_CANDIDATES or any(each.expected == NO_CANDIDATE for each in found):
             return
         wrong = sorted({each.candidate for each in found if each.candidate < self._run.num_candidates})
-        right = _thin([row for row in range(self._num_paired) if row not in self._wrong])
+        right = thin([row for row in range(self._num_paired) if row not in self._wrong], MOST_CANDIDATES)
         instances = [self._instance(row, True) for row in wrong] + [self._instance(row, False) for row in right]
         yield Cases(Unit.CANDIDATE, "wrong", "right", tuple(instances))
 
     def _instance(self, row: int, is_wrong: bool) -> Instance:
-        return Instance(Unit.CANDIDATE, is_wrong, row, self._candidate(row))
+        return Instance(Unit.CANDIDATE, is_wrong, row, self._candidates.read(row))
 
     @cached_property
     def _num_paired(self) -> int:
@@ -145,45 +221,11 @@ class _Reader:
         return max(self._wrong, default=0) if is_cut else self._run.num_candidates
 
     @cached_property
-    def _candidates(self) -> Any:
-        return self._comparer.read_candidates(0)
-
-    @cached_property
-    def _places(self) -> Any:
-        """The position of each candidate among those of its query and side: int64 [N]."""
-        c = self._candidates
-        keys = c.query.astype(np.int64) * 4 + c.side
-        order = np.argsort(keys, kind="stable")
-        starts = np.flatnonzero(np.diff(keys[order], prepend=keys[order][:1] - 1))
-        places = np.empty(len(keys), np.int64)
-        sizes = np.diff(np.append(starts, len(keys)))
-        places[order] = np.arange(len(keys)) - np.repeat(starts, sizes)
-        return places
-
-    def _candidate(self, row: int) -> Candidate:
-        if row not in self._known:
-            c, inference = self._candidates, self._run.inference
-            atom = tuple(c.atom[row].tolist())
-            self._known[row] = Candidate(
-                row=row,
-                query=int(c.query[row]),
-                side=int(c.side[row]),
-                atom=atom,
-                outcome=int(c.outcome[row]),
-                num_steps=int(c.num_steps[row]),
-                place=int(self._places[row]),
-                is_fact=None if inference is None else atom in inference.clauses.fact_index,
-                turn=self._turn(row),
-            )
-        return self._known[row]
-
-    def _turn(self, row: int) -> Turn | None:
-        """Return the turn in which a candidate gets a slot; None if the engine does not name its slots."""
-        num_slots, pool = self._run.layout.get("slots", 0), self._run.layout.get("pool", 0) or self._run.num_candidates
-        if num_slots < 1:
-            return None
-        size = min(pool, self._run.num_candidates - row // pool * pool)
-        return Turn(row % pool >= num_slots, size > num_slots and row % pool >= size // num_slots * num_slots)
+    def _candidates(self) -> CandidateReader:
+        actual, num = self._comparer.sources[1], self._run.num_candidates
+        is_alike = has_steps(actual.header.engine) and actual.num_candidates == num
+        steps = actual.gather_column("num_steps", np.arange(num)).tolist() if is_alike else None
+        return CandidateReader(self._comparer.read_candidates(0), steps, actual.header.engine, self._run.inference)
 
     @cached_property
     def _agreeing(self) -> list[SeenStep]:
@@ -191,7 +233,7 @@ class _Reader:
         unpaired = {candidate for candidate, found in self._wrong.items() if found[0].step < 0}
         right = [row for row in range(self._num_paired) if row not in self._wrong]
         started = [row for row in self._wrong if row not in unpaired and row < self._num_paired]
-        rows = np.array(sorted([*_thin(right), *_thin(started)]), np.int64)
+        rows = np.array(sorted([*thin(right, MOST_CANDIDATES), *thin(started, MOST_CANDIDATES)]), np.int64)
         if not len(rows):
             return []
         columns = self._comparer.pair_of(rows).expected.columns
@@ -204,7 +246,7 @@ class _Reader:
                 end = min(end, min(wrong))
             # The step before a wrong goal may have handed it on.
             places += [(i, number) for number in range(end) if number not in wrong and number + 1 not in wrong]
-        kept = places[:: max(1, -(-len(places) // MOST_STEPS))]
+        kept = thin(places, MOST_STEPS)
         return [self._see(columns, reader, (i, int(rows[i])), number, None) for i, number in kept]
 
     def _read_differing(self, members: Sequence[int]) -> Iterator[SeenStep]:
@@ -258,9 +300,11 @@ class _Reader:
         query = columns.candidates.atom[row].tolist()
         earlier = tuple(reader.goal_of(first + i) for i in range(number))
         origins = self._comparer.program.at(expected.goal, query)
-        return SeenStep(self._run, self._candidate(candidate), number, expected, actual, origins, earlier, outputs)
+        return SeenStep(
+            self._run, self._candidates.read(candidate), number, expected, actual, origins, earlier, outputs
+        )
 
 
-def _thin(rows: list[int]) -> list[int]:
-    """Return some of the rows, evenly spread."""
-    return rows[:: max(1, -(-len(rows) // MOST_CANDIDATES))]
+def _is_after(stage: str, other: str) -> bool:
+    """Return whether a stage of a step comes after another one, which was therefore right where it went wrong."""
+    return stage in _ORDER and other in _ORDER and _ORDER[Stage(stage)] > _ORDER[Stage(other)]

@@ -6,13 +6,14 @@ unknown for an instance is not used for its cause.
 
 import math
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from functools import cache
 from importlib import resources
 from typing import Final, NamedTuple
 
-from kgverify.conditions.instances import Instance, SeenStep, Turn, Unit
+from kgverify.conditions.instances import Instance, SeenStep, Unit
+from kgverify.conditions.turns import Turn
 from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
 from kgverify.program.stages import Stage
 
@@ -55,6 +56,7 @@ class Feature(NamedTuple):
     opposite: str = ""
     stages: frozenset[Stage] = frozenset()
     zero: str = ""
+    is_declared: bool = False
 
     def cost(self, stage: str) -> float:
         """Return its share of the description length of a condition, in bits."""
@@ -130,6 +132,23 @@ def _is_query(instance: Instance) -> Value:
 
 def _num_new_variables(instance: Instance) -> Value:
     return len(_variables(_body(instance)) - _variables([_head(instance)]))
+
+
+def _rule_terms(instance: Instance) -> list[int]:
+    return [term for atom in (_head(instance), *_body(instance)) for term in atom[1:]]
+
+
+def _is_recursive(instance: Instance) -> Value:
+    return any(atom[0] == _head(instance)[0] for atom in _body(instance))
+
+
+def _repeats_predicate(atoms: Sequence[Sequence[int]]) -> bool:
+    return len({atom[0] for atom in atoms}) < len(atoms)
+
+
+def _largest_constant(atoms: Iterable[Sequence[int]]) -> int:
+    """Return the largest id of a constant; -1 without constants."""
+    return max((term for atom in atoms for term in atom[1:] if term >= 0), default=-1)
 
 
 # Resolvents
@@ -273,6 +292,10 @@ def _depth_left(step: SeenStep) -> Value:
     return None if most is None else most - 1 - step.expected.depth
 
 
+def _num_facts(step: SeenStep, selected: tuple[int, int, int]) -> Value:
+    return None if step.run.inference is None else len(step.run.inference.clauses.facts_of(selected[0]))
+
+
 # Candidates
 
 
@@ -292,8 +315,13 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "body atoms": _program(lambda i: len(_body(i))),
     "new variables": _program(_num_new_variables),
     "constants in the head": _program(lambda i: sum(t >= 0 for t in _head(i)[1:])),
+    "is recursive": _program(_is_recursive),
+    "repeats a body predicate": _program(lambda i: _repeats_predicate(_body(i))),
+    "variables of the rule": _program(lambda i: len({t for t in _rule_terms(i) if t < 0})),
+    "constants of the rule": _program(lambda i: sum(t >= 0 for t in _rule_terms(i))),
     "first argument": _program(lambda i: _head(i)[1]),
     "second argument": _program(lambda i: _head(i)[2]),
+    "larger argument": _program(lambda i: max(_head(i)[1:])),
     "index": lambda i: None if i.clause is None else i.clause[1],
     "is made by a rule": lambda i: None if i.clause is None else i.clause[0] == Origin.RULE,
     "room below max_atoms": _kept(_room_of_atoms),
@@ -309,6 +337,9 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "atoms": _kept(lambda s, a: len(a)),
     "variables": _kept(lambda s, a: len(_variables(a))),
     "repeats an atom": _kept(lambda s, a: len(set(a)) < len(a)),
+    "repeats an argument": _kept(lambda s, a: any(atom[1] == atom[2] for atom in a)),
+    "constants": _kept(lambda s, a: len({t for atom in a for t in atom[1:] if t >= 0})),
+    "largest constant": _kept(lambda s, a: _largest_constant(a)),
     "position before the limit": _index,
     "bits of its score": _score(num_bits),
     "size of its score": _score(abs),
@@ -321,26 +352,54 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "highest scores": _scores(lambda s: s.count(s[0]) if s else 0),
     "gap of the scores": _scores(lambda s: s[0] - s[1] if len(s) > 1 else math.inf),
     "resolvents": _step(lambda s: len(s.expected.resolvents)),
+    "index chosen": _step(lambda s: s.expected.choice),
+    "repeats a resolvent": _step(
+        lambda s: len({r.content for r in s.expected.resolvents}) < len(s.expected.resolvents)
+    ),
     "surplus over max_resolvents": _step(_surplus),
     "room below max_resolvents": _step(_room_of_step),
     "resolvents before closing": _step(_num_surviving),
     "resolvents visited": _step(_num_left_out),
     "has TRUE": _step(lambda s: s.is_proved),
     "atoms of the goal": _step(lambda s: len(s.expected.goal)),
+    "atoms left to max_atoms": _step(
+        lambda s: None if s.run.limits.max_atoms is None else s.run.limits.max_atoms - len(s.expected.goal)
+    ),
     "variables of the goal": _step(lambda s: len(_variables(s.expected.goal))),
     "constants of the selected atom": _selected(lambda s, a: sum(t >= 0 for t in a[1:])),
+    "binds the first argument": _selected(lambda s, a: a[1] >= 0),
+    "binds the second argument": _selected(lambda s, a: a[2] >= 0),
+    "first argument selected": _selected(lambda s, a: max(a[1], -1)),
+    "second argument selected": _selected(lambda s, a: max(a[2], -1)),
+    "largest constant of the goal": _step(lambda s: _largest_constant(s.expected.goal)),
+    "repeats a predicate": _step(lambda s: _repeats_predicate(s.expected.goal)),
     "repeats a selected variable": _selected(lambda s, a: a[1] == a[2] < 0),
     "shares a selected variable": _selected(_is_shared),
     "selects the query": _selected(lambda s, a: tuple(a) == tuple(s.candidate.atom)),
     "rules that match": _num_of(Origin.RULE),
     "facts that match": _num_of(Origin.FACT),
+    "clauses that match": _step(lambda s: None if s.origins is None else s.origins.num_matches),
+    "facts of the selected predicate": _selected(_num_facts),
     "longest resolvent": _step(lambda s: max((len(r.atoms) for r in s.expected.resolvents), default=0)),
     "dropped by max_atoms": _step(lambda s: s.expected.dropped_atoms),
     "dropped by max_resolvents": _step(lambda s: s.expected.dropped_resolvents),
     "selected predicate": _selected(lambda s, a: a[0]),
     "position among the candidates": lambda i: i.candidate.row,
+    "position from the end of the run": lambda i: i.candidate.rows_left,
+    "position in its chunk": _turn(lambda turn: turn.position),
+    "chunk": _turn(lambda turn: turn.chunk),
     "place in its ranking": lambda i: i.candidate.place,
+    "place from the end of its ranking": lambda i: i.candidate.num_alike - 1 - i.candidate.place,
+    "candidates of its ranking": lambda i: i.candidate.num_alike,
     "slot was used before": _turn(lambda turn: turn.is_used),
+    "slot": _turn(lambda turn: turn.slot),
+    "turn of its slot": _turn(lambda turn: turn.number),
+    "follows a proof": _turn(lambda turn: turn.outcome == Outcome.PROVED),
+    "follows any proof": _turn(lambda turn: turn.has_proved),
+    "follows a failure": _turn(lambda turn: turn.outcome == Outcome.FAILED),
+    "follows max_depth": _turn(lambda turn: turn.outcome == Outcome.DEPTH_LIMIT),
+    "follows its own query": _turn(lambda turn: turn.is_same_query),
+    "steps of its slot before": _turn(lambda turn: turn.num_steps),
     "is in a partial turn": _turn(lambda turn: turn.is_partial),
     "is a fact": lambda i: i.candidate.is_fact,
     "is PROVED": lambda i: i.candidate.outcome == Outcome.PROVED,
@@ -350,6 +409,10 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "head side": lambda i: i.candidate.side == Side.HEAD,
     "repeats a constant": lambda i: i.candidate.atom[1] == i.candidate.atom[2],
     "query": lambda i: i.candidate.query,
+    "predicate of the query": lambda i: i.candidate.atom[0],
+    "first argument of the candidate": lambda i: i.candidate.atom[1],
+    "second argument of the candidate": lambda i: i.candidate.atom[2],
+    "larger argument of the candidate": lambda i: max(i.candidate.atom[1:]),
 }
 """The value of each feature of features.toml, by its name."""
 

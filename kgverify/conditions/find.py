@@ -1,23 +1,25 @@
 """The condition of one cause, found among the instances of its units."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.result import Condition as ShownCondition
-from kgverify.comparison.result import FeatureValue
+from kgverify.comparison.result import Experiment, FeatureValue
 from kgverify.conditions.chance import MOST_CHANCE, chance_of
 from kgverify.conditions.features import Feature, features_of
-from kgverify.conditions.instances import Cases, Instance, Unit
-from kgverify.conditions.search import Condition, Search, Term
+from kgverify.conditions.instances import Cases, Instance, Unit, plain
+from kgverify.conditions.search import Condition, Relation, Search, Term
 from kgverify.conditions.sentence import (
     describe_boundary,
     describe_counts,
+    describe_experiment,
     describe_test,
     describe_tests,
 )
+from kgverify.program.stages import Stage
 
 FEWEST_ALWAYS: Final = 10
 """The different instances that all went wrong, from which on it is said that every one does."""
@@ -26,13 +28,19 @@ LEAST_PRECISION: Final = 0.95
 LEAST_RECALL: Final = 0.95
 """The least precision and recall of a condition that is not exact."""
 
-OF_LARGER_UNIT: Final = 16.0
-"""The description length, in bits, by which instances of a larger unit must be simpler to be preferred."""
+AS_SHORT: Final = 3.0
+"""The difference in description length, in bits, up to which another exact condition is part of the sentence."""
+
+MOST_NAMED: Final = 3
+"""The clauses that are named one by one, where there are too few to say what they have in common."""
 
 MOST_OTHERS: Final = 5
 MOST_EXAMPLES: Final = 3
 MOST_BARS: Final = 60
 """The other conditions, the counter-examples, and the values of a feature to list."""
+
+_OF_WHOLE_STEPS: Final = (Stage.CLOSE, Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH)
+"""The stages that decide on a whole step."""
 
 
 class Table(NamedTuple):
@@ -42,35 +50,54 @@ class Table(NamedTuple):
     values:     float64 [n, F]
     is_wrong:   bool [n]
     identities: int64 [n]  the number of the identity of each instance
+    steps:      int64 [n]  the number of the goal that it occurs at
+    candidates: int64 [n]  its candidate
     """
 
     features: tuple[Feature, ...]
     values: NDArray[np.float64]
     is_wrong: NDArray[np.bool_]
     identities: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    candidates: NDArray[np.int64]
+
+    def identities_for(self, condition: Condition) -> NDArray[np.int64]:
+        """Return the identities that count for a condition: those of steps or candidates if it tests features of these."""
+        used = [self.features[i].of for test in condition.tests for i in (test.feature, test.other) if i >= 0]
+        if any(Unit.CANDIDATE in each for each in used):
+            return self.candidates
+        return self.steps if any(Unit.STEP in each for each in used) else self.identities
 
     def num_identities(self, is_inside: NDArray[np.bool_]) -> int:
         """Return the number of different identities among some instances."""
         return len(np.unique(self.identities[is_inside]))
 
 
-def build_table(cases: Cases) -> Table:
+def build_table(cases: Cases, own: Sequence[Feature] = ()) -> Table:
     """Return the instances of a unit as numbers, without features that are unknown for some of them."""
     features, columns, instances = [], [], cases.instances
-    for feature in features_of(cases.unit):
+    for feature in (*features_of(cases.unit), *(each for each in own if cases.unit in each.of)):
         if cases.is_by_itself and feature.of & {Unit.STEP, Unit.CANDIDATE}:
             continue
         column = _read_column(feature, instances)
         if column is not None:
             features.append(feature)
             columns.append(column)
-    numbers: dict[object, int] = {}
+    goals = [None if each.step is None else plain(each.step.expected.goal) for each in instances]
     return Table(
         tuple(features),
         np.column_stack(columns) if columns else np.zeros((len(instances), 0)),
         np.array([each.is_wrong for each in instances], np.bool_),
-        np.array([numbers.setdefault(each.identity, len(numbers)) for each in instances], np.int64),
+        _number([each.identity for each in instances]),
+        _number(goals),
+        np.array([each.candidate.row for each in instances], np.int64),
     )
+
+
+def _number(keys: Sequence[Hashable]) -> NDArray[np.int64]:
+    """Return the number of each key among the different ones: int64 [n]."""
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
 
 
 def _read_column(feature: Feature, instances: Sequence[Instance]) -> NDArray[np.float64] | None:
@@ -94,7 +121,15 @@ def _read_column(feature: Feature, instances: Sequence[Instance]) -> NDArray[np.
 
 
 class Found(NamedTuple):
-    """A condition with the instances that it was found among. length: its description length, in bits."""
+    """A condition with the instances that it was found among.
+
+    others:     further exact conditions
+    is_exact:   whether it holds for every instance that went wrong and for no other one
+    is_partial: whether it tells apart the steps that go wrong, and not what goes wrong in them
+    is_cut:     whether the search ended before all conditions were tried
+    own:        the features that the engine declares
+    start:      the instances of the smallest unit with a condition without tests, from which experiments may begin
+    """
 
     cases: Cases
     table: Table
@@ -102,37 +137,56 @@ class Found(NamedTuple):
     others: tuple[Condition, ...]
     is_exact: bool
     chance: float
-    length: float
+    is_partial: bool = False
+    is_cut: bool = False
+    own: tuple[Feature, ...] = ()
+    start: "Found | None" = None
 
 
-def find_condition(stage: str, every: Iterable[Cases]) -> ShownCondition | None:
-    """Return the simplest condition of a cause, or the reason why none is stated; None without instances that went wrong.
+def find_condition(stage: str, every: Iterable[Cases], own: tuple[Feature, ...] = ()) -> Found | None:
+    """Return the simplest condition of a cause, without tests if none is stated; None without instances that went wrong.
 
     every: the instances of each unit, the smallest unit first
+    own:   further features, which the engine declares
+
+    One of a smaller unit is preferred: what distinguishes steps is at best a consequence of what distinguishes facts.
     """
     best: Found | None = None
     first: tuple[Cases, Table] | None = None
-    is_open = False
-    for number, cases in enumerate(every):
+    is_open = is_mixed = False
+    for cases in every:
         if not any(each.is_wrong for each in cases.instances):
             continue
-        table = build_table(cases)
+        table = build_table(cases, own)
         first = first or (cases, table)
-        search = Search(table.features, table.values, table.is_wrong, stage)
-        found, has_exact = _find_in(search, cases, table)
+        found, has_exact = _find_in(Search(table.features, table.values, table.is_wrong, stage), cases, table)
         if found is not None and (not is_open or (found.is_exact and found.condition.tests)):
-            found = found._replace(length=found.length + number * OF_LARGER_UNIT)
+            if cases.unit is Unit.STEP and is_mixed and found.condition.tests:
+                found = found._replace(is_partial=True)
             best = found if best is None or _rank(found) < _rank(best) else best
         # An exact condition that is not certain must not be replaced by one of a larger unit that is not exact.
         is_open |= has_exact
-    if best is not None:
-        return _show(best)
-    return None if first is None else _show_none(stage, *first)
+        is_mixed |= stage not in _OF_WHOLE_STEPS and cases.unit is not Unit.STEP and _is_mixed(cases)
+    if first is None:
+        return None
+    start = Found(*first, Condition((), 0.0, 1.0), (), False, 1.0, own=own)
+    return (best or start)._replace(own=own, start=start)
 
 
-def _rank(found: Found) -> tuple[bool, bool, float]:
+def search_in(stage: str, cases: Cases, table: Table) -> Found | None:
+    """Return the simplest condition of instances of one unit that chance does not explain."""
+    return _find_in(Search(table.features, table.values, table.is_wrong, stage), cases, table)[0]
+
+
+def _is_mixed(cases: Cases) -> bool:
+    """Return whether a step in which something went wrong has something that did not."""
+    wrong = {id(each.step) for each in cases.instances if each.is_wrong}
+    return any(id(each.step) in wrong for each in cases.instances if not each.is_wrong)
+
+
+def _rank(found: Found) -> tuple[bool, bool, bool]:
     """Return a key by which the best condition comes first: an exact one, then one that not every instance fulfils."""
-    return not found.is_exact, not found.condition.tests, found.length
+    return not found.is_exact or found.is_partial, found.is_partial, not found.condition.tests
 
 
 def _find_in(search: Search, cases: Cases, table: Table) -> tuple[Found | None, bool]:
@@ -140,34 +194,67 @@ def _find_in(search: Search, cases: Cases, table: Table) -> tuple[Found | None, 
     wrong = table.is_wrong
     if wrong.all():
         is_enough = table.num_identities(wrong) >= FEWEST_ALWAYS
-        every = Found(cases, table, Condition((), 0.0, 1.0), (), True, 0.0, 0.0)
+        every = Found(cases, table, Condition((), 0.0, 1.0), (), True, 0.0)
         return (every if is_enough else None), False
-    exact = search.find_exact()
-    likely = []
-    for each in exact:
-        chance = _chance(table, each, each.holds(table.values))
-        if chance <= MOST_CHANCE:
-            likely.append((each, chance))
+    exact = [each for each in search.find_exact() if not _is_hidden(cases, table, each)]
+    is_cut = search.is_cut
+    likely = [(each, chance) for each in exact if (chance := _chance(table, each)) <= MOST_CHANCE]
     if likely:
         (condition, chance), *rest = likely
-        others = tuple(each for each, _ in rest)
-        return Found(cases, table, condition, others, True, chance, condition.cost), True
-    inexact = None if exact else search.find_inexact(table.values, wrong)
-    if inexact is None:
-        return None, bool(exact)
+        return Found(cases, table, condition, tuple(each for each, _ in rest), True, chance, is_cut=is_cut), True
+    if exact:
+        return _name_clauses(cases, table, exact), True
+    inexact = search.find_inexact(table.values, wrong)
+    if inexact is None or _is_hidden(cases, table, inexact):
+        return None, False
     inside = inexact.holds(table.values)
     num = int((inside & wrong).sum())
-    chance = _chance(table, inexact, inside)
+    chance = _chance(table, inexact)
     if num < LEAST_PRECISION * inside.sum() or num < LEAST_RECALL * wrong.sum() or chance > MOST_CHANCE:
         return None, False
-    return Found(cases, table, inexact, (), False, chance, inexact.cost), False
+    return Found(cases, table, inexact, (), False, chance, is_cut=is_cut), False
 
 
-def _chance(table: Table, condition: Condition, inside: NDArray[np.bool_]) -> float:
+def _is_hidden(cases: Cases, table: Table, condition: Condition) -> bool:
+    """Return whether a condition holds mostly for instances that another cause hides: it may be that cause's own."""
+    if not cases.hidden or not condition.tests:
+        return False
+    used = sorted({i for test in condition.tests for i in (test.feature, test.other) if i >= 0})
+    columns = [_read_column(table.features[i], cases.hidden) for i in used]
+    if any(column is None for column in columns):
+        return True
+    values = np.zeros((len(cases.hidden), len(table.features)))
+    for i, column in zip(used, columns, strict=True):
+        values[:, i] = column
+    held = {each.identity for each, is_held in zip(cases.hidden, condition.holds(values), strict=True) if is_held}
+    return len(held) > table.num_identities(table.is_wrong & condition.holds(table.values))
+
+
+def _name_clauses(cases: Cases, table: Table, exact: Sequence[Condition]) -> Found | None:
+    """Return the condition that names one clause, where it always goes wrong, and no property of it is certain."""
+    names = [i for i, feature in enumerate(table.features) if feature.name == "index"]
+    if cases.unit not in (Unit.FACT, Unit.RULE) or not names:
+        return None
+    values = np.unique(table.values[table.is_wrong, names[0]])
+    if len(values) > MOST_NAMED:
+        return None
+    low, high = float(values[0]), float(values[-1])
+    test = Term(names[0], Relation.EQUAL, low) if low == high else Term(names[0], Relation.BETWEEN, low, high)
+    condition = Condition((test,), 0.0, exact[0].num_tried)
+    inside = condition.holds(table.values)
+    num = int(table.is_wrong.sum()), int((~table.is_wrong).sum())
+    chance = chance_of(*num, num[0], 0, condition.num_tried)
+    if (inside != table.is_wrong).any() or chance > MOST_CHANCE:
+        return None
+    return Found(cases, table, condition, tuple(exact), True, chance)
+
+
+def _chance(table: Table, condition: Condition) -> float:
     """Return the chance of a condition among different instances; one that is wrong at times counts as wrong."""
-    wrong = np.unique(table.identities[table.is_wrong])
-    right = np.setdiff1d(table.identities[~table.is_wrong], wrong)
-    held = np.unique(table.identities[inside])
+    inside, identities = condition.holds(table.values), table.identities_for(condition)
+    wrong = np.unique(identities[table.is_wrong])
+    right = np.setdiff1d(identities[~table.is_wrong], wrong)
+    held = np.unique(identities[inside])
     wrong_inside, right_inside = len(np.intersect1d(wrong, held)), len(np.intersect1d(right, held))
     if not len(right) or (wrong_inside == len(wrong) and right_inside == len(right)):
         # One and the same instance is wrong at times and right at others: the instances themselves are compared.
@@ -177,8 +264,12 @@ def _chance(table: Table, condition: Condition, inside: NDArray[np.bool_]) -> fl
     return chance_of(len(wrong), len(right), wrong_inside, right_inside, condition.num_tried)
 
 
-def _show(found: Found) -> ShownCondition:
-    """Return a condition as the report has it."""
+def show(stage: str, found: Found, experiment: Experiment | None = None) -> ShownCondition:
+    """Return a condition as the report has it, with its experiment. One that is refuted is not stated."""
+    if not found.is_exact and not found.condition.tests:
+        return _show_none(stage, found.cases, found.table)
+    if experiment is not None and experiment.verdict == "refuted":
+        return _show_refuted(found, experiment)
     cases, table, tests = found.cases, found.table, found.condition.tests
     inside = found.condition.holds(table.values)
     wrong = int((inside & table.is_wrong).sum()), int(table.is_wrong.sum())
@@ -188,18 +279,30 @@ def _show(found: Found) -> ShownCondition:
     if not tests:
         size = f"{wrong[1]:,} of {wrong[1]:,}"
         sentence = f"every {cases.unit.value} seen is {cases.wrong}: {size}, so there is nothing to compare with"
+        if table.features and cases.unit in (Unit.FACT, Unit.RULE):
+            x = table.values[:, 0]
+            span = Term(0, Relation.BETWEEN, float(x.min()), float(x.max()))
+            sentence += f"; all are {describe_test(span, table.features)}"
     elif found.is_exact:
         open_between = describe_boundary(tests, table.features)
-        sentence = "; ".join(filter(None, (f"exactly the {what} are {cases.wrong}: {counts}", open_between)))
+        claim = f"exactly the {what} are {cases.wrong}: {counts}"
+        if found.is_partial:
+            claim = f"no condition found of what goes wrong in a step, but of the steps: {claim}"
+        alike = next(_describe_alike(found), "")
+        sentence = "; ".join(filter(None, (claim, open_between, alike and f"on these the same as {alike}")))
     else:
         precision = wrong[0] / max(1, wrong[0] + right[0])
         sentence = f"mostly the {what} are {cases.wrong}: {counts} (precision {precision:.3f}, recall {wrong[0] / wrong[1]:.3f})"
+    if experiment is not None and experiment.verdict == "confirmed":
+        sentence += f"; {describe_experiment(experiment)}"
     return ShownCondition(
         sentence=sentence,
         unit=cases.unit.value,
         tests=tuple(describe_test(test, table.features) for test in tests),
         features=tuple(dict.fromkeys(table.features[i].name for t in tests for i in (t.feature, t.other) if i >= 0)),
-        is_exact=found.is_exact,
+        is_exact=found.is_exact and not found.is_partial,
+        is_partial=found.is_partial,
+        is_cut=found.is_cut,
         num_wrong=wrong[1],
         num_right=right[1],
         wrong_inside=wrong[0],
@@ -209,7 +312,36 @@ def _show(found: Found) -> ShownCondition:
         others=_describe_others(found),
         counter_examples=_list_examples(found, inside),
         values=_count_values(table, tests) if tests else (),
+        experiment=experiment,
     )
+
+
+def _show_refuted(found: Found, experiment: Experiment) -> ShownCondition:
+    cases, table, tests = found.cases, found.table, found.condition.tests
+    num = int(table.is_wrong.sum()), int((~table.is_wrong).sum())
+    what = describe_tests(tests, table.features, cases)
+    sentence = (
+        f"no condition found: {num[0]:,} {cases.unit.value}{'s' * (num[0] != 1)} {cases.wrong}, {num[1]:,} {cases.right};"
+        f" an experiment refutes that these are the {what}: {describe_experiment(experiment)}"
+    )
+    return ShownCondition(
+        sentence=sentence,
+        unit=cases.unit.value,
+        num_wrong=num[0],
+        num_right=num[1],
+        num_tried=int(found.condition.num_tried),
+        experiment=experiment,
+    )
+
+
+def _describe_alike(found: Found) -> Iterator[str]:
+    """Yield the first other condition, in words, if it is about as short: nothing in the run decides between the two."""
+    used = {test.feature for test in found.condition.tests}
+    near = [each for each in found.others if each.cost <= found.condition.cost + AS_SHORT]
+    for each in near:
+        if not used & {test.feature for test in each.tests}:
+            yield describe_tests(each.tests, found.table.features, found.cases)
+            return
 
 
 def _describe_others(found: Found) -> tuple[str, ...]:

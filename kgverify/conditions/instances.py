@@ -4,20 +4,24 @@ Which of them went wrong is read off both sides of each step, or off the outputs
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from random import Random
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kgverify.comparison.inference.content import Content, content_of
 from kgverify.comparison.inference.origins import Clause, Made, OriginInference, StepOrigins
 from kgverify.comparison.result import PROOF_CLASSES, DifferenceClass
 from kgverify.comparison.step_view import ResolventView, StepView
+from kgverify.conditions.turns import Turn
 from kgverify.program.atoms import Goal
 from kgverify.program.limits import DeclaredLimits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.resolution import Atoms, Ids, number_variables
 from kgverify.program.stages import Stage
+
+Item = TypeVar("Item")
 
 
 class Unit(StrEnum):
@@ -34,6 +38,8 @@ class Candidate(NamedTuple):
     """A candidate of the expected run.
 
     place:  its position among the candidates of its query and side, from 0, which is the true one
+    num_alike: the candidates of its query and side
+    rows_left: the candidates after it in the run
     turn:   its turn in the slots of the batch; None if the engine does not name its slots
     """
 
@@ -45,23 +51,23 @@ class Candidate(NamedTuple):
     num_steps: int
     place: int
     is_fact: bool | None
-    turn: "Turn | None" = None
+    num_alike: int
+    rows_left: int
+    turn: Turn | None = None
 
-
-class Turn(NamedTuple):
-    """The turn in which a candidate gets a slot: whether the slot was used before, and whether not all slots have a turn."""
-
-    is_used: bool
-    is_partial: bool
+    @property
+    def num_in_run(self) -> int:
+        """The candidates of its run."""
+        return self.row + 1 + self.rows_left
 
 
 class Run(NamedTuple):
-    """The common data of the instances of a run. layout: of the actual engine's batch."""
+    """The common data of the instances of a run. infer: returns the clauses of a goal, given the candidate's atom as well."""
 
     limits: DeclaredLimits
-    layout: Mapping[str, int]
     num_candidates: int
     inference: OriginInference | None
+    infer: Callable[[Goal, Sequence[int]], StepOrigins | None]
     has_scores: bool
     has_origins: bool
     follows_semantics: bool
@@ -209,6 +215,7 @@ class Cases(NamedTuple):
     right: str
     instances: tuple[Instance, ...]
     is_by_itself: bool = False
+    hidden: tuple[Instance, ...] = ()
 
 
 MOST_RIGHT: Final = 6_000
@@ -241,16 +248,16 @@ def collect_cases(
     kind: DifferenceClass,
     differing: Sequence[SeenStep],
     agreeing: Sequence[SeenStep],
-    others: Sequence[SeenStep],
+    hidden: Sequence[SeenStep],
     tolerance: float,
 ) -> Iterator[Cases]:
     """Yield the instances of a cause in single steps, the smallest unit first.
 
-    others:    steps of other causes, for the clauses that both sides have there
+    hidden:    steps that other causes hide; the clauses that both sides have there went right
     tolerance: of scores, absolute
     """
     for unit in _CLAUSES.get(stage, ()):
-        yield from _collect_clauses(unit, stage, kind, differing, (*agreeing, *others))
+        yield from _collect_clauses(unit, stage, kind, differing, (*agreeing, *hidden))
     if stage in _SUBSTITUTIONS:
         yield _join(Unit.RESOLVENT, "wrong", "right", _changed_resolvents(differing), _kept_resolvents(agreeing))
     elif stage in (Stage.REVISIT, Stage.LIMIT):
@@ -266,18 +273,24 @@ def collect_cases(
     comparable = agreeing
     if kind in PROOF_CLASSES:
         comparable = [each for each in agreeing if each.is_proved == (kind is DifferenceClass.PROOF_LOST)]
-    yield _join(Unit.STEP, "wrong", "right", (_of_step(each, True) for each in differing), map(_right_step, comparable))
+    cases = _join(
+        Unit.STEP, "wrong", "right", (_of_step(each, True) for each in differing), map(_right_step, comparable)
+    )
+    yield cases._replace(hidden=tuple(map(_right_step, thin(hidden, MOST_RIGHT))))
 
 
 def _join(unit: Unit, wrong: str, right: str, differing: Iterable[Instance], agreeing: Iterable[Instance]) -> Cases:
     found = [*differing, *agreeing]
     parts = [[each for each in found if each.is_wrong is is_wrong] for is_wrong in (True, False)]
-    kept = [_thin(part, most) for part, most in zip(parts, (MOST_WRONG, MOST_RIGHT), strict=True)]
+    kept = [thin(part, most) for part, most in zip(parts, (MOST_WRONG, MOST_RIGHT), strict=True)]
     return Cases(unit, wrong, right, (*kept[0], *kept[1]))
 
 
-def _thin(instances: list[Instance], most: int) -> list[Instance]:
-    return instances[:: max(1, -(-len(instances) // most))]
+def thin(items: Sequence[Item], most: int) -> Sequence[Item]:
+    """Return at most `most` of the items, drawn at random: a fixed stride would follow any period of theirs."""
+    if len(items) <= most:
+        return items
+    return [items[i] for i in sorted(Random(len(items)).sample(range(len(items)), most))]
 
 
 def _of_step(step: SeenStep, is_wrong: bool) -> Instance:

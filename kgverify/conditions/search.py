@@ -19,8 +19,8 @@ from kgverify.conditions.features import Feature, Scale
 MOST_TESTS: Final = 3
 """The most tests of a condition."""
 
-POWERS: Final = range(1, 7)
-"""The powers of two for which remainders are tried."""
+MODULI: Final = (*range(2, 21), 24, 25, 30, 32, 40, 48, 50, 60, 64, 96, 100, 128, 256, 512, 1024)
+"""The numbers by which remainders are tried."""
 
 MOST_VALUES: Final = 12
 """The different values up to which it is tried whether a feature has any other value than one."""
@@ -110,6 +110,8 @@ class Search:
     values:   float64 [n, F], without NaN
     is_wrong: bool [n]
     stage:    the stage at fault, whose own features are preferred
+
+    is_cut: whether the last search for exact conditions ended before all were tried
     """
 
     def __init__(
@@ -119,7 +121,13 @@ class Search:
         rows = np.unique(np.column_stack([values, is_wrong]), axis=0)
         self._values, self._wrong = rows[:, :-1], rows[:, -1].astype(np.bool_)
         self._columns = self._distinct_columns()
-        self.num_single = self._count_single()
+        self.is_cut = False
+        self._num_plain, self._num_others = self._count_single()
+
+    @property
+    def num_single(self) -> int:
+        """The number of single tests that were possible."""
+        return self._num_plain + self._num_others
 
     def _distinct_columns(self) -> list[int]:
         """Return the columns that vary, without those that equal a preferred one."""
@@ -134,15 +142,19 @@ class Search:
                 kept.append(i)
         return kept
 
-    def _count_single(self) -> int:
-        """Return the number of single tests that were possible."""
-        num = 0
+    def _count_single(self) -> tuple[int, int]:
+        """Return the number of single tests that were possible: the plain ones, and all others.
+
+        Of the bounds of a feature in one direction at most one holds for a given number of instances: they count as one.
+        """
+        num_plain = num_others = 0
         for i in self._columns:
-            num_values = len(np.unique(self._values[:, i]))
-            scale = self._features[i].scale
-            num += 2 if scale is Scale.FLAG else 2 * num_values if scale is Scale.ID else 4 * num_values
-            num += sum(1 << power for power in POWERS) if scale is Scale.COUNT else 0
-        return num + len(self._pairs())
+            num_values, scale = len(np.unique(self._values[:, i])), self._features[i].scale
+            num_plain += 2
+            if scale is not Scale.FLAG:
+                num_others += (2 if scale is Scale.ID else 3) * num_values
+            num_others += sum(MODULI) if scale is Scale.COUNT else 0
+        return num_plain, num_others + len(self._pairs())
 
     def _pairs(self) -> list[tuple[int, int]]:
         """Return the pairs of features that may be compared: those of one unit."""
@@ -159,8 +171,8 @@ class Search:
             excluded = ~test.holds(right)
             if excluded.any():
                 tests.append((test, cost, excluded))
-        covers = _cover(tests, len(right))
-        return [Condition(chosen, cost, self._num_tried(len(chosen))) for chosen, cost in covers]
+        covers, self.is_cut = _cover(tests, len(right))
+        return [Condition(chosen, cost, self._num_tried(chosen)) for chosen, cost in covers]
 
     def _necessary(self, wrong: NDArray[np.float64], right: NDArray[np.float64]) -> Iterator[tuple[Term, float]]:
         """Yield the tests that hold for everything that went wrong, with their costs, and may exclude something else."""
@@ -182,18 +194,17 @@ class Search:
             below, above = y[y < low], y[y > high]
             beyond = float(below.max()) if len(below) else None, float(above.min()) if len(above) else None
             if len(below):
-                yield Term(i, Relation.AT_LEAST, low, beyond=beyond[0]), cost + 1.5 + _bits(low)
+                yield Term(i, Relation.AT_LEAST, low, beyond=beyond[0]), cost + 1.5 + _bits_above(beyond[0], low)
             if len(above) and (low < high or low):
                 yield Term(i, Relation.AT_MOST, high, beyond=beyond[1]), cost + 1.5 + _bits(high)
             if len(below) and len(above) and len(values) >= FEWEST_VALUES:
                 yield Term(i, Relation.BETWEEN, low, high), cost + 3 + _bits(low) + _bits(high)
             if feature.scale is Scale.COUNT and len(values) >= FEWEST_VALUES:
-                for power in POWERS:
-                    remainders = np.unique(np.mod(values, 1 << power))
-                    if len(remainders) > 1:
-                        break
-                    remainder = float(remainders[0])
-                    yield Term(i, Relation.REMAINDER, remainder, float(1 << power)), cost + 3 + power
+                for modulus in MODULI:
+                    remainders = np.unique(np.mod(values, modulus))
+                    if len(remainders) == 1:
+                        length = cost + 3 + math.log2(modulus) + (modulus & (modulus - 1) > 0)
+                        yield Term(i, Relation.REMAINDER, float(remainders[0]), float(modulus)), length
         for i, j in self._pairs():
             if (wrong[:, i] == wrong[:, j]).all():
                 cost = self._features[i].cost(self._stage) + self._features[j].cost(self._stage) + 4
@@ -218,7 +229,7 @@ class Search:
             best, negative, chosen = max(scored)
             kept, total = (*kept, tests[chosen][0]), total - negative
             inside = inside & tests[chosen][2]
-        return Condition(kept, total, self._num_tried(len(kept))) if kept else None
+        return Condition(kept, total, self._num_tried(kept)) if kept else None
 
     def _separating(self, values: NDArray[np.float64], is_wrong: NDArray[np.bool_]) -> Iterator[tuple[Term, float]]:
         """Yield, for each feature, the tests with the highest F1 score of each relation, with their costs."""
@@ -241,8 +252,18 @@ class Search:
                 value = float(unique[at])
                 yield Term(i, relation, value), cost + (0 if feature.scale is Scale.FLAG else 1 + _bits(value))
 
-    def _num_tried(self, size: int) -> float:
-        return sum(float(self.num_single) ** n / math.factorial(n) for n in range(1, size + 1))
+    def _num_tried(self, tests: Sequence[Term]) -> float:
+        """Return the number of conditions by which chance is multiplied.
+
+        Half of the probability of an error is reserved for single bounds and flags, and half for all other conditions.
+        """
+        if len(tests) == 1 and self._is_plain(tests[0]):
+            return 2.0 * self._num_plain
+        return 2.0 * sum(float(self.num_single) ** n / math.factorial(n) for n in range(1, len(tests) + 1))
+
+    def _is_plain(self, test: Term) -> bool:
+        is_flag = self._features[test.feature].scale is Scale.FLAG and test.relation is Relation.EQUAL
+        return is_flag or test.relation in (Relation.AT_LEAST, Relation.AT_MOST)
 
 
 def _f1(inside: NDArray[np.bool_], is_wrong: NDArray[np.bool_]) -> float:
@@ -254,11 +275,16 @@ def _bits(value: float) -> float:
     return 2 * math.log2(1 + abs(value)) if math.isfinite(value) and value == int(value) else 12.0
 
 
+def _bits_above(beyond: float | None, value: float) -> float:
+    """Return the description length of a bound that lies between two values."""
+    return _bits(value) if beyond is None or beyond != int(beyond) else min(_bits(beyond + 1), _bits(value))
+
+
 _Excluding = tuple[Term, float, NDArray[np.bool_]]
 
 
-def _cover(tests: list[_Excluding], num_rows: int) -> list[tuple[tuple[Term, ...], float]]:
-    """Return the cheapest sets of at most three tests that exclude all rows, the cheapest first."""
+def _cover(tests: list[_Excluding], num_rows: int) -> tuple[list[tuple[tuple[Term, ...], float]], bool]:
+    """Return the cheapest sets of at most three tests that exclude all rows, and whether some were not tried."""
     tests = sorted(tests, key=lambda each: each[1])
     kept: list[_Excluding] = []
     for test in tests:
@@ -293,4 +319,4 @@ def _cover(tests: list[_Excluding], num_rows: int) -> list[tuple[tuple[Term, ...
     found |= {frozenset([test]): cost for test, cost, excluded in tests if excluded.all()}
     ordered = sorted(found.items(), key=lambda item: item[1])[:MOST_COVERS]
     positions = {each[0]: i for i, each in enumerate(tests)}
-    return [(tuple(sorted(chosen, key=positions.__getitem__)), cost) for chosen, cost in ordered]
+    return [(tuple(sorted(chosen, key=positions.__getitem__)), cost) for chosen, cost in ordered], left < 0

@@ -4,9 +4,13 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from kgverify.comparison.result import Experiment
 from kgverify.conditions.features import Feature, Scale
 from kgverify.conditions.instances import Cases
 from kgverify.conditions.search import Relation, Term
+
+FEWEST_BITS: Final = 7
+"""The smallest power of two that is pointed out."""
 
 _PLURAL_OF_ONE: Final = re.compile(r"\b(1) (fewer \w+|\w+)s\b")
 
@@ -62,5 +66,17 @@ def describe_boundary(tests: Sequence[Term], features: Sequence[Feature]) -> str
             continue
         low, high = sorted((test.value, test.beyond))
         name = features[test.feature].name
-        parts.append(f"no {name} between {describe_number(low)} and {describe_number(high)} was seen")
+        text = f"no {name} between {describe_number(low)} and {describe_number(high)} was seen"
+        power = max(int(high), 1).bit_length() - 1
+        is_power = power >= FEWEST_BITS and low < 1 << power <= high
+        parts.append(f"{text}, where 2^{power} = {1 << power:,} lies" if is_power else text)
     return "; ".join(parts)
+
+
+def describe_experiment(experiment: Experiment) -> str:
+    """Return an experiment in words, with the problems on both sides of the boundary."""
+    num = f"{experiment.num_predicted:,} of {experiment.num_tried:,}"
+    if experiment.verdict == "refuted":
+        return f"{num} constructed instances went as predicted, and not {' or '.join(experiment.pair)}"
+    wrong, right = experiment.pair
+    return f"confirmed by experiment, {num} as predicted: wrong at {wrong}, and right at {right}"

@@ -3,8 +3,8 @@
 A third party joins by implementing `Engine`, or by writing a trace file (`docs/trace-format.md`).
 """
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -131,6 +131,20 @@ class ProbedEngine(Engine, Protocol):
 
     def probe(self, position: Positions) -> StageOutputs:
         """Take one step from a single position and return the output of every stage."""
+        ...
+
+
+@runtime_checkable
+class DescribedEngine(Engine, Protocol):
+    """An engine that describes how it ran its candidates, in numbers that kgverify cannot see from outside. Optional."""
+
+    def features(self, columns: Columns) -> Mapping[str, Any]:
+        """Return arrays by name: a number or a truth value for each candidate, or for each step, in the order of the columns.
+
+        columns: those that `prove` returned last
+
+        The conditions of causes may then be stated in these, such as the slot of a candidate or the lane of a step.
+        """
         ...
 
 

@@ -4,11 +4,12 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -17,10 +18,9 @@ from kgverify.engines.protocol import Progress, no_progress
 from kgverify.engines.sent_maker import SentMaker
 from kgverify.errors import UserError
 from kgverify.evaluation.part_file import PartResult
-from kgverify.evaluation.part_store import Identity, PartStore, Warn, identify
+from kgverify.evaluation.part_store import Identity, PartFolder, PartStore, Warn, identify, opened_folder
 from kgverify.evaluation.proving import FullWork, PartWork, WorkMaker, do_part, explain_out_of_memory, warm_up
 from kgverify.evaluation.rank_only import RankOnly, build_rank_only
-from kgverify.files.locking import locked_folder
 from kgverify.program.dialect import OURS
 from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.parts import Part, Plan, plan_parts
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _POLL_SECONDS: Final = 0.1
 PARTS_AHEAD: Final = 4
 """Parts sent for each thread of the workers, so that none waits for the next one."""
+STORING_THREADS: Final = 8
+"""The results of workers that are stored at the same time."""
 
 
 class ProcessGroup(Protocol):
@@ -118,7 +120,8 @@ def evaluate(
 ) -> EvaluationResult | None:
     """Evaluate a run part by part. Return the result in the leading process, None in the others.
 
-    folder:      the folder of the parts, from which an interrupted evaluation resumes; without it they are kept in memory
+    folder:      the folder of the parts, a path or URL, from which an interrupted evaluation resumes; without it they are
+                 kept in memory
     rank_only:   whether to leave out candidates that cannot affect a rank (`kgverify.evaluation.rank_only`)
     workers:     the workers that prove the parts instead of this process, with `make`, which makes the pipeline there
     should_stop: called before each part
@@ -132,14 +135,12 @@ def evaluate(
             fix="compare the engines with kgverify diff, which ranks as the dialect says",
         )
     group = SingleProcess() if group is None else group
-    fix = "wait until it ends: the same command then resumes, or give another --save folder"
-    with (
-        locked_folder(folder, "this evaluation", fix=fix) if folder is not None and group.index == 0 else nullcontext()
-    ):
+    opened = nullcontext() if folder is None else opened_folder(folder, is_locked=group.index == 0)
+    with opened as part_folder:
         return _evaluate(
             run,
             pipeline,
-            folder,
+            part_folder,
             part_size,
             rank_only,
             group=group,
@@ -153,7 +154,7 @@ def evaluate(
 def _evaluate(
     run: Run,
     pipeline: Pipeline,
-    folder: Path | None,
+    folder: PartFolder | None,
     part_size: int | None,
     rank_only: bool,
     *,
@@ -208,23 +209,42 @@ def _send_parts(
     progress: Progress,
     should_stop: Callable[[], bool],
 ) -> None:
-    """Send parts to workers and store their results as they arrive, until all are stored or the evaluation stops."""
+    """Send parts to workers and store their results as they arrive, until all are stored or the evaluation stops.
+
+    Several results are stored at the same time: an object store takes long for each.
+    """
     made = SentMaker(maker, workers.share).arguments
     waiting = iter(missing)
-    sent: dict[Future[PartResult], Part] = {}
-    try:
-        while not should_stop():
-            room = PARTS_AHEAD * workers.count_threads() - len(sent)
-            sent |= {workers.submit(do_part, *made, part): part for part in islice(waiting, max(0, room))}
-            if not sent:
-                return
-            for future in wait(sent, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED).done:
-                part = sent.pop(future)
-                store.put(part, future.result())
-                progress(part.num_candidates)
-    finally:
-        for future in sent:
-            future.cancel()
+    proving: dict[Future[PartResult], Part] = {}
+    storing: dict[Future[None], Part] = {}
+    ended: SimpleQueue[Future[Any]] = SimpleQueue()
+    with ThreadPoolExecutor(STORING_THREADS) as threads:
+        try:
+            while not should_stop():
+                room = PARTS_AHEAD * workers.count_threads() - len(proving) - len(storing)
+                for part in islice(waiting, max(0, room)):
+                    sent = workers.submit(do_part, *made, part)
+                    proving[sent] = part
+                    sent.add_done_callback(ended.put)
+                if not proving and not storing:
+                    return
+                try:
+                    future = ended.get(timeout=_POLL_SECONDS)
+                except Empty:
+                    continue
+                if future in proving:
+                    part = proving.pop(future)
+                    stored = threads.submit(store.put, part, future.result())
+                    storing[stored] = part
+                    stored.add_done_callback(ended.put)
+                else:
+                    future.result()
+                    progress(storing.pop(future).num_candidates)
+            for stored in storing:
+                stored.result()
+        finally:
+            for sent in proving:
+                sent.cancel()
 
 
 class _Worker:

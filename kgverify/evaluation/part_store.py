@@ -1,7 +1,12 @@
-"""Storage for the parts of an evaluation: memory, or a folder from which an interrupted evaluation resumes."""
+"""Storage for the parts of an evaluation: memory, or a folder from which an interrupted evaluation resumes.
+
+A folder in an object store has a copy on this machine while the evaluation runs. An object appears whole or not at all, so
+that a part is there or it is missing, as on a disk.
+"""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,8 +18,9 @@ from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError
 from kgverify.evaluation.part_file import DamagedError, PartResult, read_part, write_part
 from kgverify.files.decoding import read_json
-from kgverify.files.locking import FOLDER_LOCK
-from kgverify.files.writing import make_folders, write_file
+from kgverify.files.locking import FOLDER_LOCK, locked_folder
+from kgverify.files.remote import Remote, find_local, find_remote
+from kgverify.files.writing import make_folders, temporary_folder, write_file
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
 from kgverify.ranking.rank import RANK_TOLERANCE
@@ -65,15 +71,88 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
 
 
+class PartFolder:
+    """The folder of an evaluation.
+
+    path:   the folder on this machine; of a folder in an object store, a copy without the files not needed yet
+    remote: the folder in the object store, if it is one
+    """
+
+    def __init__(self, path: Path, remote: Remote | None = None) -> None:
+        self.path, self._remote = path, remote
+
+    def __str__(self) -> str:
+        return str(self.path) if self._remote is None else self._remote.url
+
+    def list_names(self) -> set[str]:
+        """Return the names of the files of the folder. UserError if the store cannot be asked."""
+        if self._remote is None:
+            return {each.name for each in self.path.iterdir()} - {FOLDER_LOCK}
+        return set(self._remote.list_files())
+
+    def fetch(self, name: str) -> Path:
+        """Return the path of a file of the folder, or of its copy. UserError if it cannot be copied."""
+        path = self.path / name
+        if self._remote is not None and not path.exists():
+            self._remote.join(name).fetch(self.path)
+        return path
+
+    def forget(self, name: str) -> None:
+        """Drop the copy of a file that another process may replace."""
+        if self._remote is not None:
+            (self.path / name).unlink()
+
+    def send(self, name: str) -> None:
+        """Let the object store have a file that was written to `path`. UserError if it cannot be sent."""
+        if self._remote is not None:
+            self._remote.join(name).send(self.path / name)
+
+    def locate(self, name: str) -> str:
+        """Return the path or URL of a file."""
+        return str(self.path / name) if self._remote is None else self._remote.join(name).url
+
+    def check_writable(self) -> None:
+        """Raise the UserError of `send` before a long run, if it would raise one already."""
+        if self._remote is not None:
+            self._remote.join(RUN).check_writable()
+
+
+@contextmanager
+def opened_folder(folder: Path, *, is_locked: bool) -> Iterator[PartFolder]:
+    """Yield a folder for parts, given by a path or URL, and lock it if it is on a disk and this is requested.
+
+    UserError if another process holds the lock, or no folder can be created.
+    """
+    remote = find_remote(folder)
+    if remote is not None:
+        with temporary_folder("kgverify-parts-") as copy:
+            yield PartFolder(copy, remote)
+        return
+    local = find_local(folder)
+    if not is_locked:
+        yield PartFolder(local)
+        return
+    fix = "wait until it ends: the same command then resumes, or give another --save folder"
+    with locked_folder(local, "this evaluation", fix=fix):
+        yield PartFolder(local)
+
+
+def write_summary(folder: Path, encoded: bytes) -> None:
+    """Write the summary of an evaluation into its folder, given by a path or URL. UserError if it cannot be written."""
+    with opened_folder(folder, is_locked=False) as found:
+        write_file(found.path / SUMMARY, encoded)
+        found.send(SUMMARY)
+
+
 class PartStore:
     """The results of parts, in memory; with a folder, also `run.json`, the evaluation's identity, and a file for each part.
 
-    One process holds the lock of the folder for all that evaluate in it.
+    One process holds the lock of a folder on a disk for all that evaluate in it. Results are kept, so that none is read twice.
 
     missing: the numbers of the parts that `open` did not find
     """
 
-    def __init__(self, folder: Path | None, identity: Identity) -> None:
+    def __init__(self, folder: PartFolder | None, identity: Identity) -> None:
         self.missing: list[int] = []
         self._folder, self._identity = folder, identity
         self._sha256 = identity.sha256
@@ -86,12 +165,13 @@ class PartStore:
         found = self.collect(parts, warn)
         self.missing = [part.number for part in parts if part.number not in found]
 
-    def _open_folder(self, folder: Path) -> None:
-        make_folders(folder)
-        path = folder / RUN
-        if path.exists():
-            self._check_identity(path)
-        elif any(each.name != FOLDER_LOCK for each in folder.iterdir()):
+    def _open_folder(self, folder: PartFolder) -> None:
+        make_folders(folder.path)
+        names = folder.list_names()
+        folder.check_writable()
+        if RUN in names:
+            self._check_identity(folder.fetch(RUN))
+        elif names:
             raise UserError(
                 f"holds files but no {RUN}, so there is no evaluation to resume",
                 where=str(folder),
@@ -99,28 +179,31 @@ class PartStore:
             )
         else:
             encoded = msgspec.json.format(msgspec.json.encode(self._identity), indent=2) + b"\n"
-            write_file(path, encoded, is_durable=True)
+            write_file(folder.path / RUN, encoded, is_durable=True)
+            folder.send(RUN)
 
     def put(self, part: Part, result: PartResult) -> None:
-        """Store the result of a part. UserError if its file cannot be written."""
-        if self._folder is None:
-            self._results[part.number] = result
-            return
-        write_part(self._folder / part.name, result, self._sha256)
+        """Store the result of a part; several threads may do so. UserError if its file cannot be written."""
+        if self._folder is not None:
+            write_part(self._folder.path / part.name, result, self._sha256)
+            self._folder.send(part.name)
+        self._results[part.number] = result
 
     def collect(self, parts: Sequence[Part], warn: Warn) -> dict[int, PartResult]:
         """Return the results by part; skip damaged files with a warning."""
-        if self._folder is None:
-            return self._results
-        results = {}
-        for part in parts:
-            path = self._folder / part.name
-            if not path.exists():
+        folder, results = self._folder, self._results
+        unread = [part for part in parts if part.number not in results]
+        if folder is None or not unread:
+            return results
+        names = folder.list_names()
+        for part in unread:
+            if part.name not in names:
                 continue
             try:
-                results[part.number] = read_part(path, part, self._sha256)
+                results[part.number] = read_part(folder.fetch(part.name), part, self._sha256)
             except DamagedError as error:
-                warn(f"{path} {error}; the part is repeated")
+                folder.forget(part.name)
+                warn(f"{folder.locate(part.name)} {error}; the part is repeated")
         return results
 
     def _check_identity(self, path: Path) -> None:

@@ -18,7 +18,7 @@ from kgverify.trace.model.columns import Candidates, CandidateSet
 from kgverify.trace.model.header import EngineInfo
 
 if TYPE_CHECKING:
-    from kgverify.engines.compiled.tick.step_record import Evaluation
+    from kgverify.engines.endings import Evaluation
 
 
 class PartWork(Protocol):

@@ -21,9 +21,6 @@ from kgverify.report.content import (
     Outcomes,
     ReportContent,
 )
-from kgverify.report.render.html import render_html
-from kgverify.report.render.notebook import render_notebook
-from kgverify.report.render.perfetto import render_perfetto
 from kgverify.report.render.terminal import print_report, report_text, summary_lines
 from kgverify.trace.model.header import Header
 
@@ -79,6 +76,8 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True):
         Raises:
             UserError: If the file cannot be written, or if the report was read from a file and has no traces.
         """
+        from kgverify.report.render.html import render_html
+
         traces = self._need_traces(path, "--html")
         write_file(path, render_html(self, traces.expected, traces.actual, traces.stepped))
         return Path(path)
@@ -95,6 +94,8 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True):
         Raises:
             UserError: If the file cannot be written, or if the report was read from a file and has no traces.
         """
+        from kgverify.report.render.perfetto import render_perfetto
+
         traces = self._need_traces(path, "--perfetto")
         write_file(path, render_perfetto(self, traces.expected, traces.actual))
         return Path(path)
@@ -118,6 +119,8 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True):
 
     def _repr_html_(self) -> str:
         """Return the report for a notebook."""
+        from kgverify.report.render.notebook import render_notebook
+
         return render_notebook(lambda console: print_report(self, console))
 
 

@@ -10,6 +10,7 @@ from kgverify.comparison.stage_difference import render_output
 from kgverify.comparison.step_view import Names, StepReader, StepView, outcome_name, side_name
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
+from kgverify.report.render.fitted_table import fit_rows
 from kgverify.report.render.screen import Text
 from kgverify.trace.model.columns import Candidates
 from kgverify.trace.model.digests import compute_digests
@@ -210,14 +211,15 @@ def render_trace(view: TraceView) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("candidate", "atom", "query", "side", "outcome", "steps", "log-probability"):
         table.add_column(column, overflow="fold")
+    rows = []
     for i in range(min(MOST_CANDIDATES, view.num_candidates)):
         c = view.candidate(i)
         outcome = (c["outcome"] or "?") + (" limited" if c["is_limited"] else "")
         number = _number(c["log_probability"])
-        table.add_row(str(i), c["atom"], str(c["query"]), c["side"], outcome, str(c["num_steps"]), number)
+        rows.append((str(i), c["atom"], str(c["query"]), c["side"], outcome, str(c["num_steps"]), number))
     more = view.num_candidates - MOST_CANDIDATES
     rest = [Text(f"... and {more:,} more; show one with --candidate N", style="dim")] if more > 0 else []
-    return Group(lines, table, *rest)
+    return Group(lines, fit_rows(table, rows), *rest)
 
 
 def _number(value: float | None) -> str:
@@ -237,13 +239,14 @@ def render_derivation(view: TraceView, candidate: int) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("step", "goal", "resolvents", "chosen by"):
         table.add_column(column, overflow="fold")
+    rows = []
     for i in range(c["num_steps"]):
         step = view.step(candidate, i)
         choice = -1 if step["choice"] is None else step["choice"]
         chosen = step["resolvents"][choice] if 0 <= choice < len(step["resolvents"]) else {"clause": "?", "goal": "?"}
         by = chosen["clause"] or chosen["goal"]
-        table.add_row(str(i), ", ".join(step["goal"]), str(len(step["resolvents"])), by)
-    return Group(title, table)
+        rows.append((str(i), ", ".join(step["goal"]), str(len(step["resolvents"])), by))
+    return Group(title, fit_rows(table, rows))
 
 
 def render_step(view: TraceView, candidate: int, step: int) -> RenderableType:
@@ -255,21 +258,23 @@ def render_step(view: TraceView, candidate: int, step: int) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("", "score", "resolvent", "by"):
         table.add_column(column, overflow="fold")
-    for i, resolvent in enumerate(s["resolvents"][:MOST_RESOLVENTS]):
-        mark = "->" if i == s["choice"] else ""
-        table.add_row(
-            f"{mark} {i}",
+    shown = s["resolvents"][:MOST_RESOLVENTS]
+    rows = [
+        (
+            f"{'->' if i == s['choice'] else ''} {i}",
             "?" if resolvent["score"] is None else f"{resolvent['score']:.6g}",
             resolvent["goal"],
             "?" if resolvent["clause"] is None else resolvent["clause"],
-            style="bold" if mark else "",
         )
+        for i, resolvent in enumerate(shown)
+    ]
+    fitted = fit_rows(table, rows, ["bold" if i == s["choice"] else "" for i in range(len(shown))])
     more = len(s["resolvents"]) - MOST_RESOLVENTS
     rest = [Text(f"... and {more} more; --json has them all", style="dim")] if more > 0 else []
     names = ("choice", "outcome", "dropped_atoms", "dropped_resolvents")
     choice, outcome, *dropped = ("?" if s[name] is None else s[name] for name in names)
     end = Text(f"chosen {choice}, then {outcome}; dropped {dropped[0]} by max_atoms, {dropped[1]} by max_resolvents")
-    return Group(title, goal, table, *rest, end, *_render_stages(s.get("stages", {})))
+    return Group(title, goal, fitted, *rest, end, *_render_stages(s.get("stages", {})))
 
 
 def _render_stages(stages: dict[str, list[str]]) -> Iterator[RenderableType]:

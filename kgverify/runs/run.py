@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,6 @@ from kgverify.trace.model.header import ClauseTexts, Header, InputFile, RunInfo,
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.model.validate import check_columns
 from kgverify.version import __version__
-
-if TYPE_CHECKING:
-    from kgverify.engines.compiled.state import Layout
 
 MOST: Final = (1 << 31) - 1
 """The most queries, and corruptions of each, that a run may ask for."""
@@ -186,25 +183,13 @@ def reference_pipeline(run: Run) -> Pipeline:
     return Pipeline(engine, ranking.draw_candidates, ranking.rank_candidates)
 
 
-def compiled_pipeline(
-    run: Run,
-    *,
-    mode: str = "auto",
-    device: str = "auto",
-    slots: int | None = None,
-    layout: "Layout | None" = None,
-    **options: Any,
-) -> Pipeline:
-    """Build the pipeline of the compiled evaluator; a layout includes the slots. `options` are those of `CompiledEngine`."""
-    from kgverify.engines.compiled.engine import CompiledEngine
-    from kgverify.engines.compiled.layout import choose_layout
+def compiled_pipeline(run: Run, **options: Any) -> Pipeline:
+    """Build the pipeline of the evaluator. `options` are those of `kgverify.engines.evaluator.make_evaluator`."""
+    from kgverify.engines.evaluator import make_evaluator
 
-    if layout is None:
-        layout = choose_layout(run.limits) if slots is None else choose_layout(run.limits, slots=slots)
-    engine = CompiledEngine(
-        run.graph.program, run.limits, run.policy, mode=mode, device=device, layout=layout, **options
+    return Pipeline(
+        make_evaluator(run.graph.program, run.limits, run.policy, **options), draw_candidates, rank_candidates
     )
-    return Pipeline(engine, draw_candidates, rank_candidates)
 
 
 def build_header(run: Run, engine: Engine, level: str = "steps") -> Header:

@@ -24,6 +24,7 @@ from kgverify.comparison.recorded.evidence import withhold_agreement
 from kgverify.comparison.result import Comparison, Verdict
 from kgverify.comparison.source import FileSource, MemorySource, StepSource, has_steps
 from kgverify.comparison.step_view import outcome_name
+from kgverify.conditions.declared import read_declared
 from kgverify.conditions.describe import describe_conditions
 from kgverify.engines.protocol import ExplainedEngine, Progress, no_progress
 from kgverify.errors import InternalError
@@ -45,6 +46,7 @@ from kgverify.verification.lockstep import compare_in_lockstep, describe_lockste
 from kgverify.verification.rebuild import Rebuilder
 from kgverify.verification.recorded_ranks import judge_ranks, recognise_ranks, split_recorded_loss
 from kgverify.verification.replay import Explainer, Replayed
+from kgverify.verification.rerun import rerun
 from kgverify.verification.self_testing.known_answers.answers import check_known_differences, check_known_pairs
 from kgverify.verification.self_testing.known_answers.files import check_known_files
 from kgverify.verification.self_testing.known_answers.runs import check_known_runs, check_traces_of_runs
@@ -113,6 +115,7 @@ def verify(
         ),
         strict=True,
     )
+    own = read_declared(actual.engine, traces[1].columns)
     determinism = Determinism(*is_deterministic)
     if tests_itself:
         check_known_differences(_exercise_known)
@@ -145,7 +148,16 @@ def verify(
     divergences, causes = explainer.group([*replayed, *(Replayed(each, None) for each in of_ranking)])
     outputs = [each.outputs for each in replayed]
     causes = describe_conditions(
-        causes, divergences, comparer, views, outputs, lockstep=lockstep, most=effort.explained
+        causes,
+        divergences,
+        comparer,
+        views,
+        outputs,
+        lockstep=lockstep,
+        own=own,
+        engines=(expected.engine, actual.engine),
+        run_again=partial(rerun, run, expected, actual, traces[0], comparer),
+        most=effort.explained,
     )
     comparison = _judge_determinism(msgspec.structs.replace(comparison, divergences=divergences), determinism)
     parts = [each.comparison for each in (comparer, stepper) if each is not None]

@@ -9,7 +9,7 @@ from baseline.evaluator import PaddedEvaluator
 
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.layout import choose_layout
-from kgverify.engines.compiled.tick.step_record import Results
+from kgverify.engines.endings import Results
 from kgverify.engines.policy import SHORTEST, Policy, make_two_tower
 from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.graphs.load import load_graph

@@ -29,7 +29,7 @@ from kgverify.engines.compiled.stages import recycle
 from kgverify.engines.compiled.stages.choose import SCORES
 from kgverify.engines.compiled.stages.stage_functions import build_stages
 from kgverify.engines.compiled.state import Derivations, Pool
-from kgverify.engines.compiled.tick.step_record import Results
+from kgverify.engines.endings import Results
 from kgverify.errors import UserError
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits

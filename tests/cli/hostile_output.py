@@ -141,9 +141,16 @@ def _in_folder(folder: Path) -> Iterator[None]:
 
 
 def execute(
-    words: Sequence[str], folder: Path, *, width: int = 120, is_github: bool = False, is_terminal=False, typed=""
+    words: Sequence[str],
+    folder: Path,
+    *,
+    width: int = 120,
+    is_github: bool = False,
+    is_terminal=False,
+    typed="",
+    **variables: str,
 ):
-    """Run a command in this process and in a folder."""
+    """Run a command in this process and in a folder, with further variables of the environment."""
     environment = dict(os.environ)
     streams, argv = (sys.stdin, sys.stdout, sys.stderr), sys.argv
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2))
@@ -154,6 +161,7 @@ def execute(
         {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(folder / "summary.md")} if is_github else {}
     )
     os.environ.update({"FORCE_COLOR": "1"} if is_terminal else {})
+    os.environ.update(variables)
     sys.stdin, sys.stdout, sys.stderr = io.TextIOWrapper(io.BytesIO(typed.encode()), "utf-8"), out, err
     sys.argv = ["kgverify", *words]
     try:

@@ -12,7 +12,7 @@ import pytest
 from cli_runs import EAGER, SMALL, Command
 
 import kgverify
-from kgverify.cli.app import Commands, run
+from kgverify.cli.app import ENTRIES, Commands, run
 from kgverify.errors import InternalError
 from kgverify.report.report import report_schema
 from kgverify.trace.read.trace_file import read_trace
@@ -216,6 +216,24 @@ def test_the_version_and_the_help(command: Command):
     assert groups == ["Options", "Start here", "Look closer", "Measure and train"]
     for option in ("--graph", "--corruptions", "--seed", "--policy", "--max-depth", "--mode", "--slots", "--fault"):
         assert option in command("diff", "--help").out
+
+
+def test_the_version_and_the_help_import_no_command():
+    heavy = "('numpy', 'rich', 'msgspec', 'jinja2', 'kgverify.cli.options')"
+    for option in ("--version", "--help"):
+        code = (
+            f"import sys; sys.argv = ['kgverify', {option!r}]\nfrom kgverify.cli import main\ntry:\n    main()\n"
+            f"except SystemExit as end:\n    print(end.code, [name for name in {heavy} if name in sys.modules])"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert (done.stdout.splitlines()[-1], done.stderr) == ("0 []", "")
+
+
+def test_the_list_of_commands_has_whole_summaries_in_a_narrow_terminal(monkeypatch, command: Command):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = command("--help").out
+    for name, entry in ENTRIES.items():
+        assert re.search(rf"^  {name} +{re.escape(entry.summary)}$", shown, re.MULTILINE), name
 
 
 def test_no_command_is_a_question_for_help(command: Command):

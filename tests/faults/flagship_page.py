@@ -14,12 +14,11 @@ import msgspec
 import pytest
 
 from kgverify.cli import main
-from kgverify.faults.catalogue import FAULTS
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.metric import MRR, compute_metrics
 from kgverify.ranking.rank import RANK_TOLERANCE
-from kgverify.runs.run import Pipeline, Run, reference_pipeline
+from kgverify.runs.run import Run
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "flagship.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"^```console\n\$ (kgverify .*?)\n(.*?)```$", PAGE, re.DOTALL | re.MULTILINE))
@@ -99,15 +98,7 @@ def _cause(cause: dict[str, Any]) -> tuple[str, str]:
 
 def measure(run: Run, names: Sequence[str], slots: int | None = None) -> tuple[str, str]:
     """MRR and the number of candidates proved, of the compiled evaluator with faults in it, run alone."""
-    return _measure(run, compiled_pipeline_with_faults(run, names, mode="eager", device="cpu", slots=slots))
-
-
-def measure_reference(run: Run) -> tuple[str, str]:
-    """The same of the reference."""
-    return _measure(run, reference_pipeline(run))
-
-
-def _measure(run: Run, pipeline: Pipeline) -> tuple[str, str]:
+    pipeline = compiled_pipeline_with_faults(run, names, mode="eager", device="cpu", slots=slots)
     drawn = pipeline.draw(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
     candidates = pipeline.engine.prove(drawn).candidates
     metrics = compute_metrics(pipeline.rank(candidates, run.triples, RANK_TOLERANCE))
@@ -121,17 +112,6 @@ def repairs_table(run: Run, parts: Sequence[str]) -> str:
         left = [name for name in parts if name not in repaired]
         rows.append((", ".join(f"`{name}`" for name in repaired) or "nothing", *measure(run, left)))
     return _table(("repaired", "MRR", "proved"), rows)
-
-
-def parts_table(run: Run, composite: str, parts: Sequence[str], slots: int) -> str:
-    """Each fault planted alone, then all but it, beside the reference and all of them."""
-    rows = [("nothing (the reference)", "", *measure_reference(run), "", "")]
-    for name in parts:
-        without = [each for each in parts if each != name]
-        cells = measure(run, [name], slots), measure(run, without, slots)
-        rows.append((f"`{name}`", f"`{FAULTS[name].stage}`", *cells[0], *cells[1]))
-    rows.append((f"`{composite}`, all of them", "", *measure(run, parts, slots), "", ""))
-    return _table(("planted", "stage", "MRR", "proved", "MRR without it alone", "proved without it alone"), rows)
 
 
 def _subsets(parts: Sequence[str]) -> Iterator[list[str]]:

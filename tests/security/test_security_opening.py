@@ -73,13 +73,16 @@ KIND_OF = {
 """The files, besides those of every kind, that a parameter takes and that name code."""
 
 
-def walk(group: typer.Typer, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Yield every command of the application with its function."""
-    for each in group.registered_commands:
-        name = each.name or each.callback.__name__.strip("_").replace("_", "-")
-        yield " ".join((*words, name)), each.callback
-    for each in group.registered_groups:
-        yield from walk(each.typer_instance, (*words, each.name or each.typer_instance.info.name))
+def walk(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield every command of a group with its function."""
+    for name, each in group.commands.items():
+        if hasattr(each, "commands"):
+            yield from walk(each, (*words, name))
+        else:
+            yield (
+                " ".join((*words, name)),
+                inspect.unwrap(each.callback, stop=lambda found: "__signature__" in vars(found)),
+            )
 
 
 def file_parameters(function: Any) -> Iterator[tuple[str, str]]:
@@ -100,7 +103,7 @@ def invocations(folder: Folder, *, is_whole: bool) -> list[list[str]]:
     """
     files, folders = folder.write_contents()
     every = []
-    for name, function in walk(app):
+    for name, function in walk(typer.main.get_command(app)):
         base = BASE[name].split()
         if is_whole:
             every.append([*name.split(), *base])
@@ -157,9 +160,14 @@ def open_all(folder: Folder, commands: list[list[str]]) -> dict[str, Any]:
 
 
 def test_every_command_is_tried():
-    names = {name for name, _ in walk(app)}
+    functions = dict(walk(typer.main.get_command(app)))
+    names = set(functions)
     assert names == set(BASE), "say in BASE how a new command ends soon"
-    parameters = {(name, parameter) for name, function in walk(app) for parameter, _ in file_parameters(function)}
+    parameters = {
+        (name, parameter)
+        for name, function in walk(typer.main.get_command(app))
+        for parameter, _ in file_parameters(function)
+    }
     assert set(KIND_OF) <= parameters
 
 

@@ -12,15 +12,16 @@ from pathlib import Path
 import pytest
 
 from kgverify.errors import InternalError
+from kgverify.files.cache import CACHE
 from kgverify.verification.self_testing import remembered
-from kgverify.verification.self_testing.remembered import CACHE, check_once, identify_code, remembering
+from kgverify.verification.self_testing.remembered import check_once, identify_code, remembering
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
     monkeypatch.setattr(remembered, "identify_code", lambda: "this code")
-    return tmp_path / "cache"
+    return tmp_path / "cache" / "known-answers"
 
 
 def num_checks(*names: str, allowed: bool = True) -> int:

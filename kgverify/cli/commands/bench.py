@@ -171,11 +171,12 @@ def bench(
     _warn_of_size(plan)
     result = measure_modes(run, plan, _build_with_faults(run, plan), show_phase, rivals)
     console = make_result_console(json_path)
-    print_lines(console, render_result(result))
+    width = console.width if console.is_terminal else 0
+    print_lines(console, render_result(result, width))
     compared = None
     if saved is not None:
         compared = compare_runs(saved, result, across=comparing.across or (), least_band=comparing.band)
-        print_lines(console, ["", *render_comparison(compared, str(comparing.compare))])
+        print_lines(console, ["", *render_comparison(compared, str(comparing.compare), width)])
     if plot is not None:
         write_result(render_plot(result).encode(), str(plot))
     if json_path is not None:

@@ -5,6 +5,7 @@ from rich.table import Table
 
 from kgverify.cli import options
 from kgverify.cli.progress import make_result_console, write_json
+from kgverify.report.render.fitted_table import fit_rows
 
 
 def doctor(json_path: options.JsonPath = None) -> None:
@@ -14,9 +15,8 @@ def doctor(json_path: options.JsonPath = None) -> None:
     findings = examine_installation()
     table = Table("name", "state", "detail", "fix", box=None)
     styles = {State.PRESENT: "green", State.ABSENT: "dim", State.BROKEN: "bold red"}
-    for found in findings:
-        table.add_row(found.name, found.state.value, found.detail, found.fix, style=styles[found.state])
-    make_result_console(json_path).print(table)
+    rows = [(found.name, found.state.value, found.detail, found.fix) for found in findings]
+    make_result_console(json_path).print(fit_rows(table, rows, [styles[found.state] for found in findings]))
     write_json(findings, json_path)
     if any(found.state is State.BROKEN for found in findings):
         raise typer.Exit(2)

@@ -23,6 +23,7 @@ from kgverify.cli.options import EngineOptions, ProofOptions, RunOptions, Source
 from kgverify.cli.progress import (
     check_writable,
     make_result_console,
+    print_lines,
     print_note,
     print_warning,
     show_work,
@@ -36,7 +37,7 @@ from kgverify.escaping import make_lines_visible
 from kgverify.evaluation.evaluate import EvaluationResult, ProcessGroup, join_process_group
 from kgverify.evaluation.evaluate import evaluate as evaluate_run
 from kgverify.evaluation.evaluation_report import report_evaluation
-from kgverify.evaluation.part_store import SUMMARY
+from kgverify.evaluation.part_store import write_summary
 from kgverify.evaluation.sampling import choose_num_checked
 from kgverify.ranking.corrupt import count_candidates
 from kgverify.report.evaluation import encode_evaluation, print_evaluation
@@ -84,7 +85,8 @@ def evaluate(
     minimum: options.MinimumSpec = None,
     rank_only: Annotated[bool, typer.Option("--rank-only", help="Skip candidates that cannot affect a rank.")] = False,
     save: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Save finished parts in a folder, and resume from those in it.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Save finished parts in a folder or at a URL, and resume from those in it."),
     ] = None,
     scheduler: options.Scheduler = None,
     quiet: options.Quiet = False,
@@ -153,13 +155,12 @@ def evaluate(
             phase=show_work,
         )
     if save is not None:
-        write_result(encode_evaluation(report), str(save / SUMMARY))
+        write_summary(save, encode_evaluation(report))
     first = min((each.query for each in report.check.differences), default=0) if report.check else 0
     console = make_result_console(json_path)
     print_evaluation(report, console, _diff_command(first + 1))
     if isinstance(pipeline.engine, ExplainedEngine):
-        reasons = describe_execution(pipeline.engine.reasons, pipeline.engine.caches)
-        console.print(reasons, style="dim", soft_wrap=True)
+        print_lines(console, [describe_execution(pipeline.engine.reasons, pipeline.engine.caches)], style="dim")
     if json_path is not None:
         write_result(encode_evaluation(report), json_path)
     raise typer.Exit(EXIT_CODES[report.verdict])

@@ -47,6 +47,10 @@ class ReportCommand(TyperCommand):
         return super().parse_args(ctx, named)
 
 
+COMMAND_CLASS: Final = ReportCommand
+"""The class of the command that typer makes of `report`."""
+
+
 def report(
     folders: Annotated[
         list[Path],

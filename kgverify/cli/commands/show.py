@@ -8,7 +8,7 @@ import typer
 from rich.console import RenderableType
 
 from kgverify.cli import options
-from kgverify.cli.progress import make_result_console, write_json
+from kgverify.cli.progress import make_result_console, print_lines, write_json
 from kgverify.cli.stepping import step_through
 from kgverify.errors import UserError
 from kgverify.report.render.explanation import explain_causes
@@ -116,6 +116,4 @@ def explain(
     ] = None,
 ) -> None:
     """Explain the causes of a saved run: the condition of each, its evidence, and the distribution of its feature."""
-    console = make_result_console(None)
-    for line in explain_causes(read_saved_report(folder), divergence):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    print_lines(make_result_console(None), explain_causes(read_saved_report(folder), divergence))

@@ -22,19 +22,11 @@ from kgverify.engines.compiled.stages.stage_functions import Stages, build_stage
 from kgverify.engines.compiled.state import FAILED, GOAL, Layout
 from kgverify.engines.compiled.tick.slots import derivations_at, empty_derivations, empty_pool, empty_work
 from kgverify.engines.compiled.tick.stage_ticks import StageTicks
-from kgverify.engines.compiled.tick.step_record import (
-    Chunk,
-    Evaluation,
-    Recorded,
-    Results,
-    collect_columns,
-    join_digests,
-    no_digests,
-    no_results,
-)
+from kgverify.engines.compiled.tick.step_record import Chunk, Recorded, collect_columns
 from kgverify.engines.compiled.tick.tick import Setting
 from kgverify.engines.compiled.tick.tick_loop import copy_buffers_
 from kgverify.engines.compiled.tower.precision import FLOAT32, with_precision
+from kgverify.engines.endings import Evaluation, Results, join_digests, no_digests, no_results
 from kgverify.engines.policy import Policy, check_policy
 from kgverify.engines.protocol import CompilerCaches, Positions, Progress, StageOutputs, no_progress, split_positions
 from kgverify.errors import InternalError, UserError

@@ -25,7 +25,7 @@ from kgverify.evaluation.known_answers.evaluations import (
     build_graph,
 )
 from kgverify.evaluation.part_file import PartResult, hash_result, join_results
-from kgverify.evaluation.part_store import Identity, PartStore, identify
+from kgverify.evaluation.part_store import Identity, PartFolder, PartStore, identify
 from kgverify.evaluation.proving import FullWork
 from kgverify.files.writing import temporary_folder
 from kgverify.program.limits import Limits
@@ -55,7 +55,7 @@ def check_known_folder() -> None:
     # A folder in memory has no disk to wait for.
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with temporary_folder("kgverify-", memory) as folder:
-        store = PartStore(folder, identity)
+        store = PartStore(PartFolder(folder), identity)
         store.open(parts, _nothing)
         for part in parts:
             store.put(part, results[part.number])
@@ -78,13 +78,13 @@ def _nothing(warning: str) -> None:
 
 
 def _read(folder: Path, identity: Identity, parts: Sequence[Part]) -> dict[int, PartResult]:
-    return PartStore(folder, identity).collect(parts, _nothing)
+    return PartStore(PartFolder(folder), identity).collect(parts, _nothing)
 
 
 def _is_taken(folder: Path, identity: Identity, parts: Sequence[Part]) -> bool:
     """Return whether a folder is opened, or a part of it read, for an evaluation."""
     try:
-        PartStore(folder, identity).open(parts, _nothing)
+        PartStore(PartFolder(folder), identity).open(parts, _nothing)
     except UserError:
         return bool(_read(folder, identity, parts[:1]))
     return True

@@ -1,18 +1,26 @@
 """The console that all text of kgverify passes on its way to a terminal, a pipe or the log of a CI job."""
 
+import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import rich.console
 import rich.text
+from rich.containers import Lines
 from rich.segment import Segment
 from rich.style import StyleType
 
 from kgverify.escaping import find_escapes, make_lines_visible, make_visible
 
+_TITLED: Final = re.compile(r" *\w+(?: \w+)* {2,}(?=\S)")
+"""The title of a line, such as `outcomes`, which spaces separate from its value."""
+
 
 class Text(rich.text.Text):
-    """Styled lines. Unlike the text of `rich`, it shows control characters instead of dropping them."""
+    """Styled lines. Unlike the text of `rich`, it shows control characters instead of dropping them.
+
+    A long line is folded between words. What follows is indented below the value of a title, or a little more than the line.
+    """
 
     def __init__(self, text: str = "", style: StyleType = "", **settings: Any) -> None:
         super().__init__(make_lines_visible(text), style, **settings)
@@ -21,6 +29,32 @@ class Text(rich.text.Text):
         """Append lines."""
         super().append(make_lines_visible(text) if isinstance(text, str) else text, style)
         return self
+
+    def wrap(self, console: rich.console.Console, width: int, **settings: Any) -> Lines:
+        """Fold the lines to a width in columns."""
+        if settings.get("no_wrap") or settings.get("overflow") == "ignore":
+            return super().wrap(console, width, **settings)
+        folded = Lines()
+        for line in self.split("\n", allow_blank=True):
+            parts = rich.text.Text.wrap(line, console, width, **settings)
+            indent = _find_indent(line.plain, width)
+            if len(parts) > 1 and indent:
+                rest = line[len(parts[0].plain) :]
+                rest = rest[len(rest.plain) - len(rest.plain.lstrip()) :]
+                further = rich.text.Text.wrap(rest, console, width - indent, **settings)
+                for each in further:
+                    each.pad_left(indent)
+                parts = Lines([parts[0], *further])
+            folded.extend(parts)
+        return folded
+
+
+def _find_indent(line: str, width: int) -> int:
+    """Return the columns by which what follows the first row of a long line is indented."""
+    indent = len(line) - len(line.lstrip())
+    titled = _TITLED.match(line)
+    found = titled.end() if titled else indent + 2 if indent else 0
+    return found if found <= width // 2 else min(indent, width // 2)
 
 
 class Screen(rich.console.Console):

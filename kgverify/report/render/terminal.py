@@ -214,6 +214,7 @@ def _render_causes(report: ReportContent) -> RenderableType:
         columns += ["MRR lost", "MRR if repaired alone"]
     for column in (*columns, "first"):
         table.add_column(column, no_wrap=True)
+    notes: list[Text | None] = []
     for i, cause in enumerate(report.causes[:MOST_CAUSES]):
         kind = make_visible(cause.kind.value + (f": {cause.situation}" if cause.situation else ""))
         first = describe_location(report.divergences[cause.first])
@@ -223,17 +224,16 @@ def _render_causes(report: ReportContent) -> RenderableType:
             cells += [f"{share.share:.4f}", f"{share.repaired:.4f}"] if share else ["", ""]
         table.add_row(str(i + 1), cause.stage, kind, *cells, first)
         counts = "; ".join(f"{name} {cell}" for name, cell in zip(columns[3:], cells, strict=True) if cell)
-        listed.add_row(
-            f"#{i + 1}", Text(f"{make_visible(cause.stage)}: {kind}\n{counts}\nfirst: {first}", overflow="fold")
-        )
-    lines: list[RenderableType] = [Text("\ncauses", style="bold"), FittedTable(table, listed)]
+        condition = clip(cause.condition, MOST_OF_CONDITION)
+        notes.append(Text(condition) if condition else None)
+        parts = f"{make_visible(cause.stage)}: {kind}", condition, counts, f"first: {first}"
+        listed.add_row(f"#{i + 1}", Text("\n".join(filter(None, parts)), overflow="fold"))
+    lines: list[RenderableType] = [Text("\ncauses", style="bold"), FittedTable(table, listed, notes=notes)]
     if len(report.causes) > MOST_CAUSES:
         lines.append(Text(f"... and {len(report.causes) - MOST_CAUSES} more; --json has them all", style="dim"))
     for i, cause in enumerate(report.causes[:MOST_CAUSES]):
         if cause.num_assumed:
             lines.append(Text(f"#{i + 1}: {describe_size(cause)}", style="dim"))
-        if cause.condition:
-            lines.append(Text(f"#{i + 1}: {clip(cause.condition, MOST_OF_CONDITION)}"))
     if report.attribution:
         lines.append(_summary_of_loss(report, report.attribution))
         if report.attribution.basis == "traces":

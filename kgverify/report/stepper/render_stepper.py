@@ -9,6 +9,7 @@ from rich.table import Table
 from kgverify.errors import count_of
 from kgverify.escaping import make_visible
 from kgverify.report.derivations import Derivation, Line, Pair, StepBefore
+from kgverify.report.render.fitted_table import FittedTable
 from kgverify.report.render.screen import Text
 from kgverify.report.stepper.stage_walk import Mark, StageLine
 from kgverify.report.stepper.stepper import MOVES, SEARCH, Stepper
@@ -71,10 +72,15 @@ def render_before(steps: Sequence[StepBefore]) -> Iterator[RenderableType]:
     table.add_column(no_wrap=True)
     for _ in range(3):
         table.add_column(overflow="fold")
+    stacked = Text()
     for each in steps:
-        label = ("agrees", "green") if each.agrees else ("differs too", "yellow")
-        table.add_row(f"    step {each.step}", Text(*label), _text(each.goal), _text(f"by {each.clause}", "dim"))
-    yield table
+        label = Text(*("agrees", "green") if each.agrees else ("differs too", "yellow"))
+        goal, clause = _text(each.goal), _text(f"by {each.clause}", "dim")
+        table.add_row(f"    step {each.step}", label, goal, clause)
+        stacked.append(f"  step {each.step}  ").append(label).append("\n    ").append(goal)
+        stacked.append("\n    ").append(clause).append("\n")
+    stacked.rstrip()
+    yield FittedTable(table, stacked, may_fold=True)
 
 
 def _title(stepper: Stepper) -> Iterator[RenderableType]:
@@ -112,12 +118,26 @@ def _about(stepper: Stepper) -> Iterator[RenderableType]:
         yield Text(f"  {later} from it", style="dim")
 
 
-def _side_by_side(derivation: Derivation) -> Table:
+def _side_by_side(derivation: Derivation) -> FittedTable:
+    """Render both sides beside each other, or below each other where the terminal is too narrow for their words."""
+    stacked = Text()
+
+    def add(mark: str, *sides: Text) -> None:
+        table.add_row(mark, *sides)
+        stacked.append(f"{mark}\n" if mark.strip() else "")
+        if sides[0].plain == sides[1].plain:
+            stacked.append("  both  ").append(sides[0]).append("\n")
+            return
+        for name, side in zip(("expected", "actual"), sides, strict=True):
+            if side.plain:
+                stacked.append(f"  {name}  ").append(side).append("\n")
+
     table = Table(box=None, padding=(0, 2, 0, 0), expand=False)
     table.add_column(no_wrap=True)
     table.add_column("expected", header_style="green", overflow="fold", ratio=1)
     table.add_column("actual", header_style="red", overflow="fold", ratio=1)
     table.add_row(Text("goal", style="bold"))
+    stacked.append("goal\n", "bold")
     for atoms in derivation.goals:
         differs = atoms.differs and not derivation.note
         mark = "≠ differs" if differs else ""
@@ -127,15 +147,19 @@ def _side_by_side(derivation: Derivation) -> Table:
             _text(atoms.expected or "", "green" if differs else ""),
             _text(atoms.actual or "", "red" if differs else ""),
         )
-        table.add_row(f"  {mark}", *sides)
+        add(f"  {mark}", *sides)
     table.add_row(Text("resolvents", style="bold"))
+    stacked.append("resolvents\n", "bold")
     for pair in derivation.pairs:
         if pair.mark == "hidden":
-            table.add_row("", Text(f"... {pair.num_hidden} more, {pair.num_differing} of them different", style="dim"))
+            hidden = Text(f"... {pair.num_hidden} more, {pair.num_differing} of them different", style="dim")
+            table.add_row("", hidden)
+            stacked.append("  ").append(hidden).append("\n")
         else:
             mark = f"-> {_MARKS[pair.mark]}" if pair.is_culprit else f"   {_MARKS[pair.mark]}"
-            table.add_row(mark, *(_resolvent(pair, line, i) for i, line in enumerate((pair.expected, pair.actual))))
-    return table
+            add(mark, _resolvent(pair, pair.expected, 0), _resolvent(pair, pair.actual, 1))
+    stacked.rstrip()
+    return FittedTable(table, stacked, may_fold=True)
 
 
 def _resolvent(pair: Pair, line: Line | None, side: int) -> Text:
@@ -148,18 +172,20 @@ def _resolvent(pair: Pair, line: Line | None, side: int) -> Text:
     return text
 
 
-def _list_stages(stages: Sequence[StageLine]) -> Table:
+def _list_stages(stages: Sequence[StageLine]) -> FittedTable:
+    stacked = Text()
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for wraps in (False, False, True, True):
         table.add_column(no_wrap=not wraps, overflow="fold")
     for line in stages:
-        style = "bold" if line.is_culprit else ""
-        table.add_row(
-            _text(f"{'->' if line.is_culprit else '  '} {line.stage}", style),
-            Text(line.mark.value, style=_STYLES[line.mark]),
-            *_summaries(line),
-        )
-    return table
+        name = _text(f"{'->' if line.is_culprit else '  '} {line.stage}", "bold" if line.is_culprit else "")
+        mark, sides = Text(line.mark.value, style=_STYLES[line.mark]), _summaries(line)
+        table.add_row(name, mark, *sides)
+        stacked.append(name).append("  ").append(mark).append("\n")
+        for title, side in zip(("expected", "actual") if sides[1].plain else ("both", ""), sides, strict=True):
+            stacked.append_text(Text(f"     {title}  ").append(side).append("\n") if side.plain else Text())
+    stacked.rstrip()
+    return FittedTable(table, stacked, may_fold=True)
 
 
 def _summaries(line: StageLine) -> tuple[Text, Text]:
@@ -219,7 +245,7 @@ def _one_stage(stepper: Stepper, stages: Sequence[StageLine]) -> Iterator[Render
     yield strip
 
 
-def _two_columns(expected: Sequence[str], actual: Sequence[str]) -> Table:
+def _two_columns(expected: Sequence[str], actual: Sequence[str]) -> FittedTable:
     """Render items of both sides; items that only one side has are marked."""
     table = Table(box=None, padding=(0, 2, 0, 1))
     table.add_column("expected", header_style="green", overflow="fold", ratio=1)
@@ -229,7 +255,8 @@ def _two_columns(expected: Sequence[str], actual: Sequence[str]) -> Table:
     ]
     for i in range(max(map(len, columns))):
         table.add_row(*(column[i] if i < len(column) else Text("") for column in columns))
-    return table
+    stacked = Text("\n").join([Text(" expected", "green"), *columns[0], Text(" actual", "red"), *columns[1]])
+    return FittedTable(table, stacked, may_fold=True)
 
 
 def _marked(these: Sequence[str], others: Sequence[str], sign: str) -> list[Text]:

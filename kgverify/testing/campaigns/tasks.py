@@ -10,6 +10,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED
 from kgverify.comparison.exercise.minimum import MINIMUM, find_missing
+from kgverify.engines.native.choice import NATIVE
 from kgverify.files.writing import write_file
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.program.atoms import Variable
@@ -110,8 +111,8 @@ def try_block(
         for i in alone:
             drawn[i] = draw_device_problem(seed, (first + i) // every)
     else:
-        # Another mode would compile each run.
-        alone = {i for i in range(num_problems) if runs_alone(first + i) and engine.mode == "eager"}
+        # A mode of `torch.compile` would compile each run.
+        alone = {i for i in range(num_problems) if runs_alone(first + i) and engine.mode in ("eager", NATIVE)}
         for i in alone:
             drawn[i] = put_in_dialect(draw_boundary_problem(seed, first + i), dialect)
     indices = list(range(num_problems))

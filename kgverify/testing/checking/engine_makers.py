@@ -14,6 +14,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
+from kgverify.engines.native.choice import NATIVE
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
 from kgverify.errors import UserError, describe_error, find_missing_dependency, suggest
@@ -24,7 +25,7 @@ from kgverify.program.limits import Limits
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.interrupts import is_interrupt
-from kgverify.runs.run import Pipeline, Run
+from kgverify.runs.run import Pipeline, Run, compiled_pipeline
 from kgverify.testing.problems.merge import make_reference, merge
 from kgverify.testing.problems.problem import PolicySpec, Problem, Sizes
 from kgverify.trace.model.columns import CandidateSet, Columns
@@ -42,7 +43,10 @@ def compiled_maker(*, mode: str = "eager", device: str = "cpu", faults: Sequence
     planted = tuple(find_faults([each])[0] if isinstance(each, str) else each for each in faults)
 
     def make(run: Run, sizes: Sizes) -> Pipeline:
-        from kgverify.engines.compiled.engine import CompiledEngine
+        from kgverify.engines.evaluator import make_evaluator
+
+        if mode == NATIVE and not planted:
+            return compiled_pipeline(run, mode=mode, device=device)
         from kgverify.engines.compiled.layout import choose_layout
         from kgverify.faults.plant import plant_faults
 
@@ -57,7 +61,7 @@ def compiled_maker(*, mode: str = "eager", device: str = "cpu", faults: Sequence
             score_window=max(limits.max_resolvents, sizes.score_window),
             pool=sizes.pool,
         )
-        engine = CompiledEngine(
+        engine = make_evaluator(
             run.graph.program,
             limits,
             run.policy,
@@ -405,6 +409,8 @@ class _Adapted:
         self._engine = engine
         if callable(probe := getattr(engine, "probe", None)):
             self.probe = probe
+        if callable(features := getattr(engine, "features", None)):
+            self.features = features
 
     @property
     def info(self) -> EngineInfo:

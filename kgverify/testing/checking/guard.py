@@ -8,7 +8,15 @@ from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
-from kgverify.engines.protocol import Engine, Positions, ProbedEngine, Progress, StageOutputs, no_progress
+from kgverify.engines.protocol import (
+    DescribedEngine,
+    Engine,
+    Positions,
+    ProbedEngine,
+    Progress,
+    StageOutputs,
+    no_progress,
+)
 from kgverify.errors import InternalError, UserError, find_missing_dependency, first_line
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
@@ -145,6 +153,9 @@ class GuardedEngine:
         if isinstance(engine, ProbedEngine):
             probe = engine.probe
             self.probe: Callable[[Positions], StageOutputs] = lambda position: _call("probe", refuse, probe, position)
+        if isinstance(engine, DescribedEngine):
+            features = engine.features
+            self.features: Callable[[Columns], Any] = lambda columns: _call("features", refuse, features, columns)
 
     @property
     def info(self) -> EngineInfo:

@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Final
 
 from kgverify.errors import UserError
+from kgverify.files.cache import find_cache
 from kgverify.files.writing import write_file
 from kgverify.version import IMPORTED_AT
 
-CACHE: Final = "KGVERIFY_CACHE"
-"""The environment variable with the folder of the successes; empty: nothing is remembered."""
 MOST_KEPT: Final = 64
 """The number of successes kept; the oldest ones are removed."""
 
@@ -47,7 +46,7 @@ def remembering() -> Iterator[None]:
 
 def check_once(checks: dict[str, Callable[[], None]]) -> None:
     """Run named checks, each of which raises on failure; those that succeeded before with this very code are left out."""
-    folder = find_cache() if _is_allowed.get() else None
+    folder = find_folder() if _is_allowed.get() else None
     before = identify_code() if folder is not None else None
     left = dict(checks)
     if folder is not None and before is not None:
@@ -60,15 +59,10 @@ def check_once(checks: dict[str, Callable[[], None]]) -> None:
             _remember(folder, before, name)
 
 
-def find_cache() -> Path | None:
+def find_folder() -> Path | None:
     """Return the folder in which successes are remembered; None if nothing is."""
-    named = os.environ.get(CACHE)
-    if named is not None:
-        return Path(named) if named else None
-    base = os.environ.get("LOCALAPPDATA" if os.name == "nt" else "XDG_CACHE_HOME")
-    with suppress(RuntimeError):
-        return (Path(base) if base else Path.home() / ".cache") / "kgverify" / "known-answers"
-    return None
+    cache = find_cache()
+    return None if cache is None else cache / "known-answers"
 
 
 def _path(folder: Path, code: str, name: str) -> tuple[Path, bytes]:

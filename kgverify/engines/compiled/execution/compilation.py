@@ -9,14 +9,16 @@ from typing import Any, Final, TypeVar, cast
 
 import torch
 
-from kgverify.errors import UserError
+from kgverify.engines.native.choice import NATIVE
+from kgverify.errors import InternalError, UserError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 FUSED: Final = "fused"
 """The mode that does not use `torch.compile`: ticks of Triton kernels, captured in CUDA graphs."""
 
-MODES: Final = ("eager", "default", "reduce-overhead", "max-autotune", FUSED)
+MODES: Final = ("eager", "default", "reduce-overhead", "max-autotune", FUSED, NATIVE)
+"""All modes; `native` is another evaluator, which `kgverify.engines.evaluator` makes."""
 
 
 def resolve_mode(mode: str, device: torch.device, why_not_fused: str | None = "it is not available here") -> str:
@@ -30,6 +32,8 @@ def resolve_mode(mode: str, device: torch.device, why_not_fused: str | None = "i
         return "default" if has_cpp_compiler() and why_not_compiled() is None else "eager"
     if mode not in MODES:
         raise UserError(f"unknown mode {mode!r}", where="--mode", fix=f"choose auto, {', '.join(MODES)}")
+    if mode == NATIVE:
+        raise InternalError("the evaluator on tensors has no mode 'native'")
     if mode == FUSED:
         if why_not_fused is not None:
             raise UserError(

@@ -18,8 +18,9 @@ from kgverify.engines.compiled.fused.note_kernels import (
 )
 from kgverify.engines.compiled.fused.resolve_kernels import MOST_ATOMS
 from kgverify.engines.compiled.state import Derivations, Layout, Work
-from kgverify.engines.compiled.tick.step_record import Chunk, LoggedRows, LoggedSteps, StepDigests, send_steps
+from kgverify.engines.compiled.tick.step_record import Chunk, LoggedRows, LoggedSteps, send_steps
 from kgverify.engines.compiled.tick.tick_loop import TICKS_PER_REPLAY
+from kgverify.engines.endings import StepDigests
 from kgverify.program.limits import Limits
 from kgverify.trace.model.columns import Digests
 

@@ -19,10 +19,11 @@ from kgverify.engines.compiled.fused.try_kernels import form_kernel, look_up_ker
 from kgverify.engines.compiled.program.tables import Tables
 from kgverify.engines.compiled.stages.resolve import goal_hash
 from kgverify.engines.compiled.state import PAD, Derivations, Layout, Pool, Segments, Work
-from kgverify.engines.compiled.tick.step_record import Chunk, StepDigests
+from kgverify.engines.compiled.tick.step_record import Chunk
 from kgverify.engines.compiled.tick.tick_loop import TickLoop
 from kgverify.engines.compiled.tower.exact import EXACT
 from kgverify.engines.compiled.tower.launch import launch_tower
+from kgverify.engines.endings import StepDigests
 from kgverify.program.limits import Limits
 
 _WARP: Final = 32

@@ -11,9 +11,10 @@ from kgverify.engines.compiled.execution.host_copy import PendingCopy
 from kgverify.engines.compiled.program.tables import Tables
 from kgverify.engines.compiled.stages.choose import Parameters
 from kgverify.engines.compiled.state import OPEN, Derivations, Pool, StepRecord, TickGaps, Work
-from kgverify.engines.compiled.tick.step_record import Chunk, StepDigests, TakenSteps, read_steps, take_steps
+from kgverify.engines.compiled.tick.step_record import Chunk, TakenSteps, read_steps, take_steps
 from kgverify.engines.compiled.tick.tick import Setting, tick
 from kgverify.engines.compiled.tick.tick_loop import TickLoop, copy_buffers_
+from kgverify.engines.endings import StepDigests
 from kgverify.errors import InternalError, UserError
 
 _READ_AT_ONCE: Final = 4096

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from kgverify.engines.compiled.execution.host_copy import HostCopy, PendingCopy
 from kgverify.engines.compiled.state import GOAL, PAD, StepRecord
+from kgverify.engines.endings import Results, StepDigests
 from kgverify.program.outcomes import Origin
 from kgverify.trace.model.columns import (
     Candidates,
     CandidateSet,
     Columns,
-    Digests,
     Resolvents,
     Steps,
     concatenate,
@@ -157,58 +157,6 @@ def _send_resolvents(steps: LoggedSteps, rows: LoggedRows, copies: HostCopy, *, 
         score=copies.fetch(score, np.float64 if score.dtype == torch.float64 else np.float32),
         atoms=copies.fetch(atoms, np.int32),
     )
-
-
-class Results(NamedTuple):
-    """The ends of candidates: outcome int32 [N], is_limited bool [N], log_probability float64 [N]."""
-
-    outcome: NDArray[np.int32]
-    is_limited: NDArray[np.bool_]
-    log_probability: NDArray[np.float64]
-
-
-class StepDigests(NamedTuple):
-    """The digests of the steps of candidates, one candidate after the other. num_steps: uint32 [N], of each."""
-
-    num_steps: NDArray[np.uint32]
-    digests: Digests
-
-
-class Evaluation(NamedTuple):
-    """The ends of candidates, and the closeness of choices that may be made again in a higher precision.
-
-    num_choices:  choices between two resolvents or more
-    num_rescored: those of them made again
-    smallest_gap: between the two highest scores (in fused ticks, of different resolvents), nats; inf without a choice
-    digests:      None unless requested
-
-    In float32, ticks of stages measure no gaps (0, 0, inf).
-    """
-
-    results: Results
-    num_choices: int = 0
-    num_rescored: int = 0
-    smallest_gap: float = float("inf")
-    digests: StepDigests | None = None
-
-
-def no_results() -> Results:
-    """Return the results of no candidates."""
-    return Results(np.zeros(0, np.int32), np.zeros(0, np.bool_), np.zeros(0, np.float64))
-
-
-def no_digests() -> StepDigests:
-    """Return the digests of no candidates."""
-    nothing = np.zeros(0, np.uint64)
-    return StepDigests(np.zeros(0, np.uint32), Digests(nothing, nothing, nothing))
-
-
-def join_digests(parts: Sequence[StepDigests]) -> StepDigests:
-    """Concatenate the digests of some candidates after others."""
-    if len(parts) == 1:
-        return parts[0]
-    counts = np.concatenate([part.num_steps for part in parts])
-    return StepDigests(counts, Digests(*map(np.concatenate, zip(*(part.digests for part in parts), strict=True))))
 
 
 class Recorded:

@@ -1,0 +1,192 @@
+"""The arrays that the native evaluator's library reads and writes; the sources declare the same structures in this order."""
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import c_double, c_int64, c_void_p
+from itertools import chain, pairwise
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.engines.policy import Policy
+from kgverify.errors import UserError
+from kgverify.program.limits import Limits
+from kgverify.program.program import Program
+
+MOST: Final = 2**31 - 1
+"""The most facts or symbols: their indices are int32."""
+
+
+class Arrays(ctypes.Structure):
+    """A structure of numbers and of pointers to arrays, which it keeps alive."""
+
+    held: list[NDArray[Any]]
+
+    @classmethod
+    def of(cls, *values: Any) -> "Arrays":
+        """Return the structure with these values, arrays as pointers."""
+        held = [value for value in values if isinstance(value, np.ndarray)]
+        assert all(array.flags.c_contiguous for array in held)
+        made = cls(*(value.ctypes.data if isinstance(value, np.ndarray) else value for value in values))
+        made.held = held
+        return made
+
+
+def _structure(name: str, **fields: Any) -> type[Arrays]:
+    return type(name, (Arrays,), {"_fields_": list(fields.items())})
+
+
+ProgramArrays = _structure(
+    "ProgramArrays",
+    num_predicates=c_int64,
+    num_facts=c_int64,
+    **dict.fromkeys(
+        (
+            "facts",
+            "fact_first",
+            "by_second",
+            "rule_atoms",
+            "rule_start",
+            "rule_variables",
+            "rules_by_head",
+            "rule_first",
+        ),
+        c_void_p,
+    ),
+)
+LimitNumbers = _structure(
+    "LimitNumbers", **dict.fromkeys(("max_depth", "max_atoms", "max_resolvents", "exclude_query"), c_int64)
+)
+PolicyArrays = _structure(
+    "PolicyArrays",
+    **dict.fromkeys(
+        ("num_predicates", "num_constants", "num_variables", "embedding", "hidden", "num_blocks", "is_double"), c_int64
+    ),
+    **dict.fromkeys(
+        (
+            "predicates",
+            "constants",
+            "variables",
+            "input_weight",
+            "input_bias",
+            "weights",
+            "biases",
+            "scales",
+            "shifts",
+        ),
+        c_void_p,
+    ),
+    score_error=c_double,
+)
+PositionArrays = _structure("PositionArrays", **dict.fromkeys(("depth", "goal_start", "atom_start", "atoms"), c_void_p))
+
+COLUMNS: Final = {
+    "candidates/num_steps": "<u4",
+    "candidates/outcome": "<i1",
+    "candidates/is_limited": "<u1",
+    "candidates/log_probability": "<f8",
+    "steps/depth": "<u2",
+    "steps/num_atoms": "<u2",
+    "steps/num_resolvents": "<u4",
+    "steps/dropped_atoms": "<u4",
+    "steps/dropped_resolvents": "<u4",
+    "steps/choice": "<i4",
+    "steps/outcome": "<i1",
+    "steps/goal_atoms": "<i4",
+    "digests/sequence": "<u8",
+    "resolvents/kind": "<u1",
+    "resolvents/num_atoms": "<u2",
+    "resolvents/origin_kind": "<u1",
+    "resolvents/origin": "<i4",
+    "resolvents/score": "<f8",
+    "resolvents/atoms": "<i4",
+}
+"""The columns of a run, in the order of the library's structure."""
+ColumnArrays = _structure("ColumnArrays", **dict.fromkeys(COLUMNS, c_void_p))
+
+TRIED: Final = np.dtype(
+    [("origin_kind", "u1"), ("is_left", "u1"), ("origin", "<i4"), ("num_resolved", "<i4"), ("num_pruned", "<i4")],
+    align=True,
+)
+"""A clause that a probe tried."""
+
+
+def program_arrays(program: Program) -> Arrays:
+    """Index a program. UserError if its indices do not fit 32 bits."""
+    num_predicates, num_constants = len(program.symbols.predicates), len(program.symbols.constants)
+    sizes = num_predicates, num_constants, len(program.facts), len(program.rules)
+    if max(sizes) > MOST:
+        raise UserError(
+            f"found {max(sizes):,} facts, rules or symbols, expected at most {MOST:,}",
+            where="graph",
+            fix="split the graph",
+        )
+    facts = np.ascontiguousarray(program.facts, np.int32).reshape(-1, 3)
+    predicate, _, second = facts.T
+    by_second = np.argsort(predicate.astype(np.int64) * max(1, num_constants) + second, kind="stable")
+    bounds = np.arange(num_predicates + 1)
+    rules = [(rule.clause_head, *rule.body) for rule in program.rules]
+    heads = np.array([atoms[0].predicate for atoms in rules], np.int64)
+    variables = [-min(0, *(term for atom in atoms for term in atom[1:])) for atoms in rules]
+    return ProgramArrays.of(
+        num_predicates,
+        len(facts),
+        facts,
+        np.searchsorted(predicate, bounds).astype(np.int64),
+        by_second.astype(np.int32),
+        np.array([*chain.from_iterable(rules)], np.int32).reshape(-1, 3),
+        _starts([len(atoms) for atoms in rules]),
+        np.array(variables, np.int32),
+        np.argsort(heads, kind="stable").astype(np.int32),
+        np.searchsorted(np.sort(heads), bounds).astype(np.int64),
+    )
+
+
+def _starts(lengths: Sequence[int]) -> NDArray[np.int64]:
+    return np.cumsum([0, *lengths], dtype=np.int64)
+
+
+def limit_numbers(limits: Limits) -> Arrays:
+    """Return the numbers of the limits."""
+    return LimitNumbers.of(limits.max_depth, limits.max_atoms, limits.max_resolvents, int(limits.exclude_query))
+
+
+def policy_arrays(policy: Policy, score_error: float) -> Arrays:
+    """Return the weights of a `two_tower`. score_error: the bound of its scores in float32, nats."""
+    weights = policy.weights
+    names = ("embedding.predicate", "embedding.constant", "embedding.variable")
+    dtype = np.result_type(np.float32, *(weights[name].dtype for name in names))
+    embeddings = [np.ascontiguousarray(weights[name], dtype) for name in names]
+
+    def blocks(part: str) -> NDArray[np.float64]:
+        parts = [weights[f"block.{i}.{part}"].reshape(-1) for i in range(policy.num_blocks)]
+        return np.concatenate(parts, dtype=np.float64) if parts else np.zeros(0)
+
+    return PolicyArrays.of(
+        *(len(rows) for rows in embeddings),
+        embeddings[0].shape[1],
+        len(weights["input.bias"]),
+        policy.num_blocks,
+        int(dtype == np.float64),
+        *embeddings,
+        np.ascontiguousarray(weights["input.weight"], np.float64),
+        np.ascontiguousarray(weights["input.bias"], np.float64),
+        *map(blocks, ("weight", "bias", "norm.weight", "norm.bias")),
+        score_error,
+    )
+
+
+def canonical_goals(atoms: NDArray[np.int32], starts: Sequence[int]) -> list[tuple[tuple[int, int, int], ...]]:
+    """Return goals as tuples of atoms, their variables renumbered by first appearance."""
+    rows = atoms.tolist()
+    return [_renumber(rows[begin:end]) for begin, end in pairwise(starts)]
+
+
+def _renumber(rows: Sequence[Sequence[int]]) -> tuple[tuple[int, int, int], ...]:
+    numbers: dict[int, int] = {}
+
+    def term(value: int) -> int:
+        return value if value >= 0 else -1 - numbers.setdefault(value, len(numbers))
+
+    return tuple((predicate, term(first), term(second)) for predicate, first, second in rows)

@@ -1,0 +1,62 @@
+"""The choice between the native evaluator and the evaluator on tensors, without importing torch where that can be avoided."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kgverify.engines.native.library import refuse_native, why_not_available
+from kgverify.engines.policy import Policy
+from kgverify.program.dialect import OURS
+from kgverify.program.limits import Limits
+
+if TYPE_CHECKING:
+    from kgverify.engines.compiled.stages.stage_functions import Stages
+
+NATIVE: Final = "native"
+"""The mode of the native evaluator."""
+
+_DRIVERS: Final = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+"""Files of the drivers without which torch finds no CUDA device on Linux: NVIDIA's, AMD's, and that of WSL."""
+
+
+def choose_native(
+    mode: str, device: str, precision: str, limits: Limits, policy: Policy, stages: "Stages | None" = None
+) -> tuple[str, ...] | None:
+    """Return the reasons for the native evaluator, in words; None if another one is chosen.
+
+    UserError if its mode is requested and not available.
+    """
+    if mode != NATIVE:
+        return None
+    obstacle = why_not_native(device, precision, limits, policy, stages)
+    if obstacle is not None:
+        raise refuse_native(obstacle)
+    return (
+        f"device cpu: {'as requested' if device == 'cpu' else 'the mode runs on it'}",
+        f"mode {NATIVE}: as requested",
+        "precision float32: close choices are made again in float64",
+    )
+
+
+def why_not_native(device: str, precision: str, limits: Limits, policy: Policy, stages: "Stages | None") -> str | None:
+    """Return the obstacle to the native evaluator for a run on the CPU; None without one."""
+    if device not in ("auto", "cpu"):
+        return "it runs on the CPU"
+    if limits.dialect != OURS:
+        return "it supports the default dialect alone"
+    if precision != "float32":
+        return f"it has no precision {precision}"
+    if stages is not None and not _is_sound(stages, policy):
+        return "there is a fault in one of its stages"
+    return why_not_available()
+
+
+def _is_sound(stages: "Stages", policy: Policy) -> bool:
+    from kgverify.engines.compiled.stages.choose import SCORES
+    from kgverify.engines.compiled.stages.stage_functions import build_stages
+
+    return stages == build_stages(SCORES[policy.name])
+
+
+def may_have_cuda() -> bool:
+    """Return whether there is a driver of a GPU: without one, torch need not be asked."""
+    return any(Path(name).exists() for name in _DRIVERS)

@@ -1,0 +1,152 @@
+"""The native evaluator's library, compiled from the sources of this package, and kept for later processes.
+
+It is kept under a hash of all that decides its content: the sources, the compiler, its options and the processor. It is loaded
+only from a folder, and as a file, that belong to this user and that nobody else can write, and only if its content has the
+hash in its name.
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import stat
+import subprocess
+from contextlib import suppress
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from kgverify.errors import UserError
+from kgverify.files.cache import find_cache
+from kgverify.files.reading import read_file
+from kgverify.files.writing import write_file
+
+SOURCES: Final = ("prover.cpp", "stages.h", "tower.h")
+COMPILERS: Final = ("g++", "clang++", "c++")
+OPTIONS: Final = ("-O2", "-march=native", "-std=c++17", "-fPIC", "-shared", "-pthread")
+MOST_KEPT: Final = 8
+"""The number of libraries kept; the oldest ones are removed."""
+SECONDS: Final = 300
+"""The time after which the compiler is stopped."""
+LIBRARIES: Final = "KGVERIFY_LIBRARIES"
+"""The environment variable with the folder of kept libraries, if it is not the one in kgverify's cache."""
+
+
+def find_compiler() -> str | None:
+    """Return the path of a C++ compiler; None without one."""
+    return next((found for name in COMPILERS if (found := shutil.which(name))), None)
+
+
+def why_not_available() -> str | None:
+    """Return the obstacle to compiling the library on this machine; None without one."""
+    if os.name != "posix":
+        return "it needs Linux or macOS"
+    return None if find_compiler() else "no C++ compiler is on the PATH"
+
+
+@cache
+def load_library() -> ctypes.CDLL:
+    """Load the library, which is compiled if no earlier process kept it. UserError if it cannot be compiled."""
+    if (obstacle := why_not_available()) is not None:
+        raise refuse_native(obstacle)
+    compiler = find_compiler()
+    assert compiler is not None
+    key = _find_key(compiler)
+    folder = _find_folder()
+    if folder is not None and (kept := _find_kept(folder, key)) is not None:
+        return ctypes.CDLL(str(kept))
+    with TemporaryDirectory(prefix="kgverify-") as temporary:
+        built = _compile(compiler, Path(temporary))
+        if folder is not None:
+            with suppress(OSError, UserError):
+                _keep(folder, key, built)
+        return ctypes.CDLL(str(built))
+
+
+def refuse_native(obstacle: str) -> UserError:
+    """Return the error for a mode that is not available."""
+    return UserError(
+        f"mode 'native' is not available: {obstacle}", where="--mode", fix="use --mode auto, which finds another"
+    )
+
+
+def _find_key(compiler: str) -> str:
+    """Return a hash of the sources, the compiler, its options and the processor."""
+    digest = hashlib.sha256()
+    for name in SOURCES:
+        digest.update(files(__package__).joinpath(name).read_bytes() + b"\0")
+    path = Path(compiler).resolve()
+    status = path.stat()
+    known = str(path), status.st_size, status.st_mtime_ns, OPTIONS, platform.machine(), platform.libc_ver()
+    digest.update(repr((*known, _describe_processor())).encode())
+    return digest.hexdigest()
+
+
+def _describe_processor() -> str:
+    """Return the processor's name and extensions, for which the library is compiled."""
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        first = file.read(1 << 16).split("\n\n")[0].splitlines()
+        return "\n".join(line for line in first if line.startswith(("model name", "flags", "Features", "CPU part")))
+    return platform.processor()
+
+
+def _find_folder() -> Path | None:
+    """Return the folder of kept libraries, made if need be; None unless one belongs to this user alone."""
+    base, named = find_cache(), os.environ.get(LIBRARIES)
+    if named:
+        folder = Path(named)
+    elif base is not None:
+        folder = base / "native"
+    else:
+        return None
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if _is_own(folder.lstat()) and folder.is_dir() and not folder.is_symlink():
+            return folder
+    return None
+
+
+def _is_own(status: os.stat_result) -> bool:
+    """Return whether a file or folder belongs to this user, and nobody else can write it."""
+    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _find_kept(folder: Path, key: str) -> Path | None:
+    with suppress(OSError, UserError):
+        for path in folder.glob(f"{key}-*.so"):
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode) and _is_own(status) and path.name == _name(key, path):
+                return path
+    return None
+
+
+def _name(key: str, path: Path) -> str:
+    return f"{key}-{hashlib.sha256(read_file(path, purpose='a library')).hexdigest()}.so"
+
+
+def _keep(folder: Path, key: str, built: Path) -> None:
+    target = folder / _name(key, built)
+    write_file(target, read_file(built, purpose="a library"))
+    # Others of this key do not have the content that their names say.
+    kept = sorted(folder.glob("*.so"), key=lambda each: (each.name.startswith(key), each.lstat().st_mtime))
+    for each in kept[:-MOST_KEPT]:
+        each.unlink()
+
+
+def _compile(compiler: str, folder: Path) -> Path:
+    """Compile the library in a folder. UserError if the compiler fails."""
+    for name in SOURCES:
+        (folder / name).write_bytes(files(__package__).joinpath(name).read_bytes())
+    built = folder / "prover.so"
+    command = [compiler, *OPTIONS, "-o", str(built), SOURCES[0]]
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise refuse_native(f"the compiler does not run: {error}") from None
+    if done.returncode != 0 or not built.is_file():
+        said = next((line for line in done.stderr.splitlines() if "error" in line), f"exit code {done.returncode}")
+        raise refuse_native(f"{Path(compiler).name} fails: {said}")
+    return built

@@ -1,0 +1,443 @@
+// The stages of a step, by the names of docs/semantics.md, for one derivation at a time. Nothing is padded.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+struct Atom {
+    int32_t predicate, first, second;  // a variable v is -1 - v
+};
+
+inline bool operator==(const Atom &a, const Atom &b) {
+    return a.predicate == b.predicate && a.first == b.first && a.second == b.second;
+}
+
+struct Goal {
+    const Atom *atoms;
+    size_t size;
+};
+
+inline bool operator==(const Goal &a, const Goal &b) {
+    return a.size == b.size && std::equal(a.atoms, a.atoms + a.size, b.atoms);
+}
+
+enum Kind : uint8_t { GOAL, TRUE, FALSE };
+enum Outcome : int8_t { OPEN, PROVED, FAILED, DEPTH_LIMIT };
+enum OriginKind : uint8_t { NONE, RULE, FACT };
+
+// The splitmix64 step, and the folding of words into a running digest (docs/trace-format.md).
+inline uint64_t mix(uint64_t x) {
+    x += 0x9E3779B97F4A7C15;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
+    x = (x ^ x >> 27) * 0x94D049BB133111EB;
+    return x ^ x >> 31;
+}
+
+inline uint64_t word(int64_t value) { return static_cast<uint64_t>(value); }
+
+inline uint64_t fold(uint64_t state, uint64_t value) { return mix(state ^ mix(value)); }
+
+// The layout of these two is known to engine.py.
+struct ProgramArrays {
+    int64_t num_predicates, num_facts;
+    const Atom *facts;             // [num_facts] ascending
+    const int64_t *fact_first;     // [num_predicates + 1] where the facts of each predicate begin
+    const int32_t *by_second;      // [num_facts] indices of facts, ascending by (predicate, second, first)
+    const Atom *rule_atoms;        // of all rules, each head first
+    const int64_t *rule_start;     // [num_rules + 1] where the atoms of each rule begin
+    const int32_t *rule_variables; // [num_rules] the number of variables of each rule
+    const int32_t *rules_by_head;  // [num_rules] indices of rules, ascending by (head predicate, index)
+    const int64_t *rule_first;     // [num_predicates + 1] where the rules of each head predicate begin
+};
+
+struct Limits {
+    int64_t max_depth, max_atoms, max_resolvents, exclude_query;
+};
+
+class Program : public ProgramArrays {
+  public:
+    explicit Program(const ProgramArrays &arrays) : ProgramArrays(arrays) {
+        size_t size = 8;
+        while (size < static_cast<size_t>(num_facts) + num_facts / 4) size *= 2;
+        buckets_.assign(size, {EMPTY, 0});
+        for (int64_t i = 0; i < num_facts; i++) {
+            const uint64_t hash = hash_of(facts[i]);
+            size_t at = hash & (size - 1);
+            while (buckets_[at].index != EMPTY) at = (at + 1) & (size - 1);
+            buckets_[at] = {static_cast<int32_t>(i), static_cast<uint32_t>(hash >> 32)};
+        }
+    }
+
+    // The index of a fact; -1 for an atom that is none.
+    int64_t find_fact(const Atom &atom) const {
+        const uint64_t hash = hash_of(atom);
+        for (size_t at = hash & (buckets_.size() - 1);; at = (at + 1) & (buckets_.size() - 1)) {
+            const Bucket bucket = buckets_[at];
+            if (bucket.index == EMPTY) return -1;
+            if (bucket.tag == static_cast<uint32_t>(hash >> 32) && facts[bucket.index] == atom) return bucket.index;
+        }
+    }
+
+    bool has_clauses(const Atom &atom) const { return atom.predicate >= 0 && atom.predicate < num_predicates; }
+
+  private:
+    static constexpr int32_t EMPTY = -1;
+    struct Bucket {
+        int32_t index;
+        uint32_t tag;
+    };
+    std::vector<Bucket> buckets_;
+
+    static uint64_t hash_of(const Atom &atom) {
+        return mix(word(atom.first) << 32 ^ static_cast<uint32_t>(atom.second) ^ word(atom.predicate) * 0x9E3779B97F4A7C15);
+    }
+};
+
+struct Resolvent {
+    uint8_t kind, origin_kind;
+    uint16_t num_atoms;
+    int32_t origin;
+    int32_t num_variables;
+    size_t first_atom;
+    double score;
+};
+
+// One clause that matched, for a probe: its resolvent as `resolve`, `prune` and `rename` left it, and whether `revisit` kept it.
+struct Tried {
+    uint8_t origin_kind, is_left;
+    int32_t origin, num_resolved, num_pruned;
+};
+
+struct Probe {
+    std::vector<Tried> tried;
+    std::vector<Atom> atoms;  // of each: resolved, pruned, renamed
+};
+
+// A derivation between two steps. The current goal is the last one visited.
+struct Derivation {
+    int64_t candidate = -1;
+    Atom query{};
+    std::vector<Atom> atoms;       // of the goals visited
+    std::vector<size_t> starts;    // of each of them, and the end
+    std::vector<uint64_t> hashes;  // of each of them
+    int64_t depth = 0;
+    Outcome outcome = OPEN;
+    bool is_limited = false;
+    double log_probability = 0;
+
+    Goal goal() const {
+        const size_t first = starts[starts.size() - 2];
+        return {atoms.data() + first, starts.back() - first};
+    }
+
+    static uint64_t hash_of(const Goal &goal) {
+        uint64_t state = goal.size;
+        for (size_t i = 0; i < goal.size; i++) {
+            const Atom &atom = goal.atoms[i];
+            state = (state ^ word(atom.predicate)) * 0xBF58476D1CE4E5B9;
+            state = (state ^ state >> 29 ^ word(atom.first)) * 0x94D049BB133111EB;
+            state = (state ^ state >> 31 ^ word(atom.second)) * 0x9E3779B97F4A7C15;
+        }
+        return state;
+    }
+
+    void begin(int64_t number, const Atom &atom) {
+        candidate = number, query = atom, depth = 0, outcome = OPEN, is_limited = false, log_probability = 0;
+        atoms.clear(), hashes.clear(), starts.assign(1, 0);
+    }
+
+    void visit(const Goal &goal) {
+        hashes.push_back(hash_of(goal));
+        atoms.insert(atoms.end(), goal.atoms, goal.atoms + goal.size);
+        starts.push_back(atoms.size());
+    }
+};
+
+// A step that has not been taken yet.
+struct Step {
+    uint8_t kind = GOAL;  // TRUE or FALSE where it stands alone
+    std::vector<Resolvent> resolvents;
+    std::vector<Atom> atoms;
+    int64_t num_survivors = 0, dropped_atoms = 0, dropped_resolvents = 0, choice = 0;
+    Resolvent first_true{};
+    bool has_true = false;
+
+    void clear() {
+        resolvents.clear(), atoms.clear();
+        kind = GOAL, num_survivors = dropped_atoms = dropped_resolvents = choice = 0, has_true = false;
+    }
+
+    Goal goal_of(const Resolvent &resolvent) const { return {atoms.data() + resolvent.first_atom, resolvent.num_atoms}; }
+};
+
+// The most general unifier of two atoms: x1 -> t1, then x2 -> t2.
+struct Unifier {
+    int32_t x1, t1, x2, t2;
+    static constexpr int32_t UNBOUND = std::numeric_limits<int32_t>::min();
+
+    static bool bind(int32_t left, int32_t right, int32_t &variable, int32_t &value) {
+        variable = UNBOUND, value = UNBOUND;
+        if (left == right) return true;
+        if (left >= 0 && right >= 0) return false;
+        variable = left < 0 ? left : right, value = left < 0 ? right : left;
+        return true;
+    }
+
+    bool unify(int32_t head_first, int32_t head_second, const Atom &selected) {
+        x1 = x2 = t1 = t2 = UNBOUND;
+        if (!bind(head_first, selected.first, x1, t1)) return false;
+        const int32_t left = head_second == x1 ? t1 : head_second;
+        const int32_t right = selected.second == x1 ? t1 : selected.second;
+        return bind(left, right, x2, t2);
+    }
+
+    int32_t apply(int32_t term) const {
+        if (term >= 0) return term;
+        if (term == x1) term = t1;
+        return term == x2 ? t2 : term;
+    }
+};
+
+inline int32_t standardize_apart(int32_t term, int32_t offset) { return term < 0 ? term - offset : term; }
+
+inline int32_t count_variables(const Goal &goal) {  // of a canonical goal
+    int32_t lowest = 0;
+    for (size_t i = 0; i < goal.size; i++) lowest = std::min({lowest, goal.atoms[i].first, goal.atoms[i].second});
+    return -lowest;
+}
+
+inline const Atom &select(const Goal &goal) { return goal.atoms[0]; }
+
+inline void resolve(const Goal &body, int32_t offset, const Goal &goal, const Unifier &unifier, std::vector<Atom> &out) {
+    out.clear();
+    for (size_t i = 0; i < body.size; i++) {
+        const Atom &atom = body.atoms[i];
+        const int32_t first = standardize_apart(atom.first, offset), second = standardize_apart(atom.second, offset);
+        out.push_back({atom.predicate, unifier.apply(first), unifier.apply(second)});
+    }
+    for (size_t i = 1; i < goal.size; i++) {
+        const Atom &atom = goal.atoms[i];
+        out.push_back({atom.predicate, unifier.apply(atom.first), unifier.apply(atom.second)});
+    }
+}
+
+inline void prune(const Program &program, bool excludes, const Atom &query, std::vector<Atom> &atoms) {
+    const auto is_deleted = [&](const Atom &atom) {
+        return atom.first >= 0 && atom.second >= 0 && !(excludes && atom == query) && program.find_fact(atom) >= 0;
+    };
+    atoms.erase(std::remove_if(atoms.begin(), atoms.end(), is_deleted), atoms.end());
+}
+
+// Return the number of variables. numbers: memory for the new number of each old one
+inline int32_t rename(std::vector<Atom> &atoms, std::vector<int32_t> &numbers) {
+    int32_t num = 0;
+    const auto renumber = [&](int32_t term) {
+        if (term >= 0) return term;
+        int32_t &number = numbers[-1 - static_cast<int64_t>(term)];
+        if (number < 0) number = num++;
+        return -1 - number;
+    };
+    for (Atom &atom : atoms) {
+        atom.first = renumber(atom.first);
+        atom.second = renumber(atom.second);
+    }
+    return num;
+}
+
+inline bool revisit(const Derivation &derivation, const Goal &goal) {
+    const uint64_t hash = Derivation::hash_of(goal);
+    for (size_t i = 0; i < derivation.hashes.size(); i++) {
+        if (derivation.hashes[i] != hash) continue;
+        const size_t first = derivation.starts[i];
+        if (Goal{derivation.atoms.data() + first, derivation.starts[i + 1] - first} == goal) return true;
+    }
+    return false;
+}
+
+// Keep a resolvent, or count it as dropped.
+inline void limit(const Limits &limits, const Resolvent &resolvent, size_t num_atoms, const std::vector<Atom> &atoms, Step &step) {
+    if (static_cast<int64_t>(num_atoms) > limits.max_atoms) {
+        step.dropped_atoms++;
+    } else if (static_cast<int64_t>(step.resolvents.size()) >= limits.max_resolvents) {
+        step.dropped_resolvents++;
+    } else {
+        step.resolvents.push_back(resolvent);
+        step.resolvents.back().first_atom = step.atoms.size();
+        step.atoms.insert(step.atoms.end(), atoms.begin(), atoms.end());
+    }
+}
+
+// TRUE or FALSE alone, where there is a proof or nothing is left. TRUE makes what `limit` dropped irrelevant.
+inline void close(Step &step) {
+    if (!step.has_true && !step.resolvents.empty()) return;
+    step.kind = step.has_true ? TRUE : FALSE;
+    step.atoms.clear();
+    step.resolvents.assign(1, step.has_true ? step.first_true : Resolvent{FALSE, NONE, 0, 0, 0, 0, 0.0});
+    if (step.has_true) step.dropped_atoms = step.dropped_resolvents = 0;
+}
+
+// Applies the stages from `match_rules` to `limit` to the clauses of a goal, in order.
+class Expansion {
+  public:
+    Expansion(const Program &program, const Limits &limits) : program_(program), limits_(limits) {}
+
+    // probe: takes every clause that matches; without it, the clauses after a proof are not tried.
+    void expand(const Derivation &derivation, Step &step, Probe *probe = nullptr) {
+        step.clear();
+        const Goal goal = derivation.goal();
+        const Atom selected = select(goal);
+        if (program_.has_clauses(selected)) {
+            num_variables_ = count_variables(goal);
+            match_rules(derivation, goal, selected, step, probe);
+            if (!step.has_true || probe) match_facts(derivation, goal, selected, step, probe);
+        }
+        close(step);
+    }
+
+  private:
+    const Program &program_;
+    const Limits &limits_;
+    int32_t num_variables_ = 0;
+    std::vector<Atom> atoms_;
+    std::vector<int32_t> numbers_;
+
+    void match_rules(const Derivation &derivation, const Goal &goal, const Atom &selected, Step &step, Probe *probe) {
+        const int64_t *first = program_.rule_first + selected.predicate;
+        for (int64_t i = first[0]; i < first[1]; i++) {
+            const int32_t rule = program_.rules_by_head[i];
+            const int64_t start = program_.rule_start[rule];
+            const Atom &head = program_.rule_atoms[start];
+            const Goal body{&head + 1, static_cast<size_t>(program_.rule_start[rule + 1] - start - 1)};
+            Unifier unifier;
+            const int32_t head_first = standardize_apart(head.first, num_variables_);
+            const int32_t head_second = standardize_apart(head.second, num_variables_);
+            if (!unifier.unify(head_first, head_second, selected)) continue;
+            form(derivation, goal, RULE, rule, body, program_.rule_variables[rule], unifier, step, probe);
+            if (step.has_true && !probe) return;
+        }
+    }
+
+    void match_facts(const Derivation &derivation, const Goal &goal, const Atom &selected, Step &step, Probe *probe) {
+        const Atom *facts = program_.facts;
+        const int32_t *by_second = program_.by_second;
+        const bool has_first = selected.first >= 0, has_second = selected.second >= 0;
+        int64_t low = program_.fact_first[selected.predicate], high = program_.fact_first[selected.predicate + 1];
+        if (has_first && has_second) {
+            low = program_.find_fact(selected);
+            high = low < 0 ? low : low + 1;
+        } else if (has_first) {
+            const auto below = [](const Atom &fact, int32_t id) { return fact.first < id; };
+            const auto above = [](int32_t id, const Atom &fact) { return id < fact.first; };
+            const Atom *begin = std::lower_bound(facts + low, facts + high, selected.first, below);
+            high = std::upper_bound(begin, facts + high, selected.first, above) - facts;
+            low = begin - facts;
+        } else if (has_second) {
+            const auto below = [&](int32_t fact, int32_t id) { return facts[fact].second < id; };
+            const auto above = [&](int32_t id, int32_t fact) { return id < facts[fact].second; };
+            const int32_t *begin = std::lower_bound(by_second + low, by_second + high, selected.second, below);
+            high = std::upper_bound(begin, by_second + high, selected.second, above) - by_second;
+            low = begin - by_second;
+        }
+        for (int64_t i = low; i < high; i++) {
+            const int32_t index = has_second && !has_first ? by_second[i] : static_cast<int32_t>(i);
+            const Atom &fact = facts[index];
+            Unifier unifier;
+            if (!unifier.unify(fact.first, fact.second, selected)) continue;
+            if (limits_.exclude_query && fact == derivation.query) continue;
+            form(derivation, goal, FACT, index, {nullptr, 0}, 0, unifier, step, probe);
+            if (step.has_true && !probe) return;
+        }
+    }
+
+    // The stages from `resolve` to `limit`, for a clause that matches.
+    void form(const Derivation &derivation, const Goal &goal, OriginKind origin_kind, int32_t origin, const Goal &body,
+              int32_t num_variables, const Unifier &unifier, Step &step, Probe *probe) {
+        resolve(body, num_variables_, goal, unifier, atoms_);
+        if (probe) show(*probe, {origin_kind, 1, origin, static_cast<int32_t>(atoms_.size()), 0});
+        prune(program_, limits_.exclude_query, derivation.query, atoms_);
+        if (probe) show(*probe);
+        numbers_.assign(num_variables_ + num_variables, -1);
+        const int32_t num = rename(atoms_, numbers_);
+        if (probe) probe->atoms.insert(probe->atoms.end(), atoms_.begin(), atoms_.end());
+        Resolvent resolvent{GOAL, origin_kind, static_cast<uint16_t>(atoms_.size()), origin, num, 0, 0.0};
+        if (atoms_.empty()) {
+            resolvent.kind = TRUE;
+            if (!step.has_true) step.first_true = resolvent;
+            step.has_true = true;
+        } else if (revisit(derivation, {atoms_.data(), atoms_.size()})) {
+            if (probe) probe->tried.back().is_left = 0;
+        } else {
+            step.num_survivors++;
+            limit(limits_, resolvent, atoms_.size(), atoms_, step);
+        }
+    }
+
+    void show(Probe &probe, const Tried &tried) {
+        probe.tried.push_back(tried);
+        probe.atoms.insert(probe.atoms.end(), atoms_.begin(), atoms_.end());
+    }
+
+    void show(Probe &probe) {
+        probe.tried.back().num_pruned = static_cast<int32_t>(atoms_.size());
+        probe.atoms.insert(probe.atoms.end(), atoms_.begin(), atoms_.end());
+    }
+};
+
+// Of a resolvent of n atoms and v variables; exact in any floating-point type.
+inline double score_shortest(const Resolvent &resolvent) { return -(resolvent.num_atoms + resolvent.num_variables / 64.0); }
+
+inline int64_t choose(const Step &step) {
+    const auto is_less = [](const Resolvent &a, const Resolvent &b) { return a.score < b.score; };
+    return std::max_element(step.resolvents.begin(), step.resolvents.end(), is_less) - step.resolvents.begin();
+}
+
+// The log-softmax of the scores at the choice, in nats.
+inline double log_softmax(const Step &step) {
+    if (step.kind != GOAL) return 0;
+    const double highest = step.resolvents[step.choice].score;
+    double sum = 0;
+    for (const Resolvent &resolvent : step.resolvents) sum += std::exp(resolvent.score - highest);
+    return -std::log(sum);
+}
+
+inline void advance(Derivation &derivation, const Step &step) {
+    derivation.depth++;
+    derivation.is_limited |= step.dropped_atoms > 0 || step.dropped_resolvents > 0;
+    derivation.log_probability += log_softmax(step);
+    if (step.kind == GOAL) derivation.visit(step.goal_of(step.resolvents[step.choice]));
+}
+
+inline Outcome finish(const Limits &limits, const Step &step, int64_t depth) {
+    if (step.kind == TRUE) return PROVED;
+    if (step.kind == FALSE) return FAILED;
+    return depth >= limits.max_depth ? DEPTH_LIMIT : OPEN;
+}
+
+// The digest of a goal, and of a step (docs/trace-format.md).
+inline uint64_t digest_goal(uint8_t kind, const Goal &goal) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < goal.size; i++) {
+        const Atom &atom = goal.atoms[i];
+        sum += fold(fold(fold(fold(0, i), word(atom.predicate)), word(atom.first)), word(atom.second));
+    }
+    return fold(mix(mix(goal.size) ^ kind), sum);
+}
+
+inline uint64_t digest_step(const Goal &goal, const Step &step, int64_t depth, Outcome outcome) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < step.resolvents.size(); i++) {
+        const Resolvent &resolvent = step.resolvents[i];
+        sum += mix(mix(digest_goal(resolvent.kind, step.goal_of(resolvent))) ^ i);
+    }
+    uint64_t state = fold(digest_goal(GOAL, goal), sum);
+    for (const int64_t value : {static_cast<int64_t>(step.resolvents.size()), step.dropped_atoms, step.dropped_resolvents,
+                                step.choice, static_cast<int64_t>(outcome), depth})
+        state = mix(state ^ mix(word(value)));
+    return state;
+}

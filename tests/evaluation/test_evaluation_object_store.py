@@ -1,0 +1,94 @@
+"""Evaluations saved at URLs: the same files and checks as in a folder on a disk."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kgverify as kv
+from kgverify.errors import UserError
+from kgverify.evaluation.part_store import RUN, write_summary
+from kgverify.report.evaluation import EvaluationReport
+
+fsspec = pytest.importorskip("fsspec", reason="kgverify[storage] is not installed")
+
+URL = "memory://bucket/run"
+SMALL: dict[str, Any] = {
+    "queries": 4,
+    "corruptions": 3,
+    "part_size": 8,
+    "check": 0,
+    "minimum": "none",
+}
+
+
+@pytest.fixture
+def store() -> Iterator[Any]:
+    found = fsspec.filesystem("memory")
+    yield found
+    found.store.clear()
+    found.pseudo_dirs[:] = [""]
+
+
+def evaluate(save: str | Path, **options: Any) -> EvaluationReport:
+    return kv.evaluate("countries", "reference", save=save, **SMALL | options)
+
+
+def read_all(store: Any) -> dict[str, bytes]:
+    return {path.rpartition("/")[2]: store.cat_file(path) for path in store.find("/bucket/run")}
+
+
+@pytest.mark.parametrize("url", [URL, Path(URL)])
+def test_an_evaluation_has_the_same_files_at_a_url(store: Any, tmp_path: Path, url: str | Path) -> None:
+    here, there = evaluate(tmp_path / "run"), evaluate(url)
+    assert there.metrics == here.metrics
+    assert there.num_parts_resumed == 0
+    assert read_all(store) == {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    assert there.num_parts > 2
+
+
+def test_missing_and_damaged_objects_are_repeated(store: Any) -> None:
+    first = evaluate(URL)
+    before = read_all(store)
+    store.rm_file("/bucket/run/part-000000.npz")
+    altered = bytearray(before["part-000001.npz"])
+    altered[len(altered) // 2] ^= 1
+    store.pipe_file("/bucket/run/part-000001.npz", bytes(altered))
+    warnings: list[str] = []
+    again = evaluate(URL, warn=warnings.append)
+    assert again.num_parts_resumed == first.num_parts - 2
+    assert [each.partition(" ")[0] for each in warnings] == [f"{URL}/part-000001.npz"]
+    assert read_all(store) == before
+    assert again.metrics == first.metrics
+
+
+def test_a_url_of_another_evaluation_is_refused(store: Any) -> None:
+    evaluate(URL)
+    before = read_all(store)
+    with pytest.raises(UserError, match="seed is 0 there and 1 here") as caught:
+        evaluate(URL, seed=1)
+    assert caught.value.where == URL
+    assert read_all(store) == before
+
+
+def test_a_url_that_holds_other_objects_is_refused(store: Any) -> None:
+    store.pipe_file("/bucket/run/notes.txt", b"mine")
+    with pytest.raises(UserError, match=f"no {RUN}"):
+        evaluate(URL)
+    assert read_all(store) == {"notes.txt": b"mine"}
+
+
+def test_a_store_that_refuses_writing_is_found_before_the_work(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError("read only")
+
+    monkeypatch.setattr(type(store), "pipe_file", refuse)
+    with pytest.raises(UserError, match="cannot be written") as caught:
+        evaluate(URL)
+    assert caught.value.where.startswith(URL)
+
+
+def test_the_summary_is_an_object_beside_the_parts(store: Any) -> None:
+    write_summary(Path(URL), b"{}\n")
+    assert read_all(store) == {"summary.json": b"{}\n"}
