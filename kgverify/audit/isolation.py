@@ -6,7 +6,6 @@ ended is kept. On a machine with CUDA, which does not survive a fork, and outsid
 
 import ctypes
 import faulthandler
-import gc
 import os
 import pickle
 import re
@@ -146,7 +145,6 @@ def _describe_end(code: int, printed: BinaryIO) -> str:
 
 def _pause_threads() -> None:
     """End the idle threads of OpenMP, which a fork does not have and would wait for; they start again when needed."""
-    gc.collect()
     loaded = ctypes.CDLL(None)
     for name in ("libgomp.so.1", "libiomp5.so"):
         with suppress(OSError, AttributeError):

@@ -125,7 +125,7 @@ def find_culprit(
         caches = [item for item in _list_switches(climb.rung) if item.name in _OF_CACHES]
         single = next((item for item in caches if search.repairs([item])), None)
         return search.finish([single] if single else [], caches)
-    with keeping_caches(is_seeded=climb.is_seeded), compiling_without_caches():
+    with keeping_caches(climb.rung, is_seeded=climb.is_seeded), compiling_without_caches():
         items = list_items(judge, climb.rung)
         return search.finish(_search_items(search, items), items)
 

@@ -52,7 +52,7 @@ def find_minimal_graph(
     seconds: time limit, after which no attempt begins. announce: receives the number of each attempt.
     """
     deadline = time.monotonic() + seconds
-    with keeping_caches(is_seeded=climb.is_seeded), compiling_without_caches():
+    with keeping_caches(climb.rung, is_seeded=climb.is_seeded), compiling_without_caches():
         for graph, arguments in trace_graphs(judge.subject, judge.patience):
             for calls in (1, 2):
                 search = _Search(judge, climb, graph, arguments, calls, deadline, announce)

@@ -120,7 +120,7 @@ def _report_rungs(ladder: Ladder, report: ReportBuilder) -> None:
             "calls": each.num_calls,
             "deviations": len(each.deviations),
             "rounding": len(each.excuses),
-            "caches": each.caches if each.deviations else "on, warm, off",
+            "caches": each.caches if each.deviations else "on, warm, off" if each.rung.has_caches else "none",
             "random": "eager's, with fallback_random" if each.is_seeded else "as compiled",
             "seconds": each.seconds,
         }

@@ -5,7 +5,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kgverify.audit.audited_function import Function, Subject
-from kgverify.audit.properties.compiled_run import make_call
+from kgverify.audit.properties.compiled_run import CompiledRun, make_call
 from kgverify.audit.report import ReportBuilder
 from kgverify.audit.source_lines import find_calling_line
 
@@ -23,6 +23,7 @@ _MECHANISM = (
 )
 _READ: Final = "a value is read (item, bool, int or float of a tensor)"
 _TO_HOST: Final = {Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__array__}
+_TRANSFERS: Final = {*(each.__name__ for each in _TO_HOST), "to('cpu')", "aten._to_copy.default", "aten.copy_.default"}
 _ON_CALLER: Final = {"index.Tensor", "index_put.default", "index_put_.default", "_unsafe_index_put.default"}
 _VIEWS: Final = {"detach.default", "alias.default"}
 
@@ -110,11 +111,17 @@ def _needs_values(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str,
     return False
 
 
-def find_syncs(subject: Subject, report: ReportBuilder) -> int:
-    """Run the calls eagerly and find each wait with its line; return the number of kernels of the first call."""
-    most = 0
+class EagerReads(NamedTuple):
+    """What calls do without the compiler. num_operations: kernels of the first call; lines: waits of each call."""
+
+    num_operations: int
+    lines: tuple[Counter[tuple[str, str]], ...]
+
+
+def watch_eager_reads(subject: Subject) -> EagerReads:
+    """Run the calls eagerly, and record each wait with its line; raises what a call raises."""
     num_operations = 0
-    seen: Counter[tuple[str, str]] = Counter()
+    lines = []
     for number in range(subject.calls):
         reads = Reads(subject.function)
 
@@ -129,10 +136,22 @@ def find_syncs(subject: Subject, report: ReportBuilder) -> int:
             raise error
         if number == 0:
             num_operations = reads.num_operations
-        most = max(most, sum(reads.lines.values()))
-        seen |= reads.lines
-    report.measures["syncs_per_step"] = most
-    report.measures["aten_calls_per_step"] = num_operations
+        lines.append(reads.lines)
+    return EagerReads(num_operations, tuple(lines))
+
+
+def find_syncs(reads: EagerReads, run: CompiledRun, report: ReportBuilder) -> None:
+    """Find the waits of eager calls that are left when the function is compiled.
+
+    An operation that reads values in eager alone, such as `one_hot`, is a part of a graph afterwards.
+    """
+    traced = {line for graph in run.graphs for line in graph.lines} - {line for _, line in run.breaks}
+    is_left = {key for each in reads.lines for key in each if key[0] not in traced or key[1] in _TRANSFERS}
+    left = [Counter({key: num for key, num in each.items() if key in is_left}) for each in reads.lines]
+    seen: Counter[tuple[str, str]] = Counter()
+    for each in left:
+        seen |= each
+    report.measures["syncs_per_step"] = max(sum(each.values()) for each in left)
     for (where, what), num in seen.items():
         report.find(
             AUDIT,
@@ -141,7 +160,6 @@ def find_syncs(subject: Subject, report: ReportBuilder) -> int:
             where=where,
             remedy="keep it on the device: a mask instead of nonzero, torch.where instead of a branch; read after the loop",
         )
-    return num_operations
 
 
 @contextmanager
