@@ -5,8 +5,8 @@
     python -m benchmarks.audit_scoreboard faults --save scores.jsonl
     python -m benchmarks.audit_scoreboard show --save scores.jsonl
 
-Each step is audited by `kgverify.audit.step` in a process of its own. Its row is appended to the file, and a row that is there
-is not made again, so that an interrupted run resumes. CPU seconds are those of the audit and of all its processes.
+Each step is audited by `kgverify.audit.step`. Its row is appended to the file, and a row that is there is not made again: an
+interrupted run resumes. CPU seconds are those of the audit and of all its processes, without the import of torch.
 """
 
 import argparse
@@ -14,7 +14,6 @@ import inspect
 import json
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
@@ -34,7 +33,6 @@ from kgverify.errors import UserError
 RUNGS: Final = tuple(
     name for name in RUNG_NAMES if name in ("backend-eager", "aot-eager", "aot-eager-decomposed", "default")
 )
-_MODULES: Final = {"miscompiles": "miscompiles", "correct": "correct_steps", "faults": "property_faults"}
 
 
 def list_marked_lines(function: Callable[..., Any]) -> set[str]:
@@ -112,13 +110,18 @@ NAMES: Final[dict[str, Iterable[str]]] = {
 
 def score(kind: str, name: str) -> dict[str, Any]:
     """Score one step; an audit that raises has a row as well."""
+    before = _read_cpu_seconds()
     try:
         found = SCORES[kind](name)
     except UserError as error:
         found = {"error": str(error)}
+    seconds = round(_read_cpu_seconds() - before, 1)
+    return {"kind": kind, "name": name, "torch": torch.__version__, "cpu_seconds": seconds, **found}
+
+
+def _read_cpu_seconds() -> float:
     used = (resource.getrusage(each) for each in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    seconds = sum(each.ru_utime + each.ru_stime for each in used)
-    return {"kind": kind, "name": name, "torch": torch.__version__, "cpu_seconds": round(seconds, 1), **found}
+    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def show(rows: list[dict[str, Any]]) -> None:
@@ -146,23 +149,13 @@ def main() -> None:
     parser.add_argument("kind", choices=(*SCORES, "show"))
     parser.add_argument("name", nargs="*", help="all if not given")
     parser.add_argument("--save", type=Path, default=Path("scores.jsonl"))
-    parser.add_argument("--one", action="store_true", help="print the row of the named step alone")
     options = parser.parse_args()
-    if options.one:
-        print(json.dumps(score(options.kind, options.name[0])))
-        return
     rows = [json.loads(line) for line in options.save.read_text().splitlines()] if options.save.exists() else []
     known = {(row["kind"], row["name"]) for row in rows}
     for name in options.name or (NAMES[options.kind] if options.kind != "show" else ()):
         if (options.kind, name) in known:
             continue
-        command = [sys.executable, "-m", "benchmarks.audit_scoreboard", options.kind, name, "--one"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        lines = done.stdout.strip().splitlines()
-        is_row = done.returncode == 0 and lines and lines[-1].startswith("{")
-        row = json.loads(lines[-1]) if is_row else {"kind": options.kind, "name": name, "cpu_seconds": 0.0}
-        if not is_row:
-            row["error"] = f"exit code {done.returncode}: {done.stderr.strip()[-300:]}"
+        row = score(options.kind, name)
         rows.append(row)
         with options.save.open("a") as stream:
             stream.write(json.dumps(row) + "\n")
