@@ -227,7 +227,7 @@ def climb(
 ) -> Ladder:
     """Compare every rung with eager, which is first run twice. begin: receives the name of each rung.
 
-    patience: seconds that the calls of one rung may take, with compilation
+    patience: CPU seconds that the calls of one rung may take, with compilation
 
     A rung runs as users run it, with the compiler's caches in an empty folder; again, from these caches; and without caches.
     """

@@ -1,7 +1,6 @@
 """The smallest graph that deviates on a rung, by delta debugging over its nodes, then over its data."""
 
 import copy
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from kgverify.audit.audited_function import Inputs, Subject
+from kgverify.audit.isolation import read_cpu_seconds
 from kgverify.audit.ladder.climb import (
     Climb,
     Judge,
@@ -49,9 +49,9 @@ def find_minimal_graph(
 ) -> MinimalGraph | None:
     """Minimize a graph that Dynamo traces from a subject; None where none of them deviates by itself.
 
-    seconds: time limit, after which no attempt begins. announce: receives the number of each attempt.
+    seconds: limit on the CPU time, after which no attempt begins. announce: receives the number of each attempt.
     """
-    deadline = time.monotonic() + seconds
+    deadline = read_cpu_seconds() + seconds
     with keeping_caches(climb.rung, is_seeded=climb.is_seeded), compiling_without_caches():
         for graph, arguments in trace_graphs(judge.subject, judge.patience):
             for calls in (1, 2):
@@ -157,7 +157,7 @@ class _Search:
         return MinimalGraph(graph, arguments, self._calls, deviation, operations, where, self._is_complete)
 
     def _still_deviates(self, kept: Kept) -> bool:
-        if time.monotonic() > self._deadline:
+        if read_cpu_seconds() > self._deadline:
             self._is_complete = False
             return False
         try:
@@ -217,7 +217,7 @@ class _Search:
             if not isinstance(value, Tensor) or value.numel() < 2 or not value.is_contiguous() or value.is_complex():
                 continue
             for simple in _list_simple(value):
-                if time.monotonic() > self._deadline:
+                if read_cpu_seconds() > self._deadline:
                     self._is_complete = False
                     return tuple(held)
                 attempt = (*held[:number], simple, *held[number + 1 :])

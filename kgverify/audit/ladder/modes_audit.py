@@ -23,7 +23,7 @@ AUDIT: Final = "values"
 MOST_LISTED: Final = 20
 """Deviations of a rung that a report holds."""
 SECONDS: Final = 120.0
-"""The time limit of the searches for the cause and for the line."""
+"""The limit on the CPU time of the searches for the cause and for the line."""
 
 Announce = Callable[[str], None]
 
@@ -45,10 +45,10 @@ def audit_modes(
         subject: the function with its arguments; `make_subject` makes one.
         rungs: the ways to run it that are compared with eager.
         reproducer: the Python file to write if a rung deviates.
-        seconds: time limit of the searches for the pass, lowering or switch, and for the line, that cause the deviation.
+        seconds: limit on the CPU time of the searches for the pass, lowering or switch, and the line, that cause it.
         repetitions: the number of times that the first call is repeated on equal arguments.
         precision: what counts as equal.
-        patience: seconds that the calls of one rung may take, with compilation.
+        patience: CPU seconds that the calls of one rung may take, with compilation.
         announce: receives the name of the work that begins.
 
     Returns:
