@@ -132,13 +132,32 @@ class FeatureValue(msgspec.Struct, frozen=True):
     num_right: int
 
 
+class Experiment(msgspec.Struct, frozen=True, kw_only=True):
+    """The test of a condition on problems that were constructed for it, on which both engines ran.
+
+    verdict:       `confirmed`, `refuted` or `not testable`
+    reason:        the reason why it is not testable; empty otherwise
+    num_tried:     the instances of the constructed problems, of both classes by the condition
+    num_predicted: those that went as the condition says
+    pair:          the smallest problems on either side of the boundary, in words: one that goes wrong, and one that does not
+    """
+
+    verdict: str
+    reason: str = ""
+    num_tried: int = 0
+    num_predicted: int = 0
+    pair: tuple[str, ...] = ()
+
+
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """The condition under which a cause goes wrong: what distinguishes its instances from those that did not go wrong.
 
     sentence:         the condition in words, or why none is stated
     unit:             what the instances are: `fact`, `rule`, `resolvent`, `step` or `candidate`
-    tests:            the tests, all of which hold, in words; empty if every instance went wrong, or no condition was found
+    tests:            the tests, all of which hold, in words, or those of one and of another condition; empty if every
+                      instance went wrong, or no condition was found
     features:         the features that they use, by name
+    num_conditions:   1, or 2 where one condition or the other holds: two causes in one stage
     is_exact:         whether it holds for every instance that went wrong and for no other
     is_partial:       whether it tells apart the steps that go wrong, and not what goes wrong in them
     is_cut:           whether the search for exact conditions ended before all were tried
@@ -149,12 +168,14 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     others:           further exact conditions of the same instances, the next simplest first
     counter_examples: the first instances that the condition does not explain
     values:           the distribution of the first feature
+    experiment:       its test on constructed problems; None if no engine could be asked
     """
 
     sentence: str
     unit: str
     tests: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    num_conditions: int = 1
     is_exact: bool = False
     is_partial: bool = False
     is_cut: bool = False
@@ -167,6 +188,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[str, ...] = ()
     counter_examples: tuple[str, ...] = ()
     values: tuple[FeatureValue, ...] = ()
+    experiment: Experiment | None = None
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):

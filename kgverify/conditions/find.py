@@ -7,17 +7,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.result import Condition as ShownCondition
-from kgverify.comparison.result import FeatureValue
+from kgverify.comparison.result import Experiment, FeatureValue
 from kgverify.conditions.chance import MOST_CHANCE, chance_of
 from kgverify.conditions.features import Feature, features_of
 from kgverify.conditions.instances import Cases, Instance, Unit, plain
 from kgverify.conditions.search import Condition, Relation, Search, Term
 from kgverify.conditions.sentence import (
     describe_boundary,
+    describe_condition,
     describe_counts,
+    describe_experiment,
     describe_test,
     describe_tests,
 )
+from kgverify.program.stages import Stage
 
 FEWEST_ALWAYS: Final = 10
 """The different instances that all went wrong, from which on it is said that every one does."""
@@ -36,6 +39,9 @@ MOST_OTHERS: Final = 5
 MOST_EXAMPLES: Final = 3
 MOST_BARS: Final = 60
 """The other conditions, the counter-examples, and the values of a feature to list."""
+
+_OF_WHOLE_STEPS: Final = (Stage.CLOSE, Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH)
+"""The stages that decide on a whole step."""
 
 
 class Table(NamedTuple):
@@ -58,7 +64,7 @@ class Table(NamedTuple):
 
     def identities_for(self, condition: Condition) -> NDArray[np.int64]:
         """Return the identities that count for a condition: those of steps or candidates if it tests features of these."""
-        used = [self.features[i].of for test in condition.tests for i in (test.feature, test.other) if i >= 0]
+        used = [self.features[i].of for i in condition.used]
         if any(Unit.CANDIDATE in each for each in used):
             return self.candidates
         return self.steps if any(Unit.STEP in each for each in used) else self.identities
@@ -122,6 +128,8 @@ class Found(NamedTuple):
     is_exact:   whether it holds for every instance that went wrong and for no other one
     is_partial: whether it tells apart the steps that go wrong, and not what goes wrong in them
     is_cut:     whether the search ended before all conditions were tried
+    own:        the features that the engine declares
+    start:      the instances of the smallest unit with a condition without tests, from which experiments may begin
     """
 
     cases: Cases
@@ -132,10 +140,12 @@ class Found(NamedTuple):
     chance: float
     is_partial: bool = False
     is_cut: bool = False
+    own: tuple[Feature, ...] = ()
+    start: "Found | None" = None
 
 
-def find_condition(stage: str, every: Iterable[Cases], own: Sequence[Feature] = ()) -> ShownCondition | None:
-    """Return the simplest condition of a cause, or the reason why none is stated; None without instances that went wrong.
+def find_condition(stage: str, every: Iterable[Cases], own: tuple[Feature, ...] = ()) -> Found | None:
+    """Return the simplest condition of a cause, without tests if none is stated; None without instances that went wrong.
 
     every: the instances of each unit, the smallest unit first
     own:   further features, which the engine declares
@@ -150,18 +160,23 @@ def find_condition(stage: str, every: Iterable[Cases], own: Sequence[Feature] = 
             continue
         table = build_table(cases, own)
         first = first or (cases, table)
-        search = Search(table.features, table.values, table.is_wrong, stage)
-        found, has_exact = _find_in(search, cases, table)
+        found, has_exact = _find_in(Search(table.features, table.values, table.is_wrong, stage), cases, table)
         if found is not None and (not is_open or (found.is_exact and found.condition.tests)):
             if cases.unit is Unit.STEP and is_mixed and found.condition.tests:
                 found = found._replace(is_partial=True)
             best = found if best is None or _rank(found) < _rank(best) else best
         # An exact condition that is not certain must not be replaced by one of a larger unit that is not exact.
         is_open |= has_exact
-        is_mixed |= cases.unit is not Unit.STEP and _is_mixed(cases)
-    if best is not None:
-        return _show(best)
-    return None if first is None else _show_none(stage, *first)
+        is_mixed |= stage not in _OF_WHOLE_STEPS and cases.unit is not Unit.STEP and _is_mixed(cases)
+    if first is None:
+        return None
+    start = Found(*first, Condition((), 0.0, 1.0), (), False, 1.0, own=own)
+    return (best or start)._replace(own=own, start=start)
+
+
+def search_in(stage: str, cases: Cases, table: Table) -> Found | None:
+    """Return the simplest condition of instances of one unit that chance does not explain."""
+    return _find_in(Search(table.features, table.values, table.is_wrong, stage), cases, table)[0]
 
 
 def _is_mixed(cases: Cases) -> bool:
@@ -190,6 +205,9 @@ def _find_in(search: Search, cases: Cases, table: Table) -> tuple[Found | None, 
         return Found(cases, table, condition, tuple(each for each, _ in rest), True, chance, is_cut=is_cut), True
     if exact:
         return _name_clauses(cases, table, exact), True
+    two = search.find_two()
+    if two is not None and (chance := _chance_of_two(table, two)) <= MOST_CHANCE and not _is_hidden(cases, table, two):
+        return Found(cases, table, two, (), True, chance, is_cut=is_cut), True
     inexact = search.find_inexact(table.values, wrong)
     if inexact is None or _is_hidden(cases, table, inexact):
         return None, False
@@ -201,11 +219,22 @@ def _find_in(search: Search, cases: Cases, table: Table) -> tuple[Found | None, 
     return Found(cases, table, inexact, (), False, chance, is_cut=is_cut), False
 
 
+def _chance_of_two(table: Table, two: Condition) -> float:
+    """Return the larger chance of both parts: each is judged without what the other one explains."""
+    chances = []
+    for own, other in (two.parts, two.parts[::-1]):
+        rows = ~(other.holds(table.values) & ~own.holds(table.values))
+        parts = [table.values, table.is_wrong, table.identities, table.steps, table.candidates]
+        some = Table(table.features, *(part[rows] for part in parts))  # type: ignore[arg-type]
+        chances.append(_chance(some, own._replace(num_tried=two.num_tried)))
+    return max(chances)
+
+
 def _is_hidden(cases: Cases, table: Table, condition: Condition) -> bool:
     """Return whether a condition holds mostly for instances that another cause hides: it may be that cause's own."""
     if not cases.hidden or not condition.tests:
         return False
-    used = sorted({i for test in condition.tests for i in (test.feature, test.other) if i >= 0})
+    used = condition.used
     columns = [_read_column(table.features[i], cases.hidden) for i in used]
     if any(column is None for column in columns):
         return True
@@ -250,13 +279,17 @@ def _chance(table: Table, condition: Condition) -> float:
     return chance_of(len(wrong), len(right), wrong_inside, right_inside, condition.num_tried)
 
 
-def _show(found: Found) -> ShownCondition:
-    """Return a condition as the report has it."""
+def show(stage: str, found: Found, experiment: Experiment | None = None) -> ShownCondition:
+    """Return a condition as the report has it, with its experiment. One that is refuted is not stated."""
+    if not found.is_exact and not found.condition.tests:
+        return _show_none(stage, found.cases, found.table)
+    if experiment is not None and experiment.verdict == "refuted":
+        return _show_refuted(found, experiment)
     cases, table, tests = found.cases, found.table, found.condition.tests
     inside = found.condition.holds(table.values)
     wrong = int((inside & table.is_wrong).sum()), int(table.is_wrong.sum())
     right = int((inside & ~table.is_wrong).sum()), int((~table.is_wrong).sum())
-    what = describe_tests(tests, table.features, cases)
+    what = describe_condition(found.condition, table.features, cases)
     counts = describe_counts(cases, wrong, right)
     if not tests:
         size = f"{wrong[1]:,} of {wrong[1]:,}"
@@ -266,7 +299,7 @@ def _show(found: Found) -> ShownCondition:
             span = Term(0, Relation.BETWEEN, float(x.min()), float(x.max()))
             sentence += f"; all are {describe_test(span, table.features)}"
     elif found.is_exact:
-        open_between = describe_boundary(tests, table.features)
+        open_between = describe_boundary([t for part in found.condition.parts for t in part.tests], table.features)
         claim = f"exactly the {what} are {cases.wrong}: {counts}"
         if found.is_partial:
             claim = f"no condition found of what goes wrong in a step, but of the steps: {claim}"
@@ -275,11 +308,14 @@ def _show(found: Found) -> ShownCondition:
     else:
         precision = wrong[0] / max(1, wrong[0] + right[0])
         sentence = f"mostly the {what} are {cases.wrong}: {counts} (precision {precision:.3f}, recall {wrong[0] / wrong[1]:.3f})"
+    if experiment is not None and experiment.verdict == "confirmed":
+        sentence += f"; {describe_experiment(experiment)}"
     return ShownCondition(
         sentence=sentence,
         unit=cases.unit.value,
-        tests=tuple(describe_test(test, table.features) for test in tests),
-        features=tuple(dict.fromkeys(table.features[i].name for t in tests for i in (t.feature, t.other) if i >= 0)),
+        tests=tuple(describe_test(test, table.features) for part in found.condition.parts for test in part.tests),
+        features=tuple(table.features[i].name for i in _in_order(found.condition)),
+        num_conditions=len(found.condition.parts),
         is_exact=found.is_exact and not found.is_partial,
         is_partial=found.is_partial,
         is_cut=found.is_cut,
@@ -292,6 +328,31 @@ def _show(found: Found) -> ShownCondition:
         others=_describe_others(found),
         counter_examples=_list_examples(found, inside),
         values=_count_values(table, tests) if tests else (),
+        experiment=experiment,
+    )
+
+
+def _in_order(condition: Condition) -> list[int]:
+    """Return the indices of the features that a condition tests, in the order of its tests."""
+    tests = [test for part in condition.parts for test in part.tests]
+    return list(dict.fromkeys(i for test in tests for i in (test.feature, test.other) if i >= 0))
+
+
+def _show_refuted(found: Found, experiment: Experiment) -> ShownCondition:
+    cases, table = found.cases, found.table
+    num = int(table.is_wrong.sum()), int((~table.is_wrong).sum())
+    what = describe_condition(found.condition, table.features, cases)
+    sentence = (
+        f"no condition found: {num[0]:,} {cases.unit.value}{'s' * (num[0] != 1)} {cases.wrong}, {num[1]:,} {cases.right};"
+        f" an experiment refutes that these are the {what}: {describe_experiment(experiment)}"
+    )
+    return ShownCondition(
+        sentence=sentence,
+        unit=cases.unit.value,
+        num_wrong=num[0],
+        num_right=num[1],
+        num_tried=int(found.condition.num_tried),
+        experiment=experiment,
     )
 
 
@@ -339,7 +400,7 @@ def _list_examples(found: Found, inside: NDArray[np.bool_]) -> tuple[str, ...]:
         instance = found.cases.instances[row]
         word = found.cases.wrong if instance.is_wrong else found.cases.right
         at = f"candidate {instance.candidate.row}" + (f", step {instance.step.number}" if instance.step else "")
-        used = dict.fromkeys(i for t in found.condition.tests for i in (t.feature, t.other) if i >= 0)
+        used = found.condition.used
         values = ", ".join(f"{table.features[i].name} {table.values[row, i]:g}" for i in used)
         examples.append(f"{word} at {at}: {values}")
     return tuple(examples)

@@ -16,9 +16,10 @@ from kgverify.comparison.result import PROOF_CLASSES, DifferenceClass
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.conditions.turns import Turn
 from kgverify.program.atoms import Goal
+from kgverify.program.fact_index import Ids
 from kgverify.program.limits import DeclaredLimits
 from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.resolution import Atoms, Ids, number_variables
+from kgverify.program.resolution import Atoms, number_variables
 from kgverify.program.stages import Stage
 
 Item = TypeVar("Item")
@@ -55,13 +56,19 @@ class Candidate(NamedTuple):
     rows_left: int
     turn: Turn | None = None
 
+    @property
+    def num_in_run(self) -> int:
+        """The candidates of its run."""
+        return self.row + 1 + self.rows_left
+
 
 class Run(NamedTuple):
-    """The common data of the instances of a run."""
+    """The common data of the instances of a run. infer: returns the clauses of a goal, given the candidate's atom as well."""
 
     limits: DeclaredLimits
     num_candidates: int
     inference: OriginInference | None
+    infer: Callable[[Goal, Sequence[int]], StepOrigins | None]
     has_scores: bool
     has_origins: bool
     follows_semantics: bool

@@ -4,9 +4,10 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from kgverify.comparison.result import Experiment
 from kgverify.conditions.features import Feature, Scale
 from kgverify.conditions.instances import Cases
-from kgverify.conditions.search import Relation, Term
+from kgverify.conditions.search import Condition, Relation, Term
 
 FEWEST_BITS: Final = 7
 """The smallest power of two that is pointed out."""
@@ -52,6 +53,11 @@ def describe_tests(tests: Sequence[Term], features: Sequence[Feature], cases: Ca
     return f"{cases.unit.value}s {' and '.join(describe_test(test, features) for test in tests)}"
 
 
+def describe_condition(condition: Condition, features: Sequence[Feature], cases: Cases) -> str:
+    """Return a condition in words, of which one part or the other holds."""
+    return ", or the ".join(describe_tests(part.tests, features, cases) for part in condition.parts)
+
+
 def describe_counts(cases: Cases, wrong: tuple[int, int], right: tuple[int, int]) -> str:
     """Return the counts of a condition: those inside of all that went wrong, and of all that did not."""
     return f"{wrong[0]:,} of {wrong[1]:,} {cases.wrong}, {right[0]:,} of {right[1]:,} {cases.right}"
@@ -70,3 +76,12 @@ def describe_boundary(tests: Sequence[Term], features: Sequence[Feature]) -> str
         is_power = power >= FEWEST_BITS and low < 1 << power <= high
         parts.append(f"{text}, where 2^{power} = {1 << power:,} lies" if is_power else text)
     return "; ".join(parts)
+
+
+def describe_experiment(experiment: Experiment) -> str:
+    """Return an experiment in words, with the problems on both sides of the boundary."""
+    num = f"{experiment.num_predicted:,} of {experiment.num_tried:,}"
+    if experiment.verdict == "refuted":
+        return f"{num} constructed instances went as predicted, and not {' or '.join(experiment.pair)}"
+    wrong, right = experiment.pair
+    return f"confirmed by experiment, {num} as predicted: wrong at {wrong}, and right at {right}"

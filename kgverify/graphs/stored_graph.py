@@ -83,7 +83,7 @@ def find_key(name: str, texts: Mapping[str, TextFile]) -> str | None:
 
 
 def read_stored(key: str) -> KnowledgeGraph | None:
-    """Return the graph stored under a name; None if there is none that is whole."""
+    """Return the graph stored under a name; None without a whole one."""
     path = _path(key)
     try:
         if path is None or not path.is_file():

@@ -64,7 +64,7 @@ def find_minimal_graph(
 def trace_graphs(subject: Subject, patience: float) -> Iterator[tuple[GraphModule, Inputs]]:
     """Trace the graphs that Dynamo makes of a subject's calls, each with copies of the arguments of its first run.
 
-    Tracing alone may end the process: then there are none.
+    Tracing alone may end the process: then the list is empty.
     """
     graphs: dict[int, tuple[GraphModule, Inputs]] = {}
 

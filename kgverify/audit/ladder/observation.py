@@ -75,7 +75,7 @@ USUAL: Final = Precision()
 
 
 class Other(NamedTuple):
-    """Stands for a value that is no tensor, array, container, or value of Python's own. text: if it has one of its own."""
+    """Stands for a value other than a tensor, array, container, or value of Python's own. text: if it has one of its own."""
 
     kind: str
     text: str = ""
