@@ -22,8 +22,9 @@ from kgverify.conditions.instances import Cases, Instance, SeenStep, Unit, canon
 from kgverify.conditions.search import Condition, Term
 from kgverify.engines.protocol import Engine, Positions
 from kgverify.program.atoms import Atom
+from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import Origin
-from kgverify.program.resolution import Atoms, Ids, number_variables
+from kgverify.program.resolution import Atoms, number_variables
 from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import CandidateSet
 
