@@ -1,6 +1,5 @@
 """A user's mistake exits with 2, says where it is and how to fix it, and hides our stack."""
 
-import importlib
 import re
 import signal
 import subprocess
@@ -10,8 +9,6 @@ from pathlib import Path
 
 import pytest
 from cli_runs import EAGER, SMALL, Command
-
-RUN_OPTIONS = importlib.import_module("kgverify.cli.options")
 
 
 def assert_user_error(command: Command, arguments: list[object], where: str, fix: str) -> None:
@@ -121,7 +118,7 @@ def forbid_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("it runs")
 
-    monkeypatch.setattr(RUN_OPTIONS, "load_graph", fail)
+    monkeypatch.setattr("kgverify.graphs.load.load_graph", fail)
 
 
 def test_an_existing_trace_is_overwritten_only_on_request(command: Command, tmp_path: Path):
