@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 NATIVE: Final = "native"
 """The mode of the native evaluator."""
 
+_PRECISION: Final = {"shortest": "its scores are exact", "two_tower": "close choices are made again in float64"}
 _DRIVERS: Final = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 """Files of the drivers without which torch finds no CUDA device on Linux: NVIDIA's, AMD's, and that of WSL."""
 
@@ -23,17 +24,20 @@ def choose_native(
 ) -> tuple[str, ...] | None:
     """Return the reasons for the native evaluator, in words; None if another one is chosen.
 
-    UserError if its mode is requested and not available.
+    `auto` takes it for every run on a CPU that it supports. UserError if its mode is requested and not available.
     """
-    if mode != NATIVE:
+    if mode not in ("auto", NATIVE) or (mode == "auto" and not is_on_cpu(device)):
         return None
     obstacle = why_not_native(device, precision, limits, policy, stages)
     if obstacle is not None:
+        if mode == "auto":
+            return None
         raise refuse_native(obstacle)
+    found = "no CUDA device was found" if mode == "auto" else f"mode {NATIVE} runs on it"
     return (
-        f"device cpu: {'as requested' if device == 'cpu' else 'the mode runs on it'}",
-        f"mode {NATIVE}: as requested",
-        "precision float32: close choices are made again in float64",
+        f"device cpu: {'as requested' if device == 'cpu' else found}",
+        f"mode {NATIVE}: {'as requested' if mode == NATIVE else 'the fastest on a CPU, and a C++ compiler was found'}",
+        f"precision float32: {_PRECISION[policy.name]}",
     )
 
 
@@ -57,6 +61,10 @@ def _is_sound(stages: "Stages", policy: Policy) -> bool:
     return stages == build_stages(SCORES[policy.name])
 
 
-def may_have_cuda() -> bool:
-    """Return whether there is a driver of a GPU: without one, torch need not be asked."""
-    return any(Path(name).exists() for name in _DRIVERS)
+def is_on_cpu(device: str) -> bool:
+    """Return whether a device means the CPU here. Without the driver of a GPU, torch need not be asked."""
+    if device != "auto" or not any(Path(name).exists() for name in _DRIVERS):
+        return device in ("auto", "cpu")
+    from kgverify.engines.compiled.execution.device import resolve_device
+
+    return resolve_device(device).type == "cpu"
