@@ -42,9 +42,13 @@ def choose_execution(
     obstacle = why_not_fused(program, limits, policy, layout, stages, on)
     how = resolve_mode(mode, on, obstacle)
     products = resolve_precision(precision, policy, stages, on)
+    reason = ""
+    if mode == "auto" and on.type == "cpu" and (not_native := why_not_native("cpu", precision, limits, policy, stages)):
+        # An engine on tensors that is made directly does not ask for the native one.
+        reason = f"; not native, since {not_native}"
     reasons = (
         f"device {on.type}: {_device_reason(device, on)}",
-        f"mode {how}: {_mode_reason(mode, how, on, obstacle, why_not_native('cpu', precision, limits, policy, stages))}",
+        f"mode {how}: {_mode_reason(mode, how, on, obstacle)}{reason}",
         f"precision {products}: {_precision_reason(precision, products)}",
     )
     return Execution(on, how, products, reasons)
@@ -56,18 +60,16 @@ def _device_reason(asked: str, device: torch.device) -> str:
     return "torch found one" if device.type == "cuda" else "torch found no CUDA device"
 
 
-def _mode_reason(asked: str, mode: str, device: torch.device, obstacle: str | None, not_native: str | None) -> str:
+def _mode_reason(asked: str, mode: str, device: torch.device, obstacle: str | None) -> str:
     if asked != "auto":
         return "as requested"
     if mode == FUSED:
         return "the fused kernels support this run"
     if device.type == "cuda":
         return f"not fused, since {obstacle}; captured graphs leave no gaps between launches"
-    # An engine on tensors that is made directly does not ask for the native one.
-    reason = f"not native, since {not_native}; " if not_native else ""
     if mode == "eager":
-        return reason + (why_not_compiled() or ("eager" if has_cpp_compiler() else "no C++ compiler is on the PATH"))
-    return f"{reason}compiled loops are faster than eager ones, and a C++ compiler was found"
+        return why_not_compiled() or ("eager" if has_cpp_compiler() else "no C++ compiler is on the PATH")
+    return "compiled loops are faster than eager ones, and a C++ compiler was found"
 
 
 def _precision_reason(asked: str, precision: str) -> str:

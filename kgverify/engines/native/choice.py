@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kgverify.engines.native.library import refuse_native, why_not_available
+from kgverify.engines.native.library import UNAVAILABLE, load_library, refuse_native, why_not_available
 from kgverify.engines.policy import Policy
+from kgverify.errors import UserError
 from kgverify.program.dialect import OURS
 from kgverify.program.limits import Limits
 
@@ -51,7 +52,13 @@ def why_not_native(device: str, precision: str, limits: Limits, policy: Policy, 
         return f"it has no precision {precision}"
     if stages is not None and not _is_sound(stages, policy):
         return "there is a fault in one of its stages"
-    return why_not_available()
+    if (obstacle := why_not_available()) is not None:
+        return obstacle
+    try:
+        load_library()
+    except UserError as error:
+        return error.message.removeprefix(UNAVAILABLE)
+    return None
 
 
 def _is_sound(stages: "Stages", policy: Policy) -> bool:
