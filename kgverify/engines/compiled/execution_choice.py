@@ -42,13 +42,15 @@ def choose_execution(
     obstacle = why_not_fused(program, limits, policy, layout, stages, on)
     how = resolve_mode(mode, on, obstacle)
     products = resolve_precision(precision, policy, stages, on)
-    reason = ""
-    if mode == "auto" and on.type == "cpu" and (not_native := why_not_native("cpu", precision, limits, policy, stages)):
-        # An engine on tensors that is made directly does not ask for the native one.
-        reason = f"; not native, since {not_native}"
+    reason = _mode_reason(mode, how, on, obstacle)
+    if mode == "auto" and on.type == "cpu":
+        # None where an engine on tensors is made directly.
+        not_native = why_not_native("cpu", precision, limits, policy, stages)
+        if not_native is not None and not_native not in reason:
+            reason = f"not native, since {not_native}; {reason}"
     reasons = (
         f"device {on.type}: {_device_reason(device, on)}",
-        f"mode {how}: {_mode_reason(mode, how, on, obstacle)}{reason}",
+        f"mode {how}: {reason}",
         f"precision {products}: {_precision_reason(precision, products)}",
     )
     return Execution(on, how, products, reasons)
