@@ -24,11 +24,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from backports import zstd
-
 from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 Triple: TypeAlias = tuple[str, str, str]  # head, relation, tail
 Rule: TypeAlias = tuple[str, str, str]  # rule[0](X,Y) <- rule[1](X,Z), rule[2](Z,Y)

@@ -39,7 +39,6 @@ from typing import Final, NamedTuple
 
 import h5py
 import numpy as np
-from backports import zstd
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "trace"))
 
@@ -48,6 +47,11 @@ from trace_builders import FACT_LINES, FACTS, HEADER, RANKINGS, RULES, SYMBOLS, 
 
 import kgverify
 from kgverify.cli import main as run_kgverify
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 SECONDS: Final = 5.0
 MEMORY: Final = 1 << 30

@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from kgverify.errors import EXTRAS, describe_error
+from kgverify.graphs import stored_graph
 from kgverify.graphs.load import DATA_VARIABLE
 from kgverify.version import __version__
 
@@ -140,9 +141,12 @@ def _look_at_devices() -> Iterator[Finding]:
 
 
 def _look_at_caches() -> Iterator[Finding]:
-    from kgverify.verification.self_testing.remembered import find_folder
+    from kgverify.verification.self_testing import remembered
 
-    folders = {"cache of known answers": find_folder()}
+    graphs = stored_graph.find_folder()
+    if graphs is not None:
+        yield Finding("cache of graphs", State.PRESENT, stored_graph.describe_stored(graphs))
+    folders = {"cache of known answers": remembered.find_folder()}
     try:
         from torch._inductor.runtime.cache_dir_utils import cache_dir
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from kgverify.audit import isolation
 from kgverify.audit.audited_function import COMPILE_MODES, Function, Inputs, MakeInputs, check_modes, make_subject
 from kgverify.audit.budget import check_budget, read_budget
 from kgverify.audit.ladder.climb import RUNGS
@@ -37,6 +38,7 @@ def step(
     keeps_outputs: bool = True,
     budget: Path | str | Mapping[str, float] | None = None,
     seconds: float = SECONDS,
+    patience: float = isolation.SECONDS,
     reproducer: Path | str | None = None,
     announce: Callable[[str], None] = lambda what: None,
 ) -> AuditReport:
@@ -60,6 +62,8 @@ def step(
         keeps_outputs: whether the caller reads an output after the next call.
         budget: limits on the measures, or a file of them.
         seconds: time limit of the searches for the cause and the line of a deviation.
+        patience: seconds that the calls of one rung may take, with compilation; a call that takes longer counts as one that
+            does not return.
         reproducer: the Python file to write where a value deviates.
         announce: receives the name of the work that begins.
 
@@ -94,12 +98,27 @@ def step(
         reproducer=Path(reproducer) if reproducer is not None else None,
         seconds=seconds,
         precision=Precision(tolerance, exact),
+        patience=patience,
         announce=announce,
     )
+
+    def examine(send: Callable[[str | ReportBuilder], None]) -> None:
+        setting = CompileSetting(mode, dynamic)
+        examine_properties(subject, setting, report, keeps_outputs=keeps_outputs, announce=send)
+        send(report)
+
+    def receive(sent: str | ReportBuilder) -> None:
+        if isinstance(sent, str):
+            doing.append(sent)
+            announce(sent)
+        else:
+            vars(report).update(vars(sent))
+
+    doing: list[str] = []
     try:
-        examine_properties(
-            subject, CompileSetting(mode, dynamic), report, keeps_outputs=keeps_outputs, announce=announce
-        )
+        if end := isolation.run_isolated(examine, receive, seconds=patience):
+            report.skip("properties", f"the process ended: {end}, while {doing[-1] if doing else 'starting'}")
+            is_conclusive = is_conclusive and bool(report.findings)
     except UserError as error:
         if not rungs:
             raise

@@ -27,6 +27,11 @@ def is_user_file(filename: str) -> bool:
     return not generated and not filename.startswith((_TORCH, _AUDIT)) and "importlib" not in filename
 
 
+def is_written_file(filename: str) -> bool:
+    """Return whether a file is the user's, or an installed package's other than torch."""
+    return is_user_file(filename) and (not filename.startswith(_LIBRARY) or "site-packages" in filename)
+
+
 def find_calling_line(frame: FrameType | None, function: Callable[..., Any] | None = None) -> str:
     """Return the innermost user line from which a frame was called; the definition of the function if there is no such line.
 
@@ -34,7 +39,7 @@ def find_calling_line(frame: FrameType | None, function: Callable[..., Any] | No
     """
     while frame is not None:
         name = frame.f_code.co_filename
-        if is_user_file(name) and (not name.startswith(_LIBRARY) or "site-packages" in name):
+        if is_written_file(name):
             return f"{name}:{frame.f_lineno}"
         if name.startswith(_AUDIT) and frame.f_code.co_name == "make_call":
             break

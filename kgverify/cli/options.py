@@ -12,7 +12,7 @@ import typer
 
 from kgverify.cli import completion
 from kgverify.cli.output import QUIET, set_quiet
-from kgverify.cli.progress import is_typed, print_warning
+from kgverify.cli.progress import is_typed, print_warning, show_phase
 from kgverify.comparison.exercise.minimum import MINIMUM, describe_minimum
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.dialect import OURS, read_dialect
@@ -153,7 +153,8 @@ class GraphOptions:
 
         files = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "graph"}
         is_complete = self.train is not None and not is_typed("--graph")
-        loaded = load_graph(None if is_complete else self.graph, **files)
+        with show_phase("reading the graph", 0):
+            loaded = load_graph(None if is_complete else self.graph, **files)
         for warning in loaded.warnings:
             print_warning(warning)
         return loaded

@@ -132,6 +132,23 @@ class FeatureValue(msgspec.Struct, frozen=True):
     num_right: int
 
 
+class Experiment(msgspec.Struct, frozen=True, kw_only=True):
+    """The test of a condition on problems that were constructed for it, on which both engines ran.
+
+    verdict:       `confirmed`, `refuted` or `not testable`
+    reason:        the reason why it is not testable; empty otherwise
+    num_tried:     the instances of the constructed problems, of both classes by the condition
+    num_predicted: those that went as the condition says
+    pair:          the smallest problems on either side of the boundary, in words: one that goes wrong, and one that does not
+    """
+
+    verdict: str
+    reason: str = ""
+    num_tried: int = 0
+    num_predicted: int = 0
+    pair: tuple[str, ...] = ()
+
+
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """The condition under which a cause goes wrong: what distinguishes its instances from those that did not go wrong.
 
@@ -149,6 +166,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     others:           further exact conditions of the same instances, the next simplest first
     counter_examples: the first instances that the condition does not explain
     values:           the distribution of the first feature
+    experiment:       its test on constructed problems; None if no engine could be asked
     """
 
     sentence: str
@@ -167,6 +185,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[str, ...] = ()
     counter_examples: tuple[str, ...] = ()
     values: tuple[FeatureValue, ...] = ()
+    experiment: Experiment | None = None
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):

@@ -55,7 +55,7 @@ def _read(name: object, values: object, columns: Columns) -> Feature:
         phrase=f"with {name}" if is_flag else f"whose {name} is {{}}",
         opposite=f"without {name}" if is_flag else "",
         value=_of_step(numbers, columns) if is_of_steps else lambda instance: float(numbers[instance.candidate.row]),
-        stages=frozenset(),
+        is_declared=True,
     )
 
 

@@ -1,7 +1,7 @@
 """The conditions of the causes of a comparison: their steps are read with steps and candidates that agree."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any, Final
 
 import msgspec
@@ -9,13 +9,17 @@ import numpy as np
 
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.inference.dialects import follows_inference
-from kgverify.comparison.result import NO_CANDIDATE, Cause, Divergence
+from kgverify.comparison.result import NO_CANDIDATE, Cause, Divergence, Experiment
+from kgverify.comparison.source import has_steps
 from kgverify.comparison.stage_difference import starts_wrong
 from kgverify.comparison.step_view import StepReader, StepView
+from kgverify.conditions.batch_experiment import RunAgain, try_batches
+from kgverify.conditions.candidates import CandidateReader
+from kgverify.conditions.confirm import CONFIRMED, confirm
+from kgverify.conditions.experiment import Sides, Tried, try_steps
 from kgverify.conditions.features import Feature
-from kgverify.conditions.find import find_condition
+from kgverify.conditions.find import Found, find_condition, show
 from kgverify.conditions.instances import (
-    Candidate,
     Cases,
     Instance,
     Run,
@@ -24,7 +28,6 @@ from kgverify.conditions.instances import (
     collect_cases,
     thin,
 )
-from kgverify.conditions.turns import Turn, find_turns
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import Columns
 from kgverify.trace.model.levels import has_goals
@@ -52,6 +55,8 @@ def describe_conditions(
     *,
     lockstep: bool = False,
     own: Sequence[Feature] = (),
+    engines: Sides | None = None,
+    run_again: RunAgain | None = None,
     most: int,
 ) -> tuple[Cause, ...]:
     """Return the causes with their conditions. Causes outside of derivations have none, and neither have digests alone.
@@ -59,6 +64,8 @@ def describe_conditions(
     views:   both steps of each divergence, where these are not the recorded ones: in lockstep
     outputs: both outputs of the stage at fault for each divergence that was replayed
     own:     the features that the engine under test declares
+    engines: both engines, for experiments; None where they cannot be asked
+    run_again: runs candidates anew, for experiments with the batch
     most:    the causes to describe, from the first
     """
     if not causes[:most] or not all(has_goals(source.header.level) for source in comparer.sources):
@@ -68,11 +75,28 @@ def describe_conditions(
     for number, cause in enumerate(causes):
         found = None
         if number < most:
-            found = find_condition(cause.stage, reader.collect(number), own)
+            best = find_condition(cause.stage, reader.collect(number), tuple(own))
+            experiment = None
+            if best is not None and engines is not None:
+                test = partial(reader.test, number, engines, run_again)
+                best, experiment = _confirm(cause.stage, best, test, reader.describe)
+            found = None if best is None else show(cause.stage, best, experiment)
         described.append(
             cause if found is None else msgspec.structs.replace(cause, condition=found.sentence, when=found)
         )
     return tuple(described)
+
+
+def _confirm(
+    stage: str, found: Found, test: Callable[[Found, int], Tried | str], describe: Callable[[Instance], str]
+) -> tuple[Found, Experiment | None]:
+    """Test a condition. Experiments look for one of the smallest unit where the run has none of it."""
+    start = found.start
+    if start is not None and (not found.condition.tests or found.cases.unit is not start.cases.unit):
+        better, experiment = confirm(stage, start, test, describe)
+        if better.condition.tests and experiment.verdict == CONFIRMED:
+            return better, experiment
+    return confirm(stage, found, test, describe) if found.condition.tests else (found, None)
 
 
 class _Reader:
@@ -100,11 +124,11 @@ class _Reader:
             limits=header.limits,
             num_candidates=comparer.sources[0].num_candidates,
             inference=comparer.program.origins,
+            infer=comparer.program.at,
             has_scores=comparer.has_scores,
             has_origins=comparer.has_origins,
             follows_semantics=dialect is not None and follows_inference(dialect),
         )
-        self._known: dict[int, Candidate] = {}
         self._steps: dict[int, list[SeenStep]] = {}
         self._members: dict[int, list[int]] = {}
         for i, each in enumerate(divergences):
@@ -123,6 +147,50 @@ class _Reader:
             hidden = [step for i in others if i not in later for step in self._differing(i)]
             stage, tolerance = Stage(cause.stage), self._comparer.score_tolerance
             yield from collect_cases(stage, cause.kind, differing, right, hidden, tolerance)
+
+    def test(self, number: int, engines: Sides, run_again: RunAgain | None, found: Found, seed: int) -> Tried | str:
+        """Test a condition of a cause by an experiment, or return why it is not testable."""
+        cause = self._causes[number]
+        if found.cases.unit is Unit.CANDIDATE and run_again is not None:
+            tried = try_batches(
+                found.cases,
+                found.table.features,
+                found.condition,
+                run_again,
+                num_slots=int(engines[1].info.layout.get("slots", 0)),
+                hidden=self._hidden_candidates(number),
+                seed=seed,
+            )
+            return "other runs of these candidates cannot be compared" if tried is None else tried
+        if found.cases.unit is Unit.CANDIDATE or cause.stage not in STEP_STAGES or cause.stage == Stage.ADVANCE:
+            return "it is not one of single steps"
+        if found.cases.unit is Unit.STEP and len(self._causes) > 1:
+            return "another cause goes wrong in steps as well"
+        if not all(has_steps(engine.info) and engine.info.variables == "canonical" for engine in engines):
+            return "an engine does not take steps from given goals"
+        of_engine = {test.feature for test in found.condition.tests if found.table.features[test.feature].is_declared}
+        if of_engine:
+            return "it tests a feature that the engine declares for its own run"
+        tolerance = self._comparer.score_tolerance
+        stage = Stage(cause.stage)
+        tried = try_steps(
+            stage, cause.kind, found.cases, found.table.features, found.condition, engines, tolerance, seed
+        )
+        return "no goal could be constructed" if tried is None else tried
+
+    def _hidden_candidates(self, number: int) -> set[int]:
+        """Return the candidates that go wrong by another cause."""
+        own = frozenset(self._members.get(number, ()))
+        return {each.candidate for i, each in enumerate(self._divergences) if i not in own}
+
+    def describe(self, instance: Instance) -> str:
+        """Return the problem of an instance in names: its clause, and the goal and depth of its step."""
+        names, step = self._comparer.names, instance.step
+        if step is None:
+            who = instance.candidate
+            return f"{names.atom(who.atom)} as number {who.row + 1:,} of a run of {who.num_in_run:,}"
+        clause = f"{names.clause(*instance.clause)} for " if instance.clause is not None else ""
+        return f"{clause}{names.goal(step.expected.goal)} (depth {step.expected.depth})"
 
     def _differing(self, number: int) -> list[SeenStep]:
         """Return the steps of a cause, of a bounded number of divergences."""
@@ -144,7 +212,7 @@ class _Reader:
         yield Cases(Unit.CANDIDATE, "wrong", "right", tuple(instances))
 
     def _instance(self, row: int, is_wrong: bool) -> Instance:
-        return Instance(Unit.CANDIDATE, is_wrong, row, self._candidate(row))
+        return Instance(Unit.CANDIDATE, is_wrong, row, self._candidates.read(row))
 
     @cached_property
     def _num_paired(self) -> int:
@@ -153,51 +221,11 @@ class _Reader:
         return max(self._wrong, default=0) if is_cut else self._run.num_candidates
 
     @cached_property
-    def _candidates(self) -> Any:
-        return self._comparer.read_candidates(0)
-
-    @cached_property
-    def _places(self) -> Any:
-        """The position of each candidate among those of its query and side, and the number of these: int64 [N]."""
-        c = self._candidates
-        keys = c.query.astype(np.int64) * 4 + c.side
-        order = np.argsort(keys, kind="stable")
-        starts = np.flatnonzero(np.diff(keys[order], prepend=keys[order][:1] - 1))
-        places = np.empty(len(keys), np.int64)
-        sizes = np.diff(np.append(starts, len(keys)))
-        places[order] = np.arange(len(keys)) - np.repeat(starts, sizes)
-        counts = np.empty(len(keys), np.int64)
-        counts[order] = np.repeat(sizes, sizes)
-        return places, counts
-
-    def _candidate(self, row: int) -> Candidate:
-        if row not in self._known:
-            c, inference = self._candidates, self._run.inference
-            atom = tuple(c.atom[row].tolist())
-            self._known[row] = Candidate(
-                row=row,
-                query=int(c.query[row]),
-                side=int(c.side[row]),
-                atom=atom,
-                outcome=int(c.outcome[row]),
-                num_steps=int(c.num_steps[row]),
-                place=int(self._places[0][row]),
-                is_fact=None if inference is None else atom in inference.clauses.fact_index,
-                num_alike=int(self._places[1][row]),
-                rows_left=len(c.query) - 1 - row,
-                turn=None if self._turns is None else self._turns[row],
-            )
-        return self._known[row]
-
-    @cached_property
-    def _turns(self) -> list[Turn] | None:
-        """The turns of the candidates in the slots of the batch; None if the engine does not name its slots."""
-        info, num = self._comparer.sources[1].header.engine, self._run.num_candidates
-        layout = {name: size for name, size in info.layout.items() if isinstance(size, int)}
-        if layout.get("slots", 0) < 1 or self._comparer.sources[1].num_candidates != num:
-            return None
-        steps = self._comparer.sources[1].gather_column("num_steps", np.arange(num)).tolist()
-        return find_turns(layout, self._candidates.query.tolist(), self._candidates.outcome.tolist(), steps)
+    def _candidates(self) -> CandidateReader:
+        actual, num = self._comparer.sources[1], self._run.num_candidates
+        is_alike = has_steps(actual.header.engine) and actual.num_candidates == num
+        steps = actual.gather_column("num_steps", np.arange(num)).tolist() if is_alike else None
+        return CandidateReader(self._comparer.read_candidates(0), steps, actual.header.engine, self._run.inference)
 
     @cached_property
     def _agreeing(self) -> list[SeenStep]:
@@ -272,7 +300,9 @@ class _Reader:
         query = columns.candidates.atom[row].tolist()
         earlier = tuple(reader.goal_of(first + i) for i in range(number))
         origins = self._comparer.program.at(expected.goal, query)
-        return SeenStep(self._run, self._candidate(candidate), number, expected, actual, origins, earlier, outputs)
+        return SeenStep(
+            self._run, self._candidates.read(candidate), number, expected, actual, origins, earlier, outputs
+        )
 
 
 def _is_after(stage: str, other: str) -> bool:

@@ -56,6 +56,7 @@ class Feature(NamedTuple):
     opposite: str = ""
     stages: frozenset[Stage] = frozenset()
     zero: str = ""
+    is_declared: bool = False
 
     def cost(self, stage: str) -> float:
         """Return its share of the description length of a condition, in bits."""

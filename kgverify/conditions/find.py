@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.result import Condition as ShownCondition
-from kgverify.comparison.result import FeatureValue
+from kgverify.comparison.result import Experiment, FeatureValue
 from kgverify.conditions.chance import MOST_CHANCE, chance_of
 from kgverify.conditions.features import Feature, features_of
 from kgverify.conditions.instances import Cases, Instance, Unit, plain
@@ -15,9 +15,11 @@ from kgverify.conditions.search import Condition, Relation, Search, Term
 from kgverify.conditions.sentence import (
     describe_boundary,
     describe_counts,
+    describe_experiment,
     describe_test,
     describe_tests,
 )
+from kgverify.program.stages import Stage
 
 FEWEST_ALWAYS: Final = 10
 """The different instances that all went wrong, from which on it is said that every one does."""
@@ -36,6 +38,9 @@ MOST_OTHERS: Final = 5
 MOST_EXAMPLES: Final = 3
 MOST_BARS: Final = 60
 """The other conditions, the counter-examples, and the values of a feature to list."""
+
+_OF_WHOLE_STEPS: Final = (Stage.CLOSE, Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH)
+"""The stages that decide on a whole step."""
 
 
 class Table(NamedTuple):
@@ -122,6 +127,8 @@ class Found(NamedTuple):
     is_exact:   whether it holds for every instance that went wrong and for no other one
     is_partial: whether it tells apart the steps that go wrong, and not what goes wrong in them
     is_cut:     whether the search ended before all conditions were tried
+    own:        the features that the engine declares
+    start:      the instances of the smallest unit with a condition without tests, from which experiments may begin
     """
 
     cases: Cases
@@ -132,10 +139,12 @@ class Found(NamedTuple):
     chance: float
     is_partial: bool = False
     is_cut: bool = False
+    own: tuple[Feature, ...] = ()
+    start: "Found | None" = None
 
 
-def find_condition(stage: str, every: Iterable[Cases], own: Sequence[Feature] = ()) -> ShownCondition | None:
-    """Return the simplest condition of a cause, or the reason why none is stated; None without instances that went wrong.
+def find_condition(stage: str, every: Iterable[Cases], own: tuple[Feature, ...] = ()) -> Found | None:
+    """Return the simplest condition of a cause, without tests if none is stated; None without instances that went wrong.
 
     every: the instances of each unit, the smallest unit first
     own:   further features, which the engine declares
@@ -150,18 +159,23 @@ def find_condition(stage: str, every: Iterable[Cases], own: Sequence[Feature] = 
             continue
         table = build_table(cases, own)
         first = first or (cases, table)
-        search = Search(table.features, table.values, table.is_wrong, stage)
-        found, has_exact = _find_in(search, cases, table)
+        found, has_exact = _find_in(Search(table.features, table.values, table.is_wrong, stage), cases, table)
         if found is not None and (not is_open or (found.is_exact and found.condition.tests)):
             if cases.unit is Unit.STEP and is_mixed and found.condition.tests:
                 found = found._replace(is_partial=True)
             best = found if best is None or _rank(found) < _rank(best) else best
         # An exact condition that is not certain must not be replaced by one of a larger unit that is not exact.
         is_open |= has_exact
-        is_mixed |= cases.unit is not Unit.STEP and _is_mixed(cases)
-    if best is not None:
-        return _show(best)
-    return None if first is None else _show_none(stage, *first)
+        is_mixed |= stage not in _OF_WHOLE_STEPS and cases.unit is not Unit.STEP and _is_mixed(cases)
+    if first is None:
+        return None
+    start = Found(*first, Condition((), 0.0, 1.0), (), False, 1.0, own=own)
+    return (best or start)._replace(own=own, start=start)
+
+
+def search_in(stage: str, cases: Cases, table: Table) -> Found | None:
+    """Return the simplest condition of instances of one unit that chance does not explain."""
+    return _find_in(Search(table.features, table.values, table.is_wrong, stage), cases, table)[0]
 
 
 def _is_mixed(cases: Cases) -> bool:
@@ -250,8 +264,12 @@ def _chance(table: Table, condition: Condition) -> float:
     return chance_of(len(wrong), len(right), wrong_inside, right_inside, condition.num_tried)
 
 
-def _show(found: Found) -> ShownCondition:
-    """Return a condition as the report has it."""
+def show(stage: str, found: Found, experiment: Experiment | None = None) -> ShownCondition:
+    """Return a condition as the report has it, with its experiment. One that is refuted is not stated."""
+    if not found.is_exact and not found.condition.tests:
+        return _show_none(stage, found.cases, found.table)
+    if experiment is not None and experiment.verdict == "refuted":
+        return _show_refuted(found, experiment)
     cases, table, tests = found.cases, found.table, found.condition.tests
     inside = found.condition.holds(table.values)
     wrong = int((inside & table.is_wrong).sum()), int(table.is_wrong.sum())
@@ -275,6 +293,8 @@ def _show(found: Found) -> ShownCondition:
     else:
         precision = wrong[0] / max(1, wrong[0] + right[0])
         sentence = f"mostly the {what} are {cases.wrong}: {counts} (precision {precision:.3f}, recall {wrong[0] / wrong[1]:.3f})"
+    if experiment is not None and experiment.verdict == "confirmed":
+        sentence += f"; {describe_experiment(experiment)}"
     return ShownCondition(
         sentence=sentence,
         unit=cases.unit.value,
@@ -292,6 +312,25 @@ def _show(found: Found) -> ShownCondition:
         others=_describe_others(found),
         counter_examples=_list_examples(found, inside),
         values=_count_values(table, tests) if tests else (),
+        experiment=experiment,
+    )
+
+
+def _show_refuted(found: Found, experiment: Experiment) -> ShownCondition:
+    cases, table, tests = found.cases, found.table, found.condition.tests
+    num = int(table.is_wrong.sum()), int((~table.is_wrong).sum())
+    what = describe_tests(tests, table.features, cases)
+    sentence = (
+        f"no condition found: {num[0]:,} {cases.unit.value}{'s' * (num[0] != 1)} {cases.wrong}, {num[1]:,} {cases.right};"
+        f" an experiment refutes that these are the {what}: {describe_experiment(experiment)}"
+    )
+    return ShownCondition(
+        sentence=sentence,
+        unit=cases.unit.value,
+        num_wrong=num[0],
+        num_right=num[1],
+        num_tried=int(found.condition.num_tried),
+        experiment=experiment,
     )
 
 

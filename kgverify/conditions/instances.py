@@ -55,13 +55,19 @@ class Candidate(NamedTuple):
     rows_left: int
     turn: Turn | None = None
 
+    @property
+    def num_in_run(self) -> int:
+        """The candidates of its run."""
+        return self.row + 1 + self.rows_left
+
 
 class Run(NamedTuple):
-    """The common data of the instances of a run."""
+    """The common data of the instances of a run. infer: returns the clauses of a goal, given the candidate's atom as well."""
 
     limits: DeclaredLimits
     num_candidates: int
     inference: OriginInference | None
+    infer: Callable[[Goal, Sequence[int]], StepOrigins | None]
     has_scores: bool
     has_origins: bool
     follows_semantics: bool

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from kgverify.comparison.result import Experiment
 from kgverify.conditions.features import Feature, Scale
 from kgverify.conditions.instances import Cases
 from kgverify.conditions.search import Relation, Term
@@ -70,3 +71,12 @@ def describe_boundary(tests: Sequence[Term], features: Sequence[Feature]) -> str
         is_power = power >= FEWEST_BITS and low < 1 << power <= high
         parts.append(f"{text}, where 2^{power} = {1 << power:,} lies" if is_power else text)
     return "; ".join(parts)
+
+
+def describe_experiment(experiment: Experiment) -> str:
+    """Return an experiment in words, with the problems on both sides of the boundary."""
+    num = f"{experiment.num_predicted:,} of {experiment.num_tried:,}"
+    if experiment.verdict == "refuted":
+        return f"{num} constructed instances went as predicted, and not {' or '.join(experiment.pair)}"
+    wrong, right = experiment.pair
+    return f"confirmed by experiment, {num} as predicted: wrong at {wrong}, and right at {right}"

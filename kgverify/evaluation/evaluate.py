@@ -4,11 +4,12 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 _POLL_SECONDS: Final = 0.1
 PARTS_AHEAD: Final = 4
 """Parts sent for each thread of the workers, so that none waits for the next one."""
+STORING_THREADS: Final = 8
+"""The results of workers that are stored at the same time."""
 
 
 class ProcessGroup(Protocol):
@@ -206,23 +209,42 @@ def _send_parts(
     progress: Progress,
     should_stop: Callable[[], bool],
 ) -> None:
-    """Send parts to workers and store their results as they arrive, until all are stored or the evaluation stops."""
+    """Send parts to workers and store their results as they arrive, until all are stored or the evaluation stops.
+
+    Several results are stored at the same time: an object store takes long for each.
+    """
     made = SentMaker(maker, workers.share).arguments
     waiting = iter(missing)
-    sent: dict[Future[PartResult], Part] = {}
-    try:
-        while not should_stop():
-            room = PARTS_AHEAD * workers.count_threads() - len(sent)
-            sent |= {workers.submit(do_part, *made, part): part for part in islice(waiting, max(0, room))}
-            if not sent:
-                return
-            for future in wait(sent, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED).done:
-                part = sent.pop(future)
-                store.put(part, future.result())
-                progress(part.num_candidates)
-    finally:
-        for future in sent:
-            future.cancel()
+    proving: dict[Future[PartResult], Part] = {}
+    storing: dict[Future[None], Part] = {}
+    ended: SimpleQueue[Future[Any]] = SimpleQueue()
+    with ThreadPoolExecutor(STORING_THREADS) as threads:
+        try:
+            while not should_stop():
+                room = PARTS_AHEAD * workers.count_threads() - len(proving) - len(storing)
+                for part in islice(waiting, max(0, room)):
+                    sent = workers.submit(do_part, *made, part)
+                    proving[sent] = part
+                    sent.add_done_callback(ended.put)
+                if not proving and not storing:
+                    return
+                try:
+                    future = ended.get(timeout=_POLL_SECONDS)
+                except Empty:
+                    continue
+                if future in proving:
+                    part = proving.pop(future)
+                    stored = threads.submit(store.put, part, future.result())
+                    storing[stored] = part
+                    stored.add_done_callback(ended.put)
+                else:
+                    future.result()
+                    progress(storing.pop(future).num_candidates)
+            for stored in storing:
+                stored.result()
+        finally:
+            for sent in proving:
+                sent.cancel()
 
 
 class _Worker:

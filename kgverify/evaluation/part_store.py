@@ -147,7 +147,7 @@ def write_summary(folder: Path, encoded: bytes) -> None:
 class PartStore:
     """The results of parts, in memory; with a folder, also `run.json`, the evaluation's identity, and a file for each part.
 
-    One process holds the lock of a folder on a disk for all that evaluate in it.
+    One process holds the lock of a folder on a disk for all that evaluate in it. Results are kept, so that none is read twice.
 
     missing: the numbers of the parts that `open` did not find
     """
@@ -183,20 +183,20 @@ class PartStore:
             folder.send(RUN)
 
     def put(self, part: Part, result: PartResult) -> None:
-        """Store the result of a part. UserError if its file cannot be written."""
-        if self._folder is None:
-            self._results[part.number] = result
-            return
-        write_part(self._folder.path / part.name, result, self._sha256)
-        self._folder.send(part.name)
+        """Store the result of a part; several threads may do so. UserError if its file cannot be written."""
+        if self._folder is not None:
+            write_part(self._folder.path / part.name, result, self._sha256)
+            self._folder.send(part.name)
+        self._results[part.number] = result
 
     def collect(self, parts: Sequence[Part], warn: Warn) -> dict[int, PartResult]:
         """Return the results by part; skip damaged files with a warning."""
-        folder = self._folder
-        if folder is None:
-            return self._results
-        names, results = folder.list_names(), {}
-        for part in parts:
+        folder, results = self._folder, self._results
+        unread = [part for part in parts if part.number not in results]
+        if folder is None or not unread:
+            return results
+        names = folder.list_names()
+        for part in unread:
             if part.name not in names:
                 continue
             try:

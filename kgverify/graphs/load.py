@@ -7,6 +7,7 @@ files that are given one by one; or an object of PyKEEN. All but train may be mi
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -36,6 +37,7 @@ from kgverify.graphs.graph import GraphFile, KnowledgeGraph
 from kgverify.graphs.random_graph import PREFIX, draw_graph, parse_seed
 from kgverify.graphs.rule_warnings import find_rule_warnings
 from kgverify.graphs.rules import Rules, parse_rules
+from kgverify.graphs.stored_graph import find_key, read_stored, store
 from kgverify.graphs.text_file import TextFile, read_text
 from kgverify.graphs.triples import parse_triples
 from kgverify.program.atom_table import AtomTable
@@ -136,6 +138,11 @@ def _build(
     """Build a graph from its files, and from triples that no file holds. UserError at the first line that is wrong."""
     texts = {role: read_text(files[role], standard_input=True) for role in ROLES if role in files}
     names = {role: text.name for role, text in texts.items()}
+    # Triples of an object have no digest, and those in numbers have further files.
+    is_stored = not parsed and not any(names_ids(names[split]) for split in SPLITS if split in names)
+    key = find_key(name, texts) if is_stored else None
+    if key is not None and (stored := read_stored(key)) is not None:
+        return replace(stored, warnings=(*warnings, *stored.warnings))
     id_texts: dict[str, TextFile] = {}
     splits = {split: Triples((), ()) for split in SPLITS} | dict(parsed)
     for split in SPLITS:
@@ -173,7 +180,6 @@ def _build(
     )
 
     def find_warnings() -> Iterator[str]:
-        yield from warnings
         yield from doubts
         for split, triples in splits.items():
             yield from triples.warnings
@@ -191,7 +197,7 @@ def _build(
         if num_leaks := AtomTable.of(train.atoms).count_common(AtomTable.of(test.atoms)):
             yield f"{names.get('test', 'test')}: {_count(num_leaks, 'triple')} also in train"
 
-    return KnowledgeGraph(
+    graph = KnowledgeGraph(
         name=name,
         train=train.atoms,
         valid=valid.atoms,
@@ -203,6 +209,9 @@ def _build(
         fact_lines=train.lines,
         warnings=tuple(find_warnings()),
     )
+    if key is not None:
+        store(key, graph)
+    return replace(graph, warnings=(*warnings, *graph.warnings))
 
 
 def _find_repeated_facts(facts: Triples, file: str) -> Iterator[str]:

@@ -36,11 +36,19 @@ class AtomTable(Sequence[NamedAtom]):
     """Ground atoms in order, repetitions included. It equals a tuple of the same atoms.
 
     predicates, constants: names, each once; a slice shares those of the whole
-    rows: int32 [n, 3]  the indices of predicate, first and second argument among them; read-only
+    rows:  int32 [n, 3]  the indices of predicate, first and second argument among them; read-only
+    order: int32 [m]     the first occurrence of each different row, in the order of the rows; None if it is not known
     """
 
-    def __init__(self, predicates: Sequence[str], constants: Sequence[str], rows: NDArray[np.int32]) -> None:
+    def __init__(
+        self,
+        predicates: Sequence[str],
+        constants: Sequence[str],
+        rows: NDArray[np.int32],
+        order: NDArray[np.int32] | None = None,
+    ) -> None:
         self.predicates, self.constants, self.rows = predicates, constants, rows
+        self._order = order
         rows.setflags(write=False)
 
     @classmethod
@@ -102,6 +110,8 @@ class AtomTable(Sequence[NamedAtom]):
     @cached_property
     def distinct(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """The different rows in order, int32 [m, 3], and the first occurrence of each, int64 [m]."""
+        if self._order is not None:
+            return self.rows[self._order], self._order.astype(np.int64)
         return sort_rows(self.rows, len(self.constants))
 
     def names_by_appearance(self) -> tuple[list[str], list[str]]:

@@ -69,24 +69,46 @@ class StepInference:
         kinds = [side[0][0] if side else GoalKind.FALSE for side in (self._wanted, self._got)]
         if GoalKind.TRUE in kinds:
             return self._of_proof(kinds[1])
+        if not self._got and not any((*self._counts, *self._own_counts)):
+            # FALSE is missing from a list that nothing was dropped from.
+            return Stage.CLOSE
         wanted, got = (
             {(kind, clause): atoms for of, kind, clause, atoms in side if of == GoalKind.GOAL}
             for side in (self._wanted, self._got)
         )
-        return self._of_atoms(got) or self._of_extra(wanted, got) or self._of_missing(wanted, got) or self._of_order()
+        return (
+            self._of_origins()
+            or self._of_atoms(got)
+            or self._of_extra(wanted, got)
+            or self._of_missing(wanted, got)
+            or self._of_order()
+        )
 
     def _of_proof(self, got_kind: int) -> Stage:
         wanted, got = (side[0][1:3] if side else (0, 0) for side in (self._wanted, self._got))
         if got_kind == GoalKind.TRUE:
             if got not in self._matched:
-                return self._matching(got)
+                # Where a proof is expected too, a clause that the engine does not find elsewhere is only its name.
+                is_found = wanted == (0, 0) or self._limits.max_atoms < 2 or got in self._ask_unprovable().actual
+                return self._matching(got) if is_found else Stage.CLOSE
             if self._pruned[got] != ():
                 return Stage.PRUNE
             # A later proof than the first, or other resolvents beside it.
             return Stage.CLOSE if wanted == got else self._of_lost_match(wanted) or Stage.CLOSE
         if any(item[1:3] == wanted for item in self._got):
             return Stage.PRUNE
-        return self._of_lost_match(wanted) or Stage.CLOSE
+        lost = self._of_lost_match(wanted, is_sure=True)
+        if lost is None and self._resolved[wanted] and self._of_lost_match(wanted) is not None:
+            # The limits hide the match, but had its atoms been pruned, nothing could have dropped it.
+            return Stage.PRUNE
+        return lost or self._of_lost_match(wanted) or Stage.CLOSE
+
+    def _of_origins(self) -> Stage | None:
+        """Recognize the right resolvents in the right order, of which some have the clauses of others."""
+        wanted, got = ([item[3] for item in side if item[0] == GoalKind.GOAL] for side in (self._wanted, self._got))
+        clauses = Counter(item[1:3] for item in self._got)
+        # A clause makes one resolvent of a goal.
+        return Stage.LIMIT if wanted == got and max(clauses.values(), default=0) > 1 else None
 
     def _of_atoms(self, got: dict[Clause, Any]) -> Stage | None:
         """Find a clause that made other atoms."""
@@ -94,8 +116,11 @@ class StepInference:
             if clause not in self._renamed or atoms == self._renamed[clause]:
                 continue
             expected, actual = _goal(self._renamed[clause]), _goal(atoms)
-            if canonical(expected) == canonical(actual):
+            # Whatever was resolved and pruned, `rename` numbers its variables by first appearance.
+            if canonical(expected) == canonical(actual) or canonical(actual) != actual:
                 return Stage.RENAME
+            if len(actual) == self._limits.max_atoms and actual == expected[: len(actual)]:
+                return Stage.LIMIT
             # `prune` takes ground atoms out of what was resolved, and nothing else.
             rest = _goal(self._resolved[clause]) if len(actual) > len(expected) else expected
             is_less = len(actual) != len(expected) and _is_part(actual, rest)
@@ -159,18 +184,21 @@ class StepInference:
             if stage is not None:
                 return stage
         if totals[1] > totals[0]:
+            if not self._counts[1] and self._own_counts[1] and len(self._got) < self._limits.max_resolvents:
+                # A resolvent would have found room. In an empty list, what was dropped is none.
+                return Stage.LIMIT if got else Stage.CLOSE
             revisited = [clause for clause in self._renamed if clause not in self._left]
             return Stage.REVISIT if revisited else self._matching((int(Origin.FACT), 0))
         if not missing:
             return Stage.LIMIT
-        if not got and not any(self._own_counts):
-            # All are gone at once: none of several matches was lost, and `revisit` judges them one by one.
-            return Stage.CLOSE if len(missing) > 1 else Stage.REVISIT
         if all(len(self._left[clause]) == self._limits.max_atoms for clause in missing):
             # As long as the limit allows, and lost with no other goal visited as well: dropped without being counted.
             asked = self._ask(self._goals[-1:])
             if asked.expected.issuperset(missing) and not asked.actual.intersection(missing):
                 return Stage.LIMIT
+        if not got and not any(self._own_counts):
+            # All are gone at once: none of several matches was lost, and `revisit` judges them one by one.
+            return Stage.CLOSE if len(missing) > 1 else Stage.REVISIT
         return Stage.REVISIT
 
     def _of_order(self) -> Stage:
@@ -188,18 +216,20 @@ class StepInference:
     def _of_lost_match(self, clause: Clause, *, is_sure: bool = False) -> Stage | None:
         """Return the stage that matches a clause if the engine loses it from another goal as well.
 
-        The first atom of the goal stands before an atom that nothing can prove, so that no resolvent is empty or visited.
         is_sure: whether to return None if the limits drop the clause there
         """
-        atom = Atom(*self._goals[-1][0])
         if self._limits.max_atoms < 2:
             return None if is_sure else self._matching(clause)
-        fresh = 1 + max((-1 - term for term in atom[1:] if term < 0), default=-1)
-        other = Atom(atom.predicate, encode_variable(fresh), encode_variable(fresh))
-        asked = self._ask([(atom, other)])
+        asked = self._ask_unprovable()
         if clause in asked.actual or (is_sure and clause not in asked.expected):
             return None
         return self._matching(clause)
+
+    def _ask_unprovable(self) -> Asked:
+        """Ask with the first atom of the goal before an atom that nothing can prove: no resolvent is empty or visited."""
+        atom = Atom(*self._goals[-1][0])
+        fresh = 1 + max((-1 - term for term in atom[1:] if term < 0), default=-1)
+        return self._ask([(atom, Atom(atom.predicate, encode_variable(fresh), encode_variable(fresh)))])
 
     @staticmethod
     def _matching(clause: Clause) -> Stage:

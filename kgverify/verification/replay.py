@@ -37,7 +37,7 @@ from kgverify.engines.protocol import (
 )
 from kgverify.errors import InternalError, count_of
 from kgverify.program.atoms import Atom, Goal
-from kgverify.program.outcomes import Origin
+from kgverify.program.outcomes import Origin, Outcome
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import Columns, select_candidates
 from kgverify.trace.model.stage_items import StageOutputs, ends_alike, read_step_outputs
@@ -372,7 +372,8 @@ class Explainer:
     def _replay_candidate(self, divergence: Divergence) -> Divergence:
         """Repeat a whole derivation alone, if all of its steps agree but its result does not.
 
-        One that ends in the same wrong way without any others is ended by `finish`, not by `recycle`.
+        One that ends in the same wrong way without any others is ended by `finish`, not by `recycle`, unless it is still
+        OPEN: then nothing ended it, and the loop around the steps stopped.
         """
         alone = np.array([divergence.candidate])
         expected = self._columns.candidates
@@ -382,7 +383,7 @@ class Explainer:
                 (count_of(int(side.num_steps[i]), "step"), outcome_name(int(side.outcome[i])))
                 for side, i in ((expected, divergence.candidate), (actual, 0))
             )
-            is_its_own = ends != wanted and divergence.actual in ends
+            is_its_own = ends != wanted and divergence.actual in ends and actual.outcome[0] != Outcome.OPEN
             return _move(divergence, Stage.FINISH, is_replayed=True) if is_its_own else divergence
         sums = float(expected.log_probability[divergence.candidate]), float(actual.log_probability[0])
         agrees = (

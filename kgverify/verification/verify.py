@@ -46,6 +46,7 @@ from kgverify.verification.lockstep import compare_in_lockstep, describe_lockste
 from kgverify.verification.rebuild import Rebuilder
 from kgverify.verification.recorded_ranks import judge_ranks, recognise_ranks, split_recorded_loss
 from kgverify.verification.replay import Explainer, Replayed
+from kgverify.verification.rerun import rerun
 from kgverify.verification.self_testing.known_answers.answers import check_known_differences, check_known_pairs
 from kgverify.verification.self_testing.known_answers.files import check_known_files
 from kgverify.verification.self_testing.known_answers.runs import check_known_runs, check_traces_of_runs
@@ -147,7 +148,16 @@ def verify(
     divergences, causes = explainer.group([*replayed, *(Replayed(each, None) for each in of_ranking)])
     outputs = [each.outputs for each in replayed]
     causes = describe_conditions(
-        causes, divergences, comparer, views, outputs, lockstep=lockstep, own=own, most=effort.explained
+        causes,
+        divergences,
+        comparer,
+        views,
+        outputs,
+        lockstep=lockstep,
+        own=own,
+        engines=(expected.engine, actual.engine),
+        run_again=partial(rerun, run, expected, actual, traces[0], comparer),
+        most=effort.explained,
     )
     comparison = _judge_determinism(msgspec.structs.replace(comparison, divergences=divergences), determinism)
     parts = [each.comparison for each in (comparer, stepper) if each is not None]

@@ -124,8 +124,6 @@ def _differ(left: Any, right: Any) -> bool:
 
 
 def _are_close(left: float, right: float, tolerance: float) -> bool:
-    if math.isnan(left) or math.isnan(right):
-        return False
     return left == right or (math.isfinite(left) and math.isfinite(right) and abs(left - right) <= tolerance)
 
 

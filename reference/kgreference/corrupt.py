@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from heapq import nsmallest
 from typing import Final
 
@@ -35,7 +36,20 @@ class Corrupter:
         self, program: Program, known: Iterable[Triple], domains: Mapping[str, Sequence[str]] | None = None
     ) -> None:
         self._constants = range(len(program.constants))
-        self._domains = [frozenset(program.constant_ids[name] for name in names) for names in (domains or {}).values()]
+        self._domains = [[program.constant_ids[name] for name in names] for names in (domains or {}).values()]
+        self._domains_of: defaultdict[int, list[int]] = defaultdict(list)
+        for index, members in enumerate(self._domains):
+            for constant in members:
+                self._domains_of[constant].append(index)
+        self._note_known(known)
+
+    def with_known(self, known: Iterable[Triple]) -> "Corrupter":
+        """Return the corrupter of the same constants and domains with other known triples."""
+        other = copy(self)
+        other._note_known(known)
+        return other
+
+    def _note_known(self, known: Iterable[Triple]) -> None:
         # The entities that make a known triple, by predicate, side and the entity on the other side.
         self._taken: defaultdict[tuple[int, int, int], set[int]] = defaultdict(set)
         for predicate, first, second in known:
@@ -79,8 +93,8 @@ class Corrupter:
         return [query, *self.draw(query, index, side, k, seed)]
 
     def _find_domain(self, seen: set[int]) -> list[int]:
-        holding = [domain for domain in self._domains if domain & seen]
-        union = frozenset[int]().union(*holding)
+        holding = {index for constant in seen for index in self._domains_of.get(constant, ())}
+        union = set[int]().union(*(self._domains[index] for index in holding))
         if not self._domains or not seen <= union:
             return list(self._constants)
         return sorted(union)

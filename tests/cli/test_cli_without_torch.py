@@ -30,6 +30,44 @@ for words in json.load(sys.stdin):
     code = run()
     print("exit code", int(code), flush=True)
 """
+OWN = """
+import kgverify as kv
+from kgverify.engines.reference.engine import ReferenceEngine
+
+class Own(ReferenceEngine):
+    pass
+
+@kv.engine_of
+def Plain(goal, clauses):
+    for clause in clauses:
+        bound = unify(goal[0], rename(clause.head))
+        if bound is not None:
+            yield clause, [bind(rename(atom), bound) for atom in clause.body] + [bind(atom, bound) for atom in goal[1:]]
+
+class Wrong(Plain):
+    def clauses_for(self, goal, excluded):
+        clauses = super().clauses_for(goal, excluded)
+        return [each for each in clauses if each.body] + [each for each in clauses if not each.body][:50]
+
+def rename(atom):
+    return atom[0], *(term if term >= 0 else term - 1000 for term in atom[1:])
+
+def bind(atom, bound):
+    terms = atom[1:]
+    while any(term in bound for term in terms):
+        terms = tuple(bound.get(term, term) for term in terms)
+    return atom[0], *terms
+
+def unify(left, right):
+    bound = {}
+    for i in (1, 2):
+        a, b = bind(left, bound)[i], bind(right, bound)[i]
+        if a != b and min(a, b) >= 0:
+            return None
+        if a != b:
+            bound[min(a, b)] = max(a, b)
+    return bound
+"""
 SMALL = ("--queries", "1", "--corruptions", "3")
 
 
@@ -53,10 +91,7 @@ def run_each(folder: Path, *commands: tuple[str, ...]) -> list[tuple[int, str]]:
 
 @pytest.mark.deep
 def test_traces_the_reference_reports_and_fuzzing_of_own_engines_need_no_torch(tmp_path):
-    (tmp_path / "own.py").write_text(
-        "import kgverify as kv\nfrom kgverify.engines.reference.engine import ReferenceEngine\n\n\n"
-        "class Own(ReferenceEngine):\n    pass\n"
-    )
+    (tmp_path / "own.py").write_text(OWN)
     done = run_each(
         tmp_path,
         ("record", "--engine", "reference", "-o", "a.h5", *SMALL),
@@ -68,10 +103,40 @@ def test_traces_the_reference_reports_and_fuzzing_of_own_engines_need_no_torch(t
         ("fuzz", "--engine", "own.py:Own", "--examples", "8", "--jobs", "1"),
         ("trace", "check", "a.h5"),
         ("trace", "export", "a.h5", "--to", "a.csv"),
+        ("trace", "convert", "a.h5", "c.h5", "--level", "digests"),
+        ("dialect", "--engine", "own.py:Own", "--examples", "40"),
         ("faults", "list"),
     )
     assert [code for code, _ in done] == [0] * len(done), [text for code, text in done if code]
     assert "AGREE" in done[2][1]
+
+
+@pytest.mark.deep
+def test_a_wrong_engine_is_found_reported_shrunk_and_replayed_without_torch(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    done = run_each(
+        tmp_path,
+        ("diff", "--engine", "own.py:Wrong", "--save", "run", "--queries", "2", "--corruptions", "3"),
+        (
+            "report",
+            "run",
+            *(word for each in ("html", "junit", "markdown", "perfetto") for word in (f"--{each}", each)),
+        ),
+        ("report", "run", "run", "--html", "index.html"),
+        ("report", "run", "--github"),
+        ("show", "run", "--divergence", "1"),
+        ("explain", "run"),
+        ("shrink", "run", "--trust", "-o", "small.kg"),
+        ("replay", "small.kg", "--trust"),
+        ("diff", "reference", "run/actual.h5"),
+        ("fuzz", "--engine", "own.py:Wrong", "--examples", "8", "--jobs", "1", "--minimum", "none"),
+    )
+    assert [code for code, _ in done] == [1, 0, 0, 0, 0, 0, 0, 1, 1, 1], [text for _, text in done]
+    assert "match_facts" in done[0][1]
+    assert "still, and in the same way: match_facts" in done[7][1]
+    assert all(
+        (tmp_path / name).stat().st_size > 500 for name in ("html", "junit", "markdown", "perfetto", "index.html")
+    )
 
 
 def test_a_command_that_needs_an_extra_says_which(tmp_path):
@@ -125,6 +190,8 @@ def test_the_doctor_names_the_extra_of_what_is_absent(monkeypatch):
 def test_the_doctor_compares_versions(monkeypatch, found, state):
     from kgverify.api import doctor
 
+    if state is State.PRESENT:
+        pytest.importorskip("torch")
     monkeypatch.setattr(doctor, "version", lambda package: found if package == "torch" else "99")
     monkeypatch.setattr(doctor, "requires", lambda package: ["torch<2.14,>=2.10; extra == 'compiled'"])
     assert find("torch").state is state

@@ -39,13 +39,17 @@ def test_the_cap_of_facts_is_stated_with_its_counts():
     assert found is not None
     assert re.fullmatch(
         r"exactly the facts at position 50 or later \(from 0\) in their predicate's segment are missing:"
-        r" ([\d,]+) of \1 missing, 0 of [\d,]+ present",
+        r" ([\d,]+) of \1 missing, 0 of [\d,]+ present; confirmed by experiment, ([\d,]+) of \2 as predicted:"
+        r" wrong at fact .*, and right at fact .*",
         found.sentence,
     )
     assert found.is_exact
     assert found.wrong_inside == found.num_wrong > 100
     assert found.right_inside == 0 < found.num_right
     assert found.chance < 1e-6
+    assert found.experiment is not None
+    assert found.experiment.verdict == "confirmed"
+    assert len(found.experiment.pair) == 2
     assert sum(each.num_wrong for each in found.values) == found.num_wrong
     assert all(not each.num_wrong for each in found.values if each.value < 50)
     for text in (str(report), render_junit(report, report.traces.expected).decode()):
@@ -78,6 +82,22 @@ def test_conditions_of_catalogued_faults(fault: str, limits: dict[str, int], wor
     cause = cause_of(fault, **limits)
     assert words in cause.condition, cause.condition
     assert cause.when.is_exact
+
+
+def test_a_run_that_does_not_decide_is_decided_by_experiments():
+    # In the run alone, every fact resolvent is wrong; experiments find that it needs a shared variable.
+    cause = cause_of("rest-not-substituted")
+    assert "where the selected atom shares a variable with a later one" in cause.condition, cause.condition
+    assert cause.when.experiment.verdict == "confirmed"
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"), [("sticky-outcome", "proved any candidate before and that do not end PROVED")]
+)
+def test_conditions_of_the_batch_are_confirmed_by_further_runs(fault: str, words: str):
+    cause = cause_of(fault, slots=8)
+    assert words in cause.condition, cause.condition
+    assert cause.when.experiment.verdict == "confirmed"
 
 
 def test_where_everything_went_wrong_it_is_said_that_nothing_compares():

@@ -9,6 +9,7 @@ import torch
 from random_programs import program_of
 
 from kgverify.engines.compiled.program.least_model import LeastModel
+from kgverify.engines.compiled.program.relations import _parts
 from kgverify.errors import UserError
 from kgverify.graphs.load import load_graph
 from kgverify.program.program import Program
@@ -176,3 +177,11 @@ def test_family_has_55715_atoms_in_seven_rounds():
     model = LeastModel(graph.program, device="cpu")
     assert (model.num_atoms, model.num_rounds) == (55_715, 7)
     assert 0.95 < model.contains(graph.queries("test")).mean() < 0.97
+
+
+def test_rows_are_split_at_a_bound_of_which_a_single_row_may_exceed_it():
+    total = torch.tensor([2, 3, 9, 10, 12, 20])
+    parts = list(_parts(total, 4))
+    assert parts == [(0, 2), (2, 3), (3, 5), (5, 6)]
+    assert list(_parts(total, 20)) == [(0, 6)]
+    assert list(_parts(total[:0], 4)) == []

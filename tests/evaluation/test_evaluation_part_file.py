@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from kgverify.evaluation.part_file import (
+    SAMPLED,
     ChoiceStatistics,
     DamagedError,
     PartResult,
+    _lowest,
     hash_result,
     read_part,
     type_of_items,
@@ -120,3 +122,13 @@ def test_a_plain_array_and_a_pickle_are_refused(path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(DamagedError):
             read_part(path, PART, "identity")
+
+
+def test_the_lowest_priorities_are_taken_whether_many_or_few_pass_the_first_limit() -> None:
+    rng = np.random.default_rng(0)
+    spread = rng.integers(0, 2**64, 8 * SAMPLED, np.uint64, endpoint=False)
+    high = spread // np.uint64(2) + np.uint64(2**63)
+    for priority in (spread, high):
+        of = rng.random(len(priority)) < 0.9
+        wanted = sorted(np.flatnonzero(of).tolist(), key=lambda row: int(priority[row]))[:SAMPLED]
+        assert _lowest(priority, of).tolist() == wanted

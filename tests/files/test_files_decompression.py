@@ -12,11 +12,15 @@ import zlib
 from contextlib import suppress
 
 import pytest
-from backports import zstd
 
 from kgverify.errors import UserError
 from kgverify.files.decompression import decompress, is_packed
 from kgverify.files.reading import MIN_EXPANDED_BYTES
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 TEXT = b"".join(b"knows\tperson%d\tperson%d\n" % (i, i * 7919 % 1000) for i in range(5_000))
 

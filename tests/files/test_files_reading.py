@@ -106,7 +106,7 @@ OWN_FILES = {
     "report/render/template.py": "a resource of this package",
     "runs/machine.py": "the processor, from the system",
     "runs/profiling.py": "a file that torch has just written",
-    "api/doctor.py": "the version of torch, from its package",
+    "api/versions.py": "the version of torch, from its package",
     "bench/timing.py": "the memory of this process, from the system",
     "testing/campaigns/corpus.py": "the code of kgverify and of the user's engine",
     "testing/campaigns/tasks.py": "a file that a worker has just written",

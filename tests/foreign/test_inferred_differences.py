@@ -169,3 +169,27 @@ def test_without_a_program_the_goal_alone_tells_rules_from_facts():
     assert found.confidence < 0.5
     assert "no program" in found.evidence
     assert explain(ALL, ALL[1:], has_program=False).stage == "match_rules"
+
+
+@pytest.mark.parametrize(
+    ("selected", "clause", "needs_all"),
+    [
+        ((P, A, B), (Origin.RULE, 1), True),
+        ((P, A, A), (Origin.RULE, 1), False),
+        ((P, A, B), (Origin.RULE, 0), False),
+        ((P, X, X), (Origin.RULE, 0), False),
+        ((P, X, X), (Origin.FACT, 0), True),
+        ((P, X, Y), (Origin.FACT, 0), False),
+    ],
+)
+def test_a_variable_bound_to_two_terms_needs_all_bindings_at_once(selected, clause, needs_all):
+    assert INFERENCE.at((selected,), QUERY).needs_all_bindings(clause) is needs_all
+
+
+def test_arguments_that_are_matched_apart_bind_a_variable_twice():
+    rest = (R, X, Y)
+    by_rule = [atoms[0][1] for atoms in INFERENCE.at(((P, A, B), rest), QUERY)._resolve_apart((Origin.RULE, 1))]
+    assert by_rule == [A, B]
+    by_fact = list(INFERENCE.at(((P, X, X), rest), QUERY)._resolve_apart((Origin.FACT, 0)))
+    assert by_fact == [((R, A, Y),), ((R, B, Y),)]
+    assert not list(INFERENCE.at(((P, C, X), rest), QUERY)._resolve_apart((Origin.FACT, 0)))

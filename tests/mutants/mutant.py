@@ -36,9 +36,13 @@ PARTS: Final = {
     "runs": ("kgverify/runs",),
 }
 """The files and folders of each part: everything that a verdict or a reported number rests on."""
+CHECKS: Final = ("self_testing", "known_answers")
+"""Folders of what checks the judge: a wrong edit there weakens a check, and changes no verdict or number."""
 UNPLANTABLE: Final = frozenset({"gluon.jit"})
 """Decorators of functions that only one kind of GPU runs."""
-MOST_OF_A_FUNCTION: Final = 4
+KERNEL: Final = "triton.jit"
+"""The decorator of functions whose lines Triton runs, or interprets as code of its own."""
+MOST_OF_A_FUNCTION: Final = 3
 MODULE: Final = "(module)"
 """The function name under which a constant of the module is filed."""
 
@@ -54,6 +58,8 @@ class Mutant:
     after:    the same lines with the edit made
     edit:     the edit and its position in the file
     lines:    first and last line of the innermost statement that contains the edit, without the statements inside of it
+    node:     first and last line of the function or constant
+    is_kernel: whether the function is a kernel, whose lines no recorder sees
     """
 
     path: str
@@ -63,6 +69,8 @@ class Mutant:
     after: str
     edit: Edit
     lines: tuple[int, int] = field(compare=False, default=(0, 0))
+    node: tuple[int, int] = field(compare=False, default=(0, 0))
+    is_kernel: bool = field(compare=False, default=False)
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:
@@ -78,13 +86,26 @@ class Mutant:
         """Return the whole file with the edit made."""
         return _apply(_read(self.path), self.edit).decode()
 
+    @property
+    def is_change(self) -> bool:
+        """Whether the function or constant can be compiled with the edit made, and its code changes."""
+        source = _read(self.path)
+        lines = source.splitlines(keepends=True)
+        begin, end = (sum(map(len, lines[:number])) for number in (self.node[0] - 1, self.node[1]))
+        changed = source[begin : self.edit.begin] + self.edit.text.encode() + source[self.edit.end : end]
+        prefix = b"if True:\n" if source[begin : begin + 1].isspace() else b""
+        try:
+            return _constants(prefix + changed) != _constants(prefix + source[begin:end])
+        except SyntaxError:
+            return False
+
     def __str__(self) -> str:
         return f"{self.path} {self.function}: {self.operator}: {self.before} -> {self.after}"
 
 
 @cache
 def generate(part: str) -> tuple[Mutant, ...]:
-    """Return every mutant of a part; of edits that read alike in one function, only the first."""
+    """Return every edit of a part, changes or not; of those that read alike in one function, only the first."""
     return tuple(mutant for path in files_of(part) for mutant in _mutants_of_file(path))
 
 
@@ -94,7 +115,7 @@ def files_of(part: str) -> list[str]:
     for name in PARTS[part]:
         path = ROOT / name
         files += sorted(path.rglob("*.py")) if path.is_dir() else [path]
-    return [str(file.relative_to(ROOT)) for file in files]
+    return [str(file.relative_to(ROOT)) for file in files if not set(CHECKS) & set(file.parts)]
 
 
 def select(mutants: Sequence[Mutant]) -> list[Mutant]:
@@ -102,8 +123,8 @@ def select(mutants: Sequence[Mutant]) -> list[Mutant]:
     chosen: dict[tuple[str, str], dict[str, Mutant]] = {}
     for mutant in sorted(mutants, key=lambda each: each.digest):
         of_function = chosen.setdefault((mutant.path, mutant.function), {})
-        if len(of_function) < MOST_OF_A_FUNCTION:
-            of_function.setdefault(mutant.operator, mutant)
+        if len(of_function) < MOST_OF_A_FUNCTION and mutant.operator not in of_function and mutant.is_change:
+            of_function[mutant.operator] = mutant
     return sorted(mutant for of_function in chosen.values() for mutant in of_function.values())
 
 
@@ -116,8 +137,18 @@ def _mutants_of_file(path: str) -> Iterator[Mutant]:
     source = _read(path)
     seen = set()
     for function, node, edit in _edits(ast.parse(source), source):
-        mutant = Mutant(path, function, edit.operator, *_lines(source, edit), edit, _statement(source, node, edit))
-        if mutant.key not in seen and _is_change(source, node, edit):
+        assert node.end_lineno is not None
+        mutant = Mutant(
+            path,
+            function,
+            edit.operator,
+            *_lines(source, edit),
+            edit,
+            _statement(source, node, edit),
+            (node.lineno, node.end_lineno),
+            any(ast.unparse(each).startswith(KERNEL) for each in getattr(node, "decorator_list", ())),
+        )
+        if mutant.key not in seen:
             yield mutant
         seen.add(mutant.key)
 
@@ -138,19 +169,6 @@ def _edits(tree: ast.Module, source: bytes) -> Iterator[tuple[str, ast.stmt, Edi
 def _edits_of(source: bytes, node: ast.FunctionDef) -> Iterator[Edit]:
     if not UNPLANTABLE & {ast.unparse(each) for each in node.decorator_list}:
         yield from find_edits(source, node)
-
-
-def _is_change(source: bytes, node: ast.stmt, edit: Edit) -> bool:
-    """Return whether an edit of a function or constant can be compiled, and changes its code."""
-    assert node.end_lineno is not None
-    lines = source.splitlines(keepends=True)
-    begin, end = (sum(map(len, lines[:number])) for number in (node.lineno - 1, node.end_lineno))
-    changed = source[begin : edit.begin] + edit.text.encode() + source[edit.end : end]
-    prefix = b"if True:\n" if node.col_offset else b""
-    try:
-        return _constants(prefix + changed) != _constants(prefix + source[begin:end])
-    except SyntaxError:
-        return False
 
 
 @lru_cache(maxsize=2)

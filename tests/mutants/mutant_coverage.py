@@ -44,9 +44,15 @@ class Coverage:
                     self._tests_of[path, line] = self._tests_of.get((path, line), 0) | 1 << index
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Return the tests that execute the statement of a mutant; of a constant, a line that names it."""
+        """Return the tests that execute the statement of a mutant.
+
+        Of a constant, those that execute a line that names it; of a kernel, a line of its folder.
+        """
         if mutant.function == MODULE:
             return self.tests_of_lines(_lines_that_name(mutant.before.partition("=")[0].partition(":")[0].strip()))
+        if mutant.is_kernel:
+            folder = str(Path(mutant.path).parent)
+            return self.tests_of_lines(line for line in self._tests_of if str(Path(line[0]).parent) == folder)
         first, last = mutant.lines
         return self.tests_of_lines((mutant.path, line) for line in range(first, last + 1))
 

@@ -1,10 +1,15 @@
-"""Generated problems, which judge the mutants of a prover by the other prover before any test does."""
+"""What judges a mutant beside the tests: generated problems for one of a prover, the known answers for one of a judge."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
 from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
+from kgverify.errors import InternalError
+from kgverify.evaluation.known_answers.evaluations import check_known_evaluation
+from kgverify.evaluation.known_answers.folders import check_known_folder
+from kgverify.evaluation.known_answers.models import check_known_models
 from kgverify.runs.run import Pipeline, Run
 from kgverify.testing.checking.check import Batch, find_suspects, prepare_batches
 from kgverify.testing.checking.engine_makers import compiled_maker
@@ -12,6 +17,7 @@ from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import Problem, Sizes
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo
+from kgverify.verification import verify
 
 NUM_PROBLEMS: Final = 240
 """The number of generated problems on which a mutant is tried."""
@@ -25,9 +31,9 @@ Round = Callable[[], bool]
 
 
 class NamedRound(NamedTuple):
-    """A round and the number of problems tried by its end."""
+    """A round, and its name or the number of problems tried by its end."""
 
-    num_problems: int
+    name: str
     detects: Round
 
 
@@ -37,6 +43,18 @@ class Crash(BaseException):
 
 _JUDGED: Final = frozenset({"reference", "compiled"})
 """The parts that are provers."""
+_KNOWN: Final[dict[str, Callable[[], object]]] = {
+    "known differences": lambda: verify.check_known_differences(verify._exercise_known),
+    "known pairs": lambda: verify.check_known_pairs(verify._judge_known, is_recorded=True),
+    "known runs": lambda: verify.check_known_runs(verify.verify),
+    "known traces of runs": lambda: verify.check_traces_of_runs(verify._judge_known),
+    "known draws": verify.check_known_draws,
+    "known models": lambda: check_known_models("cpu"),
+    "known folder": check_known_folder,
+    "known evaluation": lambda: list(check_known_evaluation("cpu")),
+    "known files": lambda: verify.check_known_files(verify._judge_known),
+}
+"""What `diff` and `evaluate` check before they give a verdict; each raises an error if it is wrong."""
 
 
 def draw_rounds(num_problems: int) -> list[list[Problem]]:
@@ -52,7 +70,7 @@ def draw_rounds(num_problems: int) -> list[list[Problem]]:
 def make_rounds(part: str, num_problems: int) -> list[NamedRound]:
     """Return the rounds for a part's mutants, with the preparation that needs no planted mutant."""
     if part not in _JUDGED:
-        return []
+        return [NamedRound(name, partial(_raises, check)) for name, check in _KNOWN.items()]
     rounds = draw_rounds(num_problems)
     judge = _reference_round if part == "reference" else _compiled_round
     return list(_numbered(rounds, judge))
@@ -62,7 +80,15 @@ def _numbered(rounds: Sequence[list[Problem]], judge: Callable[[list[Problem]], 
     total = 0
     for problems in rounds:
         total += len(problems)
-        yield NamedRound(total, judge(problems))
+        yield NamedRound(f"{total} problems", judge(problems))
+
+
+def _raises(check: Callable[[], object]) -> bool:
+    try:
+        check()
+    except InternalError:
+        return True
+    return False
 
 
 def _compiled_round(problems: list[Problem]) -> Round:

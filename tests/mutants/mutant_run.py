@@ -166,12 +166,12 @@ def _record(items: Sequence[pytest.Item], plan: Plan, note: Callable[[str], None
 
     def task(item: pytest.Item) -> Task:
         return Task(
-            lambda folder, answer: record_test(item, folder, answer),
+            lambda folder, answer: record_test(item, plan.test_seconds, folder, answer),
             lambda answer, code, seconds: end(item, answer, code, seconds),
         )
 
     run_tasks(map(task, left), plan.jobs, plan.deadline)
-    counts = Counter(runs[item.nodeid].status for item in items if item.nodeid in runs)
+    counts = Counter(runs[item.nodeid].status[:15] for item in items if item.nodeid in runs)
     note("tests: " + ", ".join(f"{num} {status}" for status, num in counts.most_common()))
     for item in items:
         if item.nodeid in runs and runs[item.nodeid].status not in ("passed", "passed, skipped"):
@@ -239,10 +239,9 @@ class _Judging:
 
         tests, total = [], 0.0
         for test in sorted(covering, key=cost):
-            total += seconds[test]
-            if total > self._plan.test_seconds and tests:
-                break
-            tests.append(TimedTest(self._items[test], seconds[test]))
+            if total + seconds[test] <= self._plan.test_seconds or not tests:
+                total += seconds[test]
+                tests.append(TimedTest(self._items[test], seconds[test]))
         return tests
 
     def _task(self, mutant: Mutant, tests: list[TimedTest], num_covering: int) -> Task:

@@ -15,10 +15,10 @@ from mutant_coverage import PASSED, LineRecorder, every_file
 from mutant_judges import Crash, NamedRound
 from mutant_plant import plant
 
-MOST_SECONDS: Final = 20.0
+MOST_SECONDS: Final = 10.0
 """CPU seconds for one round of problems, and for one test beside ten times its own time; beyond, a mutant has timed out."""
 NUM_QUICK: Final = 1
-"""Rounds of problems tried before the tests, since they kill most; the others come after the tests."""
+"""Rounds tried before the tests, since they kill most; the others come after the tests."""
 MORE_MEMORY: Final = 4 << 30
 """Bytes that a mutant may allocate beyond those of the process at its start."""
 
@@ -62,12 +62,14 @@ class _Reports:
 
     def __init__(self) -> None:
         self.first = ""
+        self.reason = ""
         self.outcomes: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.outcomes.append(report.outcome)
         if report.failed and not self.first:
             self.first = report.nodeid
+            self.reason = report.longreprtext.strip()[-200:]
 
 
 def try_mutant(
@@ -92,9 +94,10 @@ def try_mutant(
     os._exit(0)
 
 
-def record_test(item: pytest.Item, folder: str, answer: "Connection[Any, Any]") -> None:
-    """Run a test of the original; send its status and the lines that it executes."""
+def record_test(item: pytest.Item, most_seconds: float, folder: str, answer: "Connection[Any, Any]") -> None:
+    """Run a test of the original; send its status and the lines that it executes. The process ends if it takes longer."""
     _prepare_process(folder)
+    signal.setitimer(signal.ITIMER_PROF, most_seconds)
     reports = _Reports()
     item.session.config.pluginmanager.register(reports)
     recorder = LineRecorder(every_file())
@@ -104,7 +107,8 @@ def record_test(item: pytest.Item, folder: str, answer: "Connection[Any, Any]") 
     finally:
         lines = recorder.stop()
     is_passed = set(reports.outcomes) == {PASSED}
-    answer.send((PASSED if is_passed else ", ".join(sorted({*reports.outcomes})), lines))
+    outcomes = ", ".join(sorted({*reports.outcomes}))
+    answer.send((PASSED if is_passed else f"{outcomes} {reports.reason}".strip(), lines))
     answer.close()
     os._exit(0)
 
@@ -137,14 +141,14 @@ def _start_clock(more: float = 0.0) -> None:
 
 
 def _judge(rounds: Sequence[NamedRound]) -> str:
-    for num_problems, detects in rounds:
+    for name, detects in rounds:
         _start_clock()
         try:
             if detects():
-                return f"{num_problems} problems"
+                return name
         except (Exception, Crash) as error:
             cause = error.__cause__ or error
-            return f"{num_problems} problems: {type(cause).__name__}"
+            return f"{name}: {type(cause).__name__}"
     return ""
 
 

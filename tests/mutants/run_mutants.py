@@ -51,7 +51,8 @@ def main() -> int:
 
 def _choose(part: str, options: argparse.Namespace, listed: set[tuple[str, ...]]) -> list[Mutant]:
     every = generate(part)
-    mutants = [each for each in (every if options.all else select(every)) if options.only in str(each)]
+    chosen = (each for each in every if each.is_change) if options.all else select(every)
+    mutants = [each for each in chosen if options.only in str(each)]
     index, count = options.shard
     mutants = [each for each in mutants if int(each.digest, 16) % count == index - 1]
     if options.sample is None:

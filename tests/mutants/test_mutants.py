@@ -191,7 +191,7 @@ def test_what_does_not_end_is_ended_by_the_clock(monkeypatch: pytest.MonkeyPatch
     context = get_context("fork")
     receive, send = context.Pipe(duplex=False)
     process = context.Process(
-        target=mutant_trial.try_mutant, args=(None, [NamedRound(16, turn)], [], str(tmp_path), send)
+        target=mutant_trial.try_mutant, args=(None, [NamedRound("16 problems", turn)], [], str(tmp_path), send)
     )
     process.start()
     process.join(timeout=120)

@@ -56,6 +56,12 @@ def test_rules_apart_share_no_variable_below_the_first():
     assert program.rules_apart(0, 0)[0][1] == program.rules[0]
 
 
+def test_a_rule_about_the_first_constant_matches_that_constant_alone():
+    program = program_of("q(b, a)\np(X, b) <- q(b, X)")
+    assert program.rules == [Rule(Atom(1, -1, 0), (Atom(0, 0, -1),))]
+    assert [len(program.rules_matching(Atom(1, 1, second)).origins) for second in (1, 0)] == [0, 1]
+
+
 def test_the_index_finds_every_fact_that_unifies_in_ascending_order():
     rng = random.Random(2)
     for _ in range(100):

@@ -1,6 +1,7 @@
 """Saving a run: a full disk leaves the run that was there, and no link is followed."""
 
 import errno
+import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,3 +78,13 @@ def test_a_run_follows_no_link(inputs: Path, faulty: Verification, tmp_path: Pat
         save(faulty, tmp_path / "run", *[read_trace(inputs / "a.h5")] * 2)
     assert [path.name for path in (tmp_path / "run").iterdir()] == [name]
     assert (tmp_path / "victim").read_text() == "years of work"
+
+
+def test_a_first_cause_that_is_no_divergence_of_the_run_is_refused(inputs: Path, faulty: Verification, tmp_path: Path):
+    trace = read_trace(inputs / "a.h5")
+    save(faulty, tmp_path / "run", trace, trace)
+    saved = json.loads((tmp_path / "run" / REPORT).read_text())
+    saved["first_cause"]["step"] += 1000
+    (tmp_path / "run" / REPORT).write_text(json.dumps(saved))
+    with pytest.raises(UserError, match="its first cause is not among its divergences"):
+        read_run(tmp_path / "run")

@@ -19,9 +19,15 @@ OF_MODULES = {("pickle", "loads"), ("pickle", "load"), ("torch", "load"), ("os",
 ALLOWED = {
     "kgverify/__init__.py": {"import_module": "a table in the file"},
     "kgverify/api/doctor.py": {"import_module": "packages that kgverify itself requires, if they are installed"},
+    "kgverify/api/versions.py": {"CDLL": "the library inside of the package h5py"},
     "kgverify/audit/__init__.py": {"import_module": "a table in the file"},
+    "kgverify/audit/isolation.py": {
+        "CDLL": "the libraries that are loaded already",
+        "load": "what a fork of this process has sent",
+    },
     "kgverify/audit/ladder/culprit.py": {"import_module": "settings of torch, listed in the file"},
     "kgverify/cli/__init__.py": {"exec": "an empty text"},
+    "kgverify/cli/app.py": {"import_module": "a table in the file"},
     "kgverify/cli/supervise.py": {"CDLL": "the C library that is loaded already"},
     "kgverify/comparison/equal_columns.py": {"CDLL": "the C library that is loaded already"},
     "kgverify/engines/adapters/tensor.py": {"import_module": "torch"},
@@ -75,7 +81,7 @@ def test_code_is_run_in_the_listed_places_alone():
     ("modules", "places"),
     [
         ("subprocess", ["kgverify/audit/ladder/reproducer.py", "kgverify/engines/native/library.py"]),
-        ("pickle", ["kgverify/engines/sent_maker.py"]),
+        ("pickle", ["kgverify/audit/isolation.py", "kgverify/engines/sent_maker.py"]),
         ("yaml|marshal|shelve|joblib|cloudpickle|dill|matplotlib|git", []),
     ],
 )

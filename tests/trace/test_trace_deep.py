@@ -24,7 +24,7 @@ from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.maintain.repair import repair_trace
 from kgverify.trace.model.columns import StageItems, no_stage_items, select_candidates
 from kgverify.trace.model.levels import TraceLevel
-from kgverify.trace.model.stage_items import StageReader, encode_stage_outputs
+from kgverify.trace.model.stage_items import StageReader, encode_stage_outputs, ends_alike
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.trace.write.encode import encode_trace
 from kgverify.trace.write.loop_writer import LoopWriter
@@ -225,3 +225,11 @@ def test_the_columns_are_documented():
     page = (Path(__file__).parents[2] / "docs" / "trace-format.md").read_text(encoding="utf-8")
     for name in StageItems._fields:
         assert f"| `/stages/{name}` | {getattr(COLUMNS.stages, name).dtype}" in page, name
+
+
+def test_a_probe_ends_like_a_step_if_scores_are_equal_within_the_tolerance_and_all_else_is_equal():
+    step = {Stage.LIMIT: ((), 0, 0), Stage.SCORE: (-1.0, -2.0, float("nan")), Stage.CHOOSE: 1, Stage.MATCH_FACTS: (1,)}
+    assert ends_alike(step, step, 0.0)
+    assert ends_alike(step | {Stage.SCORE: (-1.0, -2.25, float("nan")), Stage.MATCH_FACTS: ()}, step, 0.25)
+    for other in ({Stage.SCORE: (-1.0, -2.25, float("nan"))}, {Stage.SCORE: (-1.0, -2.0)}, {Stage.CHOOSE: 0}):
+        assert not ends_alike(step | other, step, 0.125)

@@ -10,9 +10,12 @@ from kgverify.comparison.stage_difference import first_difference, render_differ
 from kgverify.comparison.step_view import Names
 from kgverify.engines.compiled.stages.choose import SCORES
 from kgverify.engines.compiled.stages.stage_functions import build_stages
+from kgverify.program.limits import Limits
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.runs.run import build_trace, reference_pipeline
 from kgverify.verification.replay import Explainer, find_position
+from kgverify.verification.separate import _list_rules, _Loss
+from kgverify.verification.stagewise import find_later_faults
 from kgverify.verification.verify import verify
 
 
@@ -90,3 +93,25 @@ def test_a_difference_in_a_stage_is_shown_with_names(stage, expected, actual, sh
             assert value.startswith(wanted)
         else:
             assert value == wanted
+
+
+def test_items_of_a_stage_differ_if_the_same_input_gave_something_else():
+    pruned = ((1, 0, ((0, -1, 1),)), (1, 1, ((0, -2, 1),)), (2, 0, ()))
+    sides = [{Stage.PRUNE: pruned, Stage.RENAME: pruned}, {Stage.PRUNE: pruned, Stage.RENAME: pruned}]
+    limits = Limits()
+    assert not list(find_later_faults(Stage.PRUNE, *sides, limits, 0.0))
+    renamed = pruned[:1], ((1, 1, ((0, -1, 1),)),), pruned[2:]
+    sides[0][Stage.RENAME] = sum(renamed, ())
+    (fault,) = find_later_faults(Stage.PRUNE, *sides, limits, 0.0)
+    assert (fault.stage, fault.expected, fault.actual) == (Stage.RENAME, renamed[1], pruned[1:2])
+    # What was pruned otherwise is not the fault of `rename`.
+    sides[1][Stage.PRUNE] = (pruned[0], (1, 1, ()), pruned[2])
+    assert Stage.RENAME not in [each.stage for each in find_later_faults(Stage.PRUNE, *sides, limits, 0.0)]
+
+
+@pytest.mark.parametrize("lost", [[], [3]])
+def test_rules_of_losses_are_listed_also_where_nothing_was_lost(lost: list[int]):
+    losses = [_Loss((1, 2, 3), frozenset(lost))] if lost else []
+    texts = [rule.situation for rule in _list_rules(losses, 2)]
+    assert texts[0] == "position 3 in the predicate, or a later one"
+    assert texts[-1] == f"beyond the first {2 if lost else 0} that match"

@@ -3,15 +3,16 @@
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from kgverify.audit.audited_function import Function, Inputs, Subject
+from kgverify.audit.isolation import SECONDS, can_isolate, run_isolated
 from kgverify.audit.ladder.observation import (
     USUAL,
     Deviation,
@@ -116,8 +117,10 @@ call 1 again, N:  further calls like the first, on equal arguments
 class Judge:
     """The comparison of a subject's calls with eager: the expected observations, and which differences are rounding."""
 
-    def __init__(self, subject: Subject, *, repetitions: int = 2, precision: Precision = USUAL) -> None:
-        self.subject, self.repetitions, self.precision = subject, repetitions, precision
+    def __init__(
+        self, subject: Subject, *, repetitions: int = 2, precision: Precision = USUAL, patience: float = SECONDS
+    ) -> None:
+        self.subject, self.repetitions, self.precision, self.patience = subject, repetitions, precision, patience
         self.expected = watch(subject, EAGER, repetitions=repetitions)
 
     @cached_property
@@ -138,9 +141,9 @@ class Judge:
     def watch(self, rung: Rung, most: int | None = None) -> Watched:
         """Make the calls on a rung, compiled anew; only the first ones if `most` is given."""
         if most is None:
-            return watch(self.subject, rung, self.expected, repetitions=self.repetitions)
+            return watch_isolated(self.subject, rung, self.expected, self.repetitions, self.patience)
         few = replace(self.subject, calls=min(most, self.subject.calls))
-        return watch(few, rung, self.expected, repetitions=0)
+        return watch_isolated(few, rung, self.expected, 0, self.patience)
 
     def judge(self, actual: Watched) -> tuple[tuple[Deviation, ...], tuple[Excuse, ...]]:
         """Return the deviations, call by call, and the differences that are rounding."""
@@ -159,6 +162,35 @@ class Judge:
         return tuple(found), tuple(excuses)
 
 
+def watch_isolated(
+    subject: Subject, rung: Rung, expected: Watched | None, repetitions: int, patience: float
+) -> Watched:
+    """Make calls in a process of their own; the call that ended it has an observation that says so."""
+    seen: Watched = {}
+
+    def keep(made: tuple[str, Observation]) -> None:
+        seen[made[0]] = made[1]
+
+    def work(send: Callable[[Any], None]) -> None:
+        watch(subject, rung, expected, repetitions=repetitions, note=lambda *made: send(made))
+
+    if end := run_isolated(work, keep, seconds=patience):
+        calls = range(1, subject.calls + 1)
+        names = [f"call {number}" for number in calls]
+        names += [f"repeated call {number}" for number in calls if subject.first == 0]
+        names += [f"call 1 again, {number + 1}" for number in range(repetitions)]
+        seen[next((name for name in names if name not in seen), names[-1])] = Observation(end=end)
+    return seen
+
+
+@cache
+def _warm_up() -> None:
+    """Let the compiler prepare what it prepares once: processes of their own inherit it."""
+    with keeping_caches(), suppress(Exception):
+        torch.compile(lambda given: given + 1, backend="inductor")(torch.ones(2))
+    torch._dynamo.reset()
+
+
 def narrow(judge: Judge, climb: Climb) -> Judge:
     """Return the judge of the one call that deviated, if it deviates alone; else the same judge."""
     name = climb.deviations[0].call
@@ -166,7 +198,7 @@ def narrow(judge: Judge, climb: Climb) -> Judge:
         return judge
     number, made = int(name.split()[1]) - 1, judge.subject.make_inputs
     one = replace(judge.subject, make_inputs=lambda call: made(number), calls=1, first=number)
-    alone = Judge(one, repetitions=0, precision=judge.precision)
+    alone = Judge(one, repetitions=0, precision=judge.precision, patience=judge.patience)
     return alone if alone.judge(run_as_found(alone, climb))[0] else judge
 
 
@@ -185,15 +217,25 @@ def climb(
     rungs: Sequence[Rung] = RUNGS,
     repetitions: int = 2,
     precision: Precision = USUAL,
+    patience: float = SECONDS,
     begin: Callable[[str], None] = lambda name: None,
 ) -> Ladder:
     """Compare every rung with eager, which is first run twice. begin: receives the name of each rung.
 
+    patience: seconds that the calls of one rung may take
+
     A rung runs as users run it, with the compiler's caches in an empty folder; again, from these caches; and without caches.
     """
     begin(EAGER.name)
-    judge = Judge(subject, repetitions=repetitions, precision=precision)
-    again = watch(subject, EAGER, judge.expected, repetitions=repetitions)
+    again = watch_isolated(subject, EAGER, None, repetitions, patience)
+    for each in again.values():
+        if each.end:
+            raise UserError(
+                f"ends the process without the compiler: {each.end}",
+                where=subject.name,
+                fix="audit a step that returns",
+            )
+    judge = Judge(subject, repetitions=repetitions, precision=precision, patience=patience)
     pairs = ((before, again[call], call) for call, before in judge.expected.items())
     unsteady = tuple(found for pair in pairs for found in compare_observations(*pair, precision))
     climbs: list[Climb] = []
@@ -202,6 +244,8 @@ def climb(
         (subject.inputs(0), [each.get() for each in find_captured_values(subject.function)])
     )
     is_seeded = False
+    if can_isolate() and any((rung.options or {}).get("backend") == "inductor" for rung in rungs):
+        _warm_up()
     for rung in rungs if not unsteady else ():
         if rung is EAGER:
             continue
@@ -212,7 +256,8 @@ def climb(
         result = _climb_rung(judge, rung, is_seeded=is_seeded)
         is_seeded = result.is_seeded
         climbs.append(result)
-        if result.is_lost:
+        # A higher rung does the work of this one as well.
+        if result.is_lost or any(each.kind == "end" for each in result.deviations):
             break
     if all(observation.error for observation in judge.expected.values()) and not any(
         each.deviations for each in climbs
@@ -248,6 +293,8 @@ def _climb_rung(judge: Judge, rung: Rung, *, is_seeded: bool) -> Climb:
                 excuses = excuses or excused
                 if deviations and not found:
                     found, where = deviations, caches
+                if any(each.kind == "end" for each in deviations):
+                    break
     except DeviceLost as error:
         lost = Deviation("some call", "error", "", f"the device was lost: {error}")
         return Climb(rung, (lost,), 0, time.perf_counter() - began, is_lost=True)
@@ -283,27 +330,34 @@ def watch(
     *,
     repetitions: int = 2,
     float64: Callable[[], Float64Run] | None = None,
+    note: Callable[[str, Observation], None] | None = None,
 ) -> Watched:
     """Make the calls of a subject on a rung, compiled anew. Everything that they change is restored.
 
     expected: the eager calls. Repeated calls begin from their results, so that rounding does not add up over calls.
     float64:  makes the context in which each call is observed
+    note:     receives each observation
     """
     with _compiling_anew():
         function = subject.function if rung.options is None else compile_plainly(subject.function, rung.options)
-        call = partial(_call, function, subject, float64)
-        seen = {}
+        seen: Watched = {}
+
+        def call(name: str, inputs: Inputs, number: int) -> None:
+            seen[name] = _call(function, subject, float64, inputs, number)
+            if note is not None:
+                note(name, seen[name])
+
         for number in range(subject.calls):
             with _restored(subject, number) as (inputs, _):
-                seen[f"call {number + 1}"] = call(inputs, number)
+                call(f"call {number + 1}", inputs, number)
         with _restored(subject, 0) as (held, state):
             for number in range(subject.calls if subject.first == 0 else 0):
                 if expected is not None and number:
                     _put_results(held, state, expected[f"repeated call {number}"])
-                seen[f"repeated call {number + 1}"] = call(held, number)
+                call(f"repeated call {number + 1}", held, number)
         for number in range(repetitions):
             with _restored(subject, 0) as (inputs, _):
-                seen[f"call 1 again, {number + 1}"] = call(inputs, 0)
+                call(f"call 1 again, {number + 1}", inputs, 0)
         return seen
 
 

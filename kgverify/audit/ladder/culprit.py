@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
+from kgverify.audit.isolation import run_isolated
 from kgverify.audit.ladder.climb import (
     Climb,
     Judge,
@@ -121,7 +122,7 @@ def find_culprit(
     judge = narrow(judge, climb)
     search = _Search(judge, climb, deadline, announce)
     if climb.is_of_caches:
-        caches = [item for item in _list_switches() if item.name in _OF_CACHES]
+        caches = [item for item in _list_switches(climb.rung) if item.name in _OF_CACHES]
         single = next((item for item in caches if search.repairs([item])), None)
         return search.finish([single] if single else [], caches)
     with keeping_caches(is_seeded=climb.is_seeded), compiling_without_caches():
@@ -149,21 +150,35 @@ def list_items(judge: Judge, rung: Rung) -> list[Item]:
     """List all items that take part when a subject is compiled on a rung, and the switches that can be changed."""
     seen: dict[tuple[str, str], list[str]] = {}
 
-    def record(subsystem: str, name: str) -> bool:
-        if subsystem in _KINDS:
-            subsystems = seen.setdefault((_KINDS[subsystem], name), [])
-            if subsystem not in subsystems:
-                subsystems.append(subsystem)
-        return False
+    def record(ran: tuple[str, str]) -> None:
+        subsystem, name = ran
+        subsystems = seen.setdefault((_KINDS[subsystem], name), [])
+        if subsystem not in subsystems:
+            subsystems.append(subsystem)
 
-    with _answering(record):
-        judge.watch(rung)
+    def work(send: Callable[[tuple[str, str]], None]) -> None:
+        def answer(subsystem: str, name: str) -> bool:
+            if subsystem in _KINDS:
+                send((subsystem, name))
+            return False
+
+        with _answering(answer):
+            judge.watch(rung)
+
+    run_isolated(work, record, seconds=judge.patience)
     items = [Item(kind, name, tuple(subsystems)) for (kind, name), subsystems in seen.items()]
-    return items + [item for item in _list_switches() if item.name not in _OF_CACHES]
+    return items + [item for item in _list_switches(rung) if item.name not in _OF_CACHES]
 
 
-def _list_switches() -> list[Item]:
-    found = ((module, setting, value, _read_setting(module, setting)) for module, setting, value in SWITCHES)
+def _list_switches(rung: Rung) -> list[Item]:
+    """List the switches of the parts of the compiler that take part on a rung."""
+    parts = {"eager": (_DYNAMO,), "inductor": (_INDUCTOR, _FUNCTORCH, _DYNAMO)}
+    used = parts.get((rung.options or {}).get("backend", ""), (_FUNCTORCH, _DYNAMO))
+    found = (
+        (module, setting, value, _read_setting(module, setting))
+        for module, setting, value in SWITCHES
+        if module in used
+    )
     return [
         Item(SWITCH, f"{setting}={value}", (module,))
         for module, setting, value, present in found
@@ -213,7 +228,7 @@ class _Search:
             self._known[key] = self._is_complete = False
             return False
         deviations, _ = self._judge.judge(actual)
-        self.has_failed = any(each.kind == "error" for each in deviations)
+        self.has_failed = any(each.kind in ("error", "end") for each in deviations)
         self._known[key] = not deviations
         return not deviations
 

@@ -11,7 +11,15 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from kgverify.audit.audited_function import Inputs, Subject
-from kgverify.audit.ladder.climb import Climb, Judge, Rung, compiling_without_caches, keeping_caches
+from kgverify.audit.ladder.climb import (
+    Climb,
+    Judge,
+    Rung,
+    compiling_without_caches,
+    keeping_caches,
+    watch,
+    watch_isolated,
+)
 from kgverify.audit.ladder.observation import Deviation, seeding
 from kgverify.audit.source_lines import find_line_in_text
 from kgverify.audit.values import list_leaves
@@ -45,7 +53,7 @@ def find_minimal_graph(
     """
     deadline = time.monotonic() + seconds
     with keeping_caches(is_seeded=climb.is_seeded), compiling_without_caches():
-        for graph, arguments in trace_graphs(judge.subject):
+        for graph, arguments in trace_graphs(judge.subject, judge.patience):
             for calls in (1, 2):
                 search = _Search(judge, climb, graph, arguments, calls, deadline, announce)
                 if search.deviation is not None:
@@ -53,8 +61,11 @@ def find_minimal_graph(
     return None
 
 
-def trace_graphs(subject: Subject) -> Iterator[tuple[GraphModule, Inputs]]:
-    """Trace the graphs that Dynamo makes of a subject's calls, each with copies of the arguments of its first run."""
+def trace_graphs(subject: Subject, patience: float) -> Iterator[tuple[GraphModule, Inputs]]:
+    """Trace the graphs that Dynamo makes of a subject's calls, each with copies of the arguments of its first run.
+
+    Tracing alone may end the process: then the list is empty.
+    """
     graphs: dict[int, tuple[GraphModule, Inputs]] = {}
 
     def keep(graph: GraphModule, _: list[Any]) -> Any:
@@ -65,8 +76,9 @@ def trace_graphs(subject: Subject) -> Iterator[tuple[GraphModule, Inputs]]:
 
         return run
 
-    traced = Judge(subject, repetitions=0)
-    traced.watch(Rung("traced", "nothing", {"backend": keep, "dynamic": False}))
+    rung = Rung("traced", "nothing", {"backend": keep, "dynamic": False})
+    if not any(each.end for each in watch_isolated(subject, rung, None, 0, patience).values()):
+        watch(subject, rung, repetitions=0)
     yield from graphs.values()
 
 
@@ -113,7 +125,8 @@ class _Search:
         announce: Callable[[int], None],
     ) -> None:
         self._judge, self._climb, self._calls, self._deadline, self._announce = judge, climb, calls, deadline, announce
-        self._is_error = climb.deviations[0].kind == "error"
+        kind = climb.deviations[0].kind
+        self._is_error, self._is_end = kind == "error", kind == "end"
         self._num = 0
         self._is_complete = True
         self._graph, self._arguments = graph, arguments
@@ -157,11 +170,13 @@ class _Search:
         self._num += 1
         self._announce(self._num)
         subject = Subject("graph", graph, lambda call: _copy(arguments), calls=self._calls)
-        judge = Judge(subject, repetitions=0, precision=self._judge.precision)
+        judge = Judge(subject, repetitions=0, precision=self._judge.precision, patience=self._judge.patience)
         if not self._is_error and any(each.error for each in judge.expected.values()):
             return None
         found, _ = judge.judge(judge.watch(self._climb.rung))
-        return next((each for each in found if (each.kind == "error") == self._is_error), None)
+        asked = {"error": self._is_error, "end": self._is_end}
+        usual = not self._is_error and not self._is_end
+        return next((each for each in found if asked.get(each.kind, usual)), None)
 
     def _build(self, kept: Kept) -> tuple[GraphModule, Inputs]:
         """Build the graph of what is left; what it reads of removed nodes becomes an input."""

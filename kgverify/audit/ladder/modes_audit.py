@@ -7,6 +7,7 @@ from typing import Final
 
 import torch
 
+from kgverify.audit import isolation
 from kgverify.audit.audited_function import Subject
 from kgverify.audit.ladder.climb import RUNGS, Climb, Judge, Ladder, Rung, climb, find_smallest_part
 from kgverify.audit.ladder.culprit import Culprit, find_culprit
@@ -35,6 +36,7 @@ def audit_modes(
     seconds: float = SECONDS,
     repetitions: int = 2,
     precision: Precision = USUAL,
+    patience: float = isolation.SECONDS,
     announce: Announce = lambda what: None,
 ) -> AuditReport:
     """Run a function in eager and on every rung of the compiler, and explain the first rung that deviates.
@@ -46,6 +48,7 @@ def audit_modes(
         seconds: time limit of the searches for the pass, lowering or switch, and for the line, that cause the deviation.
         repetitions: the number of times that the first call is repeated on equal arguments.
         precision: what counts as equal.
+        patience: seconds that the calls of one rung may take, with compilation.
         announce: receives the name of the work that begins.
 
     Returns:
@@ -64,6 +67,7 @@ def audit_modes(
         seconds=seconds,
         repetitions=repetitions,
         precision=precision,
+        patience=patience,
         announce=announce,
     )
     return report.build(subject.name, describe_compiler(), is_conclusive=is_conclusive)
@@ -83,6 +87,7 @@ def audit_values(
     seconds: float = SECONDS,
     repetitions: int = 2,
     precision: Precision = USUAL,
+    patience: float = isolation.SECONDS,
     announce: Announce = lambda what: None,
 ) -> bool:
     """Add what `audit_modes` reports to a report; return whether it is conclusive."""
@@ -91,6 +96,7 @@ def audit_values(
         rungs=rungs,
         repetitions=repetitions,
         precision=precision,
+        patience=patience,
         begin=lambda name: announce(f"{subject.name} on rung {name}"),
     )
     _report_rungs(ladder, report)
@@ -152,7 +158,7 @@ def _attribute(
     if not first.is_lost:
         part = find_smallest_part(subject, first.rung, lambda of: announce(f"{of} alone on rung {name}"))
         if part is not None:
-            alone = climb(part, rungs=(first.rung,), precision=judge.precision)
+            alone = climb(part, rungs=(first.rung,), precision=judge.precision, patience=judge.patience)
             judge, first = alone.judge, alone.first or first
         smallest = part or subject
         culprit = find_culprit(
@@ -210,9 +216,14 @@ def _find_line(judge: Judge, first: Climb, seconds: float, announce: Announce) -
         minimal = find_minimal_graph(
             judge, first, seconds=seconds, announce=lambda num: announce(f"attempt {num} to minimize the graph")
         )
-        if minimal is not None and minimal.where:
-            return minimal, minimal.where
-        return minimal, ""
-    traced = list_lines([graph for graph, _ in trace_graphs(judge.subject)])
+        return minimal, minimal.where if minimal is not None and minimal.where else _find_end(first.deviations[0])
+    if where := _find_end(first.deviations[0]):
+        return None, where
+    traced = list_lines([graph for graph, _ in trace_graphs(judge.subject, judge.patience)])
     lines = (line for line in list_eager_lines(judge.subject) if line not in traced)
     return None, next(lines, "")
+
+
+def _find_end(deviation: Deviation) -> str:
+    """Return the line at which a call ended the process, if it did and Python knew the line."""
+    return deviation.detail.rpartition(" at ")[2] if deviation.kind == "end" and " at " in deviation.detail else ""

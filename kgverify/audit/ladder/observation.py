@@ -1,5 +1,6 @@
 """Everything that a call does: outputs, changes of arguments and of captured state, gradients, shared memory, errors."""
 
+import enum
 import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -26,7 +27,9 @@ class Observation:
     captureds:          copies of what the function reads without receiving it, after the call, by path
     gradients:          of the outputs, with fixed weights, by the path of the tensor that requires them
     aliases:            for every leaf that shares memory with an earlier one, the first one that does
+    classes:            of the tensors that are not plain ones, by path
     error:              its type and the first line of its message; empty where nothing was raised
+    end:                how the call ended the process, such as `SIGABRT`; empty where it did not
     draws:              whether the call drew random numbers
     """
 
@@ -35,7 +38,9 @@ class Observation:
     captureds: dict[str, Any] = field(default_factory=dict)
     gradients: dict[str, Any] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
+    classes: dict[str, str] = field(default_factory=dict)
     error: str = ""
+    end: str = ""
     draws: bool = False
 
     def leaves(self, kind: str) -> dict[str, Any]:
@@ -48,7 +53,8 @@ class Deviation(NamedTuple):
     """A way in which a call differs from the expected one.
 
     call:  its name, such as `repeated call 2`
-    kind:  `output`, `argument` or `captured` (changed by the call), `gradient`, `aliasing`, `error` or `structure`
+    kind:  `output`, `argument` or `captured` (changed by the call), `gradient`, `class`, `aliasing`,
+           `error`, `end` or `structure`
     where: the path of the leaf; empty for errors
     """
 
@@ -66,6 +72,13 @@ class Precision(NamedTuple):
 
 
 USUAL: Final = Precision()
+
+
+class Other(NamedTuple):
+    """Stands for a value other than a tensor, array, container, or value of Python's own. text: if it has one of its own."""
+
+    kind: str
+    text: str = ""
 
 
 class DeviceLost(Exception):
@@ -113,6 +126,7 @@ def observe(
             state = find_captured_values(captures) if captures is not None else None
             captured = state.read_data() if state is not None else {}
             aliases = _find_aliases(arguments, captured, outputs)
+            classes = _list_classes({**arguments, **outputs})
             observed = [_copy(each, convert) for each in (outputs, arguments, captured)]
             gradients = _differentiate(outputs, {**arguments, **captured}, convert)
             # The call that made a kernel reports its failure.
@@ -121,11 +135,12 @@ def observe(
     except Exception as raised:
         error = describe_error(raised)
         try:
-            return Observation(arguments=copy_values(_name_leaves("argument", inputs)), error=error)
+            arguments = _copy(_name_leaves("argument", inputs), lambda leaf: leaf)
+            return Observation(arguments=arguments, error=error)
         except RuntimeError:
             raise DeviceLost(error) from raised
     outputs, arguments, captured = observed
-    return Observation(outputs, arguments, captured, gradients, aliases, draws=draws)
+    return Observation(outputs, arguments, captured, gradients, aliases, classes, draws=draws)
 
 
 def _read_generators() -> tuple[Any, ...]:
@@ -133,11 +148,32 @@ def _read_generators() -> tuple[Any, ...]:
 
 
 def _copy(leaves: dict[str, Any], convert: Callable[[Any], Any]) -> dict[str, Any]:
-    copied = {path: copy_values(convert(leaf)) for path, leaf in leaves.items()}
+    copied = {path: _describe_other(copy_values(convert(leaf))) for path, leaf in leaves.items()}
     for path, leaf in leaves.items():
         if _is_differentiable(leaf):
             copied[path].requires_grad_()
     return copied
+
+
+def _describe_other(leaf: Any) -> Any:
+    """Return what can be sent to another process: a plain tensor, or the kind and the text of a user's value."""
+    if isinstance(leaf, Tensor):
+        return leaf if type(leaf) is Tensor else leaf.as_subclass(Tensor)
+    kind = type(leaf)
+    if kind.__module__ in ("builtins", "numpy") and (is_plain(leaf) or isinstance(leaf, (set, frozenset, np.ndarray))):
+        return leaf
+    # Objects without a value of their own, such as functions, may be made anew for each call.
+    has_text = is_plain(leaf) or isinstance(leaf, (torch.dtype, torch.device, enum.Enum))
+    return Other(f"{kind.__module__}.{kind.__qualname__}", repr(leaf) if has_text else "")
+
+
+def _list_classes(leaves: dict[str, Any]) -> dict[str, str]:
+    usual = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+    return {
+        path: type(leaf).__qualname__
+        for path, leaf in leaves.items()
+        if isinstance(leaf, Tensor) and type(leaf) not in usual
+    }
 
 
 def _find_aliases(arguments: dict[str, Any], captured: dict[str, Any], outputs: dict[str, Any]) -> dict[str, str]:
@@ -181,6 +217,9 @@ def compare_observations(
     expected: Observation, actual: Observation, call: str = "", precision: Precision = USUAL
 ) -> Iterator[Deviation]:
     """Yield the deviations; integers and booleans must be equal, floats as near as the precision asks."""
+    if actual.end:
+        yield Deviation(call, "end", "", f"the process ended: {actual.end}")
+        return
     if expected.error or actual.error:
         if bool(expected.error) != bool(actual.error):
             before, after = (each or "no error" for each in (expected.error, actual.error))
@@ -196,6 +235,10 @@ def compare_observations(
         for path, leaf in leaves.items():
             if detail := describe_difference(leaf, found[path], precision):
                 yield Deviation(call, kind, path, detail)
+    for path in sorted(expected.classes.keys() | actual.classes.keys()):
+        before, after = (each.classes.get(path, "Tensor") for each in (expected, actual))
+        if before != after:
+            yield Deviation(call, "class", path, f"expected a {before}, found a {after}")
     for path in sorted(expected.aliases.keys() | actual.aliases.keys()):
         before, after = (each.aliases.get(path, "nothing") for each in (expected, actual))
         if before != after:
@@ -240,12 +283,15 @@ def find_other_elements(expected: Tensor, actual: Tensor, precision: Precision =
 
 def _describe_plain_difference(expected: Any, actual: Any) -> str:
     if type(expected) is not type(actual):
-        return f"expected a {type(expected).__name__}, found a {type(actual).__name__}"
-    if not is_plain(expected) and not isinstance(expected, (set, frozenset)):
-        # Objects without a value of their own, such as functions, may be made anew for each call.
-        return ""
+        return f"expected a {_name_kind(expected)}, found a {_name_kind(actual)}"
+    if isinstance(expected, Other) and expected != actual:
+        return f"expected {expected.text or expected.kind}, found {actual.text or actual.kind}"
     same = expected is actual or expected == actual or (expected != expected and actual != actual)
     return "" if same else f"expected {expected!r}, found {actual!r}"
+
+
+def _name_kind(value: Any) -> str:
+    return value.kind if isinstance(value, Other) else type(value).__name__
 
 
 def _name_leaves(kind: str, tree: Any) -> dict[str, Any]:

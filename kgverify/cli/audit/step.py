@@ -52,6 +52,9 @@ def audit_step(
     seconds: Annotated[
         float, typer.Option(min=0, help="Time limit of the searches for the cause and the line.")
     ] = 120.0,
+    patience: Annotated[
+        float, typer.Option(min=1, help="Seconds after which a rung counts as one that does not return.")
+    ] = 300.0,
     reproducer: Annotated[
         Path | None, typer.Option(metavar="FILE.py", help="Write a deviation as a script that needs only torch.")
     ] = None,
@@ -87,6 +90,7 @@ def audit_step(
             keeps_outputs=keeps_outputs,
             budget=budget,
             seconds=seconds,
+            patience=patience,
             reproducer=reproducer,
             announce=announce,
         )

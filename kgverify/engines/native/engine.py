@@ -48,7 +48,7 @@ from kgverify.trace.model.score_error import bound_score_error
 from kgverify.trace.model.stage_items import read_step_outputs
 
 NOTHING, DIGESTS, EVERYTHING = range(3)
-"""What the library records of each step."""
+"""The columns that the library records of each step."""
 
 _FIRST_PART: Final = 64
 """The candidates of the first call of the library; later ones have more, so that each takes about `_PART_SECONDS`."""

@@ -93,7 +93,7 @@ def _describe_processor() -> str:
 
 
 def _find_folder() -> Path | None:
-    """Return the folder of kept libraries, made if need be; None if there is none that belongs to this user alone."""
+    """Return the folder of kept libraries, made if need be; None unless one belongs to this user alone."""
     base, named = find_cache(), os.environ.get(LIBRARIES)
     if named:
         folder = Path(named)

@@ -36,8 +36,8 @@ class ReferenceDraw:
         self.set_draw(num_corruptions, seed)
         self._graph = graph
         # The draw needs the numbers of the constants alone.
-        self._program = Program.from_names((), (), (), graph.program.symbols.constants)
-        self._domains = {name: list(constants) for name, constants in graph.domains.items()}
+        program = Program.from_names((), (), (), graph.program.symbols.constants)
+        self._corrupter = Corrupter(program, (), graph.domains)
         self._corrupters: dict[int, Corrupter] = {}
 
     def set_draw(self, num_corruptions: int, seed: int) -> None:
@@ -61,7 +61,7 @@ class ReferenceDraw:
             known = self._graph.known_triples
             known = known[known[:, 0] == triple.predicate]
             listed = zip(*known.T.tolist(), strict=True)
-            self._corrupters[triple.predicate] = Corrupter(self._program, listed, self._domains)
+            self._corrupters[triple.predicate] = self._corrupter.with_known(listed)
         return self._corrupters[triple.predicate].candidates(triple, query, side, self._num, self._seed)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from kgverify.comparison.result import Cause, Condition
+from kgverify.comparison.result import Cause, Condition, Experiment
 from kgverify.errors import UserError, count_of
 from kgverify.report.content import ReportContent
 from kgverify.report.wording import MOST_OF_CONDITION, cause_label, clip, describe_size
@@ -42,6 +42,8 @@ def _explain(cause: Cause) -> Iterator[str]:
     yield f"instances: {count_of(found.num_wrong, found.unit)} wrong, {found.num_right:,} right"
     if found.tests:
         yield f"chance: at most {found.chance:.2g}, after correction for {found.num_tried:,} conditions"
+    if found.experiment is not None:
+        yield from _explain_experiment(found.experiment)
     if found.is_cut:
         yield "the search ended before every condition was tried: there may be a shorter one"
     for title, texts in (
@@ -52,6 +54,14 @@ def _explain(cause: Cause) -> Iterator[str]:
             yield f"{title}:"
             yield from (f"  {clip(text, MOST_OF_CONDITION)}" for text in texts)
     yield from _plot(found)
+
+
+def _explain_experiment(tried: Experiment) -> Iterator[str]:
+    """Yield the verdict of an experiment, and its problems."""
+    num = f": {tried.num_predicted:,} of {tried.num_tried:,} instances as predicted" if tried.num_tried else ""
+    yield f"experiment: {tried.verdict}{num}{f' ({tried.reason})' if tried.reason else ''}"
+    titles = ("wrong", "right") if len(tried.pair) > 1 else ("not as predicted",)
+    yield from (f"  {title}: {clip(text, MOST_OF_CONDITION)}" for title, text in zip(titles, tried.pair, strict=False))
 
 
 def _plot(found: Condition) -> Iterator[str]:

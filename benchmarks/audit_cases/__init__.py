@@ -1,0 +1,1 @@
+"""Steps with which the audit of a step is scored: miscompiles, correct steps, and steps that lose a property."""

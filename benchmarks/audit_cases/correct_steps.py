@@ -1,0 +1,367 @@
+"""Steps that torch 2.13 compiles rightly on a CPU, and that lose no property: an audit that finds something there is wrong.
+
+Many are what a repair of a miscompile looks like, or what users of a prover, a decoder or a trainer write.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.audit_cases.registry import Make, add_make, floats, leaves, name_of, normals, slots
+
+CORRECT_STEPS: Final[dict[str, Any]] = {}
+
+
+def correct(make: Make) -> Callable[[Any], Any]:
+    """Register a step with its arguments."""
+
+    def register(step: Any) -> Any:
+        add_make(step, __name__, make)
+        CORRECT_STEPS[name_of(step)] = step
+        return step
+
+    return register
+
+
+@correct(floats((6, 6), (6, 6), (6, 6)))
+def keep_a_copy(previous: Tensor, current: Tensor, change: Tensor) -> Tensor:
+    previous.copy_(current)
+    return (current + change).sum()
+
+
+@correct(floats((6, 6), (6, 6)))
+def return_exchanged(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    return second.clone(), first.clone()
+
+
+@correct(floats((6, 6)))
+def shift_into_new(rows: Tensor) -> Tensor:
+    return torch.cat([rows[:1], rows[:-1]])
+
+
+@correct(floats((6, 6)))
+def add_flipped(rows: Tensor) -> Tensor:
+    return rows + rows.flip(0)
+
+
+@correct(lambda draw: (torch.randint(0, 3, (16,), generator=draw),))
+def compare_with_int(kind: Tensor) -> Tensor:
+    return torch.where(kind == 1, kind, -1)
+
+
+@correct(slots)
+def search_step(goal: Tensor, depth: Tensor, table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    matches = (table[None, :, 0] == goal[:, None, 0]) & (depth < 4)[:, None]
+    found = matches.any(1)
+    first = torch.where(matches, torch.arange(16), 16).amin(1).clamp_max(15)
+    following = torch.where(found[:, None], table[first], goal)
+    return following, depth + found, torch.where(found, first, -1)
+
+
+class Derivation(NamedTuple):
+    """The state of slots."""
+
+    goal: Tensor
+    depth: Tensor
+    is_open: Tensor
+
+
+@correct(
+    lambda draw: (
+        Derivation(
+            torch.randint(0, 6, (8, 4), generator=draw),
+            torch.zeros(8, dtype=torch.int64),
+            torch.ones(8, dtype=torch.bool),
+        ),
+        torch.randint(0, 6, (8, 4), generator=draw),
+    )
+)
+def advance_record(state: Derivation, chosen: Tensor) -> Derivation:
+    is_open = state.is_open & (chosen[:, 0] != 0)
+    goal = torch.where(is_open[:, None], chosen, state.goal)
+    return Derivation(goal, state.depth + is_open, is_open)
+
+
+@dataclasses.dataclass
+class Beam:
+    """Partial sequences with their scores."""
+
+    tokens: Tensor
+    scores: Tensor
+
+
+@correct(lambda draw: (Beam(torch.zeros(4, 3, dtype=torch.int64), torch.zeros(4)), torch.randn(4, 7, generator=draw)))
+def extend_beam(beam: Beam, logits: Tensor) -> Beam:
+    total = beam.scores[:, None] + logits.log_softmax(-1)
+    best = total.flatten().topk(4)
+    rows, words = best.indices // 7, best.indices % 7
+    return Beam(torch.cat([beam.tokens[rows], words[:, None]], 1), best.values)
+
+
+@correct(normals((5, 11)))
+def decode_with_sampling(logits: Tensor) -> Tensor:
+    kept = logits.masked_fill(logits < logits.topk(4).values[:, -1:], float("-inf"))
+    noise = -torch.log(-torch.log(torch.rand_like(kept).clamp(1e-6, 1 - 1e-6)))
+    return (kept / 0.7 + noise).argmax(-1)
+
+
+@correct(normals((5, 11)))
+def decode_with_multinomial(logits: Tensor) -> Tensor:
+    return torch.multinomial(logits.softmax(-1), 2)
+
+
+@correct(lambda draw: (nn.Linear(6, 3), torch.randn(4, 6, generator=draw)))
+def apply_module(layer: nn.Module, values: Tensor) -> Tensor:
+    scores: Tensor = layer(values)
+    return scores.relu()
+
+
+class Scorer(nn.Module):
+    """A small network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 2))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Score rows."""
+        scored: Tensor = self.layers(values)
+        return scored
+
+
+score_rows = Scorer()
+correct(normals((4, 6)))(score_rows)
+
+
+class Dropping(nn.Module):
+    """A network in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 8)
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Score rows."""
+        dropped: Tensor = self.dropout(self.layer(values))
+        return dropped
+
+
+drop_some = Dropping()
+correct(normals((4, 6)))(drop_some)
+
+
+class Norm(nn.Module):
+    """A normalisation that counts batches in its buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Normalise rows."""
+        normal: Tensor = self.norm(values)
+        return normal
+
+
+normalise = Norm()
+correct(normals((8, 6)))(normalise)
+
+
+class Counter(nn.Module):
+    """A module that counts in a buffer."""
+
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(6))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Add up rows."""
+        self.seen.add_(values.sum(0))
+        return self.seen * 2
+
+
+count_in_buffer = Counter()
+correct(floats((4, 6)))(count_in_buffer)
+
+
+@correct(lambda draw: tuple(each.bfloat16() for each in normals((6, 8), (8, 8), (8,))(draw)))
+def multiply_bfloat16(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return functional.gelu(values @ weight + bias).softmax(-1)
+
+
+@correct(lambda draw: tuple(each.bfloat16() for each in normals((6, 8), (6, 8))(draw)))
+def chain_bfloat16(first: Tensor, second: Tensor) -> Tensor:
+    return ((first * 1.1 + second) * first - second).exp().sum(1)
+
+
+@correct(lambda draw: tuple(each.half() for each in normals((6, 8))(draw)))
+def chain_half(values: Tensor) -> Tensor:
+    return torch.where(values > 0, values, torch.full_like(values, 0.3)) * 3.3 + 0.1
+
+
+@correct(normals((64,), (64,)))
+def cancel_float32(first: Tensor, second: Tensor) -> Tensor:
+    return (first * 1e4 + second) - first * 1e4
+
+
+@correct(normals((3, 5), (5, 5), (5,)))
+def recurrent_state(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    for _ in range(4):
+        hidden = torch.tanh(hidden @ weight + bias)
+    return hidden
+
+
+class Cell(nn.Module):
+    """A recurrent cell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(4, 6)
+
+    def forward(self, values: Tensor, hidden: Tensor) -> Tensor:
+        """Update the state."""
+        updated: Tensor = self.cell(values, hidden)
+        return updated
+
+
+update_cell = Cell()
+correct(normals((3, 4), (3, 6)))(update_cell)
+
+
+class Tagged(torch.Tensor):
+    """A tensor of a class of its own."""
+
+
+@correct(lambda draw: (torch.randn(4, 5, generator=draw).as_subclass(Tagged),))
+def double_tagged(values: Tensor) -> Tensor:
+    return values * 2 + 1
+
+
+@correct(floats((8, 6), (6,)))
+def write_rows_in_place(state: Tensor, row: Tensor) -> None:
+    state[2] = row
+    state[4:6].mul_(2)
+
+
+@correct(floats((6, 6)))
+def views_of_views(state: Tensor) -> Tensor:
+    return state.t()[1:4].reshape(-1).view(3, 6).transpose(0, 1).contiguous() + 1
+
+
+@correct(lambda draw: (torch.zeros(9), torch.randperm(9, generator=draw)[:6], torch.randn(6, generator=draw)))
+def scatter_unique(state: Tensor, rows: Tensor, values: Tensor) -> Tensor:
+    return state.scatter(0, rows, values)
+
+
+@correct(lambda draw: (torch.randint(0, 5, (12,), generator=draw), torch.randn(12, 3, generator=draw)))
+def add_by_group(groups: Tensor, values: Tensor) -> Tensor:
+    return torch.zeros(5, 3).index_add(0, groups, values)
+
+
+@correct(lambda draw: (torch.randint(0, 5, (8,), generator=draw),))
+def one_hot_rows(rows: Tensor) -> Tensor:
+    return functional.one_hot(rows, 5).sum(0)
+
+
+@correct(normals((2, 6, 8), (2, 6, 8), (2, 6, 8)))
+def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+@correct(leaves((6, 4), (4, 3)))
+def train_step(values: Tensor, weight: Tensor) -> Tensor:
+    return functional.cross_entropy(values @ weight, torch.tensor([0, 1, 2, 0, 1, 2]))
+
+
+@correct(leaves((5, 5)))
+def differentiate_twice_used(values: Tensor) -> Tensor:
+    return (values.sigmoid() * values + values.t().tanh()).sum()
+
+
+CACHE: Final = {"keys": torch.zeros(4, 6), "scale": torch.tensor(0.5)}
+
+
+@correct(normals((6,)))
+def read_cache(values: Tensor) -> Tensor:
+    return (CACHE["keys"] + values) * CACHE["scale"]
+
+
+@correct(lambda draw: (torch.randn(4, 6, generator=draw), torch.tensor(2)))
+def write_cache_at(keys: Tensor, at: Tensor) -> Tensor:
+    held = torch.zeros(4, 8, 6)
+    return held.index_copy(1, at[None], keys[:, None]).sum(1)
+
+
+@correct(lambda draw: (torch.randint(-(2**40), 2**40, (32,), generator=draw), torch.tensor(-7046029254386353131)))
+def hash_with_tensor(rows: Tensor, factor: Tensor) -> Tensor:
+    mixed = rows * factor
+    return (mixed ^ (mixed >> 29)) & 0x7FFFFFFF
+
+
+@correct(lambda draw: (torch.rand(6, 9, generator=draw) > 0.7,))
+def first_set(mask: Tensor) -> Tensor:
+    return torch.where(mask, torch.arange(9), 9).amin(-1)
+
+
+@correct(lambda draw: (torch.randint(0, 50, (20,), generator=draw),))
+def sort_and_search(keys: Tensor) -> tuple[Tensor, Tensor]:
+    ordered = keys.sort(stable=True).values
+    return ordered, torch.searchsorted(ordered, torch.tensor([5, 20, 40]))
+
+
+@correct(lambda draw: ([{"a": torch.randn(3, generator=draw), "n": 2}, torch.randn(3, generator=draw)],))
+def nested_arguments(given: list[Any]) -> dict[str, Any]:
+    held, more = given
+    return {"sum": held["a"] + more, "pair": (more * held["n"], held["n"])}
+
+
+@correct(lambda draw: (torch.randn(6, dtype=torch.complex64, generator=draw),))
+def rotate_complex(values: Tensor) -> Tensor:
+    return torch.view_as_real(values * torch.polar(torch.ones(6), torch.arange(6.0)))
+
+
+@correct(lambda draw: (torch.tensor([1.0, float("nan"), float("-inf"), 3.0]), torch.randn(4, generator=draw)))
+def mask_special_values(values: Tensor, more: Tensor) -> Tensor:
+    return torch.where(values.isfinite(), values, more).nan_to_num().cumsum(0)
+
+
+@correct(lambda draw: (torch.randn(0, 4, generator=draw), torch.randn(3, 4, generator=draw)))
+def empty_batch(nothing: Tensor, values: Tensor) -> Tensor:
+    return torch.cat([nothing * 2, values]).sum(0)
+
+
+@correct(lambda draw: (torch.randn(4, 3, generator=draw), 3 + int(torch.randint(0, 2, (), generator=draw)) * 0))
+def plain_number(values: Tensor, times: int) -> Tensor:
+    for _ in range(times):
+        values = values * 1.5
+    return values
+
+
+def _scale(values: Tensor, by: Tensor) -> Tensor:
+    return values * by
+
+
+partial_step = functools.partial(_scale, by=torch.tensor(2.0))
+partial_step.__name__ = "partial_step"  # type: ignore[attr-defined]
+correct(normals((4, 3)))(partial_step)
+
+
+@correct(
+    lambda draw: (torch.randint(0, 4, (8, 3), generator=draw, dtype=torch.int32), torch.rand(8, generator=draw) > 0.4)
+)
+def compact_slots(slots_: Tensor, is_open: Tensor) -> tuple[Tensor, Tensor]:
+    order = torch.argsort(~is_open, stable=True)
+    return slots_[order], is_open.sum()
+
+
+@correct(floats((5, 4), (5, 4)))
+def fused_update(weights: Tensor, gradients: Tensor) -> None:
+    torch._foreach_add_([weights[:2], weights[2:]], [gradients[:2], gradients[2:]], alpha=-2.0)

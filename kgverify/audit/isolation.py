@@ -1,0 +1,155 @@
+"""Work in a process of its own: compiled code may end it, damage its memory, or never return.
+
+The process is a fork, so the work needs no pickling, and what it sends comes back piece by piece: what it sent before it
+ended is kept. On a machine with CUDA, which does not survive a fork, and outside of Linux, the work runs in this process.
+"""
+
+import ctypes
+import faulthandler
+import gc
+import os
+import pickle
+import re
+import signal
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import torch
+
+from kgverify.audit.source_lines import is_written_file
+from kgverify.errors import UserError
+
+SECONDS: Final = 300.0
+"""The longest time of one compilation with its calls."""
+_HARD: Final = 2
+"""`omp_pause_hard`."""
+_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+) in ')
+_OWN: Final = str(Path(__file__).parent)
+_is_isolated = False
+
+
+def can_isolate() -> bool:
+    """Return whether work can run in a process of its own here."""
+    return sys.platform == "linux" and not torch.cuda.is_available() and not _is_isolated
+
+
+def run_isolated(
+    work: Callable[[Callable[[Any], None]], None], receive: Callable[[Any], None], *, seconds: float = SECONDS
+) -> str:
+    """Run work in a process of its own.
+
+    Args:
+        work: receives a function that sends a value to this process.
+        receive: called in this process with each value that the work sends, in order.
+        seconds: after which the process is ended.
+
+    Returns:
+        How the process ended before the work was done, such as `SIGABRT at step.py:12`; empty if it was done.
+
+    Raises:
+        UserError: if the work raises it.
+        RuntimeError: if the work raises anything else.
+    """
+    if not can_isolate():
+        work(receive)
+        return ""
+    _pause_threads()
+    reading, writing = os.pipe()
+    with tempfile.TemporaryFile() as printed:
+        with warnings.catch_warnings():
+            # Python 3.12 warns of forks beside threads; those of OpenMP have ended, and the others hold no lock of torch.
+            warnings.simplefilter("ignore")
+            child = os.fork()
+        if child == 0:
+            _work(work, writing, printed.fileno(), seconds)
+        os.close(writing)
+        failed: list[tuple[str, Any]] = []
+        is_done = False
+        try:
+            with os.fdopen(reading, "rb") as stream:
+                while (message := _read(stream)) is not None:
+                    kind, value = message
+                    is_done |= kind == "done"
+                    if kind == "sent":
+                        receive(value)
+                    elif kind == "error":
+                        failed.append(value)
+        except BaseException:
+            os.kill(child, signal.SIGKILL)
+            raise
+        finally:
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if failed:
+            raise failed[0] if isinstance(failed[0], UserError) else RuntimeError(str(failed[0]))
+        if is_done:
+            return ""
+        return _describe_end(code, printed)
+
+
+def _work(work: Callable[[Callable[[Any], None]], None], writing: int, printed: int, seconds: float) -> None:
+    """Run the work in the new process, and end it."""
+    global _is_isolated
+    _is_isolated = True
+    with os.fdopen(writing, "wb") as stream:
+
+        def send(kind: str, value: Any = None) -> None:
+            pickle.dump((kind, value), stream)
+            stream.flush()
+
+        try:
+            os.dup2(printed, 2)
+            faulthandler.enable(file=2, all_threads=False)
+            faulthandler.dump_traceback_later(max(0.1, seconds), file=2, exit=True)
+            # Pools of threads and processes are the parent's.
+            torch._inductor.config.compile_threads = 1
+            work(lambda value: send("sent", value))
+            send("done")
+        except UserError as error:
+            send("error", error)
+        except BaseException as error:  # Anything that a step raises.
+            send("error", f"{type(error).__name__}: {error}")
+    os._exit(0)
+
+
+def _read(stream: BinaryIO) -> tuple[str, Any] | None:
+    """Read one message; None at the end, or where the process ended while it wrote."""
+    try:
+        message: tuple[str, Any] = pickle.load(stream)
+    except (EOFError, pickle.UnpicklingError):
+        return None
+    return message
+
+
+def _describe_end(code: int, printed: BinaryIO) -> str:
+    """Describe how a process ended, from its exit code and from what it and Python's faulthandler printed last."""
+    printed.seek(0)
+    text = printed.read()[-20_000:].decode(errors="replace")
+    said, _, stack = text.partition("Fatal Python error: ")
+    said, _, late = said.partition("Timeout (")
+    if late:
+        how, said, stack = "no return in time", "", late
+    elif code < 0:
+        how = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    else:
+        how = f"exit code {code}"
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    how += f", {lines[-1][:200]}" if lines else ""
+    own = stack.partition(_OWN)[0]
+    where = next((f"{file}:{line}" for file, line in _FRAME.findall(own) if is_written_file(file)), "")
+    return f"{how} at {where}" if where else how
+
+
+def _pause_threads() -> None:
+    """End the idle threads of OpenMP, which a fork does not have and would wait for; they start again when needed."""
+    gc.collect()
+    loaded = ctypes.CDLL(None)
+    for name in ("libgomp.so.1", "libiomp5.so"):
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(name, mode=os.RTLD_NOLOAD).omp_pause_resource_all(_HARD)
+    with suppress(AttributeError):
+        loaded.omp_pause_resource_all(_HARD)

@@ -1,0 +1,388 @@
+"""The test of a condition by intervention: steps from goals that no run has reached, on both sides of its boundary.
+
+Goals are constructed from those of the run: with fewer or more atoms, other constants, variables for constants, and selected
+atoms that match the clauses next to the boundary. For each the condition predicts what goes wrong. Both engines then take
+the step.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, zip_longest
+from random import Random
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.comparison.inference.content import content_of
+from kgverify.comparison.inference.origins import Clause
+from kgverify.comparison.result import DifferenceClass
+from kgverify.comparison.step_view import StepReader
+from kgverify.conditions.features import Feature
+from kgverify.conditions.instances import Cases, Instance, SeenStep, Unit, canonical, collect_cases, plain
+from kgverify.conditions.search import Condition, Term
+from kgverify.engines.protocol import Engine, Positions
+from kgverify.program.atoms import Atom
+from kgverify.program.outcomes import Origin
+from kgverify.program.resolution import Atoms, Ids, number_variables
+from kgverify.program.stages import Stage
+from kgverify.trace.model.columns import CandidateSet
+
+MOST_BASES: Final = 10
+"""The steps of a run, of either class, from which goals are constructed."""
+
+MOST_GOALS: Final = 240
+"""The problems to construct."""
+
+MOST_FACTS: Final = 20_000
+"""The facts of a predicate among which those next to a boundary are sought."""
+
+MOST_AT_BOUNDARY: Final = 8
+MOST_AT_RANDOM: Final = 6
+"""The facts of either class to select next to a boundary, and the constants to try."""
+
+Sides: TypeAlias = tuple[Engine, Engine]
+
+
+class Tried(NamedTuple):
+    """The instances of constructed goals.
+
+    cases:     labelled by what both engines did
+    predicted: bool [n]  the classes by the condition
+    observed:  bool [n]  what went wrong
+    """
+
+    cases: Cases
+    predicted: NDArray[np.bool_]
+    observed: NDArray[np.bool_]
+
+
+def read_values(
+    features: Sequence[Feature], condition: Condition, instances: Sequence[Instance]
+) -> NDArray[np.float64] | None:
+    """Return the values of the features that a condition tests: float64 [n, F], 0 elsewhere; None if one is unknown."""
+    used = sorted({i for test in condition.tests for i in (test.feature, test.other) if i >= 0})
+    values = np.zeros((len(instances), len(features)))
+    for i in used:
+        for row, instance in enumerate(instances):
+            value = features[i].value(instance)
+            if value is None or value != value:
+                return None
+            values[row, i] = float(value)
+    return values
+
+
+def try_steps(
+    stage: Stage,
+    kind: DifferenceClass,
+    cases: Cases,
+    features: Sequence[Feature],
+    condition: Condition,
+    engines: Sides,
+    tolerance: float,
+    seed: int = 0,
+) -> Tried | None:
+    """Take steps of both engines from goals that are constructed for a condition; None if none could be compared."""
+    rng = Random(seed)
+    problems = list(_construct(cases, features, condition, rng))
+    if not problems:
+        return None
+    steps = _take(problems, engines)
+    if cases.unit in (Unit.FACT, Unit.RULE):
+        steps = [step for step in steps if _shows_clauses(step)]
+    differing = [step for step in steps if step.actual is not None and _differs(step, tolerance)]
+    # A step that agrees has no actual side of its own.
+    agreeing = [_agree(step) for step in steps if step.actual is not None and not _differs(step, tolerance)]
+    found = _label(stage, kind, cases, differing, agreeing, tolerance)
+    if found is None:
+        return None
+    values = read_values(features, condition, found.instances)
+    if values is None:
+        return None
+    observed = np.array([each.is_wrong for each in found.instances], np.bool_)
+    return Tried(found, condition.holds(values), observed)
+
+
+def _label(
+    stage: Stage,
+    kind: DifferenceClass,
+    cases: Cases,
+    differing: Sequence[SeenStep],
+    agreeing: Sequence[SeenStep],
+    tolerance: float,
+) -> Cases | None:
+    """Return the instances of steps, of the unit and with the words of others; None without any."""
+    if cases.unit in (Unit.FACT, Unit.RULE):
+        # Steps in which other things go wrong hold clauses that are used rightly.
+        attempts = [(step, list(collect_cases(stage, kind, [step], [], [], tolerance))) for step in differing]
+        own = [step for step, found in attempts if any(_is_alike(each, cases) for each in found)]
+        hidden = [step for step in differing if step not in own]
+        every = collect_cases(stage, kind, own, agreeing, hidden, tolerance) if own else ()
+        found = next((each for each in every if _is_alike(each, cases)), None)
+        if found is None:
+            right = [each for step in (*agreeing, *hidden) for each in _present(cases.unit, step)]
+            found = cases._replace(instances=tuple(right))
+    else:
+        every = collect_cases(stage, kind, differing, agreeing, [], tolerance)
+        found = next((each for each in every if each.unit is cases.unit), None)
+    return found if found is not None and found.instances else None
+
+
+def _is_alike(found: Cases, cases: Cases) -> bool:
+    return found.unit is cases.unit and found.wrong == cases.wrong and any(each.is_wrong for each in found.instances)
+
+
+def _present(unit: Unit, step: SeenStep) -> Iterator[Instance]:
+    kind = Origin.FACT if unit is Unit.FACT else Origin.RULE
+    for clause in step.changes.shared:
+        if clause[0] == kind:
+            yield Instance(unit, False, clause, step.candidate, step, clause)
+
+
+def _differs(step: SeenStep, tolerance: float) -> bool:
+    """Return whether both sides of a step differ in what they make, keep, score, choose or end with."""
+    expected, actual = step.expected, step.actual
+    assert actual is not None
+    if list(map(content_of, expected.resolvents)) != list(map(content_of, actual.resolvents)):
+        return True
+    if (expected.choice, expected.outcome) != (actual.choice, actual.outcome):
+        return True
+    pairs = zip(expected.resolvents, actual.resolvents, strict=True)
+    return step.run.has_scores and any(not abs(e.score - a.score) <= tolerance for e, a in pairs)
+
+
+def _shows_clauses(step: SeenStep) -> bool:
+    """Return whether a step shows which clauses were used: of several proofs only one is listed, and nothing else."""
+    return not step.is_proved or sum(not atoms for atoms in step.kept.values()) == 1
+
+
+def _agree(step: SeenStep) -> SeenStep:
+    return SeenStep(step.run, step.candidate, step.number, step.expected, None, step.origins, step.earlier)
+
+
+# Goals
+
+
+class _Problem(NamedTuple):
+    """A step of the run with another goal, and perhaps at another depth.
+
+    earlier: the goals visited before
+    """
+
+    step: SeenStep
+    goal: Atoms
+    earlier: tuple[Atoms, ...]
+    depth: int
+
+
+def _construct(cases: Cases, features: Sequence[Feature], condition: Condition, rng: Random) -> Iterator[_Problem]:
+    """Yield problems, each once, that no instance has: one of each step of the run in turn."""
+    seen: set[object] = {
+        (each.step.candidate.row, canonical(each.step.expected.goal), each.step.expected.depth)
+        for each in cases.instances
+        if each.step
+    }
+    streams = [_vary(step, cases, features, condition, rng) for step in _choose_bases(cases)]
+    num = 0
+    while streams and num < MOST_GOALS:
+        for stream in list(streams):
+            problem = next(stream, None)
+            if problem is None:
+                streams.remove(stream)
+                continue
+            limits = problem.step.run.limits
+            key = problem.step.candidate.row, problem.goal, problem.depth
+            is_within = limits.max_atoms is None or len(problem.goal) <= limits.max_atoms
+            is_within &= limits.max_depth is None or problem.depth < limits.max_depth
+            if is_within and problem.goal and problem.depth >= 0 and key not in seen:
+                seen.add(key)
+                num += 1
+                yield problem
+
+
+def _choose_bases(cases: Cases) -> list[SeenStep]:
+    """Return some of the steps of both classes, those with the smallest goals first, with goals as different as possible."""
+    chosen: list[SeenStep] = []
+    for is_wrong in (True, False):
+        steps: dict[Atoms, SeenStep] = {}
+        for each in cases.instances:
+            if each.is_wrong is is_wrong and each.step is not None and each.step.earlier is not None:
+                steps.setdefault(canonical(each.step.expected.goal), each.step)
+        ordered = sorted(steps.values(), key=lambda step: (len(step.expected.goal), step.number))
+        chosen += ordered[:: max(1, -(-len(ordered) // MOST_BASES))]
+    return chosen
+
+
+def _vary(
+    step: SeenStep, cases: Cases, features: Sequence[Feature], condition: Condition, rng: Random
+) -> Iterator[_Problem]:
+    """Yield the problems that are made of one step: by edits of its structure and by other facts in turn."""
+    if step.run.inference is None or not step.expected.goal:
+        return
+    goal, depth = canonical(step.expected.goal), step.expected.depth
+    earlier = tuple(canonical(each) for each in step.earlier or ())
+    facts = _choose_facts(step, goal[0], cases, features, condition, rng)
+    others = list(_restructure(goal, facts, rng))
+    # Few of them are tried for each step: others for the next one.
+    rng.shuffle(others)
+    edits = chain.from_iterable(zip_longest(_select(goal, facts), others))
+    shifts = [shift for shift in (-1, 1, -2, 2) if -len(earlier) <= shift]
+    for i, edit in enumerate(each for each in edits if each is not None):
+        yield _Problem(step, number_variables(iter(edit)), earlier, depth)
+        if i < len(shifts):
+            shifted = earlier[-shifts[i] :] if shifts[i] < 0 else (earlier or (goal,))[:1] * shifts[i] + earlier
+            yield _Problem(step, goal, shifted, depth + shifts[i])
+
+
+def _select(goal: Atoms, facts: Sequence[Ids]) -> Iterator[Atoms]:
+    """Yield goals whose selected atom matches other facts."""
+    selected, rest = goal[0], goal[1:]
+    for p, a, b in facts:
+        yield ((p, a if selected[1] >= 0 else selected[1], b if selected[2] >= 0 else selected[2]), *rest)
+        if selected[1] < 0 and selected[2] < 0:
+            # Nothing is bound: binding one argument selects fewer clauses.
+            yield _substitute(goal, selected[1], a)
+            yield _substitute(goal, selected[2], b)
+
+
+def _restructure(goal: Atoms, facts: Sequence[Ids], rng: Random) -> Iterator[Atoms]:
+    """Yield goals with other atoms: fewer, more, in another order, with other variables, with variables for constants."""
+    selected, rest = goal[0], goal[1:]
+    fresh = min(0, *(term for atom in goal for term in atom[1:])) - 1
+    if rest:
+        yield goal[:1]
+        yield (*rest, selected)
+        yield (selected, *_separate(rest, fresh))
+        yield (*goal, (rest[-1][0], fresh, fresh - 1))
+        yield goal[:-1]
+    for p, a, b in rng.sample(facts, min(2, len(facts))):
+        yield (*goal, (p, b, a))
+        yield (*goal, (p, a, b))
+        yield (*goal, (p, b, a), (p, a, a))
+        yield (*goal, (p, b, a), (p, a, a), (p, b, b))
+    yield (*goal, selected)
+    for i in (1, 2):
+        bound, other = selected[i], selected[3 - i]
+        if bound >= 0:
+            yield (_with(selected, i, fresh), *rest)
+        if other < 0:
+            yield (_with(selected, i, other), *rest)
+        if bound >= 0 and other >= 0:
+            yield (_with(selected, i, other), *rest)
+
+
+def _with(atom: Ids, i: int, term: int) -> Ids:
+    p, a, b = atom
+    return (p, term, b) if i == 1 else (p, a, term)
+
+
+def _separate(atoms: Atoms, fresh: int) -> Atoms:
+    """Return atoms whose variables are others than before."""
+    return tuple((p, a + fresh if a < 0 else a, b + fresh if b < 0 else b) for p, a, b in atoms)
+
+
+def _substitute(goal: Atoms, variable: int, term: int) -> Atoms:
+    return tuple((p, term if a == variable else a, term if b == variable else b) for p, a, b in goal)
+
+
+def _choose_facts(
+    step: SeenStep,
+    selected: Ids,
+    cases: Cases,
+    features: Sequence[Feature],
+    condition: Condition,
+    rng: Random,
+) -> list[Ids]:
+    """Return facts of the selected predicate: those next to the boundary of a condition of facts, then others."""
+    inference = step.run.inference
+    assert inference is not None
+    clauses = inference.clauses
+    indices = list(clauses.facts_of(selected[0]))[:MOST_FACTS]
+    if not indices:
+        # Constants for a predicate that only rules have.
+        every = clauses.facts
+        return [(selected[0], *every[rng.randrange(len(every))][1:]) for _ in range(MOST_AT_RANDOM)] if every else []
+    chosen: list[int] = []
+    if cases.unit is Unit.FACT:
+        known = [Instance(Unit.FACT, False, i, step.candidate, step, _fact(i)) for i in indices]
+        if any(Unit.STEP not in features[test.feature].of for test in condition.tests):
+            chosen = _next_to_boundary(known, features, condition)
+    num = min(MOST_AT_RANDOM, len(indices))
+    chosen += [i * (len(indices) - 1) // max(1, num - 1) for i in range(num)]
+    chosen += rng.sample(range(len(indices)), num)
+    return [clauses.facts[indices[i]] for i in dict.fromkeys(chosen)]
+
+
+def _fact(index: int) -> Clause:
+    return Origin.FACT, index
+
+
+def _next_to_boundary(known: Sequence[Instance], features: Sequence[Feature], condition: Condition) -> list[int]:
+    """Return the clauses at which a condition begins or ceases to hold, in the order of each feature that it tests."""
+    values = read_values(features, condition, known)
+    if values is None or not condition.tests:
+        return []
+    held = condition.holds(values)
+    chosen: list[int] = []
+    for test in condition.tests:
+        x = values[:, test.feature]
+        if test.beyond is not None:
+            low, high = sorted((test.value, test.beyond))
+            between = np.flatnonzero((x > low) & (x < high))
+            between = between[np.argsort(x[between], kind="stable")]
+            chosen += between[:: max(1, -(-len(between) // MOST_AT_BOUNDARY))].tolist()
+        order = np.argsort(x, kind="stable")
+        flips = np.flatnonzero(np.diff(held[order].astype(np.int8)))[: MOST_AT_BOUNDARY // 2]
+        chosen += [int(order[i]) for flip in flips.tolist() for i in (flip, flip + 1)]
+    return chosen
+
+
+# Steps
+
+
+def _take(problems: Sequence[_Problem], engines: Sides) -> list[SeenStep]:
+    """Take a step of both engines from each problem."""
+    visited = [(*each.earlier, each.goal) for each in problems]
+    atoms = [atom for every in visited for goal in every for atom in goal]
+    candidates = [each.step.candidate for each in problems]
+    positions = Positions(
+        CandidateSet(
+            np.array([each.query for each in candidates], np.int32),
+            np.array([each.side for each in candidates], np.int8),
+            np.array([each.atom for each in candidates], np.int32).reshape(-1, 3),
+        ),
+        np.array([each.depth for each in problems], np.uint16),
+        np.array([len(every) for every in visited], np.uint32),
+        np.array([len(goal) for every in visited for goal in every], np.uint16),
+        np.array(atoms, np.int32).reshape(-1, 3),
+    )
+    expected, actual = (StepReader(engine.step(positions)) for engine in engines)
+    steps = []
+    for i, each in enumerate(problems):
+        origins = each.step.run.infer(tuple(Atom(*atom) for atom in each.goal), each.step.candidate.atom)
+        sides = expected.read(i), actual.read(i)
+        if any(plain(side.goal) != each.goal for side in sides):
+            continue
+        plain_goals = tuple(tuple(Atom(*atom) for atom in goal) for goal in each.earlier)
+        steps.append(SeenStep(each.step.run, each.step.candidate, each.depth, *sides, origins, plain_goals))
+    return steps
+
+
+def choose_pair(tried: Tried, features: Sequence[Feature], condition: Condition) -> list[Instance]:
+    """Return the instance that goes wrong and the one that does not with the smallest goals, next to the boundary."""
+    values = read_values(features, condition, tried.cases.instances)
+    assert values is not None
+    ids = {instance: i for i, instance in enumerate(map(id, tried.cases.instances))}
+    pair = []
+    for is_wrong in (True, False):
+        rows = np.flatnonzero((tried.predicted == is_wrong) & (tried.observed == is_wrong)).tolist()
+        every = [tried.cases.instances[row] for row in rows]
+        if every:
+            pair.append(min(every, key=lambda each: _distance(each, values[ids[id(each)]], condition.tests)))
+    return pair
+
+
+def _distance(instance: Instance, values: NDArray[np.float64], tests: Iterable[Term]) -> tuple[float, int]:
+    """Return how far an instance is from the boundary, and the size of its goal, or of its run."""
+    distance = sum(abs(float(values[test.feature]) - test.value) for test in tests)
+    size = len(instance.step.expected.goal) if instance.step is not None else instance.candidate.num_in_run
+    return distance, size

@@ -1,0 +1,36 @@
+"""A further run of some candidates, in another order, for the experiments with a batch."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.comparison.compare import Comparer
+from kgverify.conditions.batch_experiment import Rerun
+from kgverify.conditions.candidates import CandidateReader
+from kgverify.conditions.declared import read_declared
+from kgverify.engines.protocol import candidate_set
+from kgverify.runs.run import Pipeline, Run, build_trace
+from kgverify.trace.model.columns import select_candidates
+from kgverify.trace.model.trace import Trace
+
+
+def rerun(
+    run: Run, expected: Pipeline, actual: Pipeline, trace: Trace, comparer: Comparer, rows: NDArray[np.int64]
+) -> Rerun | None:
+    """Prove rows of the expected trace's candidates by the engine under test, and compare them with what was expected.
+
+    None if the engine returns other candidates, or near-ties leave open whether they agree.
+    """
+    columns = select_candidates(trace.columns, rows)
+    proved = actual.engine.prove(candidate_set(columns))
+    if len(proved.candidates.query) != len(rows):
+        return None
+    left = build_trace(run, expected.engine, columns, None)
+    right = build_trace(run, actual.engine, proved, None)
+    compared = Comparer(left, right, score_error=comparer.score_error, modulo=comparer.modulo)
+    comparison = compared.compare()
+    if comparison.near_ties:
+        return None
+    steps = proved.candidates.num_steps.tolist()
+    reader = CandidateReader(columns.candidates, steps, actual.engine.info, comparer.program.origins)
+    wrong = {each.candidate for each in comparison.divergences}
+    return Rerun(wrong, reader, read_declared(actual.engine, proved))

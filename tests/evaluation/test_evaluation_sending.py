@@ -1,0 +1,103 @@
+"""Parts that workers prove: several are stored at the same time, and what a stop or an error leaves behind."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import kgverify as kv
+from kgverify.errors import UserError
+from kgverify.evaluation import part_store
+from kgverify.evaluation.evaluate import EvaluationResult, evaluate
+from kgverify.evaluation.part_file import hash_result
+from kgverify.runs.dask_workers import DaskWorkers
+from kgverify.runs.run import Run, reference_pipeline
+
+RUN = Run(kv.load_graph("countries"), num_queries=6, num_corruptions=2)
+
+
+class Threads(ThreadPoolExecutor):
+    """Workers in threads of this process."""
+
+    def share(self, content: bytes) -> bytes:
+        return content
+
+    def count_threads(self) -> int:
+        return 4
+
+
+def evaluate_by_threads(folder: Path | None = None, **options: Any) -> EvaluationResult:
+    with Threads(4) as workers:
+        given = {"workers": cast(DaskWorkers, workers), "make": partial(reference_pipeline, RUN)}
+        found = evaluate(RUN, reference_pipeline(RUN), folder=folder, part_size=6, **given, **options)
+    assert found is not None
+    return found
+
+
+def hashes(found: EvaluationResult) -> dict[int, str]:
+    return {number: hash_result(result, "") for number, result in found.results.items()}
+
+
+def test_several_parts_are_stored_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    together, write = threading.Barrier(4), part_store.write_part
+    first = iter(range(4))
+
+    def write_together(*arguments: Any) -> None:
+        if next(first, None) is not None:
+            # None of the first four is written before all four are about to be; one at a time would end with an error.
+            together.wait(timeout=20)
+        write(*arguments)
+
+    monkeypatch.setattr(part_store, "write_part", write_together)
+    found = evaluate_by_threads(tmp_path / "run")
+    alone = evaluate(RUN, reference_pipeline(RUN), part_size=6)
+    assert alone is not None
+    assert hashes(found) == hashes(alone)
+    assert len(list((tmp_path / "run").glob("part-*"))) == len(found.plan.parts) == 6
+
+
+def test_a_part_that_cannot_be_stored_ends_the_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = part_store.write_part
+
+    def refuse(path: Path, *arguments: Any) -> None:
+        if path.name == "part-000003.npz":
+            raise UserError("no room")
+        write(path, *arguments)
+
+    monkeypatch.setattr(part_store, "write_part", refuse)
+    with pytest.raises(UserError, match="no room"):
+        evaluate_by_threads(tmp_path / "run")
+    monkeypatch.undo()
+    assert evaluate_by_threads(tmp_path / "run").num_resumed > 0
+
+
+def test_results_that_arrived_before_a_stop_are_stored(tmp_path: Path) -> None:
+    stored: list[int] = []
+
+    def should_stop() -> bool:
+        stored[:] = [int(path.stem[-6:]) for path in (tmp_path / "run").glob("part-*.npz")]
+        return len(stored) > 1
+
+    found = evaluate_by_threads(tmp_path / "run", should_stop=should_stop)
+    assert set(stored) <= set(found.results)
+    again = evaluate_by_threads(tmp_path / "run")
+    assert again.num_resumed == len(found.results) >= 2
+    assert not again.missing
+
+
+def test_no_part_is_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluate_by_threads(tmp_path / "run")
+    (tmp_path / "run" / "part-000002.npz").unlink()
+    read, names = part_store.read_part, []
+
+    def count(path: Path, *arguments: Any) -> Any:
+        names.append(path.name)
+        return read(path, *arguments)
+
+    monkeypatch.setattr(part_store, "read_part", count)
+    found = evaluate_by_threads(tmp_path / "run")
+    assert (len(found.results), found.num_resumed) == (6, 5)
+    assert sorted(names) == [f"part-{number:06d}.npz" for number in (0, 1, 3, 4, 5)]

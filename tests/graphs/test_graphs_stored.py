@@ -1,0 +1,163 @@
+"""Stored graphs: a large graph is read once; a stored one that is not whole, or not this user's alone, is never used."""
+
+import hashlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from kgverify.graphs import load, stored_graph
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.graphs.load import load_graph
+from kgverify.graphs.stored_graph import find_key, read_stored
+
+TRIPLES = "# places\na\tp\tb\nb\tp\tc\nä ö\tq\tb\nb\tp\tc\na\tp\tb\n"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Store graphs of any size in a folder of the test."""
+    monkeypatch.setenv("KGVERIFY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(stored_graph, "SMALLEST", 0)
+    return tmp_path / "cache" / "graphs"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "places"
+    path.mkdir()
+    (path / "train.txt").write_text(TRIPLES, encoding="utf-8")
+    (path / "test.txt").write_text("c\tp\ta\n")
+    (path / "rules.txt").write_text("r1:0.9:p(x,Z), p(Z,y) -> q(x,y)\n")
+    (path / "domain2constants.txt").write_text("all a b c\n")
+    (path / "notes.txt").write_text("unread")
+    return path
+
+
+def describe(graph: KnowledgeGraph) -> tuple[object, ...]:
+    splits = [tuple(each) for each in (graph.train, graph.valid, graph.test)]
+    program = graph.program
+    return (
+        *(graph.name, splits, graph.rules, dict(graph.domains), graph.files, graph.facts_file, list(graph.fact_lines)),
+        *(graph.warnings, program.sha256, program.fact_lines.tolist(), program.facts.tolist()),
+    )
+
+
+def load_without_reading(folder: Path, monkeypatch: pytest.MonkeyPatch) -> KnowledgeGraph:
+    with monkeypatch.context() as patched:
+        patched.delattr(load, "parse_triples")
+        return load_graph(folder)
+
+
+@pytest.mark.parametrize("text", [TRIPLES, TRIPLES.removeprefix("# places\n")], ids=["comments", "plain"])
+def test_a_stored_graph_is_the_graph_that_was_read(folder: Path, cache: Path, monkeypatch, text: str):
+    (folder / "train.txt").write_text(text, encoding="utf-8")
+    monkeypatch.setenv("KGVERIFY_CACHE", "")
+    expected = describe(load_graph(folder))
+    assert any("notes.txt" in warning for warning in expected[7])
+    assert any("repeated" in warning for warning in expected[7])
+    monkeypatch.setenv("KGVERIFY_CACHE", str(cache.parent))
+    assert describe(load_graph(folder)) == expected
+    assert len(list(cache.iterdir())) == 1
+    assert describe(load_without_reading(folder, monkeypatch)) == expected
+    (folder / "notes.txt").unlink()
+    assert not any("notes.txt" in warning for warning in load_without_reading(folder, monkeypatch).warnings)
+
+
+def test_small_graphs_and_other_content_are_read(folder: Path, cache: Path, monkeypatch):
+    monkeypatch.setattr(stored_graph, "SMALLEST", 1000)
+    load_graph(folder)
+    assert not cache.exists()
+    monkeypatch.setattr(stored_graph, "SMALLEST", 0)
+    load_graph(folder)
+    (folder / "train.txt").write_text(TRIPLES.replace("c", "d"), encoding="utf-8")
+    assert "d" in load_graph(folder).program.symbols.constants
+    # Another graph, and other code.
+    folder.rename(folder.with_name("others"))
+    assert load_graph(folder.with_name("others")).name == "others"
+    monkeypatch.setattr(stored_graph, "digest_own_code", lambda: "other code")
+    load_graph(folder.with_name("others"))
+    assert len(list(cache.iterdir())) == 4
+
+
+def test_damage_anywhere_is_noticed_and_repaired(folder: Path, cache: Path):
+    expected = describe(load_graph(folder))
+    (path,) = cache.iterdir()
+    whole = path.read_bytes()
+    assert read_stored(path.stem) is not None
+    changes = [whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :] for i in range(0, len(whole), 7)]
+    changes += [b"", whole[:40], whole[:-1], whole + b"\0", bytes(len(whole)), b"cos\nsystem\n(S'false'\ntR."]
+    for changed in changes:
+        path.write_bytes(changed)
+        assert read_stored(path.stem) is None
+    assert describe(load_graph(folder)) == expected
+    assert path.read_bytes() == whole
+
+
+def test_a_forged_graph_with_its_own_digest_is_data_with_ids_in_range(folder: Path, cache: Path):
+    load_graph(folder)
+    (path,) = cache.iterdir()
+    whole = path.read_bytes()
+    refused = 0
+    for i in range(48, len(whole), 3):
+        body = whole[48:i] + b"\xff" + whole[i + 1 :]
+        path.write_bytes(whole[:16] + hashlib.sha256(body).digest() + body)
+        graph = read_stored(path.stem)
+        refused += graph is None
+        if graph is not None:
+            # It is another graph, and a whole one.
+            assert len(graph.train) == len(list(graph.train))
+    assert refused > 50
+    # Under a name that is not its own, a whole one is refused as well.
+    path.write_bytes(whole)
+    path.rename(path.with_name("0.graph"))
+    assert read_stored("0") is None
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="this system has no owners of files")
+def test_what_others_may_write_is_not_used(folder: Path, cache: Path, tmp_path: Path):
+    load_graph(folder)
+    (path,) = cache.iterdir()
+    for place, unsafe, safe in ((path, 0o666, 0o600), (cache, 0o770, 0o700)):
+        place.chmod(unsafe)
+        assert read_stored(path.stem) is None
+        place.chmod(safe)
+        assert read_stored(path.stem) is not None
+    path.rename(tmp_path / "moved")
+    path.symlink_to(tmp_path / "moved")
+    assert read_stored(path.stem) is None or path.lstat().st_uid == os.getuid()
+
+
+def test_many_writers_leave_one_whole_graph(folder: Path, cache: Path):
+    with ThreadPoolExecutor(8) as pool:
+        graphs = list(pool.map(lambda _: load_graph(folder), range(24)))
+    assert len({str(describe(graph)) for graph in graphs}) == 1
+    (path,) = cache.iterdir()
+    assert read_stored(path.stem) is not None
+
+
+def test_the_graphs_used_longest_ago_are_deleted(folder: Path, cache: Path, monkeypatch):
+    load_graph(folder)
+    (first,) = cache.iterdir()
+    size = first.stat().st_size
+    monkeypatch.setattr(stored_graph, "MOST_BYTES", 3 * size)
+    os.utime(first, (1, 1))
+    for name in "xyz":
+        (folder / "test.txt").write_text(f"{name}\tp\ta\n")
+        load_graph(folder)
+        if name == "x":
+            assert first.exists()
+            # A graph that is used stays.
+            assert read_stored(first.stem) is not None
+            second = max(cache.iterdir(), key=lambda path: (path != first, path.stat().st_mtime))
+            os.utime(second, (2, 2))
+    assert first.exists()
+    assert not second.exists()
+    assert ", 3 graphs, " in stored_graph.describe_stored(cache)
+
+
+def test_a_cache_that_cannot_be_written_changes_nothing(folder: Path, cache: Path):
+    cache.parent.write_text("a file")
+    assert load_graph(folder).name == "places"
+    assert find_key("places", {}) is not None

@@ -1,0 +1,115 @@
+"""The stage inferred from single steps, given as the outputs of the stages and the answers to further questions."""
+
+import pytest
+
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import GoalKind, Origin
+from kgverify.program.stages import Stage
+from kgverify.verification.infer_stage import Asked, StepInference
+
+FACT, RULE = int(Origin.FACT), int(Origin.RULE)
+X, Y = -1, -2
+GOAL = ((0, 1, X), (1, X, 2))
+LEFT = ((1, 3, 2),)
+FALSE = (int(GoalKind.FALSE), 0, 0, ())
+
+
+def goal(kind, clause, *atoms):
+    return int(GoalKind.GOAL), kind, clause, tuple(atoms)
+
+
+def true(kind, clause):
+    return int(GoalKind.TRUE), kind, clause, ()
+
+
+def infer(
+    resolved,
+    wanted,
+    got,
+    *,
+    visited=(),
+    counts=(0, 0),
+    own=(0, 0),
+    finds=(),
+    again=(),
+    goals=(GOAL,),
+    pruned=None,
+    **limits,
+):
+    """Infer the stage of a step whose clauses resolve and prune to some atoms; the actual engine finds `finds` if asked.
+
+    again: what it finds from the same goal alone
+    """
+    made = [(kind, clause, atoms) for (kind, clause), atoms in resolved.items()]
+    rest = [(kind, clause, (pruned or {}).get((kind, clause), atoms)) for kind, clause, atoms in made]
+    expected = {
+        Stage.MATCH_RULES: tuple(clause for kind, clause, _ in made if kind == RULE),
+        Stage.MATCH_FACTS: tuple(clause for kind, clause, _ in made if kind == FACT),
+        Stage.RESOLVE: made,
+        Stage.PRUNE: rest,
+        Stage.RENAME: rest,
+        Stage.REVISIT: [each for each in rest if each[:2] not in visited],
+        Stage.LIMIT: (tuple(wanted), *counts),
+    }
+
+    def ask(asked_goals):
+        return Asked(frozenset(resolved), frozenset(again if list(asked_goals) == [GOAL] else finds))
+
+    actual = {Stage.LIMIT: (tuple(got), *own)}
+    return StepInference(expected, actual, Limits(**limits), 0.0, goals, ask).find()
+
+
+def test_a_dead_end_that_is_left_open_is_a_fault_of_close():
+    assert infer({}, [FALSE], []) is Stage.CLOSE
+    assert infer({(RULE, 0): GOAL}, [FALSE], [], visited=[(RULE, 0)]) is Stage.CLOSE
+
+
+def test_a_drop_from_a_list_with_room_is_a_fault_of_close_or_limit():
+    kept = [goal(RULE, 0, *GOAL)]
+    assert infer({(RULE, 0): GOAL}, kept, kept, own=(0, 1)) is Stage.LIMIT
+    long = ((0, 1, X), (0, X, Y), (1, Y, 2))
+    assert infer({(RULE, 0): long}, [FALSE], [FALSE], counts=(1, 0), own=(1, 1), max_atoms=2) is Stage.CLOSE
+
+
+def test_one_lost_resolvent_as_long_as_the_limit_allows_is_a_fault_of_limit():
+    given = {"resolved": {(RULE, 0): GOAL}, "wanted": [goal(RULE, 0, *GOAL)], "got": [FALSE], "finds": [(RULE, 0)]}
+    assert infer(**given, max_atoms=2) is Stage.LIMIT
+    assert infer(**given, max_atoms=2, again=[(RULE, 0)]) is Stage.REVISIT
+    assert infer(**given, max_atoms=3) is Stage.REVISIT
+
+
+def test_a_resolvent_cut_at_the_limit_is_a_fault_of_limit():
+    long = ((0, 1, X), (0, X, Y), (1, Y, 2))
+    cut = [goal(RULE, 0, *long[:2])]
+    assert infer({(RULE, 0): long}, [FALSE], cut, counts=(1, 0), max_atoms=2) is Stage.LIMIT
+    assert infer({(RULE, 0): long}, [goal(RULE, 0, *long)], cut, max_atoms=3) is Stage.RESOLVE
+
+
+def test_variables_that_are_not_numbered_by_appearance_are_a_fault_of_rename():
+    atoms = ((0, X, Y), (1, Y, 1), (2, X, -3), (3, -3, -4))
+    collided = ((0, X, -3), (1, -3, 1), (2, X, Y), (3, Y, -3))
+    fresh = ((0, X, Y), (1, Y, 1), (2, X, Y), (3, Y, -3))
+    for other, stage in ((collided, Stage.RENAME), (fresh, Stage.RESOLVE)):
+        assert infer({(RULE, 0): atoms}, [goal(RULE, 0, *atoms)], [goal(RULE, 0, *other)], goals=[GOAL]) is stage
+
+
+def test_resolvents_with_the_clauses_of_others_are_a_fault_of_limit():
+    other = ((1, 4, 2),)
+    resolved = {(FACT, 0): LEFT, (FACT, 300): other}
+    wanted = [goal(FACT, 0, *LEFT), goal(FACT, 300, *other)]
+    assert infer(resolved, wanted, [goal(FACT, 0, *LEFT), goal(FACT, 0, *other)]) is Stage.LIMIT
+    # Facts may leave the same atoms.
+    alike = [goal(FACT, 0, *LEFT), goal(FACT, 1, *LEFT)]
+    assert infer({(FACT, 0): LEFT, (FACT, 1): LEFT}, alike, alike[::-1]) is Stage.MATCH_FACTS
+
+
+@pytest.mark.parametrize(("finds", "stage"), [([(FACT, 4)], Stage.MATCH_FACTS), ([(FACT, 65540)], Stage.CLOSE)])
+def test_a_proof_by_another_fact_is_a_fault_of_matching_if_the_engine_finds_that_fact(finds: list, stage: Stage):
+    assert infer({(FACT, 65540): ()}, [true(FACT, 65540)], [true(FACT, 4)], goals=[GOAL[:1]], finds=finds) is stage
+
+
+def test_a_proof_lost_among_the_limits_is_a_fault_of_prune_if_atoms_were_to_be_pruned():
+    given = {"resolved": {(FACT, 7): LEFT}, "pruned": {(FACT, 7): ()}, "wanted": [true(FACT, 7)], "goals": [GOAL]}
+    assert infer(**given, got=[goal(FACT, 7, *LEFT)]) is Stage.PRUNE
+    assert infer(**given, got=[FALSE], finds=[]) is Stage.MATCH_FACTS
+    assert infer(**given, got=[FALSE], finds=[(FACT, 7)]) is Stage.CLOSE
