@@ -1,7 +1,8 @@
-"""Steps that torch 2.13 compiles wrongly on a CPU without an error, most of them from its issue tracker.
+"""Steps that some version of torch was reported to compile wrongly without an error, most of them in its issue tracker.
 
-Each is right in eager by the definition of its operators, and was seen to differ when compiled. A report that names a line
-which ends in `# here` names the right one. The issue numbers are those of pytorch.
+Not every version does: `python -m benchmarks.torch_versions` prints the first wrong rung of each, or `right`. Each step is right
+in eager by the definition of its operators. A report that names a line which ends in `# here` names the right one. The issue
+numbers are those of pytorch.
 """
 
 import dataclasses

@@ -154,7 +154,7 @@ def judge(found: Found, tables: Sequence[Table]) -> str | None:
     for table in tables:
         if (table.unit, table.wrong) != (found.cases.unit.value, found.cases.wrong):
             continue
-        used = {i for test in found.condition.tests for i in (test.feature, test.other) if i >= 0}
+        used = found.condition.used
         names = [feature.name for feature in found.table.features]
         if any(names[i] not in table.columns for i in used):
             continue
@@ -267,6 +267,7 @@ def _pair(given: tuple[int, int, str, list[Table], list[Table]]) -> Score:
     with _recording(tests=True) as (found, _):
         report = _verify(run, _python_pipeline(run, both))
     stated = [each for each in found if each.condition.tests]
+    stated = [each._replace(condition=part) for each in stated for part in each.condition.parts]
     apart = [any(judge(each, tables) in (EXACT, NEARLY) for each in stated) for tables in truths]
     return Score(
         name=f"{first.name} + {second.name}",

@@ -1,6 +1,5 @@
 """A function under audit, how its arguments are made, and how it is compiled."""
 
-import copy
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from kgverify.audit.values import list_tensors
+from kgverify.audit.values import deepcopy_values
 from kgverify.errors import UserError, describe_error
 
 Function: TypeAlias = Callable[..., Any]
@@ -52,10 +51,8 @@ class Subject:
         UserError where `make_inputs` does not return a tuple.
         """
         made = [self.shared_inputs(call) for call in calls]
-        # Only leaves of the autograd graph can be copied otherwise.
-        inner = [leaf for _, leaf in list_tensors(made) if not leaf.is_leaf]
-        memo = {id(leaf): leaf.detach().clone().requires_grad_(leaf.requires_grad) for leaf in inner}
-        return copy.deepcopy(made, memo)
+        result: list[Inputs] = deepcopy_values(made)
+        return result
 
     def shared_inputs(self, call: int) -> Inputs:
         """Make the arguments of a call, which may share memory with what the function captures, or with other calls'.

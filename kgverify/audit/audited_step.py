@@ -61,8 +61,8 @@ def step(
         dynamic: of `torch.compile`; None lets a shape that changes become symbolic.
         keeps_outputs: whether the caller reads an output after the next call.
         budget: limits on the measures, or a file of them.
-        seconds: time limit of the searches for the cause and the line of a deviation.
-        patience: seconds that the calls of one rung may take, with compilation; a call that takes longer counts as one that
+        seconds: limit on the CPU time of the searches for the cause and the line of a deviation.
+        patience: CPU seconds that the calls of one rung may take, with compilation; what takes longer counts as a call that
             does not return.
         reproducer: the Python file to write where a value deviates.
         announce: receives the name of the work that begins.

@@ -6,7 +6,6 @@ ended is kept. On a machine with CUDA, which does not survive a fork, and outsid
 
 import ctypes
 import faulthandler
-import gc
 import os
 import pickle
 import re
@@ -24,8 +23,10 @@ import torch
 from kgverify.audit.source_lines import is_written_file
 from kgverify.errors import UserError
 
-SECONDS: Final = 300.0
-"""The longest time of one compilation with its calls."""
+SECONDS: Final = 600.0
+"""The most CPU time of one compilation with its calls, beside that of the C++ compiler."""
+_WALL: Final = 10.0
+"""The most time on the clock, as a multiple of the CPU time: a machine may be busy, but a process that waits may wait forever."""
 _HARD: Final = 2
 """`omp_pause_hard`."""
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+) in ')
@@ -46,7 +47,7 @@ def run_isolated(
     Args:
         work: receives a function that sends a value to this process.
         receive: called in this process with each value that the work sends, in order.
-        seconds: after which the process is ended.
+        seconds: of CPU time after which the process is ended, or ten times as much on the clock.
 
     Returns:
         How the process ended before the work was done, such as `SIGABRT at step.py:12`; empty if it was done.
@@ -58,6 +59,9 @@ def run_isolated(
     if not can_isolate():
         work(receive)
         return ""
+    # Here, since it would take seconds in each of the processes.
+    import torch._inductor.config  # noqa: F401
+
     _pause_threads()
     reading, writing = os.pipe()
     with tempfile.TemporaryFile() as printed:
@@ -91,6 +95,12 @@ def run_isolated(
         return _describe_end(code, printed)
 
 
+def read_cpu_seconds() -> float:
+    """Return the CPU time of this process and of those that it has waited for."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
+
+
 def _work(work: Callable[[Callable[[Any], None]], None], writing: int, printed: int, seconds: float) -> None:
     """Run the work in the new process, and end it."""
     global _is_isolated
@@ -104,7 +114,9 @@ def _work(work: Callable[[Callable[[Any], None]], None], writing: int, printed: 
         try:
             os.dup2(printed, 2)
             faulthandler.enable(file=2, all_threads=False)
-            faulthandler.dump_traceback_later(max(0.1, seconds), file=2, exit=True)
+            faulthandler.register(signal.SIGPROF, file=2, all_threads=False, chain=True)
+            signal.setitimer(signal.ITIMER_PROF, max(0.1, seconds))
+            faulthandler.dump_traceback_later(_WALL * max(0.1, seconds), file=2, exit=True)
             # Pools of threads and processes are the parent's.
             torch._inductor.config.compile_threads = 1
             work(lambda value: send("sent", value))
@@ -131,8 +143,8 @@ def _describe_end(code: int, printed: BinaryIO) -> str:
     text = printed.read()[-20_000:].decode(errors="replace")
     said, _, stack = text.partition("Fatal Python error: ")
     said, _, late = said.partition("Timeout (")
-    if late:
-        how, said, stack = "no return in time", "", late
+    if late or code == -signal.SIGPROF:
+        how, said, stack = "no return in time", "", late or text
     elif code < 0:
         how = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     else:
@@ -146,7 +158,6 @@ def _describe_end(code: int, printed: BinaryIO) -> str:
 
 def _pause_threads() -> None:
     """End the idle threads of OpenMP, which a fork does not have and would wait for; they start again when needed."""
-    gc.collect()
     loaded = ctypes.CDLL(None)
     for name in ("libgomp.so.1", "libiomp5.so"):
         with suppress(OSError, AttributeError):

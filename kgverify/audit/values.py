@@ -1,5 +1,6 @@
 """Nested values: their leaves, copies of them, and comparison bit by bit."""
 
+import copy
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -109,6 +110,24 @@ def copy_values(tree: Any) -> Any:
         return leaf.copy() if isinstance(leaf, (np.ndarray, set)) else leaf
 
     return pytree.tree_map(copied, tree)
+
+
+def deepcopy_values(tree: Any) -> Any:
+    """Copy nested values as a whole; tensors that share memory still do, where `deepcopy` can copy them."""
+
+    def is_uncopyable(leaf: Tensor) -> bool:
+        # `deepcopy` copies leaves of the autograd graph alone, and few classes of tensors.
+        return not leaf.is_leaf or type(leaf) not in (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+    def copied(leaf: Tensor) -> Tensor:
+        with torch._C.DisableTorchFunctionSubclass():
+            made = leaf.detach().clone()
+            made = made if type(made) is type(leaf) else made.as_subclass(type(leaf))
+            return made.requires_grad_(leaf.requires_grad)
+
+    # Leaves inside of tensors that consist of others are copied with these.
+    memo = {id(leaf): copied(leaf) for _, leaf in list_tensors(tree) if is_uncopyable(leaf)}
+    return copy.deepcopy(tree, memo)
 
 
 def view_bits(tensor: Tensor) -> Tensor:

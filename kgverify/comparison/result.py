@@ -154,8 +154,10 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
     sentence:         the condition in words, or why none is stated
     unit:             what the instances are: `fact`, `rule`, `resolvent`, `step` or `candidate`
-    tests:            the tests, all of which hold, in words; empty if every instance went wrong, or no condition was found
+    tests:            the tests, all of which hold, in words, or those of one and of another condition; empty if every
+                      instance went wrong, or no condition was found
     features:         the features that they use, by name
+    num_conditions:   1, or 2 where one condition or the other holds: two causes in one stage
     is_exact:         whether it holds for every instance that went wrong and for no other
     is_partial:       whether it tells apart the steps that go wrong, and not what goes wrong in them
     is_cut:           whether the search for exact conditions ended before all were tried
@@ -173,6 +175,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     tests: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    num_conditions: int = 1
     is_exact: bool = False
     is_partial: bool = False
     is_cut: bool = False

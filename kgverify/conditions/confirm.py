@@ -84,7 +84,8 @@ def _search_again(stage: str, found: Found, known: Cases) -> Found | None:
     numbers = [places[feature.name] for feature in table.features]
 
     def move(condition: Condition) -> Condition:
-        return condition._replace(tests=tuple(_move(test, numbers) for test in condition.tests))
+        either = None if condition.either is None else move(condition.either)
+        return condition._replace(tests=tuple(_move(test, numbers) for test in condition.tests), either=either)
 
     return found._replace(
         condition=move(better.condition), is_exact=True, others=tuple(map(move, better.others)), chance=better.chance

@@ -168,8 +168,7 @@ class _Reader:
             return "another cause goes wrong in steps as well"
         if not all(has_steps(engine.info) and engine.info.variables == "canonical" for engine in engines):
             return "an engine does not take steps from given goals"
-        of_engine = {test.feature for test in found.condition.tests if found.table.features[test.feature].is_declared}
-        if of_engine:
+        if any(found.table.features[i].is_declared for i in found.condition.used):
             return "it tests a feature that the engine declares for its own run"
         tolerance = self._comparer.score_tolerance
         stage = Stage(cause.stage)

@@ -22,8 +22,9 @@ from kgverify.conditions.instances import Cases, Instance, SeenStep, Unit, canon
 from kgverify.conditions.search import Condition, Term
 from kgverify.engines.protocol import Engine, Positions
 from kgverify.program.atoms import Atom
+from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import Origin
-from kgverify.program.resolution import Atoms, Ids, number_variables
+from kgverify.program.resolution import Atoms, number_variables
 from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import CandidateSet
 
@@ -60,7 +61,7 @@ def read_values(
     features: Sequence[Feature], condition: Condition, instances: Sequence[Instance]
 ) -> NDArray[np.float64] | None:
     """Return the values of the features that a condition tests: float64 [n, F], 0 elsewhere; None if one is unknown."""
-    used = sorted({i for test in condition.tests for i in (test.feature, test.other) if i >= 0})
+    used = condition.used
     values = np.zeros((len(instances), len(features)))
     for i in used:
         for row, instance in enumerate(instances):
@@ -304,7 +305,7 @@ def _choose_facts(
     chosen: list[int] = []
     if cases.unit is Unit.FACT:
         known = [Instance(Unit.FACT, False, i, step.candidate, step, _fact(i)) for i in indices]
-        if any(Unit.STEP not in features[test.feature].of for test in condition.tests):
+        if any(Unit.STEP not in features[i].of for i in condition.used):
             chosen = _next_to_boundary(known, features, condition)
     num = min(MOST_AT_RANDOM, len(indices))
     chosen += [i * (len(indices) - 1) // max(1, num - 1) for i in range(num)]
@@ -323,7 +324,7 @@ def _next_to_boundary(known: Sequence[Instance], features: Sequence[Feature], co
         return []
     held = condition.holds(values)
     chosen: list[int] = []
-    for test in condition.tests:
+    for test in (test for part in condition.parts for test in part.tests):
         x = values[:, test.feature]
         if test.beyond is not None:
             low, high = sorted((test.value, test.beyond))

@@ -14,6 +14,7 @@ from kgverify.conditions.instances import Cases, Instance, Unit, plain
 from kgverify.conditions.search import Condition, Relation, Search, Term
 from kgverify.conditions.sentence import (
     describe_boundary,
+    describe_condition,
     describe_counts,
     describe_experiment,
     describe_test,
@@ -63,7 +64,7 @@ class Table(NamedTuple):
 
     def identities_for(self, condition: Condition) -> NDArray[np.int64]:
         """Return the identities that count for a condition: those of steps or candidates if it tests features of these."""
-        used = [self.features[i].of for test in condition.tests for i in (test.feature, test.other) if i >= 0]
+        used = [self.features[i].of for i in condition.used]
         if any(Unit.CANDIDATE in each for each in used):
             return self.candidates
         return self.steps if any(Unit.STEP in each for each in used) else self.identities
@@ -204,6 +205,9 @@ def _find_in(search: Search, cases: Cases, table: Table) -> tuple[Found | None, 
         return Found(cases, table, condition, tuple(each for each, _ in rest), True, chance, is_cut=is_cut), True
     if exact:
         return _name_clauses(cases, table, exact), True
+    two = search.find_two()
+    if two is not None and (chance := _chance_of_two(table, two)) <= MOST_CHANCE and not _is_hidden(cases, table, two):
+        return Found(cases, table, two, (), True, chance, is_cut=is_cut), True
     inexact = search.find_inexact(table.values, wrong)
     if inexact is None or _is_hidden(cases, table, inexact):
         return None, False
@@ -215,11 +219,22 @@ def _find_in(search: Search, cases: Cases, table: Table) -> tuple[Found | None, 
     return Found(cases, table, inexact, (), False, chance, is_cut=is_cut), False
 
 
+def _chance_of_two(table: Table, two: Condition) -> float:
+    """Return the larger chance of both parts: each is judged without what the other one explains."""
+    chances = []
+    for own, other in (two.parts, two.parts[::-1]):
+        rows = ~(other.holds(table.values) & ~own.holds(table.values))
+        parts = [table.values, table.is_wrong, table.identities, table.steps, table.candidates]
+        some = Table(table.features, *(part[rows] for part in parts))  # type: ignore[arg-type]
+        chances.append(_chance(some, own._replace(num_tried=two.num_tried)))
+    return max(chances)
+
+
 def _is_hidden(cases: Cases, table: Table, condition: Condition) -> bool:
     """Return whether a condition holds mostly for instances that another cause hides: it may be that cause's own."""
     if not cases.hidden or not condition.tests:
         return False
-    used = sorted({i for test in condition.tests for i in (test.feature, test.other) if i >= 0})
+    used = condition.used
     columns = [_read_column(table.features[i], cases.hidden) for i in used]
     if any(column is None for column in columns):
         return True
@@ -274,7 +289,7 @@ def show(stage: str, found: Found, experiment: Experiment | None = None) -> Show
     inside = found.condition.holds(table.values)
     wrong = int((inside & table.is_wrong).sum()), int(table.is_wrong.sum())
     right = int((inside & ~table.is_wrong).sum()), int((~table.is_wrong).sum())
-    what = describe_tests(tests, table.features, cases)
+    what = describe_condition(found.condition, table.features, cases)
     counts = describe_counts(cases, wrong, right)
     if not tests:
         size = f"{wrong[1]:,} of {wrong[1]:,}"
@@ -284,7 +299,7 @@ def show(stage: str, found: Found, experiment: Experiment | None = None) -> Show
             span = Term(0, Relation.BETWEEN, float(x.min()), float(x.max()))
             sentence += f"; all are {describe_test(span, table.features)}"
     elif found.is_exact:
-        open_between = describe_boundary(tests, table.features)
+        open_between = describe_boundary([t for part in found.condition.parts for t in part.tests], table.features)
         claim = f"exactly the {what} are {cases.wrong}: {counts}"
         if found.is_partial:
             claim = f"no condition found of what goes wrong in a step, but of the steps: {claim}"
@@ -298,8 +313,9 @@ def show(stage: str, found: Found, experiment: Experiment | None = None) -> Show
     return ShownCondition(
         sentence=sentence,
         unit=cases.unit.value,
-        tests=tuple(describe_test(test, table.features) for test in tests),
-        features=tuple(dict.fromkeys(table.features[i].name for t in tests for i in (t.feature, t.other) if i >= 0)),
+        tests=tuple(describe_test(test, table.features) for part in found.condition.parts for test in part.tests),
+        features=tuple(table.features[i].name for i in _in_order(found.condition)),
+        num_conditions=len(found.condition.parts),
         is_exact=found.is_exact and not found.is_partial,
         is_partial=found.is_partial,
         is_cut=found.is_cut,
@@ -316,10 +332,16 @@ def show(stage: str, found: Found, experiment: Experiment | None = None) -> Show
     )
 
 
+def _in_order(condition: Condition) -> list[int]:
+    """Return the indices of the features that a condition tests, in the order of its tests."""
+    tests = [test for part in condition.parts for test in part.tests]
+    return list(dict.fromkeys(i for test in tests for i in (test.feature, test.other) if i >= 0))
+
+
 def _show_refuted(found: Found, experiment: Experiment) -> ShownCondition:
-    cases, table, tests = found.cases, found.table, found.condition.tests
+    cases, table = found.cases, found.table
     num = int(table.is_wrong.sum()), int((~table.is_wrong).sum())
-    what = describe_tests(tests, table.features, cases)
+    what = describe_condition(found.condition, table.features, cases)
     sentence = (
         f"no condition found: {num[0]:,} {cases.unit.value}{'s' * (num[0] != 1)} {cases.wrong}, {num[1]:,} {cases.right};"
         f" an experiment refutes that these are the {what}: {describe_experiment(experiment)}"
@@ -378,7 +400,7 @@ def _list_examples(found: Found, inside: NDArray[np.bool_]) -> tuple[str, ...]:
         instance = found.cases.instances[row]
         word = found.cases.wrong if instance.is_wrong else found.cases.right
         at = f"candidate {instance.candidate.row}" + (f", step {instance.step.number}" if instance.step else "")
-        used = dict.fromkeys(i for t in found.condition.tests for i in (t.feature, t.other) if i >= 0)
+        used = found.condition.used
         values = ", ".join(f"{table.features[i].name} {table.values[row, i]:g}" for i in used)
         examples.append(f"{word} at {at}: {values}")
     return tuple(examples)

@@ -16,9 +16,10 @@ from kgverify.comparison.result import PROOF_CLASSES, DifferenceClass
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.conditions.turns import Turn
 from kgverify.program.atoms import Goal
+from kgverify.program.fact_index import Ids
 from kgverify.program.limits import DeclaredLimits
 from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.resolution import Atoms, Ids, number_variables
+from kgverify.program.resolution import Atoms, number_variables
 from kgverify.program.stages import Stage
 
 Item = TypeVar("Item")

@@ -34,6 +34,10 @@ MOST_COVERS: Final = 40
 OF_CONJUNCTION: Final = 2.0
 """The description length of one more test, in bits, besides its own."""
 
+MOST_FIRST: Final = 24
+MOST_OF_MODULUS: Final = 16
+"""The first conditions of a pair to try, those that hold most often first, and the largest modulus of one."""
+
 MOST_VISITED: Final = 20_000
 """The partial conditions to visit in a search; the shortest ones come first."""
 
@@ -89,18 +93,33 @@ class Term(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """A conjunction of tests, with its description length in bits and the number of conditions tried as simple as it."""
+    """A conjunction of tests, with its description length in bits and the number of conditions tried as simple as it.
+
+    either: another one, which may hold instead: two causes in one stage
+    """
 
     tests: tuple[Term, ...]
     cost: float
     num_tried: float
+    either: "Condition | None" = None
+
+    @property
+    def parts(self) -> tuple["Condition", ...]:
+        """The conjunctions of which one must hold."""
+        return (self,) if self.either is None else (self._replace(either=None), self.either)
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """The indices of the features that it tests, ascending."""
+        tests = [test for part in self.parts for test in part.tests]
+        return tuple(sorted({i for test in tests for i in (test.feature, test.other) if i >= 0}))
 
     def holds(self, values: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return where all of its tests hold."""
+        """Return where all tests of a part hold."""
         found = np.ones(len(values), np.bool_)
         for test in self.tests:
             found &= test.holds(values)
-        return found
+        return found if self.either is None else found | self.either.holds(values)
 
 
 class Search:
@@ -173,6 +192,49 @@ class Search:
                 tests.append((test, cost, excluded))
         covers, self.is_cut = _cover(tests, len(right))
         return [Condition(chosen, cost, self._num_tried(chosen)) for chosen, cost in covers]
+
+    def find_two(self) -> Condition | None:
+        """Return the shortest pair of conditions of which one or the other is exact; None if no pair is.
+
+        The first is a single test that holds for nothing that went right; the second is exact for all that is left.
+        """
+        if not self._wrong.any() or self._wrong.all():
+            return None
+        right = self._values[~self._wrong]
+        first = []
+        for test, cost in self._sufficient(self._values[self._wrong], right):
+            holds = test.holds(self._values) & self._wrong
+            if 1 < holds.sum() < self._wrong.sum():
+                first.append((int(holds.sum()), cost, test, holds))
+        best: Condition | None = None
+        for _, cost, test, holds in sorted(first, key=lambda each: (-each[0], each[1]))[:MOST_FIRST]:
+            rest = Search(self._features, self._values[~holds], self._wrong[~holds], self._stage).find_exact()
+            if rest and (best is None or cost + rest[0].cost < best.cost):
+                num = self._num_tried((test,)) * rest[0].num_tried
+                best = Condition((test,), cost + rest[0].cost, num, rest[0])
+        return best
+
+    def _sufficient(self, wrong: NDArray[np.float64], right: NDArray[np.float64]) -> Iterator[tuple[Term, float]]:
+        """Yield single tests that hold for nothing that went right, with their costs."""
+        for i in self._columns:
+            feature, x, y = self._features[i], wrong[:, i], right[:, i]
+            cost, only = feature.cost(self._stage), np.setdiff1d(x, y)
+            for value in only[:MOST_VALUES].tolist():
+                yield Term(i, Relation.EQUAL, value), cost + (0.5 if feature.scale is Scale.FLAG else 1 + _bits(value))
+            if feature.scale in (Scale.FLAG, Scale.ID):
+                continue
+            low, high = float(y.min()), float(y.max())
+            above, below = x[x > high], x[x < low]
+            if len(above):
+                value = float(above.min())
+                yield Term(i, Relation.AT_LEAST, value, beyond=high), cost + 1.5 + _bits_above(high, value)
+            if len(below):
+                value = float(below.max())
+                yield Term(i, Relation.AT_MOST, value, beyond=low), cost + 1.5 + _bits(value)
+            for modulus in MODULI if feature.scale is Scale.COUNT else ():
+                remainders = np.setdiff1d(np.mod(x, modulus), np.mod(y, modulus))
+                for remainder in remainders.tolist() if modulus <= MOST_OF_MODULUS else ():
+                    yield Term(i, Relation.REMAINDER, remainder, float(modulus)), cost + 3 + math.log2(modulus)
 
     def _necessary(self, wrong: NDArray[np.float64], right: NDArray[np.float64]) -> Iterator[tuple[Term, float]]:
         """Yield the tests that hold for everything that went wrong, with their costs, and may exclude something else."""

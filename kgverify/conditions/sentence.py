@@ -7,7 +7,7 @@ from typing import Final
 from kgverify.comparison.result import Experiment
 from kgverify.conditions.features import Feature, Scale
 from kgverify.conditions.instances import Cases
-from kgverify.conditions.search import Relation, Term
+from kgverify.conditions.search import Condition, Relation, Term
 
 FEWEST_BITS: Final = 7
 """The smallest power of two that is pointed out."""
@@ -51,6 +51,11 @@ def describe_number(value: float) -> str:
 def describe_tests(tests: Sequence[Term], features: Sequence[Feature], cases: Cases) -> str:
     """Return a conjunction of tests with the noun of its instances: `facts at position 50 (from 0) or later ...`."""
     return f"{cases.unit.value}s {' and '.join(describe_test(test, features) for test in tests)}"
+
+
+def describe_condition(condition: Condition, features: Sequence[Feature], cases: Cases) -> str:
+    """Return a condition in words, of which one part or the other holds."""
+    return ", or the ".join(describe_tests(part.tests, features, cases) for part in condition.parts)
 
 
 def describe_counts(cases: Cases, wrong: tuple[int, int], right: tuple[int, int]) -> str:

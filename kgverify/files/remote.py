@@ -16,10 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kgverify.errors import MissingDependency, UserError, describe_error, find_missing_dependency, show_path_as
 from kgverify.files.writing import temporary_folder
+
+T = TypeVar("T")
 
 DRIVERS: Final = {
     "s3": "s3fs",
@@ -134,8 +136,9 @@ class Remote:
             stale = self.list_files().keys() - set(names)
             for name in [*({last} & self.list_files().keys()), *stale]:
                 store.rm_file(self.join(name).key)
-            for name in sorted(names, key=lambda name: name == last):
-                self.join(name)._send_file(store, source / name)
+            _do_all(lambda name: self.join(name)._send_file(store, source / name), set(names) - {last})
+            if last in names:
+                self.join(last)._send_file(store, source / last)
 
     def check_writable(self) -> None:
         """Raise the UserError of `send` before a long run, if it would raise one already. Leave nothing."""
@@ -298,7 +301,8 @@ def _version_of(store: Any, key: str) -> tuple[Any, ...]:
     )
 
 
-def _do_all(work: Callable[[int], None], items: Iterable[int]) -> None:
+def _do_all(work: Callable[[T], None], items: Iterable[T]) -> None:
+    """Do the work on several items at the same time. The first error is raised, once no work is left."""
     with ThreadPoolExecutor(_THREADS) as executor:
         for _ in executor.map(work, items):
             pass

@@ -1,19 +1,15 @@
 """A resolution step in plain Python, written from the semantics and independent of both provers."""
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from kgverify.program.dialect import OURS, Dialect
+from kgverify.program.fact_index import ANY, FactIndex, Ids
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import Program
 
-Ids: TypeAlias = tuple[int, int, int]
-"""An atom in ids; an argument below 0 is a variable."""
-
 Atoms: TypeAlias = tuple[Ids, ...]
-
-_ANY = -1
 
 
 class Yield(NamedTuple):
@@ -33,8 +29,8 @@ class Clauses:
     def __init__(self, program: Program, *, exclude_query: bool, dialect: Dialect = OURS) -> None:
         self.exclude_query = exclude_query and dialect.exclusion != "never"
         self._dialect = dialect
-        self.facts: list[Ids] = [tuple(fact) for fact in program.facts.tolist()]
-        self.fact_index = {fact: i for i, fact in enumerate(self.facts)}
+        self.fact_index = FactIndex(program.facts)
+        self.facts = self.fact_index.facts
         self.rules: list[tuple[Ids, Atoms]] = [
             (tuple(rule.clause_head), tuple(tuple(atom) for atom in rule.body))  # type: ignore[misc]
             for rule in program.rules
@@ -45,14 +41,6 @@ class Clauses:
         # The problems of a run share few goals, and the candidates of one problem many.
         self.yields = lru_cache(maxsize=1 << 14)(self._yields)
 
-    @cached_property
-    def _facts_like(self) -> dict[Ids, list[int]]:
-        found: dict[Ids, list[int]] = {}
-        for i, (predicate, a, b) in enumerate(self.facts):
-            for pattern in ((predicate, a, _ANY), (predicate, _ANY, b), (predicate, _ANY, _ANY)):
-                found.setdefault(pattern, []).append(i)
-        return found
-
     def excluded(self, query: Sequence[int]) -> Ids | None:
         """Return the fact that may not be used in the derivation of a query; None if every fact may be."""
         atom = (int(query[0]), int(query[1]), int(query[2]))
@@ -61,12 +49,9 @@ class Clauses:
     def facts_like(self, atom: Ids, excluded: Ids | None) -> list[int]:
         """Return the facts that unify with an atom and are not excluded, ascending."""
         predicate, a, b = atom
-        if a >= 0 and b >= 0:
-            found = [self.fact_index[atom]] if atom in self.fact_index else []
-        else:
-            found = self._facts_like.get((predicate, max(a, _ANY), max(b, _ANY)), [])
-            if a == b:
-                found = [i for i in found if self.facts[i][1] == self.facts[i][2]]
+        found = self.fact_index.find_like(predicate, max(a, ANY), max(b, ANY))
+        if a == b and a < 0:
+            found = [i for i in found if self.facts[i][1] == self.facts[i][2]]
         return [i for i in found if self.facts[i] != excluded]
 
     def _yields(self, goal: Atoms, excluded: Ids | None) -> tuple[Yield, ...]:
@@ -112,7 +97,7 @@ class Clauses:
 
     def facts_of(self, predicate: int) -> Sequence[int]:
         """Return the facts of a predicate, ascending."""
-        return self._facts_like.get((predicate, _ANY, _ANY), ())
+        return self.fact_index.find_like(predicate, ANY, ANY)
 
 
 def resolve(goal: Atoms, head: Ids, body: Atoms) -> Atoms | None:

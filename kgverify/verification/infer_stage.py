@@ -185,7 +185,7 @@ class StepInference:
                 return stage
         if totals[1] > totals[0]:
             if not self._counts[1] and self._own_counts[1] and len(self._got) < self._limits.max_resolvents:
-                # A resolvent would have found room. In an empty list, what was dropped is none.
+                # A resolvent would have found room. Nothing was dropped from an empty list.
                 return Stage.LIMIT if got else Stage.CLOSE
             revisited = [clause for clause in self._renamed if clause not in self._left]
             return Stage.REVISIT if revisited else self._matching((int(Origin.FACT), 0))

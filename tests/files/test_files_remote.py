@@ -1,5 +1,6 @@
 """Graphs and traces at URLs: the same checks as on disk, and errors that name the URL."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,3 +90,46 @@ def test_a_copy_is_deleted(store: Any) -> None:
     with fetched("memory://bucket/a") as copy:
         assert copy.read_bytes() == b"content"
     assert not copy.exists()
+
+
+def make_folder(folder: Path) -> Path:
+    make_folders(folder)
+    for name in ("a", "b", "manifest"):
+        write_file(folder / name, name.encode())
+    return folder
+
+
+def test_files_are_sent_side_by_side_and_the_last_one_alone(
+    store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together, put, order = threading.Barrier(2), type(store).put_file, []
+
+    def put_together(self: Any, source: str, key: str, **options: Any) -> None:
+        if not key.endswith("manifest"):
+            # One after the other, they would wait forever.
+            together.wait(timeout=20)
+        order.append(key[-1])
+        put(self, source, key, **options)
+
+    monkeypatch.setattr(type(store), "put_file", put_together)
+    remote = find_remote("memory://bucket/run")
+    assert remote is not None
+    remote.send(make_folder(tmp_path / "run"), last="manifest")
+    assert (sorted(order[:2]), order[2:]) == (["a", "b"], ["t"])
+    assert remote.list_files() == {"a": 1, "b": 1, "manifest": 8}
+
+
+def test_after_an_error_the_last_file_is_not_sent(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = type(store).put_file
+
+    def refuse(self: Any, source: str, key: str, **options: Any) -> None:
+        if key.endswith("b"):
+            raise PermissionError("read only")
+        put(self, source, key, **options)
+
+    monkeypatch.setattr(type(store), "put_file", refuse)
+    remote = find_remote("memory://bucket/run")
+    assert remote is not None
+    with pytest.raises(UserError, match="cannot be written"):
+        remote.send(make_folder(tmp_path / "run"), last="manifest")
+    assert "manifest" not in remote.list_files()

@@ -14,7 +14,7 @@ from mutant_edits import Edit, constant_edits, find_edits
 ROOT: Final = Path(__file__).resolve().parents[2]
 PARTS: Final = {
     "reference": ("reference/kgreference",),
-    "compiled": ("kgverify/engines/compiled",),
+    "compiled": ("kgverify/engines/compiled", "kgverify/engines/endings.py"),
     "adapters": ("kgverify/engines/adapters", "kgverify/engines/reference"),
     "comparison": ("kgverify/comparison",),
     "verification": ("kgverify/verification",),

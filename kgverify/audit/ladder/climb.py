@@ -42,6 +42,11 @@ class Rung(NamedTuple):
     adds: str
     options: dict[str, Any] | None
 
+    @property
+    def has_caches(self) -> bool:
+        """True if Inductor takes part, whose caches keep graphs and kernels."""
+        return (self.options or {}).get("backend") == "inductor"
+
 
 EAGER: Final = Rung("eager", "nothing", None)
 
@@ -206,7 +211,7 @@ def run_as_found(judge: Judge, climb: Climb) -> Watched:
     """Make a judge's calls on the rung, and in the state of the caches, in which a climb first deviated."""
     if not climb.is_of_caches:
         return judge.watch(climb.rung)
-    with keeping_caches(is_seeded=climb.is_seeded):
+    with keeping_caches(climb.rung, is_seeded=climb.is_seeded):
         actual = judge.watch(climb.rung)
         return judge.watch(climb.rung) if climb.caches == WARM else actual
 
@@ -222,7 +227,7 @@ def climb(
 ) -> Ladder:
     """Compare every rung with eager, which is first run twice. begin: receives the name of each rung.
 
-    patience: seconds that the calls of one rung may take
+    patience: CPU seconds that the calls of one rung may take, with compilation
 
     A rung runs as users run it, with the compiler's caches in an empty folder; again, from these caches; and without caches.
     """
@@ -244,7 +249,7 @@ def climb(
         (subject.inputs(0), [each.get() for each in find_captured_values(subject.function)])
     )
     is_seeded = False
-    if can_isolate() and any((rung.options or {}).get("backend") == "inductor" for rung in rungs):
+    if can_isolate() and any(rung.has_caches for rung in rungs):
         _warm_up()
     for rung in rungs if not unsteady else ():
         if rung is EAGER:
@@ -278,8 +283,8 @@ def _climb_rung(judge: Judge, rung: Rung, *, is_seeded: bool) -> Climb:
     excuses: tuple[Excuse, ...] = ()
     where, num_calls = COLD, 0
     try:
-        with keeping_caches(is_seeded=is_seeded):
-            for caches in (COLD, WARM, OFF):
+        with keeping_caches(rung, is_seeded=is_seeded):
+            for caches in (COLD, WARM, OFF) if rung.has_caches else (COLD,):
                 with compiling_without_caches() if caches == OFF else nullcontext():
                     actual = judge.watch(rung, None if caches == COLD else FEW)
                 deviations, excused = judge.judge(actual)
@@ -425,14 +430,15 @@ def _compiling_anew() -> Iterator[None]:
 
 
 @contextmanager
-def keeping_caches(*, is_seeded: bool = False) -> Iterator[None]:
+def keeping_caches(rung: Rung | None = None, *, is_seeded: bool = False) -> Iterator[None]:
     """Compile with torch's caches, in an empty folder; torch's trial of the processor needs none.
 
-    is_seeded: whether compiled code draws eager's random numbers
+    rung: the one that runs, if it is only one; is_seeded: whether compiled code draws eager's random numbers
     """
-    from torch._inductor.cpu_vec_isa import pick_vec_isa
+    if rung is None or rung.has_caches:
+        from torch._inductor.cpu_vec_isa import pick_vec_isa
 
-    pick_vec_isa()
+        pick_vec_isa()
     with fresh_caches(), drawing_as_eager() if is_seeded else nullcontext():
         yield
 

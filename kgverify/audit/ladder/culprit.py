@@ -4,7 +4,6 @@ Torch asks one function whether to skip a pass, to replace a lowering by the ope
 This module answers it, item by item, by name: a pass that runs in two subsystems is one item.
 """
 
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,7 +12,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
-from kgverify.audit.isolation import run_isolated
+from kgverify.audit.isolation import read_cpu_seconds, run_isolated
 from kgverify.audit.ladder.climb import (
     Climb,
     Judge,
@@ -116,16 +115,16 @@ def find_culprit(
 
     Passes come first, then switches, lowerings and decompositions; each kind is left out as a whole, then halved.
 
-    seconds: time limit, after which no attempt begins. announce: receives the number of each attempt.
+    seconds: limit on the CPU time, after which no attempt begins. announce: receives the number of each attempt.
     """
-    deadline = time.monotonic() + seconds
+    deadline = read_cpu_seconds() + seconds
     judge = narrow(judge, climb)
     search = _Search(judge, climb, deadline, announce)
     if climb.is_of_caches:
         caches = [item for item in _list_switches(climb.rung) if item.name in _OF_CACHES]
         single = next((item for item in caches if search.repairs([item])), None)
         return search.finish([single] if single else [], caches)
-    with keeping_caches(is_seeded=climb.is_seeded), compiling_without_caches():
+    with keeping_caches(climb.rung, is_seeded=climb.is_seeded), compiling_without_caches():
         items = list_items(judge, climb.rung)
         return search.finish(_search_items(search, items), items)
 
@@ -216,7 +215,7 @@ class _Search:
         key = frozenset(items)
         if key in self._known:
             return self._known[key]
-        if time.monotonic() > self._deadline:
+        if read_cpu_seconds() > self._deadline:
             self._is_complete = False
             return False
         self._announce(len(self._known) + 1)
@@ -224,7 +223,7 @@ class _Search:
             with compiling_without(items):
                 actual = run_as_found(self._judge, self._climb)
         except DeviceLost:
-            self._deadline = time.monotonic()
+            self._deadline = read_cpu_seconds()
             self._known[key] = self._is_complete = False
             return False
         deviations, _ = self._judge.judge(actual)

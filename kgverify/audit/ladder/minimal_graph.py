@@ -1,7 +1,6 @@
 """The smallest graph that deviates on a rung, by delta debugging over its nodes, then over its data."""
 
-import copy
-import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from kgverify.audit.audited_function import Inputs, Subject
+from kgverify.audit.isolation import read_cpu_seconds
 from kgverify.audit.ladder.climb import (
     Climb,
     Judge,
@@ -22,7 +22,7 @@ from kgverify.audit.ladder.climb import (
 )
 from kgverify.audit.ladder.observation import Deviation, seeding
 from kgverify.audit.source_lines import find_line_in_text
-from kgverify.audit.values import list_leaves
+from kgverify.audit.values import deepcopy_values
 from kgverify.runs.delta_debugging import minimize
 
 
@@ -49,10 +49,10 @@ def find_minimal_graph(
 ) -> MinimalGraph | None:
     """Minimize a graph that Dynamo traces from a subject; None where none of them deviates by itself.
 
-    seconds: time limit, after which no attempt begins. announce: receives the number of each attempt.
+    seconds: limit on the CPU time, after which no attempt begins. announce: receives the number of each attempt.
     """
-    deadline = time.monotonic() + seconds
-    with keeping_caches(is_seeded=climb.is_seeded), compiling_without_caches():
+    deadline = read_cpu_seconds() + seconds
+    with keeping_caches(climb.rung, is_seeded=climb.is_seeded), compiling_without_caches():
         for graph, arguments in trace_graphs(judge.subject, judge.patience):
             for calls in (1, 2):
                 search = _Search(judge, climb, graph, arguments, calls, deadline, announce)
@@ -71,7 +71,7 @@ def trace_graphs(subject: Subject, patience: float) -> Iterator[tuple[GraphModul
     def keep(graph: GraphModule, _: list[Any]) -> Any:
         def run(*arguments: Any) -> Any:
             if id(graph) not in graphs:
-                graphs[id(graph)] = graph, _copy(arguments)
+                graphs[id(graph)] = graph, deepcopy_values(arguments)
             return graph(*arguments)
 
         return run
@@ -80,12 +80,6 @@ def trace_graphs(subject: Subject, patience: float) -> Iterator[tuple[GraphModul
     if not any(each.end for each in watch_isolated(subject, rung, None, 0, patience).values()):
         watch(subject, rung, repetitions=0)
     yield from graphs.values()
-
-
-def _copy(value: Any) -> Any:
-    """Copy nested values; tensors that share memory still do."""
-    inner = [leaf for _, leaf in list_leaves(value) if isinstance(leaf, Tensor) and not leaf.is_leaf]
-    return copy.deepcopy(value, {id(leaf): leaf.detach().clone().requires_grad_(leaf.requires_grad) for leaf in inner})
 
 
 class _Recorder(Interpreter):
@@ -103,7 +97,7 @@ class _Recorder(Interpreter):
         if isinstance(result, Tensor) and id(result) in self._by_id:
             self.same[n] = self._by_id[id(result)][0]
         self._by_id.setdefault(id(result), (n, result))
-        self.values[n] = _copy(result)
+        self.values[n] = deepcopy_values(result)
         return result
 
 
@@ -133,7 +127,7 @@ class _Search:
         with seeding(0):
             self._recorder = _Recorder(graph)
             if not self._is_error:
-                self._recorder.run(*_copy(arguments))
+                self._recorder.run(*deepcopy_values(arguments))
         (output,) = (node for node in graph.graph.nodes if node.op == "output")
         self._outputs: list[Any] = (
             list(output.args[0]) if isinstance(output.args[0], (tuple, list)) else [output.args[0]]
@@ -157,7 +151,7 @@ class _Search:
         return MinimalGraph(graph, arguments, self._calls, deviation, operations, where, self._is_complete)
 
     def _still_deviates(self, kept: Kept) -> bool:
-        if time.monotonic() > self._deadline:
+        if read_cpu_seconds() > self._deadline:
             self._is_complete = False
             return False
         try:
@@ -169,7 +163,7 @@ class _Search:
     def _find_deviation(self, graph: GraphModule, arguments: Inputs) -> Deviation | None:
         self._num += 1
         self._announce(self._num)
-        subject = Subject("graph", graph, lambda call: _copy(arguments), calls=self._calls)
+        subject = Subject("graph", graph, lambda call: deepcopy_values(arguments), calls=self._calls)
         judge = Judge(subject, repetitions=0, precision=self._judge.precision, patience=self._judge.patience)
         if not self._is_error and any(each.error for each in judge.expected.values()):
             return None
@@ -208,7 +202,7 @@ class _Search:
         outputs = [each for number, each in enumerate(self._outputs) if number in numbers]
         made.output(tuple(torch.fx.node.map_arg(each, find) for each in outputs))
         graph = GraphModule(self._graph, made)
-        return graph, tuple(_copy(arguments))
+        return graph, tuple(deepcopy_values(arguments))
 
     def _simplify(self, graph: GraphModule, arguments: Inputs) -> Inputs:
         """Replace the values of arguments by simple ones where it still deviates."""
@@ -217,7 +211,7 @@ class _Search:
             if not isinstance(value, Tensor) or value.numel() < 2 or not value.is_contiguous() or value.is_complex():
                 continue
             for simple in _list_simple(value):
-                if time.monotonic() > self._deadline:
+                if read_cpu_seconds() > self._deadline:
                     self._is_complete = False
                     return tuple(held)
                 attempt = (*held[:number], simple, *held[number + 1 :])
@@ -276,11 +270,12 @@ def _is_in_place(node: Node) -> bool:
     return name.endswith("_") or name in ("setitem", "iadd", "isub", "imul", "itruediv", "ior", "iand", "ixor")
 
 
-def list_lines(graphs: Sequence[GraphModule]) -> set[str]:
-    """Return the user's lines from which the nodes of graphs come."""
-    return {
-        line
+def count_lines(graphs: Sequence[GraphModule]) -> Counter[str]:
+    """Count the nodes of graphs that come from each of the user's lines."""
+    lines = (
+        find_line_in_text(node.meta.get("stack_trace") or "")
         for graph in graphs
         for node in graph.graph.nodes
-        if (line := find_line_in_text(node.meta.get("stack_trace") or ""))
-    }
+        if node.op not in ("placeholder", "output")
+    )
+    return Counter(filter(None, lines))

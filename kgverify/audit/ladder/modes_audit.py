@@ -11,10 +11,11 @@ from kgverify.audit import isolation
 from kgverify.audit.audited_function import Subject
 from kgverify.audit.ladder.climb import RUNGS, Climb, Judge, Ladder, Rung, climb, find_smallest_part
 from kgverify.audit.ladder.culprit import Culprit, find_culprit
-from kgverify.audit.ladder.minimal_graph import MinimalGraph, find_minimal_graph, list_lines, trace_graphs
+from kgverify.audit.ladder.minimal_graph import MinimalGraph, count_lines, find_minimal_graph, trace_graphs
 from kgverify.audit.ladder.observation import USUAL, Deviation, Precision
 from kgverify.audit.ladder.reproducer import Reproducer, write_reproducer
-from kgverify.audit.properties.syncs import list_eager_lines
+from kgverify.audit.properties.captured_values import find_captured_values
+from kgverify.audit.properties.syncs import count_eager_lines
 from kgverify.audit.report import AuditReport, Cell, ReportBuilder
 from kgverify.audit.source_lines import find_definition
 from kgverify.runs.machine import describe_environment, read_compiler_settings
@@ -23,7 +24,7 @@ AUDIT: Final = "values"
 MOST_LISTED: Final = 20
 """Deviations of a rung that a report holds."""
 SECONDS: Final = 120.0
-"""The time limit of the searches for the cause and for the line."""
+"""The limit on the CPU time of the searches for the cause and for the line."""
 
 Announce = Callable[[str], None]
 
@@ -45,10 +46,10 @@ def audit_modes(
         subject: the function with its arguments; `make_subject` makes one.
         rungs: the ways to run it that are compared with eager.
         reproducer: the Python file to write if a rung deviates.
-        seconds: time limit of the searches for the pass, lowering or switch, and for the line, that cause the deviation.
+        seconds: limit on the CPU time of the searches for the pass, lowering or switch, and the line, that cause it.
         repetitions: the number of times that the first call is repeated on equal arguments.
         precision: what counts as equal.
-        patience: seconds that the calls of one rung may take, with compilation.
+        patience: CPU seconds that the calls of one rung may take, with compilation.
         announce: receives the name of the work that begins.
 
     Returns:
@@ -120,7 +121,7 @@ def _report_rungs(ladder: Ladder, report: ReportBuilder) -> None:
             "calls": each.num_calls,
             "deviations": len(each.deviations),
             "rounding": len(each.excuses),
-            "caches": each.caches if each.deviations else "on, warm, off",
+            "caches": each.caches if each.deviations else "on, warm, off" if each.rung.has_caches else "none",
             "random": "eager's, with fallback_random" if each.is_seeded else "as compiled",
             "seconds": each.seconds,
         }
@@ -219,9 +220,14 @@ def _find_line(judge: Judge, first: Climb, seconds: float, announce: Announce) -
         return minimal, minimal.where if minimal is not None and minimal.where else _find_end(first.deviations[0])
     if where := _find_end(first.deviations[0]):
         return None, where
-    traced = list_lines([graph for graph, _ in trace_graphs(judge.subject, judge.patience)])
-    lines = (line for line in list_eager_lines(judge.subject) if line not in traced)
-    return None, next(lines, "")
+    if first.deviations[0].kind == "captured":
+        captured = find_captured_values(judge.subject.function)
+        return None, next((each.where for each in captured if each.path == first.deviations[0].where), "")
+    traced = count_lines([graph for graph, _ in trace_graphs(judge.subject, judge.patience)])
+    called = count_eager_lines(judge.subject)
+    # A line without any operation in the graph, or else with fewer than in eager.
+    lines = [line for line in called if not traced[line]] or [line for line in called if traced[line] < called[line]]
+    return None, next(iter(lines), "")
 
 
 def _find_end(deviation: Deviation) -> str:

@@ -84,7 +84,7 @@ def _run(path: Path) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return f"it ran for more than {SECONDS} s"
-    if done.returncode < 0 or (done.returncode == 1 and "DIFFERS" in done.stdout):
+    if done.returncode < 0 or (done.returncode == 1 and "DIFFERS" in done.stdout + done.stderr):
         return ""
     return f"it ends in exit code {done.returncode}: {(done.stdout + done.stderr).strip()[-300:]}"
 
@@ -143,11 +143,9 @@ _CALL: Final = {
     "        seen += [places.index(each) for each in places]",
     "error": 'try:\n            function(*arguments)\n        except Exception as error:\n            seen.append("raises")',
 }
-_JUDGE_VALUES: Final = """for one, other in zip(expected, found, strict=True):
-    try:
-        torch.testing.assert_close(other, one, equal_nan=True)
-    except AssertionError:
-        sys.exit(print("DIFFERS: expected", one, "found", other) or 1)"""
+_JUDGE_VALUES: Final = (
+    'torch.testing.assert_close(found, expected, equal_nan=True, msg=f"DIFFERS: expected {expected}, found {found}")'
+)
 _JUDGE_PLAIN: Final = """if expected != found:
     sys.exit(print("DIFFERS: expected", expected, "found", found) or 1)"""
 
@@ -171,6 +169,7 @@ def _render(
     docstring = "\n".join(about).replace("\\", "\\\\").replace('"""', "'''")
     kind = shown.kind if shown.kind in _CALL else "values"
     options = ", ".join(f"{name}={value!r}" for name, value in (climb.rung.options or {}).items())
+    judge = _JUDGE_PLAIN if kind in ("aliasing", "error") else _JUDGE_VALUES
     arguments = _write_tensors(bundled, path)
     lines = _MAIN.format(
         arguments=arguments,
@@ -178,7 +177,7 @@ def _render(
         call=_CALL[kind],
         name=bundled.name,
         options=options,
-        judge=_JUDGE_PLAIN if kind in ("aliasing", "error") else _JUDGE_VALUES,
+        judge=judge,
     )
     settings = []
     if climb.is_seeded:
@@ -191,7 +190,7 @@ def _render(
     elif climb.caches != COLD:
         raise NotStandalone("it is wrong only when a graph is loaded from the caches")
     imported = "".join(f"import {each.rpartition('.')[0].rpartition('.')[0]}.config\n" for each in settings)
-    source = "\n".join(["import sys", "", bundled.source.rstrip()])
+    source = bundled.source.rstrip() if judge is _JUDGE_VALUES else f"import sys\n\n{bundled.source.rstrip()}"
     head = f'"""{docstring}\n"""\n\n{source}\n'
     return head + (f"\n{imported}\n" + "\n".join(settings) + "\n" if settings else "") + lines
 

@@ -21,6 +21,7 @@ from kgverify.audit.values import copy_tensor, list_tensors
 
 _STATIC: Final = "_dynamo_static_input_type"
 _MOST_METRICS: Final = 4096
+_READING: Final = {"item", "tolist", "nonzero", "masked_select", "unique", "_local_scalar_dense", "cpu", "to", "numpy"}
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,16 @@ class GraphInput:
 
 @dataclass
 class Graph:
-    """A compiled graph. guard_lines: the user's lines that bound a size to one value."""
+    """A compiled graph.
+
+    guard_lines: the user's lines that bound a size to one value
+    lines:       those of its operations, other than operations that give a value to the host
+    """
 
     inputs: list[GraphInput | None]
     num_nodes: int
     guard_lines: list[str]
+    lines: set[str]
     addresses: list[list[int]] = field(default_factory=list)
 
 
@@ -155,9 +161,12 @@ class WatchingBackend:
 def _describe(module: torch.fx.GraphModule) -> Graph:
     inputs: list[GraphInput | None] = []
     num_nodes = 0
+    lines: set[str] = set()
     for node in module.graph.nodes:
         if node.op not in ("placeholder", "output"):
             num_nodes += 1
+            if getattr(node.target, "__name__", str(node.target)) not in _READING:
+                lines.add(find_line_in_text(node.meta.get("stack_trace") or ""))
         if node.op != "placeholder":
             continue
         source, value = getattr(node, "_dynamo_source", None), node.meta.get("example_value")
@@ -168,8 +177,9 @@ def _describe(module: torch.fx.GraphModule) -> Graph:
         name = source.name() if callable(source.name) else source.name
         users = [find_line_in_text(user.meta.get("stack_trace") or "") for user in node.users]
         where = next(filter(None, users), find_line_in_text(node.meta.get("stack_trace") or ""))
-        inputs.append(GraphInput(str(name), where, getattr(value, _STATIC, None) is not None))
-    return Graph(inputs, num_nodes, _find_guard_lines())
+        marks = node.meta.get("tensor_dict") or {}
+        inputs.append(GraphInput(str(name), where, marks.get(_STATIC) is not None))
+    return Graph(inputs, num_nodes, _find_guard_lines(), lines)
 
 
 def _find_guard_lines() -> list[str]:

@@ -141,11 +141,41 @@ def _perturbations(captured: CapturedValue) -> Iterator[tuple[str, Callable[[], 
         changed = _change(value)
         yield "change in captured", lambda: value.detach().copy_(changed)
         yield "another tensor", lambda: captured.set(changed.clone())
+    elif isinstance(value, torch.nn.Module):
+        yield "another module", partial(captured.set, _OtherModule(value))
+    elif callable(value) and captured.is_settable:
+        yield "another function", partial(captured.set, _replace(value))
     elif isinstance(value, list) and value:
         yield "last item removed", lambda: value.__delitem__(-1)
         yield "last item repeated", lambda: value.append(value[-1])
     elif isinstance(value, dict) and value:
         yield "last item removed", lambda: value.__delitem__(list(value)[-1])
+
+
+class _OtherModule(torch.nn.Module):
+    """A module with other results than the one in whose place it stands."""
+
+    def __init__(self, held: torch.nn.Module) -> None:
+        super().__init__()
+        self.held = held
+
+    def forward(self, *arguments: Any, **options: Any) -> Any:
+        """Change the results of the module."""
+        return _change_results(self.held(*arguments, **options))
+
+
+def _replace(function: Function) -> Function:
+    def other(*arguments: Any, **options: Any) -> Any:
+        return _change_results(function(*arguments, **options))
+
+    return other
+
+
+def _change_results(results: Any) -> Any:
+    def change(leaf: Any) -> Any:
+        return leaf + 1 if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+
+    return pytree.tree_map(change, results)
 
 
 def _change(value: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from kgverify.audit.properties.launches import (
     measure_launches,
     profile_calls,
 )
-from kgverify.audit.properties.syncs import find_cuda_syncs, find_syncs
+from kgverify.audit.properties.syncs import EagerReads, find_cuda_syncs, find_syncs, watch_eager_reads
 from kgverify.audit.report import AuditReport, ReportBuilder
 from kgverify.audit.source_lines import find_definition, find_stack_line
 from kgverify.audit.values import list_device_types
@@ -89,21 +89,21 @@ def examine_properties(
     if not is_cuda and not has_cpp_compiler():
         raise UserError("a CPU backend needs a C++ compiler", where="--mode", fix="install g++ or clang")
     announce("reading values, colliding writes")
-    num_eager = _examine_eagerly(subject, found, report)
+    reads = _examine_eagerly(subject, found, report)
     announce("guards")
     find_guard_holes(subject, setting, found, report, GUARD_SECONDS)
     with fresh_caches() if has_fresh_cache else nullcontext():
         announce("compiling")
         with silencing_compiler(), restoring(found):
-            _examine_compiled(subject, setting, found, report, num_eager, is_cuda=is_cuda, keeps_outputs=keeps_outputs)
+            _examine_compiled(subject, setting, found, report, reads, is_cuda=is_cuda, keeps_outputs=keeps_outputs)
         _measure_parts(subject, setting, report, stage_seconds, announce, is_cuda=is_cuda)
     return is_cuda
 
 
-def _examine_eagerly(subject: Subject, found: CapturedState, report: ReportBuilder) -> int:
+def _examine_eagerly(subject: Subject, found: CapturedState, report: ReportBuilder) -> EagerReads:
     try:
         with restoring(found):
-            num_eager = find_syncs(subject, report)
+            reads = watch_eager_reads(subject)
         find_colliding_writes(subject, found, report)
     except UserError:
         raise
@@ -113,7 +113,8 @@ def _examine_eagerly(subject: Subject, found: CapturedState, report: ReportBuild
             where=find_stack_line(traceback.extract_tb(error.__traceback__)) or find_definition(subject.function),
             fix="audit a function that returns on these inputs",
         ) from error
-    return num_eager
+    report.measures["aten_calls_per_step"] = reads.num_operations
+    return reads
 
 
 def _examine_compiled(
@@ -121,7 +122,7 @@ def _examine_compiled(
     setting: CompileSetting,
     found: CapturedState,
     report: ReportBuilder,
-    num_eager: int,
+    reads: EagerReads,
     *,
     is_cuda: bool,
     keeps_outputs: bool,
@@ -130,8 +131,9 @@ def _examine_compiled(
     with collecting_skip_reasons() if is_cuda and setting.asks_for_graphs else nothing as skips:
         limit = torch._dynamo.config.recompile_limit
         run, compiled = run_compiled(subject, setting, more_calls=max(0, limit + 2 - subject.calls))
-        find_graph_breaks(run, num_eager, report)
-        find_recompilations(run, num_eager, report)
+        find_syncs(reads, run, report)
+        find_graph_breaks(run, reads.num_operations, report)
+        find_recompilations(run, reads.num_operations, report)
         measure_graphs(run, report)
         if run.error is not None:
             report.skip("launches", "the compiled function raised")
@@ -168,7 +170,7 @@ def _measure_parts(
         prefix = f"stages.{name}."
         single = replace(part, calls=1)
         announce(f"stage {name}")
-        report.measures[f"{prefix}aten_calls"] = find_syncs(single, ReportBuilder())
+        report.measures[f"{prefix}aten_calls"] = watch_eager_reads(single).num_operations
         if time.monotonic() > until:
             skipped.append(name)
             continue

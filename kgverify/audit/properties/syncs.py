@@ -5,7 +5,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kgverify.audit.audited_function import Function, Subject
-from kgverify.audit.properties.compiled_run import make_call
+from kgverify.audit.properties.compiled_run import CompiledRun, make_call
 from kgverify.audit.report import ReportBuilder
 from kgverify.audit.source_lines import find_calling_line
 
@@ -23,7 +23,10 @@ _MECHANISM = (
 )
 _READ: Final = "a value is read (item, bool, int or float of a tensor)"
 _TO_HOST: Final = {Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__array__}
+_TRANSFERS: Final = {*(each.__name__ for each in _TO_HOST), "to('cpu')", "aten._to_copy.default", "aten.copy_.default"}
 _ON_CALLER: Final = {"index.Tensor", "index_put.default", "index_put_.default", "_unsafe_index_put.default"}
+_OF_SHAPE: Final = {"__get__", "__set__", "size", "dim", "numel", "stride", "__len__", "is_floating_point"}
+"""Calls that compute nothing."""
 _VIEWS: Final = {"detach.default", "alias.default"}
 
 
@@ -55,18 +58,18 @@ class _Lines(TorchFunctionMode):
 
     def __init__(self, function: Function) -> None:
         super().__init__()
-        self.lines: dict[str, None] = {}
+        self.lines: Counter[str] = Counter()
         self._function = function
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the function and record its line."""
-        if getattr(func, "__name__", "") not in ("__get__", "__set__"):
-            self.lines[find_calling_line(sys._getframe(1), self._function)] = None
+        if getattr(func, "__name__", "") not in _OF_SHAPE:
+            self.lines[find_calling_line(sys._getframe(1), self._function)] += 1
         return func(*args, **(kwargs or {}))
 
 
-def list_eager_lines(subject: Subject) -> list[str]:
-    """List the user's lines that call torch in the first call, in order."""
+def count_eager_lines(subject: Subject) -> Counter[str]:
+    """Count the calls of torch from each of the user's lines in the first call, in order."""
     lines = _Lines(subject.function)
 
     def watched(*arguments: Any) -> Any:
@@ -74,7 +77,7 @@ def list_eager_lines(subject: Subject) -> list[str]:
             return subject.function(*arguments)
 
     make_call(watched, subject.inputs(0), 0)
-    return list(lines.lines)
+    return lines.lines
 
 
 class HostReads(TorchFunctionMode):
@@ -110,11 +113,17 @@ def _needs_values(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str,
     return False
 
 
-def find_syncs(subject: Subject, report: ReportBuilder) -> int:
-    """Run the calls eagerly and find each wait with its line; return the number of kernels of the first call."""
-    most = 0
+class EagerReads(NamedTuple):
+    """What calls do without the compiler. num_operations: kernels of the first call; lines: waits of each call."""
+
+    num_operations: int
+    lines: tuple[Counter[tuple[str, str]], ...]
+
+
+def watch_eager_reads(subject: Subject) -> EagerReads:
+    """Run the calls eagerly, and record each wait with its line; raises what a call raises."""
     num_operations = 0
-    seen: Counter[tuple[str, str]] = Counter()
+    lines = []
     for number in range(subject.calls):
         reads = Reads(subject.function)
 
@@ -129,10 +138,22 @@ def find_syncs(subject: Subject, report: ReportBuilder) -> int:
             raise error
         if number == 0:
             num_operations = reads.num_operations
-        most = max(most, sum(reads.lines.values()))
-        seen |= reads.lines
-    report.measures["syncs_per_step"] = most
-    report.measures["aten_calls_per_step"] = num_operations
+        lines.append(reads.lines)
+    return EagerReads(num_operations, tuple(lines))
+
+
+def find_syncs(reads: EagerReads, run: CompiledRun, report: ReportBuilder) -> None:
+    """Find the waits of eager calls that are left when the function is compiled.
+
+    An operation that reads values in eager alone, such as `one_hot`, is a part of a graph afterwards.
+    """
+    traced = {line for graph in run.graphs for line in graph.lines} - {line for _, line in run.breaks}
+    is_left = {key for each in reads.lines for key in each if key[0] not in traced or key[1] in _TRANSFERS}
+    left = [Counter({key: num for key, num in each.items() if key in is_left}) for each in reads.lines]
+    seen: Counter[tuple[str, str]] = Counter()
+    for each in left:
+        seen |= each
+    report.measures["syncs_per_step"] = max(sum(each.values()) for each in left)
     for (where, what), num in seen.items():
         report.find(
             AUDIT,
@@ -141,7 +162,6 @@ def find_syncs(subject: Subject, report: ReportBuilder) -> int:
             where=where,
             remedy="keep it on the device: a mask instead of nonzero, torch.where instead of a branch; read after the loop",
         )
-    return num_operations
 
 
 @contextmanager

@@ -50,11 +50,11 @@ def audit_step(
         Path | None, typer.Option(metavar="FILE", help="Limits, as TOML: max_graph_breaks = 0 and the like.")
     ] = None,
     seconds: Annotated[
-        float, typer.Option(min=0, help="Time limit of the searches for the cause and the line.")
+        float, typer.Option(min=0, help="CPU seconds of the searches for the cause and the line.")
     ] = 120.0,
     patience: Annotated[
-        float, typer.Option(min=1, help="Seconds after which a rung counts as one that does not return.")
-    ] = 300.0,
+        float, typer.Option(min=1, help="CPU seconds after which a rung counts as one that does not return.")
+    ] = 600.0,
     reproducer: Annotated[
         Path | None, typer.Option(metavar="FILE.py", help="Write a deviation as a script that needs only torch.")
     ] = None,

@@ -9,9 +9,10 @@ from kgverify.comparison.inference.limits_seen import LimitsSeen, find_limits
 from kgverify.comparison.inference.origins import Clause, Deviation, OriginInference, StepOrigins
 from kgverify.comparison.inference.step_difference import Given, StepDifference, explain_difference
 from kgverify.comparison.step_view import Names, ResolventView, StepView
+from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.program import Program
-from kgverify.program.resolution import Clauses, Ids
+from kgverify.program.resolution import Clauses
 from kgverify.trace.model.trace import Trace
 
 MOST_CLAUSES: Final = 3

@@ -12,8 +12,9 @@ from enum import IntEnum
 from functools import cached_property, lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
+from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import Origin
-from kgverify.program.resolution import Atoms, Clauses, Ids, number_variables
+from kgverify.program.resolution import Atoms, Clauses, number_variables
 
 Clause: TypeAlias = tuple[int, int]
 """An `Origin` and the index of a rule or a fact."""

@@ -22,9 +22,10 @@ from kgverify.laws.presumptions import (
     PRUNES,
     REJECTS,
 )
+from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.program import Program, Symbols
-from kgverify.program.resolution import Atoms, Clauses, Ids, Yield, number_variables
+from kgverify.program.resolution import Atoms, Clauses, Yield, number_variables
 from kgverify.program.stages import Stage
 
 Relation = NDArray[np.float32]

@@ -23,9 +23,10 @@ from kgverify.laws.presumptions import (
     REJECTS,
 )
 from kgverify.laws.statements.compare_runs import difference_of_resolvents, difference_of_steps
+from kgverify.program.fact_index import Ids
 from kgverify.program.limits import MAX_ATOMS
 from kgverify.program.outcomes import GoalKind
-from kgverify.program.resolution import Atoms, Ids
+from kgverify.program.resolution import Atoms
 from kgverify.program.stages import Stage
 from kgverify.testing.problems.merge import merge
 

@@ -1,0 +1,167 @@
+"""Score the audit of a step on steps whose answer is known: miscompiles of torch, correct steps, and planted faults.
+
+    python -m benchmarks.audit_scoreboard miscompiles --save scores.jsonl
+    python -m benchmarks.audit_scoreboard correct --save scores.jsonl
+    python -m benchmarks.audit_scoreboard faults --save scores.jsonl
+    python -m benchmarks.audit_scoreboard show --save scores.jsonl
+
+Each step is audited by `kgverify.audit.step`. Its row is appended to the file, and a row that is there is not made again: an
+interrupted run resumes. CPU seconds are those of the audit and of all its processes, without the import of torch.
+"""
+
+import argparse
+import inspect
+import json
+import resource
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from benchmarks.audit_cases.correct_steps import CORRECT_STEPS
+from benchmarks.audit_cases.miscompiles import MISCOMPILES
+from benchmarks.audit_cases.property_faults import PROPERTY_FAULTS
+from kgverify.audit import step
+from kgverify.audit.audited_step import RUNG_NAMES
+from kgverify.audit.report import AuditReport
+from kgverify.errors import UserError
+
+RUNGS: Final = tuple(
+    name for name in RUNG_NAMES if name in ("backend-eager", "aot-eager", "aot-eager-decomposed", "default")
+)
+
+
+def list_marked_lines(function: Callable[..., Any]) -> set[str]:
+    """Return the lines of the module of a step that end in `# here`, as `file:line`."""
+    module = sys.modules[function.__module__]
+    path = str(inspect.getsourcefile(module))
+    lines = Path(path).read_text("utf-8").splitlines()
+    return {f"{path}:{number}" for number, line in enumerate(lines, 1) if line.rstrip().endswith("# here")}
+
+
+def score_miscompile(name: str) -> dict[str, Any]:
+    """Audit a miscompile: whether it is found, on which rung, with which cause, line and script."""
+    case = MISCOMPILES[name]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "wrong.py")
+        report = step(case.step, case.make, calls=2, rungs=RUNGS, seconds=60, reproducer=path)
+        num_lines = len(path.read_text("utf-8").splitlines()) if path.exists() else 0
+    rows = report.sections["attribution"].rows if "attribution" in report.sections else ()
+    found: dict[str, Any] = dict(rows[0]) if rows else {}
+    values = [each for each in report.findings if each.audit == "values"]
+    other = sorted({each.audit for each in report.findings if each.audit in ("guard-holes", "aliasing")})
+    is_here = any(each.where in list_marked_lines(case.step) for each in values or report.findings)
+    return {
+        "issue": case.issue,
+        "detected": bool(values) or bool(other),
+        "rung": found.get("rung", ""),
+        "is_right_rung": found.get("rung", "") == case.rung,
+        "culprit": found.get("left_out", "") or ", ".join(other),
+        "is_complete": found.get("is_complete", True),
+        "line": is_here,
+        "where": values[0].where if values else "",
+        "script": bool(found.get("reproducer")),
+        "script_lines": num_lines,
+        "problem": found.get("reproducer_problem", ""),
+        "finding": values[0].finding if values else "",
+    }
+
+
+def score_correct(name: str) -> dict[str, Any]:
+    """Audit a correct step: what is found there is a false alarm."""
+    make = vars(sys.modules["benchmarks.audit_cases.correct_steps"])[f"make_{name}"]
+    report = step(CORRECT_STEPS[name], make, calls=2, rungs=RUNGS)
+    return {"verdict": report.verdict.value, "findings": _list_findings(report), "unmeasured": _list_unmeasured(report)}
+
+
+def score_fault(name: str) -> dict[str, Any]:
+    """Audit a step that loses a property: whether it is found, and at its line."""
+    fault = PROPERTY_FAULTS[name]
+    report = step(fault.step, fault.make, calls=4, rungs=(), **fault.options)
+    here = list_marked_lines(fault.step)
+    hits = [each for each in report.findings if each.audit == fault.audit]
+    return {
+        "audit": fault.audit,
+        "found": bool(hits),
+        "line": any(each.where in here for each in hits),
+        "findings": _list_findings(report),
+    }
+
+
+def _list_findings(report: AuditReport) -> list[str]:
+    return [f"{each.audit}: {each.finding} ({Path(each.where).name})" for each in report.findings]
+
+
+def _list_unmeasured(report: AuditReport) -> list[str]:
+    return [f"{each.audit}: {each.reason}" for each in report.unmeasured]
+
+
+SCORES: Final = {"miscompiles": score_miscompile, "correct": score_correct, "faults": score_fault}
+NAMES: Final[dict[str, Iterable[str]]] = {
+    "miscompiles": MISCOMPILES,
+    "correct": CORRECT_STEPS,
+    "faults": PROPERTY_FAULTS,
+}
+
+
+def score(kind: str, name: str) -> dict[str, Any]:
+    """Score one step; an audit that raises has a row as well."""
+    before = _read_cpu_seconds()
+    try:
+        found = SCORES[kind](name)
+    except UserError as error:
+        found = {"error": str(error)}
+    seconds = round(_read_cpu_seconds() - before, 1)
+    return {"kind": kind, "name": name, "torch": torch.__version__, "cpu_seconds": seconds, **found}
+
+
+def _read_cpu_seconds() -> float:
+    used = (resource.getrusage(each) for each in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Print a table of each kind, with its sums."""
+    for kind in SCORES:
+        own = [row for row in rows if row["kind"] == kind]
+        if not own:
+            continue
+        for row in own:
+            shown = {
+                key: value for key, value in row.items() if key not in ("kind", "name", "torch", "finding", "problem")
+            }
+            print(f"{row['name']:26} " + "  ".join(f"{key} {value}" for key, value in shown.items()))
+        seconds = [row["cpu_seconds"] for row in own]
+        print(f"{kind}: {len(own)} steps, CPU seconds median {statistics.median(seconds)}, most {max(seconds)}", end="")
+        for key in ("detected", "is_right_rung", "culprit", "found", "line", "script", "findings", "error"):
+            if any(key in row for row in own):
+                print(f"; {key} {sum(bool(row.get(key)) for row in own)}", end="")
+        print("\n")
+
+
+def main() -> None:
+    """Score what is asked for, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=(*SCORES, "show"))
+    parser.add_argument("name", nargs="*", help="all if not given")
+    parser.add_argument("--save", type=Path, default=Path("scores.jsonl"))
+    options = parser.parse_args()
+    rows = [json.loads(line) for line in options.save.read_text().splitlines()] if options.save.exists() else []
+    known = {(row["kind"], row["name"]) for row in rows}
+    for name in options.name or (NAMES[options.kind] if options.kind != "show" else ()):
+        if (options.kind, name) in known:
+            continue
+        row = score(options.kind, name)
+        rows.append(row)
+        with options.save.open("a") as stream:
+            stream.write(json.dumps(row) + "\n")
+        print(json.dumps(row), flush=True)
+    show(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""Time and memory against facts, rules, candidates, depth and slots, with fitted exponents, as a table and a picture.
+
+    python benchmarks/growth.py --output growth.svg
+
+Each point is a process of its own. Times are CPU seconds, the least of three repeats; an exponent is the slope of a line
+through the logarithms. More facts are copies of the same graph, so that what matches stays equal: all ends are compared.
+"""
+
+import argparse
+import hashlib
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+from power_law_graph import FACTS_PER_ENTITY, draw_rules, draw_triples
+
+from kgverify.engines.evaluator import make_evaluator
+from kgverify.engines.policy import SHORTEST
+from kgverify.files.writing import write_file
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.graphs.rules import parse_rules
+from kgverify.program.atom_table import AtomTable
+from kgverify.program.limits import Limits
+from kgverify.ranking.corrupt import draw_candidates
+from kgverify.trace.model.columns import CandidateSet
+
+POINTS: Final = {
+    "facts": (20_000, 80_000, 320_000, 1_280_000),
+    "rules": (25, 50, 100, 200, 400),
+    "candidates": (1_010, 4_040, 16_160, 64_640),
+    "depth": (8, 16, 32, 64, 128),
+    "slots": (32, 64, 128, 256),
+}
+TINY: Final = {
+    "facts": (200, 400),
+    "rules": (2, 4),
+    "candidates": (22, 44),
+    "depth": (2, 4),
+    "slots": (4, 8),
+}
+MEASURED: Final = {"setup": "set-up, s", "each": "µs a candidate", "memory": "peak memory, MB"}
+REPEATS: Final = 3
+_COLOURS: Final = {"setup": "#97700a", "each": "#1f6fd0", "memory": "#1f8a3a"}
+_SIDE, _LEFT, _TOP, _COLUMNS = 270, 46, 44, 3
+
+
+class Point(NamedTuple):
+    """A measurement. setup: seconds; each: microseconds; memory: MB; ends: a digest of the ends of all candidates."""
+
+    setup: float
+    each: float
+    memory: float
+    ends: str
+
+
+def draw_graph(num_facts: int, num_rules: int, num_copies: int = 1, num_relations: int = 40) -> KnowledgeGraph:
+    """Draw a power-law graph with rules, and repeat its facts with other entities."""
+    random = np.random.default_rng(0)
+    num_entities = max(8, num_facts // FACTS_PER_ENTITY)
+    num_test = max(2, num_facts // 100)
+    drawn = draw_triples(num_facts + num_test, num_entities, num_relations, random)
+    triples = np.stack([drawn.relation, drawn.head, drawn.tail], 1).astype(np.int32)
+    facts = np.concatenate([triples[num_test:]] * num_copies)
+    facts[:, 1:] += np.repeat(np.arange(num_copies, dtype=np.int32), len(triples) - num_test)[:, None] * num_entities
+    predicates = tuple(f"r{i}" for i in range(num_relations))
+    constants = tuple(f"e{i}" for i in range(num_entities * num_copies))
+    lines = draw_rules(type(drawn)(*(column[num_test:] for column in drawn)), num_rules, num_relations, random)
+    rules = parse_rules("\n".join(lines), "rules.txt", constants=constants, predicates=predicates).rules
+    tables = (AtomTable(predicates, constants, rows) for rows in (facts, triples[:num_test]))
+    train, test = tables
+    return KnowledgeGraph("growth", train=train, test=test, rules=rules)
+
+
+def draw_chain(length: int) -> KnowledgeGraph:
+    """Draw a chain whose end cannot be reached from the other end: a derivation takes as many steps as it may."""
+    facts = np.zeros((length, 3), np.int32)
+    facts[:, 1] = np.arange(length)
+    facts[:, 2] = facts[:, 1] + 1
+    names = ("next", "reach"), tuple(f"e{i}" for i in range(length + 1))
+    queries = np.stack([np.full(100, 1), np.arange(100) % 10, np.zeros(100)], 1).astype(np.int32)
+    rule = "reach(X,Y) :- next(X,Z), reach(Z,Y).\n"
+    rules = parse_rules(rule, "rules.txt", constants=names[1], predicates=names[0]).rules
+    return KnowledgeGraph("chain", train=AtomTable(*names, facts), test=AtomTable(*names, queries), rules=rules)
+
+
+def draw_alike(graph: KnowledgeGraph, base: KnowledgeGraph, num: int) -> CandidateSet:
+    """Draw candidates in a graph, and return them in the ids of another one that has the same names."""
+    num_queries = min(len(base.test), max(1, num // 101))
+    drawn = draw_candidates(base, "test", range(num_queries), num // num_queries // 2, 0)
+    source, target = base.program.symbols, graph.program.symbols
+    predicates = np.array([target.predicate_ids[name] for name in source.predicates], np.int32)
+    constants = np.array([target.constant_ids[name] for name in source.constants], np.int32)
+    atoms = np.stack([predicates[drawn.atom[:, 0]], constants[drawn.atom[:, 1]], constants[drawn.atom[:, 2]]], 1)
+    return drawn._replace(atom=atoms).take(np.arange(min(num, len(atoms))))
+
+
+def measure(axis: str, value: int, smallest: int, mode: str, is_tiny: bool) -> Point:
+    """Measure one point of an axis; smallest: its first value."""
+    num_facts, num_rules, num = (200, 4, 44) if is_tiny else (20_000, 50, 4_040)
+    limits = Limits(max_depth=value) if axis == "depth" else Limits()
+    if axis == "depth":
+        base = graph = draw_chain(2 * max(POINTS["depth"]))
+    else:
+        base = draw_graph(smallest if axis == "facts" else num_facts, value if axis == "rules" else num_rules)
+        graph = draw_graph(smallest, num_rules, value // smallest) if axis == "facts" else base
+    num = value if axis == "candidates" else num // 10 if axis == "slots" else num
+    began = time.process_time()
+    graph.program  # noqa: B018  made once, by the first who asks
+    numbered = time.process_time() - began
+    candidates = draw_alike(graph, base, num)
+    began = time.process_time()
+    settings = {"mode": "eager", "slots": value} if axis == "slots" else {"mode": mode}
+    engine = make_evaluator(graph.program, limits, SHORTEST, device="cpu", **settings)
+    setup = numbered + time.process_time() - began
+    seconds = []
+    for _ in range(REPEATS):
+        began = time.process_time()
+        results = engine.evaluate(candidates).results
+        seconds.append(time.process_time() - began)
+    digest = hashlib.sha256(results.outcome.tobytes() + results.log_probability.tobytes()).hexdigest()
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    return Point(setup, min(seconds) / len(candidates.query) * 1e6, memory, digest)
+
+
+def fit_exponent(values: Sequence[float], measured: Sequence[float]) -> float:
+    """Return the slope of the logarithm of what was measured against that of the values."""
+    return float(np.polyfit(np.log(values), np.log(np.maximum(measured, 1e-9)), 1)[0])
+
+
+def render(points: dict[str, dict[int, Point]], title: str) -> str:
+    """Draw a panel for each axis, both of whose scales are logarithmic and relative to the first point."""
+    panels = [_draw_panel(axis, found, number) for number, (axis, found) in enumerate(points.items())]
+    width, height = _COLUMNS * _SIDE + 10, -(-len(panels) // _COLUMNS) * (_SIDE + 20) + 30
+    style = (
+        "text{font:12px system-ui,sans-serif;fill:#777}.t{font-weight:600}.f{fill:none;stroke:#999;stroke-opacity:.5}"
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"><title>{escape(title)}</title>'
+        f'<style>{style}</style><text x="10" y="18" class="t">{escape(title)}</text>{"".join(panels)}</svg>\n'
+    )
+
+
+def _draw_panel(axis: str, points: dict[int, Point], number: int) -> str:
+    left = number % _COLUMNS * _SIDE + _LEFT
+    top = number // _COLUMNS * (_SIDE + 20) + _TOP
+    size = _SIDE - _LEFT - 20
+    values = list(points)
+    span = np.log(values[-1] / values[0])
+    ratios = {name: np.log(np.array([max(getattr(each, name), 1e-9) for each in points.values()])) for name in MEASURED}
+    ratios = {name: each - each[0] for name, each in ratios.items()}
+    low = min(-0.1, *(float(each.min()) for each in ratios.values()))
+    high = max(span, *(float(each.max()) for each in ratios.values()))
+
+    def at(x: float, y: float) -> str:
+        return f"{left + size * x / span:.1f},{top + size * (high - y) / (high - low):.1f}"
+
+    shapes = [f'<rect class="f" x="{left}" y="{top}" width="{size}" height="{size}"/>']
+    shapes += [f'<text x="{left}" y="{top - 6}" class="t">{escape(axis)}: {values[0]:,} to {values[-1]:,}</text>']
+    shapes += [f'<polyline class="f" stroke-dasharray="3" points="{at(0, 0)} {at(span, span)}"/>']
+    xs = np.log(np.array(values) / values[0])
+    for row, (name, label) in enumerate(MEASURED.items()):
+        line = " ".join(at(float(x), float(y)) for x, y in zip(xs, ratios[name], strict=True))
+        shapes.append(f'<polyline fill="none" stroke-width="2" stroke="{_COLOURS[name]}" points="{line}"/>')
+        measured = [getattr(each, name) for each in points.values()]
+        text = f"{label}: {measured[0]:,.3g} to {measured[-1]:,.3g}, exponent {fit_exponent(values, measured):.2f}"
+        y = top + size + 16 + 14 * row
+        shapes.append(f'<text x="{left}" y="{y}" style="fill:{_COLOURS[name]}">{escape(text)}</text>')
+    return "".join(shapes)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("growth.svg"))
+    parser.add_argument("--mode", default="native", help="of the evaluator; slots are measured in mode eager")
+    parser.add_argument("--axes", nargs="+", choices=tuple(POINTS), default=list(POINTS))
+    parser.add_argument("--tiny", action="store_true", help="small values, to see that it runs")
+    parser.add_argument("--point", nargs=2, metavar=("AXIS", "VALUE"), help="measure one point in this process")
+    options = parser.parse_args()
+    values = TINY if options.tiny else POINTS
+    if options.point is not None:
+        axis, value = options.point[0], int(options.point[1])
+        print(json.dumps(measure(axis, value, values[axis][0], options.mode, options.tiny)))
+        return
+    points: dict[str, dict[int, Point]] = {}
+    print("| against | from | to | " + " | ".join(f"{label} | exponent" for label in MEASURED.values()) + " |")
+    print("|" + "---|" * (3 + 2 * len(MEASURED)))
+    for axis in options.axes:
+        points[axis] = {value: _measure_apart(axis, value, options) for value in values[axis]}
+        if axis in ("facts", "slots") and len({each.ends for each in points[axis].values()}) > 1:
+            sys.exit(f"{axis}: the ends of the candidates differ")
+        cells = []
+        for name in MEASURED:
+            measured = [getattr(each, name) for each in points[axis].values()]
+            cells += [f"{measured[0]:,.3g} to {measured[-1]:,.3g}", f"{fit_exponent(values[axis], measured):.2f}"]
+        print(f"| {axis} | {values[axis][0]:,} | {values[axis][-1]:,} | {' | '.join(cells)} |", flush=True)
+    title = f"Growth of time and memory, mode {options.mode}; dashed: in proportion"
+    write_file(options.output, render(points, title))
+    print(f"wrote {options.output}", file=sys.stderr)
+
+
+def _measure_apart(axis: str, value: int, options: argparse.Namespace) -> Point:
+    words = [sys.executable, __file__, "--point", axis, str(value), "--mode", options.mode, *["--tiny"] * options.tiny]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(words)}\n{done.stderr}")
+    return Point(*json.loads(done.stdout))
+
+
+if __name__ == "__main__":
+    main()

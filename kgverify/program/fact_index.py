@@ -1,0 +1,85 @@
+"""Facts in ids, found by binary search: nothing is built for facts that nobody asks for."""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids: TypeAlias = tuple[int, int, int]
+"""An atom in ids; an argument below 0 is a variable."""
+
+ANY: Final = -1
+"""Stands for any argument."""
+
+_MOST_REMEMBERED: Final = 1 << 18
+
+
+class FactIndex(Mapping[Ids, int]):
+    """The index of each fact. rows: int32 [F, 3]  unique, ascending."""
+
+    def __init__(self, rows: NDArray[np.int32]) -> None:
+        self._rows: Any = rows
+        self.facts = _Facts(rows)
+        self._by_second: dict[int, tuple[int, NDArray[np.int64], NDArray[np.int32]]] = {}
+        self._find = lru_cache(maxsize=_MOST_REMEMBERED)(self._search)
+
+    def __len__(self) -> int:
+        return len(self.facts)
+
+    def __iter__(self) -> Iterator[Ids]:
+        return iter(self.facts)
+
+    def __getitem__(self, fact: Ids) -> int:
+        found = self._find(fact)
+        if found < 0:
+            raise KeyError(fact)
+        return found
+
+    def __contains__(self, fact: object) -> bool:
+        return self._find(fact) >= 0
+
+    def find_like(self, predicate: int, first: int, second: int) -> Sequence[int]:
+        """Return the indices of the facts with a predicate and two arguments, each of which may be ANY, ascending."""
+        if first != ANY and second != ANY:
+            found = self._find((predicate, first, second))
+            return (found,) if found >= 0 else ()
+        if second == ANY:
+            low, high = (predicate, first), (predicate, first + 1)
+            return self._between(*((low, high) if first != ANY else ((predicate,), (predicate + 1,))))
+        if predicate not in self._by_second:
+            own = self._between((predicate,), (predicate + 1,))
+            column = self._rows[own.start : own.stop, 2]
+            order = np.argsort(column, kind="stable")
+            self._by_second[predicate] = own.start, order, column[order]
+        begin, order, seconds = self._by_second[predicate]
+        low_row, high_row = np.searchsorted(seconds, (second, second + 1))
+        found_rows: list[int] = (begin + order[low_row:high_row]).tolist()
+        return found_rows
+
+    def _between(self, low: tuple[int, ...], high: tuple[int, ...]) -> range:
+        """Return the indices of the facts that begin with `low` or with what lies between it and `high`."""
+        facts: Any = self.facts
+        return range(bisect_left(facts, low), bisect_left(facts, high))
+
+    def _search(self, fact: Ids) -> int:
+        found = bisect_left(self.facts, fact)
+        return found if found < len(self.facts) and self.facts[found] == fact else -1
+
+
+class _Facts(Sequence[Ids]):
+    """The facts in their order."""
+
+    def __init__(self, rows: NDArray[np.int32]) -> None:
+        self._rows: Any = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        return tuple(self._rows[index].tolist())
+
+    def __iter__(self) -> Iterator[Ids]:
+        return map(tuple, self._rows.tolist())
