@@ -98,7 +98,11 @@ def print_lines(console: Screen, lines: Iterable[str], style: str = "") -> None:
     """Print lines; on a terminal, fold long ones except commands, which people copy."""
     for line in lines:
         is_folded = not is_quiet() and console.is_terminal and "kgverify " not in line
-        console.print(Text(make_visible(line), style), soft_wrap=not is_folded)
+        text = Text(make_visible(line), style)
+        if is_folded:
+            console.print(text)
+        else:
+            console.print(text, soft_wrap=True)
 
 
 class Phase:

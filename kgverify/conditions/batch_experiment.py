@@ -54,7 +54,11 @@ def try_batches(
     wrong = [each.candidate.row for each in cases.instances if each.is_wrong]
     size = min(len(known), max(FEWEST_IN_RUN, min(MOST_IN_RUN, 2 * num_slots)))
     some = sorted(rng.sample(known, size))
-    orders = [[wrong[rng.randrange(len(wrong))]], some[::-1], rng.sample(some, rng.randint(2, len(some)))]
+    orders = [
+        [wrong[rng.randrange(len(wrong))]],
+        some[::-1],
+        rng.sample(some, rng.randint(min(2, len(some)), len(some))),
+    ]
     instances, values = [], []
     for rows in orders if len(known) > 1 else ():
         again = run_again(np.array(rows, np.int64))

@@ -45,6 +45,8 @@ class Text(rich.text.Text):
                 for each in further:
                     each.pad_left(indent)
                 parts = Lines([parts[0], *further])
+            for each in parts:
+                each.rstrip()
             folded.extend(parts)
         return folded
 
@@ -53,7 +55,7 @@ def _find_indent(line: str, width: int) -> int:
     """Return the columns by which what follows the first row of a long line is indented."""
     indent = len(line) - len(line.lstrip())
     titled = _TITLED.match(line)
-    found = titled.end() if titled else indent + 2 if indent else 0
+    found = titled.end() if titled else indent + 3 if indent else 0
     return found if found <= width // 2 else min(indent, width // 2)
 
 
@@ -66,6 +68,11 @@ class Screen(rich.console.Console):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(markup=False, highlight=False, emoji=False, **settings)
+
+    def print(self, *objects: Any, **settings: Any) -> None:
+        """Print objects; `rich` would join texts to one of its own, which is folded without an indent."""
+        is_alone = len(objects) == 1 and isinstance(objects[0], Text) and not settings.keys() - {"style"}
+        super().print(*([rich.console.Group(objects[0])] if is_alone else objects), **settings)
 
     def render_str(self, text: str, **settings: Any) -> rich.text.Text:
         """Return a `str` as text."""
