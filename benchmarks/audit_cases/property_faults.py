@@ -215,7 +215,7 @@ class Kind(Enum):
 
 
 class Settings:
-    """What a step reads."""
+    """The settings that a step reads."""
 
     kind = Kind.SUM
     scale = 3.0

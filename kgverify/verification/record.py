@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from kgverify.engines.native.choice import is_on_cpu
 from kgverify.engines.protocol import (
     CompilerCaches,
     Engine,
@@ -83,9 +84,7 @@ def choose_recording_layout(
 
     UserError for an absent device or too little memory.
     """
-    from kgverify.engines.compiled.execution.device import resolve_device
-
-    if resolve_device(device).type != "cuda":
+    if is_on_cpu(device):
         return None
     layout = choose_batch(run, device=device, mode=mode, slots=slots)
     return layout._replace(pool=min(layout.pool, RECORDED_POOL))

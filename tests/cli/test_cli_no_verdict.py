@@ -216,10 +216,15 @@ def test_a_result_that_cannot_be_written_has_its_own_exit_code(tmp_path: Path, p
         pytest.param(
             "torch",
             'raise ModuleNotFoundError("No module named \'torch\'", name="torch")',
-            ["diff", *SMALL],
+            ["diff", *SMALL, "--mode", "eager"],
             marks=pytest.mark.deep,
         ),
-        pytest.param("torch", 'raise OSError("libcudart.so")', ["diff", *SMALL], marks=pytest.mark.exhaustive),
+        pytest.param(
+            "torch",
+            'raise OSError("libcudart.so")',
+            ["diff", *SMALL, "--mode", "eager"],
+            marks=pytest.mark.exhaustive,
+        ),
         pytest.param(
             "torch", 'raise OSError("libcudart.so")', ["fuzz", "--examples", "4", "--jobs", "1"], marks=pytest.mark.deep
         ),

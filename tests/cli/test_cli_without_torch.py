@@ -141,6 +141,7 @@ def test_a_wrong_engine_is_found_reported_shrunk_and_replayed_without_torch(tmp_
 def test_a_command_that_needs_an_extra_says_which(tmp_path):
     needs = {
         ("diff", *SMALL): "compiled",
+        ("diff", "--mode", "native", *SMALL): None,
         ("diff", "--fault", "fact-cap", *SMALL): "compiled",
         ("evaluate", "--queries", "1"): "compiled",
         ("bench", "--size", "small"): "compiled",

@@ -114,7 +114,7 @@ def _needs_values(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str,
 
 
 class EagerReads(NamedTuple):
-    """What calls do without the compiler. num_operations: kernels of the first call; lines: waits of each call."""
+    """The work of calls without the compiler. num_operations: kernels of the first call; lines: waits of each call."""
 
     num_operations: int
     lines: tuple[Counter[tuple[str, str]], ...]

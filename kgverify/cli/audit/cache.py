@@ -30,10 +30,11 @@ def audit_cache(
     slots: options.Slots = None,
 ) -> None:
     """Save or load the compiler's caches, then prove one query's candidates and report the use of the caches."""
+    from kgverify.engines.compiled.engine import CompiledEngine
     from kgverify.engines.compiled.execution.caches import load_caches, save_caches
-    from kgverify.engines.protocol import ExplainedEngine
+    from kgverify.engines.compiled.layout import choose_layout
+    from kgverify.ranking.corrupt import draw_candidates
     from kgverify.report.render.terminal import describe_execution
-    from kgverify.runs.run import compiled_pipeline
 
     if save is not None and load is not None:
         raise UserError("cannot be combined with --load", where="--save", fix="give one of the two")
@@ -44,11 +45,10 @@ def audit_cache(
             )
         load_caches(load)
     run = RunOptions(SourceOptions(files), queries=1, corruptions="1", proofs=ProofOptions(policy=policy)).build()
-    pipeline = compiled_pipeline(run, mode=mode, device=device, slots=slots)
-    engine = pipeline.engine
-    engine.prove(pipeline.draw_for(run))
+    layout = None if slots is None else choose_layout(run.limits, slots=slots)
+    engine = CompiledEngine(run.graph.program, run.limits, run.policy, mode=mode, device=device, layout=layout)
+    engine.prove(draw_candidates(run.graph, run.split, run.queries, run.num_corruptions, run.seed))
     console = make_result_console(None)
-    if isinstance(engine, ExplainedEngine):
-        console.print(describe_execution(engine.reasons, engine.caches))
+    console.print(describe_execution(engine.reasons, engine.caches))
     if save is not None:
         console.print(f"{save}: {save_caches(save):,} bytes")

@@ -15,7 +15,6 @@ from kgverify.escaping import make_visible
 from kgverify.faults.catalogue import find_faults
 from kgverify.faults.plant import plant_faults
 from kgverify.report.render.screen import Text
-from kgverify.runs.run import compiled_pipeline
 
 
 @with_run_options(queries=2, corruptions="4")
@@ -46,6 +45,7 @@ def audit_compile(
     from kgverify.audit.evaluator.engine_loop import audit_loop
     from kgverify.audit.properties.compiled_run import CompileSetting
     from kgverify.audit.properties.step_audit import audit_subject
+    from kgverify.engines.compiled.engine import CompiledEngine
     from kgverify.engines.compiled.execution.caches import fresh_caches
     from kgverify.engines.compiled.layout import choose_layout
 
@@ -63,7 +63,8 @@ def audit_compile(
         num = len(candidates.query)
         layout = choose_layout(run.limits, slots=max(1, min(slots, num)), pool=max(1, num))
         planted: dict[str, Any] = {"stages": plant.stages, "faults": tuple(fault)} if fault else {}
-        engine = compiled_pipeline(run, mode=mode, device=device, layout=layout, **planted).engine
+        given = run.graph.program, run.limits, run.policy
+        engine = CompiledEngine(*given, mode=mode, device=device, layout=layout, **planted)
         info = engine.info
         if info.mode == "eager":
             raise UserError(

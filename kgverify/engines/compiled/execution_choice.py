@@ -41,9 +41,10 @@ def choose_execution(
     obstacle = why_not_fused(program, limits, policy, layout, stages, on)
     how = resolve_mode(mode, on, obstacle)
     products = resolve_precision(precision, policy, stages, on)
+    reason = _mode_reason(mode, how, on, obstacle)
     reasons = (
         f"device {on.type}: {_device_reason(device, on)}",
-        f"mode {how}: {_mode_reason(mode, how, on, obstacle)}",
+        f"mode {how}: {reason}",
         f"precision {products}: {_precision_reason(precision, products)}",
     )
     return Execution(on, how, products, reasons)

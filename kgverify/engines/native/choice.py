@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kgverify.engines.native.library import refuse_native, why_not_available
+from kgverify.engines.native.library import UNAVAILABLE, load_library, refuse_native, why_not_available
 from kgverify.engines.policy import Policy
+from kgverify.errors import UserError
 from kgverify.program.dialect import OURS
 from kgverify.program.limits import Limits
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 NATIVE: Final = "native"
 """The mode of the native evaluator."""
 
+_PRECISION: Final = {"shortest": "its scores are exact", "two_tower": "close choices are made again in float64"}
 _DRIVERS: Final = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 """Files of the drivers without which torch finds no CUDA device on Linux: NVIDIA's, AMD's, and that of WSL."""
 
@@ -31,9 +33,9 @@ def choose_native(
     if obstacle is not None:
         raise refuse_native(obstacle)
     return (
-        f"device cpu: {'as requested' if device == 'cpu' else 'the mode runs on it'}",
+        f"device cpu: {'as requested' if device == 'cpu' else f'mode {NATIVE} runs on it'}",
         f"mode {NATIVE}: as requested",
-        "precision float32: close choices are made again in float64",
+        f"precision float32: {_PRECISION[policy.name]}",
     )
 
 
@@ -47,7 +49,13 @@ def why_not_native(device: str, precision: str, limits: Limits, policy: Policy, 
         return f"it has no precision {precision}"
     if stages is not None and not _is_sound(stages, policy):
         return "there is a fault in one of its stages"
-    return why_not_available()
+    if (obstacle := why_not_available()) is not None:
+        return obstacle
+    try:
+        load_library()
+    except UserError as error:
+        return error.message.removeprefix(UNAVAILABLE)
+    return None
 
 
 def _is_sound(stages: "Stages", policy: Policy) -> bool:
@@ -57,6 +65,10 @@ def _is_sound(stages: "Stages", policy: Policy) -> bool:
     return stages == build_stages(SCORES[policy.name])
 
 
-def may_have_cuda() -> bool:
-    """Return whether there is a driver of a GPU: without one, torch need not be asked."""
-    return any(Path(name).exists() for name in _DRIVERS)
+def is_on_cpu(device: str) -> bool:
+    """Return whether a device means the CPU here. Without the driver of a GPU, torch need not be asked."""
+    if device != "auto" or not any(Path(name).exists() for name in _DRIVERS):
+        return device in ("auto", "cpu")
+    from kgverify.engines.compiled.execution.device import resolve_device
+
+    return resolve_device(device).type == "cpu"

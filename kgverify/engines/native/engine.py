@@ -252,7 +252,11 @@ class NativeEngine:
     def _position_arrays(self, positions: Positions) -> Arrays:
         """Return the positions for the library. InternalError if one does not fit."""
         lowest = int(positions.atoms[:, 1:].min(initial=0))
-        if positions.num_atoms.max(initial=0) > self.limits.max_atoms or -lowest > 2 * self.limits.max_atoms:
+        if (
+            positions.num_atoms.max(initial=0) > self.limits.max_atoms
+            or -lowest > 2 * self.limits.max_atoms
+            or positions.num_goals.min(initial=1) < 1
+        ):
             raise InternalError("a position does not fit the limits under which the engine was built")
         return PositionArrays.of(
             positions.depth.astype(np.int64),

@@ -31,6 +31,7 @@ MOST_KEPT: Final = 8
 """The number of libraries kept; the oldest ones are removed."""
 SECONDS: Final = 300
 """The time after which the compiler is stopped."""
+UNAVAILABLE: Final = "mode 'native' is not available: "
 LIBRARIES: Final = "KGVERIFY_LIBRARIES"
 """The environment variable with the folder of kept libraries, if it is not the one in kgverify's cache."""
 
@@ -49,28 +50,26 @@ def why_not_available() -> str | None:
 
 @cache
 def load_library() -> ctypes.CDLL:
-    """Load the library, which is compiled if no earlier process kept it. UserError if it cannot be compiled."""
+    """Load the library, which is compiled if no earlier process kept it. UserError if it cannot be compiled or loaded."""
     if (obstacle := why_not_available()) is not None:
         raise refuse_native(obstacle)
     compiler = find_compiler()
     assert compiler is not None
-    key = _find_key(compiler)
-    folder = _find_folder()
-    if folder is not None and (kept := _find_kept(folder, key)) is not None:
-        return ctypes.CDLL(str(kept))
-    with TemporaryDirectory(prefix="kgverify-") as temporary:
-        built = _compile(compiler, Path(temporary))
-        if folder is not None:
-            with suppress(OSError, UserError):
-                _keep(folder, key, built)
-        return ctypes.CDLL(str(built))
+    try:
+        key, folder = _find_key(compiler), _find_folder()
+        if folder is not None and (kept := _find_kept(folder, key)) is not None:
+            return ctypes.CDLL(str(kept))
+        with TemporaryDirectory(prefix="kgverify-") as temporary:
+            built = _compile(compiler, Path(temporary))
+            kept = None if folder is None else _keep(folder, key, built)
+            return ctypes.CDLL(str(kept or built))
+    except OSError as error:
+        raise refuse_native(f"its library cannot be loaded: {error}") from None
 
 
 def refuse_native(obstacle: str) -> UserError:
     """Return the error for a mode that is not available."""
-    return UserError(
-        f"mode 'native' is not available: {obstacle}", where="--mode", fix="use --mode auto, which finds another"
-    )
+    return UserError(f"{UNAVAILABLE}{obstacle}", where="--mode", fix="use --mode auto, which finds another")
 
 
 def _find_key(compiler: str) -> str:
@@ -127,13 +126,15 @@ def _name(key: str, path: Path) -> str:
     return f"{key}-{hashlib.sha256(read_file(path, purpose='a library')).hexdigest()}.so"
 
 
-def _keep(folder: Path, key: str, built: Path) -> None:
-    target = folder / _name(key, built)
-    write_file(target, read_file(built, purpose="a library"))
-    # Others of this key do not have the content that their names say.
-    kept = sorted(folder.glob("*.so"), key=lambda each: (each.name.startswith(key), each.lstat().st_mtime))
-    for each in kept[:-MOST_KEPT]:
-        each.unlink()
+def _keep(folder: Path, key: str, built: Path) -> Path | None:
+    """Copy a library to the folder, and remove the oldest ones there. Return its path; None if it cannot be kept."""
+    with suppress(OSError, UserError):
+        target = folder / _name(key, built)
+        write_file(target, read_file(built, purpose="a library"))
+        for each in sorted(folder.glob("*.so"), key=lambda each: each.lstat().st_mtime)[:-MOST_KEPT]:
+            each.unlink()
+        return _find_kept(folder, key)
+    return None
 
 
 def _compile(compiler: str, folder: Path) -> Path:

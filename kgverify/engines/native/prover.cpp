@@ -3,7 +3,6 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
-#include <new>
 #include <system_error>
 #include <thread>
 
@@ -80,9 +79,7 @@ class Worker {
            Recording recording, bool is_probed)
         : engine_(engine), run_(run), queries_(queries), positions_(positions), num_(num), recording_(recording),
           probe_(is_probed ? &run.probe : nullptr), expansion_(engine.program, engine.limits),
-          slots_(engine.fast ? SIDE_BY_SIDE : 1) {
-        if (engine.fast) fast_ = std::make_unique<Tower<float>>(*engine.fast);
-    }
+          slots_(engine.fast ? SIDE_BY_SIDE : 1) {}
 
     Gaps gaps;
 
@@ -112,8 +109,8 @@ class Worker {
     Probe *const probe_;
     Expansion expansion_;
     std::vector<Slot> slots_;
-    std::unique_ptr<Tower<float>> fast_;
-    std::unique_ptr<Tower<double>> exact_;
+    Tower<float>::Scratch fast_scratch_;
+    Tower<double>::Scratch exact_scratch_;
     std::vector<Goal> goals_;
     Features features_;
 
@@ -158,16 +155,16 @@ class Worker {
             for (const Resolvent &resolvent : slot.step.resolvents) goals_.push_back(slot.step.goal_of(resolvent));
             if (slot.feature.empty()) goals_.push_back(slot.derivation.goal());
         }
-        const size_t width = fast_->width();
+        const size_t width = engine_.fast->width();
         features_.resize(goals_.size() * width);
-        fast_->run(goals_.data(), goals_.size(), features_.data());
+        engine_.fast->run(goals_.data(), goals_.size(), fast_scratch_, features_.data());
         for (Slot &slot : slots_) {
             if (slot.derivation.candidate < 0 || slot.step.kind != GOAL) continue;
             const auto *rows = &features_[slot.first_row * width];
             const size_t num = slot.step.resolvents.size();
             if (slot.feature.empty()) slot.feature.assign(rows + num * width, rows + (num + 1) * width);
             for (size_t i = 0; i < num; i++)
-                slot.step.resolvents[i].score = fast_->score(slot.feature.data(), rows + i * width);
+                slot.step.resolvents[i].score = engine_.fast->score(slot.feature.data(), rows + i * width);
             score_again(slot);
         }
     }
@@ -187,7 +184,6 @@ class Worker {
         const double margin = 2 * engine_.score_error;
         if (highest - second > margin) return;
         gaps.num_rescored++;
-        if (!exact_) exact_ = std::make_unique<Tower<double>>(*engine_.exact);
         std::vector<Goal> goals{slot.derivation.goal()};
         std::vector<Resolvent *> close;
         for (Resolvent &resolvent : step.resolvents) {
@@ -195,10 +191,10 @@ class Worker {
             close.push_back(&resolvent);
             goals.push_back(step.goal_of(resolvent));
         }
-        const size_t width = exact_->width();
+        const size_t width = engine_.exact->width();
         std::vector<Tower<double>::Pack> features(goals.size() * width);
-        exact_->run(goals.data(), goals.size(), features.data());
-        for (size_t i = 0; i < close.size(); i++) close[i]->score = exact_->score(features.data(), &features[(i + 1) * width]);
+        engine_.exact->run(goals.data(), goals.size(), exact_scratch_, features.data());
+        for (size_t i = 0; i < close.size(); i++) close[i]->score = engine_.exact->score(features.data(), &features[(i + 1) * width]);
     }
 
     void take(Slot &slot, std::atomic<int64_t> &next) {
@@ -210,8 +206,8 @@ class Worker {
         advance(derivation, step);
         derivation.outcome = outcome;
         if (engine_.fast && step.kind == GOAL) {
-            const auto *chosen = &features_[(slot.first_row + step.choice) * fast_->width()];
-            slot.feature.assign(chosen, chosen + fast_->width());
+            const auto *chosen = &features_[(slot.first_row + step.choice) * engine_.fast->width()];
+            slot.feature.assign(chosen, chosen + engine_.fast->width());
         }
         if (outcome == OPEN && !positions_) return;
         run_.endings[derivation.candidate] = {outcome, derivation.is_limited, derivation.log_probability};
@@ -272,7 +268,7 @@ Engine *native_make(const ProgramArrays *program, const Limits *limits, const Po
         engine->exact = std::make_unique<Tower<double>>(*policy);
     }
     return engine.release();
-} catch (const std::bad_alloc &) {
+} catch (...) {
     return nullptr;
 }
 
@@ -293,8 +289,9 @@ Run *native_run(const Engine *engine, const Atom *queries, int64_t num, const Po
     const auto work = [&](Worker &worker) noexcept {
         try {
             worker.work(next);
-        } catch (const std::bad_alloc &) {
+        } catch (...) {
             has_failed = true;
+            // The others end with the candidates that they have.
             next = num;
         }
     };
@@ -313,7 +310,7 @@ Run *native_run(const Engine *engine, const Atom *queries, int64_t num, const Po
         run->gaps.smallest = std::min(run->gaps.smallest, worker->gaps.smallest);
     }
     return run.release();
-} catch (const std::bad_alloc &) {
+} catch (...) {
     return nullptr;
 }
 

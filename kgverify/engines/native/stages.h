@@ -291,8 +291,9 @@ class Expansion {
     void expand(const Derivation &derivation, Step &step, Probe *probe = nullptr) {
         step.clear();
         const Goal goal = derivation.goal();
-        const Atom selected = select(goal);
-        if (program_.has_clauses(selected)) {
+        // A position of another engine may have a goal without atoms.
+        if (goal.size > 0 && program_.has_clauses(select(goal))) {
+            const Atom selected = select(goal);
             num_variables_ = count_variables(goal);
             match_rules(derivation, goal, selected, step, probe);
             if (!step.has_true || probe) match_facts(derivation, goal, selected, step, probe);

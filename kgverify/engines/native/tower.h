@@ -50,19 +50,25 @@ template <class Real> class Tower {
     // The vectors of the features of a goal.
     size_t width() const { return width_; }
 
+    // Memory of one thread.
+    struct Scratch {
+        std::vector<Pack> embedded, x, y;
+    };
+
     // Compute the features of goals. features: [num][width]
-    void run(const Goal *goals, size_t num, Pack *features) {
+    void run(const Goal *goals, size_t num, Scratch &scratch, Pack *features) const {
         for (size_t first = 0; first < num; first += BLOCK) {
             const size_t size = std::min<size_t>(BLOCK, num - first), padded = (size + ROWS - 1) / ROWS * ROWS;
-            embedded_.assign(padded * input_, Pack{});
-            for (size_t i = 0; i < size; i++) embed(goals[first + i], reinterpret_cast<Real *>(&embedded_[i * input_]));
-            x_.resize(padded * width_), y_.resize(padded * width_);
-            multiply(layers_[0], embedded_.data(), input_, padded, x_.data());
+            scratch.embedded.assign(padded * input_, Pack{});
+            for (size_t i = 0; i < size; i++) embed(goals[first + i], reinterpret_cast<Real *>(&scratch.embedded[i * input_]));
+            std::vector<Pack> &x = scratch.x, &y = scratch.y;
+            x.resize(padded * width_), y.resize(padded * width_);
+            multiply(layers_[0], scratch.embedded.data(), input_, padded, x.data());
             for (size_t i = 1; i < layers_.size(); i++) {
-                multiply(layers_[i], x_.data(), width_, padded, y_.data());
-                for (size_t row = 0; row < size; row++) normalize(layers_[i], &x_[row * width_], &y_[row * width_]);
+                multiply(layers_[i], x.data(), width_, padded, y.data());
+                for (size_t row = 0; row < size; row++) normalize(layers_[i], &x[row * width_], &y[row * width_]);
             }
-            std::copy(x_.begin(), x_.begin() + size * width_, features + first * width_);
+            std::copy(x.begin(), x.begin() + size * width_, features + first * width_);
         }
     }
 
@@ -84,7 +90,6 @@ template <class Real> class Tower {
     size_t width_, input_;
     std::vector<Layer> layers_;
     std::vector<Pack> mask_;
-    std::vector<Pack> embedded_, x_, y_;
 
     // Widen a vector with zeros; without one, ones.
     std::vector<Pack> pad(const double *values) const {

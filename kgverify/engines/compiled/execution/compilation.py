@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar, cast
 import torch
 
 from kgverify.engines.native.choice import NATIVE
-from kgverify.errors import InternalError, UserError
+from kgverify.errors import UserError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -33,7 +33,9 @@ def resolve_mode(mode: str, device: torch.device, why_not_fused: str | None = "i
     if mode not in MODES:
         raise UserError(f"unknown mode {mode!r}", where="--mode", fix=f"choose auto, {', '.join(MODES)}")
     if mode == NATIVE:
-        raise InternalError("the evaluator on tensors has no mode 'native'")
+        raise UserError(
+            "mode 'native' uses neither tensors nor torch.compile", where="--mode", fix="use --mode default or eager"
+        )
     if mode == FUSED:
         if why_not_fused is not None:
             raise UserError(
