@@ -28,10 +28,10 @@ from kgverify.program.limits import Limits
 
 _WARP: Final = 32
 _LIGHT_ROUNDS: Final = 4
-_HEAVY_BLOCK: Final = 512
-_HEAVY_ROUNDS: Final = 64
-"""The most rounds in one tick: a warp tries 128 clauses of a slot; four warps try 32,768 clauses of a slot with more."""
-_HEAVY_PROGRAMS: Final = 528
+_HEAVY_BLOCK: Final = 128
+_HEAVY_ROUNDS: Final = 256
+"""The most rounds in one tick: a warp tries 128 clauses of a slot, or 32,768 clauses of a slot with more."""
+_HEAVY_PROGRAMS: Final = 2112
 _LANES: Final = 128
 
 _LOG_SHARE: Final = 0.25
