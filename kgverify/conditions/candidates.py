@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.inference.origins import OriginInference
 from kgverify.conditions.instances import Candidate
-from kgverify.conditions.turns import Turn, find_turns
+from kgverify.conditions.slot_turns import Turn, find_turns
 from kgverify.trace.model.columns import Candidates
 from kgverify.trace.model.header import EngineInfo
 

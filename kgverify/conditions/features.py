@@ -13,7 +13,7 @@ from importlib import resources
 from typing import Final, NamedTuple
 
 from kgverify.conditions.instances import Instance, SeenStep, Unit
-from kgverify.conditions.turns import Turn
+from kgverify.conditions.slot_turns import Turn
 from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
 from kgverify.program.stages import Stage
 

@@ -14,7 +14,7 @@ from kgverify.comparison.inference.content import Content, content_of
 from kgverify.comparison.inference.origins import Clause, Made, OriginInference, StepOrigins
 from kgverify.comparison.result import PROOF_CLASSES, DifferenceClass
 from kgverify.comparison.step_view import ResolventView, StepView
-from kgverify.conditions.turns import Turn
+from kgverify.conditions.slot_turns import Turn
 from kgverify.program.atoms import Goal
 from kgverify.program.fact_index import Ids
 from kgverify.program.limits import DeclaredLimits

@@ -14,12 +14,12 @@ class Lanes(kv.StagedEngine):
     declared: ClassVar[Any] = None
 
     def take_steps(self, queries, visited):
-        self._lanes = getattr(self, "_lanes", {})
+        self._lanes = getattr(self, "_lanes", [])
         taken = []
         for i, (query, goals) in enumerate(zip(queries, visited, strict=True)):
             self.lane = i % 3
             if len(goals) == 1:
-                self._lanes[query] = self.lane
+                self._lanes.append(self.lane)
             taken.append(self.take_step(query, goals))
         return taken
 
@@ -34,8 +34,8 @@ class Lanes(kv.StagedEngine):
     def features(self, columns):
         if self.declared is not None:
             return self.declared
-        lanes = [self._lanes[tuple(atom)] for atom in columns.candidates.atom.tolist()]
-        return {"lane": np.array(lanes), "is in the last lane": np.array(lanes) == 2}
+        lanes = np.array(self._lanes[-len(columns.candidates.atom) :])
+        return {"lane": lanes, "is in the last lane": lanes == 2}
 
 
 def report_of(declared: Any) -> kv.Report:

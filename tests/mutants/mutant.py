@@ -88,7 +88,7 @@ class Mutant:
 
     @property
     def is_change(self) -> bool:
-        """Whether the function or constant can be compiled with the edit made, and its code changes."""
+        """True if the function or constant can be compiled with the edit made, and its code changes."""
         source = _read(self.path)
         lines = source.splitlines(keepends=True)
         begin, end = (sum(map(len, lines[:number])) for number in (self.node[0] - 1, self.node[1]))

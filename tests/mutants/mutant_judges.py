@@ -1,4 +1,4 @@
-"""What judges a mutant beside the tests: generated problems for one of a prover, the known answers for one of a judge."""
+"""The judges of a mutant beside the tests: generated problems for one of a prover, the known answers for one of a judge."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -54,7 +54,7 @@ _KNOWN: Final[dict[str, Callable[[], object]]] = {
     "known evaluation": lambda: list(check_known_evaluation("cpu")),
     "known files": lambda: verify.check_known_files(verify._judge_known),
 }
-"""What `diff` and `evaluate` check before they give a verdict; each raises an error if it is wrong."""
+"""The checks that `diff` and `evaluate` make before they give a verdict; each raises an error if it is wrong."""
 
 
 def draw_rounds(num_problems: int) -> list[list[Problem]]:

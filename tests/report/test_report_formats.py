@@ -166,8 +166,8 @@ def test_markdown_tables_have_as_many_cells_in_every_row(verification: Verificat
     assert tables
     for table in tables:
         assert len({line.count("|") for line in table.splitlines()}) == 1
-    # Of elements a page holds code alone, and comments that part words.
-    assert set(re.findall(r"<[^>]*>", outside)) <= {"<code>", "</code>", "<!-- -->"}
+    # Of elements a page holds code and breaks of lines alone, and comments that part words.
+    assert set(re.findall(r"<[^>]*>", outside)) <= {"<code>", "</code>", "<!-- -->", "<br>"}
     assert text.startswith(f"## {verification.report.verdict.value}: ")
 
 
@@ -175,7 +175,7 @@ def test_markdown_names_the_causes_the_loss_and_the_first_divergence(faulty: Ver
     text = render_markdown(faulty.report)
     share = faulty.report.attribution.shares[0]
     assert f"match_facts (missing) explains {share.share:.4f}" in text
-    assert "| match_facts (missing) | candidate " in text
+    assert "| match_facts (missing)<br>exactly the facts " in text
     assert "kgverify show expected.h5 --candidate" in text
     assert "### Causes" not in render_markdown(without_causes(faulty.report))
 

@@ -80,7 +80,7 @@ def test_a_run_follows_no_link(inputs: Path, faulty: Verification, tmp_path: Pat
     assert (tmp_path / "victim").read_text() == "years of work"
 
 
-def test_a_first_cause_that_is_no_divergence_of_the_run_is_refused(inputs: Path, faulty: Verification, tmp_path: Path):
+def test_a_first_cause_outside_of_the_run_is_refused(inputs: Path, faulty: Verification, tmp_path: Path):
     trace = read_trace(inputs / "a.h5")
     save(faulty, tmp_path / "run", trace, trace)
     saved = json.loads((tmp_path / "run" / REPORT).read_text())
