@@ -98,7 +98,12 @@ class StepInference:
         if any(item[1:3] == wanted for item in self._got):
             return Stage.PRUNE
         lost = self._of_lost_match(wanted, is_sure=True)
-        if lost is None and self._resolved[wanted] and any(self._own_counts) and self._of_lost_match(wanted) is not None:
+        if (
+            lost is None
+            and self._resolved[wanted]
+            and any(self._own_counts)
+            and self._of_lost_match(wanted) is not None
+        ):
             # The limits hide the match and dropped something. Had its atoms been pruned, nothing could have dropped it.
             return Stage.PRUNE
         return lost or self._of_lost_match(wanted) or Stage.CLOSE

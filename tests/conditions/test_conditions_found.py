@@ -73,7 +73,7 @@ def _in_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     [
         ("last-fact-lost", {}, "exactly the facts that match last are missing"),
         ("max-atoms-off-by-one", {"max_atoms": 3}, "exactly the resolvents of max_atoms atoms are dropped wrongly"),
-        ("max-depth-off-by-one", {"max_depth": 4}, "exactly the steps that go on to another goal and with 1 step left to max_depth are wrong"),
+        ("max-depth-off-by-one", {"max_depth": 4}, "another goal and with 1 step left to max_depth are wrong"),
         ("queries-beyond-slots", {"slots": 16}, "exactly the candidates in slots used before are wrong"),
         ("chunk-boundary-dropped", {}, "candidates whose position among the candidates is 15 modulo 16"),
     ],
