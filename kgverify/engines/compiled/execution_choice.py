@@ -10,6 +10,7 @@ from kgverify.engines.compiled.stages.choose import SCORES, score_two_tower
 from kgverify.engines.compiled.stages.stage_functions import Stages, build_stages
 from kgverify.engines.compiled.state import Layout
 from kgverify.engines.compiled.tower.precision import FLOAT32, PRECISIONS
+from kgverify.engines.native.choice import why_not_native
 from kgverify.engines.policy import Policy
 from kgverify.errors import UserError
 from kgverify.program.limits import Limits
@@ -42,6 +43,11 @@ def choose_execution(
     how = resolve_mode(mode, on, obstacle)
     products = resolve_precision(precision, policy, stages, on)
     reason = _mode_reason(mode, how, on, obstacle)
+    if mode == "auto" and on.type == "cpu":
+        # None where an engine on tensors is made directly.
+        not_native = why_not_native("cpu", precision, limits, policy, stages)
+        if not_native is not None and not_native not in reason:
+            reason = f"not native, since {not_native}; {reason}"
     reasons = (
         f"device {on.type}: {_device_reason(device, on)}",
         f"mode {how}: {reason}",

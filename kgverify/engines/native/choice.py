@@ -25,16 +25,19 @@ def choose_native(
 ) -> tuple[str, ...] | None:
     """Return the reasons for the native evaluator, in words; None if another one is chosen.
 
-    UserError if its mode is requested and not available.
+    `auto` takes it for every run on a CPU that it supports. UserError if its mode is requested and not available.
     """
-    if mode != NATIVE:
+    if mode not in ("auto", NATIVE) or (mode == "auto" and not is_on_cpu(device)):
         return None
     obstacle = why_not_native(device, precision, limits, policy, stages)
     if obstacle is not None:
+        if mode == "auto":
+            return None
         raise refuse_native(obstacle)
+    found = "no CUDA device was found" if mode == "auto" else f"mode {NATIVE} runs on it"
     return (
-        f"device cpu: {'as requested' if device == 'cpu' else f'mode {NATIVE} runs on it'}",
-        f"mode {NATIVE}: as requested",
+        f"device cpu: {'as requested' if device == 'cpu' else found}",
+        f"mode {NATIVE}: {'as requested' if mode == NATIVE else 'the fastest on a CPU, and a C++ compiler was found'}",
         f"precision float32: {_PRECISION[policy.name]}",
     )
 
