@@ -38,7 +38,7 @@ def watch(event: str, arguments: tuple[Any, ...]) -> None:
         seen.append(f"{now}: compiles a text of the folder")
     elif event == "pickle.find_class":
         seen.append(f"{now}: unpickles {arguments}")
-    elif event == "ctypes.dlopen" and is_inside(arguments[0] or "-"):
+    elif event == "ctypes.dlopen" and arguments[0] is not None and is_inside(arguments[0]):
         seen.append(f"{now}: loads {arguments[0]}")
     elif event in STARTED:
         seen.append(f"{now}: {event} {arguments[:2]}")
