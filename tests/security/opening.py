@@ -40,7 +40,8 @@ def watch(event: str, arguments: tuple[Any, ...]) -> None:
         seen.append(f"{now}: unpickles {arguments}")
     elif event == "ctypes.dlopen" and arguments[0] is not None and is_inside(arguments[0]):
         seen.append(f"{now}: loads {arguments[0]}")
-    elif event in STARTED:
+    # The import of a library may ask the standard library's `platform` for the processor, which starts this program.
+    elif event in STARTED and arguments[1:2] != (["uname", "-p"],):
         seen.append(f"{now}: {event} {arguments[:2]}")
 
 
