@@ -102,6 +102,7 @@ def test_an_upper_case_argument_of_a_fact_is_a_constant() -> None:
 
 
 @given(st.lists(st.tuples(TABULAR_NAMES, TABULAR_NAMES, TABULAR_NAMES), min_size=1))
+@example([("\f", "\f", "\f")])
 @example([("a", "b c", "'tis"), ("tail", "relation", "head"), ("tail", "relation", "x")])
 def test_arbitrary_names_survive_the_tabular_format(rows: list[tuple[str, str, str]]) -> None:
     text = "".join(f"{head}\t{relation}\t{tail}\n" for head, relation, tail in rows)

@@ -118,7 +118,7 @@ def _need_attention(names: set[str]) -> bool:
 
 
 def _is_content(text: str) -> bool:
-    return not text.isspace() and bool(text) and not _COMMENT.match(text)
+    return bool(text.strip(" \t\r\n")) and not _COMMENT.match(text)
 
 
 def _split_line(text: str, delimiter: str) -> tuple[str, ...]:
