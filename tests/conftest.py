@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -106,6 +107,15 @@ def single_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def store() -> Iterator[Any]:
+    """An object store in memory, at `memory://` URLs, which is empty before and after the test."""
+    found = pytest.importorskip("fsspec").filesystem("memory")
+    yield found
+    found.store.clear()
+    found.pseudo_dirs[:] = [""]
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Evaluations saved at URLs: the same files and checks as in a folder on a disk."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from kgverify.errors import UserError
 from kgverify.evaluation.part_store import RUN, write_summary
 from kgverify.report.evaluation import EvaluationReport
 
-fsspec = pytest.importorskip("fsspec", reason="kgverify[storage] is not installed")
+pytest.importorskip("fsspec", reason="kgverify[storage] is not installed")
 
 URL = "memory://bucket/run"
 SMALL: dict[str, Any] = {
@@ -21,14 +20,6 @@ SMALL: dict[str, Any] = {
     "check": 0,
     "minimum": "none",
 }
-
-
-@pytest.fixture
-def store() -> Iterator[Any]:
-    found = fsspec.filesystem("memory")
-    yield found
-    found.store.clear()
-    found.pseudo_dirs[:] = [""]
 
 
 def evaluate(save: str | Path, **options: Any) -> EvaluationReport:

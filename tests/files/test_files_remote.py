@@ -1,7 +1,6 @@
 """Graphs and traces at URLs: the same checks as on disk, and errors that name the URL."""
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,8 @@ from kgverify.files.remote import fetched, find_local, find_remote
 from kgverify.files.writing import make_folders, write_file
 from kgverify.trace.maintain.check import check_trace
 
-fsspec = pytest.importorskip("fsspec", reason="kgverify[storage] is not installed")
+pytest.importorskip("fsspec", reason="kgverify[storage] is not installed")
 SMALL: dict[str, Any] = {"queries": 2, "corruptions": 3}
-
-
-@pytest.fixture
-def store() -> Iterator[Any]:
-    found = fsspec.filesystem("memory")
-    yield found
-    found.store.clear()
-    found.pseudo_dirs[:] = [""]
 
 
 def test_a_graph_is_the_same_at_a_url(store: Any, tmp_path: Path) -> None:
