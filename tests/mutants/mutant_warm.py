@@ -1,4 +1,4 @@
-"""What a process does once before it forks for the trials, so that none of them does it again."""
+"""The preparation of a process, made once before it forks for the trials."""
 
 import contextlib
 import importlib

@@ -290,7 +290,8 @@ def judge_of(name: str, *, notices: bool) -> TimedJudge:
     return TimedJudge(NamedRound(name, lambda: notices))
 
 
-def test_the_first_judge_that_notices_something_is_the_killer():
+def test_the_first_judge_that_notices_something_is_the_killer(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(mutant_trial, "_start_clock", lambda more: None)
     judges = [judge_of("a", notices=False), judge_of("b", notices=True), judge_of("c", notices=True)]
     assert find_killer(judges) == "b"
     assert find_killer(judges[:1]) == ""
