@@ -12,6 +12,8 @@ import yaml
 from warm_commands import run_shell
 
 import kgverify as kv
+from kgverify.conditions.features import read_features
+from kgverify.laws import LAWS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -50,6 +52,18 @@ def test_every_page_is_in_the_navigation_once():
 def test_every_public_name_is_in_the_reference():
     named = re.findall(r"^::: kgverify\.(\w+)$", (DOCS / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(named) == kv.__all__
+
+
+def test_tables_of_laws_and_features_are_made_from_the_code():
+    source = importlib.util.spec_from_file_location("hooks", DOCS / "site" / "hooks.py")
+    hooks = importlib.util.module_from_spec(source)
+    source.loader.exec_module(hooks)
+    laws, conditions = (hooks.write_tables((DOCS / page).read_text("utf-8")) for page in ("laws.md", "conditions.md"))
+    rows = [line for line in laws.splitlines() if line.startswith("| `")]
+    assert rows == [f"| `{law.name}` | {law.statement} |" for law in LAWS.values()]
+    table = conditions.partition("| feature |")[2].splitlines()[2:]
+    assert [line.split(" | ")[0] for line in table if line] == [f"| {feature.name}" for feature in read_features()]
+    assert "| is PROVED | yes or no | candidate | advance, corrupt, finish, rank, recycle |" in table
 
 
 @pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
