@@ -18,7 +18,7 @@ from kgverify.conditions.candidates import CandidateReader
 from kgverify.conditions.confirm import CONFIRMED, confirm
 from kgverify.conditions.experiment import Sides, Tried, try_steps
 from kgverify.conditions.features import Feature
-from kgverify.conditions.find import Found, find_condition, show
+from kgverify.conditions.find import Found, find_condition, settle, show
 from kgverify.conditions.instances import (
     Cases,
     Instance,
@@ -80,6 +80,8 @@ def describe_conditions(
             if best is not None and engines is not None:
                 test = partial(reader.test, number, engines, run_again)
                 best, experiment = _confirm(cause.stage, best, test, reader.describe)
+            elif best is not None:
+                best = settle(best)
             found = None if best is None else show(cause.stage, best, experiment)
         described.append(
             cause if found is None else msgspec.structs.replace(cause, condition=found.sentence, when=found)

@@ -29,6 +29,9 @@ LEAST_PRECISION: Final = 0.95
 LEAST_RECALL: Final = 0.95
 """The least precision and recall of a condition that is not exact."""
 
+FEWEST_EXPLAINED: Final = 2
+"""The different instances that each test must exclude, or each of two conditions explain: one may be a coincidence."""
+
 AS_SHORT: Final = 3.0
 """The difference in description length, in bits, up to which another exact condition is part of the sentence."""
 
@@ -179,6 +182,83 @@ def search_in(stage: str, cases: Cases, table: Table) -> Found | None:
     return _find_in(Search(table.features, table.values, table.is_wrong, stage), cases, table)[0]
 
 
+def settle(found: Found, tried: Sequence[Instance] = ()) -> Found:
+    """Return a condition of which each test excludes two different instances or more, and each part explains as many.
+
+    tried: instances of experiments, which count like those of the run
+
+    Otherwise it is another exact condition, if no experiment was made; or one without these tests, which is not exact.
+    """
+    table, condition = found.table, found.condition
+    if not found.is_exact or not condition.tests:
+        return found
+    kept = _drop_resting(table, condition)
+    if kept is condition:
+        return found
+    if tried:
+        cases = found.cases._replace(instances=(*found.cases.instances, *tried))
+        whole = build_table(cases, found.own)
+        places = _places(found.table, whole)
+        if all(i in places for i in condition.used):
+            moved = condition.moved([places.get(i, -1) for i in range(len(table.features))])
+            if _drop_resting(whole, moved) is moved:
+                return found
+    else:
+        for i, other in enumerate(found.others):
+            if _drop_resting(table, other) is other:
+                return found._replace(condition=other, others=(condition, *found.others[:i], *found.others[i + 1 :]))
+    return weaken(found._replace(condition=kept))
+
+
+def weaken(found: Found) -> Found:
+    """Return a condition as one that is not exact; without tests if it holds for too many others, or for too few."""
+    table, condition = found.table, found.condition
+    inside = condition.holds(table.values)
+    chance = _chance(table, condition) if condition.tests else 1.0
+    if not is_nearly(inside, table.is_wrong) or chance > MOST_CHANCE:
+        return found.start or found._replace(condition=Condition((), 0.0, 1.0), others=(), is_exact=False)
+    return found._replace(is_exact=False, chance=chance, others=())
+
+
+def is_nearly(inside: NDArray[np.bool_], is_wrong: NDArray[np.bool_]) -> bool:
+    """Return whether a condition holds with the least precision and recall."""
+    both = (inside & is_wrong).sum()
+    return bool(both and both >= LEAST_PRECISION * inside.sum() and both >= LEAST_RECALL * is_wrong.sum())
+
+
+def _places(table: Table, other: Table) -> dict[int, int]:
+    """Return the place of each feature of a table in another one."""
+    names = {feature.name: i for i, feature in enumerate(other.features)}
+    return {i: names[feature.name] for i, feature in enumerate(table.features) if feature.name in names}
+
+
+def _drop_resting(table: Table, condition: Condition) -> Condition:
+    """Return a condition without the tests and parts that rest on too few different instances; itself if it has none."""
+    identities = table.identities_for(condition)
+
+    def rests(rows: NDArray[np.bool_]) -> bool:
+        return len(np.unique(identities[rows])) < FEWEST_EXPLAINED
+
+    held = [part.holds(table.values) for part in condition.parts]
+    parts = []
+    for i, part in enumerate(condition.parts):
+        elsewhere = held[1 - i] if len(held) > 1 else np.zeros_like(table.is_wrong)
+        if len(held) > 1 and rests(table.is_wrong & held[i] & ~elsewhere):
+            continue
+        tests = list(part.tests)
+        for test in part.tests if len(part.tests) > 1 else ():
+            others = [each.holds(table.values) for each in part.tests if each is not test]
+            if rests(np.logical_and.reduce(others) & ~test.holds(table.values) & ~table.is_wrong & ~elsewhere):
+                tests.remove(test)
+        parts.append(part if len(tests) == len(part.tests) else part._replace(tests=tuple(tests)))
+    if parts == list(condition.parts):
+        return condition
+    parts = [part for part in parts if part.tests]
+    if not parts:
+        return Condition((), 0.0, 1.0)
+    return parts[0]._replace(either=parts[1] if len(parts) > 1 else None)
+
+
 def _is_mixed(cases: Cases) -> bool:
     """Return whether a step in which something went wrong has something that did not."""
     wrong = {id(each.step) for each in cases.instances if each.is_wrong}
@@ -211,10 +291,8 @@ def _find_in(search: Search, cases: Cases, table: Table) -> tuple[Found | None, 
     inexact = search.find_inexact(table.values, wrong)
     if inexact is None or _is_hidden(cases, table, inexact):
         return None, False
-    inside = inexact.holds(table.values)
-    num = int((inside & wrong).sum())
     chance = _chance(table, inexact)
-    if num < LEAST_PRECISION * inside.sum() or num < LEAST_RECALL * wrong.sum() or chance > MOST_CHANCE:
+    if not is_nearly(inexact.holds(table.values), wrong) or chance > MOST_CHANCE:
         return None, False
     return Found(cases, table, inexact, (), False, chance, is_cut=is_cut), False
 
@@ -308,6 +386,7 @@ def show(stage: str, found: Found, experiment: Experiment | None = None) -> Show
     else:
         precision = wrong[0] / max(1, wrong[0] + right[0])
         sentence = f"mostly the {what} are {cases.wrong}: {counts} (precision {precision:.3f}, recall {wrong[0] / wrong[1]:.3f})"
+        sentence += "".join(f"; exception: {each}" for each in _list_examples(found, inside)[:1])
     if experiment is not None and experiment.verdict == "confirmed":
         sentence += f"; {describe_experiment(experiment)}"
     return ShownCondition(

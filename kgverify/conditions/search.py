@@ -121,6 +121,14 @@ class Condition(NamedTuple):
             found &= test.holds(values)
         return found if self.either is None else found | self.either.holds(values)
 
+    def moved(self, places: Sequence[int]) -> "Condition":
+        """Return it for a table in which each feature has another place."""
+        tests = tuple(
+            test._replace(feature=places[test.feature], other=places[test.other] if test.other >= 0 else test.other)
+            for test in self.tests
+        )
+        return self._replace(tests=tests, either=None if self.either is None else self.either.moved(places))
+
 
 class Search:
     """The search among the features of some instances.
