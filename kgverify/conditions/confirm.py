@@ -15,7 +15,7 @@ from kgverify.conditions.experiment import Tried, choose_pair, read_values
 from kgverify.conditions.find import Found, build_table, is_nearly, search_in, settle, weaken
 from kgverify.conditions.instances import Cases, Instance
 
-MOST_ROUNDS: Final = 5
+MOST_ROUNDS: Final = 6
 """The experiments with one cause, each with other problems."""
 
 CONFIRMED: Final = "confirmed"
@@ -43,19 +43,21 @@ def confirm(
         tried = test(found, seed)
         if isinstance(tried, str):
             return settle(found), Experiment(verdict=NOT_TESTABLE, reason=tried)
-        every = (*known.instances, *tried.cases.instances)
+        known = known._replace(instances=(*known.instances, *tried.cases.instances))
         if found.condition.tests:
             experiment = _judge(found, tried, describe)
-            if experiment.verdict != REFUTED:
-                kept = settle(_keep_alike(found, tried), every[len(found.cases.instances) :])
-                return kept, experiment if kept.condition == found.condition else _try_weak(kept, tried, describe)
-            weak = weaken(found)
-            if weak.condition.tests and is_nearly(tried.predicted, tried.observed):
-                nearly = weak, _judge(weak, tried, describe)
-        known = known._replace(instances=every)
-        better = _search_again(stage, found, known)
+        is_refuted = experiment.verdict == REFUTED
+        is_kept = found.condition.tests and not is_refuted
+        better = None if is_kept and found.is_exact else _search_again(stage, found, known)
+        if is_kept and (better is None or not better.is_exact):
+            kept = settle(_keep_alike(found, tried), known.instances[len(found.cases.instances) :])
+            return kept, experiment if kept.condition == found.condition else _try_weak(kept, tried, describe)
+        weak = weaken(found) if is_refuted else found
+        if weak.condition.tests and is_nearly(tried.predicted, tried.observed):
+            weak = weak._replace(exceptions=experiment.pair) if is_refuted else weak
+            nearly = weak, _judge(weak, tried, describe)
         if better is not None:
-            found = better
+            found = better._replace(exceptions=experiment.pair) if is_refuted and not better.is_exact else better
         elif found.condition.tests:
             break
     return nearly or (found, experiment)

@@ -191,7 +191,9 @@ class _Reader:
             who = instance.candidate
             return f"{names.atom(who.atom)} as number {who.row + 1:,} of a run of {who.num_in_run:,}"
         clause = f"{names.clause(*instance.clause)} for " if instance.clause is not None else ""
-        return f"{clause}{names.goal(step.expected.goal)} (depth {step.expected.depth})"
+        query = instance.candidate.atom
+        of_query = f", query {names.atom(query)}" if query in map(tuple, step.expected.goal) else ""
+        return f"{clause}{names.goal(step.expected.goal)} (depth {step.expected.depth}{of_query})"
 
     def _differing(self, number: int) -> list[SeenStep]:
         """Return the steps of a cause, of a bounded number of divergences."""

@@ -1,5 +1,6 @@
 """The condition of one cause, found among the instances of its units."""
 
+import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -94,7 +95,8 @@ def build_table(cases: Cases, own: Sequence[Feature] = ()) -> Table:
         np.array([each.is_wrong for each in instances], np.bool_),
         _number([each.identity for each in instances]),
         _number(goals),
-        np.array([each.candidate.row for each in instances], np.int64),
+        # The same candidate in another run is another instance.
+        _number([each.identity if cases.unit is Unit.CANDIDATE else each.candidate.row for each in instances]),
     )
 
 
@@ -132,6 +134,7 @@ class Found(NamedTuple):
     is_partial: whether it tells apart the steps that go wrong, and not what goes wrong in them
     is_cut:     whether the search ended before all conditions were tried
     own:        the features that the engine declares
+    exceptions: problems for which an experiment has shown that it does not hold
     start:      the instances of the smallest unit with a condition without tests, from which experiments may begin
     """
 
@@ -144,6 +147,7 @@ class Found(NamedTuple):
     is_partial: bool = False
     is_cut: bool = False
     own: tuple[Feature, ...] = ()
+    exceptions: tuple[str, ...] = ()
     start: "Found | None" = None
 
 
@@ -283,11 +287,11 @@ def _find_in(search: Search, cases: Cases, table: Table) -> tuple[Found | None, 
     if likely:
         (condition, chance), *rest = likely
         return Found(cases, table, condition, tuple(each for each, _ in rest), True, chance, is_cut=is_cut), True
+    for two in search.find_two():
+        if (chance := _chance_of_two(table, two)) <= MOST_CHANCE and not _is_hidden(cases, table, two):
+            return Found(cases, table, two, (), True, chance, is_cut=is_cut), True
     if exact:
         return _name_clauses(cases, table, exact), True
-    two = search.find_two()
-    if two is not None and (chance := _chance_of_two(table, two)) <= MOST_CHANCE and not _is_hidden(cases, table, two):
-        return Found(cases, table, two, (), True, chance, is_cut=is_cut), True
     inexact = search.find_inexact(table.values, wrong)
     if inexact is None or _is_hidden(cases, table, inexact):
         return None, False
@@ -298,13 +302,13 @@ def _find_in(search: Search, cases: Cases, table: Table) -> tuple[Found | None, 
 
 
 def _chance_of_two(table: Table, two: Condition) -> float:
-    """Return the larger chance of both parts: each is judged without what the other one explains."""
-    chances = []
+    """Return the largest chance of three: of both parts together, and of each among what the other one does not explain."""
+    chances = [_chance(table, two._replace(num_tried=math.prod(part.num_tried for part in two.parts)))]
     for own, other in (two.parts, two.parts[::-1]):
         rows = ~(other.holds(table.values) & ~own.holds(table.values))
         parts = [table.values, table.is_wrong, table.identities, table.steps, table.candidates]
         some = Table(table.features, *(part[rows] for part in parts))  # type: ignore[arg-type]
-        chances.append(_chance(some, own._replace(num_tried=two.num_tried)))
+        chances.append(_chance(some, own))
     return max(chances)
 
 
@@ -403,7 +407,7 @@ def show(stage: str, found: Found, experiment: Experiment | None = None) -> Show
         wrong_inside=wrong[0],
         right_inside=right[0],
         chance=found.chance,
-        num_tried=int(found.condition.num_tried),
+        num_tried=int(math.prod(part.num_tried for part in found.condition.parts)),
         others=_describe_others(found),
         counter_examples=_list_examples(found, inside),
         values=_count_values(table, tests) if tests else (),
@@ -473,8 +477,8 @@ def _show_none(stage: str, cases: Cases, table: Table) -> ShownCondition:
 
 
 def _list_examples(found: Found, inside: NDArray[np.bool_]) -> tuple[str, ...]:
-    """Return the first instances for which a condition does not hold as stated."""
-    table, examples = found.table, []
+    """Return the first problems and instances for which a condition does not hold as stated."""
+    table, examples = found.table, list(found.exceptions)
     for row in np.flatnonzero(inside != table.is_wrong)[:MOST_EXAMPLES].tolist():
         instance = found.cases.instances[row]
         word = found.cases.wrong if instance.is_wrong else found.cases.right
@@ -482,7 +486,7 @@ def _list_examples(found: Found, inside: NDArray[np.bool_]) -> tuple[str, ...]:
         used = found.condition.used
         values = ", ".join(f"{table.features[i].name} {table.values[row, i]:g}" for i in used)
         examples.append(f"{word} at {at}: {values}")
-    return tuple(examples)
+    return tuple(examples[:MOST_EXAMPLES])
 
 
 def _count_values(table: Table, tests: Sequence[Term]) -> tuple[FeatureValue, ...]:
