@@ -3,10 +3,12 @@
     python -m benchmarks.audit_scoreboard miscompiles --save scores.jsonl
     python -m benchmarks.audit_scoreboard correct --save scores.jsonl
     python -m benchmarks.audit_scoreboard faults --save scores.jsonl
+    python -m benchmarks.audit_scoreboard all --save scores.jsonl --jobs 16
     python -m benchmarks.audit_scoreboard show --save scores.jsonl
 
-Each step is audited by `kgverify.audit.step`. Its row is appended to the file, and a row that is there is not made again: an
-interrupted run resumes. CPU seconds are those of the audit and of all its processes, without the import of torch.
+`kgverify.audit.step` audits each step in a process of its own, `--jobs` of them at the same time. A step's row is appended to
+the file, and a row that is there is not made again: an interrupted run resumes. CPU seconds are those of the audit and of all
+its processes, without the import of torch.
 """
 
 import argparse
@@ -14,9 +16,11 @@ import inspect
 import json
 import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, Final
 
@@ -143,23 +147,40 @@ def show(rows: list[dict[str, Any]]) -> None:
         print("\n")
 
 
+def score_apart(kind: str, name: str) -> dict[str, Any]:
+    """Score one step in a process of its own; a process that ends without a row has one that says so."""
+    command = [sys.executable, "-m", "benchmarks.audit_scoreboard", kind, name, "--row"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    if done.returncode == 0 and lines:
+        row: dict[str, Any] = json.loads(lines[-1])
+        return row
+    said = f"exit code {done.returncode}: {done.stderr.strip()[-300:]}"
+    return {"kind": kind, "name": name, "torch": torch.__version__, "cpu_seconds": 0.0, "error": said}
+
+
 def main() -> None:
     """Score what is asked for, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=(*SCORES, "show"))
+    parser.add_argument("kind", choices=(*SCORES, "all", "show"))
     parser.add_argument("name", nargs="*", help="all if not given")
     parser.add_argument("--save", type=Path, default=Path("scores.jsonl"))
+    parser.add_argument("--jobs", type=int, default=1, help="steps that are audited at the same time")
+    parser.add_argument("--row", action="store_true", help="score one step in this process, and print its row")
     options = parser.parse_args()
+    if options.row:
+        print(json.dumps(score(options.kind, *options.name)))
+        return
     rows = [json.loads(line) for line in options.save.read_text().splitlines()] if options.save.exists() else []
     known = {(row["kind"], row["name"]) for row in rows}
-    for name in options.name or (NAMES[options.kind] if options.kind != "show" else ()):
-        if (options.kind, name) in known:
-            continue
-        row = score(options.kind, name)
-        rows.append(row)
-        with options.save.open("a") as stream:
-            stream.write(json.dumps(row) + "\n")
-        print(json.dumps(row), flush=True)
+    kinds = {"all": tuple(SCORES), "show": ()}.get(options.kind, (options.kind,))
+    steps = [(kind, name) for kind in kinds for name in options.name or NAMES[kind]]
+    with ThreadPoolExecutor(options.jobs) as pool, options.save.open("a") as stream:
+        for made in as_completed([pool.submit(score_apart, *each) for each in steps if each not in known]):
+            row = made.result()
+            rows.append(row)
+            print(json.dumps(row), file=stream, flush=True)
+            print(json.dumps(row), flush=True)
     show(rows)
 
 

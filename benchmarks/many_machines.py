@@ -1,15 +1,20 @@
-"""An evaluation on local dask workers, of which one is killed every few seconds, against one process.
+"""An evaluation by the reference on local dask workers, of which one is killed every few seconds, against one process.
 
-python benchmarks/many_machines.py --queries 400 --workers 2 --kill 10
+    python benchmarks/many_machines.py --queries 400 --workers 2 --kill 10
+    python benchmarks/many_machines.py --queries 400 --workers 8 --repeats 4 --beside
+
+`--beside` runs the single process at the same time as the workers, on a machine with a core more than workers.
 """
 
 import argparse
 import random
 import threading
-import time
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
+import dask
 import distributed
 
 import kgverify as kv
@@ -18,60 +23,83 @@ from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.parts import plan_parts
 from kgverify.runs.run import Run, reference_pipeline
 
+Results = dict[int, Any]
 
-def kill_workers(cluster: Any, seconds: float, stop: threading.Event, killed: list[float]) -> None:
+
+def build_run(given: argparse.Namespace) -> Run:
+    return Run(kv.load_graph(given.graph), num_queries=given.queries, num_corruptions=given.corruptions)
+
+
+def evaluate_alone(given: argparse.Namespace) -> tuple[Results, float]:
+    """Return the results of the parts, and the seconds they took in this process."""
+    run = build_run(given)
+    found = evaluate(run, reference_pipeline(run), part_size=given.part_size)
+    assert found is not None
+    return found.results, found.seconds
+
+
+def kill_workers(cluster: Any, seconds: float, stop: threading.Event, killed: list[str]) -> None:
+    """Kill a worker every few seconds, until told to stop."""
     while not stop.wait(seconds):
-        nannies = list(cluster.workers.values())
-        process = random.choice(nannies).process
-        if process is not None and process.process is not None:
-            process.process._process.kill()
-            killed.append(time.monotonic())
+        name, nanny = random.choice(list(cluster.workers.items()))
+        if nanny.process is not None and nanny.process.process is not None:
+            nanny.process.process._process.kill()
+            killed.append(name)
+
+
+def evaluate_on_workers(given: argparse.Namespace, num_workers: int) -> tuple[Results, float, int]:
+    """Return the results of the parts, the seconds, and how many workers were killed."""
+    run, stop = build_run(given), threading.Event()
+    killed: list[str] = []
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 10}),
+        distributed.LocalCluster(n_workers=num_workers, threads_per_worker=1, dashboard_address=None) as cluster,
+        DaskWorkers(cluster.scheduler_address) as workers,
+    ):
+        killer = threading.Thread(target=kill_workers, args=(cluster, given.kill, stop, killed))
+        if given.kill:
+            killer.start()
+        try:
+            make = partial(reference_pipeline, run)
+            found = evaluate(run, make(), part_size=given.part_size, workers=workers, make=make)
+        finally:
+            stop.set()
+    assert found is not None
+    return found.results, found.seconds, len(killed)
+
+
+def are_identical(left: Results, right: Results) -> bool:
+    """Return whether both have the same parts with the same results."""
+    return left.keys() == right.keys() and all(
+        all((a == b).all() for a, b in zip(left[number], right[number], strict=True)) for number in left
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--graph", default="countries")
     parser.add_argument("--queries", type=int, default=24)
     parser.add_argument("--corruptions", type=int, default=200)
     parser.add_argument("--part-size", type=int, default=800)
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=int, nargs="+", default=[2])
     parser.add_argument("--kill", type=float, default=10.0, help="seconds between kills; 0 for none")
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--beside", action="store_true")
     given = parser.parse_args()
-    run = Run(kv.load_graph(given.graph), num_queries=given.queries, num_corruptions=given.corruptions)
-    parts = plan_parts(run, "cpu", given.part_size).parts
-    print(f"{sum(part.num_candidates for part in parts):,} candidates in {len(parts)} parts")
-    alone = evaluate(run, reference_pipeline(run), part_size=given.part_size)
-    print(f"1 process: {alone.seconds:.1f} s")
-    options = {"distributed.scheduler.allowed-failures": 10}
-    import dask
-
-    killed: list[float] = []
-    with (
-        dask.config.set(options),
-        distributed.LocalCluster(n_workers=given.workers, threads_per_worker=1, dashboard_address=None) as cluster,
-        DaskWorkers(cluster.scheduler_address) as workers,
-    ):
-        stop = threading.Event()
-        killer = threading.Thread(target=kill_workers, args=(cluster, given.kill, stop, killed))
-        if given.kill:
-            killer.start()
-        found = evaluate(
-            run,
-            reference_pipeline(run),
-            part_size=given.part_size,
-            workers=workers,
-            make=partial(reference_pipeline, run),
+    parts = plan_parts(build_run(given), "cpu", given.part_size).parts
+    print(f"{sum(part.num_candidates for part in parts):,} candidates in {len(parts)} parts", flush=True)
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        single = pool.submit(evaluate_alone, given)
+        if not given.beside:
+            single.result()
+        rows = [(number, *evaluate_on_workers(given, number)) for number in given.workers for _ in range(given.repeats)]
+        expected, alone = single.result()
+    print(f"1 process: {alone:.1f} s")
+    for number, results, seconds, num_killed in rows:
+        print(
+            f"{number} workers, {num_killed} killed: {seconds:.1f} s, {alone / seconds / number:.2f} of linear, "
+            f"results {'identical' if are_identical(results, expected) else 'DIFFER'}"
         )
-        stop.set()
-    same = all(
-        all((a == b).all() for a, b in zip(alone.results[number], found.results[number], strict=True))
-        for number in alone.results
-    )
-    share = alone.seconds / found.seconds / given.workers
-    print(
-        f"{given.workers} workers, {len(killed)} killed: {found.seconds:.1f} s, {share:.2f} of linear, "
-        f"results {'identical' if same and len(found.results) == len(parts) else 'DIFFER'}"
-    )
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -129,8 +129,8 @@ def take_median(work: Callable[[], Any], repeats: int) -> float:
     return statistics.median(times)
 
 
-def measure(seconds: float) -> Costs:
-    """Measure the costs, and print the predicted and the actual seconds of evaluations by 1 and 2 workers."""
+def measure(seconds: float, workers: Sequence[int]) -> Costs:
+    """Measure the costs, and print the predicted and the actual seconds of evaluations by some numbers of workers."""
     run = Run(kv.load_graph("family"), num_queries=2, num_corruptions=200)
     work = FullWork(run, reference_pipeline(run))
     part = plan_parts(run, "cpu", PART_SIZE).parts[0]
@@ -150,7 +150,7 @@ def measure(seconds: float) -> Costs:
             calls.send, calls.schedule, calls.fetch, store, 5e-4, calls.begin, calls.restart, merge, num_bytes
         )
         num_queries = max(8, round(2 * seconds / per_part))
-        for num in (1, 2):
+        for num in workers:
             check_prediction(costs, num_queries, num, folder)
     return costs
 

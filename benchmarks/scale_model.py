@@ -274,14 +274,16 @@ def main() -> None:
     parser.add_argument("--failures", type=float, default=0.01, help="of a worker in an hour")
     parser.add_argument("--store-threads", type=int, default=8)
     parser.add_argument("--store-seconds", type=float, default=None, help="such as 0.1 for an object store")
-    parser.add_argument("--measure", action="store_true")
+    parser.add_argument(
+        "--measure", type=int, nargs="+", metavar="N", help="measure the costs, and evaluations by N workers"
+    )
     parser.add_argument("--seconds", type=float, default=10.0, help="of the evaluation by one worker that is measured")
     options = parser.parse_args()
     costs = MEASURED
     if options.measure:
         from scale_measurement import measure
 
-        costs = measure(options.seconds)
+        costs = measure(options.seconds, options.measure)
     if options.store_seconds is not None:
         costs = costs._replace(store=options.store_seconds)
     print(costs)

@@ -1,10 +1,13 @@
 """Draw small steps, and compare each with eager on the first and the last rung of the compiler.
 
     python -m benchmarks.step_fuzzing --seconds 600 --save found
+    python -m benchmarks.step_fuzzing --seconds 600 --save found --jobs 16
 
 The steps are what slot-recycling code is made of: mutation of captured state and arguments, views, scatters, masks, integer
 arithmetic, records. A step that deviates is shrunk statement by statement, and saved as a file with `step` and `make`, for
-`kgverify audit step`. Steps that deviate after the same shrinking, with the same operations, count once.
+`kgverify audit step`. Steps that deviate after the same shrinking, with the same operations, count once, and the pass or switch
+without which each is right is searched. Each of several jobs
+takes its own steps of one sequence, in its own folder `job_N`; no two of them try the same step.
 """
 
 import argparse
@@ -12,14 +15,18 @@ import importlib.util
 import itertools
 import random
 import re
+import subprocess
 import sys
-import time
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 from kgverify.audit.audited_function import Subject
-from kgverify.audit.ladder.climb import RUNGS, Judge, compiling_without_caches, keeping_caches
+from kgverify.audit.isolation import read_cpu_seconds
+from kgverify.audit.ladder.climb import RUNGS, Judge, climb, compiling_without_caches, keeping_caches
+from kgverify.audit.ladder.culprit import find_culprit
 from kgverify.runs.delta_debugging import minimize
 
 FLOATS: Final = ("a", "b", "STATE", "MEMORY.value")
@@ -126,6 +133,19 @@ def draw_statements(seed: int) -> tuple[str, ...]:
     return tuple(statements)
 
 
+def draw_steps(seed: int, job: int = 0, jobs: int = 1) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield the steps of one of several jobs, without end: the seed from which each was drawn, and its statements.
+
+    A step that was drawn before is left out. The statements choose the job, so that no two jobs have one step.
+    """
+    drawn: set[tuple[str, ...]] = set()
+    for number in itertools.count(seed):
+        statements = draw_statements(number)
+        if zlib.crc32("\n".join(statements).encode()) % jobs == job and statements not in drawn:
+            drawn.add(statements)
+            yield number, statements
+
+
 def write_step(statements: tuple[str, ...], seed: int, path: Path) -> None:
     """Write a step as a module."""
     path.write_text(HEAD.format(seed=seed, body="\n    ".join(statements or ("pass",))), encoding="utf-8")
@@ -157,44 +177,77 @@ def find_rung(statements: tuple[str, ...], seed: int, path: Path, names: tuple[s
     return ""
 
 
+def find_cause(statements: tuple[str, ...], seed: int, path: Path, name: str) -> str:
+    """Return what the compiler must leave out on a rung, so that a step is right; empty if nothing is found in a minute."""
+    write_step(statements, seed, path)
+    module = load_step(path)
+    rungs = [rung for rung in RUNGS if rung.name == name]
+    ladder = climb(Subject("step", module.step, module.make, calls=1), rungs=rungs, repetitions=0)
+    items = find_culprit(ladder.judge, ladder.first).items if ladder.first is not None else ()
+    return " and ".join(map(str, items))
+
+
 def name_kind(statements: tuple[str, ...], rung: str) -> str:
     """Name what is left of a step by its rung and operations."""
     words = (re.sub(r"\b(a|b|i|j|STATE|COUNTS|MEMORY\.value)\b", "x", each) for each in statements)
     return f"{rung}: {'; '.join(words)}"
 
 
-def main() -> None:
+def search(seconds: float, seed: int, folder: Path, job: int, jobs: int) -> None:
     """Draw, compare and shrink steps until the time is over."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=600.0, help="CPU time")
-    parser.add_argument("--seed", type=int, default=0, help="the first step's")
-    parser.add_argument("--save", type=Path, default=Path("found"), help="folder for the steps that deviate")
-    options = parser.parse_args()
-    options.save.mkdir(parents=True, exist_ok=True)
-    seed, kinds = options.seed, {}
+    kinds: dict[str, int] = {}
     rungs = ("backend-eager", "default")
-    scratch = options.save / "drawn.py"
+    scratch = folder / "drawn.py"
+    num = 0
     with keeping_caches(), compiling_without_caches():
-        while (used := time.process_time()) < options.seconds:
-            statements = draw_statements(seed)
-            if rung := find_rung(statements, seed, scratch, rungs):
+        for number, statements in draw_steps(seed, job, jobs):
+            if (used := read_cpu_seconds()) > seconds:
+                break
+            num += 1
+            if rung := find_rung(statements, number, scratch, rungs):
 
-                def still(part: tuple[str, ...], rung: str = rung, seed: int = seed) -> bool:
-                    return find_rung(part, seed, scratch, (rung,)) == rung
+                def still(part: tuple[str, ...], rung: str = rung, number: int = number) -> bool:
+                    return find_rung(part, number, scratch, (rung,)) == rung
 
                 least = minimize(statements, still)
                 kind = name_kind(least, rung)
                 if kind not in kinds:
-                    write_step(least, seed, options.save / f"step_{seed}.py")
-                    print(f"seed {seed}: {kind}", flush=True)
+                    write_step(least, number, folder / f"step_{number}.py")
+                    cause = find_cause(least, number, scratch, rung)
+                    print(f"seed {number}: {kind} | right without {cause or '?'}", flush=True)
                 kinds[kind] = kinds.get(kind, 0) + 1
-            seed += 1
-            if seed % 50 == 0:
-                print(f"{seed - options.seed} steps, {len(kinds)} kinds, {used:.0f} s", flush=True)
+            if num % 50 == 0:
+                print(f"{num} steps, {len(kinds)} kinds, {used:.0f} s", flush=True)
     summary: list[Any] = sorted(kinds.items(), key=lambda each: -each[1])
-    print(f"{seed - options.seed} steps, {len(summary)} kinds")
-    for kind, num in summary:
-        print(f"{num:4} {kind}")
+    print(f"{num} steps, {len(summary)} kinds, {read_cpu_seconds():.0f} s")
+    for kind, count in summary:
+        print(f"{count:4} {kind}")
+
+
+def main() -> None:
+    """Search in this process, or in several."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=600.0, help="CPU time of each job, with its processes")
+    parser.add_argument("--seed", type=int, default=0, help="the first step's")
+    parser.add_argument("--save", type=Path, default=Path("found"), help="folder for the steps that deviate")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--job", type=int, help="run this one of the jobs alone, from 0")
+    options = parser.parse_args()
+    if options.jobs == 1 or options.job is not None:
+        options.save.mkdir(parents=True, exist_ok=True)
+        search(options.seconds, options.seed, options.save, options.job or 0, options.jobs)
+        return
+    command = [sys.executable, "-m", "benchmarks.step_fuzzing", "--seconds", str(options.seconds)]
+    command += ["--seed", str(options.seed), "--jobs", str(options.jobs)]
+    running = []
+    for job in range(options.jobs):
+        folder = options.save / f"job_{job}"
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "log.txt").open("w") as log:
+            one = [*command, "--job", str(job), "--save", str(folder)]
+            running.append(subprocess.Popen(one, stdout=log, stderr=subprocess.STDOUT))
+    for each in running:
+        each.wait()
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ Device = Annotated[
 Mode = Annotated[
     str,
     typer.Option(
-        help="Mode of the compiled evaluator: auto, fused, eager, default, reduce-overhead or max-autotune.",
+        help="Mode of the compiled evaluator: auto, native, fused, eager, default, reduce-overhead or max-autotune.",
         autocompletion=completion.complete_mode,
     ),
 ]

@@ -1,12 +1,15 @@
 """The scripts that examine the installed torch."""
 
 import subprocess
+from itertools import islice, takewhile
 from pathlib import Path
 
 import pytest
 import torch
 from torch_conventions import find_conventions, observe_rule
 from warm_commands import run_python
+
+from benchmarks.step_fuzzing import draw_steps
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -26,6 +29,15 @@ def test_argmax_takes_the_lowest_index_eager_and_compiled_and_topk_takes_any(mod
     assert rules["argmax", "all -inf"] == "index 0"
     if mode == "eager":
         assert rules["topk", "ties"] == "none"
+
+
+def test_no_two_jobs_draw_one_step_and_together_they_draw_all_of_them():
+    whole = list(islice(draw_steps(0), 2000))
+    last = whole[-1][0]
+    jobs = [list(takewhile(lambda each: each[0] <= last, draw_steps(0, job, 5))) for job in range(5)]
+    assert min(map(len, jobs)) > 300
+    assert sorted(each for job in jobs for each in job) == whole
+    assert len({statements for _, statements in whole}) == len(whole)
 
 
 def test_a_rule_is_read_off_the_indices():

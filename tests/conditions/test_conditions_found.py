@@ -8,7 +8,6 @@ import pytest
 
 import kgverify as kv
 from kgverify.comparison.result import Cause
-from kgverify.conditions.features import read_features
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.graphs.load import load_graph
 from kgverify.report.render.explanation import explain_causes
@@ -125,11 +124,3 @@ def test_lockstep_uses_the_steps_behind_a_wrong_one_as_well():
 
 def test_an_agreement_has_no_condition():
     assert report_on(queries=1).causes == ()
-
-
-def test_the_page_lists_every_feature():
-    page = (Path(__file__).parents[2] / "docs" / "conditions.md").read_text(encoding="utf-8")
-    for each in read_features():
-        unit = each.unit or "yes or no"
-        of = ", ".join(unit.value for unit in sorted(each.of, key=list(type(next(iter(each.of)))).index))
-        assert f"| {each.name} | {unit} | {of} |" in page, each.name
