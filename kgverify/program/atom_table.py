@@ -130,6 +130,8 @@ class AtomTable(Sequence[NamedAtom]):
         names = self.constants if column else self.predicates
         occurs = np.zeros(len(names), np.bool_)
         occurs[self.rows[:, column]] = True
+        if occurs.all():
+            return set(names)
         return {names[i] for i in np.flatnonzero(occurs).tolist()}
 
     def encode(self, predicate_ids: dict[str, int], constant_ids: dict[str, int]) -> NDArray[np.int32]:
