@@ -135,9 +135,14 @@ def depend_on_flag(values: Tensor, is_first: bool) -> Tensor:
     return values * 2 if is_first else values + 1  # here
 
 
-@fault("recompilations", lambda call: ([torch.ones(2)] * (1 + call % 3),), by_call=True)
+@fault("recompilations", lambda call: ([torch.ones(2)] * (2 + call % 3),), by_call=True)
 def grow_a_list(parts: list[Tensor]) -> Tensor:
     return functools.reduce(operator.add, parts)  # here
+
+
+@fault("graph-breaks", lambda call: ([torch.ones(2)] * (1 + call % 3),), by_call=True)  # here
+def do_nothing_at_first(parts: list[Tensor]) -> Tensor:
+    return functools.reduce(operator.add, parts)
 
 
 def make_buffer_step() -> Callable[[Tensor], tuple[Tensor, Tensor]]:

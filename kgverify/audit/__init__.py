@@ -1,7 +1,7 @@
 """Audits of functions of tensors under `torch.compile`: is it the compiler, and which property was lost?
 
-`step` compares a function with eager on every rung of the compiler, and examines the properties that it can lose;
-`audit_numerics` examines its arithmetic. Both return an `AuditReport`. The names load torch when they are first used.
+`step` compares a function with eager on every rung of the compiler, examines the properties that it can lose, and returns an
+`AuditReport`. The names load torch when they are first used.
 """
 
 from importlib import import_module
@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from kgverify.audit.audited_step import step
     from kgverify.audit.budget import read_budget
-    from kgverify.audit.numerics import audit_numerics
     from kgverify.audit.render import render_audit
     from kgverify.audit.report import AuditReport, Finding
 
-__all__ = ["AuditReport", "Finding", "audit_numerics", "read_budget", "render_audit", "step"]
+__all__ = ["AuditReport", "Finding", "read_budget", "render_audit", "step"]
 
 _MODULES: Final = {
     "AuditReport": "report",
     "Finding": "report",
-    "audit_numerics": "numerics",
     "read_budget": "budget",
     "render_audit": "render",
     "step": "audited_step",

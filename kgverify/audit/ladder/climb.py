@@ -143,10 +143,10 @@ class Judge:
         """True if a call draws random numbers."""
         return any(each.draws for each in self.expected.values())
 
-    def watch(self, rung: Rung, most: int | None = None) -> Watched:
-        """Make the calls on a rung, compiled anew; only the first ones if `most` is given."""
+    def watch(self, rung: Rung, most: int | None = None, **heard: Any) -> Watched:
+        """Make the calls on a rung, compiled anew; only the first ones if `most` is given. heard: of `watch_isolated`."""
         if most is None:
-            return watch_isolated(self.subject, rung, self.expected, self.repetitions, self.patience)
+            return watch_isolated(self.subject, rung, self.expected, self.repetitions, self.patience, **heard)
         few = replace(self.subject, calls=min(most, self.subject.calls))
         return watch_isolated(few, rung, self.expected, 0, self.patience)
 
@@ -168,16 +168,29 @@ class Judge:
 
 
 def watch_isolated(
-    subject: Subject, rung: Rung, expected: Watched | None, repetitions: int, patience: float
+    subject: Subject,
+    rung: Rung,
+    expected: Watched | None,
+    repetitions: int,
+    patience: float,
+    listen: Callable[[Callable[[Any], None]], AbstractContextManager[Any]] = lambda send: nullcontext(),
+    receive: Callable[[Any], None] = lambda sent: None,
 ) -> Watched:
-    """Make calls in a process of their own; the call that ended it has an observation that says so."""
+    """Make calls in a process of their own; the call that ended it has an observation that says so.
+
+    listen: makes a context around the calls, which sends something else to `receive` in this process
+    """
     seen: Watched = {}
 
-    def keep(made: tuple[str, Observation]) -> None:
-        seen[made[0]] = made[1]
+    def keep(made: tuple[str, Any]) -> None:
+        if isinstance(made[1], Observation):
+            seen[made[0]] = made[1]
+        else:
+            receive(made)
 
     def work(send: Callable[[Any], None]) -> None:
-        watch(subject, rung, expected, repetitions=repetitions, note=lambda *made: send(made))
+        with listen(send):
+            watch(subject, rung, expected, repetitions=repetitions, note=lambda *made: send(made))
 
     if end := run_isolated(work, keep, seconds=patience):
         calls = range(1, subject.calls + 1)
@@ -191,20 +204,11 @@ def watch_isolated(
 @cache
 def _warm_up() -> None:
     """Let the compiler prepare what it prepares once: processes of their own inherit it."""
-    with keeping_caches(), suppress(Exception):
+    import torch._inductor.config
+
+    with keeping_caches(), torch._inductor.config.patch(compile_threads=1), suppress(Exception):
         torch.compile(lambda given: given + 1, backend="inductor")(torch.ones(2))
     torch._dynamo.reset()
-
-
-def narrow(judge: Judge, climb: Climb) -> Judge:
-    """Return the judge of the one call that deviated, if it deviates alone; else the same judge."""
-    name = climb.deviations[0].call
-    if not name.startswith("call ") or "again" in name:
-        return judge
-    number, made = int(name.split()[1]) - 1, judge.subject.make_inputs
-    one = replace(judge.subject, make_inputs=lambda call: made(number), calls=1, first=number)
-    alone = Judge(one, repetitions=0, precision=judge.precision, patience=judge.patience)
-    return alone if alone.judge(run_as_found(alone, climb))[0] else judge
 
 
 def run_as_found(judge: Judge, climb: Climb) -> Watched:

@@ -6,20 +6,20 @@ This module answers it, item by item, by name: a pass that runs in two subsystem
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from importlib import import_module
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
-from kgverify.audit.isolation import read_cpu_seconds, run_isolated
+from kgverify.audit.isolation import read_cpu_seconds
 from kgverify.audit.ladder.climb import (
     Climb,
     Judge,
     Rung,
+    Watched,
     compiling_without_caches,
-    keeping_caches,
-    narrow,
     run_as_found,
 )
 from kgverify.audit.ladder.observation import DeviceLost
@@ -113,20 +113,35 @@ def find_culprit(
 ) -> Culprit:
     """Find a smallest set of items that the compiler must leave out; empty where nothing helps.
 
-    Passes come first, then switches, lowerings and decompositions; each kind is left out as a whole, then halved.
+    Passes come first, then switches, lowerings and decompositions; each kind is left out as a whole, then halved. The caller
+    chooses the folder of the caches.
 
     seconds: limit on the CPU time, after which no attempt begins. announce: receives the number of each attempt.
     """
     deadline = read_cpu_seconds() + seconds
-    judge = narrow(judge, climb)
-    search = _Search(judge, climb, deadline, announce)
     if climb.is_of_caches:
+        search = _Search(judge, climb, deadline, announce)
         caches = [item for item in _list_switches(climb.rung) if item.name in _OF_CACHES]
         single = next((item for item in caches if search.repairs([item])), None)
         return search.finish([single] if single else [], caches)
-    with keeping_caches(climb.rung, is_seeded=climb.is_seeded), compiling_without_caches():
-        items = list_items(judge, climb.rung)
+    with compiling_without_caches():
+        items: list[Item] = []
+        for chosen in (*list_single(judge, climb), judge):
+            items, actual = list_items(chosen, climb.rung)
+            if chosen.judge(actual)[0]:
+                break
+        search = _Search(chosen, climb, deadline, announce)
         return search.finish(_search_items(search, items), items)
+
+
+def list_single(judge: Judge, climb: Climb) -> list[Judge]:
+    """Return the judge of the one call that deviated, if it may deviate alone."""
+    name = climb.deviations[0].call
+    if not name.startswith("call ") or "again" in name:
+        return []
+    number, made = int(name.split()[1]) - 1, judge.subject.make_inputs
+    one = replace(judge.subject, make_inputs=lambda call: made(number), calls=1, first=number)
+    return [Judge(one, repetitions=0, precision=judge.precision, patience=judge.patience)]
 
 
 def _search_items(search: "_Search", items: Sequence[Item]) -> Sequence[Item]:
@@ -145,8 +160,8 @@ def _search_items(search: "_Search", items: Sequence[Item]) -> Sequence[Item]:
     return []
 
 
-def list_items(judge: Judge, rung: Rung) -> list[Item]:
-    """List all items that take part when a subject is compiled on a rung, and the switches that can be changed."""
+def list_items(judge: Judge, rung: Rung) -> tuple[list[Item], Watched]:
+    """Make calls on a rung; list all items that take part, and the switches that can be changed. Return the calls as well."""
     seen: dict[tuple[str, str], list[str]] = {}
 
     def record(ran: tuple[str, str]) -> None:
@@ -155,18 +170,17 @@ def list_items(judge: Judge, rung: Rung) -> list[Item]:
         if subsystem not in subsystems:
             subsystems.append(subsystem)
 
-    def work(send: Callable[[tuple[str, str]], None]) -> None:
+    def listen(send: Callable[[tuple[str, str]], None]) -> AbstractContextManager[None]:
         def answer(subsystem: str, name: str) -> bool:
             if subsystem in _KINDS:
                 send((subsystem, name))
             return False
 
-        with _answering(answer):
-            judge.watch(rung)
+        return _answering(answer)
 
-    run_isolated(work, record, seconds=judge.patience)
+    actual = judge.watch(rung, listen=listen, receive=record)
     items = [Item(kind, name, tuple(subsystems)) for (kind, name), subsystems in seen.items()]
-    return items + [item for item in _list_switches(rung) if item.name not in _OF_CACHES]
+    return items + [item for item in _list_switches(rung) if item.name not in _OF_CACHES], actual
 
 
 def _list_switches(rung: Rung) -> list[Item]:
@@ -227,7 +241,8 @@ class _Search:
             self._known[key] = self._is_complete = False
             return False
         deviations, _ = self._judge.judge(actual)
-        self.has_failed = any(each.kind in ("error", "end") for each in deviations)
+        known = self._climb.deviations[0].kind
+        self.has_failed = any(each.kind in ("error", "end") and each.kind != known for each in deviations)
         self._known[key] = not deviations
         return not deviations
 

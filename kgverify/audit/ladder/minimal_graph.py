@@ -16,7 +16,6 @@ from kgverify.audit.ladder.climb import (
     Judge,
     Rung,
     compiling_without_caches,
-    keeping_caches,
     watch,
     watch_isolated,
 )
@@ -50,9 +49,10 @@ def find_minimal_graph(
     """Minimize a graph that Dynamo traces from a subject; None where none of them deviates by itself.
 
     seconds: limit on the CPU time, after which no attempt begins. announce: receives the number of each attempt.
+    The caller chooses the folder of the caches.
     """
     deadline = read_cpu_seconds() + seconds
-    with keeping_caches(climb.rung, is_seeded=climb.is_seeded), compiling_without_caches():
+    with compiling_without_caches():
         for graph, arguments in trace_graphs(judge.subject, judge.patience):
             for calls in (1, 2):
                 search = _Search(judge, climb, graph, arguments, calls, deadline, announce)
@@ -119,14 +119,15 @@ class _Search:
         announce: Callable[[int], None],
     ) -> None:
         self._judge, self._climb, self._calls, self._deadline, self._announce = judge, climb, calls, deadline, announce
-        kind = climb.deviations[0].kind
-        self._is_error, self._is_end = kind == "error", kind == "end"
+        first = climb.deviations[0]
+        self._kind = first.kind
+        self._raises = bool(judge.expected[first.call].error)
         self._num = 0
         self._is_complete = True
         self._graph, self._arguments = graph, arguments
         with seeding(0):
             self._recorder = _Recorder(graph)
-            if not self._is_error:
+            if not self._raises:
                 self._recorder.run(*deepcopy_values(arguments))
         (output,) = (node for node in graph.graph.nodes if node.op == "output")
         self._outputs: list[Any] = (
@@ -138,8 +139,8 @@ class _Search:
         """Remove what is not needed."""
         nodes = [node for node in self._graph.graph.nodes if node.op not in ("placeholder", "output")]
         items: Kept = (*nodes, *range(len(self._outputs)))
-        kept = items if self._is_error else minimize(items, self._still_deviates)
-        graph, arguments = (self._graph, self._arguments) if self._is_error else self._build(kept)
+        kept = items if self._raises else minimize(items, self._still_deviates)
+        graph, arguments = (self._graph, self._arguments) if self._raises else self._build(kept)
         arguments = self._simplify(graph, arguments)
         deviation = self._find_deviation(graph, arguments) or self.deviation
         assert deviation is not None
@@ -165,12 +166,15 @@ class _Search:
         self._announce(self._num)
         subject = Subject("graph", graph, lambda call: deepcopy_values(arguments), calls=self._calls)
         judge = Judge(subject, repetitions=0, precision=self._judge.precision, patience=self._judge.patience)
-        if not self._is_error and any(each.error for each in judge.expected.values()):
+        if not self._raises and any(each.error for each in judge.expected.values()):
             return None
         found, _ = judge.judge(judge.watch(self._climb.rung))
-        asked = {"error": self._is_error, "end": self._is_end}
-        usual = not self._is_error and not self._is_end
-        return next((each for each in found if asked.get(each.kind, usual)), None)
+        # A part that fails in another way than the whole shows something else.
+        special = ("error", "end")
+        is_special = self._kind in special
+        return next(
+            (each for each in found if (each.kind == self._kind if is_special else each.kind not in special)), None
+        )
 
     def _build(self, kept: Kept) -> tuple[GraphModule, Inputs]:
         """Build the graph of what is left; what it reads of removed nodes becomes an input."""

@@ -1,5 +1,6 @@
 """The audit of values: the first rung that deviates, the smallest part and line that do, the cause, and a script."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -9,7 +10,7 @@ import torch
 
 from kgverify.audit import isolation
 from kgverify.audit.audited_function import Subject
-from kgverify.audit.ladder.climb import RUNGS, Climb, Judge, Ladder, Rung, climb, find_smallest_part
+from kgverify.audit.ladder.climb import RUNGS, Climb, Judge, Ladder, Rung, climb, find_smallest_part, keeping_caches
 from kgverify.audit.ladder.culprit import Culprit, find_culprit
 from kgverify.audit.ladder.minimal_graph import MinimalGraph, count_lines, find_minimal_graph, trace_graphs
 from kgverify.audit.ladder.observation import USUAL, Deviation, Precision
@@ -17,7 +18,7 @@ from kgverify.audit.ladder.reproducer import Reproducer, write_reproducer
 from kgverify.audit.properties.captured_values import find_captured_values
 from kgverify.audit.properties.syncs import count_eager_lines
 from kgverify.audit.report import AuditReport, Cell, ReportBuilder
-from kgverify.audit.source_lines import find_definition
+from kgverify.audit.source_lines import find_definition, find_return
 from kgverify.runs.machine import describe_environment, read_compiler_settings
 
 AUDIT: Final = "values"
@@ -162,13 +163,15 @@ def _attribute(
             alone = climb(part, rungs=(first.rung,), precision=judge.precision, patience=judge.patience)
             judge, first = alone.judge, alone.first or first
         smallest = part or subject
-        culprit = find_culprit(
-            judge,
-            first,
-            seconds=seconds / 2,
-            announce=lambda num: announce(f"{smallest.name}: attempt {num} to repair it"),
-        )
-        minimal, where = _find_line(judge, first, seconds / 2, announce)
+        # One folder: a kernel that two attempts share is built once.
+        with keeping_caches(first.rung, is_seeded=first.is_seeded):
+            culprit = find_culprit(
+                judge,
+                first,
+                seconds=seconds / 2,
+                announce=lambda num: announce(f"{smallest.name}: attempt {num} to repair it"),
+            )
+            minimal, where = _find_line(judge, first, seconds / 2, announce)
         if path is not None:
             announce(f"a script of {smallest.name}")
             written = write_reproducer(smallest, first, path, minimal=minimal, culprit=culprit)
@@ -217,17 +220,26 @@ def _find_line(judge: Judge, first: Climb, seconds: float, announce: Announce) -
         minimal = find_minimal_graph(
             judge, first, seconds=seconds, announce=lambda num: announce(f"attempt {num} to minimize the graph")
         )
-        return minimal, minimal.where if minimal is not None and minimal.where else _find_end(first.deviations[0])
+        if minimal is not None and minimal.where:
+            return minimal, minimal.where
+        if where := _find_end(first.deviations[0]):
+            return minimal, where
+        return minimal, next(reversed(_count_traced(judge)), "")
     if where := _find_end(first.deviations[0]):
         return None, where
     if first.deviations[0].kind == "captured":
         captured = find_captured_values(judge.subject.function)
         return None, next((each.where for each in captured if each.path == first.deviations[0].where), "")
-    traced = count_lines([graph for graph, _ in trace_graphs(judge.subject, judge.patience)])
-    called = count_eager_lines(judge.subject)
+    traced, called = _count_traced(judge), count_eager_lines(judge.subject)
     # A line without any operation in the graph, or else with fewer than in eager.
     lines = [line for line in called if not traced[line]] or [line for line in called if traced[line] < called[line]]
-    return None, next(iter(lines), "")
+    last = find_return(judge.subject.function) if first.deviations[0].kind == "output" else ""
+    return None, next(iter(lines), last)
+
+
+def _count_traced(judge: Judge) -> Counter[str]:
+    """Count the operations of each line that are in graphs, in order."""
+    return count_lines([graph for graph, _ in trace_graphs(judge.subject, judge.patience)])
 
 
 def _find_end(deviation: Deviation) -> str:

@@ -1,6 +1,7 @@
 """A miscompilation as one short Python file that needs only torch, and is run twice before it is handed over."""
 
 import io
+import os
 import re
 import subprocess
 import sys
@@ -28,7 +29,6 @@ MOST_WRITTEN: Final = 20_000
 """Most elements of arguments that are written into the file; more of them go into a file beside it."""
 
 SECONDS: Final = 300
-RUNS: Final = 2
 
 
 class Reproducer(NamedTuple):
@@ -67,26 +67,48 @@ def write_reproducer(
             continue
         make_folders(path.parent)
         write_file(path, text)
-        failed = next((problem for _ in range(RUNS) if (problem := _run(path))), "")
-        if not failed:
+        why = _run(path)
+        if not why:
             return Reproducer(path)
-        why = failed
     path.unlink(missing_ok=True)
     path.with_suffix(".pt").unlink(missing_ok=True)
     return Reproducer(None, why)
 
 
+_TWICE: Final = """import os, runpy, sys
+import torch._inductor.compile_fx
+for _ in range(2):
+    child = os.fork() if hasattr(os, "fork") else 0
+    if not child:
+        runpy.run_path(sys.argv[1], run_name="__main__")
+        sys.exit()
+    print("ENDS IN", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
 def _run(path: Path) -> str:
-    """Run a file; return why it does not show a deviation, or nothing."""
+    """Run a file twice, in processes that import torch once; return why it does not show a deviation, or nothing."""
     # -P: modules that lie beside the file must not replace torch's.
-    command = [sys.executable, "-P", str(path)]
+    command = [sys.executable, "-P", "-c", _TWICE, str(path)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+        # One thread: torch would start a pool of processes to compile in.
+        done = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+            env={**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"},
+        )
     except subprocess.TimeoutExpired:
         return f"it ran for more than {SECONDS} s"
-    if done.returncode < 0 or (done.returncode == 1 and "DIFFERS" in done.stdout + done.stderr):
-        return ""
-    return f"it ends in exit code {done.returncode}: {(done.stdout + done.stderr).strip()[-300:]}"
+    said = re.split(r"ENDS IN (-?\d+)\n", done.stdout)
+    runs = [*zip(said[::2], map(int, said[1::2]), strict=False)] or [(done.stdout, done.returncode)]
+    for text, code in runs:
+        if code >= 0 and (code != 1 or "DIFFERS" not in text):
+            return f"it ends in exit code {code}: {text.strip()[-300:]}"
+    return ""
 
 
 def _bundle_graph(minimal: MinimalGraph) -> Bundle:
@@ -118,11 +140,9 @@ def _strip(body: str) -> str:
 
 
 _MAIN: Final = """
-leaves = torch.utils._pytree.tree_leaves
-
-
 def run(function):
     torch.manual_seed(0)
+    leaves = torch.utils._pytree.tree_leaves
     arguments, seen = ({arguments}), []
     for _ in range({calls}):
         {call}
@@ -141,13 +161,13 @@ _CALL: Final = {
     "        seen += torch.autograd.grad([each.sum() for each in outputs], given, allow_unused=True)",
     "aliasing": "places = [each.untyped_storage().data_ptr() for each in leaves((arguments, function(*arguments)))]\n"
     "        seen += [places.index(each) for each in places]",
+    "class": "seen += [type(each).__name__ for each in leaves((function(*arguments), arguments))]",
     "error": 'try:\n            function(*arguments)\n        except Exception as error:\n            seen.append("raises")',
 }
 _JUDGE_VALUES: Final = (
     'torch.testing.assert_close(found, expected, equal_nan=True, msg=f"DIFFERS: expected {expected}, found {found}")'
 )
-_JUDGE_PLAIN: Final = """if expected != found:
-    sys.exit(print("DIFFERS: expected", expected, "found", found) or 1)"""
+_JUDGE_PLAIN: Final = 'assert expected == found, f"DIFFERS: expected {expected}, found {found}"'
 
 
 def _render(
@@ -161,7 +181,6 @@ def _render(
 ) -> str:
     about = [
         f"{subject.name}: right in eager, not on rung {climb.rung.name} (torch {torch.__version__}).",
-        "",
         f"{shown.kind} {shown.where}: {shown.detail}",
     ]
     if culprit is not None and culprit.items:
@@ -169,7 +188,7 @@ def _render(
     docstring = "\n".join(about).replace("\\", "\\\\").replace('"""', "'''")
     kind = shown.kind if shown.kind in _CALL else "values"
     options = ", ".join(f"{name}={value!r}" for name, value in (climb.rung.options or {}).items())
-    judge = _JUDGE_PLAIN if kind in ("aliasing", "error") else _JUDGE_VALUES
+    judge = _JUDGE_PLAIN if kind in ("aliasing", "class", "error") else _JUDGE_VALUES
     arguments = _write_tensors(bundled, path)
     lines = _MAIN.format(
         arguments=arguments,
@@ -190,8 +209,7 @@ def _render(
     elif climb.caches != COLD:
         raise NotStandalone("it is wrong only when a graph is loaded from the caches")
     imported = "".join(f"import {each.rpartition('.')[0].rpartition('.')[0]}.config\n" for each in settings)
-    source = bundled.source.rstrip() if judge is _JUDGE_VALUES else f"import sys\n\n{bundled.source.rstrip()}"
-    head = f'"""{docstring}\n"""\n\n{source}\n'
+    head = f'"""{docstring}\n"""\n\n{bundled.source.strip()}\n'
     return head + (f"\n{imported}\n" + "\n".join(settings) + "\n" if settings else "") + lines
 
 

@@ -1,6 +1,7 @@
 """The source of a function with everything that it needs, as a module that stands alone."""
 
 import ast
+import dataclasses
 import enum
 import functools
 import inspect
@@ -68,7 +69,10 @@ class _Bundler:
             if self._names[name] is not value and self._names[name] != value:
                 raise NotStandalone(f"two things are called {name}")
             return name
-        if isinstance(value, types.FunctionType) and not _is_installed(value):
+        if isinstance(value, types.FunctionType) and (wrapped := _find_wrapped(value)) is not None:
+            self._names[name] = value
+            self._add_function(wrapped, name, is_decorated=True)
+        elif isinstance(value, types.FunctionType) and not _is_installed(value):
             self._names[name] = value
             self._add_function(value, name)
         elif isinstance(value, type) and not _is_installed(value):
@@ -123,11 +127,14 @@ class _Bundler:
             return "{" + ", ".join(f"{self._write(key)}: {self._write(each)}" for key, each in value.items()) + "}"
         if isinstance(value, enum.Enum):
             return f"{self.add(type(value), type(value).__name__)}.{value.name}"
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            given = (f"{each.name}={self._write(getattr(value, each.name))}" for each in dataclasses.fields(value))
+            return f"{self.add(type(value), type(value).__name__)}({', '.join(given)})"
         if callable(value) and hasattr(value, "__name__"):
             return self.add(value, value.__name__)
         raise NotStandalone(f"a {type(value).__module__}.{type(value).__name__} cannot be written as source")
 
-    def _add_function(self, function: types.FunctionType, name: str) -> None:
+    def _add_function(self, function: types.FunctionType, name: str, *, is_decorated: bool = False) -> None:
         tree = _parse(function)
         functions = (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
         found = next(functions, None)
@@ -146,8 +153,12 @@ class _Bundler:
                 node.annotation = ast.Constant("")
         defaults = filter(None, (*found.args.defaults, *found.args.kw_defaults))
         self._need(set().union(*map(_loaded, defaults)), function.__globals__)
-        found.decorator_list = []
-        self.definitions.append(ast.unparse(found) + "\n")
+        if is_decorated:
+            self._need(set().union(*map(_loaded, found.decorator_list)), function.__globals__)
+        else:
+            # They have done their work, such as to register the function.
+            found.decorator_list = []
+        self.definitions.append(ast.unparse(_without_docstrings(found)) + "\n")
 
     def _add_class(self, kind: type, name: str) -> None:
         tree = _parse(kind)
@@ -156,7 +167,7 @@ class _Bundler:
             raise NotStandalone(f"class {kind.__qualname__} has no source")
         self._need(_loaded(found), vars(sys.modules[kind.__module__]))
         found.name = name
-        self.definitions.append(ast.unparse(found) + "\n")
+        self.definitions.append(ast.unparse(_without_docstrings(found)) + "\n")
 
     def _need(self, names: set[str], scope: dict[str, Any]) -> None:
         for each in sorted(names & scope.keys()):
@@ -169,6 +180,22 @@ def _parse(value: Any) -> ast.Module:
         return ast.parse(textwrap.dedent(inspect.getsource(value)))
     except (OSError, TypeError, SyntaxError) as error:
         raise NotStandalone(f"the source of {getattr(value, '__qualname__', value)} cannot be read: {error}") from None
+
+
+def _find_wrapped(function: types.FunctionType) -> types.FunctionType | None:
+    """Return the user's function around which a decorator made another one; None for any other function."""
+    cells = (cell.cell_contents for cell in function.__closure__ or () if _is_installed(function))
+    for held in (getattr(function, "__wrapped__", None), *cells):
+        if isinstance(held, types.FunctionType) and not _is_installed(held):
+            return held
+    return None
+
+
+def _without_docstrings(tree: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> ast.AST:
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and ast.get_docstring(node):
+            node.body = node.body[1:] or [ast.Pass()]
+    return tree
 
 
 def _loaded(tree: ast.AST) -> set[str]:

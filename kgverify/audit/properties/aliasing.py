@@ -175,7 +175,7 @@ def find_unstable_addresses(subject: Subject, run: CompiledRun, report: ReportBu
     for graph in run.graphs:
         for number, given in enumerate(graph.inputs):
             seen = {row[number] for row in graph.addresses if number < len(row)}
-            if given is not None and given.is_static and len(seen) > 1:
+            if given is not None and given.is_static and len(seen) > 1 and not seen & run.unmarked:
                 report.find(
                     ADDRESSES,
                     mechanism="a tensor marked as static is read at its address; a new address captures the graph anew",

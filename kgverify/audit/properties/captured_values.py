@@ -264,6 +264,7 @@ class _Walk:
             self.holders.append(owner)
             if isinstance(owner, torch.nn.Module):
                 self.holders += [owner._parameters, owner._buffers, owner._modules]
+        methods = _list_methods(type(owner))
         for name in list_members(owner):
 
             def put(new: Any, name: str = name) -> None:
@@ -279,7 +280,15 @@ class _Walk:
             def pick(name: str = name) -> Any:
                 return getattr(captured.read() if is_frozen and captured is not None else owner, name)
 
-            self.visit_value(CapturedValue(f"{path}.{name}", name, code, pick, put, is_inner=is_frozen), depth + 1)
+            reader = code if find_read((code,), name) else next((c for c in methods if find_read((c,), name)), code)
+            self.visit_value(CapturedValue(f"{path}.{name}", name, reader, pick, put, is_inner=is_frozen), depth + 1)
+
+
+def _list_methods(kind: type) -> list[types.CodeType]:
+    """Return the codes of the methods of a user's class, without the one that makes an object."""
+    held = (item for each in kind.__mro__ if is_user_module(each.__module__) for item in vars(each).items())
+    codes = (find_code(value) for name, value in held if name != "__init__" and isinstance(value, types.FunctionType))
+    return [code for code in codes if code is not None]
 
 
 def _is_frozen(value: Any) -> bool:

@@ -141,23 +141,6 @@ def find_dependence(
     return seen, {**read} or dict.fromkeys(seen.repeated)
 
 
-def audit_colliding_writes(run: Callable[[], Any], name: str, report: ReportBuilder) -> None:
-    """Find colliding writes in a function that returns everything read of its results, the same each time.
-
-    Measures: `scatters`, `scatters_repeated` (lines that write an element twice with differing values) and, of these,
-    `scatters_read`, on which the result depends.
-    """
-    seen, read = find_dependence(run)
-    report.measures |= {
-        "scatters": float(seen.num_scatters),
-        "scatters_repeated": float(len(seen.repeated)),
-        "scatters_read": float(len(read)),
-        "scatters_too_large": float(seen.num_too_large),
-    }
-    for repeated, difference in read.items():
-        _report_dependence(f"{name}: ", repeated, difference, report)
-
-
 def find_colliding_writes(subject: Subject, found: CapturedState, report: ReportBuilder) -> None:
     """Find colliding writes in every call of a subject; report the worst of each line."""
 
@@ -178,10 +161,11 @@ def find_colliding_writes(subject: Subject, found: CapturedState, report: Report
         for where, each in repeated.items()
     )
     for each, difference in read.values():
-        _report_dependence("", each, difference, report)
+        report_dependence("", each, difference, report)
 
 
-def _report_dependence(prefix: str, repeated: Repeated, difference: Difference | None, report: ReportBuilder) -> None:
+def report_dependence(prefix: str, repeated: Repeated, difference: Difference | None, report: ReportBuilder) -> None:
+    """Report a collision on which a result depends."""
     how = f": if the first does, {difference}" if difference else ""
     report.find(
         AUDIT,

@@ -21,7 +21,7 @@ from kgverify.errors import describe_error, first_line
 BREAKS: Final = "graph-breaks"
 RECOMPILATIONS: Final = "recompilations"
 FALLBACK: Final = "eager-fallback"
-_NAME: Final = re.compile(r"(?:tensor ')?(?:[LG]\[')?([A-Za-z_]\w*)'?\]?")
+_NAME: Final = re.compile(r"(?:tensor )?'?(?:[LG]\[')?([A-Za-z_]\w*)")
 
 
 def measure_graphs(run: CompiledRun, report: ReportBuilder, prefix: str = "") -> None:
@@ -157,7 +157,7 @@ def _locate_guard(each: Compilation, run: CompiledRun) -> str:
         return named
     if each.graph is not None and "mismatch" in each.reason and each.graph.guard_lines:
         return complete_path(each.graph.guard_lines[-1], files)
-    name = _NAME.match(_shorten_reason(each).removeprefix("tensor "))
+    name = _NAME.match(_shorten_reason(each))
     source = name[1] if name else ""
     for graph in (each.graph, *run.graphs):
         for given in graph.inputs if graph else ():

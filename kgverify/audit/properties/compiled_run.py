@@ -114,7 +114,11 @@ class Call:
 
 @dataclass
 class CompiledRun:
-    """The record of some calls. breaks: (reason, line) of graph breaks; error: the one that ended the calls."""
+    """The record of some calls.
+
+    breaks:   (reason, line) of graph breaks; error: the one that ended the calls
+    unmarked: addresses of the arguments that the caller did not mark as static; the compiler marks parameters itself
+    """
 
     setting: CompileSetting
     function: Function
@@ -124,6 +128,7 @@ class CompiledRun:
     breaks: list[tuple[str, str]] = field(default_factory=list)
     error: BaseException | None = None
     num_kernels: int = 0
+    unmarked: set[int] = field(default_factory=set)
 
 
 class WatchingBackend:
@@ -238,6 +243,7 @@ def run_compiled(subject: Subject, setting: CompileSetting, *, more_calls: int =
     metrics.reset()
     run.graphs = backend.graphs
     inputs = subject.joint_inputs(range(subject.calls))
+    run.unmarked = {each.data_ptr() for _, each in list_tensors(inputs) if not hasattr(each, _STATIC)}
     num_seen, last_compiling = 0, 0
     number = 0
     while number < subject.calls + more_calls:

@@ -114,7 +114,7 @@ def _needs_values(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str,
 
 
 class EagerReads(NamedTuple):
-    """The work of calls without the compiler. num_operations: kernels of the first call; lines: waits of each call."""
+    """The work of calls without the compiler. num_operations: most kernels of a call; lines: waits of each call."""
 
     num_operations: int
     lines: tuple[Counter[tuple[str, str]], ...]
@@ -136,8 +136,7 @@ def watch_eager_reads(subject: Subject) -> EagerReads:
             _, error = make_call(watched, subject.inputs(number), number)
         if error is not None:
             raise error
-        if number == 0:
-            num_operations = reads.num_operations
+        num_operations = max(num_operations, reads.num_operations)
         lines.append(reads.lines)
     return EagerReads(num_operations, tuple(lines))
 

@@ -1,5 +1,6 @@
 """The audit of a function's arithmetic: the same input twice, in other batches, under other settings of torch."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,15 +14,15 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kgverify.audit.audited_function import (
+    COMPILE_MODES,
     Function,
     Inputs,
     MakeInputs,
     Subject,
     check_modes,
-    compile_in_mode,
     make_subject,
 )
-from kgverify.audit.properties.colliding_writes import audit_colliding_writes
+from kgverify.audit.properties.colliding_writes import find_dependence, report_dependence
 from kgverify.audit.report import AuditReport, ReportBuilder
 from kgverify.audit.source_lines import find_short_line
 from kgverify.audit.values import copy_values, find_differences, list_device_types, list_leaves, view_bits
@@ -72,7 +73,7 @@ def audit_numerics(
     Raises:
         UserError: where make_inputs does not return a tuple, or for an unknown mode.
     """
-    check_modes(modes)
+    check_modes(modes, ("eager", *COMPILE_MODES))
     subject = make_subject(name, fn, make_inputs)
     device = torch.device("cuda" if "cuda" in list_device_types(subject.inputs(0)) else "cpu")
     report = ReportBuilder()
@@ -293,7 +294,7 @@ class _OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **kwargs)
         # The contents of unwritten memory are not a difference.
         after = 0 if func.overloadpacket.__name__.startswith(("empty", "new_empty")) else _hash(out)
-        self.operations.append(_Operation(f"torch.ops.{func}", find_short_line(), before, after))
+        self.operations.append(_Operation(f"torch.ops.{func}", find_short_line(2), before, after))
         return out
 
 
@@ -358,3 +359,39 @@ def audit_settings(
     gaps = [each.largest for how, each in changed.items() if how != as_set]
     report.measures["settings_differing"] = float(len(gaps))
     report.measures["tf32_largest_difference"] = max(gaps, default=0.0)
+
+
+def audit_colliding_writes(run: Callable[[], Any], name: str, report: ReportBuilder) -> None:
+    """Find colliding writes in a function that returns everything read of its results, the same each time.
+
+    Measures: `scatters`, `scatters_repeated` (lines that write an element twice with differing values) and, of these,
+    `scatters_read`, on which the result depends.
+    """
+    seen, read = find_dependence(run)
+    report.measures |= {
+        "scatters": float(seen.num_scatters),
+        "scatters_repeated": float(len(seen.repeated)),
+        "scatters_read": float(len(read)),
+        "scatters_too_large": float(seen.num_too_large),
+    }
+    for repeated, difference in read.items():
+        report_dependence(f"{name}: ", repeated, difference, report)
+
+
+def compile_in_mode(function: Function, mode: str) -> Function:
+    """Compile a function in a mode of `torch.compile`; `eager` leaves it unchanged.
+
+    A function that cannot be compiled raises, even where TORCHDYNAMO_SUPPRESS_ERRORS is set: an eager run would be taken for a
+    compiled one.
+    """
+    if mode == "eager":
+        return function
+    compiled = torch.compile(function, dynamic=False, mode=mode)
+
+    def call(*arguments: Any) -> Any:
+        # Even where warnings are errors, those of torch are not a property of the function.
+        with warnings.catch_warnings(), torch._dynamo.config.patch(suppress_errors=False):
+            warnings.simplefilter("ignore")
+            return compiled(*arguments)
+
+    return call

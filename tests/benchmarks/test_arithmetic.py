@@ -10,10 +10,16 @@ import torch
 from audit_reports import report_of
 from torch import Tensor
 
+from benchmarks.numerics.arithmetic import (
+    BatchAxis,
+    audit_batch,
+    audit_colliding_writes,
+    audit_numerics,
+    audit_repetition,
+    audit_settings,
+)
 from kgverify.audit import AuditReport
 from kgverify.audit.audited_function import Function, Subject
-from kgverify.audit.numerics import BatchAxis, audit_batch, audit_numerics, audit_repetition, audit_settings
-from kgverify.audit.properties.colliding_writes import audit_colliding_writes
 from kgverify.engines.compiled.execution.device import pinned_arithmetic, products_set_to
 from kgverify.errors import UserError
 from kgverify.runs.machine import read_product_settings
