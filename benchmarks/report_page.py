@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "report"))
+sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("tests", "tests/report"))
 
 from browser import Browser, find_chromium
 from report_runs import change, countries_verification, enlarged

@@ -10,7 +10,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "report"))
+sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("tests", "tests/report"))
 
 from browser import Browser, find_chromium
 from report_runs import countries_verification

@@ -143,12 +143,12 @@ def test_torch_is_imported_by_the_compiled_engine_and_its_faults_alone():
     assert "kgverify/engines/compiled" in rooms
 
 
-def test_the_reference_needs_the_standard_library_and_numpy_in_its_scoring():
+def test_the_reference_needs_the_standard_library_and_numpy_in_its_scoring_and_its_draw():
     own = [path for path in MODULES if path.is_relative_to(PACKAGES[1])]
     foreign = {
         name_of(path): names for path in own if (names := imports_of(path) - sys.stdlib_module_names - {"kgreference"})
     }
-    assert foreign == {"reference/kgreference/two_tower.py": {"numpy"}}
+    assert foreign == {f"reference/kgreference/{name}.py": {"numpy"} for name in ("corrupt", "two_tower")}
 
 
 def test_a_module_has_at_most_600_lines():

@@ -1,10 +1,11 @@
 """Score the conditions of causes: on the catalogue, on sixty further faults, on pairs, without a fault, and on random ones.
 
-    python -m benchmarks.scoreboard.conditions --jobs 2 --json conditions.json
+    python -m benchmarks.scoreboard.conditions --jobs 2 --save condition-trials
 
-The truth is the behaviour of both engines in a second run, with other queries, which the search has not seen: a stated
-condition must hold there for everything that goes wrong and for nothing else. The table goes to standard output; the exit
-code is 0 if every figure meets its target.
+A later call with the same folder resumes. The truth is the behaviour of both engines in a second run, with other queries,
+which the search has not seen: a stated condition must hold there for everything that goes wrong and for nothing else. A pair
+of faults counts if each of them changes a step that the other one leaves right, which the engines themselves show. The table
+goes to standard output; the exit code is 0 if every figure meets its target.
 """
 
 import argparse
@@ -12,9 +13,10 @@ import random
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +37,7 @@ from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Pipeline, Run, load_policy, reference_pipeline
 from kgverify.verification.verify import verify
 
+from .condition_pairs import count_own
 from .further_faults import FAULTS, Fault, Prover
 
 SMALL: Final = Limits(max_depth=6, max_atoms=3, max_resolvents=8)
@@ -72,6 +75,12 @@ INEXPRESSIBLE: Final = {
 """The faults of the catalogue whose condition cannot be said in the features, and why."""
 
 EXACT, NEARLY, WRONG, NONE, SILENT = "exact", "0.95", "wrong", "none", "does nothing"
+MASKED: Final = "masked"
+"""The result of a pair of faults of which one changes nothing that the other one leaves right: it proves nothing."""
+
+
+PARTS: Final = ("catalogue", "further", "alone", "pairs", "lockstep")
+"""The parts of the score; lockstep has pairs again."""
 
 
 class Score(msgspec.Struct, kw_only=True):
@@ -125,8 +134,9 @@ def _recording(*, tests: bool) -> Iterator[tuple[list[Found], list[Cases]]]:
         describe.find_condition, describe.show, describe.confirm = originals
 
 
-def _verify(run: Run, actual: Pipeline) -> Any:
-    return verify(run, reference_pipeline(run), actual, check_determinism=False, minimum={}, tests_itself=False).report
+def _verify(run: Run, actual: Pipeline, *, lockstep: bool = False) -> Any:
+    sides = reference_pipeline(run), actual
+    return verify(run, *sides, lockstep=lockstep, check_determinism=False, minimum={}, tests_itself=False).report
 
 
 def _tables(cases: Sequence[Cases]) -> list[Table]:
@@ -258,23 +268,58 @@ def _alone(i: int) -> tuple[Score, list[Table]]:
     return Score(name=name, result=result, graph=loaded.name, sentences=[each.condition for each in report.causes]), []
 
 
-def _pair(given: tuple[int, int, str, list[Table], list[Table]]) -> Score:
+def _pair(given: tuple[int, int, str, bool, Path]) -> tuple[Score, list[Table]]:
     """Plant two faults of one stage, and look for both conditions, each judged by the second run of its own fault."""
-    i, j, graph, *truths = given
+    i, j, graph, lockstep, folder = given
     first, second = FAULTS[i], FAULTS[j]
-    both = Fault("both", first.hook, lambda *at: first.holds(*at) or second.holds(*at))
+    both = Fault("both", first.hook, lambda *at: first.holds(*at) | second.holds(*at))
+    name = f"{first.name} + {second.name}"
     run = Run(load_graph(graph), SMALL, SHORTEST, num_queries=8, num_corruptions=10, seed=0)
+    if min(count_own(run, (first, second, both), lockstep=lockstep)) == 0:
+        return Score(name=name, result=MASKED, graph=graph), []
+    began = time.process_time()
     with _recording(tests=True) as (found, _):
-        report = _verify(run, _python_pipeline(run, both))
+        report = _verify(run, _python_pipeline(run, both), lockstep=lockstep)
     stated = [each for each in found if each.condition.tests]
     stated = [each._replace(condition=part) for each in stated for part in each.condition.parts]
+    truths = [_read_trial(folder, "further", fault.name)[1] for fault in (first, second)]
     apart = [any(judge(each, tables) in (EXACT, NEARLY) for each in stated) for tables in truths]
     return Score(
-        name=f"{first.name} + {second.name}",
+        name=name,
         result=EXACT if all(apart) else NONE,
         graph=graph,
         sentences=[f"{each.stage} {each.kind.value}: {each.condition}" for each in report.causes],
-    )
+        experiments=[each.when.experiment.verdict for each in report.causes if each.when and each.when.experiment],
+        seconds=time.process_time() - began,
+    ), []
+
+
+class Trial(msgspec.Struct):
+    """A finished trial: its score, and the instances of its second run."""
+
+    score: Score
+    tables: list[Table]
+
+
+def _path(folder: Path, key: str, name: str) -> Path:
+    return folder / f"{key}-{''.join(c if c.isalnum() else '_' for c in name)}.msgpack"
+
+
+def _read_trial(folder: Path, key: str, name: str) -> tuple[Score, list[Table]]:
+    trial = msgspec.msgpack.decode(_path(folder, key, name).read_bytes(), type=Trial)
+    return trial.score, trial.tables
+
+
+def _keep(task: tuple[Path, str, str, Callable[[Any], tuple[Score, list[Table]]], Any]) -> Score:
+    """Return the score of a trial that the folder has, or make the trial and add it."""
+    folder, key, name, make, given = task
+    path = _path(folder, key, name)
+    if not path.exists():
+        trial = Trial(*make(given))
+        partial_path = path.with_suffix(".partial")
+        partial_path.write_bytes(msgspec.msgpack.encode(trial))
+        partial_path.replace(path)
+    return _read_trial(folder, key, name)[0]
 
 
 def _share(num: int, of: int, target: float) -> tuple[str, bool]:
@@ -300,8 +345,10 @@ def figures(scores: dict[str, list[Score]]) -> list[tuple[str, str, str, bool]]:
     tested = [verdict for key in ("catalogue", "further") for each in scores[key] for verdict in each.experiments]
     tested = [verdict for verdict in tested if verdict != "not testable"]
     rows.append(("confirmed by experiment, where one exists", *_with(tested.count("confirmed"), len(tested), 0.9)))
-    apart = sum(each.result == EXACT for each in scores["pairs"])
-    rows.append(("pairs of faults in one stage told apart", *_with(apart, len(scores["pairs"]), 0.9)))
+    for key, mode in (("pairs", "free-running"), ("lockstep", "lockstep")):
+        counted = [each for each in scores[key] if each.result != MASKED]
+        title = f"pairs of faults in one stage told apart, {mode} ({len(scores[key]) - len(counted)} more masked)"
+        rows.append((title, *_with(sum(each.result == EXACT for each in counted), len(counted), 0.9)))
     return rows
 
 
@@ -310,46 +357,61 @@ def _with(num: int, of: int, target: float) -> tuple[str, str, bool]:
     return text, f"{target:.0%}", is_met
 
 
+def _draw_pairs(
+    pool: ProcessPoolExecutor, folder: Path, scores: Sequence[Score], num: int, *, lockstep: bool
+) -> Iterator[Score]:
+    """Yield the scores of pairs, in a random order, until some number of them count."""
+    usable = [i for i, score in enumerate(scores) if score.result == EXACT]
+    choices = [
+        (i, j)
+        for i, j in combinations(usable, 2)
+        if FAULTS[i].hook == FAULTS[j].hook and scores[i].graph == scores[j].graph
+    ]
+    random.Random(0).shuffle(choices)
+    key = "lockstep" if lockstep else "pairs"
+    while choices and num > 0:
+        drawn, choices = choices[:num], choices[num:]
+        tasks = [
+            (folder, key, f"{FAULTS[i].name} + {FAULTS[j].name}", _pair, (i, j, scores[i].graph, lockstep, folder))
+            for i, j in drawn
+        ]
+        for score in pool.map(_keep, tasks):
+            num -= score.result != MASKED
+            yield score
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scoreboard.conditions", description=__doc__)
     parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--only", action="append", help="catalogue, further, alone or pairs; all if not given")
+    parser.add_argument("--only", action="append", choices=PARTS, help="a part; all if not given")
     parser.add_argument("--alone", type=int, default=40, help="runs without a fault, or with one that acts at random")
-    parser.add_argument("--pairs", type=int, default=60, help="pairs of faults")
-    parser.add_argument("--json", type=Path, help="write the scores to this file")
+    parser.add_argument("--pairs", type=int, default=60, help="pairs of faults, in each mode")
+    parser.add_argument("--save", type=Path, required=True, help="a folder for finished trials, from which it resumes")
     given = parser.parse_args()
-    parts = given.only or ["catalogue", "further", "alone", "pairs"]
-    scores: dict[str, list[Score]] = {"catalogue": [], "further": [], "alone": [], "pairs": []}
+    parts, folder = given.only or PARTS, given.save
+    folder.mkdir(parents=True, exist_ok=True)
+    scores: dict[str, list[Score]] = {key: [] for key in PARTS}
     with ProcessPoolExecutor(given.jobs) as pool:
 
-        def run(key: str, results: Any) -> list[tuple[Score, list[Table]]]:
-            kept = []
-            for score, tables in results:
+        def run(key: str, results: Iterable[Score]) -> None:
+            for score in results:
                 scores[key].append(score)
-                kept.append((score, tables))
                 print(
                     f"{score.name} [{score.graph}] {score.result} {score.experiments} {score.seconds:.1f}s",
                     file=sys.stderr,
                 )
                 print("".join(f"    {text}\n" for text in score.sentences), file=sys.stderr, end="", flush=True)
-            if given.json is not None:
-                given.json.write_bytes(msgspec.json.format(msgspec.json.encode(scores)))
-            return kept
 
-        further = run("further", pool.map(_further, range(len(FAULTS)))) if {"further", "pairs"} & set(parts) else []
+        if {"further", "pairs", "lockstep"} & set(parts):
+            tasks = [(folder, "further", fault.name, _further, i) for i, fault in enumerate(FAULTS)]
+            run("further", pool.map(_keep, tasks))
         if "alone" in parts:
-            run("alone", pool.map(_alone, range(given.alone)))
+            run("alone", pool.map(_keep, [(folder, "alone", str(i), _alone, i) for i in range(given.alone)]))
         if "catalogue" in parts:
-            run("catalogue", pool.map(try_catalogued, CATALOGUE))
-        if "pairs" in parts:
-            usable = [i for i, (score, _) in enumerate(further) if score.result == EXACT]
-            choices = [
-                (i, j) for i in usable for j in usable
-                if i < j and FAULTS[i].hook == FAULTS[j].hook and further[i][0].graph == further[j][0].graph
-            ]  # fmt: skip
-            drawn = random.Random(0).sample(choices, min(given.pairs, len(choices)))
-            tasks = [(i, j, further[i][0].graph, further[i][1], further[j][1]) for i, j in drawn]
-            run("pairs", ((score, []) for score in pool.map(_pair, tasks)))
+            run("catalogue", pool.map(_keep, [(folder, "catalogue", name, try_catalogued, name) for name in CATALOGUE]))
+        for key in ("pairs", "lockstep"):
+            if key in parts:
+                run(key, _draw_pairs(pool, folder, scores["further"], given.pairs, lockstep=key == "lockstep"))
     print("| figure | measured | target |\n|---|---|---|")
     rows = figures(scores)
     for title, text, target, _ in rows:

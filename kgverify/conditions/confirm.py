@@ -4,7 +4,7 @@ Instances that contradict a condition join those of the run, and the search is r
 is found, and of two conditions that the run does not tell apart the right one stays.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -12,11 +12,10 @@ from msgspec.structs import replace
 
 from kgverify.comparison.result import Experiment
 from kgverify.conditions.experiment import Tried, choose_pair, read_values
-from kgverify.conditions.find import Found, build_table, search_in
+from kgverify.conditions.find import Found, build_table, is_nearly, search_in, settle, weaken
 from kgverify.conditions.instances import Cases, Instance
-from kgverify.conditions.search import Condition, Term
 
-MOST_ROUNDS: Final = 5
+MOST_ROUNDS: Final = 6
 """The experiments with one cause, each with other problems."""
 
 CONFIRMED: Final = "confirmed"
@@ -39,62 +38,69 @@ def confirm(
     """
     experiment = Experiment(verdict=NOT_TESTABLE, reason="nothing distinguishes what goes wrong")
     known = found.cases
+    nearly: tuple[Found, Experiment] | None = None
     for seed in range(MOST_ROUNDS):
         tried = test(found, seed)
         if isinstance(tried, str):
-            return found, Experiment(verdict=NOT_TESTABLE, reason=tried)
-        if not found.condition.tests:
-            # The run alone says nothing; what is constructed may.
-            known = known._replace(instances=(*known.instances, *tried.cases.instances))
-            again = _search_again(stage, found, known)
-            if again is None:
-                return found, experiment
-            found = again
-            continue
-        is_as_predicted = tried.predicted == tried.observed
-        counted = Experiment(
-            verdict=CONFIRMED, num_tried=len(tried.predicted), num_predicted=int(is_as_predicted.sum())
-        )
-        if is_as_predicted.all():
-            if tried.predicted.all() or not tried.predicted.any():
-                reason = "no problem on the other side of its boundary could be constructed"
-                return found, replace(counted, verdict=NOT_TESTABLE, reason=reason)
-            pair = choose_pair(tried, found.table.features, found.condition)
-            texts = tuple(map(describe, pair))
-            return _keep_alike(found, tried), replace(counted, pair=texts)
-        wrong = [each for each, is_right in zip(tried.cases.instances, is_as_predicted, strict=True) if not is_right]
-        experiment = replace(counted, verdict=REFUTED, pair=tuple(map(describe, wrong[:1])))
-        if not found.is_exact:
-            return found, experiment
+            return settle(found), Experiment(verdict=NOT_TESTABLE, reason=tried)
         known = known._replace(instances=(*known.instances, *tried.cases.instances))
-        again = _search_again(stage, found, known)
-        if again is None:
-            return found, experiment
-        found = again
-    return found, experiment
+        if found.condition.tests:
+            experiment = _judge(found, tried, describe)
+        is_refuted = experiment.verdict == REFUTED
+        is_kept = found.condition.tests and not is_refuted
+        better = None if is_kept and found.is_exact else _search_again(stage, found, known)
+        if is_kept and (better is None or not better.is_exact):
+            kept = settle(_keep_alike(found, tried), known.instances[len(found.cases.instances) :])
+            return kept, experiment if kept.condition == found.condition else _try_weak(kept, tried, describe)
+        weak = weaken(found) if is_refuted else found
+        if weak.condition.tests and is_nearly(tried.predicted, tried.observed):
+            weak = weak._replace(exceptions=experiment.pair) if is_refuted else weak
+            nearly = weak, _judge(weak, tried, describe)
+        if better is not None:
+            found = better._replace(exceptions=experiment.pair) if is_refuted and not better.is_exact else better
+        elif found.condition.tests:
+            break
+    return nearly or (found, experiment)
+
+
+def _try_weak(weak: Found, tried: Tried, describe: Callable[[Instance], str]) -> Experiment:
+    """Return the result of an experiment with a condition that has lost a test."""
+    values = read_values(weak.table.features, weak.condition, tried.cases.instances)
+    if values is None or not weak.condition.tests:
+        return Experiment(verdict=NOT_TESTABLE, reason="it rests on one instance")
+    return _judge(weak, tried._replace(predicted=weak.condition.holds(values)), describe)
+
+
+def _judge(found: Found, tried: Tried, describe: Callable[[Instance], str]) -> Experiment:
+    """Return the result of an experiment with a condition."""
+    is_as_predicted = tried.predicted == tried.observed
+    counted = Experiment(verdict=CONFIRMED, num_tried=len(tried.predicted), num_predicted=int(is_as_predicted.sum()))
+    if not (is_as_predicted.all() if found.is_exact else is_nearly(tried.predicted, tried.observed)):
+        wrong = [each for each, is_right in zip(tried.cases.instances, is_as_predicted, strict=True) if not is_right]
+        return replace(counted, verdict=REFUTED, pair=tuple(map(describe, wrong[:1])))
+    if tried.predicted.all() or not tried.predicted.any():
+        reason = "no problem on the other side of its boundary could be constructed"
+        return replace(counted, verdict=NOT_TESTABLE, reason=reason)
+    return replace(counted, pair=tuple(map(describe, choose_pair(tried, found.table.features, found.condition))))
 
 
 def _search_again(stage: str, found: Found, known: Cases) -> Found | None:
     """Return the condition that holds for the instances of the run and of the experiments, with the table of the run."""
     table = build_table(known, found.own)
     better = search_in(stage, known, table)
-    if better is None or not better.is_exact or not better.condition.tests:
+    if better is None or not better.condition.tests:
         return None
-    places = {feature.name: i for i, feature in enumerate(found.table.features)}
-    numbers = [places[feature.name] for feature in table.features]
-
-    def move(condition: Condition) -> Condition:
-        either = None if condition.either is None else move(condition.either)
-        return condition._replace(tests=tuple(_move(test, numbers) for test in condition.tests), either=either)
-
-    return found._replace(
-        condition=move(better.condition), is_exact=True, others=tuple(map(move, better.others)), chance=better.chance
+    names = {feature.name: i for i, feature in enumerate(found.table.features)}
+    places = [names[feature.name] for feature in table.features]
+    again = found._replace(
+        condition=better.condition.moved(places),
+        is_exact=better.is_exact,
+        others=tuple(each.moved(places) for each in better.others),
+        chance=better.chance,
     )
-
-
-def _move(test: Term, numbers: Sequence[int]) -> Term:
-    other = numbers[test.other] if test.other >= 0 else test.other
-    return test._replace(feature=numbers[test.feature], other=other)
+    if not again.is_exact and not is_nearly(again.condition.holds(found.table.values), found.table.is_wrong):
+        return None
+    return again
 
 
 def _keep_alike(found: Found, tried: Tried) -> Found:

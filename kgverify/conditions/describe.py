@@ -18,7 +18,7 @@ from kgverify.conditions.candidates import CandidateReader
 from kgverify.conditions.confirm import CONFIRMED, confirm
 from kgverify.conditions.experiment import Sides, Tried, try_steps
 from kgverify.conditions.features import Feature
-from kgverify.conditions.find import Found, find_condition, show
+from kgverify.conditions.find import Found, find_condition, settle, show
 from kgverify.conditions.instances import (
     Cases,
     Instance,
@@ -80,6 +80,8 @@ def describe_conditions(
             if best is not None and engines is not None:
                 test = partial(reader.test, number, engines, run_again)
                 best, experiment = _confirm(cause.stage, best, test, reader.describe)
+            elif best is not None:
+                best = settle(best)
             found = None if best is None else show(cause.stage, best, experiment)
         described.append(
             cause if found is None else msgspec.structs.replace(cause, condition=found.sentence, when=found)
@@ -189,7 +191,9 @@ class _Reader:
             who = instance.candidate
             return f"{names.atom(who.atom)} as number {who.row + 1:,} of a run of {who.num_in_run:,}"
         clause = f"{names.clause(*instance.clause)} for " if instance.clause is not None else ""
-        return f"{clause}{names.goal(step.expected.goal)} (depth {step.expected.depth})"
+        query = instance.candidate.atom
+        of_query = f", query {names.atom(query)}" if query in map(tuple, step.expected.goal) else ""
+        return f"{clause}{names.goal(step.expected.goal)} (depth {step.expected.depth}{of_query})"
 
     def _differing(self, number: int) -> list[SeenStep]:
         """Return the steps of a cause, of a bounded number of divergences."""

@@ -18,7 +18,7 @@ from kgverify.comparison.inference.origins import Clause
 from kgverify.comparison.result import DifferenceClass
 from kgverify.comparison.step_view import StepReader
 from kgverify.conditions.features import Feature
-from kgverify.conditions.instances import Cases, Instance, SeenStep, Unit, canonical, collect_cases, plain
+from kgverify.conditions.instances import Candidate, Cases, Instance, SeenStep, Unit, canonical, collect_cases, plain
 from kgverify.conditions.search import Condition, Term
 from kgverify.engines.protocol import Engine, Positions
 from kgverify.program.atoms import Atom
@@ -40,6 +40,9 @@ MOST_FACTS: Final = 20_000
 MOST_AT_BOUNDARY: Final = 8
 MOST_AT_RANDOM: Final = 6
 """The facts of either class to select next to a boundary, and the constants to try."""
+
+MOST_QUERIES: Final = 3
+"""The other queries to try with each step."""
 
 Sides: TypeAlias = tuple[Engine, Engine]
 
@@ -164,12 +167,13 @@ def _agree(step: SeenStep) -> SeenStep:
 
 
 class _Problem(NamedTuple):
-    """A step of the run with another goal, and perhaps at another depth.
+    """A step of the run with another goal, and perhaps at another depth, or of another query.
 
     earlier: the goals visited before
     """
 
     step: SeenStep
+    candidate: Candidate
     goal: Atoms
     earlier: tuple[Atoms, ...]
     depth: int
@@ -178,7 +182,7 @@ class _Problem(NamedTuple):
 def _construct(cases: Cases, features: Sequence[Feature], condition: Condition, rng: Random) -> Iterator[_Problem]:
     """Yield problems, each once, that no instance has: one of each step of the run in turn."""
     seen: set[object] = {
-        (each.step.candidate.row, canonical(each.step.expected.goal), each.step.expected.depth)
+        (each.candidate.atom, canonical(each.step.expected.goal), each.step.expected.depth)
         for each in cases.instances
         if each.step
     }
@@ -191,7 +195,7 @@ def _construct(cases: Cases, features: Sequence[Feature], condition: Condition, 
                 streams.remove(stream)
                 continue
             limits = problem.step.run.limits
-            key = problem.step.candidate.row, problem.goal, problem.depth
+            key = problem.candidate.atom, problem.goal, problem.depth
             is_within = limits.max_atoms is None or len(problem.goal) <= limits.max_atoms
             is_within &= limits.max_depth is None or problem.depth < limits.max_depth
             if is_within and problem.goal and problem.depth >= 0 and key not in seen:
@@ -222,16 +226,23 @@ def _vary(
     goal, depth = canonical(step.expected.goal), step.expected.depth
     earlier = tuple(canonical(each) for each in step.earlier or ())
     facts = _choose_facts(step, goal[0], cases, features, condition, rng)
-    others = list(_restructure(goal, facts, rng))
+    here = step.candidate
+    others = [(here, edit) for edit in _restructure(goal, facts, rng)]
+    # A query that is a fact is no evidence for itself.
+    known = step.run.inference.clauses.fact_index
+    queries = rng.sample(facts, min(MOST_QUERIES, len(facts)))
+    others += [
+        (here._replace(atom=query, is_fact=query in known), (goal[0], query, *(goal[1:] or goal))) for query in queries
+    ]
     # Few of them are tried for each step: others for the next one.
     rng.shuffle(others)
-    edits = chain.from_iterable(zip_longest(_select(goal, facts), others))
+    edits = chain.from_iterable(zip_longest(((here, edit) for edit in _select(goal, facts)), others))
     shifts = [shift for shift in (-1, 1, -2, 2) if -len(earlier) <= shift]
-    for i, edit in enumerate(each for each in edits if each is not None):
-        yield _Problem(step, number_variables(iter(edit)), earlier, depth)
+    for i, (candidate, edit) in enumerate(each for each in edits if each is not None):
+        yield _Problem(step, candidate, number_variables(iter(edit)), earlier, depth)
         if i < len(shifts):
             shifted = earlier[-shifts[i] :] if shifts[i] < 0 else (earlier or (goal,))[:1] * shifts[i] + earlier
-            yield _Problem(step, goal, shifted, depth + shifts[i])
+            yield _Problem(step, here, goal, shifted, depth + shifts[i])
 
 
 def _select(goal: Atoms, facts: Sequence[Ids]) -> Iterator[Atoms]:
@@ -344,7 +355,7 @@ def _take(problems: Sequence[_Problem], engines: Sides) -> list[SeenStep]:
     """Take a step of both engines from each problem."""
     visited = [(*each.earlier, each.goal) for each in problems]
     atoms = [atom for every in visited for goal in every for atom in goal]
-    candidates = [each.step.candidate for each in problems]
+    candidates = [each.candidate for each in problems]
     positions = Positions(
         CandidateSet(
             np.array([each.query for each in candidates], np.int32),
@@ -359,12 +370,12 @@ def _take(problems: Sequence[_Problem], engines: Sides) -> list[SeenStep]:
     expected, actual = (StepReader(engine.step(positions)) for engine in engines)
     steps = []
     for i, each in enumerate(problems):
-        origins = each.step.run.infer(tuple(Atom(*atom) for atom in each.goal), each.step.candidate.atom)
+        origins = each.step.run.infer(tuple(Atom(*atom) for atom in each.goal), each.candidate.atom)
         sides = expected.read(i), actual.read(i)
         if any(plain(side.goal) != each.goal for side in sides):
             continue
         plain_goals = tuple(tuple(Atom(*atom) for atom in goal) for goal in each.earlier)
-        steps.append(SeenStep(each.step.run, each.step.candidate, each.depth, *sides, origins, plain_goals))
+        steps.append(SeenStep(each.step.run, each.candidate, each.depth, *sides, origins, plain_goals))
     return steps
 
 

@@ -1,5 +1,6 @@
 """The condition of one cause, found among the instances of its units."""
 
+import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -28,6 +29,9 @@ FEWEST_ALWAYS: Final = 10
 LEAST_PRECISION: Final = 0.95
 LEAST_RECALL: Final = 0.95
 """The least precision and recall of a condition that is not exact."""
+
+FEWEST_EXPLAINED: Final = 2
+"""The different instances that each test must exclude, or each of two conditions explain: one may be a coincidence."""
 
 AS_SHORT: Final = 3.0
 """The difference in description length, in bits, up to which another exact condition is part of the sentence."""
@@ -91,7 +95,8 @@ def build_table(cases: Cases, own: Sequence[Feature] = ()) -> Table:
         np.array([each.is_wrong for each in instances], np.bool_),
         _number([each.identity for each in instances]),
         _number(goals),
-        np.array([each.candidate.row for each in instances], np.int64),
+        # The same candidate in another run is another instance.
+        _number([each.identity if cases.unit is Unit.CANDIDATE else each.candidate.row for each in instances]),
     )
 
 
@@ -129,6 +134,7 @@ class Found(NamedTuple):
     is_partial: whether it tells apart the steps that go wrong, and not what goes wrong in them
     is_cut:     whether the search ended before all conditions were tried
     own:        the features that the engine declares
+    exceptions: problems for which an experiment has shown that it does not hold
     start:      the instances of the smallest unit with a condition without tests, from which experiments may begin
     """
 
@@ -141,6 +147,7 @@ class Found(NamedTuple):
     is_partial: bool = False
     is_cut: bool = False
     own: tuple[Feature, ...] = ()
+    exceptions: tuple[str, ...] = ()
     start: "Found | None" = None
 
 
@@ -179,6 +186,83 @@ def search_in(stage: str, cases: Cases, table: Table) -> Found | None:
     return _find_in(Search(table.features, table.values, table.is_wrong, stage), cases, table)[0]
 
 
+def settle(found: Found, tried: Sequence[Instance] = ()) -> Found:
+    """Return a condition of which each test excludes two different instances or more, and each part explains as many.
+
+    tried: instances of experiments, which count like those of the run
+
+    Otherwise it is another exact condition, if no experiment was made; or one without these tests, which is not exact.
+    """
+    table, condition = found.table, found.condition
+    if not found.is_exact or not condition.tests:
+        return found
+    kept = _drop_resting(table, condition)
+    if kept is condition:
+        return found
+    if tried:
+        cases = found.cases._replace(instances=(*found.cases.instances, *tried))
+        whole = build_table(cases, found.own)
+        places = _places(found.table, whole)
+        if all(i in places for i in condition.used):
+            moved = condition.moved([places.get(i, -1) for i in range(len(table.features))])
+            if _drop_resting(whole, moved) is moved:
+                return found
+    else:
+        for i, other in enumerate(found.others):
+            if _drop_resting(table, other) is other:
+                return found._replace(condition=other, others=(condition, *found.others[:i], *found.others[i + 1 :]))
+    return weaken(found._replace(condition=kept))
+
+
+def weaken(found: Found) -> Found:
+    """Return a condition as one that is not exact; without tests if it holds for too many others, or for too few."""
+    table, condition = found.table, found.condition
+    inside = condition.holds(table.values)
+    chance = _chance(table, condition) if condition.tests else 1.0
+    if not is_nearly(inside, table.is_wrong) or chance > MOST_CHANCE:
+        return found.start or found._replace(condition=Condition((), 0.0, 1.0), others=(), is_exact=False)
+    return found._replace(is_exact=False, chance=chance, others=())
+
+
+def is_nearly(inside: NDArray[np.bool_], is_wrong: NDArray[np.bool_]) -> bool:
+    """Return whether a condition holds with the least precision and recall."""
+    both = (inside & is_wrong).sum()
+    return bool(both and both >= LEAST_PRECISION * inside.sum() and both >= LEAST_RECALL * is_wrong.sum())
+
+
+def _places(table: Table, other: Table) -> dict[int, int]:
+    """Return the place of each feature of a table in another one."""
+    names = {feature.name: i for i, feature in enumerate(other.features)}
+    return {i: names[feature.name] for i, feature in enumerate(table.features) if feature.name in names}
+
+
+def _drop_resting(table: Table, condition: Condition) -> Condition:
+    """Return a condition without the tests and parts that rest on too few different instances; itself if it has none."""
+    identities = table.identities_for(condition)
+
+    def rests(rows: NDArray[np.bool_]) -> bool:
+        return len(np.unique(identities[rows])) < FEWEST_EXPLAINED
+
+    held = [part.holds(table.values) for part in condition.parts]
+    parts = []
+    for i, part in enumerate(condition.parts):
+        elsewhere = held[1 - i] if len(held) > 1 else np.zeros_like(table.is_wrong)
+        if len(held) > 1 and rests(table.is_wrong & held[i] & ~elsewhere):
+            continue
+        tests = list(part.tests)
+        for test in part.tests if len(part.tests) > 1 else ():
+            others = [each.holds(table.values) for each in part.tests if each is not test]
+            if rests(np.logical_and.reduce(others) & ~test.holds(table.values) & ~table.is_wrong & ~elsewhere):
+                tests.remove(test)
+        parts.append(part if len(tests) == len(part.tests) else part._replace(tests=tuple(tests)))
+    if parts == list(condition.parts):
+        return condition
+    parts = [part for part in parts if part.tests]
+    if not parts:
+        return Condition((), 0.0, 1.0)
+    return parts[0]._replace(either=parts[1] if len(parts) > 1 else None)
+
+
 def _is_mixed(cases: Cases) -> bool:
     """Return whether a step in which something went wrong has something that did not."""
     wrong = {id(each.step) for each in cases.instances if each.is_wrong}
@@ -203,30 +287,28 @@ def _find_in(search: Search, cases: Cases, table: Table) -> tuple[Found | None, 
     if likely:
         (condition, chance), *rest = likely
         return Found(cases, table, condition, tuple(each for each, _ in rest), True, chance, is_cut=is_cut), True
+    for two in search.find_two():
+        if (chance := _chance_of_two(table, two)) <= MOST_CHANCE and not _is_hidden(cases, table, two):
+            return Found(cases, table, two, (), True, chance, is_cut=is_cut), True
     if exact:
         return _name_clauses(cases, table, exact), True
-    two = search.find_two()
-    if two is not None and (chance := _chance_of_two(table, two)) <= MOST_CHANCE and not _is_hidden(cases, table, two):
-        return Found(cases, table, two, (), True, chance, is_cut=is_cut), True
     inexact = search.find_inexact(table.values, wrong)
     if inexact is None or _is_hidden(cases, table, inexact):
         return None, False
-    inside = inexact.holds(table.values)
-    num = int((inside & wrong).sum())
     chance = _chance(table, inexact)
-    if num < LEAST_PRECISION * inside.sum() or num < LEAST_RECALL * wrong.sum() or chance > MOST_CHANCE:
+    if not is_nearly(inexact.holds(table.values), wrong) or chance > MOST_CHANCE:
         return None, False
     return Found(cases, table, inexact, (), False, chance, is_cut=is_cut), False
 
 
 def _chance_of_two(table: Table, two: Condition) -> float:
-    """Return the larger chance of both parts: each is judged without what the other one explains."""
-    chances = []
+    """Return the largest chance of three: of both parts together, and of each among what the other one does not explain."""
+    chances = [_chance(table, two._replace(num_tried=math.prod(part.num_tried for part in two.parts)))]
     for own, other in (two.parts, two.parts[::-1]):
         rows = ~(other.holds(table.values) & ~own.holds(table.values))
         parts = [table.values, table.is_wrong, table.identities, table.steps, table.candidates]
         some = Table(table.features, *(part[rows] for part in parts))  # type: ignore[arg-type]
-        chances.append(_chance(some, own._replace(num_tried=two.num_tried)))
+        chances.append(_chance(some, own))
     return max(chances)
 
 
@@ -308,6 +390,7 @@ def show(stage: str, found: Found, experiment: Experiment | None = None) -> Show
     else:
         precision = wrong[0] / max(1, wrong[0] + right[0])
         sentence = f"mostly the {what} are {cases.wrong}: {counts} (precision {precision:.3f}, recall {wrong[0] / wrong[1]:.3f})"
+        sentence += "".join(f"; exception: {each}" for each in _list_examples(found, inside)[:1])
     if experiment is not None and experiment.verdict == "confirmed":
         sentence += f"; {describe_experiment(experiment)}"
     return ShownCondition(
@@ -324,7 +407,7 @@ def show(stage: str, found: Found, experiment: Experiment | None = None) -> Show
         wrong_inside=wrong[0],
         right_inside=right[0],
         chance=found.chance,
-        num_tried=int(found.condition.num_tried),
+        num_tried=int(math.prod(part.num_tried for part in found.condition.parts)),
         others=_describe_others(found),
         counter_examples=_list_examples(found, inside),
         values=_count_values(table, tests) if tests else (),
@@ -394,8 +477,8 @@ def _show_none(stage: str, cases: Cases, table: Table) -> ShownCondition:
 
 
 def _list_examples(found: Found, inside: NDArray[np.bool_]) -> tuple[str, ...]:
-    """Return the first instances for which a condition does not hold as stated."""
-    table, examples = found.table, []
+    """Return the first problems and instances for which a condition does not hold as stated."""
+    table, examples = found.table, list(found.exceptions)
     for row in np.flatnonzero(inside != table.is_wrong)[:MOST_EXAMPLES].tolist():
         instance = found.cases.instances[row]
         word = found.cases.wrong if instance.is_wrong else found.cases.right
@@ -403,7 +486,7 @@ def _list_examples(found: Found, inside: NDArray[np.bool_]) -> tuple[str, ...]:
         used = found.condition.used
         values = ", ".join(f"{table.features[i].name} {table.values[row, i]:g}" for i in used)
         examples.append(f"{word} at {at}: {values}")
-    return tuple(examples)
+    return tuple(examples[:MOST_EXAMPLES])
 
 
 def _count_values(table: Table, tests: Sequence[Term]) -> tuple[FeatureValue, ...]:

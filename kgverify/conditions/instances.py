@@ -391,8 +391,9 @@ def _collect_dropped(
 
     def differs(step: SeenStep) -> Iterator[Instance]:
         left, right = _listed(step)
-        if right is not None:
-            yield from label(step, is_wrong=lambda clause: (clause in left) != (clause in right))
+        moved = _find_moved(step, left, right)
+        every = label(step, is_wrong=lambda clause: (clause in left) != (clause in right))
+        return (each for each in every if each.clause not in moved)
 
     instances = [each for step in differing for each in differs(step)]
     agree = (each for step in agreeing for each in label(step, is_wrong=lambda clause: False))
@@ -402,6 +403,19 @@ def _collect_dropped(
     )
     if dropped:
         yield _join(Unit.RESOLVENT, *words, instances, agree)
+
+
+def _find_moved(step: SeenStep, left: set[Clause], right: set[Clause]) -> set[Clause]:
+    """Return the clauses that only one side has kept because its list had room, as it dropped others wrongly."""
+    most = step.run.limits.max_resolvents
+    places = {clause: i for i, clause in enumerate(step.made)}
+    found: set[Clause] = set()
+    for side, other in ((left, right), (right, left)):
+        # A full list ends with its last resolvent; one that is too long does not keep to the limit.
+        if most is not None and len(other) == most >= len(side):
+            last = max((places.get(clause, -1) for clause in other), default=-1)
+            found |= {clause for clause in side - other if places.get(clause, -1) > last}
+    return found if found < left ^ right else set()
 
 
 def _is_dropped(instance: Instance) -> bool:

@@ -35,8 +35,9 @@ OF_CONJUNCTION: Final = 2.0
 """The description length of one more test, in bits, besides its own."""
 
 MOST_FIRST: Final = 24
+MOST_SECOND: Final = 5
 MOST_OF_MODULUS: Final = 16
-"""The first conditions of a pair to try, those that hold most often first, and the largest modulus of one."""
+"""The first conditions of a pair to try, those that hold most often first, the second ones for each, and the largest modulus."""
 
 MOST_VISITED: Final = 20_000
 """The partial conditions to visit in a search; the shortest ones come first."""
@@ -121,6 +122,14 @@ class Condition(NamedTuple):
             found &= test.holds(values)
         return found if self.either is None else found | self.either.holds(values)
 
+    def moved(self, places: Sequence[int]) -> "Condition":
+        """Return it for a table in which each feature has another place."""
+        tests = tuple(
+            test._replace(feature=places[test.feature], other=places[test.other] if test.other >= 0 else test.other)
+            for test in self.tests
+        )
+        return self._replace(tests=tests, either=None if self.either is None else self.either.moved(places))
+
 
 class Search:
     """The search among the features of some instances.
@@ -193,26 +202,25 @@ class Search:
         covers, self.is_cut = _cover(tests, len(right))
         return [Condition(chosen, cost, self._num_tried(chosen)) for chosen, cost in covers]
 
-    def find_two(self) -> Condition | None:
-        """Return the shortest pair of conditions of which one or the other is exact; None if no pair is.
+    def find_two(self) -> list[Condition]:
+        """Return the shortest pairs of conditions of which one or the other holds exactly; empty if no pair does.
 
         The first is a single test that holds for nothing that went right; the second is exact for all that is left.
         """
         if not self._wrong.any() or self._wrong.all():
-            return None
+            return []
         right = self._values[~self._wrong]
         first = []
         for test, cost in self._sufficient(self._values[self._wrong], right):
             holds = test.holds(self._values) & self._wrong
             if 1 < holds.sum() < self._wrong.sum():
                 first.append((int(holds.sum()), cost, test, holds))
-        best: Condition | None = None
+        pairs = []
         for _, cost, test, holds in sorted(first, key=lambda each: (-each[0], each[1]))[:MOST_FIRST]:
             rest = Search(self._features, self._values[~holds], self._wrong[~holds], self._stage).find_exact()
-            if rest and (best is None or cost + rest[0].cost < best.cost):
-                num = self._num_tried((test,)) * rest[0].num_tried
-                best = Condition((test,), cost + rest[0].cost, num, rest[0])
-        return best
+            num = self._num_tried((test,))
+            pairs += [Condition((test,), cost + each.cost, num, each) for each in rest[:MOST_SECOND]]
+        return sorted(pairs, key=lambda each: each.cost)
 
     def _sufficient(self, wrong: NDArray[np.float64], right: NDArray[np.float64]) -> Iterator[tuple[Term, float]]:
         """Yield single tests that hold for nothing that went right, with their costs."""
@@ -312,6 +320,8 @@ class Search:
                     continue
                 at = int(np.argmax(2 * inside / np.maximum(1, num + hits.sum())))
                 value = float(unique[at])
+                if is_ordered and value == float(unique[0 if relation is Relation.AT_MOST else -1]):
+                    continue
                 yield Term(i, relation, value), cost + (0 if feature.scale is Scale.FLAG else 1 + _bits(value))
 
     def _num_tried(self, tests: Sequence[Term]) -> float:

@@ -12,7 +12,7 @@ from kgreference.step import Limits as ReferenceLimits
 from kgreference.step import take_step
 from kgreference.terms import Atom, Goal
 from kgverify.engines.protocol import Progress, no_progress
-from kgverify.engines.reference.engine import build_reference_program
+from kgverify.engines.reference.program import build_reference_program
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.limits import Limits
 

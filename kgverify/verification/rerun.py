@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.compare import Comparer
+from kgverify.comparison.result import NO_CANDIDATE
 from kgverify.conditions.batch_experiment import Rerun
 from kgverify.conditions.candidates import CandidateReader
 from kgverify.conditions.declared import read_declared
@@ -18,19 +19,18 @@ def rerun(
 ) -> Rerun | None:
     """Prove rows of the expected trace's candidates by the engine under test, and compare them with what was expected.
 
-    None if the engine returns other candidates, or near-ties leave open whether they agree.
+    A candidate that the engine does not return is wrong. None if near-ties leave open whether the others agree.
     """
     columns = select_candidates(trace.columns, rows)
     proved = actual.engine.prove(candidate_set(columns))
-    if len(proved.candidates.query) != len(rows):
-        return None
     left = build_trace(run, expected.engine, columns, None)
     right = build_trace(run, actual.engine, proved, None)
     compared = Comparer(left, right, score_error=comparer.score_error, modulo=comparer.modulo)
     comparison = compared.compare()
     if comparison.near_ties:
         return None
-    steps = proved.candidates.num_steps.tolist()
+    is_alike = len(proved.candidates.query) == len(rows)
+    steps = proved.candidates.num_steps.tolist() if is_alike else None
     reader = CandidateReader(columns.candidates, steps, actual.engine.info, comparer.program.origins)
-    wrong = {each.candidate for each in comparison.divergences}
-    return Rerun(wrong, reader, read_declared(actual.engine, proved))
+    wrong = {each.candidate for each in comparison.divergences if each.expected != NO_CANDIDATE}
+    return Rerun(wrong, reader, read_declared(actual.engine, proved) if is_alike else ())

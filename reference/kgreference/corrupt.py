@@ -3,8 +3,10 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from heapq import nsmallest
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kgreference.program import Program
 from kgreference.terms import Atom, Triple
@@ -23,6 +25,14 @@ def mix(x: int) -> int:
     return x ^ (x >> 31)
 
 
+def mix_all(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return `mix` of each number; arithmetic of 64 bits discards what `MASK` does."""
+    x = numbers + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
 class Corrupter:
     """The draw of filtered corruptions.
 
@@ -35,7 +45,7 @@ class Corrupter:
     def __init__(
         self, program: Program, known: Iterable[Triple], domains: Mapping[str, Sequence[str]] | None = None
     ) -> None:
-        self._constants = range(len(program.constants))
+        self._constants = np.arange(len(program.constants))
         self._domains = [[program.constant_ids[name] for name in names] for names in (domains or {}).values()]
         self._domains_of: defaultdict[int, list[int]] = defaultdict(list)
         for index, members in enumerate(self._domains):
@@ -58,10 +68,10 @@ class Corrupter:
         self._seen: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
         for predicate, side, kept in self._taken:
             self._seen[predicate, TAIL if side == HEAD else HEAD].add(kept)
-        self._domain_of: dict[tuple[int, int], list[int]] = {}
+        self._domain_of: dict[tuple[int, int], NDArray[np.int64]] = {}
 
-    def domain(self, predicate: int, side: int) -> list[int]:
-        """Return the entities of an argument, ascending.
+    def domain(self, predicate: int, side: int) -> NDArray[np.int64]:
+        """Return the entities of an argument, int64 [n], ascending.
 
         They are the union of the declared domains that hold a constant seen there; all constants if no domain
         is declared or some seen constant is in no domain.
@@ -71,11 +81,16 @@ class Corrupter:
             self._domain_of[key] = self._find_domain(self._seen.get(key, set()))
         return self._domain_of[key]
 
-    def eligible(self, query: Atom, side: int) -> list[int]:
-        """Return the entities of the domain, ascending, whose triple is neither the query nor known."""
+    def eligible(self, query: Atom, side: int) -> NDArray[np.int64]:
+        """Return the entities of the domain, int64 [n], ascending, whose triple is neither the query nor known."""
         kept, own = (query.second, query.first) if side == HEAD else (query.first, query.second)
-        taken = self._taken.get((query.predicate, side, kept), set()) | {own}
-        return [entity for entity in self.domain(query.predicate, side) if entity not in taken]
+        taken = sorted(self._taken.get((query.predicate, side, kept), set()) | {own})
+        domain = self.domain(query.predicate, side)
+        # Where each taken entity is in the domain, if it is there.
+        found = np.searchsorted(domain, taken)
+        is_there = found < len(domain)
+        is_there[is_there] = domain[found[is_there]] == np.array(taken)[is_there]
+        return np.delete(domain, found[is_there])
 
     def draw(self, query: Atom, index: int, side: int, k: int | None, seed: int) -> list[Atom]:
         """Return k corruptions of one side of the query at ``index`` of its split, by ascending entity.
@@ -83,21 +98,22 @@ class Corrupter:
         All for k = None; fewer if fewer entities are eligible.
         """
         entities = self.eligible(query, side)
-        if k is not None:
+        if k is not None and k < len(entities):
             key = mix(mix(mix(seed) ^ index) ^ side)
-            entities = sorted(nsmallest(k, entities, key=lambda entity: mix(key ^ entity)))
-        return [replace(query, side, entity) for entity in entities]
+            order = np.argpartition(mix_all(np.uint64(key) ^ entities.astype(np.uint64)), k)
+            entities = np.sort(entities[order[:k]])
+        return [replace(query, side, entity) for entity in entities.tolist()]
 
     def candidates(self, query: Atom, index: int, side: int, k: int | None, seed: int) -> list[Atom]:
         """Return the true triple, then its corruptions."""
         return [query, *self.draw(query, index, side, k, seed)]
 
-    def _find_domain(self, seen: set[int]) -> list[int]:
+    def _find_domain(self, seen: set[int]) -> NDArray[np.int64]:
         holding = {index for constant in seen for index in self._domains_of.get(constant, ())}
         union = set[int]().union(*(self._domains[index] for index in holding))
         if not self._domains or not seen <= union:
-            return list(self._constants)
-        return sorted(union)
+            return self._constants
+        return np.array(sorted(union), np.int64)
 
 
 def replace(triple: Atom, side: int, entity: int) -> Atom:

@@ -1,10 +1,10 @@
 """A definite program: its symbols, facts and rules, with the indexes that a resolution step needs."""
 
-from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Sequence
-from itertools import chain, count
+from itertools import chain
 from typing import Final, NamedTuple, TypeVar
 
+from kgreference.facts import FactColumns, FactList, Facts
 from kgreference.resolvent import Matches
 from kgreference.terms import (
     Atom,
@@ -58,6 +58,14 @@ NamedRule = tuple[NamedAtom, Sequence[NamedAtom]]
 """A rule of named input: (clause head, clause body)."""
 
 
+class NumberedFacts(NamedTuple):
+    """Facts whose names were numbered by first appearance in the order in which they were given, a name for each number."""
+
+    predicates: Sequence[str]
+    constants: Sequence[str]
+    columns: FactColumns
+
+
 class Rule(NamedTuple):
     """A definite clause with at least one body atom."""
 
@@ -69,7 +77,8 @@ class Program:
     """Facts and rules by id, indexed.
 
     ``predicates`` and ``constants`` give the names by id. ``facts`` are unique and ascend by (predicate,
-    first, second); ``fact_index`` gives the index of each. ``rules`` keep their order.
+    first, second); ``fact_index`` gives the index of each. ``rules`` keep their order. Facts given as ``FactColumns``
+    are used as they are.
 
     Raises ValueError for a fact with a variable, a rule without a body, or an id that has no name.
     """
@@ -83,20 +92,20 @@ class Program:
     ) -> None:
         self.predicates = tuple(predicates)
         self.constants = tuple(constants)
-        size = len(self.constants)
-        # The order of the triples themselves, if all terms are below the size, which is checked; numbers are sorted faster.
-        self.facts: list[Triple] = sorted(set(facts), key=lambda fact: (fact[0] * size + fact[1]) * size + fact[2])
+        self.facts: Facts = facts if isinstance(facts, FactColumns) else FactList(facts, len(self.constants))
+        self.fact_index = self.facts.index_of
         self.rules = list(rules)
         self._check()
 
         self.predicate_ids = {name: number for number, name in enumerate(self.predicates)}
         self.constant_ids = {name: number for number, name in enumerate(self.constants)}
-        self.fact_index: dict[Triple, int] = dict(zip(self.facts, count(), strict=False))
-        self._facts_by_second: dict[int, dict[int, list[int]]] = {}
         self._rules_by_predicate: dict[int, list[int]] = {}
         for number, rule in enumerate(self.rules):
             self._rules_by_predicate.setdefault(rule.head[0], []).append(number)
-        self._predicates_of_constant_heads = {rule.head[0] for rule in self.rules if max(rule.head[1:]) >= 0}
+        self._constants_of_heads: dict[int, set[int]] = {}
+        for rule in self.rules:
+            constants_here = (term for term in rule.head[1:] if term >= 0)
+            self._constants_of_heads.setdefault(rule.head[0], set()).update(constants_here)
         self._rules_apart: dict[tuple[int, int], list[tuple[int, Rule]]] = {}
         self._rules_matching: Memo[Triple, Matches] = Memo()
         self._facts_matching: Memo[Triple, Matches] = Memo()
@@ -104,7 +113,7 @@ class Program:
     @classmethod
     def from_names(
         cls,
-        facts: Iterable[NamedAtom],
+        facts: "Iterable[NamedAtom] | NumberedFacts",
         rules: Iterable[NamedRule] = (),
         queries: Iterable[NamedAtom] = (),
         constants: Iterable[str] = (),
@@ -116,15 +125,13 @@ class Program:
         rules = list(rules)
         predicate_ids: dict[str, int] = {}
         constant_ids: dict[str, int] = {}
-        encoded_facts: list[Triple] = []
-        for fact in facts:
-            predicate, first, second = fact
-            number = predicate_ids.setdefault(predicate, len(predicate_ids))
-            if isinstance(first, str) and isinstance(second, str):
-                one = constant_ids.setdefault(first, len(constant_ids))
-                encoded_facts.append((number, one, constant_ids.setdefault(second, len(constant_ids))))
-            else:
-                raise ValueError(f"a fact must not hold a variable, found {fact}")
+        encoded_facts: Iterable[Triple]
+        if isinstance(facts, NumberedFacts):
+            predicate_ids |= {name: number for number, name in enumerate(facts.predicates)}
+            constant_ids |= {name: number for number, name in enumerate(facts.constants)}
+            encoded_facts = facts.columns
+        else:
+            encoded_facts = _encode_facts(facts, predicate_ids, constant_ids)
         for predicate, *terms in chain(*((head, *body) for head, body in rules), queries):
             predicate_ids.setdefault(predicate, len(predicate_ids))
             for name in terms:
@@ -159,14 +166,13 @@ class Program:
     def _pattern(self, atom: Triple) -> tuple[Triple, dict[int, int]]:
         """Replace the atom's constants by unknown ones; return the pattern and the meaning of its terms.
 
-        The same rules match both, unless a clause head holds a constant; then the atom is its own pattern.
+        The same rules match both. A constant that some clause head of the predicate holds is its own pattern.
         """
         predicate, first, second = atom
-        if predicate in self._predicates_of_constant_heads:
-            return atom, {}
+        named = self._constants_of_heads.get(predicate, set())
         one, other = len(self.constants), len(self.constants) + 1
-        first_meant = one if first >= 0 else first
-        second_meant = second if second < 0 else first_meant if second == first else other
+        first_meant = first if first < 0 or first in named else one
+        second_meant = second if second < 0 or second in named else first_meant if second == first else other
         return (predicate, first_meant, second_meant), {first_meant: first, second_meant: second}
 
     def _match_rules(self, atom: Triple) -> Matches:
@@ -217,34 +223,43 @@ class Program:
         predicate, first, second = atom
         if first >= 0 and second >= 0:
             return [self.fact_index[atom]] if atom in self.fact_index else []
-        if first < 0 and second >= 0:
-            if predicate not in self._facts_by_second:
-                found: dict[int, list[int]] = {}
-                for number in self._facts_between((predicate,), (predicate + 1,)):
-                    found.setdefault(self.facts[number][2], []).append(number)
-                self._facts_by_second[predicate] = found
-            return self._facts_by_second[predicate].get(second, [])
-        if first >= 0:
-            return list(self._facts_between((predicate, first), (predicate, first + 1)))
-        return list(self._facts_between((predicate,), (predicate + 1,)))
-
-    def _facts_between(self, low: tuple[int, ...], high: tuple[int, ...]) -> range:
-        """Return the indices of the facts that begin with ``low`` or with what lies between it and ``high``."""
-        return range(bisect_left(self.facts, low), bisect_left(self.facts, high))
+        if second >= 0 and first < 0:
+            return list(self.facts.with_second(predicate, second))
+        return list(self.facts.with_first(predicate, first) if first >= 0 else self.facts.with_predicate(predicate))
 
     def _check(self) -> None:
         for rule in self.rules:
             if not rule.body:
                 raise ValueError(f"a rule must have a body, found none for {rule.head}; give it as a fact")
+        rule_atoms = chain.from_iterable((rule.head, *rule.body) for rule in self.rules)
+        facts: Iterable[Triple] = self.facts
+        if isinstance(self.facts, FactColumns) and self.facts:
+            # Their extremes tell whether any fact is wrong.
+            facts = (self.facts.reduce_columns(min), self.facts.reduce_columns(max))
         num_predicates, num_constants = len(self.predicates), len(self.constants)
-        for fact in self.facts:
+        for fact in facts:
             if not is_ground(fact):
                 raise ValueError(f"a fact must not hold a variable, found {fact}")
-        for predicate, first, second in chain(self.facts, *((rule.head, *rule.body) for rule in self.rules)):
+        for predicate, first, second in chain(facts, rule_atoms):
             if not 0 <= predicate < num_predicates:
                 raise ValueError(f"the predicate of {(predicate, first, second)} has no name")
             if first >= num_constants or second >= num_constants:
                 raise ValueError(f"a constant of {(predicate, first, second)} has no name")
+
+
+def _encode_facts(
+    facts: Iterable[NamedAtom], predicate_ids: dict[str, int], constant_ids: dict[str, int]
+) -> list[Triple]:
+    """Encode facts by id, and number the names that are new."""
+    encoded = []
+    for fact in facts:
+        predicate, first, second = fact
+        number = predicate_ids.setdefault(predicate, len(predicate_ids))
+        if not isinstance(first, str) or not isinstance(second, str):
+            raise ValueError(f"a fact must not hold a variable, found {fact}")
+        one = constant_ids.setdefault(first, len(constant_ids))
+        encoded.append((number, one, constant_ids.setdefault(second, len(constant_ids))))
+    return encoded
 
 
 def _encode(atoms: Iterable[NamedAtom], predicate_ids: dict[str, int], constant_ids: dict[str, int]) -> list[Atom]:

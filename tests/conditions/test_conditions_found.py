@@ -70,17 +70,28 @@ def _in_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     ("fault", "limits", "words"),
     [
-        ("last-fact-lost", {}, "exactly the facts that match last are missing"),
+        ("rule-cap", {}, "exactly the rules with the index 2 are missing"),
         ("max-atoms-off-by-one", {"max_atoms": 3}, "exactly the resolvents of max_atoms atoms are dropped wrongly"),
         ("max-depth-off-by-one", {"max_depth": 4}, "another goal and with 1 step left to max_depth are wrong"),
         ("queries-beyond-slots", {"slots": 16}, "exactly the candidates in slots used before are wrong"),
-        ("chunk-boundary-dropped", {}, "candidates whose position among the candidates is 15 modulo 16"),
+        ("chunk-boundary-dropped", {}, "whose position among the candidates is 15 modulo 16"),
     ],
 )
 def test_conditions_of_catalogued_faults(fault: str, limits: dict[str, int], words: str):
     cause = cause_of(fault, **limits)
     assert words in cause.condition, cause.condition
     assert cause.when.is_exact
+
+
+def test_an_exception_that_only_experiments_show_is_part_of_the_sentence():
+    # Where the query itself matches last it is excluded, and the engine loses no fact.
+    cause = cause_of("last-fact-lost")
+    assert "mostly the facts that match last are missing: " in cause.condition, cause.condition
+    assert "; exception: fact " in cause.condition
+    assert not cause.when.is_exact
+    assert cause.when.num_wrong == cause.when.wrong_inside > 100
+    assert cause.when.right_inside == 0
+    assert cause.when.experiment.verdict == "confirmed"
 
 
 def test_a_run_that_does_not_decide_is_decided_by_experiments():

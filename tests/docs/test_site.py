@@ -2,13 +2,17 @@
 
 import importlib.util
 import re
-import shutil
 import subprocess
 import sys
+import urllib.request
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import yaml
+from browser import Browser, find_chromium
 from warm_commands import run_shell
 
 import kgverify as kv
@@ -107,14 +111,49 @@ def test_the_files_for_ci_are_yaml_and_run_commands_that_exist():
         assert set(options) <= set(re.findall(r"--[\w-]+", shown)), command
 
 
-@pytest.mark.deep
-@pytest.mark.skipif(importlib.util.find_spec("material") is None, reason="kgverify[docs] is not installed")
-def test_the_site_builds_without_a_warning_and_can_be_searched(tmp_path):
-    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path / "site")]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The address of the site, built without a warning and served on this machine."""
+    pytest.importorskip("material", reason="kgverify[docs] is not installed")
+    folder = tmp_path_factory.mktemp("site")
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(folder)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    pages = list((tmp_path / "site").glob("**/index.html"))
-    assert len(pages) == len(list_pages(SITE["nav"]))
-    assert "kgverify shrink" in (tmp_path / "site" / "cli" / "index.html").read_text(encoding="utf-8")
-    assert "assert_agrees" in (tmp_path / "site" / "search" / "search_index.json").read_text(encoding="utf-8")
-    shutil.rmtree(tmp_path / "site")
+    assert len(list(folder.glob("**/index.html"))) == len(list_pages(SITE["nav"]))
+    handler = partial(QuietHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.deep
+def test_the_site_shows_what_is_made_from_the_code(site):
+    for page, text in {
+        "cli": "kgverify shrink",
+        "api": "assert_agrees",
+        "laws": "changes no derivation",
+    }.items():
+        with urllib.request.urlopen(f"{site}/{page}/index.html") as opened:
+            assert text in opened.read().decode("utf-8"), page
+
+
+@pytest.mark.deep
+def test_the_search_of_the_site_finds_a_page(site, tmp_path):
+    chromium = find_chromium()
+    if chromium is None:
+        pytest.skip("no chromium is installed")
+    with Browser(chromium, tmp_path) as browser:
+        browser.open(f"{site}/index.html")
+        browser.evaluate("document.querySelector('.md-search__input').focus()")
+        browser.type("modulo duplicates")
+        browser.wait_for("document.querySelectorAll('.md-search-result__item').length > 0")
+        found = browser.evaluate("document.querySelector('.md-search-result__link').href")
+        assert found.startswith(f"{site}/comparing/")
+        browser.open(found)
+        assert browser.evaluate("document.querySelector('h1').innerText").startswith("How two runs are compared")

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from kgreference import least_model
-from kgverify.engines.reference.engine import build_reference_program
+from kgverify.engines.reference.program import build_reference_program
 from kgverify.evaluation.closure import check_model
 from kgverify.graphs.load import load_graph
 from kgverify.program.program import Program

@@ -211,7 +211,7 @@ def test_the_model_is_the_least_one():
 
 def test_the_model_is_the_references():
     from kgreference.model import least_model
-    from kgverify.engines.reference.engine import build_reference_program
+    from kgverify.engines.reference.program import build_reference_program
 
     num_atoms = 0
     for problem in islice(draw_problems(3), 80):

@@ -1,10 +1,12 @@
-"""The lines of the modules under trial that each test executes: recorded once, then read by every trial."""
+"""The lines of the modules under trial that each test, or other check, executes: recorded once, then read by every trial."""
 
+import contextlib
 import hashlib
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -17,8 +19,9 @@ _WORD: Final = re.compile(r"\w+")
 
 
 class RecordedTest(msgspec.Struct, frozen=True, kw_only=True):
-    """A test, run alone in a forked process.
+    """A test or another check, run alone in a forked process.
 
+    test:    its name
     status:  `PASSED`, or what it was instead
     seconds: wall-clock time, fixtures included
     lines:   the lines executed in each file, as the hexadecimal digits of a number whose bit N stands for line N
@@ -119,7 +122,7 @@ def _tracer(lines: set[int]) -> Callable[[FrameType, str, Any], Any]:
 
 
 def source_hash() -> str:
-    """Return a hash of the package, the reference and the tests: what recorded lines depend on."""
+    """Return a hash of the package, the reference and the tests."""
     hasher = hashlib.sha256()
     for folder in ("kgverify", "reference", "tests"):
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -128,21 +131,51 @@ def source_hash() -> str:
     return hasher.hexdigest()[:16]
 
 
-def read_runs(path: Path, source: str) -> dict[str, RecordedTest]:
-    """Read the runs recorded for a state of the source, by test; none if the file is of another state."""
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    if not lines or lines[0].decode() != source:
-        path.write_text(f"{source}\n")
-        return {}
+def read_runs(path: Path) -> dict[str, RecordedTest]:
+    """Read the recorded runs, by name. Lines recorded for other texts of the modules become those that they are now.
+
+    A file begins with the texts of the modules, by path. It is written again if they have changed.
+    """
+    stored = path.read_bytes().splitlines() if path.exists() else []
+    texts = {each: (ROOT / each).read_text(encoding="utf-8") for each in every_file()}
+    before = msgspec.json.decode(stored[0], type=dict[str, str]) if stored else {}
     runs = {}
-    for line in lines[1:]:
-        try:
+    for line in stored[1:]:
+        # The last line is incomplete if a recording was killed while it wrote it.
+        with contextlib.suppress(msgspec.DecodeError):
             run = msgspec.json.decode(line, type=RecordedTest)
-        except msgspec.DecodeError:
-            # A recording was killed while it wrote this line.
-            continue
-        runs[run.test] = run
+            runs[run.test] = run
+    if texts != before:
+        moves = {each: _moves(before.get(each, ""), text) for each, text in texts.items() if before.get(each) != text}
+        runs = {name: _move(run, moves) for name, run in runs.items()}
+        path.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in (texts, *runs.values())))
     return runs
+
+
+def _moves(before: str, after: str) -> list[int]:
+    """Return where each line of a text, by its number, is in another, as bits; an added line belongs to both beside it."""
+    left, right = before.splitlines(), after.splitlines()
+    moves = [0] * (len(left) + 2)
+    for kind, begin, end, to_begin, to_end in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
+        if kind == "equal":
+            for number in range(begin, end):
+                moves[number + 1] |= 2 << number - begin + to_begin
+        else:
+            for number in range(begin + 1, end + 1) if kind == "replace" else (begin, begin + 1):
+                moves[number] |= (1 << to_end) - (1 << to_begin) << 1
+    return moves
+
+
+def _move(run: RecordedTest, moves: Mapping[str, Sequence[int]]) -> RecordedTest:
+    lines = {}
+    for path, digits in run.lines.items():
+        if path in moves:
+            found = 0
+            for number in _lines_of(int(digits, 16)):
+                found |= moves[path][number]
+            digits = f"{found:x}"
+        lines[path] = digits
+    return msgspec.structs.replace(run, lines=lines)
 
 
 def every_file() -> Sequence[str]:

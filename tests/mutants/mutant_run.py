@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import importlib
 import io
 import os
 from collections import Counter
@@ -14,22 +13,23 @@ from typing import Any, Final
 import msgspec
 import pytest
 from mutant import ROOT, Mutant
-from mutant_coverage import Coverage, RecordedTest, every_file, read_runs, source_hash
+from mutant_coverage import PASSED, Coverage, RecordedTest, read_runs
 from mutant_judges import NUM_PROBLEMS, NamedRound, make_rounds
-from mutant_plant import module_name
 from mutant_pool import Task, run_tasks
-from mutant_trial import KILLED, Result, TimedTest, record_test, status_of, try_mutant
+from mutant_trial import KILLED, Result, TimedJudge, record_judge, status_of, try_mutant
+from mutant_warm import warm_up
 
 LEAST_LIKELY: Final = 0.002
 """The likelihood that a test notices a mutant whose statement it executes, where none that it killed says more."""
 TIMES_OWN: Final = 10
-"""The factor of that likelihood for tests of the mutant's own package."""
+"""The factor of that likelihood for rounds, and for tests of the mutant's own package."""
 SHORTEST: Final = 0.02
 """Seconds that a test takes at least."""
 
 TIERS: Final = {"default": "not deep and not exhaustive", "deep": "not exhaustive"}
 """The markers of the tests that judge."""
 
+Judge = pytest.Item | NamedRound
 OnResult = Callable[[Result], None]
 """Called with each result."""
 
@@ -69,9 +69,9 @@ def read_results(path: Path) -> dict[str, Result]:
 
 
 def run_mutants(mutants: dict[str, list[Mutant]], plan: Plan, on_result: OnResult, note: Callable[[str], None]) -> None:
-    """Try the mutants of some parts, `plan.jobs` at a time; first record the lines of tests that were not recorded.
+    """Try the mutants of some parts, `plan.jobs` at a time; first record the lines of tests and rounds that were not recorded.
 
-    RuntimeError if no test passes, or generated problems detect the original.
+    RuntimeError if no test passes.
     """
     os.environ["OMP_NUM_THREADS"] = "1"  # before torch reads it
     # Kernels are judged in Triton's interpreter, whatever device there is.
@@ -96,9 +96,9 @@ def run_mutants(mutants: dict[str, list[Mutant]], plan: Plan, on_result: OnResul
     tests = [str(ROOT / "tests" / path) for path in plan.tests or [""]]
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
-        pytest.main([*arguments, *tests], plugins=[plugin])
-    if plugin.failure or not plugin.has_run:
-        raise RuntimeError(plugin.failure or f"the tests could not be collected:\n{output.getvalue()}")
+        code = pytest.main([*arguments, *tests], plugins=[plugin])
+    if plugin.failure or not plugin.has_run or code == pytest.ExitCode.INTERNAL_ERROR:
+        raise RuntimeError(plugin.failure or f"the tests could not be run:\n{output.getvalue()}")
 
 
 class _Trials:
@@ -119,63 +119,60 @@ class _Trials:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self.has_run = True
-        for path in every_file():
-            with contextlib.suppress(ImportError):
-                importlib.import_module(module_name(path))
+        warm_up()
         gc.collect()
         gc.freeze()
-        runs = _record(session.items, self.plan, self.note)
-        if not any(item.nodeid in runs for item in session.items):
+        tests: dict[str, Judge] = {item.nodeid: item for item in session.items}
+        rounds = {part: make_rounds(part, self.plan.num_problems) for part, mutants in self.mutants.items() if mutants}
+        every = tests | {each.name: each for listed in rounds.values() for each in listed}
+        runs = _record(every, self.plan, self.note)
+        if not any(name in runs and runs[name].status == PASSED for name in every):
             self.failure = "no test was recorded"
             return True
-        coverage = Coverage(runs[item.nodeid] for item in session.items if item.nodeid in runs)
-        items = {item.nodeid: item for item in session.items}
         waiting: list[tuple[Mutant, _Judging]] = []
-        for part, mutants in self.mutants.items():
-            if not mutants:
-                continue
-            rounds = make_rounds(part, self.plan.num_problems)
-            judging = _Judging(part, rounds, items, coverage, self.plan, self.on_result)
-            judging.try_original()
-            if judging.failure:
-                self.failure = f"the original does not pass: {judging.failure}"
-                return True
-            waiting += [(mutant, judging) for mutant in mutants]
+        for part, listed in rounds.items():
+            judges = tests | {each.name: each for each in listed}
+            coverage = Coverage(runs[name] for name in judges if name in runs)
+            judging = _Judging(part, judges, coverage, self.plan, self.on_result)
+            waiting += [(mutant, judging) for mutant in self.mutants[part]]
         # The parts take turns, so that a run which is ended early has tried a sample of each.
         waiting.sort(key=lambda each: each[0].digest)
         run_tasks((judging.task(mutant) for mutant, judging in waiting), self.plan.jobs, self.plan.deadline)
         return True
 
 
-def _record(items: Sequence[pytest.Item], plan: Plan, note: Callable[[str], None]) -> dict[str, RecordedTest]:
-    """Return the runs of tests, after those that are not in the file were run and added."""
-    runs = read_runs(plan.coverage, source_hash())
-    left = [item for item in items if item.nodeid not in runs]
+def _record(judges: dict[str, Judge], plan: Plan, note: Callable[[str], None]) -> dict[str, RecordedTest]:
+    """Return the runs of judges, after those that are not in the file were run and added."""
+    runs = read_runs(plan.coverage)
+    left = [name for name in judges if name not in runs]
     num_done = 0
 
-    def end(item: pytest.Item, answer: Any, code: int | None, seconds: float) -> None:
+    def end(name: str, answer: Any, code: int | None, seconds: float) -> None:
         nonlocal num_done
         num_done += 1
         status, lines = answer or (f"ended with {code}", {})
-        run = RecordedTest(test=item.nodeid, status=status, seconds=round(seconds, 3), lines=lines)
+        run = RecordedTest(test=name, status=status, seconds=round(seconds, 3), lines=lines)
         runs[run.test] = run
         with plan.coverage.open("ab") as file:
             file.write(msgspec.json.encode(run) + b"\n")
         if num_done % 100 == 0 or num_done == len(left):
             note(f"recorded {num_done}/{len(left)} tests")
 
-    def task(item: pytest.Item) -> Task:
+    def task(name: str) -> Task:
         return Task(
-            lambda folder, answer: record_test(item, plan.test_seconds, folder, answer),
-            lambda answer, code, seconds: end(item, answer, code, seconds),
+            lambda folder, answer: record_judge(judges[name], plan.test_seconds, folder, answer),
+            lambda answer, code, seconds: end(name, answer, code, seconds),
         )
 
     run_tasks(map(task, left), plan.jobs, plan.deadline)
-    counts = Counter(runs[item.nodeid].status[:15] for item in items if item.nodeid in runs)
-    note("tests: " + ", ".join(f"{num} {status}" for status, num in counts.most_common()))
-    for item in items:
-        if item.nodeid in runs and runs[item.nodeid].status not in ("passed", "passed, skipped"):
-            note(f"{runs[item.nodeid].status}, and judges nothing: {item.nodeid}")
+    found = {name: runs[name].status for name in judges if name in runs}
+    note(
+        "tests: "
+        + ", ".join(f"{num} {status}" for status, num in Counter(each[:15] for each in found.values()).items())
+    )
+    for name, status in found.items():
+        if status not in (PASSED, "passed, skipped"):
+            note(f"{status}, and judges nothing: {name}")
     return runs
 
 
@@ -185,31 +182,18 @@ class _Judging:
     def __init__(
         self,
         part: str,
-        rounds: list[NamedRound],
-        items: dict[str, pytest.Item],
+        judges: dict[str, Judge],
         coverage: Coverage,
         plan: Plan,
         on_result: OnResult,
     ) -> None:
-        self._part, self._rounds, self._items, self._coverage = part, rounds, items, coverage
+        self._part, self._judges, self._coverage = part, judges, coverage
         self._plan, self._on_result = plan, on_result
         self._killers: dict[tuple[str, ...], Counter[str]] = {}
         for result in plan.earlier:
             if result.part == part and result.status == KILLED:
                 path, function, _ = result.mutant.split(" ", 2)
                 self._learn(path, function.removesuffix(":"), result.judge)
-        self.failure = ""
-
-    def try_original(self) -> None:
-        """Set `failure` if the generated problems detect the original."""
-
-        def end(answer: Any, code: int | None, seconds: float) -> None:
-            status, judge = status_of(answer, code)
-            if status == KILLED:
-                self.failure = judge
-
-        if self._rounds:
-            run_tasks([Task(lambda folder, answer: try_mutant(None, self._rounds, [], folder, answer), end)], 1)
 
     def task(self, mutant: Mutant) -> Task:
         """Return the trial of a mutant; what earlier trials found chooses the order of its tests."""
@@ -218,12 +202,14 @@ class _Judging:
 
     def _learn(self, path: str, function: str, judge: str) -> None:
         """Count a test that killed a mutant."""
-        if judge in self._items:
+        if judge not in self._judges:
+            judge = judge.rpartition(": ")[0]  # without the error
+        if judge in self._judges:
             for name in ((path, function), (path,), ()):
                 self._killers.setdefault(name, Counter())[judge] += 1
 
-    def order(self, mutant: Mutant, covering: Sequence[str]) -> list[TimedTest]:
-        """Return the tests to try, those first that are likeliest to notice the mutant for their time.
+    def order(self, mutant: Mutant, covering: Sequence[str]) -> list[TimedJudge]:
+        """Return the judges to try, those first that are likeliest to notice the mutant for their time.
 
         What is likely follows from the mutants of the function, of the file and of the part that each test killed.
         """
@@ -234,17 +220,18 @@ class _Judging:
 
         def cost(test: str) -> tuple[float, str]:
             likelihood = sum(kills[test] / num for kills, num in known)
-            likelihood += LEAST_LIKELY * (TIMES_OWN if test.startswith(own) else 1)
+            is_own = isinstance(self._judges[test], NamedRound) or test.startswith(own)
+            likelihood += LEAST_LIKELY * (TIMES_OWN if is_own else 1)
             return max(seconds[test], SHORTEST) / likelihood, test
 
         tests, total = [], 0.0
         for test in sorted(covering, key=cost):
             if total + seconds[test] <= self._plan.test_seconds or not tests:
                 total += seconds[test]
-                tests.append(TimedTest(self._items[test], seconds[test]))
+                tests.append(TimedJudge(self._judges[test], seconds[test]))
         return tests
 
-    def _task(self, mutant: Mutant, tests: list[TimedTest], num_covering: int) -> Task:
+    def _task(self, mutant: Mutant, tests: list[TimedJudge], num_covering: int) -> Task:
         def end(answer: Any, code: int | None, seconds: float) -> None:
             status, judge = status_of(answer, code)
             self._learn(mutant.path, mutant.function, judge)
@@ -262,4 +249,4 @@ class _Judging:
                 )
             )
 
-        return Task(lambda folder, answer: try_mutant(mutant, self._rounds, tests, folder, answer), end)
+        return Task(lambda folder, answer: try_mutant(mutant, tests, folder, answer), end)

@@ -6,7 +6,7 @@ import signal
 import tempfile
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import pytest
@@ -17,8 +17,6 @@ from mutant_plant import plant
 
 MOST_SECONDS: Final = 10.0
 """CPU seconds for one round of problems, and for one test beside ten times its own time; beyond, a mutant has timed out."""
-NUM_QUICK: Final = 1
-"""Rounds tried before the tests, since they kill most; the others come after the tests."""
 MORE_MEMORY: Final = 4 << 30
 """Bytes that a mutant may allocate beyond those of the process at its start."""
 
@@ -33,9 +31,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     digest, mutant: identity and description of the mutant
     part, line:     the part, and the first line of the statement
     status:         `KILLED`, `TIMED_OUT` or `SURVIVED`
-    judge:          the test that killed it, or the number of generated problems tried, or its crash
+    judge:          the test or the round that killed it, or its crash
     seconds:        wall-clock time
-    num_covering:   tests that execute its statement
+    num_covering:   tests and rounds that execute its statement
     num_tried:      those of them that fitted into the time of a mutant
     """
 
@@ -50,10 +48,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     num_tried: int = 0
 
 
-class TimedTest(msgspec.Struct, frozen=True):
-    """A test, and its time on the original."""
+class TimedJudge(NamedTuple):
+    """A test or a round, and its time on the original."""
 
-    item: pytest.Item
+    judge: pytest.Item | NamedRound
     seconds: float = 0.0
 
 
@@ -73,44 +71,52 @@ class _Reports:
 
 
 def try_mutant(
-    mutant: Mutant | None,
-    rounds: Sequence[NamedRound],
-    tests: Sequence[TimedTest],
+    mutant: Mutant,
+    judges: Sequence[TimedJudge],
     folder: str,
     answer: "Connection[Any, Any]",
 ) -> None:
-    """Plant a mutant in this process (nothing, for None) and send the judge that killed it; "" if it survives."""
+    """Plant a mutant in this process and send the name of the judge that killed it; "" if it survives."""
     _prepare_process(folder)
-    if mutant is not None:
-        try:
-            plant(mutant)
-        except Exception as error:
-            # The module of a mutant with another constant cannot be imported.
-            answer.send(f"planting: {type(error).__name__}: {error}")
-            os._exit(0)
-    few, many = rounds[:NUM_QUICK], rounds[NUM_QUICK:]
-    answer.send(_judge(few) or _run_tests(tests) or _judge(many))
+    try:
+        plant(mutant)
+    except Exception as error:
+        # The module of a mutant with another constant cannot be imported.
+        answer.send(f"planting: {type(error).__name__}: {error}")
+        os._exit(0)
+    answer.send(find_killer(judges))
     answer.close()
     os._exit(0)
 
 
-def record_test(item: pytest.Item, most_seconds: float, folder: str, answer: "Connection[Any, Any]") -> None:
-    """Run a test of the original; send its status and the lines that it executes. The process ends if it takes longer."""
+def record_judge(
+    judge: pytest.Item | NamedRound, most_seconds: float, folder: str, answer: "Connection[Any, Any]"
+) -> None:
+    """Run a judge of the original; send its status and the lines that it executes. The process ends if it takes longer."""
     _prepare_process(folder)
     signal.setitimer(signal.ITIMER_PROF, most_seconds)
-    reports = _Reports()
-    item.session.config.pluginmanager.register(reports)
     recorder = LineRecorder(every_file())
     recorder.start()
     try:
-        item.session.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+        status = _status_of_round(judge) if isinstance(judge, NamedRound) else _status_of_test(judge)
     finally:
         lines = recorder.stop()
-    is_passed = set(reports.outcomes) == {PASSED}
-    outcomes = ", ".join(sorted({*reports.outcomes}))
-    answer.send((PASSED if is_passed else f"{outcomes} {reports.reason}".strip(), lines))
+    answer.send((status, lines))
     answer.close()
     os._exit(0)
+
+
+def _status_of_round(judge: NamedRound) -> str:
+    return f"failed {killer}" if (killer := _try_round(judge)) else PASSED
+
+
+def _status_of_test(item: pytest.Item) -> str:
+    reports = _Reports()
+    item.session.config.pluginmanager.register(reports)
+    item.session.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+    if set(reports.outcomes) == {PASSED}:
+        return PASSED
+    return f"{', '.join(sorted({*reports.outcomes}))} {reports.reason}".strip()
 
 
 def status_of(judge: str | None, exit_code: int | None) -> tuple[str, str]:
@@ -140,31 +146,34 @@ def _start_clock(more: float = 0.0) -> None:
     signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS + more)
 
 
-def _judge(rounds: Sequence[NamedRound]) -> str:
-    for name, detects in rounds:
-        _start_clock()
-        try:
-            if detects():
-                return name
-        except (Exception, Crash) as error:
-            cause = error.__cause__ or error
-            return f"{name}: {type(cause).__name__}"
-    return ""
-
-
-def _run_tests(tests: Sequence[TimedTest]) -> str:
-    if not tests:
-        return ""
+def find_killer(judges: Sequence[TimedJudge]) -> str:
+    """Return the name of the first judge that notices something; "" if none does."""
     reports = _Reports()
-    config = tests[0].item.config
-    config.pluginmanager.register(reports)
-    following = [each.item for each in tests[1:]]
-    for test, after in zip(tests, [*following, None], strict=True):
-        _start_clock(10 * test.seconds)
-        try:
-            config.hook.pytest_runtest_protocol(item=test.item, nextitem=after)
-        except BaseException as error:
-            return f"{test.item.nodeid}: {type(error).__name__}"
-        if reports.first:
-            return reports.first
+    tests = [each.judge for each in judges if isinstance(each.judge, pytest.Item)]
+    if tests:
+        tests[0].config.pluginmanager.register(reports)
+    following = iter([*tests[1:], None])
+    for judge, seconds in judges:
+        _start_clock(10 * seconds)
+        if isinstance(judge, NamedRound):
+            killer = _try_round(judge)
+        else:
+            killer = _try_test(judge, next(following), reports)
+        if killer:
+            return killer
     return ""
+
+
+def _try_round(judge: NamedRound) -> str:
+    try:
+        return judge.name if judge.detects() else ""
+    except (Exception, Crash) as error:
+        return f"{judge.name}: {type(error.__cause__ or error).__name__}"
+
+
+def _try_test(item: pytest.Item, following: pytest.Item | None, reports: _Reports) -> str:
+    try:
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+    except BaseException as error:
+        return f"{item.nodeid}: {type(error).__name__}"
+    return reports.first

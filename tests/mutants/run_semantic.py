@@ -155,7 +155,7 @@ def _original(
 def _tests(
     mutants: list[SemanticMutant], options: argparse.Namespace, results: dict[str, SemanticResult], on_result: Any
 ) -> list[Task]:
-    coverage = Coverage(read_runs(options.coverage, source_hash()).values()) if options.coverage else None
+    coverage = Coverage(read_runs(options.coverage).values()) if options.coverage else None
 
     def chosen(mutant: SemanticMutant) -> list[str]:
         if coverage is None:

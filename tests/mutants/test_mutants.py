@@ -1,18 +1,21 @@
 """Mutants of our own checkers are killed or reviewed; a sample of them is tried here."""
 
 import ast
+import functools
 import importlib
 import os
 import re
 import subprocess
 import sys
 import tomllib
+import types
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import mutant_coverage
 import mutant_trial
 import pytest
 from mutant import MODULE, PARTS, ROOT, Mutant, generate, select
@@ -23,7 +26,8 @@ from mutant_plant import module_name, plant
 from mutant_pool import Task, run_tasks
 from mutant_review import LIST, Survivor, check_review, read_review
 from mutant_run import read_results
-from mutant_trial import KILLED, SURVIVED, TIMED_OUT, Result, status_of
+from mutant_trial import KILLED, SURVIVED, TIMED_OUT, Result, TimedJudge, find_killer, status_of
+from mutant_warm import forget_caches
 from semantic_mutant import check_lists, plant_copy, read_lists
 from semantic_trial import NOTICED, SILENT, WRONG, Command, Outcome, judge
 
@@ -181,9 +185,7 @@ def test_a_process_that_says_nothing_was_killed_by_the_mutant_or_by_the_clock():
     assert status_of(None, -11)[0] == KILLED
 
 
-def test_what_does_not_end_is_ended_by_the_clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(mutant_trial, "MOST_SECONDS", 0.2)
-
+def test_what_does_not_end_is_ended_by_the_clock(tmp_path: Path):
     def turn() -> bool:
         while True:
             pass
@@ -191,7 +193,7 @@ def test_what_does_not_end_is_ended_by_the_clock(monkeypatch: pytest.MonkeyPatch
     context = get_context("fork")
     receive, send = context.Pipe(duplex=False)
     process = context.Process(
-        target=mutant_trial.try_mutant, args=(None, [NamedRound("16 problems", turn)], [], str(tmp_path), send)
+        target=mutant_trial.record_judge, args=(NamedRound("16 problems", turn), 0.2, str(tmp_path), send)
     )
     process.start()
     process.join(timeout=120)
@@ -263,14 +265,49 @@ def test_lines_are_recorded_in_all_threads_until_the_recorder_stops():
     assert recorder.stop() == {}
 
 
-def test_lines_of_another_state_of_the_source_are_not_read(tmp_path: Path):
-    run = RecordedTest(test="t", status=PASSED, seconds=1.0, lines={})
+def test_recorded_lines_follow_the_text_of_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "a.py").write_text("a\nb\nc\nd\n")
+    monkeypatch.setattr(mutant_coverage, "ROOT", tmp_path)
+    monkeypatch.setattr(mutant_coverage, "every_file", lambda: ["a.py"])
     path = tmp_path / "lines.jsonl"
-    assert read_runs(path, "before") == {}
+    assert read_runs(path) == {}
+    runs = [
+        RecordedTest(test=f"{line}", status=PASSED, seconds=1.0, lines={"a.py": f"{1 << line:x}"}) for line in (1, 2, 4)
+    ]
     with path.open("ab") as file:
-        file.write(msgspec.json.encode(run) + b'\n{"test": "u", "sta')
-    assert read_runs(path, "before") == {"t": run}
-    assert read_runs(path, "after") == {}
+        file.write(b"".join(msgspec.json.encode(run) + b"\n" for run in runs) + b'{"test": "u", "sta')
+    assert read_runs(path) == {run.test: run for run in runs}
+    # New lines before all; another second line, which is two now.
+    (tmp_path / "a.py").write_text("x\ny\na\nB\nbb\nc\nd\n")
+    for _ in range(2):
+        lines = {
+            name: [n for n in range(9) if int(run.lines["a.py"], 16) >> n & 1] for name, run in read_runs(path).items()
+        }
+        assert lines == {"1": [1, 2, 3], "2": [4, 5], "4": [7]}
+
+
+def judge_of(name: str, *, notices: bool) -> TimedJudge:
+    return TimedJudge(NamedRound(name, lambda: notices))
+
+
+def test_the_first_judge_that_notices_something_is_the_killer(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(mutant_trial, "_start_clock", lambda more: None)
+    judges = [judge_of("a", notices=False), judge_of("b", notices=True), judge_of("c", notices=True)]
+    assert find_killer(judges) == "b"
+    assert find_killer(judges[:1]) == ""
+    assert find_killer([TimedJudge(NamedRound("d", lambda: bool([][0])))]) == "d: IndexError"
+
+
+def test_what_the_original_computed_is_forgotten(monkeypatch: pytest.MonkeyPatch):
+    calls: list[int] = []
+    module = types.ModuleType("kgverify.imagined")
+    remembered = functools.cache(lambda: calls.append(0))
+    vars(module)["remembered"] = remembered
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    remembered()
+    forget_caches()
+    remembered()
+    assert len(calls) == 2
 
 
 def test_a_process_answers_crashes_or_is_not_begun_after_the_deadline():

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from kgreference.corrupt import Corrupter, mix
 from kgreference.program import Program
@@ -25,8 +26,8 @@ class LargeCorrupter(Corrupter):
         self.graph = LargeGraph()
         super().__init__(Program.from_names((), (), (), ()), (Atom(*row) for row in self.graph.known_triples.tolist()))
 
-    def domain(self, predicate: int, side: int) -> list[int]:
-        return [int(entity) for entity in self.graph.argument_domain(predicate, Side(side))]
+    def domain(self, predicate: int, side: int) -> NDArray[np.int64]:
+        return self.graph.argument_domain(predicate, Side(side)).astype(np.int64)
 
 
 def draw_by_reference(
@@ -68,7 +69,9 @@ def may_be_drawn_by_reference(graph: Any, atoms: Any, sides: Any) -> Any:
 def draw_short_by_reference() -> Any:
     drawer = Corrupter(Program.from_names((), (), (), [f"c{i}" for i in range(257)]), [Atom(0, 0, 0)])
 
-    entities = sorted(drawer.eligible(Atom(0, 0, 0), 0), key=lambda entity: mix(known_draws.SHORT_KEY ^ entity))[:2]
+    entities = sorted(
+        drawer.eligible(Atom(0, 0, 0), 0).tolist(), key=lambda entity: mix(known_draws.SHORT_KEY ^ entity)
+    )[:2]
     return np.array([2]), np.array(sorted(entities), np.int32)
 
 

@@ -1,11 +1,13 @@
 """Symbols, the order of facts, and indexes."""
 
 import random
+from array import array
 
 import pytest
 from reference_programs import program_of, random_program
 
 from kgreference import Atom, Program, Rule, Variable, canonical, substitute, unify, variable
+from kgreference.facts import FactColumns
 from kgreference.program import Memo
 from kgreference.terms import variables
 
@@ -62,10 +64,17 @@ def test_a_rule_about_the_first_constant_matches_that_constant_alone():
     assert [len(program.rules_matching(Atom(1, 1, second)).origins) for second in (1, 0)] == [0, 1]
 
 
-def test_the_index_finds_every_fact_that_unifies_in_ascending_order():
+@pytest.mark.parametrize("as_columns", [False, True])
+def test_the_index_finds_every_fact_that_unifies_in_ascending_order(as_columns):
     rng = random.Random(2)
     for _ in range(100):
         program = random_program(rng)
+        if as_columns:
+            listed, columns = program, zip(*program.facts, strict=True) if program.facts else ((), (), ())
+            facts = FactColumns(*(array("i", column) for column in columns))
+            program = Program(listed.predicates, listed.constants, facts, listed.rules)
+            assert list(program.facts) == listed.facts
+            assert dict(program.fact_index) == listed.fact_index
         terms = [*range(len(program.constants)), -1, -2]
         for atom in (Atom(p, f, s) for p in range(len(program.predicates)) for f in terms for s in terms):
             found = program.facts_like(atom)

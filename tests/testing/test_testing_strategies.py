@@ -12,7 +12,7 @@ from render_graphs import render_rules, render_triples
 
 from kgreference.model import least_model
 from kgverify import strategies
-from kgverify.engines.reference.engine import build_reference_program
+from kgverify.engines.reference.program import build_reference_program
 from kgverify.graphs.rules import parse_rules
 from kgverify.graphs.triples import parse_triples
 from kgverify.program.program import Program

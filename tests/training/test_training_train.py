@@ -6,7 +6,7 @@ import pytest
 from kgreference.program import Program as ReferenceProgram
 from kgreference.step import Limits as ReferenceLimits
 from kgverify.engines.policy import SHORTEST, Policy
-from kgverify.engines.reference.engine import build_reference_program
+from kgverify.engines.reference.program import build_reference_program
 from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable

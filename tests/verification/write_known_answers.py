@@ -6,6 +6,9 @@ The second comparison still checks each of them. Review the difference as you wo
 import sys
 from pathlib import Path
 
+import known_alterations
+import known_explanations
+import known_reports
 import msgspec
 
 from kgverify.verification.self_testing.known_answers import answers as known_answers
@@ -26,6 +29,17 @@ def main() -> int:
         answers[known.name] = known_answers.answer_of(_judge_known(known.expected, known.actual)[1])
     path = Path(known_answers.__file__).with_name(known_answers.ANSWERS)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(answers), indent=1) + b"\n")
+    reports = {
+        name: known_reports.answer_to(name)
+        for kind in known_reports.KINDS
+        for name in known_reports.find_differing(kind)
+    }
+    for path, known in (
+        (known_reports.PATH, reports),
+        (known_alterations.PATH, known_alterations.known_alterations()),
+        (known_explanations.PATH, known_explanations.known_explanations()),
+    ):
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(known), indent=1) + b"\n")
     return 0
 
 

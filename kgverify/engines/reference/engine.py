@@ -25,9 +25,6 @@ from kgreference.dialect import Dialect as ReferenceDialect
 from kgreference.dialect_step import OUR_STAGES, Stages, take_dialect_step
 from kgreference.policy import Policy as ReferencePolicy
 from kgreference.policy import Shortest
-from kgreference.program import Program as ReferenceProgram
-from kgreference.program import Rule as ReferenceRule
-from kgreference.program import Variable as ReferenceVariable
 from kgreference.resolvent import Resolvent
 from kgreference.step import Limits as ReferenceLimits
 from kgreference.step import Step, take_step
@@ -35,10 +32,9 @@ from kgreference.terms import Atom, Goal, canonical
 from kgreference.two_tower import TwoTower
 from kgverify.engines.policy import Policy, check_policy
 from kgverify.engines.protocol import Positions, Progress, StageOutputs, no_progress
-from kgverify.errors import InternalError, UserError
+from kgverify.engines.reference.program import build_reference_program
+from kgverify.errors import UserError
 from kgverify.garbage_collection import skip_existing_objects, without_garbage_collection
-from kgverify.program.atom_table import AtomTable
-from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.dialect import Dialect
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
@@ -230,40 +226,6 @@ def build_reference_dialect(dialect: Dialect) -> ReferenceDialect:
         unproved=Unproved(dialect.unproved),
         ties=Ties(dialect.ties),
     )
-
-
-@without_garbage_collection()
-def build_reference_program(program: Program) -> ReferenceProgram:
-    """Build the same program in the reference's terms. InternalError if the reference numbers the symbols differently.
-
-    A program read from a trace has no named clauses, and keeps its ids.
-    """
-    if (len(program.facts) and not program.named_facts) or (program.rules and not program.named_rules):
-        return ReferenceProgram(
-            list(program.symbols.predicates),
-            list(program.symbols.constants),
-            zip(*program.facts.T.tolist(), strict=True),
-            [ReferenceRule(Atom(*head), tuple(Atom(*atom) for atom in body)) for head, body in program.rules],
-        )
-
-    def term(named: Term) -> str | ReferenceVariable:
-        return ReferenceVariable(named.name) if isinstance(named, Variable) else named
-
-    def atom(named: NamedAtom) -> tuple[str, str | ReferenceVariable, str | ReferenceVariable]:
-        return named.predicate, term(named.first), term(named.second)
-
-    built = ReferenceProgram.from_names(
-        facts=AtomTable.of(program.named_facts).iterate_names(),
-        rules=[(atom(rule.clause_head), [atom(b) for b in rule.body]) for rule in program.named_rules],
-        queries=[atom(query) for query in program.named_queries],
-        constants=program.symbols.constants,
-    )
-    if (tuple(built.predicates), tuple(built.constants)) != (
-        program.symbols.predicates,
-        program.symbols.constants,
-    ):
-        raise InternalError("the reference numbers the symbols of the program differently")
-    return built
 
 
 def _columns(

@@ -38,6 +38,8 @@ class ReferenceDraw:
         # The draw needs the numbers of the constants alone.
         program = Program.from_names((), (), (), graph.program.symbols.constants)
         self._corrupter = Corrupter(program, (), graph.domains)
+        # Of each predicate; those of others decide nothing.
+        self._known: dict[int, NDArray[np.int32]] = {}
         self._corrupters: dict[int, Corrupter] = {}
 
     def set_draw(self, num_corruptions: int, seed: int) -> None:
@@ -56,13 +58,23 @@ class ReferenceDraw:
     def draw(self, query: int, side: int) -> list[Atom]:
         """Return the true triple, then its corruptions."""
         triple = Atom(*self._triples[query].tolist())
-        if triple.predicate not in self._corrupters:
-            # Known triples of other predicates decide nothing.
+        corrupter = self._take_corrupter(triple)
+        return corrupter.candidates(triple, query, side, self._num, self._seed)
+
+    def _take_corrupter(self, triple: Atom) -> Corrupter:
+        """Return the corrupter of the known triples that can decide anything about a triple."""
+        predicate, first, second = triple
+        if predicate not in self._known:
             known = self._graph.known_triples
-            known = known[known[:, 0] == triple.predicate]
-            listed = zip(*known.T.tolist(), strict=True)
-            self._corrupters[triple.predicate] = self._corrupter.with_known(listed)
-        return self._corrupters[triple.predicate].candidates(triple, query, side, self._num, self._seed)
+            self._known[predicate] = known[known[:, 0] == predicate]
+        known = self._known[predicate]
+        if not self._graph.domains:
+            # Every constant may be drawn, whatever the other triples hold.
+            shared = known[(known[:, 1] == first) | (known[:, 2] == second)]
+            return self._corrupter.with_known(zip(*shared.T.tolist(), strict=True))
+        if predicate not in self._corrupters:
+            self._corrupters[predicate] = self._corrupter.with_known(zip(*known.T.tolist(), strict=True))
+        return self._corrupters[predicate]
 
 
 def sum_mixed(entities: Iterable[int]) -> int:

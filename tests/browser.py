@@ -72,8 +72,8 @@ class Browser:
         os.close(self._to_browser)
         os.close(self._from_browser)
 
-    def open(self, path: Path, fragment: str = "", color_scheme: str = "light") -> None:
-        """Load a file in a new page and wait until it is loaded."""
+    def open(self, path: Path | str, fragment: str = "", color_scheme: str = "light") -> None:
+        """Load a file, or a URL, in a new page and wait until it is loaded."""
         self._session = ""
         self._reset()
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
@@ -83,7 +83,7 @@ class Browser:
         features = [{"name": "prefers-color-scheme", "value": color_scheme}]
         self.call("Emulation.setEmulatedMedia", features=features)
         self._loaded = False
-        self.call("Page.navigate", url=path.as_uri() + fragment)
+        self.call("Page.navigate", url=(path if isinstance(path, str) else path.as_uri()) + fragment)
         deadline = time.monotonic() + SECONDS
         while not self._loaded:
             self._take(deadline)

@@ -1,0 +1,167 @@
+"""The facts of a program, in order and found by their arguments: as a list, or as columns for a large graph."""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Mapping, Sequence
+from itertools import count
+from typing import Any, Final, TypeAlias, overload
+
+from kgreference.terms import Triple
+
+MOST_FOUND: Final = 200_000
+"""The atoms whose indices columns remember, with or without a fact; beyond it they forget all."""
+
+
+class FactList(list[Triple]):
+    """Facts as a list of tuples and a dict of their indices. size: above the constants of all of them."""
+
+    def __init__(self, facts: Iterable[Triple], size: int) -> None:
+        # The order of the triples themselves, if all terms are below the size; numbers are sorted faster.
+        super().__init__(sorted(set(facts), key=lambda fact: (fact[0] * size + fact[1]) * size + fact[2]))
+        self.index_of: dict[Triple, int] = dict(zip(self, count(), strict=False))
+        self._by_second: dict[int, dict[int, list[int]]] = {}
+
+    def with_predicate(self, predicate: int) -> range:
+        """Return the indices of the facts of a predicate."""
+        return self._between((predicate,), (predicate + 1,))
+
+    def with_first(self, predicate: int, first: int) -> range:
+        """Return the indices of the facts of a predicate with a first argument."""
+        return self._between((predicate, first), (predicate, first + 1))
+
+    def with_second(self, predicate: int, second: int) -> list[int]:
+        """Return the indices, ascending, of the facts of a predicate with a second argument."""
+        if predicate not in self._by_second:
+            found: dict[int, list[int]] = {}
+            for number in self.with_predicate(predicate):
+                found.setdefault(self[number][2], []).append(number)
+            self._by_second[predicate] = found
+        return self._by_second[predicate].get(second, [])
+
+    def _between(self, low: tuple[int, ...], high: tuple[int, ...]) -> range:
+        """Return the indices of the facts that begin with ``low`` or with what lies between it and ``high``."""
+        facts: Any = self
+        return range(bisect_left(facts, low), bisect_left(facts, high))
+
+
+class FactColumns(Sequence[Triple]):
+    """Facts as three columns, found by binary search: nothing is built for facts that no atom asks for.
+
+    ``predicates``, ``firsts`` and ``seconds`` are equally long buffers of integers, such as an ``array``. Their rows
+    differ and ascend: this is not checked here.
+
+    Raises ValueError for columns of different lengths.
+    """
+
+    def __init__(self, predicates: Collection[int], firsts: Collection[int], seconds: Collection[int]) -> None:
+        views: list[Any] = [memoryview(column) for column in (predicates, firsts, seconds)]  # type: ignore[arg-type]
+        if len({len(view) for view in views}) > 1:
+            raise ValueError(f"the columns of facts must be equally long, found {[len(view) for view in views]}")
+        self._predicates, self._firsts, self._seconds = views
+        self.index_of: Mapping[Triple, int] = _Indices(self)
+        self._found: dict[Triple, int] = {}
+        self._ranges: dict[int, range] = {}
+        self._by_second: dict[int, tuple[array[int], array[int]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._predicates)
+
+    @overload
+    def __getitem__(self, index: int) -> Triple: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Triple]: ...
+    def __getitem__(self, index: int | slice) -> Triple | list[Triple]:
+        if isinstance(index, slice):
+            return list(zip(self._predicates[index], self._firsts[index], self._seconds[index], strict=True))
+        return self._predicates[index], self._firsts[index], self._seconds[index]
+
+    def __iter__(self) -> Iterator[Triple]:
+        return zip(self._predicates, self._firsts, self._seconds, strict=True)
+
+    def reduce_columns(self, reduce: Callable[[Iterable[int]], int]) -> Triple:
+        """Return a number for each column, such as its maximum."""
+        return reduce(self._predicates), reduce(self._firsts), reduce(self._seconds)
+
+    def find(self, fact: Triple) -> int:
+        """Return the index of a fact; -1 if there is none, or if the atom holds a variable."""
+        found = self._found.get(fact)
+        if found is None:
+            found = self._search(fact) if fact[1] >= 0 and fact[2] >= 0 else -1
+            if len(self._found) >= MOST_FOUND:
+                self._found.clear()
+            self._found[fact] = found
+        return found
+
+    def _search(self, fact: Triple) -> int:
+        predicate, first, second = fact
+        of = self.with_first(predicate, first)
+        index = bisect_left(self._seconds, second, of.start, of.stop)
+        return index if index < of.stop and self._seconds[index] == second else -1
+
+    def with_predicate(self, predicate: int) -> range:
+        """Return the indices of the facts of a predicate."""
+        if predicate not in self._ranges:
+            begin = bisect_left(self._predicates, predicate)
+            self._ranges[predicate] = range(begin, bisect_right(self._predicates, predicate, begin))
+        return self._ranges[predicate]
+
+    def with_first(self, predicate: int, first: int) -> range:
+        """Return the indices of the facts of a predicate with a first argument."""
+        of = self.with_predicate(predicate)
+        begin = bisect_left(self._firsts, first, of.start, of.stop)
+        if begin == of.stop or self._firsts[begin] != first:
+            return range(begin, begin)
+        return range(begin, bisect_right(self._firsts, first, begin, of.stop))
+
+    def with_second(self, predicate: int, second: int) -> Sequence[int]:
+        """Return the indices, ascending, of the facts of a predicate with a second argument."""
+        if predicate not in self._by_second:
+            # The sort is stable, so that equal ones stay in order.
+            order = sorted(self.with_predicate(predicate), key=self._seconds.__getitem__)
+            self._by_second[predicate] = array("q", order), array("q", map(self._seconds.__getitem__, order))
+        order_by_second, seconds = self._by_second[predicate]
+        begin = bisect_left(seconds, second)
+        return order_by_second[begin : bisect_right(seconds, second, begin)].tolist()
+
+
+class _Indices(Mapping[Triple, int]):
+    """The index of each fact of columns."""
+
+    def __init__(self, facts: FactColumns) -> None:
+        self._facts, self.find = facts, facts.find
+
+    def __len__(self) -> int:
+        return len(self._facts)
+
+    def __iter__(self) -> Iterator[Triple]:
+        return iter(self._facts)
+
+    def __contains__(self, fact: object) -> bool:
+        return self.find(fact) >= 0  # type: ignore[arg-type]
+
+    def __getitem__(self, fact: Triple) -> int:
+        index = self.find(fact)
+        if index < 0:
+            raise KeyError(fact)
+        return index
+
+    def keys(self) -> "_Keys":
+        return _Keys(self)
+
+
+class _Keys(KeysView[Triple]):
+    """The facts as a set."""
+
+    def __init__(self, indices: _Indices) -> None:
+        super().__init__(indices)
+        self._find = indices.find
+
+    def __contains__(self, fact: object) -> bool:
+        return self._find(fact) >= 0  # type: ignore[arg-type]
+
+    def isdisjoint(self, other: Iterable[Any]) -> bool:
+        return max(map(self._find, other), default=-1) < 0
+
+
+Facts: TypeAlias = FactList | FactColumns
+"""Different facts, ascending by (predicate, first, second). The index of each is its place in this order."""
