@@ -84,13 +84,13 @@ def print_report(
         shown = make_visible(describe_execution(report.reasons_of_actual, report.caches))
         parts.append(Text(shown, style="dim"))
     for part in parts:
-        console.print(part, highlight=False)
+        console.print(part)
     if report.divergences and next_commands:
         console.print(Text("\nnext", style="bold"))
         for each in next_commands:
             # Not wrapped, so that it can be copied.
             line = Text(f"  {make_visible(each.command)}").append(f"   # {each.purpose}", style="dim")
-            console.print(line, highlight=False, soft_wrap=True)
+            console.print(line, soft_wrap=True)
 
 
 def report_text(report: ReportContent, expected: Trace | None = None) -> str:
