@@ -170,7 +170,7 @@ def _pages(report: Any, expected: Trace, actual: Trace) -> Iterator[str]:
 
 def _text(page: Any) -> str:
     text = StringIO()
-    Console(file=text, width=120, no_color=True, force_terminal=False).print(page)
+    Console(file=text, width=120, color_system=None).print(page)
     return _words(text.getvalue())
 
 
