@@ -74,6 +74,15 @@ def test_a_divergence_of_no_step_has_no_steps_and_no_arrow(faulty: Verification)
     assert "agrees" not in text
 
 
+def test_a_report_as_a_string_has_no_styles_even_if_colors_are_forced(
+    faulty: Verification, monkeypatch: pytest.MonkeyPatch
+):
+    plain = str(faulty.report)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert str(faulty.report) == plain
+    assert "\x1b" not in plain
+
+
 def test_control_characters_of_a_graph_do_not_reach_the_terminal(hostile: Verification):
     text = printed(hostile, expected=hostile.expected, next_commands=[NextCommand("kgverify \x1b[31m", "x")])
     assert "\x1b" not in text

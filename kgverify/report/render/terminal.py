@@ -96,7 +96,7 @@ def print_report(
 def report_text(report: ReportContent, expected: Trace | None = None) -> str:
     """Return the report as plain text, 120 columns wide; `expected` as for `print_report`."""
     text = StringIO()
-    print_report(report, Screen(file=text, width=TEXT_WIDTH, no_color=True), expected=expected)
+    print_report(report, Screen(file=text, width=TEXT_WIDTH, color_system=None), expected=expected)
     return text.getvalue()
 
 
