@@ -15,7 +15,7 @@ from kgverify.comparison.stage_difference import starts_wrong
 from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.conditions.batch_experiment import RunAgain, try_batches
 from kgverify.conditions.candidates import CandidateReader
-from kgverify.conditions.confirm import CONFIRMED, REFUTED, confirm, split
+from kgverify.conditions.confirm import CONFIRMED, confirm, split
 from kgverify.conditions.experiment import Sides, Tried, read_values, try_steps
 from kgverify.conditions.features import Feature
 from kgverify.conditions.find import Found, find_condition, settle, show
@@ -90,8 +90,9 @@ def describe_conditions(
         else:
             test = partial(reader.test, number, engines, run_again)
             best, experiment, tried = _confirm(cause.stage, best, test, reader.describe)
-        is_stated = experiment is None or experiment.verdict != REFUTED
-        *parts, shared = reader.divide(number, best) if is_stated else [[]]
+        # One condition may look like two unless experiments tell.
+        is_certain = experiment is not None and experiment.verdict == CONFIRMED
+        *parts, shared = reader.divide(number, best) if is_certain else [[]]
         others |= {i: len(described) + (i in parts[0]) for i in shared}
         stated = split(best, experiment, tried, reader.describe) if parts else [(best, experiment)]
         for (found, judged), own_members in zip(stated, parts or [members], strict=True):
@@ -174,17 +175,19 @@ class _Reader:
     def divide(self, number: int, found: Found) -> list[list[int]]:
         """Return the divergences of each of two conditions, and those of either that have the other one as well.
 
-        Only an empty list unless a cause has two conditions, and each explains a divergence.
+        Only an empty list unless a cause has two conditions, and each explains something in the run that the other does not.
         """
-        if len(found.condition.parts) == 1:
+        table = found.table
+        held = [part.holds(table.values) & table.is_wrong for part in found.condition.parts]
+        if len(held) == 1 or (held[0] <= held[1]).all() or (held[1] <= held[0]).all():
             return [[]]
-        held = self._read_parts(number, found)
-        exclusive = [[i for i, each in held.items() if each == {part}] for part in (0, 1)]
-        both = [i for i, each in held.items() if len(each) == 2]
+        read = self._read_parts(number, found)
+        exclusive = [[i for i, each in read.items() if each == {part}] for part in (0, 1)]
+        both = [i for i, each in read.items() if len(each) == 2]
         # Those in which both hold belong to the first one, unless the other one has none of its own.
         parts = [{*exclusive[0]}, {*exclusive[1]}]
         parts[0 if exclusive[1] else 1] |= {*both}
-        parts[0] |= {i for i in self.members(number) if i not in held}
+        parts[0] |= {i for i in self.members(number) if i not in read}
         if not all(parts):
             return [[]]
         return [sorted(parts[0]), sorted(parts[1]), sorted(both)]
