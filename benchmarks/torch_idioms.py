@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kgverify.audit.audited_function import Subject
 from kgverify.audit.ladder.climb import RUNGS
-from kgverify.audit.ladder.modes_audit import audit_modes
+from kgverify.audit.ladder.modes_audit import LadderOptions, audit_modes
 from kgverify.engines.compiled.execution.device import resolve_device
 
 
@@ -165,7 +165,7 @@ def main() -> None:
             continue
         path = None if options.save is None else options.save / f"{idiom.name}.py"
         subject = idiom.subject(device, options.size)
-        report = audit_modes(subject, rungs=rungs, reproducer=path, seconds=options.seconds)
+        report = audit_modes(subject, LadderOptions(rungs, path, options.seconds))
         issue = f"#{idiom.issue}" if idiom.issue else ""
         if "attribution" in report.sections:
             (row,) = report.sections["attribution"].rows

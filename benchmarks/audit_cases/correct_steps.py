@@ -236,15 +236,6 @@ update_cell = Cell()
 correct(normals((3, 4), (3, 6)))(update_cell)
 
 
-class Tagged(torch.Tensor):
-    """A tensor of a class of its own."""
-
-
-@correct(lambda draw: (torch.randn(4, 5, generator=draw).as_subclass(Tagged),))
-def double_tagged(values: Tensor) -> Tensor:
-    return values * 2 + 1
-
-
 @correct(floats((8, 6), (6,)))
 def write_rows_in_place(state: Tensor, row: Tensor) -> None:
     state[2] = row

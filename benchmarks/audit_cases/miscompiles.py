@@ -392,6 +392,15 @@ def add_tagged(values: Tensor) -> Tensor:
     return torch.add(values, 1)  # here
 
 
+class Kept(torch.Tensor):
+    """A tensor of a class of its own."""
+
+
+@case(lambda draw: (torch.randn(4, 5, generator=draw).as_subclass(Kept),), rung="aot-eager")
+def double_tagged(values: Tensor) -> Tensor:
+    return values * 2 + 1  # here
+
+
 @case(lambda draw: (torch.randn(7, 9, generator=draw),), issue=174073)
 def choose_lowest(scores: Tensor) -> Tensor:
     scores.tan_()  # here

@@ -12,7 +12,7 @@ from kgverify.audit import isolation
 from kgverify.audit.audited_function import COMPILE_MODES, Function, Inputs, MakeInputs, check_modes, make_subject
 from kgverify.audit.budget import check_budget, read_budget
 from kgverify.audit.ladder.climb import RUNGS
-from kgverify.audit.ladder.modes_audit import SECONDS, audit_values, describe_compiler
+from kgverify.audit.ladder.modes_audit import SECONDS, LadderOptions, audit_values, describe_compiler
 from kgverify.audit.ladder.observation import Precision
 from kgverify.audit.properties.compiled_run import CompileSetting
 from kgverify.audit.properties.step_audit import examine_properties
@@ -91,9 +91,7 @@ def step(
 
         subject = replace(subject, make_inputs=lambda call: pytree.tree_map(move, made(call)))
     report = ReportBuilder()
-    is_conclusive = not rungs or audit_values(
-        subject,
-        report,
+    options = LadderOptions(
         rungs=[rung for rung in RUNGS if rung.options is None or rung.name in rungs],
         reproducer=Path(reproducer) if reproducer is not None else None,
         seconds=seconds,
@@ -101,6 +99,7 @@ def step(
         patience=patience,
         announce=announce,
     )
+    is_conclusive = not rungs or audit_values(subject, report, options)
 
     def examine(send: Callable[[str | ReportBuilder], None]) -> None:
         setting = CompileSetting(mode, dynamic)

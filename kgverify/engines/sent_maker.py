@@ -5,7 +5,9 @@ import pickle
 import threading
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
+
+_LARGE: Final = 1 << 24
 
 _of_thread = threading.local()
 
@@ -21,7 +23,9 @@ class SentMaker:
     """
 
     def __init__(self, make: Callable[[], Any], share: Callable[[bytes], Any] = bytes) -> None:
-        pickled = zlib.compress(pickle.dumps(make), level=1)
+        content = pickle.dumps(make)
+        # What is large takes longer to compress than to send.
+        pickled = zlib.compress(content, level=1 if len(content) < _LARGE else 0)
         self.arguments = share(pickled), hashlib.sha256(pickled).hexdigest()
 
 

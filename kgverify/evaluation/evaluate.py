@@ -74,6 +74,9 @@ class SingleProcess:
 
 def join_process_group() -> ProcessGroup:
     """Join the processes that `torchrun` started with this one; else return a single process. UserError as in `join_team`."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        # Without torch, which a single process may not need.
+        return SingleProcess()
     from kgverify.engines.compiled.execution.process_group import join_team
 
     return join_team() or SingleProcess()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kgverify.errors import UserError, count_of, suggest
 from kgverify.escaping import escape_notebook, make_visible
-from kgverify.program.atom_table import AtomTable, sort_rows
+from kgverify.program.atom_table import AtomTable, number_rows, sort_rows
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.outcomes import Side
 from kgverify.program.program import NamedRule, Program, render_named
@@ -36,10 +36,10 @@ def find_predicate(triples: NDArray[np.int32], predicate: int) -> tuple[int, int
     return bisect_left(column, predicate), bisect_left(column, predicate + 1)
 
 
-def order_by_tail(triples: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the rows of ascending triples, int32 [n, 3], by predicate, tail and head: int32 [n]."""
-    key = triples[:, 0].astype(np.int64) << 32 | triples[:, 2]
-    return np.argsort(key, kind="stable").astype(np.int32)
+def _expand_ranges(low: NDArray[np.int64], high: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers of all ranges, int64, one range after the other."""
+    counts = high - low
+    return np.repeat(high - np.cumsum(counts), counts) + np.arange(counts.sum())
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -116,7 +116,7 @@ class KnowledgeGraph:
                 where="split",
                 fix=suggest(split, get_args(Split)) or "choose one of the three splits",
             )
-        rows = self._rows[split]
+        rows = self._find_rows(split)
         if not len(rows):
             raise UserError(
                 f"expected {split} triples, found none",
@@ -128,14 +128,19 @@ class KnowledgeGraph:
     @cached_property
     def known_triples(self) -> NDArray[np.int32]:
         """All triples of train, valid and test: int32 [K, 3] predicate, head, tail; unique, ascending."""
-        known, _ = sort_rows(np.concatenate(list(self._rows.values())), len(self.program.symbols.constants))
+        facts, size = self.program.facts, len(self.program.symbols.constants)
+        others, _ = sort_rows(np.concatenate([self._find_rows("valid"), self._find_rows("test")]), size)
+        if (len(self.program.symbols.predicates) + 1) * size**2 >= 2**63:
+            known, _ = sort_rows(np.concatenate([facts, others]), size)
+        else:
+            # The facts are in order: a few others are put between them.
+            numbers, wanted = number_rows(facts, size), number_rows(others, size)
+            after = np.searchsorted(numbers, wanted)
+            is_new = np.ones(len(others), np.bool_)
+            is_new[after < len(facts)] = numbers[after[after < len(facts)]] != wanted[after < len(facts)]
+            known = np.insert(facts, after[is_new], others[is_new], axis=0)
         known.setflags(write=False)
         return known
-
-    @cached_property
-    def known_by_tail(self) -> NDArray[np.int32]:
-        """The rows of `known_triples` by predicate, tail and head: int32 [K]."""
-        return order_by_tail(self.known_triples)
 
     def argument_domain(self, predicate_id: int, side: Side) -> NDArray[np.int32]:
         """Return the constants that may be an argument of a predicate: int32 [n], ascending.
@@ -153,21 +158,17 @@ class KnowledgeGraph:
     def _infer_domain(self, predicate_id: int, side: Side) -> NDArray[np.int32]:
         if not self.domains:
             return self._all_constants
-        num_constants = len(self._all_constants)
-        is_seen = np.zeros(num_constants, np.bool_)
         known = self.known_triples
         begin, end = find_predicate(known, predicate_id)
-        is_seen[known[begin:end, 1 + side]] = True
-        ids, domains = self._domain_members
-        holds_seen = np.zeros(len(self.domains), np.bool_)
-        holds_seen[domains[is_seen[ids]]] = True
-        is_member = np.zeros(num_constants, np.bool_)
-        is_member[ids[holds_seen[domains]]] = True
-        if (is_seen & ~is_member).any():
+        seen = np.unique(known[begin:end, 1 + side])
+        ids, domains, members = self._domain_members
+        low, high = (np.searchsorted(ids, seen, which) for which in ("left", "right"))
+        if (low == high).any():
             return self._all_constants
-        members = np.flatnonzero(is_member).astype(np.int32)
-        members.setflags(write=False)
-        return members
+        holding = np.unique(domains[_expand_ranges(low, high)]).tolist()
+        found = np.unique(np.concatenate([members[i] for i in holding])) if holding else ids[:0]
+        found.setflags(write=False)
+        return found
 
     @cached_property
     def _all_constants(self) -> NDArray[np.int32]:
@@ -180,19 +181,24 @@ class KnowledgeGraph:
         return {}
 
     @cached_property
-    def _domain_members(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """The constants of all domains, int32 [n], and the index of the domain of each, int32 [n]."""
+    def _domain_members(self) -> tuple[NDArray[np.int32], NDArray[np.int32], list[NDArray[np.int32]]]:
+        """The constants of all domains, int32 [n], ascending; the index of the domain of each, int32 [n]; and those of each."""
         ids = self.program.symbols.constant_ids
-        pairs = [(ids[name], i) for i, names in enumerate(self.domains.values()) for name in names]
-        members = np.array(pairs, np.int32).reshape(-1, 2)
-        return members[:, 0], members[:, 1]
+        members = [np.array([ids[name] for name in names], np.int32) for names in self.domains.values()]
+        every = np.concatenate(members)
+        order = np.argsort(every, kind="stable")
+        domains = np.repeat(np.arange(len(members), dtype=np.int32), [len(each) for each in members])
+        return every[order], domains[order], members
+
+    def _find_rows(self, split: str) -> NDArray[np.int32]:
+        if split not in self._rows:
+            symbols = self.program.symbols
+            rows = AtomTable.of(getattr(self, split)).encode(symbols.predicate_ids, symbols.constant_ids)
+            rows.setflags(write=False)
+            self._rows[split] = rows
+        return self._rows[split]
 
     @cached_property
     def _rows(self) -> dict[str, NDArray[np.int32]]:
-        symbols = self.program.symbols
-        predicates, constants = symbols.predicate_ids, symbols.constant_ids
-        rows = {}
-        for split, atoms in (("train", self.train), ("valid", self.valid), ("test", self.test)):
-            rows[split] = AtomTable.of(atoms).encode(predicates, constants)
-            rows[split].setflags(write=False)
-        return rows
+        """The triples of each split in ids, as far as they were asked for."""
+        return {}

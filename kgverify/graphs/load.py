@@ -167,7 +167,7 @@ def _build(
         )
     doubts = tuple(check_columns(splits, names))
     columns = {split: find_names(each) for split, each in splits.items()}
-    constants = {name for heads, _, tails in columns.values() for name in heads | tails}
+    constants = set[str]().union(*(names for heads, _, tails in columns.values() for names in (heads, tails)))
     domains = (
         parse_domains(texts["domains"].text, texts["domains"].name, constants=constants) if "domains" in texts else {}
     )

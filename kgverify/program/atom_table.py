@@ -65,6 +65,11 @@ class AtomTable(Sequence[NamedAtom]):
             raise KeyError(variable)
         return cls(tuple(predicates), tuple(constants), rows)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy in another process needs: the order of the different rows rather than these rows again."""
+        order = self.distinct[1].astype(np.int32) if "distinct" in self.__dict__ else self._order
+        return {"predicates": self.predicates, "constants": self.constants, "rows": self.rows, "_order": order}
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -125,6 +130,8 @@ class AtomTable(Sequence[NamedAtom]):
         names = self.constants if column else self.predicates
         occurs = np.zeros(len(names), np.bool_)
         occurs[self.rows[:, column]] = True
+        if occurs.all():
+            return set(names)
         return {names[i] for i in np.flatnonzero(occurs).tolist()}
 
     def encode(self, predicate_ids: dict[str, int], constant_ids: dict[str, int]) -> NDArray[np.int32]:

@@ -103,7 +103,10 @@ class Program:
     ) -> "Program":
         """Build a program: number symbols by first appearance (facts, rules, queries, further constants), order the facts."""
         table = AtomTable.of(facts)
-        predicate_ids, constant_ids = map(Numbering.of, table.names_by_appearance())
+        by_appearance = table.names_by_appearance()
+        # Names of files are numbered so already.
+        is_numbered = by_appearance == (list(table.predicates), list(table.constants))
+        predicate_ids, constant_ids = map(Numbering.of, by_appearance)
         named_queries = tuple(queries)
         of_rules = (atom for rule in rules for atom in (rule.clause_head, *rule.body))
         for predicate, *terms in chain(of_rules, named_queries):
@@ -114,10 +117,9 @@ class Program:
         for name in constants:
             constant_ids.setdefault(name, len(constant_ids))
 
-        rows = table.encode(predicate_ids, constant_ids)
-        # Names of files are numbered so already.
-        is_numbered = np.array_equal(rows, table.rows)
-        unique, first_row = table.distinct if is_numbered else sort_rows(rows, len(constant_ids))
+        unique, first_row = (
+            table.distinct if is_numbered else sort_rows(table.encode(predicate_ids, constant_ids), len(constant_ids))
+        )
         if fact_lines is None:
             lines = np.zeros(len(first_row), np.int32)
         elif isinstance(fact_lines, range):

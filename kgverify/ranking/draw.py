@@ -65,13 +65,13 @@ def group_rows(graph: KnowledgeGraph, triple: NDArray[np.int32], side: NDArray[n
         predicate, of_side = divmod(value, 2)
         domain = graph.argument_domain(predicate, Side(of_side))
         begin, end = find_predicate(known, predicate)
-        if of_side == Side.HEAD:
-            by_kept = graph.known_by_tail[begin:end]
-            kept = known[by_kept, 2]
-        else:
-            by_kept = np.arange(begin, end, dtype=np.int32)
-            kept = known[begin:end, 1]
         wanted = triple[rows, 2 - of_side]
+        by_kept = np.arange(begin, end, dtype=np.int32)
+        if of_side == Side.HEAD:
+            # Only triples that share the tail of a row matter; sorting all of a predicate would take longer.
+            by_kept = by_kept[np.isin(known[begin:end, 2], wanted)]
+            by_kept = by_kept[np.argsort(known[by_kept, 2], kind="stable")]
+        kept = known[by_kept, 2 - of_side]
         starts = np.searchsorted(kept, wanted, "left").astype(np.int64)
         counts = np.searchsorted(kept, wanted, "right") - starts
         offsets = starts_of(counts)

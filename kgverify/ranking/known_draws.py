@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import InternalError
-from kgverify.graphs.graph import order_by_tail
 from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome, Side
 from kgverify.ranking.corrupt import ALL, count_candidates, draw_candidates, may_be_drawn
 from kgverify.ranking.draw import draw_entities
@@ -74,11 +73,6 @@ class LargeGraph:
         beside = [(p, int(e), b) for p, _, b in queries for e in self.few[::3]]
         beside += [(p, a, int(e)) for p, a, _ in queries for e in self.few[1::4]]
         return np.array(sorted({*map(tuple, queries), *beside}), np.int32)
-
-    @cached_property
-    def known_by_tail(self) -> NDArray[np.int32]:
-        """The rows of the known triples by predicate, tail and head: int32 [n]."""
-        return order_by_tail(self.known_triples)
 
     def queries(self, split: str) -> NDArray[np.int32]:
         """Return the split, whatever its name is."""
@@ -168,7 +162,6 @@ def draw_short() -> tuple[NDArray[np.int64], NDArray[np.int32]]:
 
 class _Dense:
     known_triples = np.zeros((1, 3), np.int32)
-    known_by_tail = np.zeros(1, np.int32)
 
     def argument_domain(self, predicate: int, side: Side) -> NDArray[np.int32]:
         return np.arange(257, dtype=np.int32)

@@ -197,9 +197,9 @@ def encode_evaluation(report: EvaluationReport) -> bytes:
 
 def print_evaluation(report: EvaluationReport, console: Screen, diff_command: str = "") -> None:
     """Print the summary and, if the reference disagrees, the command to run next."""
-    console.print(_headline(report), _metrics(report), _facts(report), highlight=False)
+    console.print(_headline(report), _metrics(report), _facts(report))
     if report.verdict is Verdict.DIVERGE:
-        console.print(_differences(report, diff_command), highlight=False, soft_wrap=True)
+        console.print(_differences(report, diff_command), soft_wrap=True)
 
 
 def _headline(report: EvaluationReport) -> Text:

@@ -3,10 +3,13 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kgverify.engines.protocol import Engine
+from kgverify.files.reading import open_file
+from kgverify.files.writing import temporary_folder, write_file
 from kgverify.runs.dask_workers import DaskWorkers, check_same_engine
 from kgverify.runs.run import Pipeline, Run, reference_pipeline, reference_triples
 from kgverify.runs.separate_workers import RepeatingWorkers
@@ -19,6 +22,11 @@ _MOST_BESIDE: Final = 8
 
 _NUM_OF_PROCESS: Final = 1024
 """The candidates for which a further process is worth its start."""
+
+_NUM_OF_LARGE: Final = 256
+"""The same for more than `_LARGE` facts, of which more match at each step."""
+
+_LARGE: Final = 100_000
 
 
 @contextmanager
@@ -46,14 +54,39 @@ def reference_beside(run: Run, num: int) -> Iterator[Pipeline]:
 
     Its processes start at once, if they save time and there are cores left.
     """
-    jobs = min(_MOST_BESIDE, len(os.sched_getaffinity(0)) // 2, (num - 1) // _NUM_OF_PROCESS)
+    worth = _NUM_OF_LARGE if len(run.graph.program.facts) > _LARGE else _NUM_OF_PROCESS
+    jobs = min(_MOST_BESIDE, len(os.sched_getaffinity(0)) // 2, (num - 1) // worth)
     if jobs < 2:
         yield reference_pipeline(run)
         return
-    with RepeatingWorkers(jobs) as executor:
-        engine = _fan_out(run, executor)
+    with temporary_folder("kgverify-program-") as folder, RepeatingWorkers(jobs) as executor:
+        engine = _fan_out(run, executor, share=partial(_SharedFile.write, folder))
         engine.warm_up(jobs)
         yield with_reference_ranking(engine)
+
+
+class _SharedFile:
+    """Bytes that each process of this machine reads from a file, once, and not from the pipe of every call."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @classmethod
+    def write(cls, folder: Path, content: bytes) -> "_SharedFile":
+        """Write the only file of a folder."""
+        path = folder / "shared"
+        write_file(path, content)
+        return cls(path)
+
+    def __reduce__(self) -> tuple[Callable[[Path], bytes], tuple[Path]]:
+        """Arrive as the bytes."""
+        return _read_shared, (self._path,)
+
+
+@lru_cache(maxsize=1)
+def _read_shared(path: Path) -> bytes:
+    with open_file(path, purpose="the program for the workers") as file:
+        return file.read()
 
 
 @contextmanager

@@ -4,9 +4,12 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Mapping, Sequence
 from itertools import count
-from typing import Any, TypeAlias, overload
+from typing import Any, Final, TypeAlias, overload
 
 from kgreference.terms import Triple
+
+MOST_FOUND: Final = 200_000
+"""The atoms whose indices columns remember, with or without a fact; beyond it they forget all."""
 
 
 class FactList(list[Triple]):
@@ -56,6 +59,7 @@ class FactColumns(Sequence[Triple]):
             raise ValueError(f"the columns of facts must be equally long, found {[len(view) for view in views]}")
         self._predicates, self._firsts, self._seconds = views
         self.index_of: Mapping[Triple, int] = _Indices(self)
+        self._found: dict[Triple, int] = {}
         self._ranges: dict[int, range] = {}
         self._by_second: dict[int, tuple[array[int], array[int]]] = {}
 
@@ -79,17 +83,20 @@ class FactColumns(Sequence[Triple]):
         return reduce(self._predicates), reduce(self._firsts), reduce(self._seconds)
 
     def find(self, fact: Triple) -> int:
-        """Return the index of a fact; -1 if there is none."""
+        """Return the index of a fact; -1 if there is none, or if the atom holds a variable."""
+        found = self._found.get(fact)
+        if found is None:
+            found = self._search(fact) if fact[1] >= 0 and fact[2] >= 0 else -1
+            if len(self._found) >= MOST_FOUND:
+                self._found.clear()
+            self._found[fact] = found
+        return found
+
+    def _search(self, fact: Triple) -> int:
         predicate, first, second = fact
-        if first < 0 or second < 0:
-            return -1
-        of = self.with_predicate(predicate)
-        begin = bisect_left(self._firsts, first, of.start, of.stop)
-        if begin == of.stop or self._firsts[begin] != first:
-            return -1
-        end = bisect_right(self._firsts, first, begin, of.stop)
-        index = bisect_left(self._seconds, second, begin, end)
-        return index if index < end and self._seconds[index] == second else -1
+        of = self.with_first(predicate, first)
+        index = bisect_left(self._seconds, second, of.start, of.stop)
+        return index if index < of.stop and self._seconds[index] == second else -1
 
     def with_predicate(self, predicate: int) -> range:
         """Return the indices of the facts of a predicate."""
@@ -121,7 +128,7 @@ class _Indices(Mapping[Triple, int]):
     """The index of each fact of columns."""
 
     def __init__(self, facts: FactColumns) -> None:
-        self._facts = facts
+        self._facts, self.find = facts, facts.find
 
     def __len__(self) -> int:
         return len(self._facts)
@@ -130,10 +137,10 @@ class _Indices(Mapping[Triple, int]):
         return iter(self._facts)
 
     def __contains__(self, fact: object) -> bool:
-        return self._facts.find(fact) >= 0  # type: ignore[arg-type]
+        return self.find(fact) >= 0  # type: ignore[arg-type]
 
     def __getitem__(self, fact: Triple) -> int:
-        index = self._facts.find(fact)
+        index = self.find(fact)
         if index < 0:
             raise KeyError(fact)
         return index
@@ -143,10 +150,17 @@ class _Indices(Mapping[Triple, int]):
 
 
 class _Keys(KeysView[Triple]):
-    """The facts as a set; atoms with variables are told apart from them without a search."""
+    """The facts as a set."""
+
+    def __init__(self, indices: _Indices) -> None:
+        super().__init__(indices)
+        self._find = indices.find
+
+    def __contains__(self, fact: object) -> bool:
+        return self._find(fact) >= 0  # type: ignore[arg-type]
 
     def isdisjoint(self, other: Iterable[Any]) -> bool:
-        return not any(atom in self for atom in other if atom[1] >= 0 and atom[2] >= 0)
+        return max(map(self._find, other), default=-1) < 0
 
 
 Facts: TypeAlias = FactList | FactColumns

@@ -1,6 +1,7 @@
 """A definite program: its symbols, facts and rules, with the indexes that a resolution step needs."""
 
 from collections.abc import Hashable, Iterable, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import Final, NamedTuple, TypeVar
 
@@ -97,8 +98,6 @@ class Program:
         self.rules = list(rules)
         self._check()
 
-        self.predicate_ids = {name: number for number, name in enumerate(self.predicates)}
-        self.constant_ids = {name: number for number, name in enumerate(self.constants)}
         self._rules_by_predicate: dict[int, list[int]] = {}
         for number, rule in enumerate(self.rules):
             self._rules_by_predicate.setdefault(rule.head[0], []).append(number)
@@ -145,6 +144,16 @@ class Program:
             encoded = _encode([head, *body], predicate_ids, constant_ids)
             encoded_rules.append(Rule(encoded[0], tuple(encoded[1:])))
         return cls(tuple(predicate_ids), tuple(constant_ids), encoded_facts, encoded_rules)
+
+    @cached_property
+    def predicate_ids(self) -> dict[str, int]:
+        """The id of each predicate."""
+        return {name: number for number, name in enumerate(self.predicates)}
+
+    @cached_property
+    def constant_ids(self) -> dict[str, int]:
+        """The id of each constant."""
+        return {name: number for number, name in enumerate(self.constants)}
 
     def rules_matching(self, atom: Triple) -> Matches:
         """Return the rules, in order, whose heads unify with an atom, standardized apart from it."""

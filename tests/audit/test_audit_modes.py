@@ -17,7 +17,7 @@ from kgverify.audit.audited_function import Subject, make_subject
 from kgverify.audit.evaluator.audited_tick import build_tick_subject
 from kgverify.audit.ladder.climb import RUNGS, Climb, Judge, Rung, climb, find_smallest_part
 from kgverify.audit.ladder.culprit import PASS, find_culprit
-from kgverify.audit.ladder.modes_audit import audit_modes
+from kgverify.audit.ladder.modes_audit import LadderOptions, audit_modes
 from kgverify.audit.ladder.observation import compare_observations, observe
 from kgverify.audit.ladder.reproducer import write_reproducer
 from kgverify.audit.ladder.source_bundle import NotStandalone, bundle
@@ -53,7 +53,7 @@ def test_a_sound_function_agrees_on_every_rung() -> None:
 
 @pytest.mark.exhaustive
 def test_a_mutated_argument_left_wrong_is_found_and_laid_to_its_pass(tmp_path: Path) -> None:
-    report = audit_modes(IDIOM["swap-buffers"].subject(), rungs=RUNGS[:5], reproducer=tmp_path / "swap.py", seconds=100)
+    report = audit_modes(IDIOM["swap-buffers"].subject(), LadderOptions(RUNGS[:5], tmp_path / "swap.py", 100))
     assert report.verdict is Verdict.DIVERGE
     (found,) = report.sections["attribution"].rows
     assert found["rung"] == "default"
@@ -149,7 +149,7 @@ def test_the_evaluators_own_tick_deviates_nowhere_below_inductor() -> None:
     run = Run(load_graph("countries"), num_queries=2, num_corruptions=4)
     subject = build_tick_subject(run, device="cpu", slots=8)
     assert set(subject.parts) >= {"select", "match_facts", "resolve", "choose", "advance", "recycle"}
-    report = audit_modes(subject, rungs=BELOW_INDUCTOR)
+    report = audit_modes(subject, LadderOptions(BELOW_INDUCTOR))
     assert report.verdict is Verdict.AGREE, report.sections
 
 

@@ -22,10 +22,13 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Outcome
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.ranking.corrupt import draw_candidates
+from kgverify.runs.run import Run, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, concatenate
 from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.stage_items import ends_alike
+from kgverify.trace.read.trace_file import read_trace
+from kgverify.verification.record import record
 
 pytestmark = pytest.mark.skipif(library.why_not_available() is not None, reason=str(library.why_not_available()))
 
@@ -126,6 +129,18 @@ def test_recorded_parts_have_the_digests_of_their_steps() -> None:
     taken = engine.evaluate(problem.candidates, has_digests=True).digests
     assert taken is not None
     np.testing.assert_array_equal(taken.digests.sequence, whole)
+
+
+@pytest.mark.parametrize("level", ["compact", "steps", "digests"])
+def test_a_trace_of_each_level_has_the_digests_of_the_reference(tmp_path: Path, level: str) -> None:
+    run = Run(load_graph("countries"), num_queries=2, num_corruptions=3)
+    expected = reference_pipeline(run)
+    pipelines = expected._replace(engine=NativeEngine(run.graph.program, run.limits, run.policy)), expected
+    for name, pipeline in zip("ab", pipelines, strict=True):
+        record(run, pipeline, tmp_path / name, level=level)
+    ours, theirs = (read_trace(tmp_path / name) for name in "ab")
+    np.testing.assert_array_equal(ours.digests.sequence, theirs.digests.sequence)
+    np.testing.assert_array_equal(ours.columns.candidates.num_steps, theirs.columns.candidates.num_steps)
 
 
 def test_an_evaluation_ends_as_the_recorded_derivations_do() -> None:

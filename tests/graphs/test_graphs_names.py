@@ -9,7 +9,7 @@ from kgverify.graphs.formats.names import NameColumn
 NAMES = st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"]), max_size=20)
 
 
-def number(chunks: list[list[str]]) -> tuple[list[int], tuple[str, ...] | None] | None:
+def number(chunks: list[list[str]]) -> tuple[list[int], tuple[str, ...]] | None:
     column = NameColumn()
     numbers = []
     for chunk in chunks:
@@ -41,9 +41,14 @@ def test_names_that_are_too_long_or_hold_nul_are_left_to_the_other_reader() -> N
     assert number([["a\0"]]) is None
 
 
-def test_names_of_equal_hashes_are_left_to_the_other_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_equal_hashes_differ_and_very_many_of_them_are_left_to_the_other_reader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(names, "_FACTORS", np.zeros(8, np.uint64))
-    assert number([["a", "b"]]) is None
-    found = number([["a"], ["b"]])
-    assert found is not None
-    assert found[1] is None
+    assert number([["a", "b", "a"], ["b", "c"]]) == ([0, 1, 0, 1, 2], ("a", "b", "c"))
+    assert number([[str(i) for i in range(names._MOST_PROBES + 2)]]) is None
+
+
+def test_the_table_grows_with_the_names() -> None:
+    every = [str(i) for i in range(5 * names._FEWEST_SLOTS)]
+    assert number([every, every[::-1]]) == ([*range(len(every)), *range(len(every))[::-1]], tuple(every))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import msgspec
+from msgspec.structs import replace
 from mutant import ROOT
 from semantic_mutant import SemanticMutant, plant_copy
 
@@ -53,7 +54,7 @@ class Command(msgspec.Struct, frozen=True):
     lines: tuple[str, ...]
     is_sound: bool = True
     only: tuple[str, ...] = ()
-    unused: tuple[str, ...] = ("kgverify/evaluation/",)
+    unused: tuple[str, ...] = ("kgverify/evaluation/", "kgverify/engines/native/")
 
     def runs(self, mutant: SemanticMutant) -> bool:
         """Return whether the mutant is tried on it."""
@@ -111,6 +112,8 @@ KERNELS: Final = (
     "kgverify/engines/compiled/tick/tick_loop.py",
 )
 """The files of what runs on a GPU alone, or in Triton's interpreter: their mutants are tried on a GPU, if there is one."""
+NATIVE: Final = ("kgverify/engines/native/",)
+"""The files of the native evaluator."""
 _RECORDING: Final = tuple(
     f"kgverify/{each}/" for each in ("trace/read", "trace/write", "trace/hdf5", "comparison", "verification")
 )
@@ -134,6 +137,7 @@ def _on_cpu(fuzz_seconds: int) -> Iterator[Command]:
     yield from _evaluations(eager)
     yield Command("fuzz", (f"fuzz --time {fuzz_seconds}s --jobs 1 --fresh {eager}",))
     yield from _traces("--mode eager")
+    yield from _on_native(fuzz_seconds)
     fused = f"--mode fused --device cpu {_JSON}"
     size = "--queries 1 --corruptions 1 --max-depth 3 --slots 4 --no-determinism --minimum none"
     yield Command("diff --mode fused", (f"diff {size} {fused}",), only=KERNELS)
@@ -153,6 +157,21 @@ def _on_cpu(fuzz_seconds: int) -> Iterator[Command]:
     )
 
 
+def _on_native(fuzz_seconds: int) -> Iterator[Command]:
+    """Yield the commands for mutants of the native evaluator, which all of them but `fuzz` run by default."""
+    family = f"--graph {_family()} --policy two_tower"
+    found = (
+        Command("native diff countries", (f"diff --queries 20 {_JSON}",)),
+        Command("native diff random", (f"diff --graph random:1 --queries 8 --policy two_tower {_JSON}",)),
+        Command("native diff family", (f"diff {family} --queries 4 --corruptions 30 {_JSON}",)),
+        Command("native fuzz", (f"fuzz --mode native --time {fuzz_seconds}s --jobs 1 --fresh {_JSON}",)),
+        Command("native evaluate", (f"evaluate --queries 8 {_JSON}",)),
+        Command("native evaluate family", (f"evaluate {family} --queries 10 --minimum none {_JSON}",)),
+        *(replace(each, name=f"native {each.name}") for each in _traces("")),
+    )
+    yield from (replace(each, only=NATIVE, unused=()) for each in found)
+
+
 def _on_cuda(fuzz_seconds: int) -> Iterator[Command]:
     fused = f"--mode fused --device cuda {_JSON}"
     yield Command("diff countries", (f"diff --queries 10 {fused}",))
@@ -165,7 +184,7 @@ def _on_cuda(fuzz_seconds: int) -> Iterator[Command]:
     yield Command("diff --lockstep", (f"diff --graph random:1 --queries 6 --lockstep --minimum none {fused}",))
     yield from _evaluations(fused)
     many = f"evaluate --graph {_family()} --queries 60 --corruptions 200 --policy two_tower {fused}"
-    yield Command("evaluate many", (many,), unused=_RECORDING)
+    yield Command("evaluate many", (many,), unused=(*_RECORDING, *NATIVE))
     yield from _traces("--mode fused --device cuda")
 
 
@@ -174,8 +193,10 @@ def _family() -> str:
 
 
 def _evaluations(options: str) -> Iterator[Command]:
-    yield Command("evaluate", (f"evaluate --queries 8 {options}",), unused=_RECORDING)
-    yield Command("evaluate --rank-only", (f"evaluate --queries 8 --rank-only {options}",), unused=_RECORDING)
+    yield Command("evaluate", (f"evaluate --queries 8 {options}",), unused=(*_RECORDING, *NATIVE))
+    yield Command(
+        "evaluate --rank-only", (f"evaluate --queries 8 --rank-only {options}",), unused=(*_RECORDING, *NATIVE)
+    )
 
 
 def _traces(options: str) -> Iterator[Command]:
@@ -320,6 +341,9 @@ def _enter_copy(mutant: SemanticMutant | None, folder: Path, *, has_tests: bool 
     further = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path not in own]
     os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path[:2], *further])
     os.environ["TMPDIR"] = os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.tempdir = str(folder)
+    if mutant is not None and mutant.file.startswith(NATIVE):
+        # A library of a mutant is of no use afterwards.
+        os.environ["KGVERIFY_LIBRARIES"] = str(folder / "libraries")
     # Workers that a command starts would run the script that started this process.
     sys.modules["__main__"] = types.ModuleType("__main__")
     importlib.invalidate_caches()

@@ -8,6 +8,7 @@ import pytest
 import kgverify as kv
 from kgverify.engines.reference import program as reference_program
 from kgverify.errors import InternalError
+from kgverify.runs import fan_out
 from kgverify.runs.run import Run, reference_pipeline
 
 
@@ -51,3 +52,17 @@ def test_a_repeated_fact_is_one_fact_of_the_columns():
     twice = replace(graph, train=(*graph.train, *graph.train[:5]))
     built = reference_program.build_reference_program(twice.program)
     assert list(built.facts) == list(map(tuple, graph.program.facts.tolist()))
+
+
+def test_processes_beside_an_evaluation_derive_the_same(monkeypatch):
+    monkeypatch.setattr(fan_out.os, "sched_getaffinity", lambda _: range(4))
+    monkeypatch.setattr(fan_out, "_LARGE", 0)
+    run = Run(kv.load_graph("countries"), num_queries=3, num_corruptions=20)
+    here = reference_pipeline(run)
+    candidates = here.draw_for(run)
+    with fan_out.reference_beside(run, 3 * fan_out._NUM_OF_LARGE) as beside:
+        assert type(beside.engine) is not type(here.engine)
+        actual = beside.engine.prove(candidates)
+    for ours, theirs in zip(actual, here.engine.prove(candidates), strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(one, other)

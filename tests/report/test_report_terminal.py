@@ -4,6 +4,7 @@ import io
 
 import pytest
 from report_runs import change, without_causes
+from rich.table import Table
 
 from kgverify.comparison.result import Attribution, Share
 from kgverify.report.render.metrics_table import MetricsTable
@@ -73,6 +74,15 @@ def test_a_divergence_of_no_step_has_no_steps_and_no_arrow(faulty: Verification)
     assert "agrees" not in text
 
 
+def test_a_report_as_a_string_has_no_styles_even_if_colors_are_forced(
+    faulty: Verification, monkeypatch: pytest.MonkeyPatch
+):
+    plain = str(faulty.report)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert str(faulty.report) == plain
+    assert "\x1b" not in plain
+
+
 def test_control_characters_of_a_graph_do_not_reach_the_terminal(hostile: Verification):
     text = printed(hostile, expected=hostile.expected, next_commands=[NextCommand("kgverify \x1b[31m", "x")])
     assert "\x1b" not in text
@@ -110,3 +120,23 @@ def test_every_metric_is_shown_whole_at_any_width(width: int):
         for j in range(3):
             assert f"1.{i}00{j}" in words
             assert f"0.{i}00{j}" in words
+
+
+def test_a_folded_line_in_a_table_loses_no_character():
+    line = "  by locatedInCR(X, Z) <- neighborOf(X, Y), locatedInCR(Y, Z) [rules.txt:1]"
+    for width in range(20, 100):
+        text = io.StringIO()
+        table = Table.grid(padding=(0, 2))
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        table.add_row("step", Text(line))
+        Screen(file=text, width=width).print(table)
+        assert "".join(text.getvalue().split()) == "step" + "".join(line.split()), width
+
+
+def test_the_lines_below_the_verdict_are_folded_with_an_indent(faulty: Verification):
+    text = io.StringIO()
+    print_report(faulty.report, Screen(file=text, width=60))
+    header = text.getvalue().partition("first divergence")[0].splitlines()[1:]
+    assert any(line.startswith("     ") for line in header)
+    assert [line for line in header if line and not line.startswith("  ")] == []

@@ -35,7 +35,7 @@ from kgverify.verification.record import prove_deep
 
 PATH: Final = Path(__file__).with_suffix(".json")
 SEED: Final = 11
-NUM_PROBLEMS: Final = 60
+NUM_PROBLEMS: Final = 48
 MOST_OF_CANDIDATE: Final = 3
 """Steps of a derivation that are edited."""
 
@@ -205,12 +205,16 @@ EDITS: Final[Mapping[str, Edit]] = {
 }
 
 
+MIXED: Final = tuple(f"mixed {number}" for number in range(12))
+"""Two edits at random for each sample."""
 MODULO: Final = ("names", "order", "duplicates", "names+order", "order+duplicates", "names+order+duplicates")
 
 
 def known_explanations() -> dict[str, Any]:
     """Return what is found of each edit, and of each normal form."""
-    return {edit: explanations(edit) for edit in EDITS} | {f"modulo {each}": normal_forms(each) for each in MODULO}
+    return {edit: explanations(edit) for edit in (*EDITS, *MIXED)} | {
+        f"modulo {each}": normal_forms(each) for each in MODULO
+    }
 
 
 def explanations(edit: str) -> dict[str, Any]:
@@ -218,7 +222,9 @@ def explanations(edit: str) -> dict[str, Any]:
     rng, details = random.Random(edit), hashlib.sha256()
     named: Counter[str] = Counter()
     for number, sample in enumerate(samples()):
-        edited = EDITS[edit](list(sample.view.resolvents), sample, rng)
+        edited = list(sample.view.resolvents)
+        for one in (edit,) if edit in EDITS else rng.sample([*EDITS], 2):
+            edited = EDITS[one](edited, sample, rng)
         actual = sample.view._replace(resolvents=tuple(edited))
         if [each.content for each in edited] != [each.content for each in sample.view.resolvents]:
             found = explain_difference(sample.view, actual, _given(sample, actual, number))
@@ -237,6 +243,7 @@ def normal_forms(modulo: str) -> dict[str, Any]:
     for sample in samples():
         items, *counts = sample.outputs[Stage.LIMIT]
         turned: StageOutputs = {**sample.outputs, Stage.LIMIT: ((*items[::-1], *items[:1]), *counts)}
+        turned |= {stage: sample.outputs[stage][::-1] for stage in (Stage.MATCH_RULES, Stage.MATCH_FACTS)}
         scored: StageOutputs = {**turned, Stage.SCORE: (*sample.outputs[Stage.SCORE][::-1], 0.5)}
         fewer = {stage: output for stage, output in turned.items() if stage is not Stage.LIMIT}
         for outputs in (sample.outputs, turned, scored, fewer):

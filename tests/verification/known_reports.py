@@ -34,8 +34,8 @@ from kgverify.verification.self_testing.known_answers.pairs import at_level, bla
 
 PATH: Final = Path(__file__).with_suffix(".json")
 SEED: Final = 7
-NUM_TRIED: Final = 60
-NUM_KEPT: Final = 4
+NUM_TRIED: Final = 40
+NUM_KEPT: Final = 2
 """The problems kept for each kind of wrong engine, of those tried: the first ones that differ."""
 
 UNKNOWN: Final = frozenset({"resolvents.origin_kind", "resolvents.origin"})
@@ -58,6 +58,7 @@ SHOWN: Final = {
     "foreign": Shown("steps", FOREIGN),
     "deep": Shown("deep"),
     "compact": Shown("compact", UNKNOWN),
+    "ordered": Shown("steps", frozenset(), {"modulo": ("order",)}),
     "benign": Shown("steps", UNKNOWN, {"modulo": ("order", "duplicates")}),
 }
 
@@ -154,10 +155,10 @@ def _pretend(actual: Trace, expected: Trace) -> Trace:
 
 def _pages(report: Any, expected: Trace, actual: Trace) -> Iterator[str]:
     """Yield the report as text, the divergences side by side, and the listings of both traces."""
-    yield report_text(report, expected)
+    yield _words(report_text(report, expected))
     reader = DerivationReader(expected, actual, report.divergences, lockstep=False, modulo=report.modulo)
     for divergence in report.divergences[:6]:
-        yield repr(reader.read(divergence))
+        yield msgspec.json.encode(reader.read(divergence)).decode()
     for trace in (expected, actual):
         view = TraceView(trace)
         yield _text(render_trace(view))
@@ -169,8 +170,13 @@ def _pages(report: Any, expected: Trace, actual: Trace) -> Iterator[str]:
 
 def _text(page: Any) -> str:
     text = StringIO()
-    Console(file=text, width=120, no_color=True).print(page)
-    return text.getvalue()
+    Console(file=text, width=120, color_system=None).print(page)
+    return _words(text.getvalue())
+
+
+def _words(text: str) -> str:
+    """Return a text without its layout, which depends on the version of a library."""
+    return " ".join(text.split())
 
 
 def _hash(texts: Iterator[str]) -> str:

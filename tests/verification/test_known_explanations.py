@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from known_explanations import EDITS, MODULO, PATH, explanations, normal_forms
+from known_explanations import EDITS, MIXED, MODULO, PATH, explanations, normal_forms
 
 KNOWN = json.loads(PATH.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("edit", [*EDITS, *MIXED])
 def test_an_edited_step_is_explained_as_it_was(edit: str):
     assert explanations(edit) == KNOWN[edit]
 

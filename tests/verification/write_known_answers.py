@@ -6,6 +6,7 @@ The second comparison still checks each of them. Review the difference as you wo
 import sys
 from pathlib import Path
 
+import known_alterations
 import known_explanations
 import known_reports
 import msgspec
@@ -35,6 +36,7 @@ def main() -> int:
     }
     for path, known in (
         (known_reports.PATH, reports),
+        (known_alterations.PATH, known_alterations.known_alterations()),
         (known_explanations.PATH, known_explanations.known_explanations()),
     ):
         path.write_bytes(msgspec.json.format(msgspec.json.encode(known), indent=1) + b"\n")

@@ -148,15 +148,21 @@ def _search_items(search: "_Search", items: Sequence[Item]) -> Sequence[Item]:
     of_kind = {kind: [item for item in items if item.kind == kind] for kind in (PASS, SWITCH, LOWERING, DECOMPOSITION)}
     groups = [*of_kind.values(), of_kind[PASS] + of_kind[SWITCH] + of_kind[LOWERING], list(items)]
     for number, group in enumerate(groups):
-        if not group:
-            continue
-        if search.repairs(group):
-            return minimize(group, lambda part: bool(part) and search.repairs(part))
-        # Some items cannot all be left out together, and some are needed.
-        if number < len(of_kind) and search.has_failed:
-            for item in group:
-                if search.repairs([item]):
-                    return [item]
+        if found := _search_group(search, group, divides=number < len(of_kind)):
+            return found
+    return []
+
+
+def _search_group(search: "_Search", group: Sequence[Item], *, divides: bool) -> Sequence[Item]:
+    if not group:
+        return []
+    if search.repairs(group):
+        return minimize(group, lambda part: bool(part) and search.repairs(part))
+    # Some items cannot all be left out together, and some are needed.
+    if divides and search.has_failed and len(group) > 1:
+        middle = len(group) // 2
+        halves = (_search_group(search, half, divides=True) for half in (group[:middle], group[middle:]))
+        return next(filter(None, halves), [])
     return []
 
 
@@ -221,6 +227,7 @@ class _Search:
     def __init__(self, judge: Judge, climb: Climb, deadline: float, announce: Callable[[int], None]) -> None:
         self._judge, self._climb, self._deadline, self._announce = judge, climb, deadline, announce
         self._known: dict[frozenset[Item], bool] = {}
+        self._failed: set[frozenset[Item]] = set()
         self._is_complete = True
         self.has_failed = False
 
@@ -228,6 +235,7 @@ class _Search:
         """Return whether leaving out these items repairs the subject."""
         key = frozenset(items)
         if key in self._known:
+            self.has_failed = key in self._failed
             return self._known[key]
         if read_cpu_seconds() > self._deadline:
             self._is_complete = False
@@ -243,6 +251,8 @@ class _Search:
         deviations, _ = self._judge.judge(actual)
         known = self._climb.deviations[0].kind
         self.has_failed = any(each.kind in ("error", "end") and each.kind != known for each in deviations)
+        if self.has_failed:
+            self._failed.add(key)
         self._known[key] = not deviations
         return not deviations
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
@@ -30,48 +30,38 @@ SECONDS: Final = 120.0
 Announce = Callable[[str], None]
 
 
-def audit_modes(
-    subject: Subject,
-    *,
-    rungs: Sequence[Rung] = RUNGS,
-    reproducer: Path | None = None,
-    seconds: float = SECONDS,
-    repetitions: int = 2,
-    precision: Precision = USUAL,
-    patience: float = isolation.SECONDS,
-    announce: Announce = lambda what: None,
-) -> AuditReport:
+class LadderOptions(NamedTuple):
+    """The options of an audit of values.
+
+    rungs:       the ways to run a function that are compared with eager
+    reproducer:  the Python file to write if a rung deviates
+    seconds:     limit on the CPU time of the searches for the pass, lowering or switch, and the line, that cause it
+    repetitions: the number of times that the first call is repeated on equal arguments
+    precision:   what counts as equal
+    patience:    CPU seconds that the calls of one rung may take, with compilation
+    announce:    receives the name of the work that begins
+    """
+
+    rungs: Sequence[Rung] = RUNGS
+    reproducer: Path | None = None
+    seconds: float = SECONDS
+    repetitions: int = 2
+    precision: Precision = USUAL
+    patience: float = isolation.SECONDS
+    announce: Announce = lambda what: None
+
+
+USUALLY: Final = LadderOptions()
+
+
+def audit_modes(subject: Subject, options: LadderOptions = USUALLY) -> AuditReport:
     """Run a function in eager and on every rung of the compiler, and explain the first rung that deviates.
 
-    Args:
-        subject: the function with its arguments; `make_subject` makes one.
-        rungs: the ways to run it that are compared with eager.
-        reproducer: the Python file to write if a rung deviates.
-        seconds: limit on the CPU time of the searches for the pass, lowering or switch, and the line, that cause it.
-        repetitions: the number of times that the first call is repeated on equal arguments.
-        precision: what counts as equal.
-        patience: CPU seconds that the calls of one rung may take, with compilation.
-        announce: receives the name of the work that begins.
-
-    Returns:
-        A report with the sections `rungs`, `deviations`, and, where a rung deviates, `attribution`; INCONCLUSIVE with
-        the section `unsteady` where eager differs from itself.
-
-    Raises:
-        UserError: for a function that raises in eager.
+    The report has the sections `rungs`, `deviations`, and, where a rung deviates, `attribution`. It is INCONCLUSIVE, with the
+    section `unsteady`, where eager differs from itself. UserError for a function that raises in eager.
     """
     report = ReportBuilder()
-    is_conclusive = audit_values(
-        subject,
-        report,
-        rungs=rungs,
-        reproducer=reproducer,
-        seconds=seconds,
-        repetitions=repetitions,
-        precision=precision,
-        patience=patience,
-        announce=announce,
-    )
+    is_conclusive = audit_values(subject, report, options)
     return report.build(subject.name, describe_compiler(), is_conclusive=is_conclusive)
 
 
@@ -80,26 +70,15 @@ def describe_compiler() -> dict[str, str]:
     return describe_environment("cuda" if torch.cuda.is_available() else "cpu", **read_compiler_settings())
 
 
-def audit_values(
-    subject: Subject,
-    report: ReportBuilder,
-    *,
-    rungs: Sequence[Rung] = RUNGS,
-    reproducer: Path | None = None,
-    seconds: float = SECONDS,
-    repetitions: int = 2,
-    precision: Precision = USUAL,
-    patience: float = isolation.SECONDS,
-    announce: Announce = lambda what: None,
-) -> bool:
+def audit_values(subject: Subject, report: ReportBuilder, options: LadderOptions) -> bool:
     """Add what `audit_modes` reports to a report; return whether it is conclusive."""
     ladder = climb(
         subject,
-        rungs=rungs,
-        repetitions=repetitions,
-        precision=precision,
-        patience=patience,
-        begin=lambda name: announce(f"{subject.name} on rung {name}"),
+        rungs=options.rungs,
+        repetitions=options.repetitions,
+        precision=options.precision,
+        patience=options.patience,
+        begin=lambda name: options.announce(f"{subject.name} on rung {name}"),
     )
     _report_rungs(ladder, report)
     if ladder.unsteady:
@@ -109,7 +88,7 @@ def audit_values(
     for name, why in ladder.impossible:
         report.skip(AUDIT, f"rung {name}: {why}")
     if ladder.first is not None:
-        _attribute(subject, ladder, ladder.first, reproducer, seconds, announce, report)
+        _attribute(subject, ladder, ladder.first, options, report)
     return bool(ladder.climbs) and not ladder.unsteady
 
 
@@ -143,17 +122,9 @@ def _list_deviations(rung: str, deviations: Iterable[Deviation]) -> list[dict[st
     return [{"rung": rung, **each._asdict()} for each in islice(deviations, MOST_LISTED)]
 
 
-def _attribute(
-    subject: Subject,
-    ladder: Ladder,
-    first: Climb,
-    path: Path | None,
-    seconds: float,
-    announce: Announce,
-    report: ReportBuilder,
-) -> None:
+def _attribute(subject: Subject, ladder: Ladder, first: Climb, options: LadderOptions, report: ReportBuilder) -> None:
     """Report the first rung that deviates, with the smallest part and line that show it and what repairs it."""
-    name = first.rung.name
+    name, path, seconds, announce = first.rung.name, options.reproducer, options.seconds, options.announce
     part, judge, minimal = None, ladder.judge, None
     culprit, written, where = Culprit((), 0), Reproducer(None), ""
     # After a lost device nothing more runs in this process.

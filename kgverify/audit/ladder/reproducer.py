@@ -148,7 +148,6 @@ def run(function):
         {call}
     return seen
 
-
 expected, found = run({name}), run(torch.compile({name}, {options}))
 {judge}
 """
@@ -209,7 +208,8 @@ def _render(
     elif climb.caches != COLD:
         raise NotStandalone("it is wrong only when a graph is loaded from the caches")
     imported = "".join(f"import {each.rpartition('.')[0].rpartition('.')[0]}.config\n" for each in settings)
-    head = f'"""{docstring}\n"""\n\n{bundled.source.strip()}\n'
+    source = "\n".join(line for line in bundled.source.splitlines() if line.strip())
+    head = f'"""{docstring}\n"""\n{source}\n'
     return head + (f"\n{imported}\n" + "\n".join(settings) + "\n" if settings else "") + lines
 
 

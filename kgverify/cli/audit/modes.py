@@ -59,7 +59,7 @@ def modes(
     Outputs, changes of arguments, shared memory and errors are compared, call by call.
     """
     from kgverify.audit.evaluator.audited_tick import build_tick_subject
-    from kgverify.audit.ladder.modes_audit import audit_modes
+    from kgverify.audit.ladder.modes_audit import LadderOptions, audit_modes
     from kgverify.engines.compiled.execution.device import resolve_device
     from kgverify.faults.catalogue import find_faults
     from kgverify.faults.plant import plant_faults
@@ -77,17 +77,9 @@ def modes(
             subject = build_tick_subject(
                 plant.run, device=device, slots=size, stages=plant.stages, name=f"tick of {size:,} slots"
             )
-            reports += [
-                audit_modes(
-                    each,
-                    rungs=rungs,
-                    reproducer=reproducer,
-                    seconds=seconds,
-                    repetitions=repetitions,
-                    announce=announce,
-                )
-                for each in (subject, *(subject.parts.values() if each_stage else ()))
-            ]
+            given = LadderOptions(rungs, reproducer, seconds, repetitions, announce=announce)
+            subjects = (subject, *(subject.parts.values() if each_stage else ()))
+            reports += [audit_modes(each, given) for each in subjects]
             if any(report.verdict is not Verdict.AGREE for report in reports):
                 break
     deliver_reports(reports, reports, json_path)

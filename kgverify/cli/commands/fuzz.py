@@ -59,7 +59,7 @@ def fuzz(
     mode: Annotated[
         str,
         typer.Option(
-            help="Mode of the compiled evaluator: eager, fused, default, reduce-overhead or max-autotune.",
+            help="Mode of the compiled evaluator: eager, native, fused, default, reduce-overhead or max-autotune.",
             autocompletion=completion.one_of(completion.MODES[1:]),
         ),
     ] = "eager",

@@ -151,7 +151,7 @@ class NativeEngine:
     ) -> Iterator["Recorded"]:
         """Run every candidate to its end, part by part, with the digests of the steps.
 
-        level: the columns wanted; at level `digests` the steps and resolvents are left out
+        level: the columns wanted; at level `digests` the resolvents are left out, and the columns of steps are zeros
         """
         recording = DIGESTS if level is TraceLevel.DIGESTS else EVERYTHING
         for part, ran in self._run_parts(candidates, progress, recording):

@@ -219,11 +219,16 @@ class Worker {
         const Derivation &derivation = slot.derivation;
         const Step &step = slot.step;
         const Goal goal = derivation.goal();
+        const uint64_t digest = digest_step(goal, step, derivation.depth, outcome);
+        if (recording_ == DIGESTS) {
+            // The other columns would count rows that are not recorded.
+            slot.log.steps.push_back({0, 0, 0, 0, 0, 0, 0, digest});
+            return;
+        }
         slot.log.steps.push_back({static_cast<uint16_t>(derivation.depth), static_cast<uint16_t>(goal.size),
                                   static_cast<uint32_t>(step.resolvents.size()), static_cast<uint32_t>(step.dropped_atoms),
                                   static_cast<uint32_t>(step.dropped_resolvents), static_cast<int32_t>(step.choice),
-                                  outcome, digest_step(goal, step, derivation.depth, outcome)});
-        if (recording_ != EVERYTHING) return;
+                                  outcome, digest});
         Log &log = slot.log;
         log.goal_atoms.insert(log.goal_atoms.end(), goal.atoms, goal.atoms + goal.size);
         log.resolvents.insert(log.resolvents.end(), step.resolvents.begin(), step.resolvents.end());

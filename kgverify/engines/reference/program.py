@@ -53,7 +53,7 @@ def build_reference_program(program: Program) -> ReferenceProgram:
         facts=_take_columns(program, table) if is_large else table.iterate_names(),
         rules=[(atom(rule.clause_head), [atom(b) for b in rule.body]) for rule in program.named_rules],
         queries=[atom(query) for query in program.named_queries],
-        constants=program.symbols.constants,
+        constants=program.symbols.constants[len(table.constants) if is_large else 0 :],
     )
     if (built.predicates, built.constants) != (program.symbols.predicates, program.symbols.constants):
         raise InternalError("the reference numbers the symbols of the program differently")

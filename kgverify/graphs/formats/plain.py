@@ -28,13 +28,13 @@ _Find = Callable[[NDArray[np.uint8]], NDArray[np.int64] | None]
 """Bytes of whole lines -> the positions of the signs between names, int64 [lines, signs]; None if there are others."""
 
 
-def parse_plain_table(text: str, delimiter: str, is_special: Callable[[set[str]], bool]) -> Triples | None:
+def parse_plain_table(text: str, delimiter: str, is_special: Callable[[str], bool]) -> Triples | None:
     """Parse a table in which every line has three names.
 
     Args:
         text: The text, with lines that end with LF.
         delimiter: An ASCII character.
-        is_special: Whether some of the names need attention.
+        is_special: Whether some of the names, each between line feeds, need attention.
 
     Returns:
         The triples; None for any other table.
@@ -48,7 +48,7 @@ def parse_plain_table(text: str, delimiter: str, is_special: Callable[[set[str]]
         return places.reshape(-1, 3)
 
     atoms = _read(text, find, (1, 0, 2))
-    if atoms is None or is_special({*atoms.predicates, *atoms.constants}):
+    if atoms is None or is_special("\n".join(("", *atoms.predicates, *atoms.constants, ""))):
         return None
     return Triples(atoms, range(1, len(atoms) + 1), is_table=True)
 
@@ -96,13 +96,9 @@ def _read(text: str, find: _Find, order: Sequence[int]) -> AtomTable | None:
             if found is None:
                 return None
             rows[begin:end, column] = found.reshape(-1, len(at))
-    if (
-        not end
-        or (named := predicates.finish(rows[:, :1])) is None
-        or (others := constants.finish(rows[:, 1:])) is None
-    ):
+    if not end:
         return None
-    return AtomTable(named, others, rows)
+    return AtomTable(predicates.finish(rows[:, :1]), constants.finish(rows[:, 1:]), rows)
 
 
 def _split_chunks(text: str) -> Iterator[str]:

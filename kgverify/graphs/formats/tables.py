@@ -27,8 +27,8 @@ _NAMES: Final = {"\t": "<TAB>", ",": ",", ";": ";", "|": "|", " ": " "}
 """The delimiters, as errors show them."""
 _SEPARATORS: Final = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "pipes", " ": "blanks"}
 _SIGNS: Final = ("%", "#")
-_SPECIAL_BEGINNINGS: Final = " \"'%#"
-"""The beginnings of names that need attention; the empty text, that of an empty name, is in it."""
+_SPECIAL_BEGINNINGS: Final = " \"'%#\n"
+"""The beginnings of names that need attention; a line feed ends an empty name."""
 _COMMENT: Final = re.compile(r"[ ]*[%#](?:[ \t%#!]|$)")
 _NUM_SAMPLED: Final = 100
 NUM_SAMPLED_LINES: Final = 10 * _NUM_SAMPLED
@@ -113,8 +113,8 @@ def parse_plain(text: str, delimiter: str, first: str) -> Triples | None:
     return parse_plain_table(text, delimiter, _need_attention)
 
 
-def _need_attention(names: set[str]) -> bool:
-    return any(name[:1] in _SPECIAL_BEGINNINGS or name[-1:] == " " for name in names)
+def _need_attention(names: str) -> bool:
+    return " \n" in names or any(f"\n{beginning}" in names for beginning in _SPECIAL_BEGINNINGS)
 
 
 def _is_content(text: str) -> bool:

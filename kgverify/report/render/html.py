@@ -151,14 +151,12 @@ class Detail(NamedTuple):
 
     found:      the difference, and the method that found its stage
     number:     of the divergence in the report, from 1
-    condition:  what distinguishes the steps of the cause; empty if nothing does
     derivation: None if the divergence is not in a derivation
     members:    further divergences of the cause, of which `num_more` are not listed
     """
 
     found: str
     number: int
-    condition: str
     derivation: Derivation | None
     members: tuple[Divergence, ...]
     num_more: int
@@ -168,8 +166,9 @@ class Detail(NamedTuple):
 class Row(NamedTuple):
     """A cause, or a divergence if no causes were formed.
 
-    share:  None if the loss was not split
-    detail: None if the page would get too large
+    condition: what distinguishes the steps of the cause; empty if nothing does
+    share:     None if the loss was not split
+    detail:    None if the page would get too large
     """
 
     number: int
@@ -293,5 +292,4 @@ class _RowBuilder:
             found = f"{describe_kind(first)} (confidence {first.confidence:.0%}); {found}"
         own = self._numbers[id(first)]
         commands = show_commands(first, own, actual_candidate)
-        condition = self._report.causes[number].condition if number >= 0 else ""
-        return Detail(clip(found), own, clip(condition), derivation, members, num_others - len(members), commands)
+        return Detail(clip(found), own, derivation, members, num_others - len(members), commands)

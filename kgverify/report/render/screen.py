@@ -39,7 +39,8 @@ class Text(rich.text.Text):
             parts = rich.text.Text.wrap(line, console, width, **settings)
             indent = _find_indent(line.plain, width)
             if len(parts) > 1 and indent:
-                rest = line[len(parts[0].plain) :]
+                # In a table, the part is padded to the width.
+                rest = line[len(parts[0].plain.rstrip()) :]
                 rest = rest[len(rest.plain) - len(rest.plain.lstrip()) :]
                 further = rich.text.Text.wrap(rest, console, width - indent, **settings)
                 for each in further:
@@ -76,7 +77,8 @@ class Screen(rich.console.Console):
 
     def render_str(self, text: str, **settings: Any) -> rich.text.Text:
         """Return a `str` as text."""
-        return super().render_str(make_visible(text), **settings)
+        found = super().render_str(make_visible(text), **settings)
+        return Text(found.plain, found.style, justify=found.justify, overflow=found.overflow)
 
     def _render_buffer(self, buffer: Iterable[Segment]) -> str:
         """Return what is written, styles included."""

@@ -84,19 +84,19 @@ def print_report(
         shown = make_visible(describe_execution(report.reasons_of_actual, report.caches))
         parts.append(Text(shown, style="dim"))
     for part in parts:
-        console.print(part, highlight=False)
+        console.print(part)
     if report.divergences and next_commands:
         console.print(Text("\nnext", style="bold"))
         for each in next_commands:
             # Not wrapped, so that it can be copied.
             line = Text(f"  {make_visible(each.command)}").append(f"   # {each.purpose}", style="dim")
-            console.print(line, highlight=False, soft_wrap=True)
+            console.print(line, soft_wrap=True)
 
 
 def report_text(report: ReportContent, expected: Trace | None = None) -> str:
     """Return the report as plain text, 120 columns wide; `expected` as for `print_report`."""
     text = StringIO()
-    print_report(report, Screen(file=text, width=TEXT_WIDTH, no_color=True), expected=expected)
+    print_report(report, Screen(file=text, width=TEXT_WIDTH, color_system=None), expected=expected)
     return text.getvalue()
 
 

@@ -14,7 +14,7 @@ from kgverify.report.content import ReportContent
 from kgverify.report.derivations import Derivation, Sides
 from kgverify.report.stepper.stage_walk import StageLine
 from kgverify.report.stepper.stepper import Position, Stepper
-from kgverify.report.wording import clip, describe_finding, describe_kind, value_lines
+from kgverify.report.wording import MOST_OF_CONDITION, clip, describe_finding, describe_kind, value_lines
 
 MOST_LISTED: Final = 100_000
 """The divergences in the list; JSON has all."""
@@ -152,11 +152,12 @@ class _StepWriter:
         begin = max(0, min(max(divergence.step, 0) - MOST_STEPS // 2, max(num_steps) - MOST_STEPS))
         numbers = range(begin, min(begin + MOST_STEPS, max(num_steps)))
         causes = stepper.report.causes
+        condition = causes[divergence.cause].condition if 0 <= divergence.cause < len(causes) else ""
         if divergence.candidate not in self.trees and any(trees := stepper.trees()):
             self.trees[divergence.candidate] = self._encode(trees)
         return _Stepped(
             found=clip(describe_finding(divergence)),
-            condition=clip(causes[divergence.cause].condition) if 0 <= divergence.cause < len(causes) else "",
+            condition=clip(condition, MOST_OF_CONDITION),
             expected=_cut(value_lines(divergence.expected)),
             actual=_cut(value_lines(divergence.actual)),
             num_steps=num_steps,
