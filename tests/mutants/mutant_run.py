@@ -43,7 +43,7 @@ class Plan:
     tests:        the files and folders of the tests that judge, below `tests`; all of them if empty
     coverage:     the file of recorded lines
     num_problems: generated problems for each mutant of a prover; 0 where tests alone are to judge
-    test_seconds: tests of a mutant are tried until their times on the original add up to this
+    test_seconds: the CPU seconds of a mutant after which no further test begins
     earlier:      results of other mutants, which say what each test is likely to notice
     deadline:     nothing begins after this time (`time.monotonic`)
     """
@@ -224,16 +224,11 @@ class _Judging:
             likelihood += LEAST_LIKELY * (TIMES_OWN if is_own else 1)
             return max(seconds[test], SHORTEST) / likelihood, test
 
-        tests, total = [], 0.0
-        for test in sorted(covering, key=cost):
-            if total + seconds[test] <= self._plan.test_seconds or not tests:
-                total += seconds[test]
-                tests.append(TimedJudge(self._judges[test], seconds[test]))
-        return tests
+        return [TimedJudge(self._judges[test], seconds[test]) for test in sorted(covering, key=cost)]
 
     def _task(self, mutant: Mutant, tests: list[TimedJudge], num_covering: int) -> Task:
         def end(answer: Any, code: int | None, seconds: float) -> None:
-            status, judge = status_of(answer, code)
+            status, judge, num_tried = status_of(answer, code)
             self._learn(mutant.path, mutant.function, judge)
             self._on_result(
                 Result(
@@ -245,8 +240,8 @@ class _Judging:
                     judge=judge,
                     seconds=round(seconds, 2),
                     num_covering=num_covering,
-                    num_tried=len(tests),
+                    num_tried=num_tried,
                 )
             )
 
-        return Task(lambda folder, answer: try_mutant(mutant, tests, folder, answer), end)
+        return Task(lambda folder, answer: try_mutant(mutant, tests, self._plan.test_seconds, folder, answer), end)
