@@ -23,6 +23,8 @@ LEAST_LIKELY: Final = 0.002
 """The likelihood that a test notices a mutant whose statement it executes, where none that it killed says more."""
 TIMES_OWN: Final = 10
 """The factor of that likelihood for rounds, and for tests of the mutant's own package."""
+TIMES_NAMED: Final = 100
+"""The factor of that likelihood for tests in a file that is named for the mutant's module."""
 SHORTEST: Final = 0.02
 """Seconds that a test takes at least."""
 
@@ -176,6 +178,13 @@ def _record(judges: dict[str, Judge], plan: Plan, note: Callable[[str], None]) -
     return runs
 
 
+def is_named_for(test: str, path: str) -> bool:
+    """Return whether the file of a test has a word in its name that a module has in its own."""
+    words = (word[:6] for word in Path(path).stem.split("_") if len(word) > 3)
+    name = Path(test.partition("::")[0]).stem
+    return any(word in name for word in words)
+
+
 class _Judging:
     """The trials of the mutants of one part. Tests that killed other mutants of a function are tried first."""
 
@@ -221,7 +230,9 @@ class _Judging:
         def cost(test: str) -> tuple[float, str]:
             likelihood = sum(kills[test] / num for kills, num in known)
             is_own = isinstance(self._judges[test], NamedRound) or test.startswith(own)
-            likelihood += LEAST_LIKELY * (TIMES_OWN if is_own else 1)
+            likelihood += LEAST_LIKELY * (
+                TIMES_NAMED if is_named_for(test, mutant.path) else TIMES_OWN if is_own else 1
+            )
             return max(seconds[test], SHORTEST) / likelihood, test
 
         return [TimedJudge(self._judges[test], seconds[test]) for test in sorted(covering, key=cost)]

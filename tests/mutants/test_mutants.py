@@ -25,7 +25,7 @@ from mutant_judges import NamedRound
 from mutant_plant import module_name, plant
 from mutant_pool import Task, run_tasks
 from mutant_review import LIST, Survivor, check_review, read_review
-from mutant_run import read_results
+from mutant_run import is_named_for, read_results
 from mutant_trial import KILLED, SURVIVED, TIMED_OUT, Result, TimedJudge, find_killer, status_of
 from mutant_warm import forget_caches
 from semantic_mutant import check_lists, plant_copy, read_lists
@@ -284,6 +284,14 @@ def test_recorded_lines_follow_the_text_of_their_file(tmp_path: Path, monkeypatc
             name: [n for n in range(9) if int(run.lines["a.py"], 16) >> n & 1] for name, run in read_runs(path).items()
         }
         assert lines == {"1": [1, 2, 3], "2": [4, 5], "4": [7]}
+
+
+def test_tests_are_named_for_modules():
+    assert is_named_for("tests/trace/test_trace_digests.py::test_a[b]", "kgverify/trace/model/digests.py")
+    assert is_named_for(
+        "tests/comparison/test_comparison_every_column.py::test_a", "kgverify/comparison/equal_columns.py"
+    )
+    assert not is_named_for("tests/comparison/test_comparison_locate.py::test_rows", "kgverify/comparison/block.py")
 
 
 def judge_of(name: str, *, notices: bool) -> TimedJudge:
