@@ -50,14 +50,24 @@ def list_marked_lines(function: Callable[..., Any]) -> set[str]:
 def score_miscompile(name: str) -> dict[str, Any]:
     """Audit a miscompile: whether it is found, on which rung, with which cause, line and script."""
     case = MISCOMPILES[name]
+    began, marks = _read_cpu_seconds(), list[tuple[str, float]]()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "wrong.py")
-        report = step(case.step, case.make, calls=2, rungs=RUNGS, seconds=60, reproducer=path)
+        report = step(
+            case.step,
+            case.make,
+            calls=2,
+            rungs=RUNGS,
+            seconds=60,
+            reproducer=path,
+            announce=lambda what: marks.append((what, _read_cpu_seconds() - began)),
+        )
         num_lines = len(path.read_text("utf-8").splitlines()) if path.exists() else 0
     rows = report.sections["attribution"].rows if "attribution" in report.sections else ()
     found: dict[str, Any] = dict(rows[0]) if rows else {}
     values = [each for each in report.findings if each.audit == "values"]
     other = sorted({each.audit for each in report.findings if each.audit in ("guard-holes", "aliasing")})
+    attempts = [number for number, (what, _) in enumerate(marks) if "to repair it" in what]
     is_here = any(each.where in list_marked_lines(case.step) for each in values or report.findings)
     return {
         "issue": case.issue,
@@ -65,6 +75,8 @@ def score_miscompile(name: str) -> dict[str, Any]:
         "rung": found.get("rung", ""),
         "is_right_rung": found.get("rung", "") == case.rung,
         "culprit": found.get("left_out", "") or ", ".join(other),
+        # The work after the last attempt begins when the cause is known.
+        "culprit_seconds": round(marks[attempts[-1] + 1][1], 1) if attempts else None,
         "is_complete": found.get("is_complete", True),
         "line": is_here,
         "where": values[0].where if values else "",

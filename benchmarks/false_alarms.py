@@ -63,7 +63,7 @@ def main() -> int:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--mode", default="eager")
+    parser.add_argument("--mode", default="auto")
     options = parser.parse_args()
     begin = time.monotonic()
     seeds = range(options.first_seed, options.first_seed + options.evaluations)

@@ -1,4 +1,4 @@
-"""Whether each fault of a pair changes something that the other one leaves right: read off the engines, without any search."""
+"""Check whether each fault of a pair changes something that the other one leaves right, without any search."""
 
 from collections.abc import Sequence
 from typing import Any, Final

@@ -127,7 +127,7 @@ def _recording(*, tests: bool) -> Iterator[tuple[list[Found], list[Cases]]]:
 
     describe.find_condition, describe.show = find, show
     if not tests:
-        describe.confirm = lambda stage, best, *given: (best, None)  # type: ignore[assignment,return-value]
+        describe.confirm = lambda stage, best, *given: (best, None, None)  # type: ignore[assignment,return-value]
     try:
         yield found, cases
     finally:

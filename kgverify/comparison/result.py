@@ -102,6 +102,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     later_steps: steps of the candidate after this one, which are its consequences
     kind:        the class of the difference, with the evidence for it and the confidence in it, 0 to 1
     cause:       index of the `Cause` it belongs to; -1 before causes were formed
+    other_cause: index of a second cause that goes wrong at the same place; -1 if there is none
     """
 
     candidate: int
@@ -122,6 +123,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     evidence: str = ""
     confidence: float = 0.0
     cause: int = -1
+    other_cause: int = -1
 
 
 class FeatureValue(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@ is found, and of two conditions that the run does not tell apart the right one s
 """
 
 from collections.abc import Callable
+from itertools import compress
 from typing import Final
 
 import numpy as np
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 
 from kgverify.comparison.result import Experiment
 from kgverify.conditions.experiment import Tried, choose_pair, read_values
-from kgverify.conditions.find import Found, build_table, is_nearly, search_in, settle, weaken
+from kgverify.conditions.find import Found, build_table, is_nearly, search_in, settle, take_part, weaken
 from kgverify.conditions.instances import Cases, Instance
 
 MOST_ROUNDS: Final = 6
@@ -28,8 +29,8 @@ def confirm(
     found: Found,
     test: Callable[[Found, int], Tried | str],
     describe: Callable[[Instance], str],
-) -> tuple[Found, Experiment]:
-    """Test a condition, and return what is left of it, with the last experiment.
+) -> tuple[Found, Experiment, Tried | None]:
+    """Test a condition, and return what is left of it, with the last experiment and what was constructed for it.
 
     A condition without tests is a start: it is looked for among the instances of the run and of experiments.
 
@@ -38,29 +39,33 @@ def confirm(
     """
     experiment = Experiment(verdict=NOT_TESTABLE, reason="nothing distinguishes what goes wrong")
     known = found.cases
-    nearly: tuple[Found, Experiment] | None = None
+    nearly: tuple[Found, Experiment, Tried] | None = None
+    last: Tried | None = None
     for seed in range(MOST_ROUNDS):
         tried = test(found, seed)
         if isinstance(tried, str):
-            return settle(found), Experiment(verdict=NOT_TESTABLE, reason=tried)
+            return settle(found), Experiment(verdict=NOT_TESTABLE, reason=tried), None
+        last = tried
         known = known._replace(instances=(*known.instances, *tried.cases.instances))
         if found.condition.tests:
-            experiment = _judge(found, tried, describe)
+            experiment = judge(found, tried, describe)
         is_refuted = experiment.verdict == REFUTED
         is_kept = found.condition.tests and not is_refuted
         better = None if is_kept and found.is_exact else _search_again(stage, found, known)
         if is_kept and (better is None or not better.is_exact):
             kept = settle(_keep_alike(found, tried), known.instances[len(found.cases.instances) :])
-            return kept, experiment if kept.condition == found.condition else _try_weak(kept, tried, describe)
+            if kept.condition != found.condition:
+                experiment = _try_weak(kept, tried, describe)
+            return kept, experiment, tried
         weak = weaken(found) if is_refuted else found
         if weak.condition.tests and is_nearly(tried.predicted, tried.observed):
             weak = weak._replace(exceptions=experiment.pair) if is_refuted else weak
-            nearly = weak, _judge(weak, tried, describe)
+            nearly = weak, judge(weak, tried, describe), tried
         if better is not None:
             found = better._replace(exceptions=experiment.pair) if is_refuted and not better.is_exact else better
         elif found.condition.tests:
             break
-    return nearly or (found, experiment)
+    return nearly or (found, experiment, last)
 
 
 def _try_weak(weak: Found, tried: Tried, describe: Callable[[Instance], str]) -> Experiment:
@@ -68,10 +73,10 @@ def _try_weak(weak: Found, tried: Tried, describe: Callable[[Instance], str]) ->
     values = read_values(weak.table.features, weak.condition, tried.cases.instances)
     if values is None or not weak.condition.tests:
         return Experiment(verdict=NOT_TESTABLE, reason="it rests on one instance")
-    return _judge(weak, tried._replace(predicted=weak.condition.holds(values)), describe)
+    return judge(weak, tried._replace(predicted=weak.condition.holds(values)), describe)
 
 
-def _judge(found: Found, tried: Tried, describe: Callable[[Instance], str]) -> Experiment:
+def judge(found: Found, tried: Tried, describe: Callable[[Instance], str]) -> Experiment:
     """Return the result of an experiment with a condition."""
     is_as_predicted = tried.predicted == tried.observed
     counted = Experiment(verdict=CONFIRMED, num_tried=len(tried.predicted), num_predicted=int(is_as_predicted.sum()))
@@ -82,6 +87,24 @@ def _judge(found: Found, tried: Tried, describe: Callable[[Instance], str]) -> E
         reason = "no problem on the other side of its boundary could be constructed"
         return replace(counted, verdict=NOT_TESTABLE, reason=reason)
     return replace(counted, pair=tuple(map(describe, choose_pair(tried, found.table.features, found.condition))))
+
+
+def split(
+    found: Found, experiment: Experiment | None, tried: Tried | None, describe: Callable[[Instance], str]
+) -> list[tuple[Found, Experiment | None]]:
+    """Return each of two conditions, without what the other one alone explains, with its own pair of problems."""
+    parts = []
+    for part, other in (found.condition.parts, found.condition.parts[::-1]):
+        own = take_part(found, part, other)
+        judged = experiment
+        if tried is not None and experiment is not None and experiment.verdict == CONFIRMED:
+            values = read_values(found.table.features, found.condition, tried.cases.instances)
+            if values is not None:
+                alone = ~other.holds(values)
+                cases = tried.cases._replace(instances=tuple(compress(tried.cases.instances, alone)))
+                judged = judge(own, Tried(cases, part.holds(values)[alone], tried.observed[alone]), describe)
+        parts.append((own, judged))
+    return parts
 
 
 def _search_again(stage: str, found: Found, known: Cases) -> Found | None:

@@ -15,8 +15,8 @@ from kgverify.comparison.stage_difference import starts_wrong
 from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.conditions.batch_experiment import RunAgain, try_batches
 from kgverify.conditions.candidates import CandidateReader
-from kgverify.conditions.confirm import CONFIRMED, confirm
-from kgverify.conditions.experiment import Sides, Tried, try_steps
+from kgverify.conditions.confirm import CONFIRMED, confirm, split
+from kgverify.conditions.experiment import Sides, Tried, read_values, try_steps
 from kgverify.conditions.features import Feature
 from kgverify.conditions.find import Found, find_condition, settle, show
 from kgverify.conditions.instances import (
@@ -34,6 +34,9 @@ from kgverify.trace.model.levels import has_goals
 
 MOST_CANDIDATES: Final = 1_000
 """The number of candidates to read for each group: those of a cause, and those without a divergence."""
+
+MOST_READ: Final = 200
+"""The divergences to read at once to divide a cause."""
 
 MOST_STEPS: Final = 2_000
 """The number of steps that agree to compare with."""
@@ -58,8 +61,10 @@ def describe_conditions(
     engines: Sides | None = None,
     run_again: RunAgain | None = None,
     most: int,
-) -> tuple[Cause, ...]:
-    """Return the causes with their conditions. Causes outside of derivations have none, and neither have digests alone.
+) -> tuple[tuple[Divergence, ...], tuple[Cause, ...]]:
+    """Return the causes with their conditions, and the divergences, with a cause for each of two conditions.
+
+    Causes outside of derivations have no conditions, and neither have digests alone.
 
     views:   both steps of each divergence, where these are not the recorded ones: in lockstep
     outputs: both outputs of the stage at fault for each divergence that was replayed
@@ -69,36 +74,63 @@ def describe_conditions(
     most:    the causes to describe, from the first
     """
     if not causes[:most] or not all(has_goals(source.header.level) for source in comparer.sources):
-        return causes
+        return divergences, causes
     reader = _Reader(causes, divergences, comparer, views, outputs, lockstep=lockstep)
-    described = []
+    described: list[tuple[Cause, list[int]]] = []
+    others: dict[int, int] = {}
     for number, cause in enumerate(causes):
-        found = None
-        if number < most:
-            best = find_condition(cause.stage, reader.collect(number), tuple(own))
-            experiment = None
-            if best is not None and engines is not None:
-                test = partial(reader.test, number, engines, run_again)
-                best, experiment = _confirm(cause.stage, best, test, reader.describe)
-            elif best is not None:
-                best = settle(best)
-            found = None if best is None else show(cause.stage, best, experiment)
-        described.append(
-            cause if found is None else msgspec.structs.replace(cause, condition=found.sentence, when=found)
-        )
-    return tuple(described)
+        members = reader.members(number)
+        best = find_condition(cause.stage, reader.collect(number), tuple(own)) if number < most else None
+        if best is None:
+            described.append((cause, members))
+            continue
+        experiment, tried = None, None
+        if engines is None:
+            best = settle(best)
+        else:
+            test = partial(reader.test, number, engines, run_again)
+            best, experiment, tried = _confirm(cause.stage, best, test, reader.describe)
+        # One condition may look like two unless experiments tell.
+        is_certain = experiment is not None and experiment.verdict == CONFIRMED
+        *parts, shared = reader.divide(number, best) if is_certain else [[]]
+        others |= {i: len(described) + (i in parts[0]) for i in shared}
+        stated = split(best, experiment, tried, reader.describe) if parts else [(best, experiment)]
+        for (found, judged), own_members in zip(stated, parts or [members], strict=True):
+            shown = show(cause.stage, found, judged)
+            part = _count(cause, own_members, divergences) if parts else cause
+            described.append((msgspec.structs.replace(part, condition=shown.sentence, when=shown), own_members))
+    numbers = {i: number for number, (_, members) in enumerate(described) for i in members}
+    numbered = tuple(
+        msgspec.structs.replace(each, cause=numbers.get(i, each.cause), other_cause=others.get(i, -1))
+        for i, each in enumerate(divergences)
+    )
+    return numbered, tuple(cause for cause, _ in described)
+
+
+def _count(cause: Cause, members: Sequence[int], divergences: tuple[Divergence, ...]) -> Cause:
+    """Return a cause with the counts of some of its divergences."""
+    own = [divergences[i] for i in members]
+    return msgspec.structs.replace(
+        cause,
+        num_candidates=len({each.candidate for each in own}),
+        num_queries=len({each.query for each in own}),
+        num_divergences=len(own),
+        num_assumed=sum(each.is_assumed for each in own),
+        num_later=sum(each.later_steps for each in own),
+        first=members[0],
+    )
 
 
 def _confirm(
     stage: str, found: Found, test: Callable[[Found, int], Tried | str], describe: Callable[[Instance], str]
-) -> tuple[Found, Experiment | None]:
+) -> tuple[Found, Experiment | None, Tried | None]:
     """Test a condition. Experiments look for one of the smallest unit where the run has none of it."""
     start = found.start
     if start is not None and (not found.condition.tests or found.cases.unit is not start.cases.unit):
-        better, experiment = confirm(stage, start, test, describe)
-        if better.condition.tests and experiment.verdict == CONFIRMED:
-            return better, experiment
-    return confirm(stage, found, test, describe) if found.condition.tests else (found, None)
+        better = confirm(stage, start, test, describe)
+        if better[0].condition.tests and better[1].verdict == CONFIRMED:
+            return better
+    return confirm(stage, found, test, describe) if found.condition.tests else (found, None, None)
 
 
 class _Reader:
@@ -135,6 +167,54 @@ class _Reader:
         self._members: dict[int, list[int]] = {}
         for i, each in enumerate(divergences):
             self._members.setdefault(each.cause, []).append(i)
+
+    def members(self, number: int) -> list[int]:
+        """Return the divergences of a cause, ascending."""
+        return self._members.get(number, [])
+
+    def divide(self, number: int, found: Found) -> list[list[int]]:
+        """Return the divergences of each of two conditions, and those of either that have the other one as well.
+
+        Only an empty list unless a cause has two conditions, and each explains something in the run that the other does not.
+        """
+        table = found.table
+        held = [part.holds(table.values) & table.is_wrong for part in found.condition.parts]
+        if len(held) == 1 or (held[0] <= held[1]).all() or (held[1] <= held[0]).all():
+            return [[]]
+        read = self._read_parts(number, found)
+        exclusive = [[i for i, each in read.items() if each == {part}] for part in (0, 1)]
+        both = [i for i, each in read.items() if len(each) == 2]
+        # Those in which both hold belong to the first one, unless the other one has none of its own.
+        parts = [{*exclusive[0]}, {*exclusive[1]}]
+        parts[0 if exclusive[1] else 1] |= {*both}
+        parts[0] |= {i for i in self.members(number) if i not in read}
+        if not all(parts):
+            return [[]]
+        return [sorted(parts[0]), sorted(parts[1]), sorted(both)]
+
+    def _read_parts(self, number: int, found: Found) -> dict[int, set[int]]:
+        """Return which of two conditions hold for what went wrong in each divergence, as far as they are known."""
+        places = {(self._divergences[i].candidate, self._divergences[i].step): i for i in self.members(number)}
+        cause, held = self._causes[number], dict[int, set[int]]()
+        for first in range(0, len(places), MOST_READ):
+            members = self.members(number)[first : first + MOST_READ]
+            if found.cases.unit is Unit.CANDIDATE:
+                instances = [self._instance(self._divergences[i].candidate, True) for i in members]
+            else:
+                steps = list(self._read_differing([i for i in members if self._divergences[i].step >= 0]))
+                every = collect_cases(Stage(cause.stage), cause.kind, steps, [], [], self._comparer.score_tolerance)
+                some = [each for each in every if (each.unit, each.wrong) == (found.cases.unit, found.cases.wrong)]
+                instances = [each for cases in some for each in cases.instances if each.is_wrong]
+            values = read_values(found.table.features, found.condition, instances)
+            if values is None:
+                continue
+            for part, condition in enumerate(found.condition.parts):
+                for each, is_held in zip(instances, condition.holds(values), strict=True):
+                    place = each.candidate.row, each.step.number if each.step is not None else -1
+                    i = places.get(place, places.get((place[0], -1)))
+                    if is_held and i is not None:
+                        held.setdefault(i, set()).add(part)
+        return held
 
     def collect(self, number: int) -> Iterator[Cases]:
         """Yield the instances of a cause, the smallest unit first."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import compress
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -222,6 +223,16 @@ def weaken(found: Found) -> Found:
     if not is_nearly(inside, table.is_wrong) or chance > MOST_CHANCE:
         return found.start or found._replace(condition=Condition((), 0.0, 1.0), others=(), is_exact=False)
     return found._replace(is_exact=False, chance=chance, others=())
+
+
+def take_part(found: Found, part: Condition, other: Condition) -> Found:
+    """Return one of two conditions, without the instances that the other one alone explains."""
+    table = found.table
+    keeps = part.holds(table.values) | ~other.holds(table.values) | ~table.is_wrong
+    columns = (table.values, table.is_wrong, table.identities, table.steps, table.candidates)
+    some = Table(table.features, *(column[keeps] for column in columns))  # type: ignore[arg-type]
+    cases = found.cases._replace(instances=tuple(compress(found.cases.instances, keeps)))
+    return found._replace(cases=cases, table=some, condition=part, others=(), chance=_chance(some, part))
 
 
 def is_nearly(inside: NDArray[np.bool_], is_wrong: NDArray[np.bool_]) -> bool:

@@ -36,6 +36,12 @@ def find_predicate(triples: NDArray[np.int32], predicate: int) -> tuple[int, int
     return bisect_left(column, predicate), bisect_left(column, predicate + 1)
 
 
+def _expand_ranges(low: NDArray[np.int64], high: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers of all ranges, int64, one range after the other."""
+    counts = high - low
+    return np.repeat(high - np.cumsum(counts), counts) + np.arange(counts.sum())
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class KnowledgeGraph:
     """Triples, rules and domains in names; in ids through `program`. Its arrays are read-only.
@@ -152,21 +158,17 @@ class KnowledgeGraph:
     def _infer_domain(self, predicate_id: int, side: Side) -> NDArray[np.int32]:
         if not self.domains:
             return self._all_constants
-        num_constants = len(self._all_constants)
-        is_seen = np.zeros(num_constants, np.bool_)
         known = self.known_triples
         begin, end = find_predicate(known, predicate_id)
-        is_seen[known[begin:end, 1 + side]] = True
-        ids, domains = self._domain_members
-        holds_seen = np.zeros(len(self.domains), np.bool_)
-        holds_seen[domains[is_seen[ids]]] = True
-        is_member = np.zeros(num_constants, np.bool_)
-        is_member[ids[holds_seen[domains]]] = True
-        if (is_seen & ~is_member).any():
+        seen = np.unique(known[begin:end, 1 + side])
+        ids, domains, members = self._domain_members
+        low, high = (np.searchsorted(ids, seen, which) for which in ("left", "right"))
+        if (low == high).any():
             return self._all_constants
-        members = np.flatnonzero(is_member).astype(np.int32)
-        members.setflags(write=False)
-        return members
+        holding = np.unique(domains[_expand_ranges(low, high)]).tolist()
+        found = np.unique(np.concatenate([members[i] for i in holding])) if holding else ids[:0]
+        found.setflags(write=False)
+        return found
 
     @cached_property
     def _all_constants(self) -> NDArray[np.int32]:
@@ -179,12 +181,14 @@ class KnowledgeGraph:
         return {}
 
     @cached_property
-    def _domain_members(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """The constants of all domains, int32 [n], and the index of the domain of each, int32 [n]."""
+    def _domain_members(self) -> tuple[NDArray[np.int32], NDArray[np.int32], list[NDArray[np.int32]]]:
+        """The constants of all domains, int32 [n], ascending; the index of the domain of each, int32 [n]; and those of each."""
         ids = self.program.symbols.constant_ids
-        pairs = [(ids[name], i) for i, names in enumerate(self.domains.values()) for name in names]
-        members = np.array(pairs, np.int32).reshape(-1, 2)
-        return members[:, 0], members[:, 1]
+        members = [np.array([ids[name] for name in names], np.int32) for names in self.domains.values()]
+        every = np.concatenate(members)
+        order = np.argsort(every, kind="stable")
+        domains = np.repeat(np.arange(len(members), dtype=np.int32), [len(each) for each in members])
+        return every[order], domains[order], members
 
     def _find_rows(self, split: str) -> NDArray[np.int32]:
         if split not in self._rows:

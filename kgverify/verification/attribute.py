@@ -82,11 +82,13 @@ class _Counterfactuals:
         self._rank_causes = sum(1 << i for i, cause in enumerate(causes) if cause.stage == Stage.RANK) or 1 << len(
             causes
         )
-        of_expected, of_extra = np.full(len(e.query) + 1, -1), np.full(len(a.query) + 1, -1)
+        # The causes that must all be repaired; of most candidates it is one.
+        of_expected, of_extra = np.full((len(e.query) + 1, 2), -1), np.full((len(a.query) + 1, 2), -1)
         for each in reversed(divergences):
             if each.stage != Stage.RANK:
-                (of_extra if each.expected == NO_CANDIDATE else of_expected)[each.candidate] = each.cause
-        is_extra = self._expected_rows < 0
+                own = each.cause, each.other_cause if each.other_cause >= 0 else each.cause
+                (of_extra if each.expected == NO_CANDIDATE else of_expected)[each.candidate] = own
+        is_extra = (self._expected_rows < 0)[:, None]
         self._cause = np.where(is_extra, of_extra[self._actual_rows], of_expected[self._expected_rows])
         # If candidates without a cause change the metric, as near-ties do, they count as one more cause.
         everything = (1 << len(causes)) - 1
@@ -97,7 +99,7 @@ class _Counterfactuals:
 
     def _compute(self, repaired: int) -> float:
         """Return the metric with the causes of a set repaired."""
-        is_repaired = ((repaired >> np.maximum(self._cause, 0)) & 1).astype(np.bool_) & (self._cause >= 0)
+        is_repaired = (((repaired >> np.maximum(self._cause, 0)) & 1).astype(np.bool_) & (self._cause >= 0)).all(1)
         has_expected, has_actual = is_repaired & (self._expected_rows >= 0), ~is_repaired & (self._actual_rows >= 0)
         rows_e, rows_a = self._expected_rows[has_expected], self._actual_rows[has_actual]
         order = np.argsort(np.concatenate([np.flatnonzero(has_expected), np.flatnonzero(has_actual)]))

@@ -3,7 +3,7 @@
 The earliest stage whose output differs is at fault.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
@@ -23,7 +23,7 @@ from kgverify.comparison.inference.dialects import follows_inference, name_in_di
 from kgverify.comparison.locate import is_close, locate_difference
 from kgverify.comparison.modulo.normalise import normalise_steps
 from kgverify.comparison.modulo.outputs import normalise_outputs
-from kgverify.comparison.result import NO_CANDIDATE, Cause, DifferenceClass, Divergence
+from kgverify.comparison.result import Cause, DifferenceClass, Divergence
 from kgverify.comparison.stage_difference import first_difference, name_stage, starts_wrong
 from kgverify.comparison.step_view import StepReader, StepView, outcome_name
 from kgverify.engines.adapters.stepwise import read_positions
@@ -37,7 +37,7 @@ from kgverify.engines.protocol import (
 )
 from kgverify.errors import InternalError, count_of
 from kgverify.program.atoms import Atom, Goal
-from kgverify.program.outcomes import Origin, Outcome
+from kgverify.program.outcomes import Outcome
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import Columns, select_candidates
 from kgverify.trace.model.stage_items import StageOutputs, ends_alike, read_step_outputs
@@ -396,29 +396,9 @@ class Explainer:
     def group(self, replayed: list[Replayed]) -> tuple[tuple[Divergence, ...], tuple[Cause, ...]]:
         """Return the divergences with their classes, and their causes."""
         seen = [Seen(each.divergence, self.classify(each), self._surround(each)) for each in replayed]
-        kept = partial(self._find_kept, [each.divergence for each in replayed])
-        findings = separate(seen, self._comparer.program.origins, kept)
+        findings = separate(seen)
         divergences = [each.divergence for each in replayed]
         return group_causes(*name_in_dialect(divergences, findings, self._limits.dialect))
-
-    def _find_kept(self, divergences: Sequence[Divergence], kind: Origin) -> list[int]:
-        """Return the clauses that made resolvents of steps that agree, with those of the divergences left out."""
-        num_steps = self._columns.candidates.num_steps
-        first_wrong = num_steps.astype(np.int64)
-        agrees = np.ones(len(self._columns.steps.depth), np.bool_)
-        for each in divergences:
-            if each.expected == NO_CANDIDATE or not 0 <= each.candidate < len(num_steps):
-                continue
-            if self._lockstep and each.step >= 0:
-                agrees[self._reader.first_step[each.candidate] + each.step] = False
-            else:
-                first_wrong[each.candidate] = min(first_wrong[each.candidate], max(0, each.step))
-        starts = np.array(self._reader.first_step[:-1], np.int64)
-        agrees &= np.arange(len(agrees)) - np.repeat(starts, num_steps) < np.repeat(first_wrong, num_steps)
-        resolvents = self._columns.resolvents
-        is_kept = np.repeat(agrees, self._columns.steps.num_resolvents) & (resolvents.origin_kind == kind)
-        kept: list[int] = np.unique(resolvents.origin[is_kept]).tolist()
-        return kept
 
     def classify(self, replayed: Replayed) -> Finding:
         """Return the class of one divergence."""

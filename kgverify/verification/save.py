@@ -142,7 +142,11 @@ def _check_indices(report: Report, where: str) -> None:
     shares = report.attribution.shares if report.attribution else ()
     found = (
         *(("a cause", cause.first, 0, num_divergences) for cause in report.causes),
-        *(("a divergence", each.cause, -1, num_causes) for each in report.divergences),
+        *(
+            ("a divergence", cause, -1, num_causes)
+            for each in report.divergences
+            for cause in (each.cause, each.other_cause)
+        ),
         *(("a share", share.cause, -1, num_causes) for share in shares),
     )
     for name, index, first, end in found:

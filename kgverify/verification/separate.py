@@ -1,23 +1,19 @@
-"""The separation of faults that share a stage and a class: by what each divergence lost, changed or should have been.
+"""The separation of faults that share a stage and a class: by what each divergence changed or should have been.
 
 Divergences of one stage and class are one cause unless two simple rules explain what one rule cannot: each of the two
 explains some divergences alone, and together they explain every divergence exactly.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import permutations
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kgverify.comparison.classify import Finding, Surroundings
-from kgverify.comparison.inference.origins import OriginInference
 from kgverify.comparison.result import DifferenceClass, Divergence
 from kgverify.comparison.step_view import outcome_name
-from kgverify.program.outcomes import Origin, Outcome
+from kgverify.program.outcomes import Outcome
 from kgverify.program.stages import Stage
-
-FEWEST_MEMBERS: Final = 4
-"""The fewest replayed divergences from which two rules are inferred."""
 
 
 class Seen(NamedTuple):
@@ -28,33 +24,8 @@ class Seen(NamedTuple):
     around: Surroundings
 
 
-class _Loss(NamedTuple):
-    """The clauses that match in a step, in order, with their positions in their predicate; some of them are lost."""
-
-    positions: tuple[int, ...]
-    lost: frozenset[int]
-
-    def without(self, lost: frozenset[int]) -> "_Loss":
-        """Return the step after these were lost."""
-        return _Loss(tuple(each for each in self.positions if each not in lost), self.lost - lost)
-
-
-class _Rule(NamedTuple):
-    """A rule by which clauses are lost. find: returns the positions of those that it takes from a step."""
-
-    situation: str
-    find: Callable[[_Loss], frozenset[int]]
-
-
-Kept = Callable[[Origin], Collection[int]]
-"""Returns the rules, or the facts, that made resolvents of steps that agree."""
-
-
-def separate(seen: Sequence[Seen], inference: OriginInference | None, kept: Kept) -> tuple[Finding, ...]:
-    """Return the findings, with a situation for each of several faults of one stage and class.
-
-    inference: knows the position of each clause in its predicate; None without a program
-    """
+def separate(seen: Sequence[Seen]) -> tuple[Finding, ...]:
+    """Return the findings, with a situation for each of several faults of one stage and class."""
     findings = [each.finding for each in seen]
     groups: dict[tuple[str, DifferenceClass, str], list[int]] = {}
     for i, each in enumerate(seen):
@@ -63,9 +34,7 @@ def separate(seen: Sequence[Seen], inference: OriginInference | None, kept: Kept
     for (stage, kind, _), members in groups.items():
         situations: Sequence[str] = ()
         group = [seen[i] for i in members]
-        if stage in (Stage.MATCH_RULES, Stage.MATCH_FACTS) and kind is DifferenceClass.MISSING:
-            situations = _separate_losses(group, inference, kept)
-        elif stage == Stage.LIMIT and kind is DifferenceClass.LIMIT:
+        if stage == Stage.LIMIT and kind is DifferenceClass.LIMIT:
             situations = [_name_limit(each) for each in group]
         elif stage == Stage.FINISH and kind is DifferenceClass.OUTCOME:
             situations = _separate_outcomes(group)
@@ -192,81 +161,3 @@ _CHANGE_RULES: Final = (
     _ChangeRule("a variable is not replaced", lambda c: c.actual != c.before and _is_instance(c.expected, c.actual)),
     _ChangeRule("different variables become one", lambda c: _is_instance(c.actual, c.expected)),
 )
-
-
-def _separate_losses(group: Sequence[Seen], inference: OriginInference | None, kept: Kept) -> list[str]:
-    """Separate steps by the rule that takes the lost clauses; empty if one rule explains all, or no two rules do."""
-    if inference is None:
-        return []
-    losses = [_loss_of(each, inference) for each in group]
-    exact = [loss for loss in losses if loss is not None]
-    if len(exact) < FEWEST_MEMBERS:
-        return []
-    kind = _kind_of(group[0])
-    rules = list(_list_rules(exact, max(_positions(kind, kept(kind), inference), default=-1)))
-    if any(all(rule.find(loss) == loss.lost for loss in exact) for rule in rules):
-        return []
-    for pair in permutations(rules, 2):
-        explained = [_explain(loss, *pair) for loss in exact]
-        if None not in explained and len(set(explained)) > 1:
-            return [_explain_seen(each, loss, pair, inference) for each, loss in zip(group, losses, strict=True)]
-    return []
-
-
-def _loss_of(seen: Seen, inference: OriginInference) -> _Loss | None:
-    """Return what a replayed step lost; None if the step was not replayed, or its clauses are not in order."""
-    if seen.around.outputs is None or seen.divergence.is_assumed:
-        return None
-    kind = _kind_of(seen)
-    expected, actual = (tuple(_positions(kind, output, inference)) for output in seen.around.outputs)
-    return _Loss(expected, frozenset(expected) - frozenset(actual)) if list(expected) == sorted(expected) else None
-
-
-def _kind_of(seen: Seen) -> Origin:
-    return Origin.RULE if seen.divergence.stage == Stage.MATCH_RULES else Origin.FACT
-
-
-def _positions(kind: Origin, clauses: Collection[Any], inference: OriginInference) -> Iterator[int]:
-    return (inference.position_of((int(kind), int(clause))) for clause in clauses)
-
-
-def _list_rules(losses: Sequence[_Loss], last_kept: int) -> Iterator[_Rule]:
-    """Yield the rules to try. last_kept: the highest position of a clause in steps that agree."""
-    kept = [position for loss in losses for position in loss.positions if position not in loss.lost]
-    first = 1 + max(last_kept, *kept) if kept else 1 + last_kept
-    yield _Rule(
-        f"position {first} in the predicate, or a later one",
-        lambda loss: frozenset(each for each in loss.positions if each >= first),
-    )
-    yield _Rule("the last one that matches", lambda loss: frozenset(loss.positions[-1:]))
-    yield _Rule("the first one that matches", lambda loss: frozenset(loss.positions[:1]))
-    most = max((len(loss.positions) - len(loss.lost) for loss in losses), default=0)
-    yield _Rule(f"beyond the first {most} that match", lambda loss: frozenset(loss.positions[most:]))
-
-
-def _explain(loss: _Loss, first: _Rule, second: _Rule) -> str | None:
-    """Return the situation of the rule that takes what a step lost, the first one if both do; None if they do not."""
-    taken = first.find(loss)
-    if taken == loss.lost:
-        return first.situation
-    if second.find(loss) == loss.lost:
-        return second.situation
-    rest = loss.without(taken)
-    return first.situation if taken and taken < loss.lost and second.find(rest) == rest.lost else None
-
-
-def _explain_seen(seen: Seen, loss: _Loss | None, pair: tuple[_Rule, _Rule], inference: OriginInference) -> str:
-    """Return the situation of a divergence; of one that was not replayed, by the clauses that its recorded step lost."""
-    found = _explain(loss, *pair) if loss is not None else None
-    if found is not None:
-        return found
-    expected, actual = seen.around.expected, seen.around.actual
-    if expected is None or actual is None:
-        return pair[0].situation
-    kind = _kind_of(seen)
-    kept = {r.clause for r in actual.resolvents}
-    clauses = [r.origin for r in expected.resolvents if r.origin_kind == kind]
-    lost = [r.origin for r in expected.resolvents if r.origin_kind == kind and r.clause not in kept]
-    recorded = _Loss(tuple(_positions(kind, clauses, inference)), frozenset(_positions(kind, lost, inference)))
-    takes = [rule.find(recorded) & recorded.lost for rule in pair]
-    return pair[0].situation if takes[0] or not takes[1] else pair[1].situation

@@ -147,7 +147,7 @@ def verify(
     of_ranking = comparison.divergences[len(replayed) :]
     divergences, causes = explainer.group([*replayed, *(Replayed(each, None) for each in of_ranking)])
     outputs = [each.outputs for each in replayed]
-    causes = describe_conditions(
+    divergences, causes = describe_conditions(
         causes,
         divergences,
         comparer,
@@ -315,7 +315,7 @@ def _judge_recorded(
     findings = (*comparer.findings, *(judge_ranks(classify(each, nothing), ranked) for each in of_ranking))
     dialect = comparer.sources[0].header.limits.dialect
     divergences, causes = group_causes(*name_in_dialect(comparison.divergences, findings, dialect))
-    causes = describe_conditions(causes, divergences, comparer, most=effort.explained)
+    divergences, causes = describe_conditions(causes, divergences, comparer, most=effort.explained)
     comparison = msgspec.structs.replace(comparison, divergences=divergences)
     check_consistency(comparison, causes, [comparer.comparison], has_engines=False)
     codes = [source.gather_column("outcome", np.arange(source.num_candidates)) for source in comparer.sources]

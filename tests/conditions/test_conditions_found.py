@@ -57,9 +57,37 @@ def test_the_cap_of_facts_is_stated_with_its_counts():
     assert "position 50 or later" in Path(report.to_html("report.html")).read_text()
     lines = list(explain_causes(report, 1))
     assert any(line.strip().startswith("chance: at most ") for line in lines)
-    assert any("#" in line and line.rstrip().endswith(" / 0") for line in lines[3:])
+    assert any("#" in line and line.rstrip().endswith(" / 0") for line in lines[3:-1])
     with pytest.raises(kv.UserError, match="expected a divergence from 1 to"):
         list(explain_causes(report, 0))
+
+
+def test_two_conditions_of_one_stage_are_two_causes_with_their_own_loss():
+    report = report_on("fact-cap", "last-fact-lost", queries=6)
+    assert [(cause.stage, cause.kind.value) for cause in report.causes] == [("match_facts", "missing")] * 2
+    cap, last = (cause.when for cause in report.causes)
+    for found, words in ((cap, "position 50 or later"), (last, "that match last")):
+        assert words in found.sentence
+        assert found.wrong_inside == found.num_wrong > 10
+        assert found.num_conditions == 1
+        assert found.experiment is not None
+        assert len(found.experiment.pair) == 2
+        texts = str(report), render_junit(report, report.traces.expected).decode()
+        pages = Path(report.to_json("report.json")).read_text(), Path(report.to_html("report.html")).read_text()
+        assert all(words in " ".join(text.split()) for text in (*texts, *pages))
+    # A step in which both lose facts is repaired only if both are.
+    both = [each for each in report.divergences if each.other_cause >= 0]
+    alone = [each for each in report.divergences if each.other_cause < 0]
+    assert both
+    assert {each.cause for each in alone} | {each.cause for each in both} == {0, 1}
+    split = report.attribution
+    assert sum(share.share for share in split.shares) == pytest.approx(split.expected - split.actual)
+    assert all(share.share > 0 and share.repaired < split.expected for share in split.shares)
+    for cause in (1, 2):
+        first = report.causes[cause - 1].first + 1
+        lines = list(explain_causes(report, first))
+        assert lines[0].startswith(f"#{cause} match_facts (missing): ")
+        assert lines[-1].endswith(f"kgverify shrink RUN_DIR --divergence {first} minimizes it")
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from foreign_folder import FOLDER, needs_records
+from typer.testing import CliRunner
 
 import kgverify as kv
+from kgverify.cli.app import app
 from kgverify.comparison.step_view import StepReader
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 
@@ -103,6 +105,24 @@ def test_the_traces_of_one_kind_can_be_compared(tmp_path, write_trace):
     assert report.coverage.candidates == report.coverage.steps == 507
     assert len(report.divergences) == 273
     assert TraceFile(tmp_path / "eager").num_candidates == 507
+
+
+@needs_records
+def test_the_cap_of_an_engine_that_cannot_be_asked_is_said_by_the_commands_from_its_trace_alone(tmp_path, write_trace):
+    for engine in ENGINES[:2]:
+        write_trace(FOLDER, "countries_s3", engine, "forced", tmp_path / f"{engine}.h5")
+    sides = [str(tmp_path / f"{engine}.h5") for engine in ENGINES[:2]]
+    run = str(tmp_path / "run")
+    assert CliRunner().invoke(app, ["diff", *sides, "--save", run]).exit_code == 1
+    explained = CliRunner().invoke(app, ["explain", run])
+    assert explained.exit_code == 0
+    # The engine matches 50 facts; the records hold none at positions 19 to 52.
+    sentence = (
+        "exactly the facts at position 53 or later (from 0) in their predicate's segment are missing: 1,079 of 1,079 missing,"
+        " 0 of 4 present; no position in its predicate's segment between 19 and 53 was seen"
+    )
+    assert sentence in " ".join(explained.output.split())
+    assert any(sentence in cause.condition for cause in kv.compare(*sides).causes)
 
 
 def test_what_is_malformed_in_the_records_is_so_in_the_trace(tmp_path, write_trace):

@@ -158,13 +158,13 @@ def _on_cpu(fuzz_seconds: int) -> Iterator[Command]:
 
 
 def _on_native(fuzz_seconds: int) -> Iterator[Command]:
-    """Yield the commands for mutants of the native evaluator, which they run by default."""
+    """Yield the commands for mutants of the native evaluator, which all of them but `fuzz` run by default."""
     family = f"--graph {_family()} --policy two_tower"
     found = (
         Command("native diff countries", (f"diff --queries 20 {_JSON}",)),
         Command("native diff random", (f"diff --graph random:1 --queries 8 --policy two_tower {_JSON}",)),
         Command("native diff family", (f"diff {family} --queries 4 --corruptions 30 {_JSON}",)),
-        Command("native fuzz", (f"fuzz --time {fuzz_seconds}s --jobs 1 --fresh {_JSON}",)),
+        Command("native fuzz", (f"fuzz --mode native --time {fuzz_seconds}s --jobs 1 --fresh {_JSON}",)),
         Command("native evaluate", (f"evaluate --queries 8 {_JSON}",)),
         Command("native evaluate family", (f"evaluate {family} --queries 10 --minimum none {_JSON}",)),
         *(replace(each, name=f"native {each.name}") for each in _traces("")),

@@ -1,4 +1,4 @@
-"""What the judge says of a trace of which one column is altered is what it said when it was reviewed, to the last detail."""
+"""The judge's verdict on a trace of which one column is altered is the reviewed one, to the last detail."""
 
 import json
 

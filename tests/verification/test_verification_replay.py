@@ -14,7 +14,6 @@ from kgverify.program.limits import Limits
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.runs.run import build_trace, reference_pipeline
 from kgverify.verification.replay import Explainer, find_position
-from kgverify.verification.separate import _list_rules, _Loss
 from kgverify.verification.stagewise import find_later_faults
 from kgverify.verification.verify import verify
 
@@ -107,11 +106,3 @@ def test_items_of_a_stage_differ_if_the_same_input_gave_something_else():
     # What was pruned otherwise is not the fault of `rename`.
     sides[1][Stage.PRUNE] = (pruned[0], (1, 1, ()), pruned[2])
     assert Stage.RENAME not in [each.stage for each in find_later_faults(Stage.PRUNE, *sides, limits, 0.0)]
-
-
-@pytest.mark.parametrize("lost", [[], [3]])
-def test_rules_of_losses_are_listed_also_where_nothing_was_lost(lost: list[int]):
-    losses = [_Loss((1, 2, 3), frozenset(lost))] if lost else []
-    texts = [rule.situation for rule in _list_rules(losses, 2)]
-    assert texts[0] == "position 3 in the predicate, or a later one"
-    assert texts[-1] == f"beyond the first {2 if lost else 0} that match"

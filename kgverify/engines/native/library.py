@@ -13,7 +13,7 @@ import shutil
 import stat
 import subprocess
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,7 +38,13 @@ LIBRARIES: Final = "KGVERIFY_LIBRARIES"
 
 def find_compiler() -> str | None:
     """Return the path of a C++ compiler; None without one."""
-    return next((found for name in COMPILERS if (found := shutil.which(name))), None)
+    return _search(os.environ.get("PATH"))
+
+
+@lru_cache(maxsize=4)
+def _search(folders: str | None) -> str | None:
+    """Look for the compilers once for each value of PATH."""
+    return next((found for name in COMPILERS if (found := shutil.which(name, path=folders))), None)
 
 
 def why_not_available() -> str | None:

@@ -31,6 +31,8 @@ def explain_causes(report: ReportContent, divergence: int | None = None) -> Iter
     for number in numbers:
         yield f"#{number + 1} {cause_label(report, number)}: {describe_size(report.causes[number])}"
         yield from (f"  {line}" for line in _explain(report.causes[number]))
+        number_of_first = report.causes[number].first + 1
+        yield f"  first divergence: {number_of_first}; kgverify shrink RUN_DIR --divergence {number_of_first} minimizes it"
 
 
 def _explain(cause: Cause) -> Iterator[str]:

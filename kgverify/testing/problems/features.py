@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from kgverify.engines.protocol import ProbedEngine, StageOutputs, positions_of, take_position
+from kgverify.engines.protocol import ProbedEngine, StageOutputs, positions_of, split_positions
 from kgverify.errors import InternalError
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
@@ -321,11 +321,12 @@ def _batch_features(batch: Batch) -> list[set[str]]:
     queries = list(map(tuple, candidates.atom.tolist()))
     atoms = list(map(tuple, steps.goal_atoms.tolist()))
     goals = [tuple(atoms[a:b]) for a, b in pairwise(starts_of(steps.num_atoms).tolist())]
+    single = split_positions(positions, 1)
     row = 0
     for candidate, num_steps in enumerate(candidates.num_steps.tolist()):
         index = owner[candidate]
         for _ in range(num_steps):
-            outputs = engine.probe(take_position(positions, row))
+            outputs = engine.probe(next(single))
             found[index].update(step_features(outputs, problems[index], queries[candidate], goals[row]))
             row += 1
         last = row - 1
