@@ -45,7 +45,7 @@ from kgverify.report.render.terminal import describe_execution
 from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.fan_out import reference_beside
 from kgverify.runs.interrupts import note_interrupt
-from kgverify.runs.progress import silent_phase
+from kgverify.runs.progress import TimedPhases, silent_phase
 from kgverify.runs.run import MOST
 from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
 
@@ -100,6 +100,8 @@ def evaluate(
     budget, required = parse_memory(memory), parse_minimum(minimum)
     group = join_process_group()
     leads = group.index == 0
+    phases = TimedPhases(show_work if leads else silent_phase)
+    silent = TimedPhases(silent_phase)
     if group.size > 1 and save is None:
         raise UserError(f"{group.size} processes need a folder", where="--save", fix="give --save DIR")
     if group.size > 1 and scheduler is not None:
@@ -113,14 +115,15 @@ def evaluate(
     else:
         # Wait until the leader has checked the options: it alone reports errors.
         group.broadcast(b"")
-    with nullcontext() if leads else redirect_stderr(StringIO()):
+    with nullcontext() if leads else redirect_stderr(StringIO()), silent("reading", 0):
         run = RunOptions(source, MOST if queries is None else queries, corruptions, proofs).build()
-    num_candidates = count_candidates(run.graph, run.split, run.queries, run.num_corruptions).sum()
+        num_candidates = count_candidates(run.graph, run.split, run.queries, run.num_corruptions).sum()
     num_checked = choose_num_checked(int(num_candidates)) if check is None else check
     is_plain = reference == REFERENCE
     with reference_beside(run, num_checked) if leads and is_plain else nullcontext() as beside:
         chosen = engine_options.arguments() | {"memory": budget, "part_size": part_size, "rank_only": rank_only}
-        pipeline, expected = build_evaluation_sides(run, engine, reference, **chosen)
+        with silent("building the engine", 0):
+            pipeline, expected = build_evaluation_sides(run, engine, reference, **chosen)
         if leads:
             group.broadcast(b"")
         with (
@@ -136,7 +139,7 @@ def evaluate(
                 group=group,
                 workers=workers,
                 make=partial(build_evaluated_side, run, engine, **chosen),
-                phase=show_work if leads else silent_phase,
+                phase=phases,
                 warn=print_warning,
                 should_stop=should_stop,
             )
@@ -152,13 +155,15 @@ def evaluate(
             reference=beside if is_plain else expected,
             num_processes=group.size,
             minimum=required,
-            phase=show_work,
+            phase=phases,
         )
     if save is not None:
         write_summary(save, encode_evaluation(report))
     first = min((each.query for each in report.check.differences), default=0) if report.check else 0
     console = make_result_console(json_path)
     print_evaluation(report, console, _diff_command(first + 1))
+    seconds = (silent.seconds | phases.seconds).items()
+    print_lines(console, [f"time: {', '.join(f'{title} {taken:.1f} s' for title, taken in seconds)}"], style="dim")
     if isinstance(pipeline.engine, ExplainedEngine):
         print_lines(console, [describe_execution(pipeline.engine.reasons, pipeline.engine.caches)], style="dim")
     if json_path is not None:

@@ -177,6 +177,12 @@ def policy_arrays(policy: Policy, score_error: float) -> Arrays:
     )
 
 
+def plain_goals(atoms: NDArray[np.int32], starts: Sequence[int]) -> list[tuple[tuple[int, int, int], ...]]:
+    """Return goals as tuples of atoms."""
+    rows = [(predicate, first, second) for predicate, first, second in atoms.tolist()]
+    return [tuple(rows[begin:end]) for begin, end in pairwise(starts)]
+
+
 def canonical_goals(atoms: NDArray[np.int32], starts: Sequence[int]) -> list[tuple[tuple[int, int, int], ...]]:
     """Return goals as tuples of atoms, their variables renumbered by first appearance."""
     rows = atoms.tolist()

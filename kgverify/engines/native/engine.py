@@ -4,9 +4,9 @@ import ctypes
 import os
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from kgverify.engines.native.arrays import (
     PositionArrays,
     canonical_goals,
     limit_numbers,
+    plain_goals,
     policy_arrays,
     program_arrays,
 )
@@ -56,6 +57,9 @@ _PART_SECONDS: Final = 0.5
 """The time after which a call reports progress, and an interruption takes effect."""
 _PER_THREAD: Final = 16
 """The least candidates for which another thread is worth its start."""
+
+
+_Atoms: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
 class _Ran(NamedTuple):
@@ -311,18 +315,19 @@ def _read_tried(ran: _Ran) -> StageOutputs:
     tried = ran.tried
     # Pruning leaves the atoms that are renamed.
     lengths = np.stack((tried["num_resolved"], tried["num_pruned"], tried["num_pruned"]), 1).ravel()
-    goals = canonical_goals(ran.tried_atoms, [0, *accumulate(lengths.tolist())])
+    starts = [0, *accumulate(lengths.tolist())]
     kinds, origins = tried["origin_kind"].tolist(), tried["origin"].tolist()
 
-    def stage(number: int) -> list[tuple[int, int, tuple[tuple[int, int, int], ...]]]:
-        return list(zip(kinds, origins, goals[number::3], strict=True))
+    def stage(number: int, read: Callable[..., list[_Atoms]]) -> list[tuple[int, int, _Atoms]]:
+        return list(zip(kinds, origins, read(ran.tried_atoms, starts)[number::3], strict=True))
 
-    renamed = stage(2)
+    # Which numbers variables have is left to `rename`.
+    renamed = stage(2, plain_goals)
     return {
         Stage.MATCH_RULES: tuple(o for k, o in zip(kinds, origins, strict=True) if k == Origin.RULE),
         Stage.MATCH_FACTS: tuple(o for k, o in zip(kinds, origins, strict=True) if k == Origin.FACT),
-        Stage.RESOLVE: tuple(stage(0)),
-        Stage.PRUNE: tuple(stage(1)),
+        Stage.RESOLVE: tuple(stage(0, canonical_goals)),
+        Stage.PRUNE: tuple(stage(1, canonical_goals)),
         Stage.RENAME: tuple(renamed),
         Stage.REVISIT: tuple(each for each, is_left in zip(renamed, tried["is_left"].tolist(), strict=True) if is_left),
     }

@@ -38,7 +38,11 @@ LIBRARIES: Final = "KGVERIFY_LIBRARIES"
 
 def find_compiler() -> str | None:
     """Return the path of a C++ compiler; None without one."""
-    return _search(os.environ.get("PATH"))
+    found = _search(os.environ.get("PATH"))
+    if found is None:
+        # One may be installed while this process runs.
+        _search.cache_clear()
+    return found
 
 
 @lru_cache(maxsize=4)
