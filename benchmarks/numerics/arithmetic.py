@@ -1,6 +1,5 @@
 """The audit of a function's arithmetic: the same input twice, in other batches, under other settings of torch."""
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +19,7 @@ from kgverify.audit.audited_function import (
     MakeInputs,
     Subject,
     check_modes,
+    compile_in_mode,
     make_subject,
 )
 from kgverify.audit.properties.colliding_writes import find_dependence, report_dependence
@@ -376,22 +376,3 @@ def audit_colliding_writes(run: Callable[[], Any], name: str, report: ReportBuil
     }
     for repeated, difference in read.items():
         report_dependence(f"{name}: ", repeated, difference, report)
-
-
-def compile_in_mode(function: Function, mode: str) -> Function:
-    """Compile a function in a mode of `torch.compile`; `eager` leaves it unchanged.
-
-    A function that cannot be compiled raises, even where TORCHDYNAMO_SUPPRESS_ERRORS is set: an eager run would be taken for a
-    compiled one.
-    """
-    if mode == "eager":
-        return function
-    compiled = torch.compile(function, dynamic=False, mode=mode)
-
-    def call(*arguments: Any) -> Any:
-        # Even where warnings are errors, those of torch are not a property of the function.
-        with warnings.catch_warnings(), torch._dynamo.config.patch(suppress_errors=False):
-            warnings.simplefilter("ignore")
-            return compiled(*arguments)
-
-    return call

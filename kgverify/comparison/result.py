@@ -102,7 +102,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     later_steps: steps of the candidate after this one, which are its consequences
     kind:        the class of the difference, with the evidence for it and the confidence in it, 0 to 1
     cause:       index of the `Cause` it belongs to; -1 before causes were formed
-    other_cause: index of a second cause that goes wrong at the same place; -1 if there is none
+    other_cause: index of a second cause that goes wrong at the same place; -1 without one
     """
 
     candidate: int

@@ -17,6 +17,7 @@ from comparison_traces import (
 )
 
 from kgverify.comparison.compare import compare
+from kgverify.comparison.equal_columns import has_equal_scores
 from kgverify.comparison.result import Level, Verdict
 from kgverify.trace.model.columns import starts_of
 from kgverify.trace.model.trace import Trace
@@ -220,3 +221,14 @@ def test_another_choice_is_never_a_near_tie_where_the_expected_trace_has_no_scor
     expected, actual, _ = near_tie(small_trace(), 0.0)
     for lacking in (actual, without_scores(actual)):
         assert compare(without_scores(expected), lacking).verdict is Verdict.DIVERGE
+
+
+def test_scores_of_two_types_are_equal_up_to_the_tolerance_and_the_bits_of_the_coarser_type():
+    def judge(left: list[float], right: list[float], tolerance: float = 1e-3) -> tuple[bool, bool]:
+        return has_equal_scores(np.array(left, np.float32), np.array(right, np.float64), tolerance)
+
+    assert judge([0.5, -np.inf], [0.5, -np.inf]) == (True, False)
+    assert judge([0.5], [0.5 + 1e-12]) == (True, False)
+    assert judge([0.5], [0.5 + 1e-4]) == (True, True)
+    assert judge([0.5], [0.6]) == (False, False)
+    assert judge([0.5], [0.5, 0.5]) == (False, False)

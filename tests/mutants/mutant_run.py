@@ -23,6 +23,8 @@ LEAST_LIKELY: Final = 0.002
 """The likelihood that a test notices a mutant whose statement it executes, where none that it killed says more."""
 TIMES_OWN: Final = 10
 """The factor of that likelihood for rounds, and for tests of the mutant's own package."""
+TIMES_NAMED: Final = 100
+"""The factor of that likelihood for tests in a file that is named for the mutant's module."""
 SHORTEST: Final = 0.02
 """Seconds that a test takes at least."""
 
@@ -43,7 +45,7 @@ class Plan:
     tests:        the files and folders of the tests that judge, below `tests`; all of them if empty
     coverage:     the file of recorded lines
     num_problems: generated problems for each mutant of a prover; 0 where tests alone are to judge
-    test_seconds: tests of a mutant are tried until their times on the original add up to this
+    test_seconds: the CPU seconds of a mutant after which no further test begins
     earlier:      results of other mutants, which say what each test is likely to notice
     deadline:     nothing begins after this time (`time.monotonic`)
     """
@@ -176,6 +178,13 @@ def _record(judges: dict[str, Judge], plan: Plan, note: Callable[[str], None]) -
     return runs
 
 
+def is_named_for(test: str, path: str) -> bool:
+    """Return whether the file of a test has a word in its name that a module has in its own."""
+    words = (word[:6] for word in Path(path).stem.split("_") if len(word) > 3)
+    name = Path(test.partition("::")[0]).stem
+    return any(word in name for word in words)
+
+
 class _Judging:
     """The trials of the mutants of one part. Tests that killed other mutants of a function are tried first."""
 
@@ -221,19 +230,16 @@ class _Judging:
         def cost(test: str) -> tuple[float, str]:
             likelihood = sum(kills[test] / num for kills, num in known)
             is_own = isinstance(self._judges[test], NamedRound) or test.startswith(own)
-            likelihood += LEAST_LIKELY * (TIMES_OWN if is_own else 1)
+            likelihood += LEAST_LIKELY * (
+                TIMES_NAMED if is_named_for(test, mutant.path) else TIMES_OWN if is_own else 1
+            )
             return max(seconds[test], SHORTEST) / likelihood, test
 
-        tests, total = [], 0.0
-        for test in sorted(covering, key=cost):
-            if total + seconds[test] <= self._plan.test_seconds or not tests:
-                total += seconds[test]
-                tests.append(TimedJudge(self._judges[test], seconds[test]))
-        return tests
+        return [TimedJudge(self._judges[test], seconds[test]) for test in sorted(covering, key=cost)]
 
     def _task(self, mutant: Mutant, tests: list[TimedJudge], num_covering: int) -> Task:
         def end(answer: Any, code: int | None, seconds: float) -> None:
-            status, judge = status_of(answer, code)
+            status, judge, num_tried = status_of(answer, code)
             self._learn(mutant.path, mutant.function, judge)
             self._on_result(
                 Result(
@@ -245,8 +251,8 @@ class _Judging:
                     judge=judge,
                     seconds=round(seconds, 2),
                     num_covering=num_covering,
-                    num_tried=len(tests),
+                    num_tried=num_tried,
                 )
             )
 
-        return Task(lambda folder, answer: try_mutant(mutant, tests, folder, answer), end)
+        return Task(lambda folder, answer: try_mutant(mutant, tests, self._plan.test_seconds, folder, answer), end)

@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import tempfile
+import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Final, NamedTuple
@@ -34,7 +35,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     judge:          the test or the round that killed it, or its crash
     seconds:        wall-clock time
     num_covering:   tests and rounds that execute its statement
-    num_tried:      those of them that fitted into the time of a mutant
+    num_tried:      those of them that were tried, for as long as one of many may take; 0 if the process ended early
     """
 
     digest: str
@@ -73,18 +74,22 @@ class _Reports:
 def try_mutant(
     mutant: Mutant,
     judges: Sequence[TimedJudge],
+    most_seconds: float,
     folder: str,
     answer: "Connection[Any, Any]",
 ) -> None:
-    """Plant a mutant in this process and send the name of the judge that killed it; "" if it survives."""
+    """Plant a mutant in this process; send the judge that killed it, "" if it survives, and the number of those tried.
+
+    No further judge begins after some CPU seconds.
+    """
     _prepare_process(folder)
     try:
         plant(mutant)
     except Exception as error:
         # The module of a mutant with another constant cannot be imported.
-        answer.send(f"planting: {type(error).__name__}: {error}")
+        answer.send((f"planting: {type(error).__name__}: {error}", 0))
         os._exit(0)
-    answer.send(find_killer(judges))
+    answer.send(find_killer(judges, most_seconds))
     answer.close()
     os._exit(0)
 
@@ -119,13 +124,14 @@ def _status_of_test(item: pytest.Item) -> str:
     return f"{', '.join(sorted({*reports.outcomes}))} {reports.reason}".strip()
 
 
-def status_of(judge: str | None, exit_code: int | None) -> tuple[str, str]:
-    """Return status and judge, from the message of the process, None if it sent nothing, and its exit code."""
-    if judge is not None:
-        return (KILLED, judge) if judge else (SURVIVED, "")
+def status_of(answer: tuple[str, int] | None, exit_code: int | None) -> tuple[str, str, int]:
+    """Return status, judge and number of judges tried, from a process's message, if it sent one, and its exit code."""
+    if answer is not None:
+        judge, num_tried = answer
+        return KILLED if judge else SURVIVED, judge, num_tried
     if exit_code in (-signal.SIGPROF, -signal.SIGKILL):
-        return TIMED_OUT, "time"
-    return KILLED, f"the process ended with {exit_code}"
+        return TIMED_OUT, "time", 0
+    return KILLED, f"the process ended with {exit_code}", 0
 
 
 def _prepare_process(folder: str) -> None:
@@ -146,22 +152,25 @@ def _start_clock(more: float = 0.0) -> None:
     signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS + more)
 
 
-def find_killer(judges: Sequence[TimedJudge]) -> str:
-    """Return the name of the first judge that notices something; "" if none does."""
+def find_killer(judges: Sequence[TimedJudge], most_seconds: float) -> tuple[str, int]:
+    """Return the name of the first judge that notices something, "" if none does in time, and the number of those tried."""
+    deadline = time.process_time() + most_seconds
     reports = _Reports()
     tests = [each.judge for each in judges if isinstance(each.judge, pytest.Item)]
     if tests:
         tests[0].config.pluginmanager.register(reports)
     following = iter([*tests[1:], None])
-    for judge, seconds in judges:
+    for number, (judge, seconds) in enumerate(judges):
+        if time.process_time() > deadline:
+            return "", number
         _start_clock(10 * seconds)
         if isinstance(judge, NamedRound):
             killer = _try_round(judge)
         else:
             killer = _try_test(judge, next(following), reports)
         if killer:
-            return killer
-    return ""
+            return killer, number + 1
+    return "", len(judges)
 
 
 def _try_round(judge: NamedRound) -> str:

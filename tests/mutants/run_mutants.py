@@ -143,7 +143,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--sample", type=int, metavar="N", help="N mutants of each part, none of them a known survivor")
     parser.add_argument("--problems", type=int, default=NUM_PROBLEMS, metavar="N", help="number of generated problems")
     parser.add_argument(
-        "--test-seconds", type=float, default=60.0, metavar="N", help="try tests that took N seconds together"
+        "--test-seconds", type=float, default=60.0, metavar="N", help="begin no test after N CPU seconds"
     )
     parser.add_argument("--results", type=Path, default=Path("mutants.jsonl"), help="appended to; a later run resumes")
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")

@@ -25,7 +25,7 @@ from mutant_judges import NamedRound
 from mutant_plant import module_name, plant
 from mutant_pool import Task, run_tasks
 from mutant_review import LIST, Survivor, check_review, read_review
-from mutant_run import read_results
+from mutant_run import is_named_for, read_results
 from mutant_trial import KILLED, SURVIVED, TIMED_OUT, Result, TimedJudge, find_killer, status_of
 from mutant_warm import forget_caches
 from semantic_mutant import check_lists, plant_copy, read_lists
@@ -179,8 +179,8 @@ def test_a_mutant_planted_is_what_runs(
 
 
 def test_a_process_that_says_nothing_was_killed_by_the_mutant_or_by_the_clock():
-    assert status_of("tests/x.py::y", 0) == (KILLED, "tests/x.py::y")
-    assert status_of("", 0) == (SURVIVED, "")
+    assert status_of(("tests/x.py::y", 3), 0) == (KILLED, "tests/x.py::y", 3)
+    assert status_of(("", 4), 0) == (SURVIVED, "", 4)
     assert status_of(None, -27)[0] == TIMED_OUT
     assert status_of(None, -11)[0] == KILLED
 
@@ -198,7 +198,7 @@ def test_what_does_not_end_is_ended_by_the_clock(tmp_path: Path):
     process.start()
     process.join(timeout=120)
     assert not receive.poll()
-    assert status_of(None, process.exitcode) == (TIMED_OUT, "time")
+    assert status_of(None, process.exitcode)[0] == TIMED_OUT
 
 
 def test_a_run_resumes_after_an_incomplete_line(tmp_path: Path):
@@ -286,6 +286,14 @@ def test_recorded_lines_follow_the_text_of_their_file(tmp_path: Path, monkeypatc
         assert lines == {"1": [1, 2, 3], "2": [4, 5], "4": [7]}
 
 
+def test_tests_are_named_for_modules():
+    assert is_named_for("tests/trace/test_trace_digests.py::test_a[b]", "kgverify/trace/model/digests.py")
+    assert is_named_for(
+        "tests/comparison/test_comparison_every_column.py::test_a", "kgverify/comparison/equal_columns.py"
+    )
+    assert not is_named_for("tests/comparison/test_comparison_locate.py::test_rows", "kgverify/comparison/block.py")
+
+
 def judge_of(name: str, *, notices: bool) -> TimedJudge:
     return TimedJudge(NamedRound(name, lambda: notices))
 
@@ -293,9 +301,10 @@ def judge_of(name: str, *, notices: bool) -> TimedJudge:
 def test_the_first_judge_that_notices_something_is_the_killer(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(mutant_trial, "_start_clock", lambda more: None)
     judges = [judge_of("a", notices=False), judge_of("b", notices=True), judge_of("c", notices=True)]
-    assert find_killer(judges) == "b"
-    assert find_killer(judges[:1]) == ""
-    assert find_killer([TimedJudge(NamedRound("d", lambda: bool([][0])))]) == "d: IndexError"
+    assert find_killer(judges, 9.0) == ("b", 2)
+    assert find_killer(judges[:1], 9.0) == ("", 1)
+    assert find_killer(judges, -1.0) == ("", 0)
+    assert find_killer([TimedJudge(NamedRound("d", lambda: bool([][0])))], 9.0) == ("d: IndexError", 1)
 
 
 def test_what_the_original_computed_is_forgotten(monkeypatch: pytest.MonkeyPatch):

@@ -26,7 +26,7 @@ from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.header import SCHEMA_VERSION
-from kgverify.trace.model.levels import Packing, TraceLevel, columns_kept, left_out, required
+from kgverify.trace.model.levels import Packing, TraceLevel, check_together, columns_kept, left_out, required
 from kgverify.trace.model.schema import encode_level
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.encode import encode_trace
@@ -243,3 +243,10 @@ def test_what_would_unpack_to_too_much_is_written_plain(tmp_path):
     arrays = encode_trace(trace) | {"later/zeros": np.zeros(80 << 20, np.uint8)}
     write_arrays(tmp_path / "b", arrays, "test", Packing.ARCHIVE)
     assert read_trace(tmp_path / "b").unknown.arrays["later/zeros"].nbytes == 80 << 20
+
+
+def test_datasets_that_belong_together_are_refused_alone():
+    check_together({"digests/sequence", "digests/multiset", "digests/renaming"}, "t.h5")
+    check_together({"digests/sequence"}, "t.h5")
+    with pytest.raises(UserError, match=r"t\.h5:digests/sequence: missing, while digests/multiset is there"):
+        check_together({"digests/multiset", "digests/renaming"}, "t.h5")

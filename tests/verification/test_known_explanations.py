@@ -1,4 +1,4 @@
-"""Edited steps are explained as they were when the explanations were reviewed, to the last detail."""
+"""Edited steps are explained as in the stored explanations, to the last detail."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Reports, pages and listings about wrong engines of many kinds are, to the byte, what they were when they were reviewed."""
+"""Reports, pages and listings about wrong engines of many kinds are those that were stored, to the word."""
 
 import json
 
