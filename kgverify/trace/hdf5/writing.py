@@ -149,7 +149,8 @@ def _pack(parts: ArrayParts, creator: str, packing: Packing) -> memoryview:
             else:
                 file.create_dataset(name, data=array, **options)
         _sign(file, {name: checksum_of(pieces) for name, pieces in parts.items()}, creator)
-    return content.getbuffer()
+    # A view of the buffer itself could outlive it where both are garbage.
+    return memoryview(content.getvalue())
 
 
 def _sign(file: Any, checksums: Mapping[str, int], creator: str) -> None:
