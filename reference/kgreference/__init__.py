@@ -20,11 +20,10 @@ from kgreference.dialect import (
     Unproved,
 )
 from kgreference.dialect_step import OUR_STAGES, Situation, Stages, take_dialect_step
-from kgreference.metric import metrics
 from kgreference.model import least_model
 from kgreference.policy import Policy, Shortest
 from kgreference.program import NamedAtom, NamedRule, Program, Rule, Variable
-from kgreference.rank import Ranks, possible_ranks, rank, ranking_score
+from kgreference.rank import Ranks, metrics, possible_ranks, rank, ranking_score
 from kgreference.resolvent import FALSE, STOP, Kind, Matches, OriginKind, Resolvent
 from kgreference.step import Limits, Outcome, Step, take_step
 from kgreference.terms import Atom, Goal, canonical, substitute, unify, variable

@@ -6,9 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgreference.corrupt import MASK, Corrupter, mix
-from kgreference.metric import metrics
 from kgreference.program import Program
-from kgreference.rank import Ranks, rank, ranking_score
+from kgreference.rank import Ranks, metrics, rank, ranking_score
 from kgreference.step import Outcome
 from kgreference.terms import Atom
 from kgverify.graphs.graph import KnowledgeGraph
