@@ -83,7 +83,7 @@ class FactColumns(Sequence[Triple]):
         return reduce(self._predicates), reduce(self._firsts), reduce(self._seconds)
 
     def find(self, fact: Triple) -> int:
-        """Return the index of a fact; -1 for an atom that is no fact, or holds a variable."""
+        """Return the index of a fact; -1 if no fact equals the atom, or if it holds a variable."""
         found = self._found.get(fact)
         if found is None:
             found = self._search(fact) if fact[1] >= 0 and fact[2] >= 0 else -1
