@@ -29,10 +29,13 @@ from kgverify.testing.problems.merge import Merged, group_problems, make_referen
 from kgverify.testing.problems.problem import Problem
 from kgverify.trace.model.columns import Columns, Rankings, are_equal, empty_columns, select_candidates
 from kgverify.trace.model.trace import Trace
+from kgverify.verification.effort import FULL, Effort
 from kgverify.verification.lockstep import follow_near_ties, lockstep_comparer
 from kgverify.verification.self_testing.self_test import run_self_test
 from kgverify.verification.verify import Verification, verify
 
+UNEXPLAINED: Final = FULL._replace(explained=0)
+"""The effort for a divergence of which only the stage and the class are asked."""
 MOST_CONFIRMED: Final = 10
 """The default number of problems that `check_problems` confirms."""
 
@@ -234,10 +237,18 @@ def _verify(
     *,
     lockstep: bool,
     minimum: Minimum = NO_MINIMUM,
+    effort: Effort = FULL,
 ) -> Verification:
     actual = merged.with_unranked(make_pipeline(merged.run, merged.sizes))
     return verify(
-        merged.run, expected, actual, lockstep=lockstep, check_determinism=False, minimum=minimum, tests_itself=False
+        merged.run,
+        expected,
+        actual,
+        lockstep=lockstep,
+        check_determinism=False,
+        minimum=minimum,
+        effort=effort,
+        tests_itself=False,
     )
 
 
@@ -348,9 +359,9 @@ def _judge_group(
     failure = partial(Failure, index=index, problem=group[member], group=group)
     guarded = guard(make_pipeline)
     try:
-        report = _verify(merged, _make_expected(merged), guarded, lockstep=lockstep).report
+        report = _verify(merged, _make_expected(merged), guarded, lockstep=lockstep, effort=UNEXPLAINED).report
         if lockstep and not report.divergences:
-            report = _verify(merged, _make_expected(merged), guarded, lockstep=False).report
+            report = _verify(merged, _make_expected(merged), guarded, lockstep=False, effort=UNEXPLAINED).report
     except EngineCrash as crash:
         return failure(signature=Signature("", "", crash.kind, crash.situation), message=str(crash))
     except MissingDependency:
