@@ -247,7 +247,7 @@ class Search:
     def _necessary(self, wrong: NDArray[np.float64], right: NDArray[np.float64]) -> Iterator[tuple[Term, float]]:
         """Yield the tests that hold for everything that went wrong, with their costs, and may exclude something else."""
         for i in self._columns:
-            feature, x, y = self._features[i], wrong[:, i], right[:, i]
+            feature, y = self._features[i], right[:, i]
             cost, values = feature.cost(self._stage), np.unique(wrong[:, i])
             low, high = float(values[0]), float(values[-1])
             if feature.scale is Scale.FLAG:
@@ -256,8 +256,9 @@ class Search:
                 continue
             if low == high:
                 yield Term(i, Relation.EQUAL, low), cost + 1 + _bits(low)
-            if len(np.unique(y)) <= MOST_VALUES:
-                for value in np.setdiff1d(y, x).tolist():
+            others = np.unique(y)
+            if len(others) <= MOST_VALUES:
+                for value in np.setdiff1d(others, values, assume_unique=True).tolist():
                     yield Term(i, Relation.OTHER, value), cost + 2.5 + _bits(value)
             if feature.scale is Scale.ID:
                 continue
@@ -271,8 +272,8 @@ class Search:
                 yield Term(i, Relation.BETWEEN, low, high), cost + 3 + _bits(low) + _bits(high)
             if feature.scale is Scale.COUNT and len(values) >= FEWEST_VALUES:
                 for modulus in MODULI:
-                    remainders = np.unique(np.mod(values, modulus))
-                    if len(remainders) == 1:
+                    remainders = np.mod(values, modulus)
+                    if (remainders == remainders[0]).all():
                         length = cost + 3 + math.log2(modulus) + (modulus & (modulus - 1) > 0)
                         yield Term(i, Relation.REMAINDER, float(remainders[0]), float(modulus)), length
         for i, j in self._pairs():
