@@ -109,7 +109,8 @@ def split(
 
 def _search_again(stage: str, found: Found, known: Cases) -> Found | None:
     """Return the condition that holds for the instances of the run and of the experiments, with the table of the run."""
-    table = build_table(known, found.own)
+    # The instances of the run come first.
+    table = build_table(known, found.own, found.table)
     better = search_in(stage, known, table)
     if better is None or not better.condition.tests:
         return None

@@ -79,16 +79,18 @@ class Table(NamedTuple):
         return len(np.unique(self.identities[is_inside]))
 
 
-def build_table(cases: Cases, own: Sequence[Feature] = ()) -> Table:
-    """Return the instances of a unit as numbers, without features that are unknown for some of them."""
+def build_table(cases: Cases, own: Sequence[Feature] = (), begun: Table | None = None) -> Table:
+    """Return the instances of a unit as numbers, without features that are unknown for some of them.
+
+    begun: the table of the first of these instances, whose features are not read again
+    """
     features, columns, instances = [], [], cases.instances
-    for feature in (*features_of(cases.unit), *(each for each in own if cases.unit in each.of)):
-        if cases.is_by_itself and feature.of & {Unit.STEP, Unit.CANDIDATE}:
-            continue
-        column = _read_column(feature, instances)
+    num_read = 0 if begun is None else len(begun.values)
+    for place, feature in enumerate(_features_for(cases, own) if begun is None else begun.features):
+        column = _read_column(feature, instances[num_read:])
         if column is not None:
             features.append(feature)
-            columns.append(column)
+            columns.append(column if begun is None else np.concatenate((begun.values[:, place], column)))
     goals = [None if each.step is None else plain(each.step.expected.goal) for each in instances]
     return Table(
         tuple(features),
@@ -99,6 +101,13 @@ def build_table(cases: Cases, own: Sequence[Feature] = ()) -> Table:
         # The same candidate in another run is another instance.
         _number([each.identity if cases.unit is Unit.CANDIDATE else each.candidate.row for each in instances]),
     )
+
+
+def _features_for(cases: Cases, own: Sequence[Feature]) -> Iterator[Feature]:
+    """Yield the features of a unit, those that the user declared included."""
+    for feature in (*features_of(cases.unit), *(each for each in own if cases.unit in each.of)):
+        if not (cases.is_by_itself and feature.of & {Unit.STEP, Unit.CANDIDATE}):
+            yield feature
 
 
 def _number(keys: Sequence[Hashable]) -> NDArray[np.int64]:
@@ -202,7 +211,7 @@ def settle(found: Found, tried: Sequence[Instance] = ()) -> Found:
         return found
     if tried:
         cases = found.cases._replace(instances=(*found.cases.instances, *tried))
-        whole = build_table(cases, found.own)
+        whole = build_table(cases, found.own, found.table)
         places = _places(found.table, whole)
         if all(i in places for i in condition.used):
             moved = condition.moved([places.get(i, -1) for i in range(len(table.features))])
