@@ -181,18 +181,3 @@ def plain_goals(atoms: NDArray[np.int32], starts: Sequence[int]) -> list[tuple[t
     """Return goals as tuples of atoms."""
     rows = [(predicate, first, second) for predicate, first, second in atoms.tolist()]
     return [tuple(rows[begin:end]) for begin, end in pairwise(starts)]
-
-
-def canonical_goals(atoms: NDArray[np.int32], starts: Sequence[int]) -> list[tuple[tuple[int, int, int], ...]]:
-    """Return goals as tuples of atoms, their variables renumbered by first appearance."""
-    rows = atoms.tolist()
-    return [_renumber(rows[begin:end]) for begin, end in pairwise(starts)]
-
-
-def _renumber(rows: Sequence[Sequence[int]]) -> tuple[tuple[int, int, int], ...]:
-    numbers: dict[int, int] = {}
-
-    def term(value: int) -> int:
-        return value if value >= 0 else -1 - numbers.setdefault(value, len(numbers))
-
-    return tuple((predicate, term(first), term(second)) for predicate, first, second in rows)

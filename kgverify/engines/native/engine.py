@@ -4,9 +4,9 @@ import ctypes
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,6 @@ from kgverify.engines.native.arrays import (
     Arrays,
     ColumnArrays,
     PositionArrays,
-    canonical_goals,
     limit_numbers,
     plain_goals,
     policy_arrays,
@@ -32,6 +31,7 @@ from kgverify.errors import InternalError
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import Program
+from kgverify.program.resolution import number_variables
 from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import (
     Candidates,
@@ -57,9 +57,6 @@ _PART_SECONDS: Final = 0.5
 """The time after which a call reports progress, and an interruption takes effect."""
 _PER_THREAD: Final = 16
 """The least candidates for which another thread is worth its start."""
-
-
-_Atoms: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
 class _Ran(NamedTuple):
@@ -200,10 +197,11 @@ class NativeEngine:
         shown = read_step_outputs(columns)
         limited, choice = shown[Stage.LIMIT][0], shown[Stage.CHOOSE]
         kind, _, _, goal = limited[choice]
-        return _read_tried(ran) | {
+        outputs = _read_tried(ran)
+        return outputs | {
             Stage.SELECT: tuple(columns.steps.goal_atoms[0].tolist()),
             **{stage: shown[stage] for stage in (Stage.LIMIT, Stage.SCORE, Stage.CHOOSE, Stage.FINISH)},
-            Stage.CLOSE: _close(_read_tried(ran)[Stage.REVISIT]),
+            Stage.CLOSE: _close(outputs[Stage.REVISIT]),
             Stage.ADVANCE: (kind, goal, int(columns.steps.depth[0]) + 1),
         }
 
@@ -315,20 +313,17 @@ def _read_tried(ran: _Ran) -> StageOutputs:
     tried = ran.tried
     # Pruning leaves the atoms that are renamed.
     lengths = np.stack((tried["num_resolved"], tried["num_pruned"], tried["num_pruned"]), 1).ravel()
-    starts = [0, *accumulate(lengths.tolist())]
+    goals = plain_goals(ran.tried_atoms, [0, *accumulate(lengths.tolist())])
     kinds, origins = tried["origin_kind"].tolist(), tried["origin"].tolist()
-
-    def stage(number: int, read: Callable[..., list[_Atoms]]) -> list[tuple[int, int, _Atoms]]:
-        return list(zip(kinds, origins, read(ran.tried_atoms, starts)[number::3], strict=True))
-
-    # Which numbers variables have is left to `rename`.
-    renamed = stage(2, plain_goals)
+    # Only `rename` says which numbers variables have.
+    resolved, pruned = ([number_variables(iter(goal)) for goal in goals[number::3]] for number in (0, 1))
+    renamed = tuple(zip(kinds, origins, goals[2::3], strict=True))
     return {
         Stage.MATCH_RULES: tuple(o for k, o in zip(kinds, origins, strict=True) if k == Origin.RULE),
         Stage.MATCH_FACTS: tuple(o for k, o in zip(kinds, origins, strict=True) if k == Origin.FACT),
-        Stage.RESOLVE: tuple(stage(0, canonical_goals)),
-        Stage.PRUNE: tuple(stage(1, canonical_goals)),
-        Stage.RENAME: tuple(renamed),
+        Stage.RESOLVE: tuple(zip(kinds, origins, resolved, strict=True)),
+        Stage.PRUNE: tuple(zip(kinds, origins, pruned, strict=True)),
+        Stage.RENAME: renamed,
         Stage.REVISIT: tuple(each for each, is_left in zip(renamed, tried["is_left"].tolist(), strict=True) if is_left),
     }
 
