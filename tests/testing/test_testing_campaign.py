@@ -9,6 +9,7 @@ import pytest
 
 from kgverify.errors import UserError
 from kgverify.program.atoms import NamedAtom
+from kgverify.runs.separate_workers import MOST_KILLS
 from kgverify.testing.campaigns import campaign as campaigns
 from kgverify.testing.campaigns import tasks
 from kgverify.testing.campaigns.campaign import Campaign, Tally, run_campaign
@@ -255,17 +256,31 @@ def test_problems_that_ended_a_process_are_run_in_halves_and_not_alone(monkeypat
         return []
 
     monkeypatch.setattr(tasks, "find_suspects", record)
-    try_block(Sides(EAGER), 0, 0, 32, 15, False)
-    (whole,) = [run for run in runs if len(run) == max(map(len, runs))][:1]
-    first, *rest = whole[: len(whole) // 2], whole[len(whole) // 2 :]
+    try_block(Sides(EAGER), 0, 0, 32, 16, False)
+    whole = max(runs, key=len)
+    first, second = whole[: len(whole) // 2], whole[len(whole) // 2 :]
     runs.clear()
-    alone = next(run for run in rest[0:1])
-    block = try_block(Sides(EAGER), 0, 0, 32, 15, False, (whole, first, (whole[0],), (9999,)))
-    assert whole not in runs
-    assert first not in runs
-    assert (whole[0],) not in runs
-    assert alone in runs
-    assert [(each.signature.kind, each.count) for each in block.sightings] == [("death", 1)]
+    # The last problem runs alone.
+    block = try_block(Sides(EAGER), 0, 0, 32, 16, False, (whole, first, (15,)))
+    assert second in runs
+    assert {whole, first, (15,)}.isdisjoint(runs)
+    assert [(each.signature.kind, each.count) for each in block.sightings] == [("death", 2)]
+
+
+def test_a_block_whose_process_ends_is_tried_again_without_what_ended_it(corpus, monkeypatch):
+    tried = []
+
+    def work(run, executor, tasks, take, report, retry):
+        number, _, arguments = next(iter(tasks))
+        for _ in range(MOST_KILLS):
+            arguments[-2].write_text("[3, 4]")
+            _, arguments = retry(number, 1)
+            tried.append(arguments[-3])
+
+    monkeypatch.setattr(campaigns._Run, "_work", work)
+    run = campaigns._Run(Campaign(corpus=corpus, examples=32, is_apart=True), lambda tally: None)
+    run.try_blocks(None)
+    assert tried[-1] == ((3, 4),)
 
 
 def test_the_smallest_groups_contain_no_other():
