@@ -160,11 +160,8 @@ class _Keys(KeysView[Triple]):
         return self._find(fact) >= 0  # type: ignore[arg-type]
 
     def isdisjoint(self, other: Iterable[Any]) -> bool:
-        for atom in other:
-            # Most atoms hold a variable: those are no facts.
-            if atom[1] >= 0 <= atom[2] and self._find(atom) >= 0:
-                return False
-        return True
+        # Most atoms hold a variable: those are no facts.
+        return not any(atom[1] >= 0 <= atom[2] and self._find(atom) >= 0 for atom in other)
 
 
 Facts: TypeAlias = FactList | FactColumns
