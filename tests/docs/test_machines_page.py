@@ -1,4 +1,4 @@
-"""The page about many machines: its commands run on this one, its job without Slurm, and its manifests are well-formed."""
+"""The page about many machines: its commands run on this one, its job runs without Slurm, its manifests are well-formed."""
 
 import re
 import shutil
@@ -8,9 +8,13 @@ import pytest
 import yaml
 from warm_commands import run_shell
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "machines.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "machines.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
-SETTINGS, MANIFESTS = (text for kind, text in BLOCKS if kind == "yaml")
+(SETTINGS,) = (text for kind, text in BLOCKS if kind == "yaml")
+SCRIPT, MANIFESTS = (
+    (ROOT / "examples" / "machines" / name).read_text(encoding="utf-8") for name in ("slurm.sh", "kubernetes.yaml")
+)
 
 
 @pytest.mark.deep
@@ -27,9 +31,8 @@ def test_the_commands_run_and_give_the_results_of_one_process(tmp_path: Path) ->
         printed += done.stdout
     assert "AGREE" in printed
     assert "NOTHING NEW" in printed
-    (script,) = [text for kind, text in BLOCKS if kind == "sh"]
     srun = 'srun() { shift; "$@"; }\nhostname() { echo 127.0.0.1; }\n'
-    done = run_shell(srun + script.replace("exit $status", "wait\nexit $status"), tmp_path)
+    done = run_shell(srun + SCRIPT.replace("exit $status", "wait\nexit $status"), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("EVALUATED")
     assert (tmp_path / "slurm" / "part-000000.npz").exists()

@@ -1,4 +1,4 @@
-"""The programs of docs/found.md: SWI-Prolog and clingo both give the answers that the page expects."""
+"""The programs of docs/found.md: SWI-Prolog and clingo both give the answers that their file expects."""
 
 import re
 import shutil
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "found.md"
-PROGRAMS = re.findall(r"^```prolog\n(.*?)^\?- (.*?)\.  % (.*?)\n```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+FILE = Path(__file__).resolve().parents[2] / "examples" / "found" / "programs.pl"
+PROGRAMS = re.findall(r"^% [^\n]*\n([^%]*?)^\?- (.*?)\.  % (.*?)\n", FILE.read_text(), re.MULTILINE)
 """Clauses, query and answers; `none` or atoms with a semicolon between them."""
 
 
@@ -18,7 +18,7 @@ def expected_answers():
 
 
 def test_every_program_has_a_query():
-    assert len(PROGRAMS) == PAGE.read_text().count("```prolog") > 10
+    assert len(PROGRAMS) == FILE.read_text().count("\n\n% ") > 10
 
 
 def test_swi_prolog_gives_the_expected_answers(tmp_path):

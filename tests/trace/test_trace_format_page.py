@@ -1,6 +1,7 @@
 """The specification and the code say the same, and its example works."""
 
 import re
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,13 @@ from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.schema import OPTIONAL_COLUMNS
 from kgverify.trace.read.trace_file import read_trace
 
-PAGE = (Path(__file__).parents[2] / "docs" / "trace-format.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "trace-format.md").read_text(encoding="utf-8")
 
 
 def test_the_example_writes_a_trace(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    exec(compile(example, "trace-format.md", "exec"), {"__name__": "example"})
+    runpy.run_path(str(ROOT / "examples" / "trace_without_kgverify.py"))
     trace = read_trace(tmp_path / "mine.trace.h5")
     assert trace.is_complete
     assert trace.header.engine.name == "my-prover"
