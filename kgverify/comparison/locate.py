@@ -6,13 +6,15 @@ is more exact; see `kgverify.verification.replay`.
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import starmap
 from typing import NamedTuple, Protocol, TypeVar
 
 from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.result import Level, Value
 from kgverify.comparison.step_view import Names, ResolventView, StepView, outcome_name
-from kgverify.program.atoms import Goal, encode_variable, is_variable
+from kgverify.program.atoms import Atom, Goal
 from kgverify.program.outcomes import GoalKind, Origin
+from kgverify.program.resolution import number_variables
 from kgverify.program.stages import Stage
 
 Item = TypeVar("Item", bound=Hashable)
@@ -116,12 +118,7 @@ def shorten(items: Iterable[str]) -> list[str]:
 
 def canonical(atoms: Goal) -> Goal:
     """Return the goal with its variables numbered by first appearance."""
-    numbers: dict[int, int] = {}
-
-    def rename(argument: int) -> int:
-        return encode_variable(numbers.setdefault(argument, len(numbers))) if is_variable(argument) else argument
-
-    return tuple(atom._replace(first=rename(atom.first), second=rename(atom.second)) for atom in atoms)
+    return tuple(starmap(Atom, number_variables(iter(atoms))))
 
 
 def render_choice(step: StepView, names: Names) -> str:

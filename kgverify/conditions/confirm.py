@@ -14,10 +14,16 @@ from msgspec.structs import replace
 from kgverify.comparison.result import Experiment
 from kgverify.conditions.experiment import Tried, choose_pair, read_values
 from kgverify.conditions.find import Found, build_table, is_nearly, search_in, settle, take_part, weaken
-from kgverify.conditions.instances import Cases, Instance
+from kgverify.conditions.instances import Cases, Instance, Unit
 
-MOST_ROUNDS: Final = 6
+MOST_ROUNDS: Final = 8
 """The experiments with one cause, each with other problems."""
+
+MOST_WRONG: Final = 2
+"""The experiments after which none is made if everything went wrong in all."""
+
+MOST_UNCERTAIN: Final = 3
+"""The further experiments where none is exact: one may become certain."""
 
 CONFIRMED: Final = "confirmed"
 REFUTED: Final = "refuted"
@@ -42,7 +48,8 @@ def confirm(
     nearly: tuple[Found, Experiment, Tried] | None = None
     last: Tried | None = None
     for seed in range(MOST_ROUNDS):
-        tried = test(found, seed)
+        # Goals are varied from those of experiments as well; candidates of further runs have other numbers.
+        tried = test(found if found.cases.unit is Unit.CANDIDATE else found._replace(cases=known), seed)
         if isinstance(tried, str):
             return settle(found), Experiment(verdict=NOT_TESTABLE, reason=tried), None
         last = tried
@@ -52,7 +59,7 @@ def confirm(
         is_refuted = experiment.verdict == REFUTED
         is_kept = found.condition.tests and not is_refuted
         better = None if is_kept and found.is_exact else _search_again(stage, found, known)
-        if is_kept and (better is None or not better.is_exact):
+        if (is_kept and found.is_exact) or (better is None and is_kept and seed >= MOST_UNCERTAIN):
             kept = settle(_keep_alike(found, tried), known.instances[len(found.cases.instances) :])
             if kept.condition != found.condition:
                 experiment = _try_weak(kept, tried, describe)
@@ -60,12 +67,28 @@ def confirm(
         weak = weaken(found) if is_refuted else found
         if weak.condition.tests and is_nearly(tried.predicted, tried.observed):
             weak = weak._replace(exceptions=experiment.pair) if is_refuted else weak
-            nearly = weak, judge(weak, tried, describe), tried
-        if better is not None:
+            judged = judge(weak, tried, describe)
+            nearly = nearly if nearly is not None and _share(nearly[1]) > _share(judged) else (weak, judged, tried)
+        if better is not None and (better.is_exact or nearly is None):
             found = better._replace(exceptions=experiment.pair) if is_refuted and not better.is_exact else better
-        elif found.condition.tests:
+        elif _is_settled(found, seed) if found.condition.tests else _is_hopeless(seed, known):
             break
     return nearly or (found, experiment, last)
+
+
+def _share(experiment: Experiment) -> float:
+    """Return the share of the instances of an experiment that went as predicted."""
+    return experiment.num_predicted / max(1, experiment.num_tried)
+
+
+def _is_settled(found: Found, seed: int) -> bool:
+    """Return whether no further experiment is made: of one that the run leaves inexact more than of one that it does not."""
+    return seed >= (1 if found.is_exact else MOST_UNCERTAIN)
+
+
+def _is_hopeless(seed: int, known: Cases) -> bool:
+    """Return whether everything has gone wrong in the first experiments: further ones would say no more."""
+    return seed + 1 >= MOST_WRONG and all(each.is_wrong for each in known.instances)
 
 
 def _try_weak(weak: Found, tried: Tried, describe: Callable[[Instance], str]) -> Experiment:

@@ -41,6 +41,9 @@ MOST_AT_BOUNDARY: Final = 8
 MOST_AT_RANDOM: Final = 6
 """The facts of either class to select next to a boundary, and the constants to try."""
 
+MOST_ELSEWHERE: Final = 2
+"""The other predicates to select with each step."""
+
 MOST_QUERIES: Final = 3
 """The other queries to try with each step."""
 
@@ -205,7 +208,7 @@ def _construct(cases: Cases, features: Sequence[Feature], condition: Condition, 
 
 
 def _choose_bases(cases: Cases) -> list[SeenStep]:
-    """Return some of the steps of both classes, those with the smallest goals first, with goals as different as possible."""
+    """Return some steps of both classes, those with the smallest goals first, with goals as different as possible."""
     chosen: list[SeenStep] = []
     for is_wrong in (True, False):
         steps: dict[Atoms, SeenStep] = {}
@@ -232,7 +235,8 @@ def _vary(
     known = step.run.inference.clauses.fact_index
     queries = rng.sample(facts, min(MOST_QUERIES, len(facts)))
     others += [
-        (here._replace(atom=query, is_fact=query in known), (goal[0], query, *(goal[1:] or goal))) for query in queries
+        (here._replace(atom=query, is_fact=query in known), (_like(goal[0], query), query, *(goal[1:] or goal)))
+        for query in queries
     ]
     # Few of them are tried for each step: others for the next one.
     rng.shuffle(others)
@@ -248,12 +252,17 @@ def _vary(
 def _select(goal: Atoms, facts: Sequence[Ids]) -> Iterator[Atoms]:
     """Yield goals whose selected atom matches other facts."""
     selected, rest = goal[0], goal[1:]
-    for p, a, b in facts:
-        yield ((p, a if selected[1] >= 0 else selected[1], b if selected[2] >= 0 else selected[2]), *rest)
+    for i, (p, a, b) in enumerate(facts):
+        yield (_like(selected, (p, a, b)), *rest)
         if selected[1] < 0 and selected[2] < 0:
             # Nothing is bound: binding one argument selects fewer clauses.
             yield _substitute(goal, selected[1], a)
             yield _substitute(goal, selected[2], b)
+        elif i % 3 == 1 and min(selected[1:]) < 0:
+            # The other argument is bound, or both are.
+            yield ((p, a, selected[1]) if selected[1] < 0 else (p, selected[2], b), *rest)
+        elif i % 3 == 2:
+            yield ((p, a, b), *rest)
 
 
 def _restructure(goal: Atoms, facts: Sequence[Ids], rng: Random) -> Iterator[Atoms]:
@@ -282,6 +291,12 @@ def _restructure(goal: Atoms, facts: Sequence[Ids], rng: Random) -> Iterator[Ato
             yield (_with(selected, i, other), *rest)
 
 
+def _like(atom: Ids, fact: Ids) -> Ids:
+    """Return an atom that a fact matches, with the variables of another one."""
+    p, a, b = fact
+    return (p, a if atom[1] >= 0 else atom[1], b if atom[2] >= 0 else atom[2])
+
+
 def _with(atom: Ids, i: int, term: int) -> Ids:
     p, a, b = atom
     return (p, term, b) if i == 1 else (p, a, term)
@@ -304,7 +319,7 @@ def _choose_facts(
     condition: Condition,
     rng: Random,
 ) -> list[Ids]:
-    """Return facts of the selected predicate: those next to the boundary of a condition of facts, then others."""
+    """Return facts of the selected predicate: those next to the boundary of a condition of facts, then others; and of others."""
     inference = step.run.inference
     assert inference is not None
     clauses = inference.clauses
@@ -319,9 +334,15 @@ def _choose_facts(
         if any(Unit.STEP not in features[i].of for i in condition.used):
             chosen = _next_to_boundary(known, features, condition)
     num = min(MOST_AT_RANDOM, len(indices))
-    chosen += [i * (len(indices) - 1) // max(1, num - 1) for i in range(num)]
-    chosen += rng.sample(range(len(indices)), num)
-    return [clauses.facts[indices[i]] for i in dict.fromkeys(chosen)]
+    spread = [i * (len(indices) - 1) // max(1, num - 1) for i in range(num)]
+    chosen += rng.sample((*spread, *rng.sample(range(len(indices)), num)), 2 * num)
+    elsewhere = [
+        facts[i]
+        for facts in (clauses.facts_of(rng.choice(clauses.facts)[0]) for _ in range(MOST_ELSEWHERE))
+        for i in {0, rng.randrange(len(facts)), len(facts) - 1}
+        if facts is not indices
+    ]
+    return [clauses.facts[i] for i in dict.fromkeys([*(indices[i] for i in chosen), *elsewhere])]
 
 
 def _fact(index: int) -> Clause:
@@ -333,18 +354,23 @@ def _next_to_boundary(known: Sequence[Instance], features: Sequence[Feature], co
     values = read_values(features, condition, known)
     if values is None or not condition.tests:
         return []
-    held = condition.holds(values)
     chosen: list[int] = []
-    for test in (test for part in condition.parts for test in part.tests):
-        x = values[:, test.feature]
-        if test.beyond is not None:
-            low, high = sorted((test.value, test.beyond))
-            between = np.flatnonzero((x > low) & (x < high))
-            between = between[np.argsort(x[between], kind="stable")]
-            chosen += between[:: max(1, -(-len(between) // MOST_AT_BOUNDARY))].tolist()
-        order = np.argsort(x, kind="stable")
-        flips = np.flatnonzero(np.diff(held[order].astype(np.int8)))[: MOST_AT_BOUNDARY // 2]
-        chosen += [int(order[i]) for flip in flips.tolist() for i in (flip, flip + 1)]
+    for part, other in zip(condition.parts, condition.parts[::-1], strict=True):
+        # Of two conditions each is tried where the other one does not hold.
+        held, is_open = part.holds(values), np.ones(len(known), np.bool_)
+        if other is not part:
+            is_open = ~other.holds(values)
+        for test in part.tests:
+            x = values[:, test.feature]
+            if test.beyond is not None:
+                low, high = sorted((test.value, test.beyond))
+                between = np.flatnonzero((x > low) & (x < high) & is_open)
+                between = between[np.argsort(x[between], kind="stable")]
+                chosen += between[:: max(1, -(-len(between) // MOST_AT_BOUNDARY))].tolist()
+            order = np.argsort(x, kind="stable")
+            order = order[is_open[order]]
+            flips = np.flatnonzero(np.diff(held[order].astype(np.int8)))[: MOST_AT_BOUNDARY // 2]
+            chosen += [int(order[i]) for flip in flips.tolist() for i in (flip, flip + 1)]
     return chosen
 
 

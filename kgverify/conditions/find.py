@@ -193,7 +193,7 @@ def find_condition(stage: str, every: Iterable[Cases], own: tuple[Feature, ...] 
 
 def search_in(stage: str, cases: Cases, table: Table) -> Found | None:
     """Return the simplest condition of instances of one unit that chance does not explain."""
-    return _find_in(Search(table.features, table.values, table.is_wrong, stage), cases, table)[0]
+    return _find_in(Search(table.features, table.values, table.is_wrong, stage), cases, table, is_whole=True)[0]
 
 
 def settle(found: Found, tried: Sequence[Instance] = ()) -> Found:
@@ -294,8 +294,11 @@ def _rank(found: Found) -> tuple[bool, bool, bool]:
     return not found.is_exact or found.is_partial, found.is_partial, not found.condition.tests
 
 
-def _find_in(search: Search, cases: Cases, table: Table) -> tuple[Found | None, bool]:
-    """Return the simplest condition of instances of one unit that chance does not explain, and whether any is exact."""
+def _find_in(search: Search, cases: Cases, table: Table, *, is_whole: bool = False) -> tuple[Found | None, bool]:
+    """Return the simplest condition of instances of one unit that chance does not explain, and whether any is exact.
+
+    is_whole: whether instances of experiments are included: what rests on one of them is then the last resort
+    """
     wrong = table.is_wrong
     if wrong.all():
         is_enough = table.num_identities(wrong) >= FEWEST_ALWAYS
@@ -304,12 +307,21 @@ def _find_in(search: Search, cases: Cases, table: Table) -> tuple[Found | None, 
     exact = [each for each in search.find_exact() if not _is_hidden(cases, table, each)]
     is_cut = search.is_cut
     likely = [(each, chance) for each in exact if (chance := _chance(table, each)) <= MOST_CHANCE]
+    if is_whole:
+        likely.sort(key=lambda each: _drop_resting(table, each[0]) is not each[0])
+    rests = bool(likely) and is_whole and _drop_resting(table, likely[0][0]) is not likely[0][0]
+    pairs = search.find_two() if rests or not likely else []
+    for two in pairs:
+        # A much shorter pair that is not certain may be the true one.
+        if two.cost > pairs[0].cost + AS_SHORT:
+            break
+        if (rests and _drop_resting(table, two) is not two) or _is_hidden(cases, table, two):
+            continue
+        if (chance := _chance_of_two(table, two)) <= MOST_CHANCE:
+            return Found(cases, table, two, (), True, chance, is_cut=is_cut), True
     if likely:
         (condition, chance), *rest = likely
         return Found(cases, table, condition, tuple(each for each, _ in rest), True, chance, is_cut=is_cut), True
-    for two in search.find_two():
-        if (chance := _chance_of_two(table, two)) <= MOST_CHANCE and not _is_hidden(cases, table, two):
-            return Found(cases, table, two, (), True, chance, is_cut=is_cut), True
     if exact:
         return _name_clauses(cases, table, exact), True
     inexact = search.find_inexact(table.values, wrong)

@@ -257,7 +257,8 @@ class Search:
             if low == high:
                 yield Term(i, Relation.EQUAL, low), cost + 1 + _bits(low)
             others = np.unique(y)
-            if len(others) <= MOST_VALUES:
+            # That all the rest has one and the same name is no property of it.
+            if (2 if feature.scale is Scale.ID else 1) <= len(others) <= MOST_VALUES:
                 for value in np.setdiff1d(others, values, assume_unique=True).tolist():
                     yield Term(i, Relation.OTHER, value), cost + 2.5 + _bits(value)
             if feature.scale is Scale.ID:

@@ -23,7 +23,7 @@ _MOST_BESIDE: Final = 8
 _NUM_OF_PROCESS: Final = 1024
 """The candidates for which a further process is worth its start."""
 
-_NUM_OF_LARGE: Final = 256
+_NUM_OF_LARGE: Final = 96
 """The same for more than `_LARGE` facts, of which more match at each step."""
 
 _LARGE: Final = 100_000

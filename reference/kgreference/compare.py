@@ -102,7 +102,7 @@ def compare_candidates(expected: Proved, actual: Proved, rules: Rules) -> Compar
 def pair_candidates(
     expected: Sequence[Proved], actual: Sequence[Proved]
 ) -> tuple[list[tuple[int, int]], list[int], list[int]]:
-    """Return the pairs, the expected candidates without a counterpart, and the actual ones, each in order.
+    """Return the pairs, the expected candidates without a counterpart, and the actual ones.
 
     The n-th of equal candidates is paired with the n-th of the other side.
     """
@@ -116,11 +116,11 @@ def pair_candidates(
             pairs.append((row, rest.pop(0)))
         else:
             missing.append(row)
-    return pairs, missing, sorted(row for rest in places.values() for row in rest)
+    return pairs, missing, [row for rest in places.values() for row in rest]
 
 
 def _differ(left: Any, right: Any) -> bool:
-    return left is not None and right is not None and left != right
+    return None not in (left, right) and left != right
 
 
 def _are_close(left: float, right: float, tolerance: float) -> bool:
@@ -157,7 +157,7 @@ def _field_of_resolvents(contents: list[list[Hashable]], clauses: list[list[Hash
         [content for content, _ in (whole[side] - whole[1 - side]).elements() if not _is_false(content)]
         for side in (0, 1)
     ]
-    if not sides[0] and not sides[1]:
+    if sides == [[], []]:
         sides = [[content for content, _ in (whole[side] - whole[1 - side]).elements()] for side in (0, 1)]
     return "resolvents.origin" if Counter(sides[0]) == Counter(sides[1]) else "resolvents.atoms"
 

@@ -160,7 +160,8 @@ class _Keys(KeysView[Triple]):
         return self._find(fact) >= 0  # type: ignore[arg-type]
 
     def isdisjoint(self, other: Iterable[Any]) -> bool:
-        return max(map(self._find, other), default=-1) < 0
+        # Most atoms hold a variable: those are no facts.
+        return not any(atom[1] >= 0 <= atom[2] and self._find(atom) >= 0 for atom in other)
 
 
 Facts: TypeAlias = FactList | FactColumns

@@ -1,5 +1,6 @@
 """The lines of the modules under trial that each test, or other check, executes: recorded once, then read by every trial."""
 
+import ast
 import contextlib
 import hashlib
 import re
@@ -49,10 +50,10 @@ class Coverage:
     def tests_of(self, mutant: Mutant) -> list[str]:
         """Return the tests that execute the statement of a mutant.
 
-        Of a constant, those that execute a line that names it; of a kernel, a line of its folder.
+        Of a constant, those that execute a line that names it, or one made of it; of a kernel, a line of its folder.
         """
         if mutant.function == MODULE:
-            return self.tests_of_lines(_lines_that_name(mutant.before.partition("=")[0].partition(":")[0].strip()))
+            return self.tests_of_lines(line for name in names_made_of(mutant) for line in _lines_that_name(name))
         if mutant.is_kernel:
             folder = str(Path(mutant.path).parent)
             return self.tests_of_lines(line for line in self._tests_of if str(Path(line[0]).parent) == folder)
@@ -181,6 +182,18 @@ def _move(run: RecordedTest, moves: Mapping[str, Sequence[int]]) -> RecordedTest
 def every_file() -> Sequence[str]:
     """Return the modules of all parts."""
     return [path for part in PARTS for path in files_of(part)]
+
+
+def names_made_of(mutant: Mutant) -> list[str]:
+    """Return the name of a mutant's constant, and the constants of its module that are made of it."""
+    names: list[str] = []
+    for node in ast.parse((ROOT / mutant.path).read_bytes()).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            used = {each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)}
+            if node.lineno == mutant.node[0] or not used.isdisjoint(names):
+                names.append(ast.unparse(target))
+    return names
 
 
 def _lines_that_name(name: str) -> Iterator[tuple[str, int]]:

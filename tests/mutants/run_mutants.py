@@ -53,6 +53,9 @@ def _choose(part: str, options: argparse.Namespace, listed: set[tuple[str, ...]]
     every = generate(part)
     chosen = (each for each in every if each.is_change) if options.all else select(every)
     mutants = [each for each in chosen if options.only in str(each)]
+    if options.listed:
+        wanted = set(options.listed.read_text().split())
+        mutants = [each for each in mutants if each.digest in wanted]
     index, count = options.shard
     mutants = [each for each in mutants if int(each.digest, 16) % count == index - 1]
     if options.sample is None:
@@ -140,6 +143,7 @@ def _parse() -> argparse.Namespace:
         "--all", action="store_true", help="every mutant, not the fixed choice whose survivors are reviewed"
     )
     parser.add_argument("--only", default="", metavar="TEXT", help="mutants whose description contains the text")
+    parser.add_argument("--listed", type=Path, metavar="FILE", help="mutants whose digest is a word of the file")
     parser.add_argument("--sample", type=int, metavar="N", help="N mutants of each part, none of them a known survivor")
     parser.add_argument("--problems", type=int, default=NUM_PROBLEMS, metavar="N", help="number of generated problems")
     parser.add_argument(

@@ -13,8 +13,8 @@ from kgverify.engines.compiled.tick.slots import empty_work
 from kgverify.engines.compiled.tick.tick import Setting, tick, try_clauses
 from kgverify.engines.protocol import StageOutputs
 from kgverify.errors import InternalError
-from kgverify.program.atoms import encode_variable
 from kgverify.program.outcomes import Origin
+from kgverify.program.resolution import number_variables
 from kgverify.program.stages import Stage
 
 PlainGoal = tuple[tuple[int, int, int], ...]
@@ -139,7 +139,16 @@ def _read_window(calls: dict[str, Call], stages: Stages) -> list[_Tried]:
     )
     rows = zip(*(column[row].tolist() for column in columns), strict=True)
     return [
-        _Tried(kind, clause, match, left, plain_goal(raw, True), plain_goal(kept, True), num, plain_goal(named))
+        _Tried(
+            kind,
+            clause,
+            match,
+            left,
+            number_variables(iter(plain_goal(raw))),
+            number_variables(iter(plain_goal(kept))),
+            num,
+            plain_goal(named),
+        )
         for kind, clause, match, left, raw, kept, num, named in rows
     ]
 
@@ -193,13 +202,6 @@ def _stage_outputs(calls: dict[str, Call], tried: list[_Tried], after: Derivatio
     }
 
 
-def plain_goal(rows: list[list[int]], rename: bool = False) -> PlainGoal:
-    """Drop the padding of a goal; with `rename`, renumber its variables by first appearance."""
-    numbers: dict[int, int] = {}
-
-    def argument(value: int) -> int:
-        if value >= 0 or not rename:
-            return value
-        return encode_variable(numbers.setdefault(value, len(numbers)))
-
-    return tuple((p, argument(a), argument(b)) for p, a, b in rows if p != PAD)
+def plain_goal(rows: list[list[int]]) -> PlainGoal:
+    """Drop the padding of a goal."""
+    return tuple((p, a, b) for p, a, b in rows if p != PAD)

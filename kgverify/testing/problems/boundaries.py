@@ -87,7 +87,7 @@ def draw_kernel_problem(seed: int, index: int) -> Problem:
     kind = number % 6
     if kind == 0:
         return _wide(pick, 2 + pick(2))
-    names = [f"c{i}" for i in range(4)]
+    names = ("c0", "c1", "c2", "c3")
     facts = tuple(NamedAtom("q", a, b) for a in names[:3] for b in names[: 3 - pick(2)])
     rules = (
         NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", _X, _Z), NamedAtom("q", _Z, _Y))),

@@ -1,0 +1,95 @@
+"""Two comparisons written independently, ours and `kgreference.compare`, find the same in traces changed at random."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from comparison_traces import column_of, small_lockstep_trace, small_trace, with_column, with_header_error
+from stream_pairs import CHANGES, Change, base_trace, forget_rankings, rank_otherwise
+from twins import twin
+
+from kgverify.comparison.compare import Comparer
+from kgverify.comparison.result import Verdict
+from kgverify.engines.reference.comparison import compare_again
+from kgverify.program.outcomes import GoalKind
+from kgverify.trace.model.schema import OPTIONAL_COLUMNS
+from kgverify.trace.model.trace import Trace
+from kgverify.verification.self_testing.second_opinion import can_be_checked, check_by_second
+
+NUM_SEEDS = 8
+ORIGIN = {"resolvents.origin_kind", "resolvents.origin"}
+
+
+def exchange(trace: Trace, random: np.random.Generator) -> Trace:
+    """The resolvents of each step are in another order."""
+    return twin(trace, int(random.integers(1 << 30)), kinds="order")
+
+
+def repeat(trace: Trace, random: np.random.Generator) -> Trace:
+    """Some resolvents are listed twice."""
+    return twin(trace, int(random.integers(1 << 30)), kinds="duplicates")
+
+
+def count_on(trace: Trace, random: np.random.Generator) -> Trace:
+    """Depths begin at a higher number."""
+    return with_column(trace, "steps.depth", column_of(trace, "steps.depth") + 2)
+
+
+def forget(trace: Trace, random: np.random.Generator) -> Trace:
+    """A column is declared unknown, whatever it holds."""
+    name = str(random.choice(sorted(OPTIONAL_COLUMNS)))
+    return replace(trace, fields=trace.fields - {name, *(ORIGIN if name in ORIGIN else ())})
+
+
+def attribute(trace: Trace, random: np.random.Generator) -> Trace:
+    """One clause gets the resolvent of another, or one that there is not."""
+    origin = column_of(trace, "resolvents.origin").copy()
+    origin[random.integers(len(origin))] = random.choice([*origin, -1, 1 << 20])
+    return with_column(trace, "resolvents.origin", origin)
+
+
+def fail(trace: Trace, random: np.random.Generator) -> Trace:
+    """One resolvent becomes FALSE, which stands for none."""
+    kind = column_of(trace, "resolvents.kind").copy()
+    kind[random.integers(len(kind))] = GoalKind.FALSE
+    return with_column(trace, "resolvents.kind", kind)
+
+
+def misname(trace: Trace, random: np.random.Generator) -> Trace:
+    """One number of one atom is that of no name."""
+    name = str(random.choice(["candidates.atom", "steps.goal_atoms", "resolvents.atoms"]))
+    atoms = column_of(trace, name).copy()
+    atoms[random.integers(len(atoms)), random.integers(3)] = random.choice([-9, 1 << 20])
+    return with_column(trace, name, atoms)
+
+
+OF_STEPS: tuple[Change, ...] = (
+    *(change for change in CHANGES if change not in (rank_otherwise, forget_rankings)),
+    *(exchange, repeat, count_on, forget, attribute, fail, misname),
+)
+
+
+@pytest.mark.parametrize("change", OF_STEPS, ids=lambda change: change.__name__)
+def test_both_comparisons_find_the_same(change: Change) -> None:
+    verdicts = set()
+    for seed in range(NUM_SEEDS):
+        random = np.random.default_rng(seed)
+        lockstep = seed % 3 == 2
+        base = small_lockstep_trace() if lockstep else base_trace(num_copies=1) if seed % 3 else small_trace()
+        base = with_header_error(base, float(random.choice([0.0, 1e-5, 10.0])))
+        # What both traces have in common is unusual as well.
+        sides = [OF_STEPS[seed * 5 % len(OF_STEPS)](base, random)] * 2
+        # A few of them in either trace.
+        for each in (change, *random.choice(np.array(OF_STEPS, object), seed // 3)):
+            side = int(random.random() < 0.7)
+            sides[side] = each(sides[side], random)
+        comparer = Comparer(*sides, lockstep=lockstep)
+        found = comparer.compare()
+        if found.reasons:
+            # Too little is known.
+            continue
+        assert can_be_checked(comparer)
+        second = compare_again(*sides, comparer.score_tolerance, lockstep=lockstep)
+        check_by_second(found, second, f"seed {seed}")
+        verdicts.add(found.verdict)
+    assert Verdict.DIVERGE in verdicts or change is forget
