@@ -461,9 +461,7 @@ def search_beams(
         torch.tensor(5),
     )
 )
-def refill_slots(
-    goals: Tensor, is_free: Tensor, waiting: Tensor, num_waiting: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def refill_slots(goals: Tensor, is_free: Tensor, waiting: Tensor, num_waiting: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     rank = is_free.cumsum(0) - 1
     is_filled = is_free & (rank < num_waiting)
     slots_of = torch.where(is_filled, torch.arange(8), 8)
