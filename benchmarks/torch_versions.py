@@ -36,7 +36,7 @@ def find_rungs(names: list[str]) -> None:
         judge = Judge(Subject(name, case.step, case.make, calls=2), repetitions=0)
         first = "right"
         for rung in RUNGS[1:5]:
-            with keeping_caches(rung), compiling_without_caches():
+            with keeping_caches([rung]), compiling_without_caches():
                 if judge.judge(judge.watch(rung))[0]:
                     first = rung.name
                     break

@@ -120,7 +120,7 @@ def pair_candidates(
 
 
 def _differ(left: Any, right: Any) -> bool:
-    return left is not None and right is not None and left != right
+    return None not in (left, right) and left != right
 
 
 def _are_close(left: float, right: float, tolerance: float) -> bool:

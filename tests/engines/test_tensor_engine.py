@@ -1,5 +1,6 @@
 """`TensorEngine`: states are handed on as the engine left them; unsound ones are recorded, misshapen ones refused."""
 
+import random
 from collections.abc import Mapping
 
 import numpy as np
@@ -14,7 +15,7 @@ from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.outcomes import GoalKind, Outcome
 from kgverify.program.program import NamedRule, Program
-from kgverify.trace.model.columns import CandidateSet
+from kgverify.trace.model.columns import CandidateSet, empty_columns
 
 X, Y = Variable("X"), Variable("Y")
 PROGRAM = Program.from_names(
@@ -281,6 +282,63 @@ def test_the_size_of_batches_changes_nothing(size):
     other = rule_expander(graph.program, encoding, batch_size=size).prove(queries)
     for left, right in zip(plain, other, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def wanderer(given, **options):
+    """Return an engine whose successors follow from the atoms of a state alone: of any kind, as many as it says or fewer."""
+
+    def expand(self, states, next_variable, excluded):
+        assert (next_variable >= ENCODING_OF_FOUR.first_variable).all()
+        num, size = len(states), 3
+        successors = np.zeros((num, size, 3, 3), np.int64)
+        result = {"counts": np.zeros(num, np.int64), "next_variable": next_variable + 1}
+        result |= {"scores": np.zeros((num, size)), "choice": np.zeros(num, np.int64), "done": np.zeros(num, np.bool_)}
+        for i, state in enumerate(states.tolist()):
+            rng = random.Random(repr([row for row in state if any(row)]))
+            result["counts"][i] = rng.choice((0, 2, 3, 3, 3, 4))
+            result["choice"][i] = rng.choice((-1, 0, 1, 2, 2, 3))
+            result["done"][i] = rng.random() < 0.1
+            result["scores"][i] = [rng.randrange(3) for _ in range(size)]
+            for successor in successors[i]:
+                for row in successor[: rng.choice((1, 1, 2, 3))]:
+                    row[:] = rng.choice((1, 2)), rng.randrange(1, 9), rng.randrange(1, 9)
+                if "done" not in given and rng.random() < 0.1:
+                    successor[0, 0] = rng.choice((3, 4, 5))
+        return {"successors": successors} | {name: result[name] for name in ("counts", "next_variable", *given)}
+
+    options = {"encoding": ENCODING_OF_FOUR, "max_atoms": 2 if "choice" not in given else 3, "max_depth": 6, **options}
+    return make(expand, **options)
+
+
+ENCODING_OF_FOUR = kv.Encoding(true=3, false=4, stop=(5,), first_variable=6)
+
+
+@pytest.mark.parametrize("memory", ["none", "sets", "goals"])
+@pytest.mark.parametrize("given", [(), ("scores",), ("choice",), ("scores", "choice", "done")])
+def test_derivations_do_not_depend_on_each_other_and_hand_on_what_they_chose(given, memory):
+    numbers = np.arange(24, dtype=np.int32)
+    atoms = np.stack((numbers % 2, numbers // 2 % 3, numbers // 6 % 3), axis=1)
+    candidates = CandidateSet(numbers, np.full(24, 2, np.int8), atoms)
+    columns = wanderer(given, memory=memory).prove(candidates)
+    assert len({*columns.candidates.num_steps.tolist()}) > 2
+    assert len({*columns.steps.choice.tolist()}) > 2
+    alone = wanderer(given, memory=memory, batch_size=1).prove(candidates)
+    stepped = wanderer(given, memory=memory).step(positions_of(columns))
+    for others, groups in ((alone, columns), (stepped, columns[1:])):
+        for group, other in zip(groups, others[len(others) - len(groups) :], strict=True):
+            for name, found, wanted in zip(group._fields, other, group, strict=True):
+                assert found.dtype == wanted.dtype, name
+                assert np.array_equal(found, wanted), name
+
+    goals = np.split(columns.steps.goal_atoms, np.cumsum(columns.steps.num_atoms)[:-1])
+    made = np.split(columns.resolvents.atoms, np.cumsum(columns.resolvents.num_atoms)[:-1])
+    first = np.cumsum(columns.steps.num_resolvents) - columns.steps.num_resolvents
+    for row in np.flatnonzero(columns.steps.depth[1:] > 0).tolist():
+        chosen = made[int(first[row]) + int(columns.steps.choice[row])]
+        assert goals[row + 1].tolist() == chosen.tolist()
+    for name, column in (("steps", columns.steps), ("candidates", columns.candidates)):
+        for field, values in column._asdict().items():
+            assert values.dtype == getattr(getattr(empty_columns(), name), field).dtype, field
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,7 @@ def test_a_step_without_successors_and_unknown_names_are_recorded():
     columns = make(lambda goal, program: []).prove(QUERY)
     assert columns.steps.num_resolvents.tolist() == [0]
     assert columns.steps.choice.tolist() == [-1]
+    assert columns.candidates.log_probability.tolist() == [0.0]
     columns = make(lambda goal, program: [[("new", "a", "other")], True]).prove(QUERY)
     assert resolvents(columns) == [("GOAL", [[2, 0, 3]]), ("TRUE", [])]
 

@@ -7,8 +7,12 @@ from typing import ClassVar
 import pytest
 
 from kgverify.conformance import Resolvent, StagedEngine, StepwiseEngine, check_engine, engine_of
+from kgverify.engines.policy import SHORTEST
 from kgverify.errors import UserError
+from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.resolution import resolve
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.runs.run import reference_pipeline
@@ -100,6 +104,27 @@ def test_a_mistake_in_a_stage_is_attributed_to_this_stage(engine, stage):
     assert (report.failure.signature.stage, report.failure.signature.field) == (stage, f"stage.{stage}")
     assert f"first divergence: {stage}" in str(report)
     assert report.problem.size <= 5
+
+
+def test_the_stages_of_the_class_are_those_of_the_reference():
+    report = check_engine(Textbook, problems=[each for each in PROBLEMS if each.policy.name == "shortest"], laws=())
+    assert report.failure is None
+
+
+def test_a_stage_beside_true_is_not_scored():
+    engine = GoesOnAfterTrue(load_graph("countries").program, Limits(), SHORTEST)
+    true, goal = Resolvent((), Origin.FACT, 0), Resolvent(((0, 0, 0),) * 2, Origin.RULE, 0)
+    engine.resolve = lambda *_: []
+    engine.prune = lambda *_: [true, goal]
+    taken = engine.take_step((0, 0, 0), [((0, 0, 1),)])
+    assert [(each.kind, each.score) for each in taken.resolvents] == [(GoalKind.TRUE, 0.0), (GoalKind.GOAL, 0.0)]
+
+
+@pytest.mark.parametrize("base", [StagedEngine, StepwiseEngine])
+def test_a_method_that_the_author_owes_is_missed(base):
+    engine = base(load_graph("countries").program, Limits(), SHORTEST)
+    with pytest.raises(NotImplementedError):
+        engine.take_step((0, 0, 0), [((0, 0, 0),)])
 
 
 def test_all_stages_are_shown_but_the_choice_of_an_atom():

@@ -15,6 +15,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 PARTS: Final = {
     "reference": ("reference/kgreference",),
     "compiled": ("kgverify/engines/compiled", "kgverify/engines/endings.py"),
+    "native": ("kgverify/engines/native",),
     "adapters": ("kgverify/engines/adapters", "kgverify/engines/reference"),
     "comparison": ("kgverify/comparison",),
     "verification": ("kgverify/verification",),

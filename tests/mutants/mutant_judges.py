@@ -5,6 +5,7 @@ from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
+from kgverify.engines.native.choice import NATIVE
 from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
 from kgverify.errors import InternalError
 from kgverify.evaluation.known_answers.evaluations import check_known_evaluation
@@ -12,7 +13,7 @@ from kgverify.evaluation.known_answers.folders import check_known_folder
 from kgverify.evaluation.known_answers.models import check_known_models
 from kgverify.runs.run import Pipeline, Run
 from kgverify.testing.checking.check import Batch, find_suspects, prepare_batches
-from kgverify.testing.checking.engine_makers import compiled_maker
+from kgverify.testing.checking.engine_makers import MakePipeline, compiled_maker
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import Problem, Sizes
 from kgverify.trace.model.columns import CandidateSet, Columns
@@ -41,7 +42,7 @@ class Crash(BaseException):
     """The engine under test raised an exception. It is no Exception, so that nothing searches for the problem at fault."""
 
 
-_JUDGED: Final = frozenset({"reference", "compiled"})
+_JUDGED: Final = frozenset({"reference", "compiled", "native"})
 """The parts that are provers."""
 _KNOWN: Final[dict[str, Callable[[], object]]] = {
     "known differences": lambda: verify.check_known_differences(verify._exercise_known),
@@ -72,7 +73,7 @@ def make_rounds(part: str, num_problems: int) -> list[NamedRound]:
     if part not in _JUDGED:
         return [NamedRound(name, partial(_raises, check)) for name, check in _KNOWN.items()]
     rounds = draw_rounds(num_problems)
-    judge = _reference_round if part == "reference" else _compiled_round
+    judge = _reference_round if part == "reference" else partial(_evaluator_round, _MAKERS[part])
     return list(_numbered(rounds, judge))
 
 
@@ -91,18 +92,18 @@ def _raises(check: Callable[[], object]) -> bool:
     return False
 
 
-def _compiled_round(problems: list[Problem]) -> Round:
+def _evaluator_round(make: MakePipeline, problems: list[Problem]) -> Round:
     """Compare with proofs that the reference has made already, and every step from the reference's goals as well."""
     batches = prepare_batches(problems)
-    return lambda: _differs(batches, lockstep=True)
+    return lambda: _differs(make, batches, lockstep=True)
 
 
 def _reference_round(problems: list[Problem]) -> Round:
-    return lambda: _differs(prepare_batches(problems), lockstep=False)
+    return lambda: _differs(_MAKERS["compiled"], prepare_batches(problems), lockstep=False)
 
 
-def _differs(batches: Sequence[Batch], *, lockstep: bool) -> bool:
-    return any(find_suspects(batch, _make_pipeline, lockstep=lockstep) for batch in batches)
+def _differs(make: MakePipeline, batches: Sequence[Batch], *, lockstep: bool) -> bool:
+    return any(find_suspects(batch, partial(_make_pipeline, make), lockstep=lockstep) for batch in batches)
 
 
 class _Loud:
@@ -131,12 +132,12 @@ class _Loud:
             raise Crash from error
 
 
-def _make_pipeline(run: Run, sizes: Sizes) -> Pipeline:
+def _make_pipeline(make: MakePipeline, run: Run, sizes: Sizes) -> Pipeline:
     try:
-        pipeline = _MAKE(run, sizes)
+        pipeline = make(run, sizes)
     except Exception as error:
         raise Crash from error
     return pipeline._replace(engine=_Loud(pipeline.engine))
 
 
-_MAKE: Final = compiled_maker()
+_MAKERS: Final[dict[str, MakePipeline]] = {"compiled": compiled_maker(), "native": compiled_maker(mode=NATIVE)}

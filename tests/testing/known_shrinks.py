@@ -68,6 +68,7 @@ FAILS: Final[Mapping[str, tuple[Signature, Fails]]] = {
         lambda problem: any(isinstance(each.second, Variable) for each in problem.unranked),
     ),
     "a ranked query": (IN_STEP, lambda problem: bool(problem.queries) and problem.num_corruptions not in (0, 1)),
+    "a query with corruptions": (IN_STEP, lambda problem: bool(problem.queries) and problem.num_corruptions != 0),
     "a network": (IN_STEP, lambda problem: problem.policy != SHORTEST and bool(problem.facts)),
     "a network of its seed": (IN_STEP, lambda problem: problem.policy.seed > 0 and bool(problem.rules)),
     "unused symbols": (IN_STEP, lambda problem: sum(problem.spread[:2]) > 100),
@@ -163,6 +164,7 @@ def answer_with_ids() -> str:
 def _make_graph() -> KnowledgeGraph:
     """Return chains of facts, repeated ones among them, and rules whose derivations select p(X, X) as well."""
     chain = tuple(NamedAtom("q", f"c{i}", f"c{i + 1}") for i in range(9))
+    others = tuple(NamedAtom("q", f"d{i}", "d0") for i in range(70))
     loops = tuple(NamedAtom("s", a, b) for a, b in (("c3", "c3"), ("c5", "c6"), ("c7", "c7")))
     x, y, z = map(Variable, "XYZ")
     rules = (
@@ -170,11 +172,17 @@ def _make_graph() -> KnowledgeGraph:
         NamedRule(NamedAtom("p", x, y), (NamedAtom("q", x, z), NamedAtom("p", z, y))),
         NamedRule(NamedAtom("t", x, y), (NamedAtom("s", z, z), NamedAtom("q", x, y))),
         NamedRule(NamedAtom("u", x, y), (NamedAtom("t", y, x), NamedAtom("s", x, z))),
+        NamedRule(NamedAtom("v", x, y), (NamedAtom("q", z, y), NamedAtom("s", z, z))),
         NamedRule(NamedAtom("v", x, y), (NamedAtom("v", y, x),)),
     )
-    test = (NamedAtom("p", "c0", "c3"), NamedAtom("t", "c1", "c2"), NamedAtom("u", "c2", "c5"))
+    test = (
+        NamedAtom("p", "c0", "c3"),
+        NamedAtom("t", "c1", "c2"),
+        NamedAtom("u", "c2", "c5"),
+        NamedAtom("v", "c0", "c2"),
+    )
     valid = (NamedAtom("p", "c0", "c9"),)
-    return KnowledgeGraph("chains", train=(*chain, *loops, chain[1]), valid=valid, test=test, rules=rules)
+    return KnowledgeGraph("chains", train=(*others, *chain, *loops, chain[1]), valid=valid, test=test, rules=rules)
 
 
 GRAPH: Final = _make_graph()
@@ -185,7 +193,7 @@ STAGES: Final = (Stage.RECYCLE.value, Stage.RANK.value)
 
 def answer_of_slices(fault: str) -> str:
     """Return the number of slices of some divergences of an engine with a fault, and their hash."""
-    run = Run(GRAPH, Limits(max_depth=5), num_queries=3, num_corruptions=2)
+    run = Run(GRAPH, Limits(max_depth=5), num_queries=4, num_corruptions=9)
     actual = compiled_pipeline_with_faults(run, [fault], mode="eager", slots=4)
     verification = verify(
         run, reference_pipeline(run), actual, check_determinism=False, tests_itself=False, effort=LITTLE

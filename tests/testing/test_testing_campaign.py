@@ -8,14 +8,21 @@ from pathlib import Path
 import pytest
 
 from kgverify.errors import UserError
+from kgverify.program.atoms import NamedAtom
+from kgverify.runs.separate_workers import MOST_KILLS
 from kgverify.testing.campaigns import campaign as campaigns
+from kgverify.testing.campaigns import tasks
 from kgverify.testing.campaigns.campaign import Campaign, Tally, run_campaign
-from kgverify.testing.campaigns.corpus import is_shrunk
+from kgverify.testing.campaigns.corpus import Corpus, is_shrunk
 from kgverify.testing.campaigns.known_divergences import KnownDivergence, KnownStatus, read_known
 from kgverify.testing.campaigns.result import CampaignResult
+from kgverify.testing.campaigns.tasks import try_block
 from kgverify.testing.checking.check import judge
-from kgverify.testing.checking.engine_makers import EngineSpec, find_maker
+from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, Sides, find_maker
+from kgverify.testing.checking.failure import Failure, Signature
 from kgverify.testing.problems.features import ALL_FEATURES
+from kgverify.testing.problems.problem import Problem
+from kgverify.testing.reproducers.reproducer import make_reproducer
 from kgverify.testing.reproducers.text_format import read_reproducer
 
 LOST = EngineSpec(faults=("last-fact-lost",))
@@ -216,6 +223,69 @@ def test_a_mistake_in_the_file_of_known_divergences_is_an_error(tmp_path, text, 
         read_known(path)
     assert caught.value.where.startswith(str(path))
     assert caught.value.fix
+
+
+def test_a_file_of_known_divergences_lists_each_once(tmp_path):
+    path = tmp_path / "known.toml"
+    entry = '[[known]]\nsignature = "%s"\nissue = "b"\nreason = "c"\nexpires = 2026-01-01\n'
+    path.write_text(entry % "a" + entry % "z")
+    assert [each.signature for each in read_known(path)] == ["a", "z"]
+
+
+def test_reproducers_of_one_signature_get_names_of_their_own(corpus):
+    problem = Problem(unranked=(NamedAtom("p", "a", "b"),))
+    failure = Failure(index=0, problem=problem, group=(problem,), signature=Signature("prune", "stage.prune", "extra"))
+    paths = [Corpus(corpus).add(make_reproducer(failure, EngineSpec())) for _ in range(3)]
+    stem, second, third = (path.stem for path in paths)
+    assert (second, third) == (f"{stem}-2", f"{stem}-3")
+    assert [path for path, _ in Corpus(corpus).reproducers()] == sorted(paths)
+
+
+def test_a_campaign_runs_in_this_process_unless_it_is_told_otherwise(corpus):
+    here = Campaign(corpus=corpus)
+    others = (replace(here, jobs=2), replace(here, is_apart=True), replace(here, scheduler="tcp://localhost:1"))
+    assert here.runs_here
+    assert not any(each.runs_here for each in others)
+
+
+def test_problems_that_ended_a_process_are_run_in_halves_and_not_alone(monkeypatch):
+    runs: list[tuple[int, ...]] = []
+
+    def record(batch, make, *, lockstep):
+        runs.append(batch.indices)
+        return []
+
+    monkeypatch.setattr(tasks, "find_suspects", record)
+    try_block(Sides(EAGER), 0, 0, 32, 16, False)
+    whole = max(runs, key=len)
+    first, second = whole[: len(whole) // 2], whole[len(whole) // 2 :]
+    runs.clear()
+    # The last problem runs alone.
+    block = try_block(Sides(EAGER), 0, 0, 32, 16, False, (whole, first, (15,)))
+    assert second in runs
+    assert {whole, first, (15,)}.isdisjoint(runs)
+    assert [(each.signature.kind, each.count) for each in block.sightings] == [("death", 2)]
+
+
+def test_a_block_whose_process_ends_is_tried_again_without_what_ended_it(corpus, monkeypatch):
+    tried = []
+
+    def work(run, executor, tasks, take, report, retry):
+        number, _, arguments = next(iter(tasks))
+        for _ in range(MOST_KILLS):
+            arguments[-2].write_text("[3, 4]")
+            _, arguments = retry(number, 1)
+            tried.append(arguments[-3])
+
+    monkeypatch.setattr(campaigns._Run, "_work", work)
+    run = campaigns._Run(Campaign(corpus=corpus, examples=32, is_apart=True), lambda tally: None)
+    run.try_blocks(None)
+    assert tried[-1] == ((3, 4),)
+
+
+def test_the_smallest_groups_contain_no_other():
+    groups = [(1, 2, 3), (1, 2), (4,), (4, 5), (2, 3)]
+    assert tasks._find_smallest(groups) == [(4,), (1, 2), (2, 3)]
 
 
 def test_a_missing_file_of_known_divergences_is_an_error(tmp_path):

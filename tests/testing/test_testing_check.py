@@ -3,15 +3,18 @@
 import tempfile
 from itertools import islice
 
+import msgspec
+import numpy as np
 import pytest
 
 from kgverify.comparison.compare import Comparer
+from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.errors import InternalError
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.program import NamedRule
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.checking import check
-from kgverify.testing.checking.check import check_problems, judge, verify_problems
+from kgverify.testing.checking.check import check_problems, find_suspects, judge, prepare_batches, verify_problems
 from kgverify.testing.checking.engine_makers import as_maker, compiled_maker
 from kgverify.testing.checking.failure import CRASH
 from kgverify.testing.problems.decode import draw_problems
@@ -172,3 +175,41 @@ def test_an_exception_of_kgverifys_own_is_a_bug_and_the_problem_that_meets_it_is
     assert [each.problem for each in saved] == [poisoned]
     assert "kgverify itself failed" in saved[0].notes[0]
     assert check_problems(PROBLEMS[:4]) == []
+
+
+class _OwnSums(ReferenceEngine):
+    """An engine with other sums of log-probabilities, or with none."""
+
+    log_sum = 0.0
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def info(self):
+        return msgspec.structs.replace(super().info, unknown=self.unknown)
+
+    def prove(self, candidates, progress=None):
+        columns = super().prove(candidates)
+        sums = np.full_like(columns.candidates.log_probability, self.log_sum)
+        return columns._replace(candidates=columns.candidates._replace(log_probability=sums))
+
+
+class _WithoutSums(_OwnSums):
+    unknown = ("candidates.log_probability",)
+
+
+class _WithoutRanks(_OwnSums):
+    log_sum = float("-inf")
+
+
+def test_an_engine_without_scores_is_ranked_by_outcomes_alone():
+    problems = [each for each in PROBLEMS if each.key == PROBLEMS[0].key][:6]
+    (batch,) = prepare_batches(problems)
+    assert find_suspects(batch, as_maker(_WithoutSums)) == []
+    assert find_suspects(batch, as_maker(_OwnSums)) != []
+
+
+def test_equal_sums_that_have_no_ranks_agree():
+    problem = next(each for each in PROBLEMS if each.queries)
+    (batch,) = prepare_batches([problem], as_maker(_WithoutRanks))
+    assert batch.rankings is None
+    assert find_suspects(batch, as_maker(_WithoutRanks)) == []

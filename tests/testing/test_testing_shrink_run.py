@@ -2,8 +2,11 @@
 
 import os
 import time
+from dataclasses import replace
 
+import msgspec
 import pytest
+from run_engines import UNEXPLAINED
 
 from kgverify.errors import UserError
 from kgverify.faults.plant import compiled_pipeline_with_faults
@@ -15,9 +18,13 @@ from kgverify.program.program import NamedRule
 from kgverify.runs.run import Run, load_policy, reference_pipeline
 from kgverify.testing.checking.check import judge
 from kgverify.testing.checking.engine_makers import EngineSpec, find_maker
-from kgverify.testing.problems.problem import NO_SPREAD
+from kgverify.testing.checking.failure import Failure, Signature
+from kgverify.testing.problems.problem import NO_SPREAD, Problem
+from kgverify.testing.shrinking import shrink_run as shrink_runs
+from kgverify.testing.shrinking.shrink import Shrunk
 from kgverify.testing.shrinking.shrink_run import (
     MAX_RUN_CALLS,
+    ShrunkRun,
     find_engines,
     load_run_graph,
     shrink_divergence,
@@ -30,12 +37,17 @@ def verified(graph, fault, *, queries=1, corruptions=3, policy="shortest", locks
     limits = Limits()
     run = Run(graph, limits, load_policy(policy, graph, limits, 0), num_queries=queries, num_corruptions=corruptions)
     actual = compiled_pipeline_with_faults(run, [fault], mode="eager", slots=4)
-    return verify(run, reference_pipeline(run), actual, lockstep=lockstep, check_determinism=False)
+    return verify(run, reference_pipeline(run), actual, lockstep=lockstep, check_determinism=False, effort=UNEXPLAINED)
 
 
 @pytest.fixture(scope="module")
 def countries():
     return load_graph("countries")
+
+
+@pytest.fixture(scope="module")
+def lost(countries):
+    return verified(countries, "last-fact-lost")
 
 
 @pytest.mark.sample(0, deep=1)
@@ -59,16 +71,54 @@ def test_a_divergence_on_a_graph_shrinks_to_little(countries, fault, policy, loc
     assert judge(found.shrunk.problem, lockstep=lockstep) is None
 
 
-def test_a_run_tells_its_graph_and_its_engine(countries):
-    report = verified(countries, "last-fact-lost").report
+def test_a_run_tells_its_graph_and_its_engine(countries, lost):
+    report = lost.report
     assert load_run_graph(report).program.sha256 == countries.program.sha256
     assert find_engines(report) == [EngineSpec(faults=("last-fact-lost",))]
 
 
-def test_a_divergence_that_the_engine_does_not_show_is_an_error(countries):
-    verification = verified(countries, "last-fact-lost")
+@pytest.mark.parametrize(
+    "command",
+    ["kgverify diff --graph countries", "kgverify diff --graph=countries --queries 2", "kgverify diff --queries=3"],
+)
+def test_a_saved_command_names_its_graph(countries, lost, command):
+    given = msgspec.structs.replace(lost.report, command=command)
+    assert load_run_graph(given).program.sha256 == countries.program.sha256
+
+
+def test_the_files_of_a_graph_are_those_of_the_saved_command(lost, tmp_path):
+    (tmp_path / "train.txt").write_text("a\tp\tb\n")
+    (tmp_path / "test.txt").write_text("b\tp\ta\n")
+    for command in ("--train {0}/train.txt --test {0}/test.txt", "--train={0}/train.txt --test={0}/test.txt"):
+        given = msgspec.structs.replace(lost.report, command=f"kgverify diff {command.format(tmp_path)}")
+        assert load_run_graph(given).program.symbols.constants == ("a", "b")
+
+
+def test_the_limits_of_a_shrink_are_passed_on(countries, lost, monkeypatch):
+    given = []
+
+    def record(*args, **options):
+        given.append(args[3:])
+        raise shrink_runs.NoSlice("none", where="here", fix="none")
+
+    monkeypatch.setattr(shrink_runs, "shrink_divergence", record)
+    with pytest.raises(shrink_runs.NoSlice):
+        shrink_run(lost, graph=countries, divergence=2, max_calls=7, seconds=3.5)
+    assert given == [(2, 7, 3.5)] * len(given)
+
+
+def test_a_shrink_against_another_reference_names_it(countries, lost):
+    problem = Problem(unranked=(NamedAtom("p", "a", "b"),))
+    failure = Failure(index=0, problem=problem, group=(problem,), signature=Signature("prune", "stage.prune", "extra"))
+    shrunk = Shrunk(failure=failure, original=(problem,), neighbour=None, calls=1, seconds=0.5, is_finished=True)
+    run = ShrunkRun(shrunk=shrunk, sliced=problem, graph=countries, report=lost.report, engine=EngineSpec())
+    assert "compared with" not in str(run)
+    assert "compared with compiled" in str(replace(run, reference=EngineSpec()))
+
+
+def test_a_divergence_that_the_engine_does_not_show_is_an_error(countries, lost):
     with pytest.raises(UserError, match="no part of the graph was found"):
-        shrink_run(verification, graph=countries, engine=EngineSpec())
+        shrink_run(lost, graph=countries, engine=EngineSpec())
 
 
 @pytest.fixture(scope="module")

@@ -3,20 +3,21 @@
 import os
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import pytest
 from run_engines import assert_same_columns, countries_run
 
 from kgverify.engines.protocol import ProbedEngine, positions_of, take_position
 from kgverify.engines.reference.engine import ReferenceEngine
-from kgverify.engines.reference.parallel import FannedOut
+from kgverify.engines.reference.parallel import CHUNKS_READ, FannedOut
 from kgverify.errors import UserError
 from kgverify.runs.fan_out import reference_over
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.runs.workers import start_workers
-from kgverify.trace.model.columns import CandidateSet, Columns
+from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
 
 
 def maker(run: Run, engine: type[ReferenceEngine] = ReferenceEngine) -> Callable[[], ReferenceEngine]:
@@ -54,19 +55,6 @@ def test_any_number_of_processes_gives_the_same_columns(
         assert_same_columns(columns, engine.prove(candidates))
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("chunk", [1, 5, 7, 21, 22, 1000])
-def test_chunks_of_any_size_give_the_same_columns(proved: tuple[Run, CandidateSet, Columns], chunk: int) -> None:
-    run, candidates, columns = proved
-    positions = positions_of(columns)
-    with ThreadPoolExecutor(3) as executor:
-        engine = FannedOut(maker(run), executor, chunk)
-        finished: list[int] = []
-        assert_same_columns(columns, engine.prove(candidates, finished.append))
-        assert (sum(finished), len(finished)) == (22, -(-22 // chunk))
-        assert_same_columns(reference_pipeline(run).engine.step(positions), engine.step(positions))
-
-
 def test_no_candidates_give_empty_columns() -> None:
     run = countries_run()
     none = reference_pipeline(run).draw_for(run).take(slice(0, 0))
@@ -102,6 +90,52 @@ def test_a_worker_that_exits_is_an_error() -> None:
     candidates = reference_pipeline(run).draw_for(run)
     with start_workers(2) as executor, pytest.raises(UserError, match="died before its work was done"):
         FannedOut(maker(run, EndsItsProcess), executor).prove(candidates)
+
+
+class Inline(Executor):
+    """Does at once what is submitted, and counts the candidates of each call."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(work(*arguments))
+        self.sizes.append(len(future.result().candidates.query))
+        return future
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 22, 100])
+def test_every_way_to_prove_gives_the_columns_of_the_engine_in_chunks(
+    proved: tuple[Run, CandidateSet, Columns], chunk: int
+) -> None:
+    run, candidates, columns = proved
+    sizes = [chunk] * (22 // chunk) + [22 % chunk] * (22 % chunk > 0)
+    for given, method in ((candidates, "prove"), (positions_of(columns), "step"), (candidates, "record")):
+        executor, done = Inline(), []
+        engine = FannedOut(maker(run), executor, chunk=chunk)
+        if method == "step":
+            found, expected = engine.step(given), ReferenceEngine.step(maker(run)(), given)
+            num = len(columns.steps.depth)
+            assert executor.sizes == [chunk] * (num // chunk) + [num % chunk] * (num % chunk > 0)
+        else:
+            expected = columns
+            parts = [engine.prove(given, done.append)]
+            if method == "record":
+                executor.sizes.clear()
+                done.clear()
+                parts = [each.read()[0] for each in engine.record(given, done.append)]
+                assert len(parts) == -(-len(sizes) // CHUNKS_READ)
+            found = concatenate(parts)
+            assert sorted(executor.sizes) == sorted(sizes)
+            assert sum(done) == 22
+        assert_same_columns(expected, found)
+
+
+def test_workers_are_warmed_up_with_nothing() -> None:
+    run, executor = countries_run("shortest"), Inline()
+    FannedOut(maker(run), executor).warm_up(3)
+    assert executor.sizes == [0, 0, 0]
 
 
 def test_an_empty_chunk_is_refused() -> None:

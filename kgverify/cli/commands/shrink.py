@@ -68,8 +68,10 @@ def shrink(
     trust: options.Trust = False,
 ) -> None:
     """Shrink a divergence of a saved run to a minimal problem that diverges in the same way."""
+    is_run = folder.is_dir()
     output = output or folder / f"divergence-{divergence}{SUFFIX}"
-    check_writable(str(output))
+    if is_run or output.parent != folder:
+        check_writable(str(output))
     if pytest_file is not None:
         check_writable(str(pytest_file))
     shrunk = shrink_run(

@@ -197,10 +197,10 @@ class _Numbers:
 
     def encode(self, ids: Ids) -> Ids:
         """Return the number of each id; any number for an id below 0."""
-        if not self._num:
-            return np.where(ids < _BELOW_ZERO, ids, _BELOW_ZERO - ids)
         unknown = ids - self._num
         unknown = np.where(unknown < _BELOW_ZERO, unknown, _BELOW_ZERO - unknown)
+        if not self._num:
+            return unknown
         return np.where(ids < self._num, self._own[np.clip(ids, 0, self._num - 1)], unknown)
 
     def decode(self, numbers: Ids) -> Ids:

@@ -1,0 +1,231 @@
+"""How an engine is executed, decided for devices and settings that need not be those of this machine."""
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kgverify.engines.compiled import batch_size
+from kgverify.engines.compiled import engine as engine_module
+from kgverify.engines.compiled.batch_size import choose_evaluation_layout
+from kgverify.engines.compiled.engine import CompiledEngine
+from kgverify.engines.compiled.execution import caches, compilation, device
+from kgverify.engines.compiled.execution.compilation import MODES, captures_graphs, resolve_mode
+from kgverify.engines.compiled.execution.device import free_memory, is_out_of_memory, products_set_to
+from kgverify.engines.compiled.execution_choice import resolve_precision
+from kgverify.engines.compiled.stages.choose import SCORES
+from kgverify.engines.compiled.stages.stage_functions import build_stages
+from kgverify.engines.policy import SHORTEST, make_two_tower
+from kgverify.errors import UserError
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+OBSTACLE = "it is not available here"
+
+
+@pytest.mark.parametrize("has_compiler", [False, True])
+@pytest.mark.parametrize("is_turned_off", [False, True])
+def test_each_mode_is_chosen_or_refused(
+    has_compiler: bool, is_turned_off: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compilation.shutil, "which", lambda _: "/usr/bin/c++" if has_compiler else None)
+    for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"):
+        monkeypatch.delenv(name, raising=False)
+    if is_turned_off:
+        monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
+    for mode, where, obstacle in product(("auto", *MODES), (CPU, CUDA), (None, OBSTACLE)):
+        if mode in ("native", "fused"):
+            wanted = "" if mode == "native" or obstacle else mode
+        elif mode == "auto":
+            on_gpu = "reduce-overhead" if obstacle else "fused"
+            wanted = on_gpu if where == CUDA else "default" if has_compiler and not is_turned_off else "eager"
+        else:
+            is_refused = is_turned_off or (where == CPU and not has_compiler)
+            wanted = "" if mode != "eager" and is_refused else mode
+        try:
+            found = resolve_mode(mode, where, obstacle)
+        except UserError:
+            found = ""
+        assert found == wanted, (mode, where, obstacle)
+
+
+def test_graphs_are_captured_on_a_gpu_in_the_modes_that_have_them() -> None:
+    captured = {mode for mode in MODES if captures_graphs(mode, CUDA)}
+    assert captured == {"reduce-overhead", "max-autotune", "fused", "native"}
+    assert not any(captures_graphs(mode, CPU) for mode in MODES)
+
+
+@pytest.mark.parametrize(
+    ("most", "used", "workers", "share"),
+    [
+        ("1000", "400", 1, 600),
+        ("1000", "400", 3, 200),
+        ("max", "400", 1, None),
+        ("1000", "", 1, None),
+        (None, "4", 1, None),
+    ],
+)
+def test_the_free_memory_of_a_cpu_is_what_the_container_leaves(
+    most: str | None, used: str, workers: int, share: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "_CGROUP", tmp_path)
+    monkeypatch.setattr(device.os, "sysconf", lambda name: {"SC_AVPHYS_PAGES": 50, "SC_PAGE_SIZE": 100}[name])
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(workers))
+    for name, text in (("max", most), ("current", used)):
+        if text is not None:
+            (tmp_path / f"memory.{name}").write_text(f"{text}\n")
+    assert free_memory(CPU) == (5000 if share is None else share)
+
+
+def caused(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "wanted"),
+    [
+        (None, False),
+        (ValueError("can't allocate memory"), False),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("shape mismatch"), False),
+        (MemoryError(), True),
+        (torch.OutOfMemoryError("no"), True),
+        (caused(ValueError("compilation failed"), MemoryError()), True),
+        (caused(ValueError("compilation failed"), KeyError("x")), False),
+    ],
+)
+def test_a_failed_allocation_is_recognized(error: BaseException | None, wanted: bool) -> None:
+    assert is_out_of_memory(error) == wanted
+
+
+def test_products_are_set_inside_and_restored() -> None:
+    before = torch.get_float32_matmul_precision()
+    for outside, inside in product(("highest", "high", "medium"), repeat=2):
+        with products_set_to(outside):
+            with products_set_to(inside):
+                assert torch.get_float32_matmul_precision() == inside
+            assert torch.get_float32_matmul_precision() == outside
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_an_engine_measures_its_scores_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, limits, settings = load_graph("countries"), Limits(), []
+
+    def prepare(*arguments: Any, **options: Any) -> Any:
+        settings.append(torch.get_float32_matmul_precision())
+        return original(*arguments, **options)
+
+    original = engine_module.with_precision
+    monkeypatch.setattr(engine_module, "with_precision", prepare)
+    policy = make_two_tower(graph.program, limits, seed=1, embedding=4, hidden=8, blocks=1)
+    with products_set_to("medium"):
+        CompiledEngine(graph.program, limits, policy, mode="eager", device="cpu")
+    assert settings == ["highest"]
+
+
+def test_a_precision_is_chosen_or_refused() -> None:
+    program, limits = load_graph("countries").program, Limits()
+    small, wide = (make_two_tower(program, limits, seed=1, embedding=4, hidden=hidden, blocks=1) for hidden in (8, 520))
+    stages = build_stages(SCORES["two_tower"])
+    faulty = stages._replace(score=lambda *_: None)
+    for policy, given, where, precision, message in (
+        (small, stages, CUDA, "bf16", ""),
+        (small, stages, CUDA, "float32", ""),
+        (small, stages, CPU, "bf16", "needs a CUDA device"),
+        (small, faulty, CUDA, "bf16", "replaces the stage `score`"),
+        (wide, stages, CUDA, "bf16", "hidden widths"),
+        (wide, stages, CUDA, "float32", ""),
+        (small, stages, CUDA, "fp8", "unknown precision"),
+    ):
+        if message:
+            with pytest.raises(UserError, match=message):
+                resolve_precision(precision, policy, given, where)
+        else:
+            assert resolve_precision(precision, policy, given, where) == precision
+    assert resolve_precision("bf16", SHORTEST, stages, CUDA) == "float32"
+
+
+def test_an_evaluation_takes_its_share_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, limits = load_graph("countries").program, Limits()
+    free = 16 << 20
+    monkeypatch.setattr(batch_size, "free_memory", lambda _: free)
+    chosen = choose_evaluation_layout(program, limits, SHORTEST, CPU, 1 << 20)
+    assert chosen == choose_evaluation_layout(
+        program, limits, SHORTEST, CPU, 1 << 20, memory=int(batch_size.SHARE * free)
+    )
+    assert chosen.slots < choose_evaluation_layout(program, limits, SHORTEST, CPU, 1 << 20, memory=free * 8).slots
+
+
+def test_kernels_are_counted_in_the_cache_that_triton_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder, num in (("own", 3), ("home/.triton/cache", 2)):
+        for number in range(num):
+            (tmp_path / folder / str(number)).mkdir(parents=True)
+    (tmp_path / "own" / "file").touch()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "own"))
+    assert caches.count_caches().kernels == 3
+    monkeypatch.delenv("TRITON_CACHE_DIR")
+    assert caches.count_caches().kernels == 2
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "nowhere"))
+    assert caches.count_caches().kernels == -1
+
+
+@pytest.mark.parametrize(("has_cache", "is_forced", "is_enabled"), [(1, 0, True), (0, 0, False), (1, 1, False)])
+def test_caches_that_are_turned_off_are_reported(
+    has_cache: int, is_forced: int, is_enabled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Config:
+        fx_graph_cache = bool(has_cache)
+        force_disable_caches = bool(is_forced)
+
+    before = caches.count_caches()
+    monkeypatch.setitem(caches.sys.modules, "torch._inductor.config", Config)
+    assert caches.describe_caches("default", before).state == ("unused" if is_enabled else "disabled")
+
+
+def test_loaded_caches_are_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "caches.bin"
+    path.write_bytes(b"artifacts")
+    loaded: list[bytes] = []
+    monkeypatch.setattr(torch.compiler, "load_cache_artifacts", lambda content: loaded.append(content) or object())
+    caches.load_caches(path)
+    assert loaded == [b"artifacts"]
+
+
+@pytest.mark.parametrize(
+    ("precision", "rows", "weights", "low"),
+    [
+        ("float32", torch.float32, torch.float32, 0),
+        ("float64", torch.float64, torch.float32, 0),
+        ("bf16", torch.bfloat16, torch.bfloat16, 0),
+        ("fp16", torch.float16, torch.float16, 0),
+        ("bf16x3", torch.float32, torch.bfloat16, 1),
+    ],
+)
+def test_weights_have_the_types_of_their_precision(
+    precision: str, rows: torch.dtype, weights: torch.dtype, low: int
+) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from kgverify.engines.compiled.tower.hopper import can_launch
+    from kgverify.engines.compiled.tower.launch import build_tower_parameters
+
+    policy = make_two_tower(load_graph("countries").program, Limits(), seed=1, embedding=4, hidden=256, blocks=1)
+    made = build_tower_parameters(policy, precision, torch.device("meta"))
+    assert (made[0].dtype, made[3].dtype, made[4].numel() > 0) == (rows, weights, bool(low))
+    assert {part.device.type for part in made} == {"meta"}
+    is_supported = precision in ("bf16", "fp16", "bf16x3")
+    assert can_launch(made, precision) == is_supported
+    many = torch.empty((1 << 24, 256), dtype=rows, device="meta")
+    narrow = build_tower_parameters(
+        make_two_tower(load_graph("countries").program, Limits(), seed=1, embedding=4, hidden=128, blocks=1),
+        precision,
+        CPU,
+    )
+    assert not can_launch((many, *made[1:]), precision)
+    assert not can_launch(narrow, precision)
+    assert not can_launch((*made[:3], made[3][:0], *made[4:]), precision)
