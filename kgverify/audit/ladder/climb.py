@@ -280,9 +280,11 @@ def _climb(
         (subject.inputs(0), [each.get() for each in find_captured_values(subject.function)])
     )
     is_seeded = False
+    if unsteady:
+        rungs = ()
     if can_isolate() and any(rung.has_caches for rung in rungs):
         warm_up_compiler()
-    for rung in rungs if not unsteady else ():
+    for rung in rungs:
         if rung is EAGER:
             continue
         if rung.name == "reduce-overhead" and not is_cuda:
