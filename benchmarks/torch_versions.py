@@ -29,14 +29,15 @@ def find_rungs(names: list[str]) -> None:
     """Print the first wrong rung of each known miscompile, in this environment."""
     from benchmarks.audit_cases.miscompiles import MISCOMPILES
     from kgverify.audit.audited_function import Subject
-    from kgverify.audit.ladder.climb import RUNGS, Judge, compiling_without_caches, keeping_caches
+    from kgverify.audit.ladder.climb import RUNGS, Judge, compiling_without_caches, keeping_caches, warm_up_compiler
 
+    warm_up_compiler()
     for name in names or MISCOMPILES:
         case = MISCOMPILES[name]
         judge = Judge(Subject(name, case.step, case.make, calls=2), repetitions=0)
         first = "right"
         for rung in RUNGS[1:5]:
-            with keeping_caches(rung), compiling_without_caches():
+            with keeping_caches([rung]), compiling_without_caches():
                 if judge.judge(judge.watch(rung))[0]:
                     first = rung.name
                     break

@@ -17,6 +17,10 @@ from kgverify.program.limits import Limits
 from kgverify.runs.run import Pipeline, Run, compiled_pipeline, load_policy, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo
+from kgverify.verification.effort import Effort
+
+UNEXPLAINED = Effort(explained=0)
+"""For tests that ask no conditions of causes: their search takes longer than all else that a small comparison does."""
 
 needs_data = pytest.mark.skipif("KGVERIFY_DATA" not in os.environ, reason="KGVERIFY_DATA is not set")
 

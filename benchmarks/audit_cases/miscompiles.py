@@ -486,7 +486,7 @@ def squeeze_and_write(state: Tensor) -> Tensor:
     if flat[0] < 1e5:  # here
         flat = flat + 0
     first[0] = 2  # here
-    return first.squeeze()
+    return first.squeeze()  # here
 
 
 @case(floats((2, 8)), issue=138908)

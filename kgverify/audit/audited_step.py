@@ -115,7 +115,9 @@ def step(
 
     doing: list[str] = []
     try:
-        if end := isolation.run_isolated(examine, receive, seconds=patience):
+        with report.timing("properties"):
+            end = isolation.run_isolated(examine, receive, seconds=patience)
+        if end:
             report.skip("properties", f"the process ended: {end}, while {doing[-1] if doing else 'starting'}")
             is_conclusive = is_conclusive and bool(report.findings)
     except UserError as error:

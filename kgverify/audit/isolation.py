@@ -6,6 +6,7 @@ ended is kept. On a machine with CUDA, which does not survive a fork, and outsid
 
 import ctypes
 import faulthandler
+import gc
 import os
 import pickle
 import re
@@ -95,16 +96,12 @@ def run_isolated(
         return _describe_end(code, printed)
 
 
-def read_cpu_seconds() -> float:
-    """Return the CPU time of this process and of those that it has waited for."""
-    used = os.times()
-    return used.user + used.system + used.children_user + used.children_system
-
-
 def _work(work: Callable[[Callable[[Any], None]], None], writing: int, printed: int, seconds: float) -> None:
     """Run the work in the new process, and end it."""
     global _is_isolated
     _is_isolated = True
+    # What the parent holds is not searched for garbage here, which would copy its memory.
+    gc.freeze()
     with os.fdopen(writing, "wb") as stream:
 
         def send(kind: str, value: Any = None) -> None:

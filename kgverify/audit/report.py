@@ -1,6 +1,7 @@
 """The result of an audit: findings, measures and tables, the same for every audit; and the builder to which audits add."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -8,6 +9,7 @@ import msgspec
 
 from kgverify.audit.budget import Overrun, find_overruns
 from kgverify.comparison.result import Verdict
+from kgverify.runs.machine import read_cpu_seconds
 
 SCHEMA_VERSION: Final = 2
 
@@ -95,6 +97,15 @@ class ReportBuilder:
         skipped = Unmeasured(audit=audit, reason=reason)
         if skipped not in self.unmeasured:
             self.unmeasured.append(skipped)
+
+    @contextmanager
+    def timing(self, work: str) -> Iterator[None]:
+        """Measure the CPU seconds of a part of the audit, those of its processes included."""
+        began = read_cpu_seconds()
+        try:
+            yield
+        finally:
+            self.measures[f"cpu_seconds_{work}"] = read_cpu_seconds() - began
 
     def add_section(self, name: str, title: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add a table, unless it has no rows."""

@@ -170,6 +170,8 @@ class Commands(TyperGroup):
 
 def _escape_usage_error(error: Any) -> None:
     """Escape the message of an error that typer prints by itself: it quotes what was typed, such as a file's name."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return  # Its message is the help text, which quotes nothing.
     if hasattr(error, "format_message") and isinstance(getattr(error, "message", None), str):
         error.message = make_visible(error.message)
 

@@ -30,6 +30,12 @@ def describe_environment(device: str, **more: str) -> dict[str, str]:
     return described | more | read_product_settings()
 
 
+def read_cpu_seconds() -> float:
+    """Return the CPU time of this process and of those that it has waited for."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
+
+
 def read_product_settings() -> dict[str, str]:
     """Return torch's settings of float32 products; `mixed` where an old and a new setting contradict each other."""
     import torch

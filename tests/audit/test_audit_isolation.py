@@ -48,7 +48,7 @@ def test_compiled_code_that_aborts_is_a_finding_with_its_signal_and_line() -> No
 
 
 def test_compiled_code_that_never_returns_is_a_finding() -> None:
-    report = step(never_return, make, calls=1, rungs=("backend-eager",), seconds=0, patience=3)
+    report = step(never_return, make, calls=1, rungs=("backend-eager",), seconds=0, patience=1)
     assert "no return in time" in report.findings[0].finding
 
 

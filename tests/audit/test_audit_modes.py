@@ -16,11 +16,12 @@ from kgverify.audit import AuditReport
 from kgverify.audit.audited_function import Subject, make_subject
 from kgverify.audit.evaluator.audited_tick import build_tick_subject
 from kgverify.audit.ladder.climb import RUNGS, Climb, Judge, Rung, climb, find_smallest_part
-from kgverify.audit.ladder.culprit import PASS, find_culprit
+from kgverify.audit.ladder.culprit import LINE, PASS, find_culprit
 from kgverify.audit.ladder.modes_audit import LadderOptions, audit_modes
 from kgverify.audit.ladder.observation import compare_observations, observe
 from kgverify.audit.ladder.reproducer import write_reproducer
 from kgverify.audit.ladder.source_bundle import NotStandalone, bundle
+from kgverify.audit.source_lines import find_return
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
 from kgverify.graphs.load import load_graph
@@ -105,9 +106,14 @@ def test_a_comparison_folded_in_tracing_is_found_on_the_first_rung(name: str, tm
 
 
 def test_a_fused_copy_that_reads_what_it_wrote_is_found_where_it_is_functionalized() -> None:
-    first = climb(IDIOM["rotate-at-once"].subject(), rungs=BELOW_INDUCTOR).first
-    assert first is not None
-    assert first.rung.name == "aot-eager"
+    subject = IDIOM["rotate-at-once"].subject()
+    ladder = climb(subject, rungs=BELOW_INDUCTOR)
+    assert ladder.first is not None
+    assert ladder.first.rung.name == "aot-eager"
+    # No pass and no switch repairs it; the line that is left to eager does.
+    (item,) = find_culprit(ladder.judge, ladder.first).items
+    assert item.kind == LINE
+    assert item.name == find_return(subject.function)
 
 
 @pytest.mark.deep

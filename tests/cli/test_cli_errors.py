@@ -54,6 +54,8 @@ def assert_user_error(command: Command, arguments: list[object], where: str, fix
         (["train", "--max-atoms", "99", "-o", "x.safetensors"], "--max-atoms", "from 1 to"),
         (["show", "none.h5"], "none.h5", "check the path"),
         (["show", "none.h5", "--step", "1"], "--step", "--candidate"),
+        (["shrink", "none"], "none/report.json", "--save"),
+        (["record", "--engine", "none.py:Engine", "-o", "x.h5"], "--engine", "check the path"),
     ],
     ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else "",
 )
@@ -172,10 +174,20 @@ def test_an_interrupted_recording_reports_what_is_safe_and_how_to_resume(
 
 
 @pytest.mark.parametrize(
-    "arguments", [["nonsense"], ["diff", "--nonsense"], ["diff", "--queries", "many"], ["record", "--engine", "x"]]
+    "arguments",
+    [["nonsense"], ["diff", "--nonsense"], ["diff", "--queries", "many"], ["record", "--engine", "x"], ["report"]],
 )
 def test_what_is_no_command_line_exits_with_2(command: Command, arguments: list[str]):
     finished = command(*arguments)
     assert finished.code == 2
     assert "Traceback" not in finished.err
     assert finished.err
+
+
+@pytest.mark.parametrize("group", [[], ["trace"], ["audit"]])
+def test_a_group_without_a_command_prints_its_help_with_whole_summaries(command: Command, group: list[str]):
+    finished = command(*group)
+    assert finished.code == 2
+    lines = (finished.out + finished.err).splitlines()
+    assert lines[0] == " ".join(["Usage: kgverify", *group, "[OPTIONS] COMMAND [ARGS]..."])
+    assert [line for line in lines[1:] if line.endswith("...")] == []

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from comparison_traces import small_lockstep_trace, small_trace, with_column, with_columns, with_header
+from run_engines import UNEXPLAINED
 from twins import TwinEngine, select_resolvents, twin
 
 import kgverify as kv
@@ -242,7 +243,8 @@ def test_an_engine_of_its_own_names_and_order_is_judged_by_the_rest(fault: str, 
     run = Run(load_graph("countries"), num_queries=1, num_corruptions=2)
     pipeline = compiled_maker(faults=(fault,) if fault else ())(run, Sizes())
     pipeline = pipeline._replace(engine=TwinEngine(pipeline.engine))
-    report = verify(run, reference_pipeline(run), pipeline, lockstep=lockstep, modulo=["names", "order"]).report
+    options = {"lockstep": lockstep, "modulo": ["names", "order"], "effort": UNEXPLAINED}
+    report = verify(run, reference_pipeline(run), pipeline, **options).report
     assert [cause.stage for cause in report.causes] == (["match_facts"] if fault else [])
     assert [each.kind for each in report.benign] == ["names", "order"]
     text = str(report)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fault_programs import needs_data
+from run_engines import UNEXPLAINED
 
 from kgverify.comparison.result import Level, Verdict
 from kgverify.errors import UserError
@@ -26,7 +27,9 @@ from kgverify.verification.verify import Verification, verify
 
 def verify_with_fault(run: Run, slots: int, *, lockstep: bool = False) -> Verification:
     judged = compiled_pipeline_with_faults(run, ["fact-cap"], mode="eager", device="cpu", slots=slots)
-    return verify(run, reference_pipeline(run), judged, check_determinism=False, lockstep=lockstep, minimum={})
+    return verify(
+        run, reference_pipeline(run), judged, check_determinism=False, effort=UNEXPLAINED, lockstep=lockstep, minimum={}
+    )
 
 
 def graph_where_only_a_late_fact_helps(place: int) -> KnowledgeGraph:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from run_engines import UNEXPLAINED
 
 from kgverify.errors import UserError
 from kgverify.faults.plant import compiled_pipeline_with_faults
@@ -36,7 +37,7 @@ def verified(graph, fault, *, queries=1, corruptions=3, policy="shortest", locks
     limits = Limits()
     run = Run(graph, limits, load_policy(policy, graph, limits, 0), num_queries=queries, num_corruptions=corruptions)
     actual = compiled_pipeline_with_faults(run, [fault], mode="eager", slots=4)
-    return verify(run, reference_pipeline(run), actual, lockstep=lockstep, check_determinism=False)
+    return verify(run, reference_pipeline(run), actual, lockstep=lockstep, check_determinism=False, effort=UNEXPLAINED)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from run_engines import ForeignEngine, TieBreakingEngine, countries_run, foreign_pipeline
+from run_engines import UNEXPLAINED, ForeignEngine, TieBreakingEngine, countries_run, foreign_pipeline
 
 from kgverify.comparison import block, compare, equal_columns, locate, rankings, stored_columns
 from kgverify.comparison.result import Comparison, Verdict
@@ -232,7 +232,8 @@ def test_no_other_verdict_is_tested(run: Run):
     def spoil(columns: Any) -> Any:
         return columns._replace(steps=columns.steps._replace(choice=columns.steps.choice + 1))
 
-    report = verify(run, reference_pipeline(run), foreign_pipeline(run, ForeignEngine(run, spoil))).report
+    judged = foreign_pipeline(run, ForeignEngine(run, spoil))
+    report = verify(run, reference_pipeline(run), judged, effort=UNEXPLAINED).report
     assert report.verdict is Verdict.DIVERGE
     assert report.self_test is None
 

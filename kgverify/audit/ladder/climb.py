@@ -3,10 +3,11 @@
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from typing import Any, Final, NamedTuple
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ from kgverify.audit.ladder.rounding import RUNS, Excuse, Float64Run, excuse
 from kgverify.audit.properties.captured_values import CapturedState, Snapshot, find_captured_values, set_tensor
 from kgverify.audit.properties.syncs import Reads
 from kgverify.audit.values import list_device_types, list_leaves
-from kgverify.engines.compiled.execution.caches import fresh_caches
+from kgverify.engines.compiled.execution.caches import fresh_caches, is_compiling_afresh
 from kgverify.errors import UserError
 
 
@@ -202,20 +203,34 @@ def watch_isolated(
 
 
 @cache
-def _warm_up() -> None:
-    """Let the compiler prepare what it prepares once: processes of their own inherit it."""
-    import torch._inductor.config
+def warm_up_compiler() -> None:
+    """Let Inductor prepare here what it prepares once, the headers of its kernels as well."""
+    prepare_compiler(Subject("sum", torch.add, lambda call: (torch.ones(64), torch.ones(64)), calls=1))
 
-    with keeping_caches(), torch._inductor.config.patch(compile_threads=1), suppress(Exception):
-        torch.compile(lambda given: given + 1, backend="inductor")(torch.ones(2))
-    torch._dynamo.reset()
+
+def prepare_compiler(subject: Subject) -> None:
+    """Compile the first call by Inductor here: processes of their own inherit what torch loads and keeps for it.
+
+    Nothing that was compiled runs, since it may end the process.
+    """
+
+    def compile_alone(graph: Any, inputs: list[Any]) -> Any:
+        from torch._inductor.compile_fx import compile_fx
+
+        compile_fx(graph, inputs)
+        raise NotImplementedError
+
+    if can_isolate():
+        rung = Rung("compiled", "nothing", {"backend": compile_alone})
+        with keeping_caches(), compiling_without_caches(), torch._inductor.config.patch(compile_threads=1):
+            watch(replace(subject, calls=1, first=1), rung, repetitions=0)
 
 
 def run_as_found(judge: Judge, climb: Climb) -> Watched:
     """Make a judge's calls on the rung, and in the state of the caches, in which a climb first deviated."""
     if not climb.is_of_caches:
         return judge.watch(climb.rung)
-    with keeping_caches(climb.rung, is_seeded=climb.is_seeded):
+    with fresh_caches():
         actual = judge.watch(climb.rung)
         return judge.watch(climb.rung) if climb.caches == WARM else actual
 
@@ -236,6 +251,18 @@ def climb(
     A rung runs as users run it, with the compiler's caches in an empty folder; again, from these caches; and without caches.
     """
     begin(EAGER.name)
+    with keeping_caches(rungs):
+        return _climb(subject, rungs, repetitions, precision, patience, begin)
+
+
+def _climb(
+    subject: Subject,
+    rungs: Sequence[Rung],
+    repetitions: int,
+    precision: Precision,
+    patience: float,
+    begin: Callable[[str], None],
+) -> Ladder:
     again = watch_isolated(subject, EAGER, None, repetitions, patience)
     for each in again.values():
         if each.end:
@@ -253,9 +280,11 @@ def climb(
         (subject.inputs(0), [each.get() for each in find_captured_values(subject.function)])
     )
     is_seeded = False
+    if unsteady:
+        rungs = ()
     if can_isolate() and any(rung.has_caches for rung in rungs):
-        _warm_up()
-    for rung in rungs if not unsteady else ():
+        warm_up_compiler()
+    for rung in rungs:
         if rung is EAGER:
             continue
         if rung.name == "reduce-overhead" and not is_cuda:
@@ -287,7 +316,7 @@ def _climb_rung(judge: Judge, rung: Rung, *, is_seeded: bool) -> Climb:
     excuses: tuple[Excuse, ...] = ()
     where, num_calls = COLD, 0
     try:
-        with keeping_caches(rung, is_seeded=is_seeded):
+        with drawing_as_eager() if is_seeded else nullcontext():
             for caches in (COLD, WARM, OFF) if rung.has_caches else (COLD,):
                 with compiling_without_caches() if caches == OFF else nullcontext():
                     actual = judge.watch(rung, None if caches == COLD else FEW)
@@ -424,7 +453,9 @@ def _call(
 def _compiling_anew() -> Iterator[None]:
     """Ignore graphs compiled before in this process; a failed compilation is an error, not an eager run."""
     torch._dynamo.reset()
-    with warnings.catch_warnings(), torch._dynamo.config.patch(suppress_errors=False):
+    # Torch only logs how long guards take, and empties the processor's caches for it, a tenth of a second each time.
+    unmeasured = patch("torch._dynamo.guards.profile_guard_manager", lambda *given: 0.0, create=True)
+    with warnings.catch_warnings(), torch._dynamo.config.patch(suppress_errors=False), unmeasured:
         # Even where warnings are errors, those of the compiler are not a property of the function.
         warnings.simplefilter("ignore")
         try:
@@ -434,16 +465,16 @@ def _compiling_anew() -> Iterator[None]:
 
 
 @contextmanager
-def keeping_caches(rung: Rung | None = None, *, is_seeded: bool = False) -> Iterator[None]:
-    """Compile with torch's caches, in an empty folder; torch's trial of the processor needs none.
+def keeping_caches(rungs: Sequence[Rung] = RUNGS) -> Iterator[None]:
+    """Compile with torch's caches in a folder that was empty; inside of another such block, in the folder of that one.
 
-    rung: the one that runs, if it is only one; is_seeded: whether compiled code draws eager's random numbers
+    rungs: those that run; torch's trial of the processor needs no empty folder
     """
-    if rung is None or rung.has_caches:
+    if any(rung.has_caches for rung in rungs):
         from torch._inductor.cpu_vec_isa import pick_vec_isa
 
         pick_vec_isa()
-    with fresh_caches(), drawing_as_eager() if is_seeded else nullcontext():
+    with nullcontext() if is_compiling_afresh() else fresh_caches():
         yield
 
 

@@ -1,34 +1,40 @@
-"""The pass, lowering, decomposition or switch of the compiler without which a deviating function is right.
+"""The pass, lowering, decomposition or switch of the compiler without which a deviating function is right, or else the line.
 
 Torch asks one function whether to skip a pass, to replace a lowering by the operator itself, or to leave an operator whole.
-This module answers it, item by item, by name: a pass that runs in two subsystems is one item.
+This module answers it, item by item, by name: a pass that runs in two subsystems is one item. Where none of them is the cause,
+Dynamo ends its trace before a line, which leaves that line to eager.
 """
 
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from importlib import import_module
+from inspect import isclass
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
-from kgverify.audit.isolation import read_cpu_seconds
 from kgverify.audit.ladder.climb import (
     Climb,
     Judge,
     Rung,
     Watched,
     compiling_without_caches,
+    prepare_compiler,
     run_as_found,
 )
 from kgverify.audit.ladder.observation import DeviceLost
+from kgverify.audit.source_lines import is_written_file
 from kgverify.runs.delta_debugging import minimize
+from kgverify.runs.machine import read_cpu_seconds
 
 PASS: Final = "pass"
 LOWERING: Final = "lowering"
 DECOMPOSITION: Final = "decomposition"
 SWITCH: Final = "switch"
+LINE: Final = "line"
 
 _KINDS: Final = {
     "pre_grad_passes": PASS,
@@ -77,15 +83,18 @@ SWITCHES: Final[tuple[tuple[str, str, Any], ...]] = (
 )
 """(module, setting, value with which the compiler does less)."""
 
+_RESUMED: Final = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")
+"""The name of the rest of a function after a graph break."""
+
 _OF_CACHES: Final = ("fx_graph_cache=False", "enable_autograd_cache=False")
 
 
 class Item(NamedTuple):
     """Something that the compiler does and can leave out.
 
-    kind:  PASS, LOWERING, DECOMPOSITION or SWITCH
-    name:  of the pass; of the node of the graph; of the operator; `setting=value`
-    where: the subsystems in which it ran, or the module of the switch
+    kind:  PASS, LOWERING, DECOMPOSITION, SWITCH or LINE
+    name:  of the pass; of the node of the graph; of the operator; `setting=value`; `file:line`
+    where: the subsystems in which it ran, or the module of the switch, or the function of the line
     """
 
     kind: str
@@ -93,6 +102,8 @@ class Item(NamedTuple):
     where: tuple[str, ...]
 
     def __str__(self) -> str:
+        if self.kind == LINE:
+            return f"compiling {self.name} and what follows it in {', '.join(self.where)}"
         return f"{self.kind} {self.name} ({', '.join(self.where)})"
 
 
@@ -113,12 +124,14 @@ def find_culprit(
 ) -> Culprit:
     """Find a smallest set of items that the compiler must leave out; empty where nothing helps.
 
-    Passes come first, then switches, lowerings and decompositions; each kind is left out as a whole, then halved. The caller
-    chooses the folder of the caches.
+    Passes come first, then switches, lowerings and decompositions; each kind is left out as a whole, then halved. Then comes the
+    last line before which the trace can end. The caller chooses the folder of the caches.
 
     seconds: limit on the CPU time, after which no attempt begins. announce: receives the number of each attempt.
     """
     deadline = read_cpu_seconds() + seconds
+    if climb.rung.has_caches and climb.deviations[0].kind != "end":
+        prepare_compiler(judge.subject)
     if climb.is_of_caches:
         search = _Search(judge, climb, deadline, announce)
         caches = [item for item in _list_switches(climb.rung) if item.name in _OF_CACHES]
@@ -131,7 +144,9 @@ def find_culprit(
             if chosen.judge(actual)[0]:
                 break
         search = _Search(chosen, climb, deadline, announce)
-        return search.finish(_search_items(search, items), items)
+        return search.finish(
+            _search_items(search, items) or _search_lines(search, list_lines(chosen, climb.rung)), items
+        )
 
 
 def list_single(judge: Judge, climb: Climb) -> list[Judge]:
@@ -164,6 +179,39 @@ def _search_group(search: "_Search", group: Sequence[Item], *, divides: bool) ->
         halves = (_search_group(search, half, divides=True) for half in (group[:middle], group[middle:]))
         return next(filter(None, halves), [])
     return []
+
+
+def _search_lines(search: "_Search", lines: Sequence[Item]) -> Sequence[Item]:
+    """Return the last line before which the trace must end, by halving."""
+    if not lines or not search.repairs(lines[:1]):
+        return []
+    first, beyond = 0, len(lines)
+    while beyond - first > 1:
+        middle = (first + beyond) // 2
+        if search.repairs(lines[middle : middle + 1]):
+            first = middle
+        else:
+            beyond = middle
+    return lines[first : first + 1]
+
+
+def list_lines(judge: Judge, rung: Rung) -> list[Item]:
+    """Make calls on a rung, and list the user's lines that Dynamo traces, in order."""
+    seen: dict[str, Item] = {}
+
+    def record(traced: tuple[str, str]) -> None:
+        line, function = traced
+        seen.setdefault(line, Item(LINE, line, (function,)))
+
+    def listen(send: Callable[[tuple[str, str]], None]) -> AbstractContextManager[None]:
+        def report(line: str, function: str) -> None:
+            if is_written_file(line.rpartition(":")[0]):
+                send((line, function))
+
+        return _tracing(report)
+
+    judge.watch(rung, listen=listen, receive=record)
+    return list(seen.values())
 
 
 def list_items(judge: Judge, rung: Rung) -> tuple[list[Item], Watched]:
@@ -215,6 +263,8 @@ def compiling_without(items: Sequence[Item]) -> Iterator[None]:
             if item.kind == SWITCH:
                 module, setting, value = values[item.name]
                 stack.enter_context(import_module(module).patch({setting: value}))
+            elif item.kind == LINE:
+                stack.enter_context(_ending_traces(item.name))
         stack.enter_context(
             _answering(lambda subsystem, name: subsystem in _KINDS and (_KINDS[subsystem], name) in left_out)
         )
@@ -263,6 +313,40 @@ class _Search:
             return Culprit(tuple(items), num)
         untried = frozenset(all_items).difference(*self._known)
         return Culprit((), num, tuple(items) or tuple(each for each in all_items if each in untried))
+
+
+@contextmanager
+def _tracing(meet: Callable[[str, str], None]) -> Iterator[None]:
+    """Call a function with the `file:line` and the name of the function of each instruction that Dynamo traces."""
+    from torch._dynamo import symbolic_convert
+
+    def watched(trace: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def run(translator: Any, instruction: Any) -> Any:
+            number = instruction.positions.lineno if instruction.positions else None
+            name = _RESUMED.sub(r"\1", translator.f_code.co_name)
+            meet(f"{translator.f_code.co_filename}:{number}", name)
+            return trace(translator, instruction)
+
+        return run
+
+    kinds: list[Any] = [each for each in vars(symbolic_convert).values() if isclass(each)]
+    with ExitStack() as stack:
+        for kind in kinds:
+            if "dispatch_table" in vars(kind):
+                table = [trace and watched(trace) for trace in kind.dispatch_table]
+                stack.enter_context(patch.object(kind, "dispatch_table", table))
+        yield
+
+
+def _ending_traces(line: str) -> AbstractContextManager[None]:
+    """End each trace before a line; the rest of the function is not compiled."""
+    from torch._dynamo.exc import Unsupported
+
+    def end(met: str, _: str) -> None:
+        if met == line:
+            raise Unsupported("left to eager")
+
+    return _tracing(end)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """The smallest graph that deviates on a rung, by delta debugging over its nodes, then over its data."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -10,7 +9,6 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from kgverify.audit.audited_function import Inputs, Subject
-from kgverify.audit.isolation import read_cpu_seconds
 from kgverify.audit.ladder.climb import (
     Climb,
     Judge,
@@ -23,6 +21,7 @@ from kgverify.audit.ladder.observation import Deviation, seeding
 from kgverify.audit.source_lines import find_line_in_text
 from kgverify.audit.values import deepcopy_values
 from kgverify.runs.delta_debugging import minimize
+from kgverify.runs.machine import read_cpu_seconds
 
 
 class MinimalGraph(NamedTuple):
@@ -274,12 +273,8 @@ def _is_in_place(node: Node) -> bool:
     return name.endswith("_") or name in ("setitem", "iadd", "isub", "imul", "itruediv", "ior", "iand", "ixor")
 
 
-def count_lines(graphs: Sequence[GraphModule]) -> Counter[str]:
-    """Count the nodes of graphs that come from each of the user's lines."""
-    lines = (
-        find_line_in_text(node.meta.get("stack_trace") or "")
-        for graph in graphs
-        for node in graph.graph.nodes
-        if node.op not in ("placeholder", "output")
-    )
-    return Counter(filter(None, lines))
+def find_last_line(subject: Subject, patience: float) -> str:
+    """Return the last of the user's lines whose operations are in a graph; empty if there is no such line."""
+    nodes = (node for graph, _ in trace_graphs(subject, patience) for node in graph.graph.nodes)
+    lines = [find_line_in_text(node.meta.get("stack_trace") or "") for node in nodes]
+    return next(filter(None, reversed(lines)), "")

@@ -1,7 +1,7 @@
 """The audit of values: the first rung that deviates, the smallest part and line that do, the cause, and a script."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -10,15 +10,24 @@ import torch
 
 from kgverify.audit import isolation
 from kgverify.audit.audited_function import Subject
-from kgverify.audit.ladder.climb import RUNGS, Climb, Judge, Ladder, Rung, climb, find_smallest_part, keeping_caches
-from kgverify.audit.ladder.culprit import Culprit, find_culprit
-from kgverify.audit.ladder.minimal_graph import MinimalGraph, count_lines, find_minimal_graph, trace_graphs
+from kgverify.audit.ladder.climb import (
+    RUNGS,
+    Climb,
+    Judge,
+    Ladder,
+    Rung,
+    climb,
+    drawing_as_eager,
+    find_smallest_part,
+    keeping_caches,
+)
+from kgverify.audit.ladder.culprit import LINE, Culprit, find_culprit
+from kgverify.audit.ladder.minimal_graph import MinimalGraph, find_last_line, find_minimal_graph
 from kgverify.audit.ladder.observation import USUAL, Deviation, Precision
 from kgverify.audit.ladder.reproducer import Reproducer, write_reproducer
 from kgverify.audit.properties.captured_values import find_captured_values
-from kgverify.audit.properties.syncs import count_eager_lines
 from kgverify.audit.report import AuditReport, Cell, ReportBuilder
-from kgverify.audit.source_lines import find_definition, find_return
+from kgverify.audit.source_lines import find_definition
 from kgverify.runs.machine import describe_environment, read_compiler_settings
 
 AUDIT: Final = "values"
@@ -72,14 +81,21 @@ def describe_compiler() -> dict[str, str]:
 
 def audit_values(subject: Subject, report: ReportBuilder, options: LadderOptions) -> bool:
     """Add what `audit_modes` reports to a report; return whether it is conclusive."""
-    ladder = climb(
-        subject,
-        rungs=options.rungs,
-        repetitions=options.repetitions,
-        precision=options.precision,
-        patience=options.patience,
-        begin=lambda name: options.announce(f"{subject.name} on rung {name}"),
-    )
+    # One folder: a kernel that two rungs or attempts share is built once.
+    with keeping_caches(options.rungs):
+        return _climb_and_attribute(subject, report, options)
+
+
+def _climb_and_attribute(subject: Subject, report: ReportBuilder, options: LadderOptions) -> bool:
+    with report.timing("rungs"):
+        ladder = climb(
+            subject,
+            rungs=options.rungs,
+            repetitions=options.repetitions,
+            precision=options.precision,
+            patience=options.patience,
+            begin=lambda name: options.announce(f"{subject.name} on rung {name}"),
+        )
     _report_rungs(ladder, report)
     if ladder.unsteady:
         report.skip(AUDIT, "eager differs from itself; seed the random numbers inside of the function")
@@ -134,18 +150,20 @@ def _attribute(subject: Subject, ladder: Ladder, first: Climb, options: LadderOp
             alone = climb(part, rungs=(first.rung,), precision=judge.precision, patience=judge.patience)
             judge, first = alone.judge, alone.first or first
         smallest = part or subject
-        # One folder: a kernel that two attempts share is built once.
-        with keeping_caches(first.rung, is_seeded=first.is_seeded):
-            culprit = find_culprit(
-                judge,
-                first,
-                seconds=seconds / 2,
-                announce=lambda num: announce(f"{smallest.name}: attempt {num} to repair it"),
-            )
-            minimal, where = _find_line(judge, first, seconds / 2, announce)
+        with drawing_as_eager() if first.is_seeded else nullcontext():
+            with report.timing("cause"):
+                culprit = find_culprit(
+                    judge,
+                    first,
+                    seconds=seconds / 2,
+                    announce=lambda num: announce(f"{smallest.name}: attempt {num} to repair it"),
+                )
+            with report.timing("line"):
+                minimal, where = _find_line(judge, first, culprit, seconds / 2, announce)
         if path is not None:
             announce(f"a script of {smallest.name}")
-            written = write_reproducer(smallest, first, path, minimal=minimal, culprit=culprit)
+            with report.timing("script"):
+                written = write_reproducer(smallest, first, path, minimal=minimal, culprit=culprit)
     left_out = " and ".join(map(str, culprit.items))
     report.details["operations"] = minimal.operations if minimal is not None else ()
     report.details["not_tried"] = tuple(map(str, culprit.left))
@@ -185,32 +203,23 @@ def _attribute(subject: Subject, ladder: Ladder, first: Climb, options: LadderOp
     )
 
 
-def _find_line(judge: Judge, first: Climb, seconds: float, announce: Announce) -> tuple[MinimalGraph | None, str]:
-    """Return the minimal graph and the line at which it goes wrong; where no graph shows it, the line that no graph has."""
+def _find_line(
+    judge: Judge, first: Climb, culprit: Culprit, seconds: float, announce: Announce
+) -> tuple[MinimalGraph | None, str]:
+    """Return the minimal graph and the line at which it goes wrong; where no graph shows it, the line left to eager."""
+    deviation, minimal, where = first.deviations[0], None, ""
     if first.rung.name != "backend-eager":
         minimal = find_minimal_graph(
             judge, first, seconds=seconds, announce=lambda num: announce(f"attempt {num} to minimize the graph")
         )
-        if minimal is not None and minimal.where:
-            return minimal, minimal.where
-        if where := _find_end(first.deviations[0]):
-            return minimal, where
-        return minimal, next(reversed(_count_traced(judge)), "")
-    if where := _find_end(first.deviations[0]):
-        return None, where
-    if first.deviations[0].kind == "captured":
+        where = minimal.where if minimal is not None else ""
+    elif deviation.kind == "captured":
         captured = find_captured_values(judge.subject.function)
-        return None, next((each.where for each in captured if each.path == first.deviations[0].where), "")
-    traced, called = _count_traced(judge), count_eager_lines(judge.subject)
-    # A line without any operation in the graph, or else with fewer than in eager.
-    lines = [line for line in called if not traced[line]] or [line for line in called if traced[line] < called[line]]
-    last = find_return(judge.subject.function) if first.deviations[0].kind == "output" else ""
-    return None, next(iter(lines), last)
-
-
-def _count_traced(judge: Judge) -> Counter[str]:
-    """Count the operations of each line that are in graphs, in order."""
-    return count_lines([graph for graph, _ in trace_graphs(judge.subject, judge.patience)])
+        where = next((each.where for each in captured if each.path == deviation.where), "")
+    lines = [each.name for each in culprit.items if each.kind == LINE]
+    return minimal, where or _find_end(deviation) or next(iter(lines), "") or find_last_line(
+        judge.subject, judge.patience
+    )
 
 
 def _find_end(deviation: Deviation) -> str:

@@ -25,8 +25,6 @@ _READ: Final = "a value is read (item, bool, int or float of a tensor)"
 _TO_HOST: Final = {Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__array__}
 _TRANSFERS: Final = {*(each.__name__ for each in _TO_HOST), "to('cpu')", "aten._to_copy.default", "aten.copy_.default"}
 _ON_CALLER: Final = {"index.Tensor", "index_put.default", "index_put_.default", "_unsafe_index_put.default"}
-_OF_SHAPE: Final = {"__get__", "__set__", "size", "dim", "numel", "stride", "__len__", "is_floating_point"}
-"""Calls that compute nothing."""
 _VIEWS: Final = {"detach.default", "alias.default"}
 
 
@@ -51,33 +49,6 @@ class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def record(self, what: str) -> None:
         """Record one wait, at the line that is running."""
         self.lines[find_calling_line(sys._getframe(2), self._function), what] += 1
-
-
-class _Lines(TorchFunctionMode):
-    """A record of the lines that call torch, in order."""
-
-    def __init__(self, function: Function) -> None:
-        super().__init__()
-        self.lines: Counter[str] = Counter()
-        self._function = function
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the function and record its line."""
-        if getattr(func, "__name__", "") not in _OF_SHAPE:
-            self.lines[find_calling_line(sys._getframe(1), self._function)] += 1
-        return func(*args, **(kwargs or {}))
-
-
-def count_eager_lines(subject: Subject) -> Counter[str]:
-    """Count the calls of torch from each of the user's lines in the first call, in order."""
-    lines = _Lines(subject.function)
-
-    def watched(*arguments: Any) -> Any:
-        with lines:
-            return subject.function(*arguments)
-
-    make_call(watched, subject.inputs(0), 0)
-    return lines.lines
 
 
 class HostReads(TorchFunctionMode):

@@ -12,7 +12,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-app.command("step")(audit_step)
-app.command()(modes)
-app.command("compile")(audit_compile)
-app.command("cache")(audit_cache)
+app.command("step", short_help="Compare your compiled step with eager on every rung.")(audit_step)
+app.command(short_help="Compare the evaluator's tick with eager on every rung.")(modes)
+app.command("compile", short_help="Examine the compiled tick, property by property.")(audit_compile)
+app.command("cache", short_help="Save or load the compiler's caches.")(audit_cache)

@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -40,7 +41,7 @@ class ReportCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments after inserting the missing file names."""
         named = []
-        for argument, following in zip(args, [*args[1:], None], strict=True):
+        for argument, following in zip_longest(args, args[1:]):
             named.append(argument)
             if argument in DEFAULT_NAMES and (following is None or following.startswith("--")):
                 named.append(DEFAULT_NAMES[argument])

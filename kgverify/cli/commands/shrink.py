@@ -68,8 +68,10 @@ def shrink(
     trust: options.Trust = False,
 ) -> None:
     """Shrink a divergence of a saved run to a minimal problem that diverges in the same way."""
+    is_run = folder.is_dir()
     output = output or folder / f"divergence-{divergence}{SUFFIX}"
-    check_writable(str(output))
+    if is_run or output.parent != folder:
+        check_writable(str(output))
     if pytest_file is not None:
         check_writable(str(pytest_file))
     shrunk = shrink_run(
@@ -83,10 +85,11 @@ def shrink(
         progress=_show_progress,
         trust=trust,
     )
-    shrunk.save(output)
     console = make_result_console(None)
-    again = replay_command(output, engine, reference, trust=trust)
-    print_lines(console, [*str(shrunk).split("\n"), "", f"written: {output}   run it again: {again}"])
+    print_lines(console, [*str(shrunk).split("\n"), ""])
+    for path, what in zip(shrunk.save_pair(output), ("both sides differ", "both sides agree"), strict=False):
+        again = replay_command(path, engine, reference, trust=trust)
+        print_lines(console, [f"written: {path}, where {what}   run it again: {again}"])
     if pytest_file is not None:
         first = write_test(shrunk.reproducer, pytest_file)
         how = "it fails, as it must before the repair" if first.fails else f"IT DOES NOT FAIL: {first.message}"

@@ -46,7 +46,7 @@ app = typer.Typer(
 Place = Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file, or a folder of shards.")]
 
 
-@app.command()
+@app.command(short_help="Convert a trace to another level or packing.")
 def convert(
     source: Annotated[Path, typer.Argument(metavar="IN", help="A trace: a file, or a folder of shards.")],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The path of the converted trace.")],
@@ -80,7 +80,7 @@ def convert(
         )
 
 
-@app.command("import")
+@app.command("import", short_help="Make a trace of steps printed as JSON lines.")
 def import_(
     source: Annotated[
         Path, typer.Argument(metavar="LINES", help="JSON lines that a prover printed; - for standard input.")
@@ -108,7 +108,7 @@ def import_(
     )
 
 
-@app.command()
+@app.command(short_help="Export a table of candidates in names.")
 def export(
     path: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace: a file, or a folder of shards.")],
     to: Annotated[Path, typer.Option("--to", metavar="FILE", help="A name ending in .jsonl, .csv, .npz or .parquet.")],
@@ -136,7 +136,7 @@ def export(
     print_text(make_result_console(None), f"{to}: {count_of(len(rows), 'candidate')}, {count_of(num_steps, 'step')}")
 
 
-@app.command()
+@app.command(short_help="Verify checksums, digests, counts and structure.")
 def check(path: Place, json_path: options.JsonPath = None) -> None:
     """Verify checksums, digests, counts and structure, and report the state of every part.
 
@@ -149,7 +149,7 @@ def check(path: Place, json_path: options.JsonPath = None) -> None:
     raise typer.Exit(TraceExit.WHOLE if report.state == WHOLE else TraceExit.FAULTY)
 
 
-@app.command()
+@app.command(short_help="Recover what is intact in a damaged trace.")
 def repair(path: Place, json_path: options.JsonPath = None) -> None:
     """Recover a trace up to the last commit, and report the losses; the original is kept if anything is lost.
 
@@ -162,7 +162,7 @@ def repair(path: Place, json_path: options.JsonPath = None) -> None:
     raise typer.Exit(TraceExit.FAULTY if report.losses else TraceExit.WHOLE)
 
 
-@app.command()
+@app.command(short_help="Join the traces of several writers.")
 def join(
     paths: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Complete traces of one run.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="The path of the joined trace.")],

@@ -214,6 +214,8 @@ def load_factory(name: str, where: str, kind: str = "") -> Any:
         if is_interrupt(error):
             raise
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
+            if module_name.endswith(".py"):
+                raise UserError(f"no such file {module_name!r}", where=where, fix="check the path") from None
             raise UserError(
                 f"cannot import {module_name!r}: {error}",
                 where=where,

@@ -83,6 +83,11 @@ def _is_enabled() -> bool:
     return config is None or bool(config.fx_graph_cache and not config.force_disable_caches)
 
 
+def is_compiling_afresh() -> bool:
+    """Return whether torch's caches lie in a folder that `fresh_caches` made."""
+    return _is_fresh.get()
+
+
 @contextmanager
 def fresh_caches() -> Iterator[None]:
     """Compile everything anew, in temporary caches."""

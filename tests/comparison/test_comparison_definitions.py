@@ -1,0 +1,342 @@
+"""Parts of the comparison against their definitions: fast paths, tolerances, normal forms, and what belongs to one side."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import xxhash
+from comparison_traces import column_of, small_trace, with_column, with_columns, with_header
+from stream_pairs import base_trace, rename_constants, store
+
+from kgverify.comparison import source as sources
+from kgverify.comparison.comparable import compare_dialects
+from kgverify.comparison.compare import Comparer, compare
+from kgverify.comparison.equal_columns import has_equal_scores, has_equal_sums
+from kgverify.comparison.inference.dialects import name_in_dialect
+from kgverify.comparison.modulo.normalise import normalise
+from kgverify.comparison.modulo.policy import DUPLICATES, ORDER
+from kgverify.comparison.recorded import evidence
+from kgverify.comparison.result import Verdict
+from kgverify.comparison.source import open_source, wants_content
+from kgverify.comparison.stored_columns import _PairedChecksums, _split_column
+from kgverify.program.dialect import OURS, Dialect
+from kgverify.program.program import Symbols
+from kgverify.trace.model.columns import expand_rows, no_stage_items, select_candidates, starts_of
+from kgverify.trace.model.trace import Trace
+
+VALUES = (-np.inf, -1.0, -1.0 - 2.0**-40, 0.0, 2.0**-30, 1.0, np.inf, np.nan)
+
+
+def _is_close(x: float, y: float, tolerance: float) -> bool:
+    return x == y or (np.isfinite(x) and np.isfinite(y) and abs(x - y) <= tolerance)
+
+
+def test_scores_are_equal_within_the_tolerance_and_then_differ_in_bits_or_not():
+    for kinds in product((np.float32, np.float64), repeat=2):
+        coarse = min(kinds, key=lambda kind: np.dtype(kind).itemsize)
+        for a, b, tolerance in product(VALUES, VALUES, (0.0, 2.0**-20, 2.0)):
+            x, y = (np.array([0.5, value, 0.5], kind) for value, kind in zip((a, b), kinds, strict=True))
+            is_equal = _is_close(float(x[1]), float(y[1]), tolerance)
+            other_bits = is_equal and not np.array_equal(x.astype(coarse), y.astype(coarse))
+            assert has_equal_scores(x, y, tolerance) == (is_equal, other_bits), (a, b, tolerance, kinds)
+    assert has_equal_scores(np.zeros(2), np.zeros(3), 1.0) == (False, False)
+
+
+def test_sums_are_equal_within_what_their_steps_allow():
+    for a, b, tolerance, num in product((*VALUES, -1e6, -1e6 - 5e-4, 3e-10), VALUES, (0.0, 2.0**-32), (0, 1, 7)):
+        size = abs(a) if np.isfinite(a) else 0.0
+        wanted = _is_close(a, b, 2 * tolerance * max(1, num) + 1e-9 * max(1.0, size))
+        args = np.array([0.0, a]), np.array([0.0, b]), np.array([1, num], np.uint32), tolerance
+        assert has_equal_sums(*args) == wanted, (a, b, tolerance, num)
+
+
+@pytest.mark.parametrize("delta", [5e-10, -5e-10, 2e-9])
+def test_a_sum_is_judged_alike_beside_a_divergence_and_alone(delta: float):
+    trace = small_trace()
+    sums = column_of(trace, "candidates.log_probability").copy()
+    sums[3] += delta
+    alone = with_column(trace, "candidates.log_probability", sums)
+    outcomes = column_of(trace, "candidates.outcome").copy()
+    outcomes[0] = 3 - outcomes[0]
+    beside = with_column(alone, "candidates.outcome", outcomes)
+    found = [[each.candidate for each in compare(trace, each).divergences] for each in (alone, beside)]
+    assert found == ([[], [0]] if abs(delta) < 1e-9 else [[3], [0, 3]])
+
+
+def test_keys_that_collide_do_not_pair_candidates_of_traces_of_other_lengths(monkeypatch: pytest.MonkeyPatch):
+    trace = base_trace()
+    fewer = with_columns(trace, select_candidates(trace.columns, np.arange(2, 20)))
+    wanted = [compare(*pair).divergences for pair in ((trace, fewer), (fewer, trace))]
+    monkeypatch.setattr(
+        "kgverify.comparison.align.candidate_keys", lambda candidates: np.zeros(len(candidates.query), np.uint64)
+    )
+    assert [compare(*pair).divergences for pair in ((trace, fewer), (fewer, trace))] == wanted
+    assert wanted[0]
+    assert wanted[1]
+
+
+def test_equal_ids_of_other_names_are_no_agreement():
+    trace = replace(with_header(small_trace(), program_sha256=""), rankings=None)
+    constants = list(trace.symbols.constants)
+    atom = trace.columns.candidates.atom[0]
+    first, second = int(atom[1]), int(atom[2])
+    constants[first], constants[second] = constants[second], constants[first]
+    renamed = replace(trace, symbols=Symbols(trace.symbols.predicates, tuple(constants)), facts=None, fact_lines=None)
+    for pair in ((trace, renamed), (renamed, trace)):
+        assert compare(*pair).verdict is Verdict.DIVERGE
+
+
+def test_equal_names_of_other_ids_agree_with_facts_and_without():
+    trace = with_header(base_trace(), program_sha256="")
+    trace = with_columns(trace, trace.columns._replace(stages=no_stage_items()))
+    rng = np.random.default_rng(0)
+    renamed = rename_constants(trace, rng)
+    for facts in (renamed.facts, None, np.zeros((0, 3), np.int32)):
+        lines = None if facts is None or not len(facts) else renamed.fact_lines
+        other = replace(renamed, facts=facts, fact_lines=lines)
+        for name in ("resolvents.origin", "resolvents.origin_kind"):
+            # As of an engine that does not know its clauses.
+            other = with_column(other, name, np.zeros_like(column_of(other, name)))
+            other = replace(other, fields=other.fields - {name})
+        assert compare(trace, other).verdict is Verdict.AGREE
+
+
+def test_variables_of_candidates_count_unless_names_are_benign():
+    def with_atom(first: int, second: int) -> Trace:
+        atoms = column_of(small_trace(), "candidates.atom").copy()
+        atoms[:, 1:] = first, second
+        return replace(with_column(small_trace(), "candidates.atom", atoms), rankings=None)
+
+    pair = with_atom(-1, -2), with_atom(-2, -1)
+    assert compare(*pair).divergences
+    assert not compare(*pair, modulo=["names"]).divergences
+
+
+def test_dialects_differ_only_if_both_are_known():
+    def of(dialect: Dialect | None) -> Trace:
+        limits = msgspec.structs.replace(small_trace().header.limits, dialect=dialect)
+        return replace(small_trace(), header=msgspec.structs.replace(small_trace().header, limits=limits))
+
+    own = Dialect(memory="none")
+    for left, right in product((None, OURS, own), repeat=2):
+        assert bool(compare_dialects(of(left), of(right))) == (None not in (left, right) and left != right)
+
+
+def test_stages_keep_their_names_in_no_known_dialect_and_in_the_default_one():
+    choices = column_of(small_trace(), "steps.choice").copy()
+    choices[0] += 1
+    comparer = Comparer(small_trace(), with_column(small_trace(), "steps.choice", choices), explains=True)
+    comparison = comparer.compare()
+    for dialect in (None, OURS):
+        assert name_in_dialect(comparison.divergences, comparer.findings, dialect) == (
+            comparison.divergences,
+            comparer.findings,
+        )
+
+
+def _repeated(trace: Trace, row: int, times: int) -> Trace:
+    """Return a trace in which the first resolvent of a step is listed more often, before the others."""
+    columns = trace.columns
+    starts = starts_of(columns.steps.num_resolvents)
+    rows = np.insert(np.arange(starts[-1]), starts[row], np.full(times, starts[row]))
+    atoms = columns.resolvents.atoms[expand_rows(starts_of(columns.resolvents.num_atoms), rows)]
+    resolvents = type(columns.resolvents)(*(column[rows] for column in columns.resolvents[:-1]), atoms)
+    counts, choice = columns.steps.num_resolvents.copy(), columns.steps.choice.copy()
+    counts[row] += times
+    choice[row] += times
+    return with_columns(
+        trace,
+        columns._replace(steps=columns.steps._replace(num_resolvents=counts, choice=choice), resolvents=resolvents),
+    )
+
+
+def _row_of_many(trace: Trace) -> int:
+    return int(np.argmax(trace.columns.steps.num_resolvents))
+
+
+@pytest.mark.parametrize("kinds", [{ORDER}, {DUPLICATES}, {ORDER, DUPLICATES}])
+def test_a_normal_form_chooses_what_was_chosen(kinds: set[str]):
+    trace = small_trace()
+    row = _row_of_many(trace)
+    columns = _repeated(trace, row, 5).columns
+    starts, ends = starts_of(columns.steps.num_resolvents), starts_of(columns.resolvents.num_atoms)
+    for choice in range(int(columns.steps.num_resolvents[row])):
+        choices = columns.steps.choice.copy()
+        choices[row] = choice
+        normal = normalise(columns._replace(steps=columns.steps._replace(choice=choices)), frozenset(kinds))
+        own, own_ends = starts_of(normal.steps.num_resolvents), starts_of(normal.resolvents.num_atoms)
+        at, found = starts[row] + choice, own[row] + normal.steps.choice[row]
+        wanted = columns.resolvents.atoms[ends[at] : ends[at + 1]].tolist()
+        assert normal.resolvents.atoms[own_ends[found] : own_ends[found + 1]].tolist() == wanted
+
+
+def test_sums_that_lack_scores_stay_in_a_normal_form():
+    columns = _repeated(small_trace(), _row_of_many(small_trace()), 2).columns
+    for has_scores in (False, True):
+        normal = normalise(columns, frozenset([DUPLICATES]), has_scores=has_scores)
+        is_same = np.array_equal(normal.candidates.log_probability, columns.candidates.log_probability)
+        assert is_same == (not has_scores)
+
+
+def test_a_sum_is_compared_where_the_side_with_scores_repeats_resolvents():
+    trace = replace(small_trace(), rankings=None)
+    row = _row_of_many(trace)
+    repeated = _repeated(trace, row, 2)
+    sums = normalise(repeated.columns, frozenset([DUPLICATES])).candidates.log_probability
+    bare = replace(
+        with_column(trace, "resolvents.score", np.zeros_like(column_of(trace, "resolvents.score"))),
+        fields=trace.fields - {"resolvents.score"},
+    )
+    right = with_column(bare, "candidates.log_probability", sums)
+    wrong = with_column(bare, "candidates.log_probability", sums - 0.5)
+    assert [compare(repeated, each, modulo=[DUPLICATES]).verdict for each in (right, wrong)] == [
+        Verdict.AGREE,
+        Verdict.DIVERGE,
+    ]
+
+
+def _other(trace: Trace) -> Trace:
+    return with_header(trace, engine={"mode": "other"}, recording="")
+
+
+def _reasons(expected: Any, actual: Any) -> list[str]:
+    return evidence._judge_programs(Comparer(expected, actual))
+
+
+def test_rules_are_compared_where_both_traces_hold_them():
+    trace = with_header(small_trace(), program_sha256="")
+    rules = trace.rules
+    assert rules
+    for left, right in product((None, rules, rules[:-1]), repeat=2):
+        differ = None not in (left, right) and left != right
+        found = _reasons(replace(trace, rules=left), replace(trace, rules=right))
+        assert bool(found) == differ
+
+
+@pytest.mark.parametrize(("num", "repeated", "is_reason"), [(3, 1, False), (4, 2, True), (6, 2, False), (2, 1, True)])
+def test_half_of_the_candidates_repeated_are_a_reason_and_fewer_a_note(num: int, repeated: int, is_reason: bool):
+    rows = np.array([*range(num - repeated), *range(repeated)])
+    trace = replace(with_columns(small_trace(), select_candidates(small_trace().columns, rows)), rankings=None)
+    reasons, notes = evidence._judge_repeated(Comparer(trace, trace))
+    text = [f"{repeated} of {num} candidates are further recordings of others among them"]
+    assert (reasons, notes) == ((text, []) if is_reason else ([], text))
+
+
+@pytest.mark.parametrize("largest", [0.25, 3.0])
+def test_a_bound_on_errors_is_explained_by_the_largest_score(largest: float):
+    trace = small_trace()
+    trace = with_column(trace, "resolvents.score", np.full_like(column_of(trace, "resolvents.score"), -largest))
+    assert evidence._largest_score(open_source(trace)) == largest
+    policy = with_header(trace, policy={"name": "two_tower"}).header.policy
+    bound = 1.5 * evidence.explain_bound(policy, "float32", 1.0)
+    trace = with_header(trace, policy={"name": "two_tower"}, engine={"score_error": bound, "precision": "float32"})
+    assert bool(evidence._judge_score_errors(Comparer(trace, _other(trace)))) == (largest < 1.5)
+
+
+def test_copies_without_an_id_of_their_recording_are_noted(tmp_path):
+    trace = with_header(small_trace(), recording="")
+    changed = with_column(trace, "steps.depth", column_of(trace, "steps.depth") + np.uint8(1))
+    for shard_steps in (1 << 40, 60):
+        paths = [
+            store(each, tmp_path / f"{shard_steps}-{i}", shard_steps=shard_steps)
+            for i, each in enumerate((trace, trace, changed))
+        ]
+        comparers = [Comparer(paths[0], other) for other in paths[1:]]
+        has_ids = bool(comparers[0].recorded[0].header.recording)
+        notes = [bool(evidence._note_copy(each.recorded)) for each in comparers]
+        assert notes[1] is False
+        assert notes[0] is not has_ids
+
+
+def test_ends_are_checked_in_every_file_of_a_trace(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(evidence, "_WINDOWS", 1)
+    monkeypatch.setattr(evidence, "_WINDOW_STEPS", 1)
+    outcomes = column_of(small_trace(), "candidates.outcome").copy()
+    last = len(outcomes) - 1
+    outcomes[last] = 3 - outcomes[last]
+    trace = with_column(small_trace(), "candidates.outcome", outcomes)
+    path = store(trace, tmp_path / "shards", shard_steps=20)
+    comparer = Comparer(path, store(_other(trace), tmp_path / "other"), verifies_content=False)
+    texts, _ = evidence._check_sources(comparer)
+    assert len(comparer.sources[0].trace.files) > 2
+    assert texts
+    assert all(f"(first: candidate {last})" in text for text in texts), texts
+
+
+def test_the_digests_of_goals_are_verified_where_the_other_trace_keeps_none(monkeypatch: pytest.MonkeyPatch):
+    steps = small_trace()
+    bare = with_header(steps, level="digests")
+    few = tuple(open_source(each) for each in (steps, bare))
+    assert wants_content(few, None) == [True, True]
+    monkeypatch.setattr(sources, "VERIFIED_STEPS", 1)
+    for pair, each in (
+        ((steps, steps), [False, False]),
+        ((steps, bare), [True, False]),
+        ((bare, steps), [False, True]),
+    ):
+        assert wants_content(tuple(map(open_source, pair)), None) == each
+        assert wants_content(tuple(map(open_source, pair)), False) == each
+
+
+class _File:
+    """A file of one column, which requires the right checksum and counts how often it was checked."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values, self.num_checked = values, 0
+        self.stored = {"steps/choice": self}
+        self.shape = values.shape
+
+    def length(self, name: str) -> int:
+        return len(self.values)
+
+    def dtype(self, name: str) -> np.dtype:
+        return self.values.dtype
+
+    def check_checksum(self, found: int) -> None:
+        assert found == xxhash.xxh3_64_intdigest(self.values.tobytes())
+        self.num_checked += 1
+
+
+def _divisions(values: np.ndarray) -> Iterator[SimpleNamespace]:
+    for cuts in product((False, True), repeat=len(values) - 1):
+        parts = np.split(values, [i for i, is_cut in enumerate(cuts, 1) if is_cut])
+        yield SimpleNamespace(files=[_File(part) for part in parts])
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 12, 400])
+@pytest.mark.parametrize("is_same", [True, False])
+def test_the_checksums_of_files_are_verified_however_two_traces_are_divided(piece_bytes: int, is_same: bool):
+    values = np.arange(5, dtype=np.int32)
+    others = values if is_same else np.where(values == 3, 9, values).astype(np.int32)
+    for left, right in product(_divisions(values), _divisions(others)):
+        checksums = _PairedChecksums("steps/choice")
+        for begin, end, a, b in _split_column(left, right, "steps/choice", None, piece_bytes):
+            assert end - begin <= max(1, piece_bytes // 4)
+            x, y = (file.values[at : at + end - begin] for file, at in (a, b))
+            checksums.add(a, b, x, y, np.array_equal(x, y))
+        assert all(file.num_checked == 1 for file in (*left.files, *right.files))
+        for file in (*left.files, *right.files):
+            file.num_checked = 0
+
+
+def test_what_differs_on_disk_is_found_where_one_trace_counts_more_columns_in_its_digests(tmp_path):
+    trace = replace(base_trace(), rankings=None)
+    lost = {"steps.dropped_atoms", "steps.dropped_resolvents"}
+    fewer = trace
+    for name in lost:
+        fewer = with_column(fewer, name, np.zeros_like(column_of(fewer, name)))
+    fewer = replace(fewer, fields=fewer.fields - lost)
+    choices = column_of(fewer, "steps.choice").copy()
+    choices[5] += 1
+    for number, (other, verdict) in enumerate(
+        ((fewer, Verdict.AGREE), (with_column(fewer, "steps.choice", choices), Verdict.DIVERGE))
+    ):
+        pair = store(trace, tmp_path / f"{number}a"), store(other, tmp_path / f"{number}b")
+        for verifies_content in (True, False):
+            assert compare(*pair, verifies_content=verifies_content).verdict is verdict
+            assert compare(*pair[::-1], verifies_content=verifies_content).verdict is verdict
