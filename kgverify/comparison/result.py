@@ -202,6 +202,8 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     num_later:     later differences that follow from these divergences
     condition:     the condition under which it goes wrong, in words; empty if none was sought
     when:          the same as data; None if none was sought
+    reproduce:     the command that writes a minimal problem of it, and one like it on which both sides agree, for the run
+                   saved in RUN_DIR; empty unless kgverify has run both engines
     """
 
     stage: str
@@ -215,6 +217,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     condition: str = ""
     num_assumed: int = 0
     when: Condition | None = None
+    reproduce: str = ""
 
 
 class Share(msgspec.Struct, frozen=True):

@@ -104,7 +104,12 @@ def describe_conditions(
         msgspec.structs.replace(each, cause=numbers.get(i, each.cause), other_cause=others.get(i, -1))
         for i, each in enumerate(divergences)
     )
-    return numbered, tuple(cause for cause, _ in described)
+    if engines is None:
+        return numbered, tuple(cause for cause, _ in described)
+    return numbered, tuple(
+        msgspec.structs.replace(cause, reproduce=f"kgverify shrink RUN_DIR --divergence {cause.first + 1}")
+        for cause, _ in described
+    )
 
 
 def _count(cause: Cause, members: Sequence[int], divergences: tuple[Divergence, ...]) -> Cause:

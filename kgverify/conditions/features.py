@@ -109,8 +109,16 @@ def _matches_left(instance: Instance) -> Value:
     step, position = instance.step, _match_position(instance)
     if step is None or step.origins is None or position is None or instance.clause is None:
         return None
-    kind = instance.clause[0]
-    return sum(clause[0] == kind for clause in step.origins.positions) - 1 - int(position)
+    return step.num_matches[instance.clause[0]] - 1 - int(position)
+
+
+def _matches_left_with_query(instance: Instance) -> Value:
+    """Return the clauses that match after one, those included that are excluded since they equal the query."""
+    left = _matches_left(instance)
+    if left is None or instance.step is None or instance.clause is None or instance.run.inference is None:
+        return None
+    excluded = instance.step.excluded_match
+    return int(left) + (excluded is not None and instance.clause[0] == Origin.FACT and excluded > instance.clause[1])
 
 
 def _head(instance: Instance) -> tuple[int, int, int]:
@@ -242,9 +250,7 @@ def _selected(value: Callable[[SeenStep, tuple[int, int, int]], Value]) -> Calla
 
 
 def _num_of(kind: Origin) -> Callable[[Instance], Value]:
-    return _step(
-        lambda step: None if step.origins is None else sum(clause[0] == kind for clause in step.origins.positions)
-    )
+    return _step(lambda step: None if step.origins is None else step.num_matches[kind])
 
 
 def _is_shared(step: SeenStep, selected: tuple[int, int, int]) -> bool:
@@ -307,6 +313,7 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "position in its predicate's segment": _program(_position),
     "is the query": _program(_is_query),
     "matches after it": _matches_left,
+    "matches after it with the query": _matches_left_with_query,
     "position among those that match": _match_position,
     "distance from the end of its segment": _program(_from_end),
     "length of its segment": _program(_segment),

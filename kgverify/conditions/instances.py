@@ -19,7 +19,7 @@ from kgverify.program.atoms import Goal
 from kgverify.program.fact_index import Ids
 from kgverify.program.limits import DeclaredLimits
 from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.resolution import Atoms, number_variables
+from kgverify.program.resolution import Atoms, number_variables, resolve
 from kgverify.program.stages import Stage
 
 Item = TypeVar("Item")
@@ -98,6 +98,22 @@ class SeenStep:
         self.run, self.candidate, self.number = run, candidate, number
         self.expected, self.actual, self.origins = expected, actual, origins
         self.earlier, self.outputs = earlier, outputs
+
+    @cached_property
+    def num_matches(self) -> Counter[int]:
+        """The clauses of each kind that match; none without a program."""
+        return Counter(kind for kind, _ in (() if self.origins is None else self.origins.positions))
+
+    @cached_property
+    def excluded_match(self) -> int | None:
+        """The fact that matches and is excluded since it equals the query; None without one."""
+        goal = self.expected.goal
+        if self.run.inference is None or not goal:
+            return None
+        excluded = self.run.inference.clauses.excluded(self.candidate.atom)
+        if excluded is None or resolve(canonical(goal[:1]), excluded, ()) is None:
+            return None
+        return self.run.inference.clauses.fact_index[excluded]
 
     @cached_property
     def made(self) -> dict[Clause, Made]:

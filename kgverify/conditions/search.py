@@ -8,6 +8,7 @@ everything that went wrong, the cheapest cover of the rest is sought. The cost o
 import math
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from functools import cached_property
 from itertools import combinations
 from typing import Final, NamedTuple
 
@@ -138,24 +139,32 @@ class Search:
     values:   float64 [n, F], without NaN
     is_wrong: bool [n]
     stage:    the stage at fault, whose own features are preferred
+    whole:    the search among all instances, if these are all that did not go wrong and some that did
 
     is_cut: whether the last search for exact conditions ended before all were tried
     """
 
     def __init__(
-        self, features: Sequence[Feature], values: NDArray[np.float64], is_wrong: NDArray[np.bool_], stage: str
+        self,
+        features: Sequence[Feature],
+        values: NDArray[np.float64],
+        is_wrong: NDArray[np.bool_],
+        stage: str,
+        whole: "Search | None" = None,
     ) -> None:
         self._features, self._stage = features, stage
-        rows = np.unique(np.column_stack([values, is_wrong]), axis=0)
-        self._values, self._wrong = rows[:, :-1], rows[:, -1].astype(np.bool_)
+        self._known_right: dict[int, NDArray[np.float64]] = {} if whole is None else whole._known_right
+        if whole is None:
+            rows = np.unique(np.column_stack([values, is_wrong]), axis=0)
+            values, is_wrong = rows[:, :-1], rows[:, -1].astype(np.bool_)
+        self._values, self._wrong = np.asfortranarray(values), is_wrong
         self._columns = self._distinct_columns()
         self.is_cut = False
-        self._num_plain, self._num_others = self._count_single()
 
     @property
     def num_single(self) -> int:
         """The number of single tests that were possible."""
-        return self._num_plain + self._num_others
+        return sum(self._counts)
 
     def _distinct_columns(self) -> list[int]:
         """Return the columns that vary, without those that equal a preferred one."""
@@ -170,8 +179,15 @@ class Search:
                 kept.append(i)
         return kept
 
-    def _count_single(self) -> tuple[int, int]:
-        """Return the number of single tests that were possible: the plain ones, and all others.
+    def _right_values(self, i: int, right: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the different values of a feature among what did not go wrong, ascending."""
+        if i not in self._known_right:
+            self._known_right[i] = np.unique(right[:, i])
+        return self._known_right[i]
+
+    @cached_property
+    def _counts(self) -> tuple[int, int]:
+        """The number of single tests that were possible: the plain ones, and all others.
 
         Of the bounds of a feature in one direction at most one holds for a given number of instances: they count as one.
         """
@@ -217,7 +233,7 @@ class Search:
                 first.append((int(holds.sum()), cost, test, holds))
         pairs = []
         for _, cost, test, holds in sorted(first, key=lambda each: (-each[0], each[1]))[:MOST_FIRST]:
-            rest = Search(self._features, self._values[~holds], self._wrong[~holds], self._stage).find_exact()
+            rest = Search(self._features, self._values[~holds], self._wrong[~holds], self._stage, self).find_exact()
             num = self._num_tried((test,))
             pairs += [Condition((test,), cost + each.cost, num, each) for each in rest[:MOST_SECOND]]
         return sorted(pairs, key=lambda each: each.cost)
@@ -225,13 +241,14 @@ class Search:
     def _sufficient(self, wrong: NDArray[np.float64], right: NDArray[np.float64]) -> Iterator[tuple[Term, float]]:
         """Yield single tests that hold for nothing that went right, with their costs."""
         for i in self._columns:
-            feature, x, y = self._features[i], wrong[:, i], right[:, i]
-            cost, only = feature.cost(self._stage), np.setdiff1d(x, y)
+            feature, x = self._features[i], wrong[:, i]
+            known = self._right_values(i, right)
+            cost, only = feature.cost(self._stage), np.setdiff1d(np.unique(x), known, assume_unique=True)
             for value in only[:MOST_VALUES].tolist():
                 yield Term(i, Relation.EQUAL, value), cost + (0.5 if feature.scale is Scale.FLAG else 1 + _bits(value))
             if feature.scale in (Scale.FLAG, Scale.ID):
                 continue
-            low, high = float(y.min()), float(y.max())
+            low, high = float(known[0]), float(known[-1])
             above, below = x[x > high], x[x < low]
             if len(above):
                 value = float(above.min())
@@ -240,14 +257,14 @@ class Search:
                 value = float(below.max())
                 yield Term(i, Relation.AT_MOST, value, beyond=low), cost + 1.5 + _bits(value)
             for modulus in MODULI if feature.scale is Scale.COUNT else ():
-                remainders = np.setdiff1d(np.mod(x, modulus), np.mod(y, modulus))
+                remainders = np.setdiff1d(np.mod(x, modulus), np.mod(known, modulus))
                 for remainder in remainders.tolist() if modulus <= MOST_OF_MODULUS else ():
                     yield Term(i, Relation.REMAINDER, remainder, float(modulus)), cost + 3 + math.log2(modulus)
 
     def _necessary(self, wrong: NDArray[np.float64], right: NDArray[np.float64]) -> Iterator[tuple[Term, float]]:
         """Yield the tests that hold for everything that went wrong, with their costs, and may exclude something else."""
         for i in self._columns:
-            feature, y = self._features[i], right[:, i]
+            feature, others = self._features[i], self._right_values(i, right)
             cost, values = feature.cost(self._stage), np.unique(wrong[:, i])
             low, high = float(values[0]), float(values[-1])
             if feature.scale is Scale.FLAG:
@@ -256,15 +273,14 @@ class Search:
                 continue
             if low == high:
                 yield Term(i, Relation.EQUAL, low), cost + 1 + _bits(low)
-            others = np.unique(y)
             # That all the rest has one and the same name is no property of it.
             if (2 if feature.scale is Scale.ID else 1) <= len(others) <= MOST_VALUES:
                 for value in np.setdiff1d(others, values, assume_unique=True).tolist():
                     yield Term(i, Relation.OTHER, value), cost + 2.5 + _bits(value)
             if feature.scale is Scale.ID:
                 continue
-            below, above = y[y < low], y[y > high]
-            beyond = float(below.max()) if len(below) else None, float(above.min()) if len(above) else None
+            below, above = others[others < low], others[others > high]
+            beyond = float(below[-1]) if len(below) else None, float(above[0]) if len(above) else None
             if len(below):
                 yield Term(i, Relation.AT_LEAST, low, beyond=beyond[0]), cost + 1.5 + _bits_above(beyond[0], low)
             if len(above) and (low < high or low):
@@ -332,7 +348,7 @@ class Search:
         Half of the probability of an error is reserved for single bounds and flags, and half for all other conditions.
         """
         if len(tests) == 1 and self._is_plain(tests[0]):
-            return 2.0 * self._num_plain
+            return 2.0 * self._counts[0]
         return 2.0 * sum(float(self.num_single) ** n / math.factorial(n) for n in range(1, len(tests) + 1))
 
     def _is_plain(self, test: Term) -> bool:

@@ -38,6 +38,7 @@ class Clauses:
         self._rules_of: dict[int, list[int]] = {}
         for i, (head, _) in enumerate(self.rules):
             self._rules_of.setdefault(head[0], []).append(i)
+        self._facts_of: dict[int, Sequence[int]] = {}
         # The problems of a run share few goals, and the candidates of one problem many.
         self.yields = lru_cache(maxsize=1 << 14)(self._yields)
 
@@ -97,7 +98,9 @@ class Clauses:
 
     def facts_of(self, predicate: int) -> Sequence[int]:
         """Return the facts of a predicate, ascending."""
-        return self.fact_index.find_like(predicate, ANY, ANY)
+        if predicate not in self._facts_of:
+            self._facts_of[predicate] = self.fact_index.find_like(predicate, ANY, ANY)
+        return self._facts_of[predicate]
 
 
 def resolve(goal: Atoms, head: Ids, body: Atoms) -> Atoms | None:

@@ -42,6 +42,9 @@ def test_a_saved_run_becomes_a_reproducer_and_a_test(command, saved, tmp_path):
     again = command("replay", file)
     assert again.code == 1
     assert "in the same way" in squash(again.out)
+    pair = command("replay", folder / "divergence-1.agrees.kg")
+    assert (pair.code, "AGREE" in pair.out) == (0, True)
+    assert "divergence-1.agrees.kg" in squash(shrunk.out).replace(" ", "")
     fixed = command("replay", file, "--engine", "compiled", "--pytest", tmp_path / "test_fixed.py")
     assert (fixed.code, "IT DOES NOT FAIL" in squash(fixed.out)) == (0, True)
     other = command("replay", file, "--fault", "query-matched")

@@ -116,4 +116,4 @@ def explain(
     ] = None,
 ) -> None:
     """Explain the causes of a saved run: the condition of each, its evidence, and the distribution of its feature."""
-    print_lines(make_result_console(None), explain_causes(read_saved_report(folder), divergence))
+    print_lines(make_result_console(None), explain_causes(read_saved_report(folder), divergence, folder))

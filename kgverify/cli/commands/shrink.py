@@ -85,10 +85,11 @@ def shrink(
         progress=_show_progress,
         trust=trust,
     )
-    shrunk.save(output)
     console = make_result_console(None)
-    again = replay_command(output, engine, reference, trust=trust)
-    print_lines(console, [*str(shrunk).split("\n"), "", f"written: {output}   run it again: {again}"])
+    print_lines(console, [*str(shrunk).split("\n"), ""])
+    for path, what in zip(shrunk.save_pair(output), ("both sides differ", "both sides agree"), strict=False):
+        again = replay_command(path, engine, reference, trust=trust)
+        print_lines(console, [f"written: {path}, where {what}   run it again: {again}"])
     if pytest_file is not None:
         first = write_test(shrunk.reproducer, pytest_file)
         how = "it fails, as it must before the repair" if first.fails else f"IT DOES NOT FAIL: {first.message}"

@@ -1,6 +1,8 @@
 """The conditions of causes in full, as `kgverify explain` prints them."""
 
+import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from kgverify.comparison.result import Cause, Condition, Experiment
@@ -12,8 +14,12 @@ BAR: Final = 30
 """The characters of the longest bar of a plot."""
 
 
-def explain_causes(report: ReportContent, divergence: int | None = None) -> Iterator[str]:
+def explain_causes(
+    report: ReportContent, divergence: int | None = None, folder: str | Path = "RUN_DIR"
+) -> Iterator[str]:
     """Yield the lines that explain all causes of a report, or the one of a divergence, counted from 1.
+
+    folder: that of the saved run, which the commands name
 
     UserError for a divergence that the report does not have.
     """
@@ -31,8 +37,9 @@ def explain_causes(report: ReportContent, divergence: int | None = None) -> Iter
     for number in numbers:
         yield f"#{number + 1} {cause_label(report, number)}: {describe_size(report.causes[number])}"
         yield from (f"  {line}" for line in _explain(report.causes[number]))
-        number_of_first = report.causes[number].first + 1
-        yield f"  first divergence: {number_of_first}; kgverify shrink RUN_DIR --divergence {number_of_first} minimizes it"
+        first = str(report.causes[number].first + 1)
+        command = shlex.join(("kgverify", "shrink", str(folder), "--divergence", first))
+        yield f"  first divergence: {first}; {command} writes a minimal problem of it, and one like it on which both sides agree"
 
 
 def _explain(cause: Cause) -> Iterator[str]:

@@ -84,6 +84,24 @@ class ShrunkRun:
         )
 
     @property
+    def agreeing(self) -> Reproducer | None:
+        """The reproducer with one change, on which both sides agree; None where none is known."""
+        if self.shrunk.neighbour is None:
+            return None
+        notes = (f"both sides agree; they differ without one change: {self.shrunk.change}",)
+        return replace(
+            self.reproducer,
+            problem=self.shrunk.neighbour.problem,
+            candidate="",
+            step=-1,
+            expected=(),
+            actual=(),
+            message="",
+            neighbour="",
+            notes=notes,
+        )
+
+    @property
     def problem(self) -> Problem:
         """The minimal problem."""
         return self.shrunk.problem
@@ -92,6 +110,14 @@ class ShrunkRun:
         """Write the reproducer, and return its path. UserError if it cannot be written."""
         write_reproducer(self.reproducer, Path(path))
         return Path(path)
+
+    def save_pair(self, path: str | Path) -> tuple[Path, ...]:
+        """Write the reproducer, and beside it the one on which both sides agree, if one is known; return both paths."""
+        written = [self.save(path)]
+        if self.agreeing is not None:
+            written.append(agreeing_path(written[0]))
+            write_reproducer(self.agreeing, written[1])
+        return tuple(written)
 
     def __str__(self) -> str:
         """Return the signature, the sizes before and after, and the problem."""
@@ -118,6 +144,11 @@ class ShrunkRun:
         if shrunk.change:
             lines += ["", f"both sides agree with one change: {shrunk.change}"]
         return "\n".join(map(make_visible, lines))
+
+
+def agreeing_path(path: Path) -> Path:
+    """Return the path of the problem on which both sides agree, beside that of a reproducer."""
+    return path.with_name(f"{path.stem}.agrees{path.suffix}")
 
 
 @saving_bugs()
