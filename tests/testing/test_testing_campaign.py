@@ -241,7 +241,7 @@ def test_reproducers_of_one_signature_get_names_of_their_own(corpus):
     assert [path for path, _ in Corpus(corpus).reproducers()] == sorted(paths)
 
 
-def test_a_campaign_runs_in_this_process_unless_it_is_told_otherwise(corpus):
+def test_a_campaign_runs_in_this_process_by_default(corpus):
     here = Campaign(corpus=corpus)
     others = (replace(here, jobs=2), replace(here, is_apart=True), replace(here, scheduler="tcp://localhost:1"))
     assert here.runs_here

@@ -155,10 +155,11 @@ def test_unknown_fields_go_back_where_they_were():
     unknown = {"z": 9, "b": {"y": 8, "c": {"x": 7}, "d": {"w": [6]}}, "a": {"v": 5}}
     assert merge_fields(known, unknown) == {"a": 1, "b": {"c": 2, "d": {"e": 3, "w": [6]}, "y": 8}, "z": 9}
     assert known == {"a": 1, "b": {"c": 2, "d": {"e": 3}}}
+    assert merge_fields(known, {"b": 5, "a": {"c": 6}}) == known
 
 
 @pytest.mark.parametrize("shard_steps", [1 << 40, 20])
-def test_no_candidates_can_be_read_and_are_none(tmp_path: Path, shard_steps: int):
+def test_an_empty_range_of_candidates_can_be_read(tmp_path: Path, shard_steps: int):
     columns = make_columns(0, 30)
     with open_writer(tmp_path / "trace", HEADER, SYMBOLS, shard_steps=shard_steps) as writer:
         for at in range(0, 30, 3):
@@ -185,7 +186,7 @@ def test_a_writer_is_closed_by_an_exception(tmp_path: Path):
         writer.append(make_columns(0, 3))
 
 
-def test_stages_that_were_not_told_are_refused():
+def test_stages_without_a_list_of_those_recorded_are_refused():
     columns = make_columns(0, 5, has_stages=True)
     check_columns(columns, "file", num_rules=None, num_facts=None)
     told = columns.stages._replace(told=columns.stages.told[:0])
