@@ -229,7 +229,7 @@ def _write_tensors(bundled: Bundle, path: Path) -> str:
 
 def _write(tensor: Tensor) -> str:
     device = "" if tensor.device.type == "cpu" else f", device={tensor.device.type!r}"
-    held = tensor.detach()
+    held = tensor.detach().as_subclass(Tensor)
     text = _write_values(held, device)
     if not held.is_contiguous():
         text = f"torch.empty_strided({tuple(held.shape)}, {held.stride()}, dtype={held.dtype!r}{device}).copy_({text})"
