@@ -139,15 +139,13 @@ def _strip(body: str) -> str:
     return "\n".join(line for line in lines if line)
 
 
-_MAIN: Final = """
-def run(function):
+_MAIN: Final = """def run(function):
     torch.manual_seed(0)
     leaves = torch.utils._pytree.tree_leaves
     arguments, seen = ({arguments}), []
     for _ in range({calls}):
         {call}
     return seen
-
 expected, found = run({name}), run(torch.compile({name}, {options}))
 {judge}
 """

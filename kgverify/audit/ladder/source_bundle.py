@@ -109,9 +109,9 @@ class _Bundler:
         if isinstance(value, Tensor):
             if self._tensors is not None:
                 self._tensors.append(value)
-                kind = type(value)
-                is_plain = kind is Tensor or _is_installed(kind)
-                own = "" if is_plain else f".as_subclass({self.add(kind, kind.__name__)})"
+                own = ""
+                if type(value) is not Tensor and not _is_installed(type(value)):
+                    own = f".as_subclass({self.add(type(value), type(value).__name__)})"
                 return f"TENSORS[{len(self._tensors) - 1}]{own}"
             if value.numel() > 4096:
                 raise NotStandalone(f"a captured tensor has {value.numel():,} elements")
