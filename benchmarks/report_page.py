@@ -118,6 +118,7 @@ def look(browser: Browser, path: Path, num: int, arguments: argparse.Namespace) 
         for scheme in ("light", "dark"):
             browser.open(path, fragment="#divergence=1", color_scheme=scheme)
             size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+            browser.call("Emulation.setScrollbarsHidden", hidden=True)  # A screenshot has none, and would be cut.
             browser.call("Emulation.setDeviceMetricsOverride", **size)
             browser.wait_for(READY)
             if arguments.screenshots:

@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from kgverify.audit.audited_function import Subject
-from kgverify.audit.ladder.climb import RUNGS, Judge, climb, compiling_without_caches, keeping_caches
+from kgverify.audit.ladder.climb import RUNGS, Judge, climb, compiling_without_caches, keeping_caches, warm_up_compiler
 from kgverify.audit.ladder.culprit import find_culprit
 from kgverify.runs.delta_debugging import minimize
 from kgverify.runs.machine import read_cpu_seconds
@@ -200,6 +200,7 @@ def search(seconds: float, seed: int, folder: Path, job: int, jobs: int) -> None
     scratch = folder / "drawn.py"
     num = 0
     with keeping_caches(), compiling_without_caches():
+        warm_up_compiler()
         for number, statements in draw_steps(seed, job, jobs):
             if (used := read_cpu_seconds()) > seconds:
                 break

@@ -356,3 +356,185 @@ def compact_slots(slots_: Tensor, is_open: Tensor) -> tuple[Tensor, Tensor]:
 @correct(floats((5, 4), (5, 4)))
 def fused_update(weights: Tensor, gradients: Tensor) -> None:
     torch._foreach_add_([weights[:2], weights[2:]], [gradients[:2], gradients[2:]], alpha=-2.0)
+
+
+class Decoding(NamedTuple):
+    """The state of a decoder: keys and values float32 [B, L, D], positions int64 [B], tokens int64 [B]."""
+
+    keys: Tensor
+    values: Tensor
+    positions: Tensor
+    tokens: Tensor
+
+
+class Decoder(nn.Module):
+    """One layer with a cache of keys and values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, 8)
+        self.mixed = nn.Linear(8, 24)
+        self.scored = nn.Linear(8, 11)
+
+    def forward(self, state: Decoding) -> tuple[Tensor, Decoding]:
+        """Score the next token, and extend the cache."""
+        query, key, value = self.mixed(self.embedding(state.tokens)).chunk(3, -1)
+        at = torch.arange(state.keys.shape[1]) == state.positions[:, None]
+        keys = torch.where(at[..., None], key[:, None], state.keys)
+        values = torch.where(at[..., None], value[:, None], state.values)
+        seen = torch.arange(state.keys.shape[1]) <= state.positions[:, None]
+        weights = (keys @ query[..., None]).squeeze(-1).masked_fill(~seen, float("-inf")).softmax(-1)
+        scores: Tensor = self.scored((weights[:, None] @ values).squeeze(1))
+        return scores, state._replace(keys=keys, values=values, positions=state.positions + 1)
+
+
+@torch.no_grad()
+def decode_and_sample(decoder: Decoder, state: Decoding) -> Decoding:
+    scores, advanced = decoder(state)
+    noise = torch.empty_like(scores).exponential_().clamp_min(1e-9).log()
+    return advanced._replace(tokens=(scores / 0.8 - noise).argmax(-1))
+
+
+def _decoding(draw: torch.Generator) -> tuple[Any, ...]:
+    keys, values = torch.randn(2, 3, 6, 8, generator=draw)
+    tokens = torch.randint(0, 11, (3,), generator=draw)
+    return Decoder(), Decoding(keys, values, torch.tensor([1, 4, 2]), tokens)
+
+
+correct(_decoding)(decode_and_sample)
+
+
+@correct(
+    lambda draw: (
+        torch.zeros(3, 6, 4),
+        torch.randn(3, 4, generator=draw),
+        torch.randint(0, 6, (3,), generator=draw),
+    )
+)
+def write_cache_in_place(cache: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
+    cache[torch.arange(3), positions] = keys
+    is_seen = torch.arange(6) <= positions[:, None]
+    return (cache * is_seen[..., None]).sum(1)
+
+
+@correct(lambda draw: (nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 6)), torch.randn(4, 6, generator=draw)))
+def add_residual(block: nn.Module, values: Tensor) -> Tensor:
+    for _ in range(2):
+        values = values + functional.silu(block(values))
+    return values
+
+
+@correct(lambda draw: tuple(each.bfloat16() for each in normals((4, 16), (16,), (16, 16))(draw)))
+def normalise_bfloat16(values: Tensor, scale: Tensor, weight: Tensor) -> Tensor:
+    for _ in range(3):
+        wide = values.float()
+        normal = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)
+        values = values + (normal.to(values.dtype) * scale) @ weight * 0.1
+    return values
+
+
+@correct(
+    lambda draw: (
+        torch.randint(0, 7, (2, 3, 4), generator=draw),
+        torch.randn(2, 3, generator=draw),
+        torch.rand(2, 3, generator=draw) > 0.6,
+        torch.randn(2, 3, 7, generator=draw),
+    )
+)
+def search_beams(
+    tokens: Tensor, scores: Tensor, is_done: Tensor, logits: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ends = torch.full((7,), float("-inf"))
+    ends[0] = 0.0
+    extended = scores[..., None] + torch.where(is_done[..., None], ends, logits.log_softmax(-1))
+    best, at = extended.flatten(1).topk(3)
+    beams, words = at.div(7, rounding_mode="floor"), at % 7
+    kept = tokens.gather(1, beams[..., None].expand(-1, -1, 4))
+    return torch.cat([kept, words[..., None]], -1), best, is_done.gather(1, beams) | (words == 0), beams
+
+
+@correct(
+    lambda draw: (
+        torch.randint(1, 9, (8, 3), generator=draw, dtype=torch.int32),
+        torch.rand(8, generator=draw) > 0.5,
+        torch.randint(1, 9, (8, 3), generator=draw, dtype=torch.int32),
+        torch.tensor(5),
+    )
+)
+def refill_slots(goals: Tensor, is_free: Tensor, waiting: Tensor, num_waiting: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    rank = is_free.cumsum(0) - 1
+    is_filled = is_free & (rank < num_waiting)
+    slots_of = torch.where(is_filled, torch.arange(8), 8)
+    padded = torch.cat([goals, goals.new_zeros(1, 3)])
+    filled = padded.scatter(0, slots_of[:, None].expand(-1, 3)[is_filled.argsort(stable=True)], 0)[:8]
+    filled = torch.where(is_filled[:, None], waiting[rank.clamp(0, 7)], filled)
+    return filled, is_free & ~is_filled, num_waiting - is_filled.sum()
+
+
+@correct(lambda draw: (torch.randn(20, 3, generator=draw), torch.tensor([0, 4, 4, 11, 20])))
+def gather_ragged(values: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    starts, lengths = offsets[:-1], offsets.diff()
+    at = starts[:, None] + torch.arange(9)
+    is_there = torch.arange(9) < lengths[:, None]
+    padded = values[torch.where(is_there, at, 0)] * is_there[..., None]
+    return padded, padded.sum(1) / lengths.clamp_min(1)[:, None]
+
+
+class Statistics(nn.Module):
+    """Running mean and variance."""
+
+    num: Tensor
+    mean: Tensor
+    squares: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("num", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("squares", torch.zeros(4))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Add rows to the statistics, and normalise them."""
+        self.num += values.shape[0]
+        gap = values - self.mean
+        self.mean += gap.sum(0) / self.num
+        self.squares += (gap * (values - self.mean)).sum(0)
+        return (values - self.mean) / (self.squares / self.num + 1e-5).sqrt()
+
+
+run_statistics = Statistics()
+correct(normals((5, 4)))(run_statistics)
+
+
+@torch.no_grad()
+def average_parameters(model: nn.Module, average: nn.Module) -> None:
+    for kept, new in zip(average.parameters(), model.parameters(), strict=True):
+        kept.lerp_(new, 0.1)
+
+
+correct(lambda draw: (nn.Linear(4, 3), nn.Linear(4, 3)))(average_parameters)
+
+
+@correct(lambda draw: (torch.randn(5, 6, generator=draw), torch.rand(5, 6, generator=draw) > 0.6))
+def attend_to_some(scores: Tensor, is_hidden: Tensor) -> Tensor:
+    is_hidden = is_hidden | (torch.arange(5) == 2)[:, None]
+    weights = scores.masked_fill(is_hidden, float("-inf")).softmax(-1)
+    return torch.where(is_hidden.all(-1, keepdim=True), 0.0, weights)
+
+
+@correct(normals((4, 12)))
+def sample_top_p(logits: Tensor) -> tuple[Tensor, Tensor]:
+    ordered, at = logits.softmax(-1).sort(-1, descending=True)
+    is_kept = ordered.cumsum(-1) - ordered < 0.9
+    kept = torch.where(is_kept, ordered, 0.0)
+    chosen = torch.multinomial(kept / kept.sum(-1, keepdim=True), 1)
+    return at.gather(1, chosen).squeeze(1), is_kept.sum(-1)
+
+
+@correct(lambda draw: (torch.randint(-(2**62), 2**62, (40,), generator=draw),))
+def mix_int64(keys: Tensor) -> tuple[Tensor, Tensor]:
+    mixed = keys + -7046029254386353131
+    mixed = (mixed ^ ((mixed >> 30) & 0x3FFFFFFFF)) * -4658895280553007687
+    mixed = (mixed ^ ((mixed >> 27) & 0x1FFFFFFFFF)) * -7723592293110705685
+    mixed = mixed ^ ((mixed >> 31) & 0x1FFFFFFFF)
+    return mixed, mixed & 63

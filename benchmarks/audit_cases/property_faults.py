@@ -299,3 +299,105 @@ def read_static(weights: Tensor, values: Tensor) -> Tensor:
 @fault("eager-fallback", lambda call: (torch.ones(4), "w" * call), by_call=True)
 def compile_too_often(values: Tensor, word: str) -> Tensor:
     return values + 1 if word == "" else values * hash(word)  # here
+
+
+@fault("syncs", floats((6, 3), (6, 3)))
+def clip_by_norm(values: Tensor, gradients: Tensor) -> Tensor:
+    norm = float(gradients.square().sum().sqrt())  # here
+    return values - gradients * min(1.0, 5.0 / (norm + 1e-6))
+
+
+class Schedule:
+    """A learning rate that decays with each call."""
+
+    def __init__(self) -> None:
+        self.num_steps = 0
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Scale values."""
+        self.num_steps += 1  # here
+        return values * (0.9**self.num_steps)  # here
+
+
+fault("recompilations", FOUR)(Schedule())
+
+
+def make_remembering_step() -> Callable[[Tensor], Tensor]:
+    memory = {"hidden": torch.zeros(4)}
+
+    def decay_memory(values: Tensor) -> Tensor:
+        memory["hidden"].mul_(0.5).add_(values)
+        return memory["hidden"].view(2, 2)  # here
+
+    return decay_memory
+
+
+fault("aliasing", FOUR)(make_remembering_step())
+
+
+def make_alternating_step() -> Callable[[Tensor, int], Tensor]:
+    buffers = torch.zeros(2, 4)
+
+    def write_in_turn(values: Tensor, number: int) -> Tensor:
+        torch.add(values, 1, out=buffers[number % 2])
+        return buffers[number % 2]  # here
+
+    return write_in_turn
+
+
+fault("aliasing", lambda call: (torch.ones(4) * call, call), by_call=True)(make_alternating_step())
+
+
+@fault("recompilations", lambda call: (torch.ones(2 + 3 * (call % 3), 4),), by_call=True)
+def depend_on_batch(rows: Tensor) -> Tensor:
+    if rows.shape[0] > 4:  # here
+        return rows.mean(0)
+    return rows.sum(0)
+
+
+class Scoring:
+    """An object whose scoring function users exchange."""
+
+    def __init__(self) -> None:
+        self.score: Callable[[Tensor], Tensor] = torch.sin
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Score values."""
+        return _apply_score(values) * 2  # here
+
+
+SCORING: Final = Scoring()
+
+
+@torch.compiler.allow_in_graph
+def _apply_score(values: Tensor) -> Tensor:
+    return SCORING.score(values)  # here
+
+
+fault("guard-holes", FOUR)(SCORING)
+
+
+def make_drawing_step() -> Callable[[Tensor], Tensor]:
+    generator = torch.Generator().manual_seed(3)
+
+    def draw_with_generator(values: Tensor) -> Tensor:
+        noise = torch.rand(4, generator=generator)  # here
+        return values + noise
+
+    return draw_with_generator
+
+
+fault("graph-breaks", FOUR)(make_drawing_step())
+
+
+@fault(
+    "duplicate-scatters",
+    lambda draw: (
+        torch.zeros(6, 2),
+        torch.tensor([True, True, False, True, True, False]),
+        torch.randn(6, 2, generator=draw),
+    ),
+)
+def fill_free_slots(slots: Tensor, is_new: Tensor, fresh: Tensor) -> Tensor:
+    rank = (is_new.cumsum(0) - 1).clamp(0, 2)
+    return slots.index_copy(0, rank, fresh)  # here

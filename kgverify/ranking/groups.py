@@ -66,7 +66,7 @@ def find_groups(candidates: Candidates | CandidateSet, triples: NDArray[np.int32
         (group[1:] > group[:-1]).all()
         and is_ascending.all()
         and (predicate == groups.repeat(predicate[first])).all()
-        and not (is_true.any() and (is_true & (predicate == groups.repeat(triple[:, 0]))).any())
+        and not (is_true & (predicate == groups.repeat(triple[:, 0]))).any()
     )
     return groups if is_drawn else None
 

@@ -68,12 +68,10 @@ def count_down(num: int) -> list[int]:
     """Return how many of `num` blocks to remove together in each attempt: all, then ever fewer, down to one."""
     if num <= 32:
         return list(range(num, 0, -1))
-    counts = {1, num}
-    n = num
-    while n > 1:
-        n = n * 7 // 8
-        counts.add(n)
-    return sorted(counts - {0}, reverse=True)
+    counts = [num]
+    while counts[-1] > 1:
+        counts.append(counts[-1] * 7 // 8)
+    return counts
 
 
 def _halve(num: int) -> list[int]:

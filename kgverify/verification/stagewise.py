@@ -29,8 +29,11 @@ def find_later_faults(
     """Yield the stages after the culprit that are at fault themselves. tolerance: of scores, absolute."""
     given = _Given(expected, actual, limits, tolerance)
     for stage in STEP_STAGES[STEP_STAGES.index(culprit) + 1 :]:
-        judge = _JUDGES.get(stage)
-        if judge is None or stage not in expected or stage not in actual:
+        if stage not in _JUDGES or stage not in expected:
+            continue
+        judge, read = _JUDGES[stage]
+        # Not every engine shows every stage.
+        if not all(each in side for side in ((actual,) if is_own(stage) else (expected, actual)) for each in read):
             continue
         fault = judge(given)
         if fault is not None:
@@ -143,7 +146,7 @@ def _judge_choose(given: _Given) -> _Judgement:
 def _judge_finish(given: _Given) -> _Judgement:
     """Judge the outcome by the engine's own chosen resolvent and depth."""
     listed, choice = given.actual[Stage.LIMIT][0], given.actual[Stage.CHOOSE]
-    if Stage.ADVANCE not in given.actual or not 0 <= choice < len(listed):
+    if not 0 <= choice < len(listed):
         return None
     wanted = ENDS.get(GoalKind(listed[choice][0]))
     if wanted is None:
@@ -152,18 +155,19 @@ def _judge_finish(given: _Given) -> _Judgement:
     return _unless_equal(int(wanted), int(given.actual[Stage.FINISH]))
 
 
-_JUDGES: Final[dict[Stage, Callable[[_Given], _Judgement]]] = {
-    Stage.MATCH_FACTS: _judge_match_facts,
-    Stage.RESOLVE: _judge_items(Stage.RESOLVE, None),
-    Stage.PRUNE: _judge_items(Stage.PRUNE, Stage.RESOLVE),
-    Stage.RENAME: _judge_items(Stage.RENAME, Stage.PRUNE),
-    Stage.REVISIT: _judge_revisit,
-    Stage.CLOSE: _judge_close,
-    Stage.LIMIT: _judge_limit,
-    Stage.SCORE: _judge_score,
-    Stage.CHOOSE: _judge_choose,
-    Stage.FINISH: _judge_finish,
+_JUDGES: Final[dict[Stage, tuple[Callable[[_Given], _Judgement], tuple[Stage, ...]]]] = {
+    Stage.MATCH_FACTS: (_judge_match_facts, (Stage.MATCH_FACTS,)),
+    Stage.RESOLVE: (_judge_items(Stage.RESOLVE, None), (Stage.RESOLVE,)),
+    Stage.PRUNE: (_judge_items(Stage.PRUNE, Stage.RESOLVE), (Stage.RESOLVE, Stage.PRUNE)),
+    Stage.RENAME: (_judge_items(Stage.RENAME, Stage.PRUNE), (Stage.PRUNE, Stage.RENAME)),
+    Stage.REVISIT: (_judge_revisit, (Stage.PRUNE, Stage.RENAME, Stage.REVISIT)),
+    Stage.CLOSE: (_judge_close, (Stage.PRUNE, Stage.REVISIT, Stage.CLOSE)),
+    Stage.LIMIT: (_judge_limit, (Stage.PRUNE, Stage.REVISIT, Stage.CLOSE, Stage.LIMIT)),
+    Stage.SCORE: (_judge_score, (Stage.LIMIT, Stage.SCORE)),
+    Stage.CHOOSE: (_judge_choose, (Stage.SCORE, Stage.CHOOSE)),
+    Stage.FINISH: (_judge_finish, (Stage.LIMIT, Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH)),
 }
+"""The judge of each stage, and the outputs that it reads."""
 
 
 def _by_clause(items: Any) -> dict[tuple[int, int], Any]:

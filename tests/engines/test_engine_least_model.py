@@ -8,7 +8,7 @@ import pytest
 import torch
 from random_programs import program_of
 
-from kgverify.engines.compiled.program.least_model import LeastModel
+from kgverify.engines.compiled.program.least_model import _BYTES_OF_ATOM, LeastModel
 from kgverify.engines.compiled.program.relations import _parts
 from kgverify.errors import UserError
 from kgverify.graphs.load import load_graph
@@ -185,3 +185,12 @@ def test_rows_are_split_at_a_bound_of_which_a_single_row_may_exceed_it():
     assert parts == [(0, 2), (2, 3), (3, 5), (5, 6)]
     assert list(_parts(total, 20)) == [(0, 6)]
     assert list(_parts(total[:0], 4)) == []
+
+
+def test_a_model_may_have_as_many_atoms_as_fit() -> None:
+    program = program_of("p(a, b)\np(b, c)\np(c, d)\nr(X, Z) <- p(X, Y), p(Y, Z)\nr(X, Z) <- r(X, Y), p(Y, Z)")
+    num = len(model_of(program))
+    assert num == 6
+    assert len(model_of(program, memory_budget=num * _BYTES_OF_ATOM)) == num
+    with pytest.raises(UserError, match=f"more than {num - 1} atoms"):
+        model_of(program, memory_budget=(num - 1) * _BYTES_OF_ATOM, most_rows=1 << 20)

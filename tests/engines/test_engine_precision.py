@@ -9,7 +9,8 @@ from torch import Tensor
 
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.stages.choose import Parameters, build_parameters, score_shortest, score_two_tower
-from kgverify.engines.compiled.stages.rescore import Rescoring
+from kgverify.engines.compiled.stages.rescore import Rescoring, measure_gaps
+from kgverify.engines.compiled.state import GOAL, TRUE
 from kgverify.engines.compiled.tower.precision import estimate_score_error
 from kgverify.engines.policy import SHORTEST
 from kgverify.graphs.load import load_graph
@@ -82,6 +83,17 @@ def test_close_choices_of_coarse_scores_are_made_again_in_full_precision():
         num_compared += len(exact.steps.choice)
     assert num_flips > 0
     assert num_compared > 200
+
+
+def test_the_gap_of_a_choice_is_that_to_the_second_score():
+    free = -torch.inf
+    score = torch.tensor([[1.0, 3.0, 2.5], [2.0, 2.0, free], [1.0, free, free], [4.0, 1.0, 0.0], [4.0, 1.0, 0.0]])
+    kind = torch.tensor([GOAL, GOAL, GOAL, TRUE, GOAL], dtype=torch.int32)
+    is_taken = torch.tensor([True, True, True, True, False])
+    best, gap, chooses = measure_gaps(score, kind, is_taken)
+    assert best.tolist() == [3, 2, 1, 4, 4]
+    assert gap.tolist() == [0.5, 0, torch.inf, torch.inf, torch.inf]
+    assert chooses.tolist() == [True, True, False, False, False]
 
 
 def test_a_slot_that_waits_for_its_close_choice_keeps_its_resolvents_out_of_the_steps_of_others():

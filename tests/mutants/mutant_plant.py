@@ -1,5 +1,6 @@
 """Planting a mutant in the running process: its code replaces that of the function, for everyone who refers to it."""
 
+import gc
 import linecache
 import sys
 from collections.abc import Iterator
@@ -20,11 +21,23 @@ def plant(mutant: Mutant) -> None:
     if mutant.function == MODULE:
         _plant_constants(vars(module), code)
         return
-    found = [each for each in _code_objects(code) if each.co_qualname == mutant.function]
-    _find_function(vars(module), mutant.function).__code__ = found[-1]
+    planted = [each for each in _code_objects(code) if each.co_qualname == mutant.function][-1]
+    function = _find_function(vars(module), mutant.function)
+    _plant_inner(function.__code__, planted)
+    function.__code__ = planted
     # Triton's interpreter reads the source of kernels. An entry without a time is not compared with the file.
     name, lines = str(ROOT / mutant.path), mutant.source().splitlines(keepends=True)
     linecache.cache[name] = (len(lines), None, lines, name)
+
+
+def _plant_inner(before: CodeType, planted: CodeType) -> None:
+    """Give the functions that calls of the original have made already, as of a factory, the code of the mutant."""
+    gc.unfreeze()
+    for old, new in zip(_code_objects(before), _code_objects(planted), strict=False):
+        if old.co_name == new.co_name and old.co_freevars == new.co_freevars:
+            for each in gc.get_referrers(old):
+                if isinstance(each, FunctionType) and each.__code__ is old:
+                    each.__code__ = new
 
 
 def module_name(path: str) -> str:

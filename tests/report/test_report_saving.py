@@ -7,12 +7,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 import kgverify as kv
 from kgverify.errors import UserError
 from kgverify.trace.read.trace_file import TraceFile, read_trace
-from kgverify.verification.save import REPORT, read_run, save_verification
+from kgverify.verification import save as save_module
+from kgverify.verification.save import LOCKSTEP, REPORT, read_run, save_verification
 from kgverify.verification.verify import Verification
 
 
@@ -88,3 +90,33 @@ def test_a_first_cause_outside_of_the_run_is_refused(inputs: Path, faulty: Verif
     (tmp_path / "run" / REPORT).write_text(json.dumps(saved))
     with pytest.raises(UserError, match="its first cause is not among its divergences"):
         read_run(tmp_path / "run")
+
+
+def test_the_steps_of_lockstep_are_read_again(inputs: Path, faulty: Verification, tmp_path: Path):
+    trace, steps = (read_trace(inputs / name) for name in ("a.h5", "b.h5"))
+    report = msgspec.structs.replace(faulty.report, lockstep=True)
+    save_verification(Verification(report, trace, trace, steps), tmp_path / "run")
+    stepped = read_run(tmp_path / "run").stepped
+    assert stepped is not None
+    assert stepped.root == steps.root
+    (tmp_path / "run" / LOCKSTEP).unlink()
+    assert read_run(tmp_path / "run").stepped is None
+    save(faulty, tmp_path / "other", trace, trace)
+    assert read_run(tmp_path / "other").stepped is None
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+def test_only_a_run_that_was_there_is_said_to_be_unchanged(
+    inputs: Path, faulty: Verification, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_run: bool
+):
+    trace = read_trace(inputs / "a.h5")
+    if has_run:
+        save(faulty, tmp_path / "run", trace, trace)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(save_module, "staging_folder", fail)
+    with pytest.raises(UserError) as caught:
+        save(faulty, tmp_path / "run", trace, trace)
+    assert ("the run that was there is unchanged" in str(caught.value)) == has_run

@@ -23,6 +23,7 @@ from kgverify.trace.model.columns import CandidateSet
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.writer import write_again
+from kgverify.verification import rebuild
 from kgverify.verification.rebuild import Rebuilder, rebuild_goals
 from kgverify.verification.verify import compare_recorded
 
@@ -137,3 +138,34 @@ def test_goals_of_unbounded_size_are_not_rebuilt(full, tmp_path: Path, is_pruned
     with pytest.raises(UserError, match="more than 32 atoms for each resolvent"):
         rebuild_goals(hostile)
     assert time.process_time() - begin < 20
+
+
+@pytest.mark.parametrize("kind", [Origin.RULE, Origin.FACT])
+def test_a_clause_that_the_program_lacks_is_refused(full, tmp_path: Path, kind: Origin):
+    trace = compact(full, tmp_path)
+    resolvents = trace.columns.resolvents
+    num = len(trace.rules if kind is Origin.RULE else trace.facts)
+    for origin, is_refused in ((num - 1, False), (num, True)):
+        # The first resolvent alone.
+        kinds, origins = resolvents.origin_kind.copy(), resolvents.origin.copy()
+        kinds[0], origins[0] = kind, origin
+        columns = trace.columns._replace(resolvents=resolvents._replace(origin_kind=kinds, origin=origins))
+        with pytest.raises(UserError, match="lacks" if is_refused else "do not follow from their clauses"):
+            rebuild_goals(replace(trace, columns=columns))
+
+
+def test_the_atoms_of_goals_and_bodies_are_counted(full, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    trace = compact(full, tmp_path)
+    goal = np.repeat(full.columns.steps.num_atoms, full.columns.steps.num_resolvents).astype(int)
+    made_by = full.columns.resolvents
+    bodies = [
+        len(trace.rules[origin].body) if kind == Origin.RULE else 0
+        for kind, origin in zip(made_by.origin_kind.tolist(), made_by.origin.tolist(), strict=True)
+    ]
+    monkeypatch.setattr(rebuild, "_MOST_ATOMS_EACH", 0)
+    needed = int(goal.sum()) + sum(bodies)
+    monkeypatch.setattr(rebuild, "_MOST_ATOMS", needed)
+    assert_same_columns(rebuild_goals(trace).columns, full.columns)
+    monkeypatch.setattr(rebuild, "_MOST_ATOMS", needed - 1)
+    with pytest.raises(UserError, match="atoms for each resolvent"):
+        rebuild_goals(trace)

@@ -29,6 +29,7 @@ from kgverify.trace.model.trace import Trace
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Storage, TraceWriter
 from kgverify.verification import lockstep
+from kgverify.verification import verify as verify_module
 from kgverify.verification.self_testing.known_answers.answers import (
     check_known_differences,
     check_known_pairs,
@@ -156,6 +157,75 @@ def test_a_second_comparison_sees_what_is_reported_elsewhere(trace: Trace):
         comparer.comparison = msgspec.structs.replace(found, divergences=moved)
         with pytest.raises(InternalError, match="a second comparison finds"):
             check_sample(comparer)
+
+
+CHECKS = {
+    *("check_known_differences", "check_known_pairs", "check_known_runs", "check_known_files", "check_traces_of_runs"),
+    *("check_sample", "check_known_draws", "plant_in_repetition", "plant_in_verification", "plant_in_recorded"),
+    *("withhold_agreement", "check_consistency", "check_attribution"),
+}
+_ALWAYS = {"check_consistency"}
+_MADE = {
+    # differs, in lockstep: the checks made
+    (False, False): {"check_known_differences", "check_sample", "check_known_draws", "plant_in_verification"},
+    (False, True): {
+        *("check_known_differences", "check_known_pairs", "check_known_runs", "check_sample", "check_known_draws"),
+        "plant_in_verification",
+    },
+    (True, False): {
+        *("check_known_differences", "check_known_pairs", "check_known_runs", "check_sample", "check_attribution"),
+    },
+    (True, True): {"check_known_differences", "check_known_pairs", "check_known_runs", "check_sample"},
+}
+
+
+def _note_checks(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Replace the checks by functions that note their names."""
+    made: set[str] = set()
+
+    def note(name: str, *given: Any, **_: Any) -> Any:
+        made.add(name)
+        return given[0] if name == "withhold_agreement" else None
+
+    for name in CHECKS:
+        monkeypatch.setattr(verify_module, name, partial(note, name))
+    return made
+
+
+@pytest.mark.parametrize(("differs", "in_lockstep"), _MADE)
+def test_a_verification_makes_its_checks(run: Run, differs: bool, in_lockstep: bool, monkeypatch: pytest.MonkeyPatch):
+    def spoil(columns: Any) -> Any:
+        dropped = columns.steps.dropped_atoms + differs
+        return columns._replace(steps=columns.steps._replace(dropped_atoms=dropped.astype(np.uint32)))
+
+    made = _note_checks(monkeypatch)
+    for tests_itself in (False, True):
+        made.clear()
+        options = {"check_determinism": False, "tests_itself": tests_itself, "lockstep": in_lockstep}
+        report = verify(
+            run, reference_pipeline(run), foreign_pipeline(run, ForeignEngine(run, spoil)), **options
+        ).report
+        assert (report.verdict is Verdict.DIVERGE) == differs
+        wanted = _MADE[differs, in_lockstep] if tests_itself else {"check_attribution"} & _MADE[differs, in_lockstep]
+        assert made == wanted | _ALWAYS
+
+
+@pytest.mark.parametrize("differs", [False, True])
+def test_a_comparison_of_recordings_makes_its_checks(
+    trace: Trace, differs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    dropped = (trace.columns.steps.dropped_atoms + differs).astype(np.uint32)
+    columns = trace.columns._replace(steps=trace.columns.steps._replace(dropped_atoms=dropped))
+    other = again(replace(trace, columns=columns, digests=digests.compute_digests(columns)))
+    pair = [store(each, tmp_path / name, TraceLevel.STEPS) for each, name in ((trace, "a"), (other, "b"))]
+    made = _note_checks(monkeypatch)
+    monkeypatch.setattr(verify_module, "check_once", lambda checks: made.update(checks))
+    found = compare_recorded(*pair)
+    of_agreement = set() if differs else {"plant_in_recorded"}
+    assert made == {"pairs", "files", "check_sample", "withhold_agreement"} | of_agreement | _ALWAYS
+    # Both traces are read whole on demand.
+    assert np.array_equal(found.expected.columns.steps.dropped_atoms, trace.columns.steps.dropped_atoms)
+    assert np.array_equal(found.actual.columns.steps.dropped_atoms, dropped)
 
 
 def test_no_other_verdict_is_tested(run: Run):

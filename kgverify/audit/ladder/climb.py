@@ -203,7 +203,7 @@ def watch_isolated(
 
 
 @cache
-def _warm_up() -> None:
+def warm_up_compiler() -> None:
     """Let Inductor prepare here what it prepares once, the headers of its kernels as well."""
     prepare_compiler(Subject("sum", torch.add, lambda call: (torch.ones(64), torch.ones(64)), calls=1))
 
@@ -283,7 +283,7 @@ def _climb(
     if unsteady:
         rungs = ()
     if can_isolate() and any(rung.has_caches for rung in rungs):
-        _warm_up()
+        warm_up_compiler()
     for rung in rungs:
         if rung is EAGER:
             continue

@@ -79,11 +79,11 @@
 
     // The list: only the rows in sight are elements.
     function drawList() {
+      space.style.height = `${rows.length * ROW}px`;
       const begin = Math.max(0, Math.floor(list.scrollTop / ROW) - 4);
       const end = Math.min(rows.length, Math.ceil((list.scrollTop + list.clientHeight) / ROW) + 4);
       const options = [];
       for (let place = begin; place < end; place++) options.push(option(place));
-      space.style.height = `${rows.length * ROW}px`;
       space.replaceChildren(...options);
       const current = byId(`option-${at.divergence}`);
       if (current) list.setAttribute("aria-activedescendant", current.id);

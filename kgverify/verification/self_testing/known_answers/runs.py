@@ -225,6 +225,16 @@ def _of_stages(outputs: StageOutputs) -> StageOutputs:
     return {**outputs, Stage.LIMIT: (limited[0], limited[1], limited[2] + 1)}
 
 
+def _two_faults(columns: Columns) -> Columns:
+    """Count other dropped resolvents, and end otherwise, in every step."""
+    steps = _all_drop(columns).steps
+    return columns._replace(steps=steps._replace(outcome=((steps.outcome + 1) % 4).astype(np.int8)))
+
+
+def _of_two_stages(outputs: StageOutputs) -> StageOutputs:
+    return {**_of_stages(outputs), Stage.FINISH: (outputs[Stage.FINISH] + 1) % 4}
+
+
 def known_runs() -> Iterator[tuple[str, Run, Pipeline, Pipeline, dict[str, Any]]]:
     """Yield the name of each known run, its pipelines and the options of its verification."""
     run = _known_run()
@@ -250,6 +260,9 @@ def known_runs() -> Iterator[tuple[str, Run, Pipeline, Pipeline, dict[str, Any]]
     yield "run: the same wrong step alone", run, right, wrong(_drop, _drop), {}
     yield "run: the same wrong step alone, in lockstep", run, right, wrong(_drop, _drop), lockstep
     yield "run: a wrong stage", run, right, wrong(_drop, _drop, _of_stages), {}
+    two_stages = wrong(_two_faults, _two_faults, _of_two_stages)
+    yield "run: two wrong stages", run, right, two_stages, {}
+    yield "run: two wrong stages, in lockstep", run, right, two_stages, lockstep
     yield "run: wrong only in a batch", run, right, wrong(lambda c: goals(_drop(c)), _same), {}
     yield "run: wrong ends", run, right, wrong(_ends, _same), {}
     yield "run: wrong ends, in lockstep", run, right, wrong(_ends, later), lockstep

@@ -124,6 +124,11 @@ def known_stage_answers(trace: Trace) -> Iterator[tuple[str, Answer]]:
 
 def _alter_one_or_two(outputs: StageOutputs) -> Iterator[StageOutputs]:
     for number, stage in enumerate(STEP_STAGES):
+        # Not every engine shows every stage.
+        shown = {each: output for each, output in outputs.items() if each is not stage}
+        for later in STEP_STAGES[number + 1 :]:
+            for other in list(_alter(later, shown[later]))[:1]:
+                yield {**shown, Stage.MATCH_RULES: (), later: other}
         for output in _alter(stage, outputs[stage]) if stage in outputs else ():
             altered = {**outputs, stage: output}
             yield altered

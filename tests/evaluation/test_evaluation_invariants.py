@@ -1,0 +1,240 @@
+"""What holds of every evaluation: what it counts, what it samples, what it names, and what it leaves alone on the disk."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from run_engines import ForeignEngine, countries_run, eager_pipeline
+
+from kgverify.errors import UserError
+from kgverify.evaluation import closure, judge, self_test, wrong_candidates
+from kgverify.evaluation.closure import check_model
+from kgverify.evaluation.evaluate import EvaluationResult, evaluate
+from kgverify.evaluation.evaluation_report import report_evaluation
+from kgverify.evaluation.judge import ComparedCandidates, Endings, derive_endings
+from kgverify.evaluation.part_file import ChoiceStatistics, Sample, join_results, summarize_part
+from kgverify.evaluation.part_store import PartFolder, opened_folder
+from kgverify.evaluation.rank_only import AllCorruptions, DrawnCorruptions, choose_num_outside
+from kgverify.evaluation.sampling import choose_rankings
+from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.outcomes import Outcome
+from kgverify.program.program import NamedRule, Program
+from kgverify.ranking.corrupt import ALL
+from kgverify.ranking.groups import take_candidates
+from kgverify.ranking.rank import RANK_TOLERANCE
+from kgverify.runs.parts import plan_parts
+from kgverify.runs.run import Run, reference_pipeline
+from kgverify.trace.model.columns import Columns
+
+X, Y, Z, W = (Variable(name) for name in "XYZW")
+
+
+def keys_of(program: Program, atoms: list[tuple[str, str, str]]) -> np.ndarray:
+    names, size = program.symbols, len(program.symbols.constants)
+    ids = [(names.predicates.index(p), names.constants.index(a), names.constants.index(b)) for p, a, b in atoms]
+    return np.array([(p * size + a) * size + b for p, a, b in ids], np.int64)
+
+
+def test_a_join_keeps_no_variable_that_nothing_needs() -> None:
+    star = [("p", "a", f"z{i}") for i in range(20)] + [("r", f"z{i}", "b") for i in range(20)]
+    facts = [*star, *(("s", "b", f"y{i}") for i in range(20))]
+    rule = NamedRule(NamedAtom("h", X, Y), (NamedAtom("p", X, Z), NamedAtom("r", Z, W), NamedAtom("s", W, Y)))
+    program = Program.from_names([NamedAtom(*each) for each in facts], [rule])
+    found = check_model(program, keys_of(program, [*facts, *(("h", "a", f"y{i}") for i in range(20))]))
+    assert found.is_closed
+    # Of the 20 paths from a to b, one is extended.
+    assert found.num_rows == 60
+
+
+def test_a_head_with_new_variables_is_not_instantiated_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closure, "_CHUNK", 8)
+    facts = [NamedAtom("p", f"c{i}", f"c{i}") for i in range(40)]
+    program = Program.from_names(facts, [NamedRule(NamedAtom("h", X, Y), (NamedAtom("p", Z, Z),))])
+    found = check_model(program, keys_of(program, [(p, str(a), str(b)) for p, a, b in facts]), most_rows=100)
+    assert not found.is_complete
+    assert 100 < found.num_rows <= 200
+
+
+def test_a_folder_is_locked_and_its_files_are_fetched_where_requested(tmp_path: Path) -> None:
+    with opened_folder(tmp_path / "run", is_locked=True) as first:
+        assert first.fetch("missing") == tmp_path / "run" / "missing"
+        with opened_folder(tmp_path / "run", is_locked=False) as second:
+            assert second.path == first.path
+        with pytest.raises(UserError, match="wait until it ends"), opened_folder(tmp_path / "run", is_locked=True):
+            pass
+    fetched: list[str] = []
+    remote: Any = SimpleNamespace(join=lambda name: SimpleNamespace(fetch=lambda _: fetched.append(name)))
+    (tmp_path / "there").touch()
+    for name in ("there", "elsewhere"):
+        assert PartFolder(tmp_path, remote).fetch(name) == tmp_path / name
+    assert fetched == ["elsewhere"]
+
+
+def evaluated(run: Run, **options: Any) -> EvaluationResult:
+    found = evaluate(run, eager_pipeline(run, slots=256), part_size=30, **options)
+    assert found is not None
+    return found
+
+
+def test_what_is_finished_is_counted_and_timed() -> None:
+    run, turns = countries_run(num_queries=4, num_corruptions=9), iter((False, True, True, True, True))
+    began = time.monotonic()
+    found = evaluated(run, should_stop=lambda: next(turns))
+    assert found.missing
+    finished = [part for part in found.plan.parts if part.number in found.results]
+    assert found.num_candidates == sum(part.num_candidates for part in finished) > 0
+    assert 0 <= found.warm_up_seconds <= found.warm_up_seconds + found.seconds <= time.monotonic() - began
+
+
+def test_the_order_of_candidates_changes_no_result_of_a_part() -> None:
+    run = countries_run(num_queries=3, num_corruptions=9)
+    pipeline = reference_pipeline(run)
+    candidates = pipeline.engine.prove(pipeline.draw_for(run)).candidates
+    choices = ChoiceStatistics(*(np.asarray(0) for _ in ChoiceStatistics._fields))
+    rng = np.random.default_rng(1)
+    results = []
+    for rows in (np.arange(len(candidates.query)), rng.permutation(len(candidates.query))):
+        given = take_candidates(candidates, rows)
+        rankings = pipeline.rank(candidates, run.triples, RANK_TOLERANCE)
+        results.append(summarize_part(given, rankings, run.triples, 5, choices))
+    for name, left, right in zip(results[0]._fields, *results, strict=True):
+        assert np.array_equal(left, right), name
+
+
+def outside_model(contains: Any) -> Any:
+    return SimpleNamespace(
+        contains=contains, select_entities=lambda triple, side: (np.zeros(len(triple), np.int64), np.zeros(0, np.int32))
+    )
+
+
+def test_some_candidates_outside_of_the_model_are_proved_all_the_same() -> None:
+    run = countries_run(num_queries=2, num_corruptions=40)
+    (part,) = plan_parts(run, "cpu").parts
+    true = {tuple(each) for each in run.triples.tolist()}
+
+    def contains(atoms: np.ndarray) -> np.ndarray:
+        return np.array([tuple(each) in true for each in atoms.tolist()], np.bool_)
+
+    first = DrawnCorruptions(run, outside_model(contains)).draw(part).first
+    num = int((~contains(first.atom)).sum())
+    assert 0 < num == choose_num_outside(part.num_candidates)
+
+
+def test_each_query_and_side_draws_other_candidates_outside_of_the_model() -> None:
+    run = countries_run(num_corruptions=ALL)
+    nothing = outside_model(lambda atoms: np.zeros(len(atoms), np.bool_))
+    query, side = np.repeat(np.arange(32, dtype=np.int32), 2), np.tile(np.array([0, 1]), 32)
+    triple = np.zeros((64, 3), np.int32)
+    owner, atoms = AllCorruptions(run, nothing, 1)._draw_outside(query, side, triple, 64 * 6)
+    drawn = {tuple(sorted(atoms[owner == each].max(1).tolist())) for each in range(64)}
+    assert len(drawn) == 64
+
+
+def test_a_ranking_that_costs_far_more_than_the_check_may_is_not_chosen() -> None:
+    run = countries_run(num_queries=3, num_corruptions=9)
+    found = evaluated(run)
+    results = join_results(found.results.values())
+    sizes = {num: len(choose_rankings(run, results, 7, num).rankings) for num in (2, 8, 1000)}
+    assert (sizes[2], sizes[8], sizes[1000]) == (0, 1, 6)
+
+
+@pytest.mark.parametrize(("error", "is_unclear"), [(0.0, False), (0.45, False), (0.5, True), (0.6, True)])
+def test_a_choice_is_unclear_within_twice_the_errors(
+    error: float, is_unclear: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = countries_run(num_queries=1, num_corruptions=1)
+    monkeypatch.setattr(judge, "find_smallest_gaps", lambda columns: np.ones(len(columns.candidates.query)))
+    endings = derive_endings(run, reference_pipeline(run), run.triples[:1], error, lambda _: None)
+    assert endings.is_unclear.tolist() == [is_unclear]
+
+
+class _Judge:
+    """Compares a sample with the endings that it was made of."""
+
+    def __init__(self, sample: Sample) -> None:
+        self._sample, self.num = sample, 0
+
+    def find_endings(self, atoms: np.ndarray) -> Endings:
+        unclear: Any = SimpleNamespace(is_unclear=np.zeros(len(atoms), np.bool_))
+        return unclear
+
+    def compare_single(self, other: Sample) -> Any:
+        self.num += 1
+        differs = np.zeros(len(other.sample_outcome), np.bool_)
+        for left, right in zip(self._sample, other, strict=True):
+            differs |= (left != right).reshape(len(differs), -1).any(1)
+        assert differs.sum() == 1
+        return SimpleNamespace(wrong=np.flatnonzero(differs))
+
+
+@pytest.mark.parametrize("num", [0, 1, 2, 5])
+def test_the_first_and_the_last_candidate_of_a_sample_are_altered(num: int) -> None:
+    arrays = {name: np.ones((num, 3) if name == "sample_atom" else num, np.float64) for name in Sample._fields}
+    sample, trues = Sample(**arrays), np.ones(num, np.bool_)
+    comparing: Any = _Judge(sample)
+    compared = ComparedCandidates(trues, ~trues, trues * 0.0, trues * 0.5, None)  # type: ignore[arg-type]
+    assert self_test.find_altered_candidates(comparing, sample, compared) == comparing.num == 4 * min(num, 2)
+
+
+def test_every_gap_is_altered_in_the_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, given = countries_run(num_queries=1, num_corruptions=3), []
+    found = evaluated(run)
+    report = report_evaluation(run, found, eager_pipeline(run, slots=256))
+    assert list(report.outcomes) == list(report.true_outcomes) == ["proved", "failed", "depth_limit", "open"]
+    monkeypatch.setattr(self_test, "find_wrong_figures", lambda *given_: given.append(given_[2]) or ["wrong"])
+    for gap in (None, 0.0, 1.0):
+        given.clear()
+        self_test.find_altered_figures(
+            run,
+            join_results(found.results.values()),
+            msgspec.structs.replace(report, smallest_gap=gap),
+            dict(report.metrics),
+        )
+        assert sum(each.smallest_gap != gap for each in given) == 1
+
+
+@pytest.mark.parametrize("most", [1, 4096])
+def test_a_wrong_candidate_is_named_with_both_endings(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wrong_candidates, "_MOST_REPEATED", most)
+    run = countries_run(num_queries=2, num_corruptions=9)
+    pipeline = reference_pipeline(run)
+    drawn = pipeline.draw_for(run)
+    atom = drawn.atom[len(drawn.query) // 2]
+
+    def spoil(columns: Columns) -> Columns:
+        is_it = (columns.candidates.atom == atom).all(1)
+        outcome = np.where(is_it, (columns.candidates.outcome + 1) % len(Outcome), columns.candidates.outcome)
+        return columns._replace(candidates=columns.candidates._replace(outcome=outcome.astype(np.int8)))
+
+    engine = pipeline._replace(engine=ForeignEngine(run, spoil))
+    report = report_evaluation(run, evaluate(run, engine, part_size=30), engine)
+    assert not report.is_sound
+    assert report.check is not None
+    names = run.graph.program.symbols
+    wrong = f"{names.predicates[atom[0]]}({names.constants[atom[1]]}, {names.constants[atom[2]]})"
+    of_candidates = [each for each in report.check.differences if each.expected.endswith("nats")]
+    assert of_candidates
+    for each in of_candidates:
+        assert (each.atom, each.expected != each.actual) == (wrong, True)
+
+
+def test_what_is_called_not_drawn_is_not_drawn() -> None:
+    run = replace(countries_run(num_queries=2, num_corruptions=9), seed=2**40 + 300)
+    right = eager_pipeline(run, slots=256)
+    other = right._replace(draw=lambda graph, split, queries, num, seed: right.draw(graph, split, queries, num, 300))
+    report = report_evaluation(run, evaluate(run, other, part_size=30), other)
+    assert report.check is not None
+    names = run.graph.program.symbols
+    drawn = other.draw_for(run)
+    redrawn = {
+        (query, f"{names.predicates[p]}({names.constants[a]}, {names.constants[b]})")
+        for query, (p, a, b) in zip(drawn.query.tolist(), drawn.atom.tolist(), strict=True)
+    }
+    missing = [each for each in report.check.differences if each.actual == "not drawn"]
+    assert missing
+    assert not [each for each in missing if (each.query, each.atom) in redrawn]

@@ -1,0 +1,150 @@
+"""What every command runs on: parts of a run, blocks of a search, worker processes, profiles, and the name of the machine."""
+
+import signal
+import threading
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_engines import countries_run
+
+from kgverify.errors import UserError
+from kgverify.ranking.corrupt import ALL
+from kgverify.runs import machine, parts
+from kgverify.runs.delta_debugging import _count_fitting, count_down
+from kgverify.runs.parts import plan_parts
+from kgverify.runs.profiling import _REGION, _count_events, take_profile
+from kgverify.runs.run import MOST, Run
+from kgverify.runs.workers import _start_processes
+
+
+def test_the_size_of_parts_follows_from_the_device_and_from_what_is_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "SIZES", {"cpu": (101, 101), "cuda": (102, 102)})
+    monkeypatch.setattr(parts, "RANKED_SIZES", {"cpu": (103, 103), "cuda": (104, 104)})
+    for device, rank_only, num in product(("cpu", "cuda", "other"), (False, True), (9, ALL)):
+        plan = plan_parts(countries_run(num_queries=2, num_corruptions=num), device, rank_only=rank_only)
+        assert plan.size == 101 + (device == "cuda") + 2 * (rank_only and num == ALL)
+
+
+def test_the_counts_of_blocks_go_down_from_all_to_one() -> None:
+    for num in range(1, 400):
+        counts = count_down(num)
+        assert counts[0] == num
+        assert counts[-1] == 1
+        assert all(left > right >= left * 7 // 8 for left, right in pairwise(counts))
+    assert len(count_down(10_000)) < 100
+
+
+@pytest.mark.parametrize(("capacity", "num"), [(0, 1), (1, 1), (2, 1), (3, 2), (6, 2), (7, 3), (14, 3), (15, 4)])
+def test_as_many_sizes_of_blocks_are_tried_together_as_fit(capacity: int, num: int) -> None:
+    # 1, 2, 4 and 8 blocks.
+    assert _count_fitting([8, 4, 2, 1], 8, capacity) == num
+
+
+class _Noting:
+    """An executor that notes what becomes of an interrupt while processes start."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Any, bool]] = []
+
+    def submit(self, work: Any) -> None:
+        is_blocked = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        self.seen.append((signal.getsignal(signal.SIGINT), is_blocked))
+
+
+def test_processes_are_started_without_interrupts() -> None:
+    before, executor = signal.getsignal(signal.SIGINT), _Noting()
+    _start_processes(executor, 3)  # type: ignore[arg-type]
+    assert executor.seen == [(signal.SIG_IGN, False)] * 3
+    assert signal.getsignal(signal.SIGINT) is before
+    executor = _Noting()
+    thread = threading.Thread(target=_start_processes, args=(executor, 2))
+    thread.start()
+    thread.join()
+    assert executor.seen == [(before, True)] * 2
+    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_the_events_of_a_profile_are_counted() -> None:
+    def event(name: str, kind: str, ts: float = 5.0, dur: float = 2.0) -> dict[str, Any]:
+        return {"name": name, "cat": kind, "ts": ts, "dur": dur}
+
+    found = _count_events(
+        [
+            event(_REGION, "user_annotation", 4.0, 10.0),
+            event("add", "kernel", 1.0),
+            event("Memcpy HtoD (Pageable -> Device)", "gpu_memcpy"),
+            event("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy"),
+            event("Memset (Device)", "gpu_memset"),
+            event("cudaLaunchKernel", "cuda_runtime", 3.9),
+            event("cudaLaunchKernel", "cuda_runtime", 4.0),
+            event("cuLaunchKernel", "cuda_driver", 14.0),
+            event("cudaGraphLaunch", "cuda_runtime"),
+            event("cudaStreamSynchronize", "cuda_runtime"),
+            event("aten::equal", "cpu_op"),
+            event("aten::add", "cpu_op"),
+            event("other", "python_function"),
+        ]
+    )
+    assert (found.num_device_operations, found.num_kernels, found.device_seconds) == (4, 1, pytest.approx(8e-6))
+    assert dict(found.copies) == {"Memcpy HtoD": 2}
+    assert (found.num_launches, found.num_replays, found.num_reads) == (2, 1, 1)
+    assert dict(found.waits) == {"cudaStreamSynchronize": 1}
+
+
+@pytest.mark.deep
+def test_work_on_a_cpu_is_profiled_with_its_memory() -> None:
+    torch = pytest.importorskip("torch")
+    found = take_profile(lambda: torch.ones(1 << 20).sum().item(), is_cuda=False)
+    assert found.peak_memory >= 4 << 20
+    assert found.num_reads == 1
+    assert found.wall_seconds > 0
+    assert found.num_device_operations == 0
+
+
+@pytest.mark.parametrize(
+    ("lines", "processor", "name"),
+    [
+        ("flags: x\nmodel name\t: Abacus 3\nmodel name: Other\n", "p", "Abacus 3"),
+        ("flags: x\n", "p", "p"),
+        (None, "p", "p"),
+        (None, "", "m"),
+    ],
+)
+def test_the_processor_is_named_by_what_there_is(
+    lines: str | None, processor: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(_: Path) -> str:
+        if lines is None:
+            raise OSError
+        return lines
+
+    monkeypatch.setattr(machine.Path, "read_text", read)
+    monkeypatch.setattr(machine.platform, "processor", lambda: processor)
+    monkeypatch.setattr(machine.platform, "machine", lambda: "m")
+    assert machine.read_processor() == name
+
+
+@pytest.mark.deep
+def test_the_settings_of_the_compiler_are_those_that_were_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    import torch._inductor.config as config
+
+    with config.patch(max_autotune=not config.max_autotune):
+        changed = machine.read_compiler_settings()
+    name = "torch._inductor.config.max_autotune"
+    assert changed[name] == str(not config.max_autotune)
+    own = [each for each in changed if each.startswith("torch._inductor.config.")]
+    entries = config._config
+    assert all(entries[each.rpartition("config.")[2]].default != changed[each] for each in own)
+    assert len(own) < len(entries) / 4
+
+
+def test_a_run_may_ask_for_as_many_queries_as_ids_can_count() -> None:
+    assert MOST == 2**31 - 1
+    run = countries_run()
+    assert Run(run.graph, num_queries=MOST).num_queries == MOST
+    with pytest.raises(UserError):
+        Run(run.graph, num_queries=MOST + 1)

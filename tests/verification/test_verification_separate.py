@@ -1,0 +1,82 @@
+"""Each divergence has evidence of its own; faults are separated by the rule of their stage; idle faults are named."""
+
+from itertools import product
+from typing import Any
+
+import msgspec
+import pytest
+
+from kgverify.comparison.classify import Finding, Surroundings
+from kgverify.comparison.result import DifferenceClass, Divergence, Level
+from kgverify.errors import InternalError
+from kgverify.program.stages import Stage
+from kgverify.verification import separate as module
+from kgverify.verification.evidence import describe_idle
+from kgverify.verification.replay import Replayed, _check_evidence
+from kgverify.verification.separate import Seen, separate
+
+
+def seen(stage: Stage, kind: DifferenceClass) -> Seen:
+    divergence = Divergence(
+        candidate=0,
+        atom="",
+        query=0,
+        side="head",
+        step=1,
+        stage=stage.value,
+        field="",
+        level=Level.CHOICE,
+        expected=0,
+        actual=1,
+        kind=kind,
+    )
+    return Seen(divergence, Finding(kind, "", 1.0), Surroundings(None, None, None, (), frozenset(), 0.0))
+
+
+RULES = {
+    (Stage.LIMIT, DifferenceClass.LIMIT): "_name_limit",
+    (Stage.FINISH, DifferenceClass.OUTCOME): "_separate_outcomes",
+    (Stage.RESOLVE, DifferenceClass.SUBSTITUTED): "_separate_changes",
+}
+
+
+def test_each_stage_and_class_is_separated_by_its_own_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_name_limit", lambda each: f"_name_limit {next(turns)}")
+    for name in ("_separate_outcomes", "_separate_changes"):
+        monkeypatch.setattr(module, name, lambda group, name=name: [f"{name} {each}" for each in ("a", "b")])
+    for stage, kind in product(Stage, DifferenceClass):
+        turns = iter("ab")
+        rule = RULES.get((stage, kind))
+        found = separate([seen(stage, kind), seen(stage, kind)])
+        assert [each.situation for each in found] == ([f"{rule} a", f"{rule} b"] if rule else ["", ""]), (stage, kind)
+
+
+def replayed(**changes: Any) -> Replayed:
+    divergence = seen(Stage.LIMIT, DifferenceClass.LIMIT).divergence
+    options = {"field": "stage.limit", "is_replayed": True}
+    outputs = changes.pop("outputs", (1, 2))
+    return Replayed(msgspec.structs.replace(divergence, **{**options, **changes}), outputs)
+
+
+def test_evidence_that_is_not_a_divergences_own_is_refused() -> None:
+    divergence = seen(Stage.LIMIT, DifferenceClass.LIMIT).divergence
+    _check_evidence((divergence,), [[replayed(), replayed(field="steps.choice", outputs=None)]], 1)
+    wrong = (
+        *({"candidate": 1}, {"step": 0}, {"outputs": None}, {"field": "stage.close"}, {"is_assumed": True}),
+        {"stage": "close"},
+    )
+    for changes in wrong:
+        with pytest.raises(InternalError, match="divergence 0 has the evidence of another one"):
+            _check_evidence((divergence,), [[replayed(), replayed(**changes)]], 1)
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual", "named"),
+    [([], [], None), (["a"], ["a"], None), (["a"], [], "fault a"), (["a", "b"], ["b", "c"], "faults a, c")],
+)
+def test_a_fault_planted_in_one_side_alone_is_named_as_idle(
+    expected: list[str], actual: list[str], named: str | None
+) -> None:
+    assert describe_idle(expected, actual) == (
+        [] if named is None else [f"the planted {named} changed no step, outcome or rank"]
+    )
