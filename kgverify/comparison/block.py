@@ -388,8 +388,6 @@ def find_differing(
 ) -> NDArray[np.bool_]:
     """Return which pairs of steps differ in any field, scores by tolerance."""
     differs: NDArray[np.bool_] = expected.digests.sequence[pairs.expected] != actual.digests.sequence[pairs.actual]
-    if "steps.num_resolvents" not in expected.fields & actual.fields:
-        return differs
     if not_compared:
         differs |= _find_differing_columns(expected.columns, actual.columns, pairs)
     same = np.flatnonzero(~differs)

@@ -68,6 +68,14 @@ def test_ranks_differ_by_rounding_as_far_as_scores_are_close(rank: int, got: tup
     assert compared(exact, with_rank(exact, *got)).verdict is Verdict.DIVERGE
 
 
+def test_scores_that_are_further_apart_than_their_errors_do_not_swap_ranks():
+    for distance, is_rounding in ((0.95, True), (1.05, False), (1.2, False)):
+        expected = ranked((-1.0, -1.0 - distance * MARGIN, *VALUES[2:]), 1)
+        assert compared(expected, with_rank(expected, 2, 2)).verdict is (
+            Verdict.AGREE if is_rounding else Verdict.DIVERGE
+        )
+
+
 def test_the_number_of_candidates_ranked_is_never_rounding():
     expected = ranked(VALUES, 1)
     num_ranked = expected.rankings.num_ranked.copy()

@@ -1,4 +1,4 @@
-"""What holds of every evaluation: what it counts, what it samples, what it names, and what it leaves alone on the disk."""
+"""Every evaluation counts what it finished, samples what it leaves out, names what is wrong, and locks its folder."""
 
 import time
 from dataclasses import replace

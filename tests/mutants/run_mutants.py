@@ -5,8 +5,8 @@ python tests/mutants/run_mutants.py --jobs 16 --minutes 9 --tier deep
 python tests/mutants/run_mutants.py --part trace --tests trace comparison --only digests
 
 The first command records which lines each default test executes, then tries each mutant on the tests that execute its
-statement. It stops after 9 minutes; the same command resumes. The second tries the survivors of the first on the deep
-tests as well. The third tries the mutants of one file on the tests of two folders.
+statement, and its survivors on the type checker. It stops after 9 minutes; the same command resumes. The second tries the
+survivors of the first on the deep tests as well. The third tries the mutants of one file on the tests of two folders.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from mutant_judges import NUM_PROBLEMS
 from mutant_review import check_review, read_review
 from mutant_run import TIERS, Plan, read_results, run_mutants
 from mutant_trial import KILLED, SURVIVED, TIMED_OUT, Result
+from mutant_types import JUDGE, find_type_error
 
 Chosen = dict[str, list[Mutant]]
 
@@ -36,7 +37,7 @@ def main() -> int:
     if options.tier == "deep":
         earlier = read_results(_path_of(options, "default"))
         results = {digest: each for digest, each in earlier.items() if each.status != SURVIVED} | results
-    _try(chosen, options, results)
+    _try(chosen, options, results, listed)
     _print_table(chosen, results)
     every = [mutant for part in PARTS for mutant in generate(part)]
     tried = [each for mutants in chosen.values() for each in mutants if each.digest in results]
@@ -75,7 +76,7 @@ def _results_of(options: argparse.Namespace) -> dict[str, Result]:
     return read_results(path)
 
 
-def _try(chosen: Chosen, options: argparse.Namespace, results: dict[str, Result]) -> None:
+def _try(chosen: Chosen, options: argparse.Namespace, results: dict[str, Result], listed: set[tuple[str, ...]]) -> None:
     """Try the mutants that have no result, and append theirs to the file."""
     left = {part: [each for each in mutants if each.digest not in results] for part, mutants in chosen.items()}
     num_left = sum(map(len, left.values()))
@@ -108,6 +109,12 @@ def _try(chosen: Chosen, options: argparse.Namespace, results: dict[str, Result]
         deadline=time.monotonic() + 60 * options.minutes,
     )
     run_mutants(left, plan, on_result, note)
+    for mutant in (each for mutants in left.values() for each in mutants if each.key not in listed):
+        result = results.get(mutant.digest)
+        if result is None or result.status != SURVIVED or time.monotonic() > plan.deadline:
+            continue
+        if error := find_type_error(mutant, options.results.with_name("mypy-cache").resolve()):
+            on_result(msgspec.structs.replace(result, status=KILLED, judge=f"{JUDGE}: {error}"))
 
 
 def _print_table(chosen: Chosen, results: dict[str, Result]) -> None:

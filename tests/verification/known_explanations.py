@@ -169,6 +169,7 @@ EDITS: Final[Mapping[str, Edit]] = {
     "empty": lambda resolvents, sample, rng: [],
     "one lost": _without,
     "two lost": lambda resolvents, sample, rng: _without(_without(resolvents, sample, rng), sample, rng),
+    "an end twice": lambda resolvents, sample, rng: [r for r in resolvents if r.kind != GoalKind.GOAL] * 2,
     "the first lost": lambda resolvents, sample, rng: resolvents[1:],
     "half lost": lambda resolvents, sample, rng: resolvents[::2],
     "cut": lambda resolvents, sample, rng: resolvents[: max(1, len(resolvents) - 1)],
@@ -246,7 +247,8 @@ def normal_forms(modulo: str) -> dict[str, Any]:
         turned |= {stage: sample.outputs[stage][::-1] for stage in (Stage.MATCH_RULES, Stage.MATCH_FACTS)}
         scored: StageOutputs = {**turned, Stage.SCORE: (*sample.outputs[Stage.SCORE][::-1], 0.5)}
         fewer = {stage: output for stage, output in turned.items() if stage is not Stage.LIMIT}
-        for outputs in (sample.outputs, turned, scored, fewer):
+        repeated: StageOutputs = {**turned, Stage.CHOOSE: len(items)}
+        for outputs in (sample.outputs, turned, scored, fewer, repeated):
             normal = normalise_outputs(outputs, kinds)
             details.update(repr(sorted((stage.value, repr(output)) for stage, output in normal.items())).encode())
     return {"sha256": details.hexdigest()[:16]}

@@ -1,0 +1,106 @@
+"""Parts of reports against their definitions: goals side by side, steps of one side, and lines about an evaluation."""
+
+from itertools import product
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from kgverify.comparison.exercise.exercise import Exercise
+from kgverify.comparison.step_view import ResolventView, StepView
+from kgverify.program.atoms import Atom
+from kgverify.program.outcomes import GoalKind, Origin
+from kgverify.report import derivations
+from kgverify.report.evaluation import EvaluationReport, _differences, _speed
+
+NAMES = SimpleNamespace(
+    atom=lambda atom: f"p{atom[0]}",
+    goal=lambda atoms, kind=0: " ".join(f"p{atom[0]}" for atom in atoms),
+    clause=lambda kind, index: "",
+)
+
+
+def step(*predicates: int, resolvents: tuple[ResolventView, ...] = (), choice: int = -1) -> StepView:
+    goal = tuple(Atom(each, -1, -2) for each in predicates)
+    fields = {"goal": goal, "resolvents": resolvents, "choice": choice}
+    return StepView(**{name: fields.get(name, 0) for name in StepView._fields})
+
+
+def test_goals_side_by_side_keep_the_atoms_of_both_in_order():
+    goals = [each for num in range(4) for each in product(range(2), repeat=num)]
+    for left, right in product(goals, repeat=2):
+        pairs = list(derivations._align_goals(step(*left), step(*right), (NAMES, NAMES)))
+        assert [pair[0] for pair in pairs if pair[0] is not None] == [f"p{each}" for each in left]
+        assert [pair[1] for pair in pairs if pair[1] is not None] == [f"p{each}" for each in right]
+        if left == right:
+            assert all(pair[0] == pair[1] for pair in pairs)
+        num_paired = sum(pair[0] is not None and pair[1] is not None for pair in pairs)
+        assert len(pairs) == len(left) + len(right) - num_paired
+    assert [pair[0] for pair in derivations._align_goals(step(1), None, (NAMES, NAMES))] == ["p1"]
+
+
+def resolvent(predicate: int, score: float = 0.0) -> ResolventView:
+    return ResolventView(int(GoalKind.GOAL), (Atom(predicate, -1, -2),), int(Origin.RULE), predicate, score)
+
+
+@pytest.mark.parametrize("has_both", [False, True])
+def test_nothing_is_missing_on_a_side_that_is_not_shown(has_both: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(derivations, "_line", lambda view, index, *rest: SimpleNamespace(score=str(index)))
+    shown = step(1, resolvents=(resolvent(1), resolvent(2)))
+    other = step(1) if has_both else None
+    for pair, mark in (((shown, other), "missing"), ((other, shown), "extra")):
+        found = derivations._align_resolvents(*pair, (NAMES, NAMES), ((), ()), 0.0)
+        assert [each.mark for each in found] == [mark if has_both else "same"] * 2
+
+
+@pytest.mark.parametrize(("texts", "is_written_out"), [(("-1", "-1"), True), (("-1", "-2"), False)])
+def test_scores_that_look_alike_and_differ_are_written_out(texts, is_written_out, monkeypatch: pytest.MonkeyPatch):
+    class Line(SimpleNamespace):
+        def _replace(self, **fields):
+            return Line(**fields)
+
+    steps = [step(1, resolvents=(resolvent(1, score),)) for score in (-1.0, -1.25)]
+    lines = {id(view): Line(score=text) for view, text in zip(steps, texts, strict=True)}
+    monkeypatch.setattr(derivations, "_line", lambda view, *rest: lines[id(view)])
+    (pair,) = derivations._align_resolvents(*steps, (NAMES, NAMES), ((), ()), 0.0)
+    assert pair.mark == "score"
+    assert [line.score for line in pair[1:3]] == (["-1.0", "-1.25"] if is_written_out else list(texts))
+
+
+def test_a_step_that_chose_nothing_leads_to_nothing():
+    resolvents = (resolvent(3), resolvent(4))
+    for choice, by in ((-1, "nothing"), (0, "p3"), (1, "p4"), (2, "nothing")):
+        view = step(1, resolvents=resolvents, choice=choice)
+        assert derivations.describe_step(5, view, NAMES, agrees=True)[:3] == (5, "p1", by)
+
+
+def test_a_candidate_that_a_side_lacks_has_no_steps():
+    counts = np.array([3, 0, 2], np.uint32)
+    assert [derivations._count(counts, each) for each in (0, 1, 2, 3, -1, None)] == [3, 0, 2, 0, 0, 0]
+
+
+def test_the_speed_of_several_processes_says_how_many():
+    report = SimpleNamespace(
+        candidates_per_second=100.0, num_parts=3, num_parts_resumed=0, seconds=1.0, warm_up_seconds=0.0
+    )
+    for num, text in ((1, ""), (2, " by 2 processes"), (3, " by 3 processes")):
+        report.num_processes = num
+        assert f"µs each{text}:" in _speed(report)
+
+
+@pytest.mark.parametrize(("num_missing", "num_unsupported"), [(0, 0), (1, 0), (0, 1), (2, 3)])
+def test_atoms_of_the_least_model_that_are_wrong_are_named(num_missing: int, num_unsupported: int):
+    model = SimpleNamespace(
+        num_missing=num_missing, num_unsupported=num_unsupported, missing="p(a, b)", unsupported="p(c, d)"
+    )
+    report = SimpleNamespace(wrong_figures=(), check=SimpleNamespace(model=model, differences=()), prover="reference")
+    text = _differences(report, "").plain
+    assert ("the least model misses p(a, b)" in text) == bool(num_missing)
+    assert ("the least model has p(c, d), which does not follow" in text) == bool(num_unsupported)
+
+
+def test_an_evaluation_without_proofs_exercised_too_little():
+    proved = Exercise(outcomes={"PROVED": 1})
+    for outcomes, is_enough in (({}, False), ({"proved": 0}, False), ({"proved": 1}, True)):
+        report = SimpleNamespace(check=SimpleNamespace(exercise=proved), outcomes=outcomes, minimum={"proved": 1})
+        assert bool(EvaluationReport.reasons.fget(report)) != is_enough

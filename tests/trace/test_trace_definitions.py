@@ -1,0 +1,193 @@
+"""Parts of reading and writing traces, each by itself: limits, shared data, packing, and what a file may leave out."""
+
+import os
+import zlib
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import numpy as np
+import pytest
+from trace_builders import HEADER, SYMBOLS, make_columns, open_writer
+
+from kgverify.errors import InternalError, UserError
+from kgverify.trace.hdf5 import reading, stored_array, writing
+from kgverify.trace.hdf5.reading import FLETCHER32, StoredFile, most_bytes
+from kgverify.trace.hdf5.stored_array import check_extents
+from kgverify.trace.hdf5.writing import Packing, write_arrays
+from kgverify.trace.model import digest_vectors
+from kgverify.trace.model.columns import select_candidates
+from kgverify.trace.model.header import decode_header
+from kgverify.trace.model.levels import check_level, check_together, left_out, parse_level
+from kgverify.trace.model.trace import Unknown, join_unknown, merge_fields
+from kgverify.trace.model.validate import check_columns
+from kgverify.trace.read.trace_file import TraceFile
+from kgverify.trace.write.writer import TraceWriter
+
+
+def test_data_behind_the_end_of_a_file_are_refused(tmp_path: Path):
+    check_extents([SimpleNamespace(extents=[(0, 50), (50, 100)], where="a")], 100)
+    with pytest.raises(UserError, match="end at byte 101, but the file has 100"):
+        check_extents([SimpleNamespace(extents=[(0, 101)], where="a")], 100)
+    path = tmp_path / "short"
+    path.write_bytes(b"abc")
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        target = np.zeros(2, np.uint8)
+        stored_array._read_into(descriptor, target, 1, "here")
+        assert target.tobytes() == b"bc"
+        with pytest.raises(UserError, match="ends before its data do"):
+            stored_array._read_into(descriptor, np.zeros(9, np.uint8), 0, "here")
+    finally:
+        os.close(descriptor)
+
+
+def test_datasets_may_take_together_what_a_file_of_that_size_admits():
+    for size in (10, 10_000_000):
+        most = most_bytes(size)
+        reading._check_total([SimpleNamespace(memory_bytes=most, where="a")], size)
+        with pytest.raises(UserError, match="together ask for"):
+            reading._check_total([SimpleNamespace(memory_bytes=part, where="a") for part in (most, 1)], size)
+
+
+def test_a_stream_is_inflated_to_exactly_its_size():
+    rng = np.random.default_rng(0)
+    for num in (*range(1, 40), 1000, 4096, 70_001):
+        for content in (bytes(num), rng.integers(0, 256, num, np.uint8).tobytes()):
+            for level in (0, 1, 9):
+                raw = np.frombuffer(zlib.compress(content, level), np.uint8)
+                assert stored_array._inflate(raw, num, None, None).tobytes() == content
+
+
+def test_an_archive_may_hold_datasets_without_a_sum():
+    def is_archived(*filters: tuple[int, ...]) -> bool:
+        arrays = {str(i): SimpleNamespace(filters=each) for i, each in enumerate(filters)}
+        return StoredFile.is_archived.fget(SimpleNamespace(arrays=arrays, unknown={}))
+
+    assert is_archived((FLETCHER32,), ())
+    assert is_archived((), (1, FLETCHER32))
+    assert not is_archived((1,), ())
+
+
+def test_what_does_not_shrink_is_not_packed():
+    rng = np.random.default_rng(0)
+    noise, zeros = rng.integers(0, 1 << 60, 4000), np.zeros(4000, np.int64)
+    assert writing._storage_options(noise, Packing.SMALL) == {}
+    assert writing._storage_options(zeros, Packing.SMALL)
+    assert writing._storage_options(zeros[:0], Packing.SMALL) == {}
+
+
+def test_a_file_that_would_unpack_to_more_than_a_reader_admits_is_written_plain(tmp_path: Path, monkeypatch):
+    arrays = {"steps/depth": np.zeros(200_000, np.uint8)}
+    write_arrays(tmp_path / "packed", arrays, "test", Packing.SMALL)
+    monkeypatch.setattr(writing, "most_bytes", lambda size: 199_999)
+    write_arrays(tmp_path / "plain", arrays, "test", Packing.SMALL)
+    sizes = [(tmp_path / name).stat().st_size for name in ("packed", "plain")]
+    assert sizes[0] < 100_000 < 200_000 < sizes[1]
+
+
+@pytest.mark.parametrize("name", ["compute_sequence", "compute_digests"])
+def test_digests_that_are_wrong_in_any_way_are_no_known_ones(name: str, monkeypatch: pytest.MonkeyPatch):
+    right = getattr(digest_vectors, name)
+    digest_vectors.check_vectors.__wrapped__()
+
+    def wrong(*args):
+        made = right(*args)
+        return made + np.uint64(1) if name == "compute_sequence" and not args[1] else made
+
+    if name == "compute_digests":
+        monkeypatch.setattr(digest_vectors, name, lambda *args: right(*args)._replace(multiset=right(*args).sequence))
+    else:
+        monkeypatch.setattr(digest_vectors, name, wrong)
+    with pytest.raises(InternalError, match="digests of known steps"):
+        digest_vectors.check_vectors.__wrapped__()
+
+
+@pytest.mark.parametrize("content", [b"[]", b"1", b'"header"', b"null"])
+def test_a_header_is_an_object(content: bytes):
+    with pytest.raises(msgspec.MsgspecError):
+        decode_header(content)
+
+
+def test_datasets_that_belong_together_are_required():
+    check_together({"digests/sequence", "digests/multiset", "digests/renaming"}, "file")
+    check_together({"digests/sequence"}, "file")
+    with pytest.raises(UserError, match="missing, while digests/multiset is there") as caught:
+        check_together({"digests/multiset"}, "file")
+    assert caught.value.where.startswith("file:digests/")
+
+
+def test_the_first_dataset_that_a_level_leaves_out_is_named():
+    odd = left_out(parse_level("compact", "file:header"))
+    assert len(odd) > 2
+    for each in (odd, sorted(odd), sorted(odd)[::-1]):
+        with pytest.raises(UserError, match="found, but the level is") as caught:
+            check_level({*each, "steps/depth"}, "compact", "file")
+        assert caught.value.where == f"file:{min(odd)}"
+
+
+def test_unknown_data_of_shards_are_joined_where_they_fit():
+    a, b, c = np.array([1, 2]), np.array([3]), np.array([1, 2])
+    wide, small = np.zeros((1, 2), np.int64), np.array([1, 2], np.int8)
+    by_row, whole = "steps/own", "own/table"
+    for left, right in product((a, b, wide, small, None), repeat=2):
+        parts = [
+            Unknown({name: each for name in (by_row, whole) if each is not None}, {"x": i})
+            for i, each in enumerate((left, right))
+        ]
+        joined = join_unknown(parts)
+        both = left is not None and right is not None
+        fits = both and left.dtype == right.dtype and left.shape[1:] == right.shape[1:]
+        is_same = fits and np.array_equal(left, right)
+        assert (by_row in joined.arrays) == bool(fits)
+        assert (whole in joined.arrays) == bool(is_same)
+        if fits:
+            assert joined.arrays[by_row].tolist() == [*left.tolist(), *right.tolist()]
+        lost = [] if left is None and right is None else [n for n in (by_row, whole) if n not in joined.arrays]
+        assert joined.dropped == tuple(sorted(lost))
+        assert joined.header == {"x": 0}
+    assert join_unknown([Unknown({whole: a}, {}), Unknown({whole: c}, {})]).arrays[whole] is a
+
+
+def test_unknown_fields_go_back_where_they_were():
+    known = {"a": 1, "b": {"c": 2, "d": {"e": 3}}}
+    unknown = {"z": 9, "b": {"y": 8, "c": {"x": 7}, "d": {"w": [6]}}, "a": {"v": 5}}
+    assert merge_fields(known, unknown) == {"a": 1, "b": {"c": 2, "d": {"e": 3, "w": [6]}, "y": 8}, "z": 9}
+    assert known == {"a": 1, "b": {"c": 2, "d": {"e": 3}}}
+
+
+@pytest.mark.parametrize("shard_steps", [1 << 40, 20])
+def test_no_candidates_can_be_read_and_are_none(tmp_path: Path, shard_steps: int):
+    columns = make_columns(0, 30)
+    with open_writer(tmp_path / "trace", HEADER, SYMBOLS, shard_steps=shard_steps) as writer:
+        for at in range(0, 30, 3):
+            writer.append(select_candidates(columns, np.arange(at, at + 3)))
+    file = TraceFile(tmp_path / "trace")
+    for at in (0, 30):
+        assert len(file.read_candidates(at, at).steps.depth) == 0
+        assert len(file.candidate_columns(at, at).query) == 0
+    assert len(file.gather_candidates(np.zeros(0, np.int64)).candidates.query) == 0
+    shell = file.metadata_only()
+    assert len(shell.columns.steps.depth) == len(shell.columns.candidates.query) == 0
+
+
+def test_a_writer_is_closed_by_an_exception(tmp_path: Path):
+    def fail(writer: TraceWriter) -> None:
+        with writer:
+            writer.append(make_columns(0, 3))
+            raise KeyError
+
+    writer = open_writer(tmp_path / "trace", HEADER, SYMBOLS, shard_steps=20, journal_seconds=0)
+    with pytest.raises(KeyError):
+        fail(writer)
+    with pytest.raises(ValueError, match="the writer is closed"):
+        writer.append(make_columns(0, 3))
+
+
+def test_stages_that_were_not_told_are_refused():
+    columns = make_columns(0, 5, has_stages=True)
+    check_columns(columns, "file", num_rules=None, num_facts=None)
+    told = columns.stages._replace(told=columns.stages.told[:0])
+    with pytest.raises(UserError):
+        check_columns(columns._replace(stages=told), "file", num_rules=None, num_facts=None)
