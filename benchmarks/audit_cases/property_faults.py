@@ -315,7 +315,7 @@ class Schedule:
 
     def __call__(self, values: Tensor) -> Tensor:
         """Scale values."""
-        self.num_steps += 1
+        self.num_steps += 1  # here
         return values * (0.9**self.num_steps)  # here
 
 

@@ -1,34 +1,47 @@
 """The candidates of a run as instances: their places in rankings, and their turns in the slots of the batch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.inference.origins import OriginInference
+from kgverify.comparison.step_view import StepReader
 from kgverify.conditions.instances import Candidate
+from kgverify.conditions.slot_history import SlotHistory
 from kgverify.conditions.slot_turns import Turn, find_turns
 from kgverify.trace.model.columns import Candidates
 from kgverify.trace.model.header import EngineInfo
+
+
+class Actual(NamedTuple):
+    """The outcome and the number of steps of each candidate on the actual side."""
+
+    outcomes: Sequence[int]
+    num_steps: Sequence[int]
 
 
 class CandidateReader:
     """Reads the candidates of a run.
 
     expected:  of the expected side
-    num_steps: of the actual side; None if its candidates are others
+    actual:    those of the actual side; None if they are others
     info:      of the engine under test
+    read:      returns readers of all steps of the expected and of the actual side; None where slots have no history
     """
 
     def __init__(
         self,
         expected: Candidates,
-        num_steps: Sequence[int] | None,
+        actual: Actual | None,
         info: EngineInfo,
         inference: OriginInference | None,
+        read: Callable[[], tuple[StepReader, StepReader]] | None = None,
     ) -> None:
-        self._expected, self._num_steps, self._info, self._inference = expected, num_steps, info, inference
+        self._expected, self._actual, self._info, self._inference = expected, actual, info, inference
+        self._read = read
         self._known: dict[int, Candidate] = {}
 
     def read(self, row: int) -> Candidate:
@@ -48,6 +61,7 @@ class CandidateReader:
                 num_alike=int(self._places[1][row]),
                 rows_left=len(c.query) - 1 - row,
                 turn=None if self._turns is None else self._turns[row],
+                history=self._history,
             )
         return self._known[row]
 
@@ -66,7 +80,20 @@ class CandidateReader:
     @cached_property
     def _turns(self) -> list[Turn] | None:
         """The turns in the slots of the batch; None if the engine does not name its slots."""
-        layout = {name: size for name, size in self._info.layout.items() if isinstance(size, int)}
-        if self._num_steps is None:
+        if self._actual is None:
             return None
-        return find_turns(layout, self._expected.query.tolist(), self._expected.outcome.tolist(), self._num_steps)
+        c = self._expected
+        return find_turns(self._layout, c.query.tolist(), c.outcome.tolist(), self._actual.num_steps)
+
+    @property
+    def _layout(self) -> dict[str, int]:
+        return {name: size for name, size in self._info.layout.items() if isinstance(size, int)}
+
+    @cached_property
+    def _history(self) -> SlotHistory | None:
+        turns, actual = self._turns, self._actual
+        if turns is None or actual is None or self._read is None or any(turn.tick < 0 for turn in turns[:1]):
+            return None
+        c = self._expected
+        expected = c.outcome.tolist(), c.num_steps.tolist()
+        return SlotHistory(turns, actual.outcomes, actual.num_steps, *expected, self._read, self._layout["slots"])

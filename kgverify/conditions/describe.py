@@ -14,7 +14,7 @@ from kgverify.comparison.source import has_steps
 from kgverify.comparison.stage_difference import starts_wrong
 from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.conditions.batch_experiment import RunAgain, try_batches
-from kgverify.conditions.candidates import CandidateReader
+from kgverify.conditions.candidates import Actual, CandidateReader
 from kgverify.conditions.confirm import CONFIRMED, confirm, split
 from kgverify.conditions.experiment import Sides, Tried, read_values, try_steps
 from kgverify.conditions.features import Feature
@@ -312,8 +312,20 @@ class _Reader:
     def _candidates(self) -> CandidateReader:
         actual, num = self._comparer.sources[1], self._run.num_candidates
         is_alike = has_steps(actual.header.engine) and actual.num_candidates == num
-        steps = actual.gather_column("num_steps", np.arange(num)).tolist() if is_alike else None
-        return CandidateReader(self._comparer.read_candidates(0), steps, actual.header.engine, self._run.inference)
+        rows = np.arange(num)
+        known = [actual.gather_column(name, rows).tolist() for name in ("outcome", "num_steps")] if is_alike else ()
+        return CandidateReader(
+            self._comparer.read_candidates(0),
+            Actual(*known) if is_alike else None,
+            actual.header.engine,
+            self._run.inference,
+            None if self._lockstep else self._read_both,
+        )
+
+    def _read_both(self) -> tuple[StepReader, StepReader]:
+        """Return readers of all steps of both sides."""
+        pair = self._comparer.pair_of(np.arange(self._run.num_candidates))
+        return StepReader(pair.expected.columns), StepReader(pair.actual.columns)
 
     @cached_property
     def _agreeing(self) -> list[SeenStep]:

@@ -13,6 +13,7 @@ from importlib import resources
 from typing import Final, NamedTuple
 
 from kgverify.conditions.instances import Instance, SeenStep, Unit
+from kgverify.conditions.slot_history import SlotHistory
 from kgverify.conditions.slot_turns import Turn
 from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
 from kgverify.program.stages import Stage
@@ -309,6 +310,11 @@ def _turn(value: Callable[[Turn], Value]) -> Callable[[Instance], Value]:
     return lambda instance: None if instance.candidate.turn is None else value(instance.candidate.turn)
 
 
+def _history(value: Callable[[SlotHistory, int], Value]) -> Callable[[Instance], Value]:
+    """Return a feature of what a candidate meets in the slots of the batch."""
+    return lambda i: None if i.candidate.history is None else value(i.candidate.history, i.candidate.row)
+
+
 _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "position in its predicate's segment": _program(_position),
     "is the query": _program(_is_query),
@@ -407,6 +413,14 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "follows max_depth": _turn(lambda turn: turn.outcome == Outcome.DEPTH_LIMIT),
     "follows its own query": _turn(lambda turn: turn.is_same_query),
     "steps of its slot before": _turn(lambda turn: turn.num_steps),
+    "step of its chunk at the end": lambda i: (
+        None
+        if i.candidate.history is None or i.candidate.turn is None
+        else i.candidate.turn.tick + i.candidate.num_steps
+    ),
+    "meets a proof": _history(lambda history, row: history.meets_proof(row)),
+    "meets an earlier goal": _history(lambda history, row: history.meets_earlier_goal(row)),
+    "meets a goal beside": _history(lambda history, row: history.meets_goal_beside(row)),
     "is in a partial turn": _turn(lambda turn: turn.is_partial),
     "is a fact": lambda i: i.candidate.is_fact,
     "is PROVED": lambda i: i.candidate.outcome == Outcome.PROVED,

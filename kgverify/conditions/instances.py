@@ -14,6 +14,7 @@ from kgverify.comparison.inference.content import Content, content_of
 from kgverify.comparison.inference.origins import Clause, Made, OriginInference, StepOrigins
 from kgverify.comparison.result import PROOF_CLASSES, DifferenceClass
 from kgverify.comparison.step_view import ResolventView, StepView
+from kgverify.conditions.slot_history import SlotHistory
 from kgverify.conditions.slot_turns import Turn
 from kgverify.program.atoms import Goal
 from kgverify.program.fact_index import Ids
@@ -42,6 +43,7 @@ class Candidate(NamedTuple):
     num_alike: the candidates of its query and side
     rows_left: the candidates after it in the run
     turn:   its turn in the slots of the batch; None if the engine does not name its slots
+    history: of the slots, if every slot takes a step at a time
     """
 
     row: int
@@ -55,6 +57,7 @@ class Candidate(NamedTuple):
     num_alike: int
     rows_left: int
     turn: Turn | None = None
+    history: SlotHistory | None = None
 
     @property
     def num_in_run(self) -> int:

@@ -19,6 +19,7 @@ class Turn(NamedTuple):
     outcome, num_steps: of the slot's candidate just before; -1 and 0 without one
     has_proved:      whether the slot has proved any candidate of this chunk before
     is_same_query:   whether the candidate just before had the same query
+    tick:            the steps that its slot took before it, since the start of its chunk; -1 if that is unknown
     """
 
     chunk: int
@@ -30,6 +31,7 @@ class Turn(NamedTuple):
     num_steps: int
     has_proved: bool
     is_same_query: bool
+    tick: int = -1
 
     @property
     def is_used(self) -> bool:
@@ -55,12 +57,13 @@ def find_turns(
     turns: list[Turn] = []
     for first in range(0, num, size):
         rows = range(first, min(first + size, num))
-        places = _recycle(rows, slots, num_steps) if "pool" in layout else [(row - first) % slots for row in rows]
+        is_recycled = "pool" in layout
+        places = _recycle(rows, slots, num_steps) if is_recycled else [((row - first) % slots, -1) for row in rows]
         last: dict[int, int] = {}
         numbers: dict[int, int] = {}
         proved: set[int] = set()
         full = first + len(rows) // slots * slots
-        for row, slot in zip(rows, places, strict=True):
+        for row, (slot, tick) in zip(rows, places, strict=True):
             before = last.get(slot)
             turns.append(
                 Turn(
@@ -73,6 +76,7 @@ def find_turns(
                     num_steps=0 if before is None else int(num_steps[before]),
                     has_proved=slot in proved,
                     is_same_query=before is not None and queries[before] == queries[row],
+                    tick=tick,
                 )
             )
             last[slot], numbers[slot] = row, numbers.get(slot, 0) + 1
@@ -81,12 +85,15 @@ def find_turns(
     return turns
 
 
-def _recycle(rows: range, slots: int, num_steps: Sequence[int]) -> list[int]:
-    """Return the slot of each candidate, if every slot takes a step at a time and the lowest free slot comes first."""
+def _recycle(rows: range, slots: int, num_steps: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the slot of each candidate, and the steps that the slot took before it.
+
+    Every slot takes a step at a time, and the lowest free slot comes first.
+    """
     free = [(0, slot) for slot in range(slots)]
     places = []
     for row in rows:
         tick, slot = heapq.heappop(free)
-        places.append(slot)
+        places.append((slot, tick))
         heapq.heappush(free, (tick + max(1, int(num_steps[row])), slot))
     return places

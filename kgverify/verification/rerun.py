@@ -5,8 +5,9 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import NO_CANDIDATE
+from kgverify.comparison.step_view import StepReader
 from kgverify.conditions.batch_experiment import Rerun
-from kgverify.conditions.candidates import CandidateReader
+from kgverify.conditions.candidates import Actual, CandidateReader
 from kgverify.conditions.declared import read_declared
 from kgverify.engines.protocol import candidate_set
 from kgverify.runs.run import Pipeline, Run, build_trace
@@ -30,7 +31,13 @@ def rerun(
     if comparison.near_ties:
         return None
     is_alike = len(proved.candidates.query) == len(rows)
-    steps = proved.candidates.num_steps.tolist() if is_alike else None
-    reader = CandidateReader(columns.candidates, steps, actual.engine.info, comparer.program.origins)
+    c = proved.candidates
+    reader = CandidateReader(
+        columns.candidates,
+        Actual(c.outcome.tolist(), c.num_steps.tolist()) if is_alike else None,
+        actual.engine.info,
+        comparer.program.origins,
+        lambda: (StepReader(columns), StepReader(proved)),
+    )
     wrong = {each.candidate for each in comparison.divergences if each.expected != NO_CANDIDATE}
     return Rerun(wrong, reader, read_declared(actual.engine, proved) if is_alike else ())

@@ -130,7 +130,12 @@ def test_a_run_that_does_not_decide_is_decided_by_experiments():
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"), [("sticky-outcome", "proved any candidate before and that do not end PROVED")]
+    ("fault", "words"),
+    [
+        ("sticky-outcome", "proved any candidate before and that do not end PROVED"),
+        ("proof-ends-batch", "exactly the candidates during which another slot proves a candidate are wrong"),
+        pytest.param("step-budget", "or more steps after the start of their chunk are wrong", marks=pytest.mark.deep),
+    ],
 )
 def test_conditions_of_the_batch_are_confirmed_by_further_runs(fault: str, words: str):
     cause = cause_of(fault, slots=8)

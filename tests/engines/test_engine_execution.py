@@ -1,4 +1,4 @@
-"""How an engine is executed, decided for devices and settings that need not be those of this machine."""
+"""Modes, precisions, memory and caches of an engine, for devices and settings that need not be those of this machine."""
 
 from itertools import product
 from pathlib import Path

@@ -11,6 +11,7 @@ from random_programs import candidates_of, program_of
 
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.layout import choose_layout
+from kgverify.engines.compiled.tick import stage_ticks
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Engine, positions_of, take_position
 from kgverify.engines.reference.engine import ReferenceEngine
@@ -23,7 +24,7 @@ from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import DEFAULT_SIZES, PolicySpec
 from kgverify.trace.model.columns import CandidateSet, Columns
 
-SIZES = DEFAULT_SIZES._replace(slots=2, pool=3, match_window=3)
+SIZES = DEFAULT_SIZES._replace(slots=2, pool=3, match_window=2)
 
 
 def engines(num: int) -> Iterator[tuple[Engine, Engine, CandidateSet, Columns]]:
@@ -57,8 +58,12 @@ def test_the_clauses_after_a_proof_are_shown() -> None:
     assert engine.probe(position) == expected
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_an_engine_that_was_interrupted_proves_the_same_afterwards(number: int) -> None:
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_an_engine_that_was_interrupted_proves_the_same_afterwards(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So that it is interrupted within steps.
+    monkeypatch.setattr(stage_ticks, "_READ_AT_ONCE", 0)
     num_interrupted = 0
     for _, engine, candidates, expected in engines(6):
         ended: list[int] = []

@@ -1,4 +1,4 @@
-"""What holds of every evaluation: what it counts, what it samples, what it names, and what it leaves alone on the disk."""
+"""Every evaluation counts what it finished, samples what it leaves out, names what is wrong, and locks its folder."""
 
 import time
 from dataclasses import replace
@@ -19,12 +19,11 @@ from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.judge import ComparedCandidates, Endings, derive_endings
 from kgverify.evaluation.part_file import ChoiceStatistics, Sample, join_results, summarize_part
 from kgverify.evaluation.part_store import PartFolder, opened_folder
-from kgverify.evaluation.rank_only import AllCorruptions, DrawnCorruptions, choose_num_outside
+from kgverify.evaluation.rank_only import DrawnCorruptions, choose_num_outside
 from kgverify.evaluation.sampling import choose_rankings
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import NamedRule, Program
-from kgverify.ranking.corrupt import ALL
 from kgverify.ranking.groups import take_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.runs.parts import plan_parts
@@ -123,16 +122,6 @@ def test_some_candidates_outside_of_the_model_are_proved_all_the_same() -> None:
     first = DrawnCorruptions(run, outside_model(contains)).draw(part).first
     num = int((~contains(first.atom)).sum())
     assert 0 < num == choose_num_outside(part.num_candidates)
-
-
-def test_each_query_and_side_draws_other_candidates_outside_of_the_model() -> None:
-    run = countries_run(num_corruptions=ALL)
-    nothing = outside_model(lambda atoms: np.zeros(len(atoms), np.bool_))
-    query, side = np.repeat(np.arange(32, dtype=np.int32), 2), np.tile(np.array([0, 1]), 32)
-    triple = np.zeros((64, 3), np.int32)
-    owner, atoms = AllCorruptions(run, nothing, 1)._draw_outside(query, side, triple, 64 * 6)
-    drawn = {tuple(sorted(atoms[owner == each].max(1).tolist())) for each in range(64)}
-    assert len(drawn) == 64
 
 
 def test_a_ranking_that_costs_far_more_than_the_check_may_is_not_chosen() -> None:

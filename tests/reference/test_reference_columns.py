@@ -1,5 +1,6 @@
 """The reference on the columns of a large graph: the same derivations, and an error for columns that are not the file's."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -66,3 +67,13 @@ def test_processes_beside_an_evaluation_derive_the_same(monkeypatch):
     for ours, theirs in zip(actual, here.engine.prove(candidates), strict=True):
         for one, other in zip(ours, theirs, strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+def test_numbers_by_first_appearance_are_recognized() -> None:
+    for num, size in itertools.product(range(1, 5), range(1, 4)):
+        for numbers in itertools.product(range(-1, 3), repeat=num):
+            wanted = list(dict.fromkeys(numbers)) == list(range(size))
+            assert reference_program._ascends_by_appearance(np.array(numbers, np.int32), size) == wanted, (
+                numbers,
+                size,
+            )

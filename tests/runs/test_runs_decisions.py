@@ -1,4 +1,4 @@
-"""What every command runs on: parts of a run, blocks of a search, worker processes, profiles, and the name of the machine."""
+"""The parts of a run, the blocks of a search, the start of workers, the events of a profile, and the names of a machine."""
 
 import signal
 import threading

@@ -139,15 +139,13 @@ def _strip(body: str) -> str:
     return "\n".join(line for line in lines if line)
 
 
-_MAIN: Final = """
-def run(function):
+_MAIN: Final = """def run(function):
     torch.manual_seed(0)
     leaves = torch.utils._pytree.tree_leaves
     arguments, seen = ({arguments}), []
     for _ in range({calls}):
         {call}
     return seen
-
 expected, found = run({name}), run(torch.compile({name}, {options}))
 {judge}
 """
@@ -229,7 +227,7 @@ def _write_tensors(bundled: Bundle, path: Path) -> str:
 
 def _write(tensor: Tensor) -> str:
     device = "" if tensor.device.type == "cpu" else f", device={tensor.device.type!r}"
-    held = tensor.detach()
+    held = tensor.detach().as_subclass(Tensor)
     text = _write_values(held, device)
     if not held.is_contiguous():
         text = f"torch.empty_strided({tuple(held.shape)}, {held.stride()}, dtype={held.dtype!r}{device}).copy_({text})"

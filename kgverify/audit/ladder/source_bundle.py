@@ -109,7 +109,10 @@ class _Bundler:
         if isinstance(value, Tensor):
             if self._tensors is not None:
                 self._tensors.append(value)
-                return f"TENSORS[{len(self._tensors) - 1}]"
+                own = ""
+                if type(value) is not Tensor and not _is_installed(type(value)):
+                    own = f".as_subclass({self.add(type(value), type(value).__name__)})"
+                return f"TENSORS[{len(self._tensors) - 1}]{own}"
             if value.numel() > 4096:
                 raise NotStandalone(f"a captured tensor has {value.numel():,} elements")
             return f"torch.tensor({value.tolist()!r}, dtype={value.dtype!r}, device={str(value.device)!r})"

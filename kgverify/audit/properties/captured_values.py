@@ -133,9 +133,12 @@ class _Walk:
             return
         code = find_code(function)
         if isinstance(function, types.MethodType):
+            owner = function.__self__
             self.visit_function(function.__func__)
-            if code is not None:
-                self._visit_members(function.__self__, "self", code, 0)
+            # The state of torch's own objects, such as the context of `no_grad`, is not the user's.
+            is_users = isinstance(owner, torch.nn.Module) or is_user_module(type(owner).__module__)
+            if code is not None and is_users:
+                self._visit_members(owner, "self", code, 0)
         elif isinstance(function, types.FunctionType):
             self._visit_plain_function(function)
         elif hasattr(function, "__wrapped__"):
