@@ -20,7 +20,7 @@ MOST_ROUNDS: Final = 8
 """The experiments with one cause, each with other problems."""
 
 MOST_WRONG: Final = 2
-"""The experiments after which none is made if everything went wrong in all."""
+"""The experiments after which none is made if they show nothing to compare with."""
 
 MOST_UNCERTAIN: Final = 3
 """The further experiments where none is exact: one may become certain."""
@@ -61,6 +61,8 @@ def confirm(
         better = None if is_kept and found.is_exact else _search_again(stage, found, known)
         if (is_kept and found.is_exact) or (better is None and is_kept and seed >= MOST_UNCERTAIN):
             kept = settle(_keep_alike(found, tried), known.instances[len(found.cases.instances) :])
+            if not kept.condition.tests and nearly is not None:
+                return nearly
             if kept.condition != found.condition:
                 experiment = _try_weak(kept, tried, describe)
             return kept, experiment, tried
@@ -87,8 +89,12 @@ def _is_settled(found: Found, seed: int) -> bool:
 
 
 def _is_hopeless(seed: int, known: Cases) -> bool:
-    """Return whether everything has gone wrong in the first experiments: further ones would say no more."""
-    return seed + 1 >= MOST_WRONG and all(each.is_wrong for each in known.instances)
+    """Return whether everything has gone wrong in the first experiments: further ones would say no more.
+
+    Further runs of candidates are not varied towards what they lack, and each of them costs a run of the engine.
+    """
+    is_all = known.unit is Unit.CANDIDATE or all(each.is_wrong for each in known.instances)
+    return seed + 1 >= MOST_WRONG and is_all
 
 
 def _try_weak(weak: Found, tried: Tried, describe: Callable[[Instance], str]) -> Experiment:

@@ -228,7 +228,9 @@ def weaken(found: Found) -> Found:
     """Return a condition as one that is not exact; without tests if it holds for too many others, or for too few."""
     table, condition = found.table, found.condition
     inside = condition.holds(table.values)
-    chance = _chance(table, condition) if condition.tests else 1.0
+    # Where everything went wrong in the run, chance was judged with the instances of experiments.
+    chance = found.chance if table.is_wrong.all() else _chance(table, condition)
+    chance = chance if condition.tests else 1.0
     if not is_nearly(inside, table.is_wrong) or chance > MOST_CHANCE:
         return found.start or found._replace(condition=Condition((), 0.0, 1.0), others=(), is_exact=False)
     return found._replace(is_exact=False, chance=chance, others=())
