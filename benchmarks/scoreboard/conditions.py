@@ -56,6 +56,7 @@ INEXPRESSIBLE: Final = {
     "tf32-scores": "needs weights",
     "stale-weights": "every score is wrong",
     "last-argmax": "every step is wrong that has a tie",
+    "visited-leak": "what the slot before has visited by then, which rests on the order of the work within a step",
     "stale-excluded-atom": "the first candidate of the slot",
     "clamped-results": "when a slot becomes idle",
     "overwritten-output": "what the slot before does at the same time",

@@ -96,4 +96,4 @@ class CandidateReader:
             return None
         c = self._expected
         expected = c.outcome.tolist(), c.num_steps.tolist()
-        return SlotHistory(turns, actual.outcomes, actual.num_steps, *expected, self._read, self._layout["slots"])
+        return SlotHistory(turns, actual.outcomes, actual.num_steps, *expected, self._read)

@@ -420,7 +420,6 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     ),
     "meets a proof": _history(lambda history, row: history.meets_proof(row)),
     "meets an earlier goal": _history(lambda history, row: history.meets_earlier_goal(row)),
-    "meets a goal beside": _history(lambda history, row: history.meets_goal_beside(row)),
     "is in a partial turn": _turn(lambda turn: turn.is_partial),
     "is a fact": lambda i: i.candidate.is_fact,
     "is PROVED": lambda i: i.candidate.outcome == Outcome.PROVED,

@@ -1,7 +1,7 @@
 """The other candidates of a batch as a candidate meets them: proofs in other slots, and goals that slots have visited."""
 
 from collections.abc import Callable, Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Final
 
 from kgverify.comparison.step_view import StepReader
@@ -20,7 +20,6 @@ class SlotHistory:
     outcomes, num_steps: of the actual side
     expected, num_expected: the outcomes and the steps of the expected side
     read:      returns readers of all steps of the expected and of the actual side
-    num_slots: the slots of the batch
     """
 
     def __init__(
@@ -31,12 +30,10 @@ class SlotHistory:
         expected: Sequence[int],
         num_expected: Sequence[int],
         read: Callable[[], tuple[StepReader, StepReader]],
-        num_slots: int,
     ) -> None:
         self._turns, self._outcomes, self._num_steps, self._num_expected = turns, outcomes, num_steps, num_expected
         self._expected = expected
-        self._read, self._num_slots = read, num_slots
-        self._made = cache(self._read_made)
+        self._read = read
 
     def meets_proof(self, row: int) -> bool:
         """Return whether another slot proves its candidate at a step of this one that leaves a goal."""
@@ -61,29 +58,6 @@ class SlotHistory:
             return None
         left = self._before[row]
         return len(left) > 1 and any(made & set(left[i + 1 :]) for i, made in enumerate(self._made(row)))
-
-    def meets_goal_beside(self, row: int) -> bool | None:
-        """Return whether a resolvent equals a goal that the slot before it has visited then; None if that is unknown.
-
-        Compared are as many goals as the candidate itself has visited.
-        """
-        if len(self._turns) > MOST_CANDIDATES:
-            return None
-        turn = self._turns[row]
-        beside = (turn.slot - 1) % self._num_slots
-        for i, made in enumerate(self._made(row)):
-            other = self._find_open(turn.chunk, beside, turn.tick + i)
-            if other is not None and other != row:
-                num = min(turn.tick + i - self._turns[other].tick + 1, self._num_steps[other])
-                goals = (*self._goals(other)[:num], *self._before[other][num:])
-                if made & set(goals[: i + 1]):
-                    return True
-        return False
-
-    def _find_open(self, chunk: int, slot: int, tick: int) -> int | None:
-        """Return the last candidate that began in a slot up to a step of its chunk; None without one."""
-        began = [row for row in self._rows_of.get((chunk, slot), ()) if self._turns[row].tick <= tick]
-        return began[-1] if began else None
 
     @cached_property
     def _rows_of(self) -> dict[tuple[int, int], list[int]]:
@@ -113,7 +87,7 @@ class SlotHistory:
         first, end = reader.first_step[row : row + 2]
         return tuple(reader.goal_of(i) for i in range(first, end))
 
-    def _read_made(self, row: int) -> list[set[Goal]]:
+    def _made(self, row: int) -> list[set[Goal]]:
         """Return the resolvents of each step of the expected side."""
         reader = self._readers[0]
         first, end = reader.first_step[row : row + 2]
