@@ -12,7 +12,7 @@ from kgverify.conditions.search import Condition, Relation, Term
 FEWEST_BITS: Final = 7
 """The smallest power of two that is pointed out."""
 
-_PLURAL_OF_ONE: Final = re.compile(r"\b(1) (fewer \w+|\w+)s\b")
+_PLURAL_OF_ONE: Final = re.compile(r"\b(1) (fewer \w+?|\w+?)(?:(?<=ch)es|s)\b")
 
 
 def describe_test(test: Term, features: Sequence[Feature]) -> str:
