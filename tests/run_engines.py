@@ -20,7 +20,7 @@ from kgverify.trace.model.header import EngineInfo
 from kgverify.verification.effort import Effort
 
 UNEXPLAINED = Effort(explained=0)
-"""For tests that ask no conditions of causes: their search takes longer than all else that a small comparison does."""
+"""The effort of tests that ask no conditions of causes: their search takes most of the time of a small comparison."""
 
 needs_data = pytest.mark.skipif("KGVERIFY_DATA" not in os.environ, reason="KGVERIFY_DATA is not set")
 

@@ -43,7 +43,7 @@ def test_an_engine_draws_and_ranks_by_its_own_functions_if_it_has_them():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("engine.py:make", "cannot import 'engine.py'"),
+        ("engine.py:make", "no such file 'engine.py'"),
         ("folder/engine.py:make", "there is no file 'engine.py'"),
         ("folder/engine:make", "cannot make the engine 'folder/engine:make'"),
         ("engine", "cannot make the engine 'engine'"),
