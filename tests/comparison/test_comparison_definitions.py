@@ -98,20 +98,6 @@ def test_equal_ids_of_other_names_are_no_agreement():
         assert compare(*pair).verdict is Verdict.DIVERGE
 
 
-def test_equal_digests_of_other_names_are_no_agreement(tmp_path):
-    trace = replace(with_header(small_trace(), program_sha256=""), rankings=None, facts=None, fact_lines=None)
-    named = set(trace.columns.candidates.atom[:, 1:].ravel().tolist())
-    others = [each for each in np.unique(trace.columns.steps.goal_atoms[:, 1:]).tolist() if each >= 0]
-    first, second = [each for each in others if each not in named][:2]
-    constants = list(trace.symbols.constants)
-    constants[first], constants[second] = constants[second], constants[first]
-    renamed = replace(trace, symbols=Symbols(trace.symbols.predicates, tuple(constants)))
-    paths = [store(each, tmp_path / name, level="digests") for each, name in ((trace, "a"), (renamed, "b"))]
-    for pair in (paths, paths[::-1]):
-        assert compare(*pair).verdict is not Verdict.AGREE
-    assert compare(paths[0], paths[0]).verdict is Verdict.AGREE
-
-
 def test_what_has_many_atoms_or_odd_ones_is_explained_by_what_is_nearest(monkeypatch: pytest.MonkeyPatch):
     trace = small_trace()
     goal = tuple(map(tuple, trace.columns.steps.goal_atoms[:1].tolist()))
