@@ -160,8 +160,12 @@ class _Keys(KeysView[Triple]):
         return self._find(fact) >= 0  # type: ignore[arg-type]
 
     def isdisjoint(self, other: Iterable[Any]) -> bool:
-        # Most atoms hold a variable: those are no facts.
-        return not any(atom[1] >= 0 <= atom[2] and self._find(atom) >= 0 for atom in other)
+        # A loop, which takes less time than `any` here. Most atoms hold a variable: those are no facts.
+        find = self._find
+        for atom in other:
+            if atom[1] >= 0 <= atom[2] and find(atom) >= 0:
+                return False
+        return True
 
 
 Facts: TypeAlias = FactList | FactColumns
