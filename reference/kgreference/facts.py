@@ -160,9 +160,9 @@ class _Keys(KeysView[Triple]):
         return self._find(fact) >= 0  # type: ignore[arg-type]
 
     def isdisjoint(self, other: Iterable[Any]) -> bool:
-        # A loop, which takes less time than `any` here. Most atoms hold a variable: those are no facts.
+        # Most atoms hold a variable: those are no facts.
         find = self._find
-        for atom in other:
+        for atom in other:  # noqa: SIM110  a loop takes half the time of `any`
             if atom[1] >= 0 <= atom[2] and find(atom) >= 0:
                 return False
         return True
