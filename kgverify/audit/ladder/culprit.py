@@ -111,7 +111,7 @@ class Culprit(NamedTuple):
     """A smallest set of items without which the subject does what it does in eager.
 
     num_tried: the number of compilations
-    left:      where the time was over, the items among which a culprit remains to be found
+    left:      where the time was over, the items among which a culprit remains to be found; `items` may then be too many
     """
 
     items: tuple[Item, ...]
@@ -312,7 +312,7 @@ class _Search:
         if self._is_complete or len(items) == 1:
             return Culprit(tuple(items), num)
         untried = frozenset(all_items).difference(*self._known)
-        return Culprit((), num, tuple(items) or tuple(each for each in all_items if each in untried))
+        return Culprit(tuple(items), num, tuple(items) or tuple(each for each in all_items if each in untried))
 
 
 @contextmanager

@@ -161,6 +161,10 @@ _CALL: Final = {
     "class": "seen += [type(each).__name__ for each in leaves((function(*arguments), arguments))]",
     "error": 'try:\n            function(*arguments)\n        except Exception as error:\n            seen.append("raises")',
 }
+_CALL["end"] = (
+    f"try:\n            {_CALL['values']}\n        except Exception as error:\n            seen.append('raises')"
+)
+
 _JUDGE_VALUES: Final = (
     'torch.testing.assert_close(found, expected, equal_nan=True, msg=f"DIFFERS: expected {expected}, found {found}")'
 )
