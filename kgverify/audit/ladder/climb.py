@@ -345,6 +345,9 @@ def _climb_rung(judge: Judge, rung: Rung, *, is_seeded: bool) -> Climb:
                     found, where = deviations, caches
                 if any(each.kind == "end" for each in deviations):
                     break
+                if deviations and rung.has_caches and caches == COLD:
+                    # For the searches of the cause and the line as well.
+                    prepare_compiler(judge.subject)
     except DeviceLost as error:
         lost = Deviation("some call", "error", "", f"the device was lost: {error}")
         return Climb(rung, (lost,), 0, time.perf_counter() - began, is_lost=True)
