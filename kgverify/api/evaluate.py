@@ -176,8 +176,15 @@ def build_evaluator(
 ) -> Pipeline:
     """Build the compiled evaluator in the sizes that the memory allows. UserError if there is too little."""
     with explain_out_of_memory():
-        layout = choose_batch(
-            run, device=device, mode=mode, memory=memory, slots=slots, part_size=part_size, rank_only=rank_only
+        layout = partial(
+            choose_batch,
+            run,
+            device=device,
+            mode=mode,
+            memory=memory,
+            slots=slots,
+            part_size=part_size,
+            rank_only=rank_only,
         )
         return compiled_pipeline_with_faults(
             run, list_faults(faults), mode=mode, device=device, layout=layout, precision=precision

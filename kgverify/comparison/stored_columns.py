@@ -123,8 +123,6 @@ class StoredColumns:
         return False
 
     def _candidates_of(self, name: str, rows: Range) -> Range:
-        if name.startswith("digests/"):
-            name = "steps/num_atoms"
         first, last = self._expected.candidate_of(name, rows[0]), self._expected.candidate_of(name, rows[1] - 1)
         return first, last + 1
 

@@ -1,5 +1,6 @@
 """The evaluator of kgverify for a run: the native one, or the one on tensors."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kgverify.engines.native.choice import choose_native
@@ -21,12 +22,14 @@ def make_evaluator(
     mode: str = "auto",
     device: str = "auto",
     precision: str = "float32",
-    layout: "Layout | None" = None,
+    layout: "Layout | Callable[[], Layout] | None" = None,
     slots: int | None = None,
     stages: "Stages | None" = None,
     **options: Any,
 ) -> Engine:
-    """Make the evaluator in a mode; a layout includes the slots. `options`, `faults` and `name`, are those of both.
+    """Make the evaluator in a mode; `options`, `faults` and `name`, are those of both evaluators.
+
+    layout: includes the slots; a function that chooses it is called only for the evaluator on tensors
 
     The native evaluator has no slots, and ignores them. UserError if it does not fit, or is not available.
     """
@@ -38,8 +41,10 @@ def make_evaluator(
     from kgverify.engines.compiled.engine import CompiledEngine
     from kgverify.engines.compiled.layout import choose_layout
 
-    if layout is None and slots is not None:
-        layout = choose_layout(limits, slots=slots)
+    if layout is None:
+        sizes = None if slots is None else choose_layout(limits, slots=slots)
+    else:
+        sizes = layout() if callable(layout) else layout
     return CompiledEngine(
         program,
         limits,
@@ -47,7 +52,7 @@ def make_evaluator(
         mode=mode,
         device=device,
         precision=precision,
-        layout=layout,
+        layout=sizes,
         stages=stages,
         **options,
     )

@@ -149,7 +149,8 @@ class _KnownEvaluations:
             check_known_models(self._device)
         check_known_draws()
         check_known_folder()
-        return [(run, known) for run, _, known in check_known_evaluation(self._device)]
+        evaluated = check_known_evaluation(self._device, with_ranks_only=self._rank_only)
+        return [(run, known) for run, _, known in evaluated]
 
     def check_report(self, report: EvaluationReport) -> None:
         """InternalError if a known evaluation was wrong, or is reported wrongly."""

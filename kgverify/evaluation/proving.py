@@ -1,5 +1,6 @@
 """The work on one part of an evaluation: its candidates are drawn, proved by any engine, and summarized."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -133,10 +134,13 @@ def explain_out_of_memory(info: EngineInfo | None = None) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        from kgverify.engines.compiled.execution.device import is_out_of_memory
+        if not isinstance(error, MemoryError):
+            if "torch" not in sys.modules:
+                raise
+            from kgverify.engines.compiled.execution.device import is_out_of_memory
 
-        if not is_out_of_memory(error):
-            raise
+            if not is_out_of_memory(error):
+                raise
         slots = None if info is None else info.layout.get("slots")
         batch = "the batch" if slots is None else f"a batch of {slots:,} slots"
         # torch's message begins with the size of the request, and continues with advice.

@@ -66,7 +66,7 @@ def _alter(results: PartResult, row: int, compared: ComparedRanking) -> Iterator
         changes.append(("outcome", (int(results.outcome[row]) + 1) % len(Outcome)))
         margin = 2 * figures["log-probability of the true triple"].margin + 1e-6
         changes += [("log_probability", results.log_probability[row] + sign * margin) for sign in (-1, 1)]
-    if "hash of the entities drawn" in figures:
+    if results.drawn[row]:  # 0 where they were not listed
         changes.append(("drawn", int(results.drawn[row]) ^ 1))
     if "candidates limited" in figures:
         changes.append(("num_limited", int(figures["candidates limited"].high) + 1))

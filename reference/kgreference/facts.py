@@ -161,7 +161,11 @@ class _Keys(KeysView[Triple]):
 
     def isdisjoint(self, other: Iterable[Any]) -> bool:
         # Most atoms hold a variable: those are no facts.
-        return not any(atom[1] >= 0 <= atom[2] and self._find(atom) >= 0 for atom in other)
+        find = self._find
+        for atom in other:  # noqa: SIM110  a loop takes half the time of `any`
+            if atom[1] >= 0 <= atom[2] and find(atom) >= 0:
+                return False
+        return True
 
 
 Facts: TypeAlias = FactList | FactColumns

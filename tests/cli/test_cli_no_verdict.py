@@ -272,14 +272,27 @@ def test_a_package_that_cannot_be_imported_is_neither_a_divergence_nor_a_bug(
 )
 def test_ctrl_c_while_packages_are_imported_prints_one_line(tmp_path: Path, seconds: float, engine: str):
     (tmp_path / "plain.py").write_text("from kgverify.engines.reference.engine import ReferenceEngine as Engine")
+    # The interpreter itself may start late on a busy machine; it is kgverify's first import that begins the time.
+    begun = tmp_path / "begun"
+    (tmp_path / "sitecustomize.py").write_text(
+        "import pathlib, sys\n"
+        "class Watch:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'kgverify.cli.supervise':\n"
+        f"            pathlib.Path({str(begun)!r}).touch()\n"
+        "sys.meta_path.insert(0, Watch())\n"
+    )
     words = ["diff", "--engine", engine, "--queries", "24", "--corruptions", "all"]
     process = subprocess.Popen(
         [sys.executable, "-m", "kgverify", *words],
         cwd=tmp_path,
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    while not begun.exists() and process.poll() is None:
+        time.sleep(0.01)
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=300)

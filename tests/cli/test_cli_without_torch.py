@@ -73,6 +73,7 @@ def test_traces_the_reference_reports_and_fuzzing_of_own_engines_need_no_torch(t
         ("diff", "--engine", "own.py:Own", "--save", "run", *SMALL),
         ("show", "a.h5", "--candidate", "0"),
         ("report", "run", "--html", "report.html", "--junit", "junit.xml"),
+        ("evaluate", "--engine", "own.py:Own", *SMALL, "--minimum", "none"),
         ("fuzz", "--engine", "own.py:Own", "--examples", "8", "--jobs", "1"),
         ("trace", "check", "a.h5"),
         ("trace", "export", "a.h5", "--to", "a.csv"),
@@ -113,11 +114,13 @@ def test_a_wrong_engine_is_found_reported_shrunk_and_replayed_without_torch(tmp_
 
 
 def test_a_command_that_needs_an_extra_says_which(tmp_path):
+    native = None if why_not_available() is None else "compiled"
     needs = {
-        ("diff", *SMALL): None if why_not_available() is None else "compiled",
+        ("diff", *SMALL): native,
         ("diff", "--mode", "eager", *SMALL): "compiled",
         ("diff", "--fault", "fact-cap", *SMALL): "compiled",
-        ("evaluate", "--queries", "1"): "compiled",
+        ("evaluate", *SMALL, "--minimum", "none"): native,
+        ("evaluate", *SMALL, "--rank-only"): "compiled",
         ("bench", "--size", "small"): "compiled",
         ("train", "-o", "w.safetensors"): "compiled",
         ("audit", "modes"): "compiled",

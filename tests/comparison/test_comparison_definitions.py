@@ -1,5 +1,6 @@
 """Parts of the comparison against their definitions: fast paths, tolerances, normal forms, and what belongs to one side."""
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -19,7 +20,9 @@ from kgverify.comparison.comparable import compare_dialects
 from kgverify.comparison.compare import Comparer, compare
 from kgverify.comparison.equal_columns import has_equal_scores, has_equal_sums
 from kgverify.comparison.inference.dialects import name_in_dialect
+from kgverify.comparison.inference.infer import ProgramInference
 from kgverify.comparison.inference.limits_seen import find_limits
+from kgverify.comparison.inference.origins import MOST_ATOMS, StepOrigins
 from kgverify.comparison.modulo.normalise import normalise, normalise_steps
 from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, ORDER, resolve_modulo
 from kgverify.comparison.recorded import evidence
@@ -93,6 +96,19 @@ def test_equal_ids_of_other_names_are_no_agreement():
     renamed = replace(trace, symbols=Symbols(trace.symbols.predicates, tuple(constants)), facts=None, fact_lines=None)
     for pair in ((trace, renamed), (renamed, trace)):
         assert compare(*pair).verdict is Verdict.DIVERGE
+
+
+def test_what_has_many_atoms_or_odd_ones_is_explained_by_what_is_nearest(monkeypatch: pytest.MonkeyPatch):
+    trace = small_trace()
+    goal = tuple(map(tuple, trace.columns.steps.goal_atoms[:1].tolist()))
+    step = ProgramInference(trace).origins.at(goal, None)
+    asked = []
+    monkeypatch.setattr(StepOrigins, "explain_otherwise", lambda self, atoms: asked.append(atoms) or [])
+    monkeypatch.setattr(StepOrigins, "_find_nearest", lambda self, atoms: "nearest")
+    named, odd = (0, 0, -1), (-1, 0, 0)
+    for atoms in ((named,) * 2, (named,) * MOST_ATOMS, (named,) * (MOST_ATOMS + 1), (odd, named), (odd,) * 13):
+        assert step.explain(atoms) == "nearest"
+    assert asked == [(named,) * 2, (named,) * MOST_ATOMS]
 
 
 def test_equal_names_of_other_ids_agree_with_facts_and_without():
@@ -250,11 +266,10 @@ def test_copies_without_an_id_of_their_recording_are_noted(tmp_path):
             store(each, tmp_path / f"{shard_steps}-{i}", shard_steps=shard_steps)
             for i, each in enumerate((trace, trace, changed))
         ]
-        comparers = [Comparer(paths[0], other) for other in paths[1:]]
-        has_ids = bool(comparers[0].recorded[0].header.recording)
-        notes = [bool(evidence._note_copy(each.recorded)) for each in comparers]
-        assert notes[1] is False
-        assert notes[0] is not has_ids
+        copy = tmp_path / f"{shard_steps}-copy"
+        (shutil.copytree if paths[0].is_dir() else shutil.copyfile)(paths[0], copy)
+        comparers = [Comparer(paths[0], other) for other in (copy, changed, paths[2], trace)]
+        assert [bool(evidence._note_copy(each.recorded)) for each in comparers] == [True, False, False, False]
 
 
 def test_ends_are_checked_in_every_file_of_a_trace(tmp_path, monkeypatch: pytest.MonkeyPatch):

@@ -4,6 +4,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,13 +15,17 @@ from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.execution import caches, compilation, device
 from kgverify.engines.compiled.execution.compilation import MODES, captures_graphs, resolve_mode
 from kgverify.engines.compiled.execution.device import free_memory, is_out_of_memory, products_set_to
+from kgverify.engines.compiled.execution.host_copy import PendingCopy
 from kgverify.engines.compiled.execution_choice import resolve_precision
 from kgverify.engines.compiled.stages.choose import SCORES
 from kgverify.engines.compiled.stages.stage_functions import build_stages
+from kgverify.engines.compiled.tick.step_record import Recorded, Results
+from kgverify.engines.endings import StepDigests
 from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.errors import UserError
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
+from kgverify.trace.model.columns import CandidateSet, Digests, empty_columns
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 OBSTACLE = "it is not available here"
@@ -229,3 +234,20 @@ def test_weights_have_the_types_of_their_precision(
     assert not can_launch((many, *made[1:]), precision)
     assert not can_launch(narrow, precision)
     assert not can_launch((*made[:3], made[3][:0], *made[4:]), precision)
+
+
+@pytest.mark.parametrize("has_digests", [False, True])
+def test_candidates_of_which_digests_alone_were_recorded_have_steps_without_contents(has_digests: bool) -> None:
+    num_steps = np.array([2, 0, 3], np.uint32)
+    sequence = np.arange(5, dtype=np.uint64)
+    digests = PendingCopy(StepDigests(num_steps, Digests(sequence, sequence, sequence))) if has_digests else None
+    results = Results(np.array([1, 2, 3]), np.array([False, True, False]), np.array([0.0, -1.0, -2.0]))
+    drawn = CandidateSet(np.arange(3, dtype=np.int32), np.zeros(3, np.int8), np.zeros((3, 3), np.int32))
+    columns, found = Recorded(drawn, None, PendingCopy(results), digests).read()
+    assert (found is None) is not has_digests
+    assert found is None or found.tolist() == sequence.tolist()
+    assert columns.candidates.num_steps.tolist() == (num_steps.tolist() if has_digests else [])
+    assert columns.candidates.outcome.tolist() == [1, 2, 3]
+    assert columns.candidates.log_probability.tolist() == [0.0, -1.0, -2.0]
+    assert {len(each) for each in columns.steps[:-1]} == {5 if has_digests else 0}
+    assert [each.dtype for each in columns.steps] == [each.dtype for each in empty_columns(np.float32).steps]

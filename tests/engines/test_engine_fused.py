@@ -5,17 +5,19 @@ The engine has two slots, pools of three, and warps of four lanes: each of a few
 
 from dataclasses import replace
 from itertools import islice
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from kgverify.engines.compiled.engine import CompiledEngine
+from kgverify.engines.compiled.state import GOAL, TRUE
 from kgverify.program.outcomes import Outcome
 from kgverify.program.stages import Stage
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.checking.engine_makers import compiled_maker
-from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.problems.decode import SETTINGS, draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import DEFAULT_SIZES, PolicySpec
 from kgverify.trace.model.columns import concatenate
@@ -24,9 +26,12 @@ from kgverify.verification.replay import find_position
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from kgverify.engines.compiled.fused import ticks
-from kgverify.engines.compiled.fused.record import StepLog
-from kgverify.engines.compiled.fused.ticks import FusedTicks
+from kgverify.engines.compiled.execution.kernel_launch import launch as launch_kernel
+from kgverify.engines.compiled.fused import record, ticks
+from kgverify.engines.compiled.fused.record import Decisions, DigestLog, RowBuffers, StepLog
+from kgverify.engines.compiled.fused.resolve_kernels import MOST_ATOMS, MOST_RESOLVENTS
+from kgverify.engines.compiled.fused.step_kernels import find_close_kernel
+from kgverify.engines.compiled.fused.ticks import FusedTicks, _Close, _Tally
 
 SIZES = DEFAULT_SIZES._replace(slots=2, pool=3)
 
@@ -38,14 +43,15 @@ def _small_warps(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("_LIGHT_ROUNDS", 1), ("_HEAVY_ROUNDS", 1), ("_WARP", 4), ("_HEAVY_BLOCK", 16)):
         monkeypatch.setattr(ticks, name, value)
     monkeypatch.setattr(ticks, "_HEAVY_PROGRAMS", 2)
+    monkeypatch.setattr(record, "_LANES", 4)
 
 
 @pytest.mark.parametrize(
     ("seed", "number", "policy"),
     [
-        (9, 94, "shortest"),
+        (9, 389, "shortest"),
         pytest.param(6, 87, "shortest", marks=pytest.mark.deep),
-        pytest.param(9, 94, "two_tower", marks=pytest.mark.deep),
+        pytest.param(9, 282, "two_tower", marks=pytest.mark.deep),
     ],
 )
 def test_what_fused_ticks_record_and_show_is_what_the_reference_proves(
@@ -68,11 +74,16 @@ def test_what_fused_ticks_record_and_show_is_what_the_reference_proves(
     engine._ticks.levels = tuple(level._replace(error=50.0) for level in engine._ticks.levels)
     monkeypatch.setattr(StepLog, "has_room", lambda _: policy == "shortest")
     ended: list[int] = []
+    sent = []
+    send = DigestLog.send
+    monkeypatch.setattr(DigestLog, "send", lambda log, num_steps: sent.append(send(log, num_steps)) or sent[-1])
     parts = [each.read() for each in engine.record(candidates, ended.append)]
     assert sum(ended) == len(candidates.query)
     columns = concatenate([part for part, _ in parts])
     sequence = np.concatenate([digests for _, digests in parts if digests is not None])
     np.testing.assert_array_equal(sequence, compute_digests(columns).sequence)
+    multiset = np.concatenate([each.wait().digests.multiset for each in sent])
+    np.testing.assert_array_equal(multiset, compute_digests(columns).multiset)
     for group, other in zip(columns[:3], expected[:3], strict=True):
         for name, found, wanted in zip(group._fields, group, other, strict=True):
             if policy == "shortest" or name not in ("score", "log_probability"):
@@ -87,3 +98,72 @@ def test_what_fused_ticks_record_and_show_is_what_the_reference_proves(
         shown, outputs = engine.probe(position), eager.probe(position)
         np.testing.assert_allclose(shown.pop(Stage.SCORE), outputs.pop(Stage.SCORE), atol=1e-4)
         assert shown == outputs
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_choices_are_close_that_another_resolvent_could_win(is_first: bool) -> None:
+    margin, slots, size = 0.25, 12, 4
+    rng = np.random.default_rng(int(is_first))
+    num = rng.integers(1, size + 1, slots)
+    first = np.cumsum(num) - num
+    scores = rng.choice([0.0, 0.125, 0.25, 0.375, 1.0], num.sum()).astype(np.float32)
+    predicates = rng.integers(0, 2, num.sum())
+    is_taken, kind, was_close = (rng.random(slots) < share for share in (0.8, 0.8, 0.7))
+    ids = {"dtype": torch.int32}
+    decisions = Decisions(
+        torch.tensor(is_taken, **ids),
+        torch.tensor(np.where(kind, GOAL, TRUE), **ids),
+        *(torch.tensor(each, dtype=torch.int64) for each in (first, num)),
+        torch.zeros(slots, dtype=torch.int64),
+        torch.zeros(slots, dtype=torch.float64),
+    )
+    # Two atoms, of which the second one differs.
+    atoms = torch.zeros((len(scores), 2, 3), **ids)
+    atoms[:, 1, 0] = torch.tensor(predicates, **ids)
+    rows = RowBuffers(torch.tensor(np.repeat(np.arange(slots), num), **ids), atoms, torch.tensor(scores))
+    tally = _Tally(
+        *(torch.zeros(slots, dtype=torch.int64) for _ in range(2)),
+        torch.full((slots,), torch.inf),
+        torch.tensor(was_close, **ids),
+    )
+    close = _Close(*(torch.full((number,), -1, **ids) for number in (slots, len(scores))), *torch.zeros((2, 1), **ids))
+    launch_kernel(
+        find_close_kernel, slots, (decisions, rows, tally, close), (margin, 2), IS_FIRST=is_first, BLOCK=4, num_warps=1
+    )
+
+    wanted_slots, wanted_rows = [], []
+    for slot in range(slots):
+        own = np.arange(first[slot], first[slot] + num[slot])
+        best = own[np.argmax(scores[own])]
+        # Equal resolvents win or lose together; what is one with the choice is no other resolvent.
+        others = [row for row in own if row != best]
+        if scores[best] - max((scores[row] for row in others), default=-np.inf) <= margin:
+            others = [r for r in own if scores[r] != scores[best] or predicates[r] != predicates[best]]
+        gap = scores[best] - max((scores[row] for row in others), default=-np.inf)
+        is_asked = is_taken[slot] and kind[slot] and num[slot] > 1 and (is_first or was_close[slot])
+        is_close = is_asked and gap <= margin
+        if is_close:
+            wanted_slots.append(slot)
+            wanted_rows += [row for row in own if scores[row] >= scores[best] - margin]
+        if is_first:
+            assert int(tally.num_choices[slot]) == is_asked
+            assert int(tally.num_rescored[slot]) == is_close
+            assert float(tally.smallest[slot]) == (gap if is_asked else np.inf)
+    assert len(wanted_slots) > 1
+    assert sorted(close.slots[: int(close.num_slots)].tolist()) == wanted_slots
+    assert sorted(close.rows[: int(close.num_rows)].tolist()) == wanted_rows
+
+
+@pytest.mark.parametrize("num_levels", range(4))
+def test_gaps_are_counted_where_there_is_a_second_level(num_levels: int) -> None:
+    tally = _Tally(torch.tensor([2, 3]), torch.tensor([1, 0]), torch.tensor([0.5, 0.25]), torch.zeros(2))
+    cleared: list[bool] = []
+    of = SimpleNamespace(levels=[None] * num_levels, _tally=tally, clear_gaps=lambda: cleared.append(True))
+    assert FusedTicks.take_gaps(of) == ((5, 1, 0.25) if num_levels > 1 else (0, 0, np.inf))
+    assert bool(cleared) == (num_levels > 1)
+
+
+def test_the_kernels_take_the_goals_of_every_setting_that_is_drawn() -> None:
+    limits = [setting.limits for setting in SETTINGS]
+    assert max(each.max_atoms for each in limits) <= MOST_ATOMS
+    assert max(each.max_resolvents for each in limits) <= MOST_RESOLVENTS

@@ -1,16 +1,18 @@
 """The error that the evaluator declares of its scores bounds the one that it makes."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.stages.choose import Parameters, build_parameters, score_shortest, score_two_tower
-from kgverify.engines.compiled.stages.rescore import Rescoring, measure_gaps
-from kgverify.engines.compiled.state import GOAL, TRUE
+from kgverify.engines.compiled.stages.rescore import Rescoring, measure_gaps, rescore
+from kgverify.engines.compiled.state import GOAL, TRUE, Rows
 from kgverify.engines.compiled.tower.precision import estimate_score_error
 from kgverify.engines.policy import SHORTEST
 from kgverify.graphs.load import load_graph
@@ -105,3 +107,50 @@ def test_a_slot_that_waits_for_its_close_choice_keeps_its_resolvents_out_of_the_
     assert rescored.steps.num_resolvents.tolist() == exact.steps.num_resolvents.tolist()
     assert rescored.resolvents.num_atoms.tolist() == exact.resolvents.num_atoms.tolist()
     assert rescored.resolvents.atoms.tolist() == exact.resolvents.atoms.tolist()
+
+
+def look_up(values: Tensor, given: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
+    """Scores by the predicate of the first atom."""
+    return values[resolvents[:, 0, 0].clamp(min=0).long()]
+
+
+@pytest.mark.parametrize("window", [3, 4, 6, 30])
+def test_close_choices_that_fit_the_window_are_scored_again_and_the_others_wait(window: int):
+    rng = np.random.default_rng(window)
+    for _ in range(20):
+        num = rng.integers(0, 4, 6)
+        slot = np.repeat(np.arange(6), num)
+        score = torch.full((6, 3), -torch.inf)
+        coarse, exact = rng.choice([0.0, 0.1, 0.5, 1.0], len(slot)), rng.normal(size=len(slot))
+        column = np.arange(len(slot)) - np.repeat(np.cumsum(num) - num, num)
+        score[slot, column] = torch.tensor(coarse, dtype=torch.float32)
+        kind = torch.tensor(np.where(num > 0, GOAL, TRUE), dtype=torch.int32)
+        is_taken = torch.tensor(rng.random(6) < 0.8)
+        # The row of the window is its own number, by which the exact score is looked up; one row is not used.
+        atoms = torch.zeros((len(slot) + 1, 1, 3), dtype=torch.int32)
+        atoms[:, 0, 0] = torch.arange(len(slot) + 1)
+        rows = Rows(
+            torch.tensor([*slot, 0]),
+            torch.arange(len(slot) + 1) < len(slot),
+            atoms,
+            torch.tensor(np.cumsum(num) - num),
+        )
+        values = torch.tensor([*exact, 0.0])
+        rescoring = Rescoring(partial(look_up, values), 0, 0.1, window)
+        found, takes, gaps = rescore(rescoring, (), atoms, rows, score, kind, is_taken)
+        wanted, free, num_made, num_close = score.clone(), window, 0, 0
+        for at in range(6):
+            own = score[at, : num[at]].numpy().astype(float)
+            is_choice = bool(is_taken[at]) and num[at] > 1
+            is_near = own >= own.max(initial=-np.inf) - 0.2 - 1e-7
+            is_close = is_choice and is_near.sum() > 1
+            waits = is_close and is_near.sum() > free
+            if is_close:
+                for place in np.flatnonzero(is_near)[: max(0, free)]:
+                    wanted[at, place] = float(exact[slot == at][place])
+                free -= int(is_near.sum())
+            assert bool(takes[at]) == (bool(is_taken[at]) and not waits)
+            num_made += is_choice and not waits
+            num_close += is_close and not waits
+        assert torch.equal(found, wanted)
+        assert (int(gaps.num_choices), int(gaps.num_rescored)) == (num_made, num_close)

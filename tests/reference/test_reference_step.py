@@ -6,7 +6,7 @@ import pytest
 from reference_programs import goal_of, program_of, text_of
 
 from kgreference import FALSE, Kind, Limits, OriginKind, Outcome, Resolvent, Shortest, take_step
-from kgreference.step import choose, close, limit, log_softmax, revisit
+from kgreference.step import choose, close, limit, log_softmax, revisit, score
 
 
 def step_of(program, goal, query="p(X, Y)", visited=(), depth=0, **limits):
@@ -253,3 +253,13 @@ def test_it_makes_no_difference_whether_visited_holds_the_current_goal():
     goal = goal_of(program, "p(X, Y)")
     resolvents = [resolvent_of(program, "p(X, Y)"), resolvent_of(program, "q(X, Y)")]
     assert revisit(goal, set(), resolvents) == revisit(goal, {goal}, resolvents) == resolvents[1:]
+
+
+def test_what_stands_alone_gets_no_score_of_the_policy():
+    class Loud:
+        def scores(self, goal, resolvents):
+            return [float(len(goal)) for _ in resolvents]
+
+    goal = goal_of(program := program_of("p(a, b)"), "p(a, X)")
+    assert score(Loud(), goal, [FALSE]) == score(Loud(), goal, [FALSE._replace(kind=Kind.TRUE)]) == [0.0]
+    assert score(Loud(), goal, [resolvent_of(program, "p(a, b)")] * 2) == [1.0, 1.0]

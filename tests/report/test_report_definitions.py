@@ -5,13 +5,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from rich.text import Text
 
 from kgverify.comparison.exercise.exercise import Exercise
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.program.atoms import Atom
+from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.report import derivations
 from kgverify.report.evaluation import EvaluationReport, _differences, _speed
+from kgverify.report.steps import MOST_CANDIDATES, render_trace
+from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
 
 NAMES = SimpleNamespace(
     atom=lambda atom: f"p{atom[0]}",
@@ -104,3 +108,21 @@ def test_an_evaluation_without_proofs_exercised_too_little():
     for outcomes, is_enough in (({}, False), ({"proved": 0}, False), ({"proved": 1}, True)):
         report = SimpleNamespace(check=SimpleNamespace(exercise=proved), outcomes=outcomes, minimum={"proved": 1})
         assert bool(EvaluationReport.reasons.fget(report)) != is_enough
+
+
+@pytest.mark.parametrize("num_more", [-1, 0, 1, 2])
+def test_candidates_that_are_not_listed_are_counted(num_more: int):
+    num = MOST_CANDIDATES + num_more
+    candidate = dict.fromkeys(("outcome", "atom", "side"), "") | dict.fromkeys(("query", "num_steps"), 0)
+    view = SimpleNamespace(
+        header=Header(engine=EngineInfo("e"), limits=Limits(), policy=PolicyInfo("p"), program_sha256=""),
+        num_candidates=num,
+        candidate=lambda row: candidate | {"is_limited": False, "log_probability": None},
+        summary=lambda: (
+            dict.fromkeys(("num_candidates", "num_steps", "num_resolvents"), num)
+            | {"root_digest": "", "is_complete": True}
+        ),
+    )
+    view.trace = view
+    rest = [each.plain for each in render_trace(view).renderables if isinstance(each, Text)][1:]
+    assert [text.split(";")[0] for text in rest] == ([f"... and {num_more} more"] if num_more > 0 else [])

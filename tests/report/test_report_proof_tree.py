@@ -1,11 +1,20 @@
 """A derivation as a proof tree: the atoms of a clause below the atom that it resolved, where the steps determine this."""
 
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+
+from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.step_view import Names, ResolventView, StepView
 from kgverify.program.atoms import Atom, encode_variable
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
-from kgverify.report.derivations import SidesReader
+from kgverify.report.derivations import DerivationReader, SidesReader
 from kgverify.report.proof_tree import build_tree, read_bodies
 from kgverify.report.stepper.stepper import Stepper
+from kgverify.trace.model.columns import select_candidates
+from kgverify.trace.model.digests import compute_digests
+from kgverify.trace.model.trace import Trace
 from kgverify.verification.verify import Verification
 
 
@@ -31,11 +40,28 @@ def test_the_atoms_of_a_clause_are_below_the_atom_that_it_resolved(faulty: Verif
 
 
 def test_in_lockstep_the_expected_side_alone_has_a_tree(in_lockstep: Verification):
-    reader = SidesReader(in_lockstep.expected, in_lockstep.actual, in_lockstep.stepped)
     candidate = in_lockstep.report.divergences[0].candidate
-    expected, actual = reader.trees(candidate)
-    assert expected
-    assert actual == ()
+    for stepped in (in_lockstep.stepped, take_sound_steps(in_lockstep)):
+        expected, actual = SidesReader(in_lockstep.expected, in_lockstep.actual, stepped).trees(candidate)
+        assert expected
+        assert actual == ()
+
+
+def take_sound_steps(found: Verification, num: int | None = None) -> Trace:
+    """The first steps of lockstep with an engine that makes no mistakes."""
+    columns = lockstep_columns(found.expected.columns)
+    columns = select_candidates(columns, np.arange(len(columns.candidates.query) if num is None else num))
+    return replace(found.expected, columns=columns, digests=compute_digests(columns), rankings=None)
+
+
+def test_a_step_that_lockstep_lacks_is_said_to_be_missing(in_lockstep: Verification):
+    first = int(in_lockstep.expected.columns.candidates.num_steps[0])
+    stepped = take_sound_steps(in_lockstep, first - 1)
+    reader = DerivationReader(in_lockstep.expected, in_lockstep.actual, (), lockstep=True, stepped=stepped)
+    divergence = msgspec.structs.replace(in_lockstep.report.divergences[0], candidate=0, field="steps.choice")
+    found = reader.read(msgspec.structs.replace(divergence, step=first - 1))
+    assert found.note == "The actual derivation has no such step."
+    assert [reader.sides.read(0, step).actual is None for step in range(first)] == [False] * (first - 1) + [True]
 
 
 def step_of(goal: tuple[Atom, ...], rule: int, resolvent: tuple[Atom, ...]) -> StepView:

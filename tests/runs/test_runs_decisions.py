@@ -2,8 +2,10 @@
 
 import signal
 import threading
+import time
 from itertools import pairwise, product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,11 +13,13 @@ from run_engines import countries_run
 
 from kgverify.errors import UserError
 from kgverify.ranking.corrupt import ALL
-from kgverify.runs import machine, parts
+from kgverify.runs import dask_workers, machine, parts
+from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.delta_debugging import _count_fitting, count_down
 from kgverify.runs.parts import plan_parts
 from kgverify.runs.profiling import _REGION, _count_events, take_profile
 from kgverify.runs.run import MOST, Run
+from kgverify.runs.separate_workers import MOST_REPEATS
 from kgverify.runs.workers import _start_processes
 
 
@@ -148,3 +152,79 @@ def test_a_run_may_ask_for_as_many_queries_as_ids_can_count() -> None:
     assert Run(run.graph, num_queries=MOST).num_queries == MOST
     with pytest.raises(UserError):
         Run(run.graph, num_queries=MOST + 1)
+
+
+class _Calls(DaskWorkers):
+    """The workers of a scheduler that answers only after some attempts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, num_refused: int = 0) -> None:
+        self._client: Any = SimpleNamespace(close=lambda timeout: None, status="running")
+        self._address, self._is_closing, self._changing = "", False, threading.Lock()
+        self._calls, self._num_ended, self.attempts, self.sent = set(), 0, num_refused, []
+        self._last_end = self._began = time.monotonic()
+        monkeypatch.setattr(dask_workers, "_connect", self._try_to_connect)
+        monkeypatch.setattr(dask_workers, "_RETRY_SECONDS", 0.0)
+
+    def _try_to_connect(self, address: str) -> str:
+        self.attempts -= 1
+        if self.attempts >= 0:
+            raise UserError("no scheduler")
+        return "client"
+
+    def _send(self, call: Any) -> None:
+        self.sent.append(call)
+        call.sent.append(object())
+
+    def count_threads(self) -> int:
+        return 2
+
+
+def _call(workers: _Calls) -> Any:
+    call = dask_workers._Call(int, (), {})
+    workers._calls.add(call)
+    return call
+
+
+def test_a_scheduler_that_is_away_for_a_short_time_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = _Calls(monkeypatch, num_refused=3)
+    call = _call(workers)
+    workers._reconnect()
+    assert (workers._client, workers.sent, call.future.done()) == ("client", [call], False)
+    monkeypatch.setattr(dask_workers, "RECONNECT_SECONDS", -1.0)
+    workers = _Calls(monkeypatch, num_refused=3)
+    call = _call(workers)
+    workers._reconnect()
+    assert (workers.sent, call.future.done()) == ([], True)
+
+
+def test_calls_are_sent_again_once_nothing_else_is_left_and_they_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask_workers, "STRAGGLER_SECONDS", 0.0)
+    for num_calls, num_ended, silence in product((0, 1, 2, 3), (0, 4), (0.0, 1e6)):
+        workers = _Calls(monkeypatch)
+        for call in [_call(workers) for _ in range(num_calls)]:
+            call.sent.append(object())
+        workers._num_ended, workers._last_end = num_ended, workers._began + 1
+        workers._began, workers._last_end = workers._began - silence - 1, workers._last_end - silence
+        workers._send_stragglers_again()
+        assert len(workers.sent) == (num_calls if num_calls <= 2 and num_ended and silence else 0)
+
+
+def test_a_call_whose_workers_die_is_repeated_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(Exception):
+        pass
+
+    monkeypatch.setattr(
+        dask_workers.importlib,
+        "import_module",
+        lambda name: SimpleNamespace(scheduler=SimpleNamespace(KilledWorker=Killed)),
+    )
+    workers = _Calls(monkeypatch)
+    call = _call(workers)
+    for number in range(MOST_REPEATS):
+        assert len(workers.sent) == number
+        assert not call.future.done()
+        call.sent[:] = [SimpleNamespace(status="error", exception=Killed)]
+        workers._handle(call, call.sent[0])
+    assert len(workers.sent) == MOST_REPEATS - 1
+    with pytest.raises(UserError, match=f"{MOST_REPEATS} times, workers died"):
+        call.future.result()

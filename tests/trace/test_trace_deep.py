@@ -19,6 +19,7 @@ from trace_builders import (
 
 from kgverify.errors import UserError
 from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.report.steps import LazyTraceView
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.maintain.repair import repair_trace
@@ -233,3 +234,16 @@ def test_a_probe_ends_like_a_step_if_scores_are_equal_within_the_tolerance_and_a
     assert ends_alike(step | {Stage.SCORE: (-1.0, -2.25, float("nan")), Stage.MATCH_FACTS: ()}, step, 0.25)
     for other in ({Stage.SCORE: (-1.0, -2.25, float("nan"))}, {Stage.SCORE: (-1.0, -2.0)}, {Stage.CHOOSE: 0}):
         assert not ends_alike(step | other, step, 0.125)
+
+
+def test_what_stages_cannot_give_is_not_shown_either(tmp_path):
+    path = tmp_path / "a"
+    deep(path)
+    step = int(np.argmax(COLUMNS.stages.told > 0))
+    candidate = int(np.repeat(np.arange(30), COLUMNS.candidates.num_steps)[step])
+    number = step - int(np.cumsum(COLUMNS.candidates.num_steps)[candidate] - COLUMNS.candidates.num_steps[candidate])
+    assert LazyTraceView(TraceFile(path)).outputs(candidate, number)
+    with h5py.File(path, "r+") as file:
+        file["stages/told"][step] = 0
+    with pytest.raises(UserError, match="stage"):
+        LazyTraceView(TraceFile(path)).outputs(candidate, number)

@@ -1,17 +1,20 @@
 """Parts of reading and writing traces, each by itself: limits, shared data, packing, and what a file may leave out."""
 
 import os
+import threading
 import zlib
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
+import h5py
 import msgspec
 import numpy as np
 import pytest
 from trace_builders import HEADER, SYMBOLS, make_columns, open_writer
 
 from kgverify.errors import InternalError, UserError
+from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.hdf5 import reading, stored_array, writing
 from kgverify.trace.hdf5.reading import FLETCHER32, StoredFile, most_bytes
 from kgverify.trace.hdf5.stored_array import check_extents
@@ -58,6 +61,26 @@ def test_a_stream_is_inflated_to_exactly_its_size():
             for level in (0, 1, 9):
                 raw = np.frombuffer(zlib.compress(content, level), np.uint8)
                 assert stored_array._inflate(raw, num, None, None).tobytes() == content
+
+
+def test_only_the_built_in_filters_are_run_and_each_once():
+    def find_storage() -> int:
+        raise InternalError("accepted")
+
+    built_in = reading.DEFLATE, reading.SHUFFLE, FLETCHER32
+    for num in range(4):
+        for filters in product((*built_in, 9999), repeat=num):
+            plan = SimpleNamespace(
+                get_layout=lambda: h5py.h5d.CHUNKED,
+                get_external_count=lambda: 0,
+                get_nfilters=lambda filters=filters: len(filters),
+                get_filter=lambda i, filters=filters: (filters[i],),
+            )
+            dataset = SimpleNamespace(get_create_plist=lambda plan=plan: plan, get_storage_size=find_storage)
+            is_known = len(set(filters)) == len(filters) and set(filters) <= set(built_in)
+            error = (InternalError, "accepted") if is_known else (UserError, "uses the HDF5 filters")
+            with pytest.raises(error[0], match=error[1]):
+                reading._locate(dataset, np.dtype(np.int32), (1,), "here", 100, None)
 
 
 def test_an_archive_may_hold_datasets_without_a_sum():
@@ -160,13 +183,15 @@ def test_unknown_fields_go_back_where_they_were():
 
 @pytest.mark.parametrize("shard_steps", [1 << 40, 20])
 def test_an_empty_range_of_candidates_can_be_read(tmp_path: Path, shard_steps: int):
-    columns = make_columns(0, 30)
+    columns = make_columns(0, 30, score_dtype=np.float32)
     with open_writer(tmp_path / "trace", HEADER, SYMBOLS, shard_steps=shard_steps) as writer:
         for at in range(0, 30, 3):
             writer.append(select_candidates(columns, np.arange(at, at + 3)))
     file = TraceFile(tmp_path / "trace")
     for at in (0, 30):
-        assert len(file.read_candidates(at, at).steps.depth) == 0
+        nothing = file.read_candidates(at, at)
+        assert len(nothing.steps.depth) == 0
+        assert nothing.resolvents.score.dtype == np.float32
         assert len(file.candidate_columns(at, at).query) == 0
     assert len(file.gather_candidates(np.zeros(0, np.int64)).candidates.query) == 0
     shell = file.metadata_only()
@@ -192,3 +217,55 @@ def test_stages_without_a_list_of_those_recorded_are_refused():
     told = columns.stages._replace(told=columns.stages.told[:0])
     with pytest.raises(UserError):
         check_columns(columns._replace(stages=told), "file", num_rules=None, num_facts=None)
+
+
+def test_a_header_names_what_its_digests_do_not_count(tmp_path: Path):
+    names = "steps.dropped_atoms", "steps.dropped_resolvents"
+    own = msgspec.structs.replace(HEADER, absent=names)
+    for number, (header, absent) in enumerate(product((HEADER, own), ((), names))):
+        for level in ("digests", "steps"):
+            path = tmp_path / f"{level}-{number}"
+            with open_writer(path, header, SYMBOLS, level=level, absent=set(absent)):
+                pass
+            is_named = level == "digests" and (header is own or bool(absent))
+            assert TraceFile(path).header.absent == (names if is_named else ())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_resumed_recording_keeps_the_type_of_its_scores(tmp_path: Path, dtype: type):
+    path = tmp_path / "trace"
+    writer = open_writer(path, HEADER, SYMBOLS, shard_steps=5, journal_seconds=0)
+    writer.append(make_columns(0, 9, score_dtype=dtype))
+    writer.commit()
+    del writer
+    with (
+        open_writer(path, HEADER, SYMBOLS, resume=True, shard_steps=5) as resumed,
+        pytest.raises(UserError, match="score"),
+    ):
+        resumed.append(make_columns(1, 9, score_dtype=np.float64 if dtype is np.float32 else np.float32))
+
+
+def test_a_recording_without_its_manifest_is_not_begun_again(tmp_path: Path):
+    path = tmp_path / "trace"
+    writer = open_writer(path, HEADER, SYMBOLS, journal_seconds=0)
+    for seed in (0, 1):
+        writer.append(make_columns(seed, 9))
+        if not seed:
+            writer.commit()
+    del writer
+    (tmp_path / "trace.partial" / MANIFEST).unlink()
+    with pytest.raises(UserError, match=f"no {MANIFEST} in this folder"):
+        open_writer(path, HEADER, SYMBOLS, resume=True)
+
+
+def test_what_is_appended_at_that_time_is_forced_to_disk_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with open_writer(tmp_path / "trace", HEADER, SYMBOLS, journal_seconds=1e9) as writer:
+        writer.append(make_columns(0, 9))
+        has_synced = threading.Event()
+        monkeypatch.setattr(writer._journal, "sync", lambda: has_synced.set() or True)
+        with writer._queue.reserve():
+            thread = threading.Thread(target=writer.sync)
+            thread.start()
+            assert not has_synced.wait(0.1)
+        thread.join()
+        assert has_synced.is_set()

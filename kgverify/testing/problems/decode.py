@@ -48,11 +48,11 @@ class Setting(NamedTuple):
 
 
 SETTINGS: Final = (
-    Setting(120, Limits(max_depth=5, max_atoms=3, max_resolvents=4)),
+    Setting(117, Limits(max_depth=5, max_atoms=3, max_resolvents=4)),
     Setting(84, Limits(max_depth=8, max_atoms=4, max_resolvents=24)),
     Setting(18, Limits(max_depth=6, max_atoms=4, max_resolvents=8), PolicySpec("two_tower", seed=1)),
     Setting(20, Limits(max_depth=4, max_atoms=2, max_resolvents=3, exclude_query=False), padding=(1, 2)),
-    Setting(5, Limits(max_depth=6, max_atoms=5, max_resolvents=60), num_corruptions=ALL, slots=4),
+    Setting(8, Limits(max_depth=8, max_atoms=7, max_resolvents=60), num_corruptions=ALL, slots=4),
     Setting(5, Limits(max_depth=3, max_atoms=4, max_resolvents=2), num_corruptions=4, padding=(2, 0), slots=2),
     Setting(4, Limits(max_depth=1, max_atoms=1, max_resolvents=1), num_corruptions=0, padding=(0, 1)),
 )

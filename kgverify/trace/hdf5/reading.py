@@ -113,18 +113,18 @@ def locate_arrays(path: Path, problems: Problems | None = None) -> StoredFile:
     with _opened_trace(path) as (root, descriptor):
         identity = identity_of(descriptor)
         dropped: list[str] = []
-        unknown = _locate_unknown(root, path, identity[2], dropped) if problems is None else {}
+        unknown = _locate_unknown(root, path, identity.size, dropped) if problems is None else {}
         known: dict[str, StoredArray] = {}
         groups: dict[str, Any] = {}
         for field in FIELDS:
             where = f"{path}:{field.path}"
             with collecting(problems, field.path, where):
                 if (dataset := _open_dataset(root, field, str(path), groups)) is not None:
-                    known[field.path] = _check_dataset(dataset, field, where, identity[2])
+                    known[field.path] = _check_dataset(dataset, field, where, identity.size)
         with collecting(problems, "/", str(path)):
             for group in (root, *groups.values()):
                 h5o.get_info(group)  # checks what finding a dataset by its name does not
-        _check_together(known, unknown, identity[2], problems)
+        _check_together(known, unknown, identity.size, problems)
         level = _check_whole(root, descriptor, path, known, problems)
         return StoredFile(known, unknown, tuple(dropped), identity, level)
 
@@ -137,7 +137,7 @@ def describe_arrays(arrays: Arrays, path: Path) -> StoredFile:
         )
         for name, array in arrays.items()
     }
-    return StoredFile(stored, {}, (), (0, 0, 0), None)
+    return StoredFile(stored, {}, (), Identity(0, 0, 0), None)
 
 
 def load_arrays(path: Path, stored: StoredFile, problems: Problems | None = None) -> tuple[Arrays, Arrays]:

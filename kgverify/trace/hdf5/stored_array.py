@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import xxhash
@@ -33,8 +33,13 @@ _HDF5_ERRORS: Final = (OSError, RuntimeError, LookupError, ValueError, TypeError
 # A read of this many bytes at a time; the system may not take more than 2 GiB at once.
 _READ_BYTES: Final = 1 << 30
 
-Identity = tuple[int, int, int]
-"""The identity of a file: its device, its inode, its size."""
+
+class Identity(NamedTuple):
+    """The identity of a file."""
+
+    device: int
+    inode: int
+    size: int
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,7 @@ ReadChunk = Callable[[Chunk], NDArray[Any]]
 def identity_of(descriptor: int) -> Identity:
     """Return the identity of an open file."""
     status = os.fstat(descriptor)
-    return status.st_dev, status.st_ino, status.st_size
+    return Identity(status.st_dev, status.st_ino, status.st_size)
 
 
 @contextmanager

@@ -363,7 +363,7 @@ class DataFile:
     @cached_property
     def _map(self) -> mmap.mmap:
         with open_again(self.path, self._identity) as descriptor:
-            return mmap.mmap(descriptor, self._identity[2], access=mmap.ACCESS_READ)
+            return mmap.mmap(descriptor, self._identity.size, access=mmap.ACCESS_READ)
 
     def _view(self, stored: StoredArray) -> NDArray[Any]:
         # It was checked to lie within the file. numpy.memmap would map the file once for each dataset.

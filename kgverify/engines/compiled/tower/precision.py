@@ -101,7 +101,7 @@ def draw_goals(policy: Policy, max_atoms: int, seed: int, device: torch.device, 
     rng = np.random.default_rng(seed)
     num_predicates, num_constants = (len(policy.weights[f"embedding.{of}"]) for of in ("predicate", "constant"))
     shape = num, max_atoms
-    arguments = rng.integers(-min(4, 2 * max_atoms), max(1, num_constants), (*shape, 2))
+    arguments = rng.integers(-min(4, 2 * max_atoms), num_constants, (*shape, 2))
     atoms = np.concatenate((rng.integers(0, num_predicates, (*shape, 1)), arguments), axis=2)
     num_atoms = rng.integers(1, min(4, max_atoms) + 1, num)
     atoms[np.arange(max_atoms) >= num_atoms[:, None]] = PAD

@@ -1,0 +1,196 @@
+"""Parts of a verification against their definitions: recorded ranks, steps taken alone, inferred stages, steps taken again."""
+
+from dataclasses import replace
+from itertools import pairwise, product
+from types import SimpleNamespace
+
+import msgspec
+import numpy as np
+import pytest
+from run_engines import countries_run
+
+from kgverify.comparison.compare import Comparer
+from kgverify.comparison.result import Comparison, Verdict
+from kgverify.comparison.step_view import StepReader
+from kgverify.engines.policy import SHORTEST
+from kgverify.engines.protocol import positions_of
+from kgverify.engines.reference.engine import ReferenceEngine
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.dialect import Dialect
+from kgverify.program.limits import DeclaredLimits, Limits
+from kgverify.program.outcomes import GoalKind, Side
+from kgverify.program.program import NamedRule
+from kgverify.program.stages import Stage
+from kgverify.ranking.corrupt import ALL
+from kgverify.ranking.rank import RANK_TOLERANCE
+from kgverify.ranking.rules import Counts, Ranks, give_ranks
+from kgverify.runs.retake import retake_steps
+from kgverify.runs.run import Run, build_trace, reference_pipeline
+from kgverify.trace.model.trace import Trace
+from kgverify.verification.infer_stage import StepInference
+from kgverify.verification.lockstep import restore_candidates
+from kgverify.verification.recorded_ranks import _Recognition, recognise_ranks
+from kgverify.verification.replay import Explainer, _outputs_of
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    run = countries_run(num_queries=2, num_corruptions=5)
+    pipeline = reference_pipeline(run)
+    columns = pipeline.engine.prove(pipeline.draw_for(run))
+    return build_trace(run, pipeline.engine, columns, pipeline.rank(columns.candidates, run.triples, RANK_TOLERANCE))
+
+
+def test_the_rule_of_a_side_without_ranks_is_the_other_sides(trace: Trace):
+    for has_ranks in product((False, True), repeat=2):
+        pair = [trace if has else replace(trace, rankings=None) for has in has_ranks]
+        outcomes = trace.columns.candidates.outcome.copy()
+        outcomes[1] = 3 - outcomes[1]
+        candidates = trace.columns.candidates._replace(outcome=outcomes)
+        pair[1] = replace(pair[1], columns=trace.columns._replace(candidates=candidates))
+        comparer = Comparer(*pair)
+        found = recognise_ranks(comparer.compare(), comparer, None)
+        assert found is not None
+        assert found.rules is not None
+        assert (found.rules.expected.is_recorded, found.rules.actual.is_recorded) == has_ranks
+        assert found.rules.expected.rule == found.rules.actual.rule
+
+
+def test_an_unrecorded_rule_is_one_that_explains_the_other_sides_ranks():
+    for own in ((1, 0), (0, 1)):
+        rules = [("own", each) for each in ("a", "b")]
+        recognition = SimpleNamespace(_recorded=[None, object()])
+        unexplained = [{}, dict(zip(rules, own, strict=True))]
+        best = min(rules, key=dict(zip(rules, own, strict=True)).get)
+        assert _Recognition._choose(recognition, unexplained) == (best, best)
+        recognition._recorded.reverse()
+        assert _Recognition._choose(recognition, unexplained[::-1]) == (best, best)
+
+
+def test_the_offset_of_a_rank_is_what_was_recorded_beyond_the_rules_rank():
+    rng = np.random.default_rng(0)
+    counts = Counts(np.array([1, 4, 6]), np.full(3, 9), rng.integers(0, 5, 3), rng.integers(0, 3, 3))
+    rule = SimpleNamespace(ties="expected")
+    own = give_ranks(counts, rule.ties)
+    recorded = Ranks(np.array([0, 4, 6]), np.full(3, 9), np.array([9.0, 5.0, 7.0]), np.array([9.0, 8.0, 7.5]))
+    wanted = [
+        (4, (5.0 - own.optimistic[1], 8.0 - own.pessimistic[1])),
+        (6, (7.0 - own.optimistic[2], 7.5 - own.pessimistic[2])),
+    ]
+    assert _Recognition._offsets(counts, recorded, rule) == wanted
+
+
+@pytest.mark.parametrize("tied", range(4))
+def test_rankings_with_a_near_tie_need_a_true_triple(tied: int):
+    keys = np.array([0, 1, 4, 5])
+    candidates = SimpleNamespace(query=keys // 4, side=(keys % 4).astype(np.int8))
+    ranks = Ranks(keys, *(np.ones(4) for _ in range(3)))
+    comparison = SimpleNamespace(divergences=(), near_ties=(SimpleNamespace(candidate=tied),))
+    for known in keys:
+        recognition = SimpleNamespace(
+            _recorded=[ranks, ranks], _candidates=[candidates], _truth=SimpleNamespace(key=np.array([known]))
+        )
+        assert _Recognition._find_unlabelled(recognition, comparison) == int(known != keys[tied])
+
+
+def test_steps_beyond_those_requested_belong_to_the_last_candidate(trace: Trace):
+    owner = np.array([3, 3, 8])
+    outcomes = trace.columns.candidates.outcome.copy()
+    outcomes[0] = 3 - outcomes[0]
+    columns = trace.columns._replace(candidates=trace.columns.candidates._replace(outcome=outcomes))
+    (divergence,) = Comparer(trace, replace(trace, columns=columns)).compare().divergences
+    found = tuple(msgspec.structs.replace(divergence, candidate=each) for each in range(5))
+    comparison = Comparison(
+        verdict=Verdict.DIVERGE, coverage=Comparer(trace, trace).compare().coverage, divergences=found
+    )
+    named, views = restore_candidates(comparison, {(each, 0): each for each in range(5)}, owner)
+    assert [each.candidate for each in named.divergences] == [3, 3, 8, 8, 8]
+    assert set(views) == {(3, 0), (8, 0)}
+
+
+@pytest.mark.parametrize("has_origins", [False, True])
+def test_origins_count_in_a_step_alone_where_both_engines_know_them(trace: Trace, has_origins: bool):
+    step = trace.columns
+    other = step._replace(resolvents=step.resolvents._replace(origin=step.resolvents.origin + 1))
+    comparer = SimpleNamespace(
+        expected=SimpleNamespace(fields=trace.fields),
+        actual=SimpleNamespace(fields=trace.fields),
+        has_origins=has_origins,
+        has_scores=True,
+    )
+    explainer = SimpleNamespace(_comparer=comparer, _tolerance=0.0)
+    assert Explainer._agrees_alone(explainer, step, step)
+    assert Explainer._agrees_alone(explainer, step, other) is not has_origins
+
+
+def test_a_probe_repeats_a_step_within_both_tolerances(trace: Trace):
+    divergence = SimpleNamespace(candidate=0, step=0)
+    step = StepReader(trace.columns).read(0)
+    explainer = SimpleNamespace(_views={(0, 0): (step, step)}, _modulo=frozenset(), _tolerance=1e-3)
+    for apart, is_same in ((0.0, True), (1.5e-3, True), (2.5e-3, False)):
+        outputs = _outputs_of(step)
+        outputs[Stage.SCORE] = tuple(score + apart for score in outputs[Stage.SCORE])
+        assert Explainer._repeats(explainer, outputs, divergence, 0) is is_same
+    assert not Explainer._repeats(explainer, _outputs_of(step), divergence, 1)
+
+
+@pytest.mark.parametrize("has_atoms", [False, True])
+@pytest.mark.parametrize("num_dropped", [0, 1])
+@pytest.mark.parametrize("lost", [None, Stage.MATCH_FACTS])
+@pytest.mark.parametrize("sure", [None, Stage.MATCH_RULES])
+def test_a_proof_is_lost_in_pruning_only_if_it_had_atoms_to_prune(has_atoms, num_dropped, lost, sure):
+    step = SimpleNamespace(
+        _wanted=[(GoalKind.TRUE, 2, 5, ())],
+        _got=[(GoalKind.GOAL, 1, 0, ((0, 0, 0),))],
+        _own_counts=(num_dropped, 0),
+        _resolved={(2, 5): ((0, 0, 0),) if has_atoms else ()},
+        _of_lost_match=lambda clause, is_sure=False: sure if is_sure else lost,
+    )
+    is_pruned = sure is None and has_atoms and num_dropped and lost is not None
+    assert StepInference._of_proof(step, GoalKind.GOAL) is (Stage.PRUNE if is_pruned else sure or lost or Stage.CLOSE)
+
+
+def test_steps_taken_again_have_the_types_of_recorded_ones_and_the_limits_declared(trace: Trace):
+    for declared in (DeclaredLimits(), DeclaredLimits(max_resolvents=2), DeclaredLimits(max_depth=3, max_atoms=2)):
+        retaken, num_left = retake_steps(trace, ReferenceEngine, declared)
+        assert not num_left
+        known = {name: value for name, value in msgspec.structs.asdict(declared).items() if value is not None}
+        wanted = msgspec.structs.replace(trace.header.limits, **known)
+        for name in known:
+            assert getattr(retaken.header.limits, name) == getattr(wanted, name)
+        assert [each.dtype for each in retaken.columns.candidates] == [each.dtype for each in trace.columns.candidates]
+
+
+def test_positives_are_the_queries_themselves_and_what_belongs_to_none():
+    run = countries_run(num_queries=4, num_corruptions=5)
+    limits = msgspec.structs.replace(run.limits, dialect=Dialect(exclusion="positives_only"))
+    pipeline = reference_pipeline(replace(run, limits=limits))
+    drawn = pipeline.draw_for(run)
+    triples = run.triples
+    assert sum(pipeline.engine._find_positives(drawn)) == 8
+    for query, side in ((drawn.query, drawn.side), (drawn.query + 1, drawn.side), (drawn.query, drawn.side * 0 + 2)):
+        found = pipeline.engine._find_positives(drawn._replace(query=query, side=side))
+        assert found == [
+            int(s) == Side.NONE or (q < len(triples) and triples[q].tolist() == atom)
+            for q, s, atom in zip(query.tolist(), side.tolist(), drawn.atom.tolist(), strict=True)
+        ]
+
+
+@pytest.mark.parametrize("max_depth", [2, 3])
+def test_a_step_from_goals_visited_counts_as_it_did_in_the_derivation(max_depth: int):
+    x, y = Variable("X"), Variable("Y")
+    names = [f"p{i}" for i in range(12)]
+    rules = tuple(
+        NamedRule(NamedAtom(one, x, y), (NamedAtom(other, x, y), *([NamedAtom("q", x, x)] * (number % 5 == 4))))
+        for number, (one, other) in enumerate(pairwise(names))
+    )
+    facts = tuple(NamedAtom(name, "a", "a") for name in (names[-1], "q"))
+    graph = KnowledgeGraph("chain", train=facts, test=(NamedAtom(names[0], "a", "b"),), rules=rules)
+    run = Run(graph, Limits(max_depth=max_depth, dialect=Dialect(skips_unary=True)), SHORTEST, num_corruptions=ALL)
+    pipeline = reference_pipeline(run)
+    columns = pipeline.engine.prove(pipeline.draw_for(run))
+    assert columns.candidates.num_steps.max() > 2 * max_depth
+    alone = pipeline.engine.step(positions_of(columns))
+    assert alone.steps.outcome.tolist() == columns.steps.outcome.tolist()
+    assert alone.steps.choice.tolist() == columns.steps.choice.tolist()
