@@ -7,12 +7,14 @@ The steps are what slot-recycling code is made of: mutation of captured state an
 arithmetic, records. A step that deviates is shrunk statement by statement, and saved as a file with `step` and `make`, for
 `kgverify audit step`. Steps that deviate after the same shrinking, with the same operations, count once, and the pass or switch
 without which each is right is searched. Each of several jobs
-takes its own steps of one sequence, in its own folder `job_N`; no two of them try the same step.
+takes its own steps of one sequence, in its own folder `job_N`; no two of them try the same step. A search that was interrupted
+resumes after its last step: the folder holds what it has done.
 """
 
 import argparse
 import importlib.util
 import itertools
+import json
 import random
 import re
 import subprocess
@@ -24,7 +26,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from kgverify.audit.audited_function import Subject
-from kgverify.audit.ladder.climb import RUNGS, Judge, climb, compiling_without_caches, keeping_caches, warm_up_compiler
+from kgverify.audit.ladder.climb import RUNGS, Judge, climb, compiling_without_caches, keeping_caches
 from kgverify.audit.ladder.culprit import find_culprit
 from kgverify.runs.delta_debugging import minimize
 from kgverify.runs.machine import read_cpu_seconds
@@ -194,15 +196,16 @@ def name_kind(statements: tuple[str, ...], rung: str) -> str:
 
 
 def search(seconds: float, seed: int, folder: Path, job: int, jobs: int) -> None:
-    """Draw, compare and shrink steps until the time is over."""
-    kinds: dict[str, int] = {}
+    """Draw, compare and shrink steps until the time is over, that of earlier searches in the folder included."""
+    done = folder / "done.json"
+    last, num, before, kinds = json.loads(done.read_text()) if done.exists() else (seed - 1, 0, 0.0, {})
     rungs = ("backend-eager", "default")
     scratch = folder / "drawn.py"
-    num = 0
     with keeping_caches(), compiling_without_caches():
-        warm_up_compiler()
         for number, statements in draw_steps(seed, job, jobs):
-            if (used := read_cpu_seconds()) > seconds:
+            if number <= last:
+                continue
+            if (used := before + read_cpu_seconds()) > seconds:
                 break
             num += 1
             if rung := find_rung(statements, number, scratch, rungs):
@@ -217,10 +220,12 @@ def search(seconds: float, seed: int, folder: Path, job: int, jobs: int) -> None
                     cause = find_cause(least, number, scratch, rung)
                     print(f"seed {number}: {kind} | right without {cause or '?'}", flush=True)
                 kinds[kind] = kinds.get(kind, 0) + 1
+            used = before + read_cpu_seconds()
+            done.write_text(json.dumps((number, num, used, kinds)))
             if num % 50 == 0:
                 print(f"{num} steps, {len(kinds)} kinds, {used:.0f} s", flush=True)
     summary: list[Any] = sorted(kinds.items(), key=lambda each: -each[1])
-    print(f"{num} steps, {len(summary)} kinds, {read_cpu_seconds():.0f} s")
+    print(f"{num} steps, {len(summary)} kinds, {before + read_cpu_seconds():.0f} s")
     for kind, count in summary:
         print(f"{count:4} {kind}")
 
@@ -244,7 +249,7 @@ def main() -> None:
     for job in range(options.jobs):
         folder = options.save / f"job_{job}"
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "log.txt").open("w") as log:
+        with (folder / "log.txt").open("a") as log:
             one = [*command, "--job", str(job), "--save", str(folder)]
             running.append(subprocess.Popen(one, stdout=log, stderr=subprocess.STDOUT))
     for each in running:

@@ -29,9 +29,8 @@ def find_rungs(names: list[str]) -> None:
     """Print the first wrong rung of each known miscompile, in this environment."""
     from benchmarks.audit_cases.miscompiles import MISCOMPILES
     from kgverify.audit.audited_function import Subject
-    from kgverify.audit.ladder.climb import RUNGS, Judge, compiling_without_caches, keeping_caches, warm_up_compiler
+    from kgverify.audit.ladder.climb import RUNGS, Judge, compiling_without_caches, keeping_caches
 
-    warm_up_compiler()
     for name in names or MISCOMPILES:
         case = MISCOMPILES[name]
         judge = Judge(Subject(name, case.step, case.make, calls=2), repetitions=0)

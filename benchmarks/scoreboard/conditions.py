@@ -4,8 +4,9 @@
 
 A later call with the same folder resumes. The truth is the behaviour of both engines in a second run, with other queries,
 which the search has not seen: a stated condition must hold there for everything that goes wrong and for nothing else. A pair
-of faults counts if each of them changes a step that the other one leaves right, which the engines themselves show. The table
-goes to standard output; the exit code is 0 if every figure meets its target.
+of faults counts if each of them changes a step that the other one leaves right, which the engines themselves show, and if no
+condition of at most two comparisons says the same as both together, which a sample shows that the search has not seen. The
+table goes to standard output, with the pairs that nobody can tell apart; the exit code is 0 if every figure meets its target.
 """
 
 import argparse
@@ -37,6 +38,7 @@ from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Pipeline, Run, load_policy, reference_pipeline
 from kgverify.verification.verify import verify
 
+from .alike_pairs import why_alike
 from .condition_pairs import count_own
 from .further_faults import FAULTS, Fault, Prover
 
@@ -86,6 +88,7 @@ class Score(msgspec.Struct, kw_only=True):
     results:    of the first cause: exact, 0.95, wrong, none; of all causes: wrong if any condition is
     experiments: the verdicts of the experiments
     seconds:    CPU time that the conditions took
+    alike:      why nobody can tell the two faults of a pair apart; empty if that is possible
     """
 
     name: str
@@ -94,6 +97,7 @@ class Score(msgspec.Struct, kw_only=True):
     sentences: list[str] = []
     experiments: list[str] = []
     seconds: float = 0.0
+    alike: str = ""
 
 
 class Table(msgspec.Struct, kw_only=True):
@@ -274,6 +278,7 @@ def _pair(given: tuple[int, int, str, bool, Path]) -> tuple[Score, list[Table]]:
     run = Run(load_graph(graph), SMALL, SHORTEST, num_queries=8, num_corruptions=10, seed=0)
     if min(count_own(run, (first, second, both), lockstep=lockstep)) == 0:
         return Score(name=name, result=MASKED, graph=graph), []
+    alike = why_alike(graph, SMALL, first, second)
     began = time.process_time()
     with _recording(tests=True) as (found, _):
         report = _verify(run, _python_pipeline(run, both), lockstep=lockstep)
@@ -285,6 +290,7 @@ def _pair(given: tuple[int, int, str, bool, Path]) -> tuple[Score, list[Table]]:
         name=name,
         result=EXACT if all(apart) else NONE,
         graph=graph,
+        alike=alike,
         sentences=[f"{each.stage} {each.kind.value}: {each.condition}" for each in report.causes],
         experiments=[each.when.experiment.verdict for each in report.causes if each.when and each.when.experiment],
         seconds=time.process_time() - began,
@@ -343,9 +349,15 @@ def figures(scores: dict[str, list[Score]]) -> list[tuple[str, str, str, bool]]:
     tested = [verdict for verdict in tested if verdict != "not testable"]
     rows.append(("confirmed by experiment, where one exists", *_with(tested.count("confirmed"), len(tested), 0.9)))
     for key, mode in (("pairs", "free-running"), ("lockstep", "lockstep")):
-        counted = [each for each in scores[key] if each.result != MASKED]
-        title = f"pairs of faults in one stage told apart, {mode} ({len(scores[key]) - len(counted)} more masked)"
+        drawn = [each for each in scores[key] if each.result != MASKED]
+        counted = [each for each in drawn if not each.alike]
+        title = f"pairs of faults in one stage told apart, {mode}"
         rows.append((title, *_with(sum(each.result == EXACT for each in counted), len(counted), 0.9)))
+        left_out = f"{len(scores[key]) - len(drawn)} masked and {len(drawn) - len(counted)} alike"
+        whole, _ = _share(sum(each.result == EXACT for each in drawn), len(drawn), 0.9)
+        rows.append(
+            (f"pairs left out of that, {mode}; told apart with those that are alike", f"{left_out}; {whole}", "", True)
+        )
     return rows
 
 
@@ -373,7 +385,7 @@ def _draw_pairs(
             for i, j in drawn
         ]
         for score in pool.map(_keep, tasks):
-            num -= score.result != MASKED
+            num -= score.result != MASKED and not score.alike
             yield score
 
 
@@ -413,6 +425,8 @@ def main() -> int:
     rows = figures(scores)
     for title, text, target, _ in rows:
         print(f"| {title} | {text} | {target} |")
+    alike = {each.name: each.alike for key in ("pairs", "lockstep") for each in scores[key] if each.alike}
+    print("".join(f"\n- {name}: {why}" for name, why in alike.items()))
     return 0 if all(is_met for *_, is_met in rows) else 1
 
 

@@ -46,10 +46,13 @@ class Prover(kv.StagedEngine):
         return fault.holds if fault is not None and fault.hook == name else lambda *given: False
 
     def take_step(self, query, visited):
-        self.depth, self.query, self.visited = len(visited) - 1, query, visited
-        if self.is_broken:
-            return super().take_step(query, visited)._replace(resolvents=[_false()])
-        return super().take_step(query, visited)
+        step = super().take_step(query, visited)
+        return step._replace(resolvents=[_false()]) if self.is_broken else step
+
+    def _run_stages(self, query, visited):
+        # A probe runs the stages as well, from any goal.
+        self.depth, self.query = len(visited) - 1, query
+        return super()._run_stages(query, visited)
 
     def resolve(self, goal, excluded):
         p, a, b = goal[0]

@@ -176,13 +176,34 @@ class SeenStep:
         expected, actual = (set(side) for side in self.sides)
         implied = self.kept.keys()
         shared = actual & (expected | implied)
-        if self.run.has_origins or self.actual is None:
+        if self.actual is None:
+            return Changes(set(), set(), shared - self.uncertain)
+        if self.run.has_origins:
             return Changes(expected - actual, actual - expected - implied, shared)
         contents = [set(map(content_of, step.resolvents)) for step in (self.expected, self.actual)]
         only = [
             {c for content in here - there for c in self._clauses_of(content)} for here, there in _both_ways(contents)
         ]
         return Changes(only[0], only[1] - implied, shared - only[0])
+
+    @cached_property
+    def uncertain(self) -> set[Clause]:
+        """The clauses that make a resolvent of which fewer are listed than there are clauses that make it.
+
+        Both sides of a step may list as many of them and agree, and yet use other clauses.
+        """
+        listed = Counter(map(content_of, self.expected.resolvents))
+        found: set[Clause] = set()
+        for atoms, clauses in ({} if self.origins is None else self.origins.made).items():
+            num = listed[int(GoalKind.GOAL if atoms else GoalKind.TRUE), atoms]
+            if 0 < num < len(clauses):
+                found.update(clauses)
+        return found
+
+    @property
+    def is_cut(self) -> bool:
+        """True if a limit has left resolvents out on the expected side: what goes wrong with these does not show."""
+        return any(c not in self.sides[0] and atoms not in self.visited for c, atoms in self.kept.items())
 
     @property
     def is_proved(self) -> bool:
@@ -339,7 +360,7 @@ def _collect_clauses(
     }
     for is_missing in labels.get(kind, (True,)):
         found = [(step, *_split(unit, stage, step, is_missing=is_missing)) for step in differing]
-        if not all(wrong for _, wrong, _ in found):
+        if not any(wrong for _, wrong, _ in found) or not all(wrong or step.is_cut for step, wrong, _ in found):
             # Something else goes wrong in some of these steps.
             continue
         cases = _join(

@@ -6,11 +6,11 @@ everything that went wrong, the cheapest cover of the rest is sought. The cost o
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from functools import cached_property
 from itertools import combinations
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,10 @@ MOST_FIRST: Final = 24
 MOST_SECOND: Final = 5
 MOST_OF_MODULUS: Final = 16
 """The first conditions of a pair to try, those that hold most often first, the second ones for each, and the largest modulus."""
+
+MOST_OUTER: Final = 24
+MOST_INTERVALS: Final = 2
+"""The tests to combine with another one for the first condition of a pair, and the intervals of a feature to try for it."""
 
 MOST_VISITED: Final = 20_000
 """The partial conditions to visit in a search; the shortest ones come first."""
@@ -139,7 +143,8 @@ class Search:
     values:   float64 [n, F], without NaN
     is_wrong: bool [n]
     stage:    the stage at fault, whose own features are preferred
-    whole:    the search among all instances, if these are all that did not go wrong and some that did
+    whole:    the search among all instances, if these are some of them
+    has_all_right: whether they include all that did not go wrong
 
     is_cut: whether the last search for exact conditions ended before all were tried
     """
@@ -151,9 +156,11 @@ class Search:
         is_wrong: NDArray[np.bool_],
         stage: str,
         whole: "Search | None" = None,
+        *,
+        has_all_right: bool = False,
     ) -> None:
         self._features, self._stage = features, stage
-        self._known_right: dict[int, NDArray[np.float64]] = {} if whole is None else whole._known_right
+        self._known_right: dict[int, NDArray[np.float64]] = whole._known_right if whole and has_all_right else {}
         if whole is None:
             rows = np.unique(np.column_stack([values, is_wrong]), axis=0)
             values, is_wrong = rows[:, :-1], rows[:, -1].astype(np.bool_)
@@ -221,25 +228,68 @@ class Search:
     def find_two(self) -> list[Condition]:
         """Return the shortest pairs of conditions of which one or the other holds exactly; empty if no pair does.
 
-        The first is a single test that holds for nothing that went right; the second is exact for all that is left.
+        The first holds for nothing that went right: it is a single test, or two if no pair has a single one. The second is
+        exact for all that is left.
         """
         if not self._wrong.any() or self._wrong.all():
             return []
-        right = self._values[~self._wrong]
-        first = []
-        for test, cost in self._sufficient(self._values[self._wrong], right):
-            holds = test.holds(self._values) & self._wrong
-            if 1 < holds.sum() < self._wrong.sum():
-                first.append((int(holds.sum()), cost, test, holds))
+        return self._complete(self._single_first()) or self._complete(self._double_first())
+
+    def _complete(self, first: Iterable[tuple[tuple[Term, ...], float]]) -> list[Condition]:
+        """Return the shortest pairs with one of some conditions that hold for nothing that went right."""
+        by_rows: dict[bytes, tuple[int, float, tuple[Term, ...], NDArray[np.bool_]]] = {}
+        for tests, cost in first:
+            holds = np.logical_and.reduce([self._wrong, *(test.holds(self._values) for test in tests)])
+            key = holds.tobytes()
+            if 1 < holds.sum() < self._wrong.sum() and (key not in by_rows or cost < by_rows[key][1]):
+                by_rows[key] = int(holds.sum()), cost, tests, holds
         pairs = []
-        for _, cost, test, holds in sorted(first, key=lambda each: (-each[0], each[1]))[:MOST_FIRST]:
-            rest = Search(self._features, self._values[~holds], self._wrong[~holds], self._stage, self).find_exact()
-            num = self._num_tried((test,))
-            pairs += [Condition((test,), cost + each.cost, num, each) for each in rest[:MOST_SECOND]]
+        for _, cost, tests, holds in sorted(by_rows.values(), key=lambda each: (-each[0], each[1]))[:MOST_FIRST]:
+            rest = self._among(~holds, has_all_right=True).find_exact()
+            num = self._num_tried(tests)
+            pairs += [Condition(tests, cost + each.cost, num, each) for each in rest[:MOST_SECOND]]
         return sorted(pairs, key=lambda each: each.cost)
 
-    def _sufficient(self, wrong: NDArray[np.float64], right: NDArray[np.float64]) -> Iterator[tuple[Term, float]]:
+    def _among(self, rows: NDArray[np.bool_], *, has_all_right: bool = False) -> "Search":
+        """Return the search among some instances."""
+        values, wrong = self._values[rows], self._wrong[rows]
+        return Search(self._features, values, wrong, self._stage, self, has_all_right=has_all_right)
+
+    def _single_first(self) -> Iterator[tuple[tuple[Term, ...], float]]:
+        for test, cost in self._sufficient():
+            yield (test,), cost
+
+    def _double_first(self) -> Iterator[tuple[tuple[Term, ...], float]]:
+        """Yield two tests that together hold for nothing that went right: the first is one of those that divide best."""
+        for outer, cost in self._dividing():
+            holds = outer.holds(self._values)
+            for inner, own in self._among(holds)._sufficient():
+                yield (outer, inner), cost + own + OF_CONJUNCTION
+
+    def _dividing(self) -> list[tuple[Term, float]]:
+        """Return the tests of features with few values after which the classes are least mixed, with their costs."""
+        found = []
+        num, num_wrong = len(self._wrong), int(self._wrong.sum())
+        for i in self._columns:
+            feature, (unique, rows) = self._features[i], np.unique(self._values[:, i], return_inverse=True)
+            if len(unique) > MOST_VALUES:
+                continue
+            hits, sizes = np.bincount(rows, self._wrong), np.bincount(rows)
+            counts = [(Relation.EQUAL, hits, sizes)]
+            if feature.scale not in (Scale.FLAG, Scale.ID) and len(unique) > 2:
+                counts.append((Relation.AT_LEAST, hits[::-1].cumsum()[::-1], sizes[::-1].cumsum()[::-1]))
+                counts.append((Relation.AT_MOST, hits.cumsum(), sizes.cumsum()))
+            for relation, inside, size in counts:
+                mixed = size * _entropy(inside, size) + (num - size) * _entropy(num_wrong - inside, num - size)
+                for at in np.flatnonzero((inside > 0) & (inside < size) & (size < num)).tolist():
+                    value = float(unique[at])
+                    cost = feature.cost(self._stage) + (0.5 if feature.scale is Scale.FLAG else 1 + _bits(value))
+                    found.append((float(mixed[at]), cost, Term(i, relation, value)))
+        return [(test, cost) for _, cost, test in sorted(found)[:MOST_OUTER]]
+
+    def _sufficient(self) -> Iterator[tuple[Term, float]]:
         """Yield single tests that hold for nothing that went right, with their costs."""
+        wrong, right = self._values[self._wrong], self._values[~self._wrong]
         for i in self._columns:
             feature, x = self._features[i], wrong[:, i]
             known = self._right_values(i, right)
@@ -256,6 +306,8 @@ class Search:
             if len(below):
                 value = float(below.max())
                 yield Term(i, Relation.AT_MOST, value, beyond=low), cost + 1.5 + _bits(value)
+            for start, end in _intervals(x, known):
+                yield Term(i, Relation.BETWEEN, start, end), cost + 3 + _bits(start) + _bits(end)
             for modulus in MODULI if feature.scale is Scale.COUNT else ():
                 remainders = np.setdiff1d(np.mod(x, modulus), np.mod(known, modulus))
                 for remainder in remainders.tolist() if modulus <= MOST_OF_MODULUS else ():
@@ -354,6 +406,25 @@ class Search:
     def _is_plain(self, test: Term) -> bool:
         is_flag = self._features[test.feature].scale is Scale.FLAG and test.relation is Relation.EQUAL
         return is_flag or test.relation in (Relation.AT_LEAST, Relation.AT_MOST)
+
+
+def _intervals(x: NDArray[np.float64], known: NDArray[np.float64]) -> Iterator[tuple[float, float]]:
+    """Yield the bounds of the values between two that are known, for the pairs between which most lie."""
+    places = np.searchsorted(known, x[~np.isin(x, known)])
+    counts = np.bincount(places, minlength=len(known) + 1)[: len(known)]
+    counts[0] = 0
+    for place in np.argsort(-counts, kind="stable")[:MOST_INTERVALS].tolist():
+        if counts[place]:
+            inside = x[(x > known[place - 1]) & (x < known[place])]
+            if len(np.unique(inside)) >= FEWEST_VALUES:
+                yield float(inside.min()), float(inside.max())
+
+
+def _entropy(num: NDArray[Any], of: NDArray[Any]) -> NDArray[Any]:
+    """Return the entropy of two classes in bits, given the number of one of them."""
+    share = np.clip(num / np.maximum(1, of), 1e-12, 1 - 1e-12)
+    entropy: NDArray[Any] = -share * np.log2(share) - (1 - share) * np.log2(1 - share)
+    return entropy
 
 
 def _f1(inside: NDArray[np.bool_], is_wrong: NDArray[np.bool_]) -> float:

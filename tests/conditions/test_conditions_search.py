@@ -70,6 +70,25 @@ def test_conjunctions_are_found_and_hold_for_exactly_what_went_wrong(num: int):
     assert (holds == is_wrong).all()
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (lambda v: v[:, 0] >= 90, lambda v: v[:, 1] % 7 == 5),
+        (lambda v: (v[:, 0] >= 30) & (v[:, 0] <= 60), lambda v: (v[:, 1] >= 50) & (v[:, 3] == 1)),
+        (lambda v: (v[:, 2] >= 5) & (v[:, 3] == 1), lambda v: (v[:, 0] >= 80) & (v[:, 4] == 0)),
+    ],
+    ids=["single tests", "an interval and two tests", "two tests each"],
+)
+def test_two_conditions_are_found_where_one_or_the_other_holds(first, second):
+    values = numbers(3_000)
+    parts = first(values), second(values)
+    search = Search(FEATURES, values, parts[0] | parts[1], "limit")
+    best = search.find_two()[0]
+    assert (best.holds(values) == (parts[0] | parts[1])).all()
+    held = {part.holds(values).tobytes() for part in best.parts}
+    assert held == {part.tobytes() for part in parts}
+
+
 def test_a_bound_names_the_nearest_value_on_its_other_side():
     values = numbers()
     values = values[(values[:, 0] < 44) | (values[:, 0] > 52)]

@@ -204,8 +204,22 @@ def watch_isolated(
 
 @cache
 def warm_up_compiler() -> None:
-    """Let Inductor prepare here what it prepares once, the headers of its kernels as well."""
-    prepare_compiler(Subject("sum", torch.add, lambda call: (torch.ones(64), torch.ones(64)), calls=1))
+    """Let Inductor prepare what it prepares once in a process; processes of their own inherit it.
+
+    Its trials of the processor and of the headers need no empty folder of caches: torch keeps them in the user's.
+    """
+    from torch._inductor.codecache import CacheBase, torch_key
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+    pick_vec_isa()
+    if can_isolate():
+        prepare_compiler(Subject("sum", _add_mirrored, lambda call: (torch.ones(64), torch.ones(64)), calls=1))
+        torch_key()
+        CacheBase.get_system()
+
+
+def _add_mirrored(first: Tensor, second: Tensor) -> Tensor:
+    return first.flip(0) + second
 
 
 def prepare_compiler(subject: Subject) -> None:
@@ -222,7 +236,7 @@ def prepare_compiler(subject: Subject) -> None:
 
     if can_isolate():
         rung = Rung("compiled", "nothing", {"backend": compile_alone})
-        with keeping_caches(), compiling_without_caches(), torch._inductor.config.patch(compile_threads=1):
+        with compiling_without_caches(), torch._inductor.config.patch(compile_threads=1):
             watch(replace(subject, calls=1, first=1), rung, repetitions=0)
 
 
@@ -282,8 +296,6 @@ def _climb(
     is_seeded = False
     if unsteady:
         rungs = ()
-    if can_isolate() and any(rung.has_caches for rung in rungs):
-        warm_up_compiler()
     for rung in rungs:
         if rung is EAGER:
             continue
@@ -333,6 +345,9 @@ def _climb_rung(judge: Judge, rung: Rung, *, is_seeded: bool) -> Climb:
                     found, where = deviations, caches
                 if any(each.kind == "end" for each in deviations):
                     break
+                if deviations and rung.has_caches and caches == COLD:
+                    # For the searches of the cause and the line as well.
+                    prepare_compiler(judge.subject)
     except DeviceLost as error:
         lost = Deviation("some call", "error", "", f"the device was lost: {error}")
         return Climb(rung, (lost,), 0, time.perf_counter() - began, is_lost=True)
@@ -468,12 +483,10 @@ def _compiling_anew() -> Iterator[None]:
 def keeping_caches(rungs: Sequence[Rung] = RUNGS) -> Iterator[None]:
     """Compile with torch's caches in a folder that was empty; inside of another such block, in the folder of that one.
 
-    rungs: those that run; torch's trial of the processor needs no empty folder
+    rungs: those that run
     """
     if any(rung.has_caches for rung in rungs):
-        from torch._inductor.cpu_vec_isa import pick_vec_isa
-
-        pick_vec_isa()
+        warm_up_compiler()
     with nullcontext() if is_compiling_afresh() else fresh_caches():
         yield
 

@@ -22,7 +22,6 @@ from kgverify.audit.ladder.climb import (
     Rung,
     Watched,
     compiling_without_caches,
-    prepare_compiler,
     run_as_found,
 )
 from kgverify.audit.ladder.observation import DeviceLost
@@ -111,7 +110,7 @@ class Culprit(NamedTuple):
     """A smallest set of items without which the subject does what it does in eager.
 
     num_tried: the number of compilations
-    left:      where the time was over, the items among which a culprit remains to be found
+    left:      where the time was over, the items among which a culprit remains to be found; `items` may then be too many
     """
 
     items: tuple[Item, ...]
@@ -130,8 +129,6 @@ def find_culprit(
     seconds: limit on the CPU time, after which no attempt begins. announce: receives the number of each attempt.
     """
     deadline = read_cpu_seconds() + seconds
-    if climb.rung.has_caches and climb.deviations[0].kind != "end":
-        prepare_compiler(judge.subject)
     if climb.is_of_caches:
         search = _Search(judge, climb, deadline, announce)
         caches = [item for item in _list_switches(climb.rung) if item.name in _OF_CACHES]
@@ -172,13 +169,22 @@ def _search_group(search: "_Search", group: Sequence[Item], *, divides: bool) ->
     if not group:
         return []
     if search.repairs(group):
-        return minimize(group, lambda part: bool(part) and search.repairs(part))
+        single = _halve(search, group)
+        return single or minimize(group, lambda part: bool(part) and search.repairs(part))
     # Some items cannot all be left out together, and some are needed.
     if divides and search.has_failed and len(group) > 1:
         middle = len(group) // 2
         halves = (_search_group(search, half, divides=True) for half in (group[:middle], group[middle:]))
         return next(filter(None, halves), [])
     return []
+
+
+def _halve(search: "_Search", group: Sequence[Item]) -> Sequence[Item]:
+    """Return the last single item that repairs, if one does: where the last half does not, the first need not be tried."""
+    while len(group) > 1:
+        middle = len(group) // 2
+        group = group[middle:] if search.repairs(group[middle:]) else group[:middle]
+    return group if search.repairs(group) else []
 
 
 def _search_lines(search: "_Search", lines: Sequence[Item]) -> Sequence[Item]:
@@ -312,7 +318,7 @@ class _Search:
         if self._is_complete or len(items) == 1:
             return Culprit(tuple(items), num)
         untried = frozenset(all_items).difference(*self._known)
-        return Culprit((), num, tuple(items) or tuple(each for each in all_items if each in untried))
+        return Culprit(tuple(items), num, tuple(items) or tuple(each for each in all_items if each in untried))
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -76,7 +77,9 @@ def write_reproducer(
 
 
 _TWICE: Final = """import os, runpy, sys
-import torch._inductor.compile_fx
+import torch._inductor.compile_fx, torch._inductor.cpu_vec_isa
+torch._inductor.cpu_vec_isa.pick_vec_isa()
+os.environ.update(TORCHINDUCTOR_CACHE_DIR=sys.argv[2])
 for _ in range(2):
     child = os.fork() if hasattr(os, "fork") else 0
     if not child:
@@ -87,20 +90,25 @@ for _ in range(2):
 
 
 def _run(path: Path) -> str:
-    """Run a file twice, in processes that import torch once; return why it does not show a deviation, or nothing."""
-    # -P: modules that lie beside the file must not replace torch's.
-    command = [sys.executable, "-P", "-c", _TWICE, str(path)]
+    """Run a file twice, in processes that import torch once; return why it does not show a deviation, or nothing.
+
+    Torch's trial of the processor stays in the user's folder of caches; the caches of the runs are in an empty one.
+    """
+    # One thread: torch would start a pool of processes to compile in.
+    environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    environment.pop("TORCHINDUCTOR_CACHE_DIR", None)
     try:
-        # One thread: torch would start a pool of processes to compile in.
-        done = subprocess.run(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-            env={**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"},
-        )
+        with tempfile.TemporaryDirectory() as folder:
+            # -P: modules that lie beside the file must not replace torch's.
+            done = subprocess.run(
+                [sys.executable, "-P", "-c", _TWICE, str(path), folder],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=SECONDS,
+                check=False,
+                env=environment,
+            )
     except subprocess.TimeoutExpired:
         return f"it ran for more than {SECONDS} s"
     said = re.split(r"ENDS IN (-?\d+)\n", done.stdout)
@@ -161,6 +169,7 @@ _CALL: Final = {
     "class": "seen += [type(each).__name__ for each in leaves((function(*arguments), arguments))]",
     "error": 'try:\n            function(*arguments)\n        except Exception as error:\n            seen.append("raises")',
 }
+_CALL["end"] = _CALL["error"]
 _JUDGE_VALUES: Final = (
     'torch.testing.assert_close(found, expected, equal_nan=True, msg=f"DIFFERS: expected {expected}, found {found}")'
 )
@@ -185,7 +194,7 @@ def _render(
     docstring = "\n".join(about).replace("\\", "\\\\").replace('"""', "'''")
     kind = shown.kind if shown.kind in _CALL else "values"
     options = ", ".join(f"{name}={value!r}" for name, value in (climb.rung.options or {}).items())
-    judge = _JUDGE_PLAIN if kind in ("aliasing", "class", "error") else _JUDGE_VALUES
+    judge = _JUDGE_PLAIN if kind in ("aliasing", "class", "error", "end") else _JUDGE_VALUES
     arguments = _write_tensors(bundled, path)
     lines = _MAIN.format(
         arguments=arguments,
