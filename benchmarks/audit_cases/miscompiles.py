@@ -92,6 +92,13 @@ def exchange_at_once(first: Tensor, second: Tensor) -> None:
     torch._foreach_copy_([first, second], [second.clone(), first.clone()])  # here
 
 
+@case(TWO)
+def copy_after_update(target: Tensor, source: Tensor) -> Tensor:
+    torch._foreach_add_([target, source], 1.0)  # here
+    target.copy_(source)  # here
+    return target
+
+
 @case(floats((4, 4), (4, 4), (4, 4)), rung="aot-eager", issue=198033)
 def rotate_at_once(first: Tensor, second: Tensor, third: Tensor) -> None:
     torch._foreach_copy_([first, second, third], [second, third, first])  # here

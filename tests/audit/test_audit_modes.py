@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ from kgverify.audit import AuditReport
 from kgverify.audit.audited_function import Subject, make_subject
 from kgverify.audit.evaluator.audited_tick import build_tick_subject
 from kgverify.audit.ladder.climb import RUNGS, Climb, Judge, Rung, climb, find_smallest_part
-from kgverify.audit.ladder.culprit import LINE, PASS, find_culprit
+from kgverify.audit.ladder.culprit import LINE, PASS, Item, _search_group, find_culprit
 from kgverify.audit.ladder.modes_audit import LadderOptions, audit_modes
 from kgverify.audit.ladder.observation import compare_observations, observe
 from kgverify.audit.ladder.reproducer import write_reproducer
@@ -114,6 +115,34 @@ def test_a_fused_copy_that_reads_what_it_wrote_is_found_where_it_is_functionaliz
     (item,) = find_culprit(ladder.judge, ladder.first).items
     assert item.kind == LINE
     assert item.name == find_return(subject.function)
+
+
+class Repairs:
+    """A search whose subject is right without all of one of some sets of items."""
+
+    has_failed = False
+
+    def __init__(self, *sets: set[Item]) -> None:
+        self.sets, self.tried = sets, set[frozenset[Item]]()
+
+    def repairs(self, items: Sequence[Item]) -> bool:
+        self.tried.add(frozenset(items))
+        return any(each <= set(items) for each in self.sets)
+
+
+@pytest.mark.parametrize("wanted", [{0}, {7}, {15}, {3, 12}, {4, 5, 6}])
+def test_the_items_that_repair_only_together_are_found(wanted: set[int]) -> None:
+    items = [Item(PASS, f"pass_{number}", ()) for number in range(16)]
+    search = Repairs({items[number] for number in wanted})
+    assert set(_search_group(search, items, divides=True)) == search.sets[0]
+    if len(wanted) == 1:
+        assert len(search.tried) <= 6
+
+
+def test_of_two_passes_that_each_repair_the_last_is_named() -> None:
+    items = [Item(PASS, f"pass_{number}", ()) for number in range(16)]
+    search = Repairs({items[2]}, {items[9]})
+    assert _search_group(search, items, divides=True) == items[9:10]
 
 
 @pytest.mark.deep

@@ -180,10 +180,10 @@ def _search_group(search: "_Search", group: Sequence[Item], *, divides: bool) ->
 
 
 def _halve(search: "_Search", group: Sequence[Item]) -> Sequence[Item]:
-    """Return the single item that repairs, if it does alone: where the first half does not, the second need not be tried."""
+    """Return the last single item that repairs, if one does: where the last half does not, the first need not be tried."""
     while len(group) > 1:
         middle = len(group) // 2
-        group = group[:middle] if search.repairs(group[:middle]) else group[middle:]
+        group = group[middle:] if search.repairs(group[middle:]) else group[:middle]
     return group if search.repairs(group) else []
 
 
