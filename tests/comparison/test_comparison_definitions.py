@@ -7,6 +7,7 @@ from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
+import h5py
 import msgspec
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from kgverify.comparison.result import Verdict
 from kgverify.comparison.source import open_source, wants_content
 from kgverify.comparison.step_view import StepReader
 from kgverify.comparison.stored_columns import _PairedChecksums, _split_column
+from kgverify.errors import UserError
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.program import Symbols
@@ -397,3 +399,12 @@ def test_the_longest_resolvent_is_a_goal():
     found = find_limits(small_trace(), lambda candidate, step: None)
     assert found.longest == int(resolvents.num_atoms[resolvents.kind == GoalKind.GOAL].max())
     assert found.most == int(small_trace().columns.steps.num_resolvents.max())
+
+
+def test_values_are_verified_only_where_that_is_asked_for(tmp_path):
+    path = store(small_trace(), tmp_path / "a")
+    with h5py.File(path, "r+") as file:
+        file["steps/choice"][3] += 1
+    open_source(path).verify(content=False)
+    with pytest.raises(UserError, match="steps/choice"):
+        open_source(path).verify(content=True)

@@ -3,7 +3,9 @@
 import _ctypes
 import os
 import shutil
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +13,8 @@ from engine_checks import assert_identical, difference, near_ties, reference
 from random_programs import Problem, random_problem
 
 from kgverify.engines.evaluator import make_evaluator
-from kgverify.engines.native import library
-from kgverify.engines.native.engine import NativeEngine
+from kgverify.engines.native import choice, library
+from kgverify.engines.native.engine import NativeEngine, count_threads
 from kgverify.engines.policy import SHORTEST, Policy, make_two_tower
 from kgverify.engines.protocol import ExplainedEngine, ProbedEngine, RecordingEngine, positions_of, split_positions
 from kgverify.errors import InternalError, UserError
@@ -279,3 +281,73 @@ def test_the_stages_of_the_source_have_the_names_of_the_semantics() -> None:
     for stage in set(STEP_STAGES) - {Stage.SCORE}:
         assert f" {stage.value}(" in text or f"&{stage.value}(" in text, stage
     assert "score_shortest(" in text
+
+
+def test_positions_beyond_the_limits_are_refused() -> None:
+    limits = Limits(max_atoms=2)
+    for num_atoms, lowest, num_goals in product((1, 2, 3), (-3, -4, -5), (0, 1)):
+        positions = SimpleNamespace(
+            depth=np.zeros(1, np.uint16),
+            num_goals=np.array([num_goals], np.uint32),
+            num_atoms=np.array([num_atoms], np.uint16),
+            atoms=np.array([[0, 0, lowest]], np.int32),
+        )
+        engine = SimpleNamespace(limits=limits)
+        if num_atoms <= 2 and lowest >= -4 and num_goals:
+            assert NativeEngine._position_arrays(engine, positions)
+        else:
+            with pytest.raises(InternalError, match="does not fit the limits"):
+                NativeEngine._position_arrays(engine, positions)
+
+
+def test_as_many_threads_run_as_there_are_cores_unless_another_number_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given, wanted in (("3", 3), ("0", 5), ("many", 5), ("", 5)):
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(5), raising=False)
+        assert count_threads() == wanted
+    # As on systems that do not tell the cores of a process.
+    monkeypatch.delattr(os, "sched_getaffinity")
+    for found, wanted in ((7, 7), (None, 1)):
+        monkeypatch.setattr(os, "cpu_count", lambda found=found: found)
+        assert count_threads() == wanted
+
+
+def test_a_library_without_memory_is_an_error_and_an_engine_that_was_not_made_is_freed() -> None:
+    candidates = CandidateSet(np.zeros(1, np.int32), np.zeros(1, np.int8), np.zeros((1, 3), np.int32))
+
+    def find_no_memory(*arguments: object) -> None:
+        return None
+
+    without = SimpleNamespace(_library=SimpleNamespace(native_run=find_no_memory), _engine=None, _threads=1)
+    with pytest.raises(MemoryError, match="the steps of these candidates"):
+        NativeEngine._run(without, candidates, 0)
+    NativeEngine.__new__(NativeEngine).__del__()
+
+
+def test_a_device_is_looked_for_only_where_there_is_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = tmp_path / "driver"
+    monkeypatch.setattr(choice, "_DRIVERS", (str(driver),))
+    for has_driver, has_cuda in product((False, True), repeat=2):
+        driver.write_text("") if has_driver else driver.unlink(missing_ok=True)
+        monkeypatch.setattr("torch.cuda.is_available", lambda has_cuda=has_cuda: has_cuda)
+        assert choice.is_on_cpu("cpu")
+        assert not choice.is_on_cpu("cuda")
+        assert choice.is_on_cpu("auto") is not (has_driver and has_cuda)
+
+
+def test_what_others_own_or_can_write_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    for owner, mode in product((0, 1000, 1001), (0o600, 0o644, 0o620, 0o602)):
+        monkeypatch.setattr(os, "geteuid", lambda: 1000)
+        status = SimpleNamespace(st_uid=owner, st_mode=mode)
+        assert library._is_own(status) == (owner == 1000 and mode in (0o600, 0o644))
+
+
+def test_the_oldest_libraries_are_removed(tmp_path: Path) -> None:
+    built = tmp_path / "built"
+    for number in range(library.MOST_KEPT + 3):
+        built.write_bytes(bytes([number]))
+        kept = library._keep(tmp_path, f"key{number}", built)
+        assert kept is not None
+        os.utime(kept, (number, number))
+        assert len(list(tmp_path.glob("*.so"))) == min(number + 1, library.MOST_KEPT)
+    assert len(list(tmp_path.glob(f"key{number}-*.so"))) == 1

@@ -77,6 +77,9 @@ def test_an_engine_that_was_interrupted_proves_the_same_afterwards(
             engine.prove(candidates, stop)
         num_interrupted += len(ended) == number
         ended.clear()
+        for each in engine._work:
+            # What is left of a step that was begun.
+            each.fill_(number)
         columns = engine.prove(candidates, ended.append)
         assert sum(ended) == len(candidates.query)
         assert columns.steps.choice.tolist() == expected.steps.choice.tolist()

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import kgverify as kv
+from kgverify.engines.adapters import encoding
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import candidate_set, positions_of
 from kgverify.errors import UserError
@@ -399,3 +400,14 @@ def rule_expander(program, encoding, **options):
         self.rules = [self.encode([rule.clause_head, *rule.body]) for rule in self.program.rules]
 
     return make(expand, program=program, encoding=encoding, setup=setup, **options)
+
+
+@pytest.mark.parametrize("numbers", [0, 1, {"a": 7, "b": 3}])
+def test_a_number_of_no_name_comes_back_as_it_was(numbers):
+    names = encoding._Numbers("constants", numbers, ("a", "b"))
+    given = np.array([sign * (2**power + more) for sign in (-1, 1) for power in range(33) for more in (-1, 0, 1)])
+    kept = np.clip(given, -encoding._LARGEST, encoding._LARGEST)
+    ids = names.decode(kept)
+    assert names.encode(ids).tolist() == kept.tolist()
+    assert ids.min() >= 0
+    assert ids.max() < 2**31 - 2

@@ -10,6 +10,7 @@ from hostile_traces import reseal
 from trace_builders import FACT_LINES, FACTS, HEADER, RANKINGS, SYMBOLS, make_columns, write_file
 
 from kgverify.errors import UserError
+from kgverify.trace.hdf5 import reading
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.model.columns import FIELDS, Rankings
 from kgverify.trace.model.schema import STAGES, encode_columns, encode_level, encode_symbols
@@ -340,6 +341,13 @@ def test_a_chunk_bomb_is_not_allocated(path):
         chunked = {"maxshape": (None,), "chunks": ((1 << 28) + 1,), "compression": "gzip"}
         file.create_dataset("steps/choice", (3,), "<i4", **chunked).attrs["xxh3"] = np.uint64(0)
     refuse(path, "a chunk takes")
+
+
+def test_a_header_is_as_long_as_the_file_admits(path, monkeypatch):
+    monkeypatch.setattr(reading, "_MAX_HEADER_RATIO", 0)
+    read_trace(path)
+    monkeypatch.setattr(reading, "_MIN_HEADER_BYTES", 10)
+    refuse(path, "bytes, expected at most 10")
 
 
 @pytest.mark.parametrize("options", [{"compression": "lzf"}, {"scaleoffset": 0}])
