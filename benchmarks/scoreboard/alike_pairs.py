@@ -1,4 +1,4 @@
-"""Decide without any search whether two faults of one stage can be told apart by what the engine does.
+"""Decide without any search whether the behaviour of an engine distinguishes two faults of one stage.
 
 A sound prover takes the steps of two runs, and steps from goals that are drawn at random. Each question that it asks a fault is
 an instance, and the faults themselves answer which instances go wrong. Nobody can tell the two faults apart if one of them never

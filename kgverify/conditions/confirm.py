@@ -67,7 +67,9 @@ def confirm(
                 experiment = _try_weak(kept, tried, describe)
             return kept, experiment, tried
         weak = weaken(found) if is_refuted else found
-        if weak.condition.tests and is_nearly(tried.predicted, tried.observed):
+        # Two refuted conditions are no causes: what they have in common with the true ones may be the smaller part.
+        is_stated = weak.condition.tests and not (is_refuted and weak.condition.either is not None)
+        if is_stated and is_nearly(tried.predicted, tried.observed):
             weak = weak._replace(exceptions=experiment.pair) if is_refuted else weak
             judged = judge(weak, tried, describe)
             nearly = nearly if nearly is not None and _share(nearly[1]) > _share(judged) else (weak, judged, tried)
