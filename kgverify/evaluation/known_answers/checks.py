@@ -220,6 +220,13 @@ def _check_judge(run: Run, engine: FormulaEngine, results: PartResult) -> None:
         wanted |= set() if rank_only and run.num_corruptions == ALL else {"hash of the entities drawn"}
         _require(names == wanted, "the figures of a ranking")
         find_altered_rankings(judge, [each], [ranks[compared.index(each)]])
+        more = results.num_outcomes.copy()
+        more[each.drawn.row, Outcome.FAILED] += 1
+        (other,) = judge.with_results(results._replace(num_outcomes=more)).compare_rankings(
+            [each.drawn], [ranks[compared.index(each)]]
+        )
+        is_low = results.outcome[each.drawn.row] != Outcome.PROVED or results.log_probability[each.drawn.row] < -99.9
+        _require(other.wrong is not None or not (is_low or not rank_only), "a candidate too many")
     unclear = np.arange(len(numbers)) % 7 == 3
     errors = endings._replace(bound=np.full(len(numbers), _BOUND), is_unclear=unclear)
     _check_bounds(judge, Judge(run, results, reference, errors, rank_only=rank_only), drawn, ranks)
