@@ -19,7 +19,7 @@ BEFORE = {
     "notebooks.md": "",
     "report.md": "",
     "trace-format.md": "",
-    "trace-lines.md": "",
+    "trace-lines.md": "kgverify trace import others.jsonl -o reference.h5",
     "traces.md": f"kgverify record --engine reference {SMALL} -o mine.h5",
 }
 """The pages of this file, with commands that make the files which a page presumes."""
