@@ -85,6 +85,14 @@ def test_a_page_says_first_who_needs_it(page):
     assert re.match(r"This (page|site) is for ", paragraph)
 
 
+def test_links_to_files_of_the_repository_lead_somewhere():
+    """The build checks links between pages alone."""
+    for path in (*DOCS.glob("*.md"), *ROOT.glob("*.md")):
+        text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        links = re.findall(r"\]\((?!https?:)([^)#\s]+)(#[^)\s]*)?\)", text)
+        assert [link for link, _ in links if not (path.parent / link).exists()] == [], path
+
+
 @pytest.mark.deep
 def test_the_tutorial_finds_both_bugs(tmp_path):
     blocks = blocks_of("tutorial.md")
