@@ -3,8 +3,8 @@
     python benchmarks/newcomer.py FOLDER
 
 The pages are the tutorial and Verify your own engine; the folder must not exist. Prints a Markdown table of the commands with
-their exit codes, seconds, and seconds of CPU time, then the seconds from the end of the installation to the bug of the own engine. The exit code is
-1 if a command ends otherwise than its page says.
+their exit codes, seconds, and seconds of CPU time, then the seconds from the end of the installation to the bug of the own
+engine. The exit code is 1 if a command ends otherwise than its page says.
 """
 
 import os
