@@ -280,58 +280,47 @@ def climb(
     """
     begin(EAGER.name)
     with keeping_caches(rungs):
-        return _climb(subject, rungs, repetitions, precision, patience, begin)
-
-
-def _climb(
-    subject: Subject,
-    rungs: Sequence[Rung],
-    repetitions: int,
-    precision: Precision,
-    patience: float,
-    begin: Callable[[str], None],
-) -> Ladder:
-    again = watch_isolated(subject, EAGER, None, repetitions, patience)
-    for each in again.values():
-        if each.end:
-            raise UserError(
-                f"ends the process without the compiler: {each.end}",
-                where=subject.name,
-                fix="audit a step that returns",
-            )
-    judge = Judge(subject, repetitions=repetitions, precision=precision, patience=patience)
-    pairs = ((before, again[call], call) for call, before in judge.expected.items())
-    unsteady = tuple(found for pair in pairs for found in compare_observations(*pair, precision))
-    climbs: list[Climb] = []
-    impossible = []
-    is_cuda = "cuda" in list_device_types(
-        (subject.inputs(0), [each.get() for each in find_captured_values(subject.function)])
-    )
-    is_seeded = False
-    if unsteady:
-        rungs = ()
-    for rung in rungs:
-        if rung is EAGER:
-            continue
-        if rung.name == "reduce-overhead" and not is_cuda:
-            impossible.append((rung.name, "CUDA graphs need tensors on a CUDA device"))
-            continue
-        begin(rung.name)
-        result = _climb_rung(judge, rung, is_seeded=is_seeded)
-        is_seeded = result.is_seeded
-        climbs.append(result)
-        # A higher rung does the work of this one as well.
-        if result.is_lost or any(each.kind == "end" for each in result.deviations):
-            break
-    if all(observation.error for observation in judge.expected.values()) and not any(
-        each.deviations for each in climbs
-    ):
-        raise UserError(
-            f"already fails in eager: {next(iter(judge.expected.values())).error}",
-            where=subject.name,
-            fix="check the function and the arguments that make_inputs makes",
+        again = watch_isolated(subject, EAGER, None, repetitions, patience)
+        for each in again.values():
+            if each.end:
+                raise UserError(
+                    f"ends the process without the compiler: {each.end}",
+                    where=subject.name,
+                    fix="audit a step that returns",
+                )
+        judge = Judge(subject, repetitions=repetitions, precision=precision, patience=patience)
+        pairs = ((before, again[call], call) for call, before in judge.expected.items())
+        unsteady = tuple(found for pair in pairs for found in compare_observations(*pair, precision))
+        climbs: list[Climb] = []
+        impossible = []
+        is_cuda = "cuda" in list_device_types(
+            (subject.inputs(0), [each.get() for each in find_captured_values(subject.function)])
         )
-    return Ladder(unsteady, tuple(climbs), tuple(impossible), judge)
+        is_seeded = False
+        if unsteady:
+            rungs = ()
+        for rung in rungs:
+            if rung is EAGER:
+                continue
+            if rung.name == "reduce-overhead" and not is_cuda:
+                impossible.append((rung.name, "CUDA graphs need tensors on a CUDA device"))
+                continue
+            begin(rung.name)
+            result = _climb_rung(judge, rung, is_seeded=is_seeded)
+            is_seeded = result.is_seeded
+            climbs.append(result)
+            # A higher rung does the work of this one as well.
+            if result.is_lost or any(each.kind == "end" for each in result.deviations):
+                break
+        if all(observation.error for observation in judge.expected.values()) and not any(
+            each.deviations for each in climbs
+        ):
+            raise UserError(
+                f"already fails in eager: {next(iter(judge.expected.values())).error}",
+                where=subject.name,
+                fix="check the function and the arguments that make_inputs makes",
+            )
+        return Ladder(unsteady, tuple(climbs), tuple(impossible), judge)
 
 
 def _climb_rung(judge: Judge, rung: Rung, *, is_seeded: bool) -> Climb:
