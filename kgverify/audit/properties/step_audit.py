@@ -32,7 +32,7 @@ from kgverify.errors import UserError
 from kgverify.runs.machine import describe_environment
 
 GUARD_SECONDS: Final = 20.0
-"""The time limit for changing captured values."""
+"""The limit on the CPU time for changing captured values."""
 
 Announce = Callable[[str], None]
 """Receives the name of the work that begins."""
