@@ -40,6 +40,8 @@ MOST_SECOND: Final = 5
 MOST_OF_MODULUS: Final = 16
 """The first conditions of a pair to try, those that hold most often first, the second ones for each, and the largest modulus."""
 
+_FEW_MODULI: Final = tuple(modulus for modulus in MODULI if modulus <= MOST_OF_MODULUS)
+
 MOST_OUTER: Final = 24
 MOST_INTERVALS: Final = 2
 """The tests to combine with another one for the first condition of a pair, and the intervals of a feature to try for it."""
@@ -308,9 +310,8 @@ class Search:
                 yield Term(i, Relation.AT_MOST, value, beyond=low), cost + 1.5 + _bits(value)
             for start, end in _intervals(x, known):
                 yield Term(i, Relation.BETWEEN, start, end), cost + 3 + _bits(start) + _bits(end)
-            for modulus in MODULI if feature.scale is Scale.COUNT else ():
-                remainders = np.setdiff1d(np.mod(x, modulus), np.mod(known, modulus))
-                for remainder in remainders.tolist() if modulus <= MOST_OF_MODULUS else ():
+            for modulus in _FEW_MODULI if feature.scale is Scale.COUNT else ():
+                for remainder in np.setdiff1d(np.mod(x, modulus), np.mod(known, modulus)).tolist():
                     yield Term(i, Relation.REMAINDER, remainder, float(modulus)), cost + 3 + math.log2(modulus)
 
     def _necessary(self, wrong: NDArray[np.float64], right: NDArray[np.float64]) -> Iterator[tuple[Term, float]]:
