@@ -18,7 +18,7 @@ from kgverify.conditions.candidates import Actual, CandidateReader
 from kgverify.conditions.confirm import CONFIRMED, confirm, split
 from kgverify.conditions.experiment import Sides, Tried, read_values, try_steps
 from kgverify.conditions.features import Feature
-from kgverify.conditions.find import Found, find_condition, settle, show
+from kgverify.conditions.find import OF_WHOLE_STEPS, Found, find_condition, settle, show
 from kgverify.conditions.instances import (
     Cases,
     Instance,
@@ -131,7 +131,8 @@ def _confirm(
 ) -> tuple[Found, Experiment | None, Tried | None]:
     """Test a condition. Experiments look for one of the smallest unit where the run has none of it."""
     start = found.start
-    if start is not None and (not found.condition.tests or found.cases.unit is not start.cases.unit):
+    is_smaller = start is not None and found.cases.unit is not start.cases.unit and stage not in OF_WHOLE_STEPS
+    if start is not None and (not found.condition.tests or is_smaller):
         better = confirm(stage, start, test, describe)
         if better[0].condition.tests and better[1].verdict == CONFIRMED:
             return better

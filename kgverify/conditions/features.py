@@ -6,16 +6,19 @@ unknown for an instance is not used for its cause.
 
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from typing import Final, NamedTuple
 
-from kgverify.conditions.instances import Instance, SeenStep, Unit
+from kgverify.comparison.inference.origins import Clause
+from kgverify.conditions.instances import Instance, SeenStep, Unit, canonical
 from kgverify.conditions.slot_history import SlotHistory
 from kgverify.conditions.slot_turns import Turn
+from kgverify.program.fact_index import Ids, Key
 from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
+from kgverify.program.resolution import Atoms, Clauses, resolve
 from kgverify.program.stages import Stage
 
 Value = float | int | bool | None
@@ -44,8 +47,10 @@ class Feature(NamedTuple):
     of:      the units of the instances that have it
     phrase:  its words behind the noun of an instance, with `{}` for the value: `with {} atoms`
     opposite: the words of a flag that is false
-    zero:    the words of the value 0, if it has some of its own
+    zeros:   the words of the value 0, and of bounds of 0, by relation, if these have some of their own
+    negative: the words of the value with its sign changed, for values below 0
     stages:  the stages for which it is preferred
+    is_of_match: whether it describes a clause together with a goal, so that it tells apart different goals as well
     """
 
     name: str
@@ -56,7 +61,9 @@ class Feature(NamedTuple):
     value: Callable[[Instance], Value]
     opposite: str = ""
     stages: frozenset[Stage] = frozenset()
-    zero: str = ""
+    zeros: Mapping[str, str] = {}
+    negative: str = ""
+    is_of_match: bool = False
     is_declared: bool = False
 
     def cost(self, stage: str) -> float:
@@ -103,7 +110,7 @@ def _match_position(instance: Instance) -> Value:
     step = instance.step
     if step is None or step.origins is None or instance.clause is None:
         return None
-    return step.origins.positions.get(instance.clause, -1)
+    return step.origins.positions.get(instance.clause)
 
 
 def _matches_left(instance: Instance) -> Value:
@@ -160,6 +167,47 @@ def _largest_constant(atoms: Iterable[Sequence[int]]) -> int:
     return max((term for atom in atoms for term in atom[1:] if term >= 0), default=-1)
 
 
+def _mismatch(matches: Callable[[Atoms, Clause, Clauses], bool]) -> Callable[[Instance], Value]:
+    """Return whether a clause does not match the selected atom, but does by another rule.
+
+    matches: whether it does by that rule, given a goal and the clause
+    """
+
+    def read(instance: Instance) -> Value:
+        step = instance.step
+        if step is None or step.run.inference is None or step.origins is None or instance.clause is None:
+            return None
+        if instance.clause in step.origins.positions or not step.expected.goal:
+            return False
+        goal, clauses = canonical(step.expected.goal[:1]), step.run.inference.clauses
+        return not _resolves(goal, instance.clause, clauses) and matches(goal, instance.clause, clauses)
+
+    return read
+
+
+def _resolves(goal: Atoms, clause: Clause, clauses: Clauses) -> bool:
+    return resolve(goal, clauses.clause(goal, *clause)[0], ()) is not None
+
+
+def _matches_without(place: int, goal: Atoms, clause: Clause, clauses: Clauses) -> bool:
+    """Return whether a clause matches if an argument of the selected atom is ignored."""
+    terms = list(goal[0])
+    terms[place] = min(0, *terms[1:]) - 1
+    return _resolves(((terms[0], terms[1], terms[2]),), clause, clauses)
+
+
+def _matches_apart(goal: Atoms, clause: Clause, clauses: Clauses) -> bool:
+    """Return whether each argument of a clause's head matches by itself."""
+    pairs = zip(goal[0][1:], clauses.clause(goal, *clause)[0][1:], strict=True)
+    return all(left == right or min(left, right) < 0 for left, right in pairs)
+
+
+def _matches_in(bits: int, goal: Atoms, clause: Clause, clauses: Clauses) -> bool:
+    """Return whether the last bits of all constants match."""
+    pairs = zip(goal[0][1:], clauses.clause(goal, *clause)[0][1:], strict=True)
+    return all(min(left, right) < 0 or not (left ^ right) & (1 << bits) - 1 for left, right in pairs)
+
+
 # Resolvents
 
 
@@ -192,6 +240,66 @@ def _kept(value: Callable[[SeenStep, tuple[tuple[int, int, int], ...]], Value]) 
 
 def _is_gap(is_pruned: tuple[bool, ...]) -> bool:
     return any(is_pruned[: i + 1][-1] and not all(is_pruned[i:]) for i in range(len(is_pruned)))
+
+
+def _is_captured(instance: Instance) -> Value:
+    """Return whether a rule makes another resolvent if both its variables and the goal's are numbered from 0."""
+    step = instance.step
+    if step is None or step.run.inference is None or instance.clause not in step.made:
+        return None
+    kind, index = instance.clause
+    if kind != Origin.RULE:
+        return False
+    atoms = resolve(canonical(step.expected.goal), *step.run.inference.clauses.rules[index])
+    return atoms is None or canonical(atoms) != canonical(step.made[instance.clause].atoms)
+
+
+def _needs_chain(instance: Instance) -> Value:
+    """Return whether a clause makes another resolvent if each variable is replaced only once."""
+    step = instance.step
+    if step is None or step.run.inference is None or instance.clause not in step.made:
+        return None
+    goal = canonical(step.expected.goal)
+    atoms = resolve(goal, *step.run.inference.clauses.clause(goal, *instance.clause), is_chained=False)
+    return atoms is None or canonical(atoms) != canonical(step.made[instance.clause].atoms)
+
+
+def _mistaken(key: Key, bits: int = 0) -> Callable[[Instance], Value]:
+    """Return whether some atom is neither a fact nor the query, and has the key of a fact.
+
+    bits: the bits that the key has for each id; no two atoms of smaller ids have the same key
+    """
+
+    def read(step: SeenStep, atoms: tuple[Ids, ...], is_pruned: tuple[bool, ...]) -> Value:
+        if step.run.inference is None:
+            return None
+        facts, query = step.run.inference.clauses.fact_index, tuple(step.candidate.atom)
+        return any(
+            min(atom) >= 0
+            and (facts.largest_id >> bits or max(atom) >> bits)
+            and atom not in facts
+            and atom != query
+            and facts.has_key(key, atom)
+            for atom in atoms
+        )
+
+    return _made(read)
+
+
+def _is_swapped(step: SeenStep, atoms: tuple[Ids, ...], is_pruned: tuple[bool, ...]) -> Value:
+    if step.run.inference is None:
+        return None
+    facts = step.run.inference.clauses.fact_index
+    return any(atom not in facts and (p, b, a) in facts for atom in atoms for p, a, b in (atom,))
+
+
+def _pack(bits: int, p: int, a: int, b: int) -> int:
+    return (p << 2 * bits) + (a << bits) + b
+
+
+def _cut(bits: int, p: int, a: int, b: int) -> int:
+    most = (1 << bits) - 1
+    return _pack(bits, p & most, a & most, b & most)
 
 
 def _index(instance: Instance) -> Value:
@@ -318,6 +426,12 @@ def _history(value: Callable[[SlotHistory, int], Value]) -> Callable[[Instance],
 _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "position in its predicate's segment": _program(_position),
     "is the query": _program(_is_query),
+    "matches but for the first argument": _mismatch(partial(_matches_without, 1)),
+    "matches but for the second argument": _mismatch(partial(_matches_without, 2)),
+    "matches argument by argument": _mismatch(_matches_apart),
+    "matches in 8 bits": _mismatch(partial(_matches_in, 8)),
+    "matches in 16 bits": _mismatch(partial(_matches_in, 16)),
+    "does not match": _mismatch(lambda *_: True),
     "matches after it": _matches_left,
     "matches after it with the query": _matches_left_with_query,
     "position among those that match": _match_position,
@@ -347,6 +461,12 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "first atom is pruned": _made(lambda s, a, p: bool(p) and p[0]),
     "prunes before an atom": _made(lambda s, a, p: _is_gap(p)),
     "contains the query": _made(lambda s, a, p: tuple(s.candidate.atom) in a),
+    **{f"packs like a fact in {bits} bits": _mistaken(partial(_pack, bits), bits) for bits in (8, 10, 12, 16)},
+    **{f"is a fact in {bits} bits": _mistaken(partial(_cut, bits), bits) for bits in (8, 16)},
+    "is a fact with its arguments swapped": _made(_is_swapped),
+    "is a fact of another predicate": _mistaken(lambda p, a, b: _pack(32, 0, a, b)),
+    "captures a variable": _is_captured,
+    "needs a chain": _needs_chain,
     "atoms": _kept(lambda s, a: len(a)),
     "variables": _kept(lambda s, a: len(_variables(a))),
     "repeats an atom": _kept(lambda s, a: len(set(a)) < len(a)),
@@ -437,6 +557,9 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
 """The value of each feature of features.toml, by its name."""
 
 
+_ZEROS: Final = {"zero": "==", "at_least_zero": ">=", "at_most_zero": "<="}
+
+
 @cache
 def read_features() -> tuple[Feature, ...]:
     """Return all features, the preferred ones first."""
@@ -451,7 +574,9 @@ def read_features() -> tuple[Feature, ...]:
             value=_VALUES[row["name"]],
             opposite=row.get("opposite", ""),
             stages=frozenset(map(Stage, row.get("stages", ()))),
-            zero=row.get("zero", ""),
+            zeros={relation: row[key] for key, relation in _ZEROS.items() if key in row},
+            negative=row.get("negative", ""),
+            is_of_match=row.get("is_of_match", False),
         )
         for row in tomllib.loads(text)["features"]
     )

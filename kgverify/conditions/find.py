@@ -45,7 +45,7 @@ MOST_EXAMPLES: Final = 3
 MOST_BARS: Final = 60
 """The other conditions, the counter-examples, and the values of a feature to list."""
 
-_OF_WHOLE_STEPS: Final = (Stage.CLOSE, Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH)
+OF_WHOLE_STEPS: Final = (Stage.CLOSE, Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH)
 """The stages that decide on a whole step."""
 
 
@@ -72,6 +72,8 @@ class Table(NamedTuple):
         used = [self.features[i].of for i in condition.used]
         if any(Unit.CANDIDATE in each for each in used):
             return self.candidates
+        if any(self.features[i].is_of_match for i in condition.used):
+            return _number(list(zip(self.identities.tolist(), self.steps.tolist(), strict=True)))
         return self.steps if any(Unit.STEP in each for each in used) else self.identities
 
     def num_identities(self, is_inside: NDArray[np.bool_]) -> int:
@@ -170,6 +172,7 @@ def find_condition(stage: str, every: Iterable[Cases], own: tuple[Feature, ...] 
     One of a smaller unit is preferred: what distinguishes steps is at best a consequence of what distinguishes facts.
     """
     best: Found | None = None
+    whole: Found | None = None
     first: tuple[Cases, Table] | None = None
     is_open = is_mixed = False
     for cases in every:
@@ -178,17 +181,21 @@ def find_condition(stage: str, every: Iterable[Cases], own: tuple[Feature, ...] 
         table = build_table(cases, own)
         first = first or (cases, table)
         found, has_exact = _find_in(Search(table.features, table.values, table.is_wrong, stage), cases, table)
+        if found is not None and stage in OF_WHOLE_STEPS and _is_of_steps(found):
+            # It says the same of the steps, in fewer words.
+            whole = found
+            continue
         if found is not None and (not is_open or (found.is_exact and found.condition.tests)):
             if cases.unit is Unit.STEP and is_mixed and found.condition.tests:
                 found = found._replace(is_partial=True)
             best = found if best is None or _rank(found) < _rank(best) else best
         # An exact condition that is not certain must not be replaced by one of a larger unit that is not exact.
         is_open |= has_exact
-        is_mixed |= stage not in _OF_WHOLE_STEPS and cases.unit is not Unit.STEP and _is_mixed(cases)
+        is_mixed |= stage not in OF_WHOLE_STEPS and cases.unit is not Unit.STEP and _is_mixed(cases)
     if first is None:
         return None
     start = Found(*first, Condition((), 0.0, 1.0), (), False, 1.0, own=own)
-    return (best or start)._replace(own=own, start=start)
+    return (best or whole or start)._replace(own=own, start=start)
 
 
 def search_in(stage: str, cases: Cases, table: Table) -> Found | None:
@@ -283,6 +290,14 @@ def _drop_resting(table: Table, condition: Condition) -> Condition:
     if not parts:
         return Condition((), 0.0, 1.0)
     return parts[0]._replace(either=parts[1] if len(parts) > 1 else None)
+
+
+def _is_of_steps(found: Found) -> bool:
+    """Return whether a condition of parts of steps tests nothing but their steps."""
+    used = found.condition.used
+    return (
+        found.cases.unit is not Unit.STEP and bool(used) and all(Unit.STEP in found.table.features[i].of for i in used)
+    )
 
 
 def _is_mixed(cases: Cases) -> bool:

@@ -17,7 +17,7 @@ from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.conditions.slot_history import SlotHistory
 from kgverify.conditions.slot_turns import Turn
 from kgverify.program.atoms import Goal
-from kgverify.program.fact_index import Ids
+from kgverify.program.fact_index import ANY, Ids
 from kgverify.program.limits import DeclaredLimits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.resolution import Atoms, number_variables, resolve
@@ -265,6 +265,9 @@ MOST_RIGHT: Final = 6_000
 MOST_WRONG: Final = 6_000
 """The instances that went wrong to look at."""
 
+MOST_LEFT_OUT: Final = 12
+"""The clauses that do not match to compare extra ones with, of each step."""
+
 _SUBSTITUTIONS: Final = (Stage.RESOLVE, Stage.PRUNE, Stage.RENAME)
 _CLAUSES: Final = {
     Stage.MATCH_RULES: (Unit.RULE,),
@@ -367,14 +370,51 @@ def _collect_clauses(
             unit,
             "missing" if is_missing else "extra",
             "present" if is_missing else "right",
-            (_of_clause(unit, step, c, c in wrong) for step, wrong, right in found for c in (*wrong, *right)),
-            (_of_clause(unit, step, c, False) for step in agreeing for c in _clauses(unit, step.changes.shared)),
+            (
+                _of_clause(unit, step, c, c in wrong)
+                for step, wrong, right in found
+                for c in (*wrong, *right, *(() if is_missing else _left_out(unit, step) - wrong - right))
+            ),
+            (
+                _of_clause(unit, step, c, False)
+                for step in agreeing
+                for c in (*_clauses(unit, step.changes.shared), *(() if is_missing else _left_out(unit, step)))
+            ),
         )
         yield cases._replace(is_by_itself=kind in PROOF_CLASSES)
 
 
 def _clauses(unit: Unit, found: Iterable[Clause]) -> set[Clause]:
     return {clause for clause in found if clause[0] == _KIND_OF[unit]}
+
+
+def _left_out(unit: Unit, step: SeenStep) -> set[Clause]:
+    """Return some clauses of the selected predicate that do not match: those that nearly do first, and others."""
+    if step.run.inference is None or step.origins is None or not step.expected.goal:
+        return set()
+    if step.outputs is None and (step.is_cut or not _shows_all(step)):
+        return set()
+    clauses, (p, a, b) = step.run.inference.clauses, canonical(step.expected.goal)[0]
+    if unit is Unit.RULE:
+        chosen = [*clauses.rules_of(p)][:MOST_LEFT_OUT]
+    else:
+        like, every = clauses.fact_index.find_like, clauses.facts_of(p)
+        near = [*(like(p, a, ANY) if a >= 0 else ()), *(like(p, ANY, b) if b >= 0 else ())]
+        spread = every[:: max(1, len(every) // MOST_LEFT_OUT)]
+        chosen = [*near[: MOST_LEFT_OUT // 2], *spread[: MOST_LEFT_OUT // 2]]
+        if step.excluded_match is not None:
+            chosen.append(step.excluded_match)
+    return {clause for i in chosen if (clause := (int(_KIND_OF[unit]), int(i))) not in step.origins.positions}
+
+
+def _shows_all(step: SeenStep) -> bool:
+    """Return whether neither side lacks a resolvent that its clauses made: by a proof, or by a limit."""
+    for side in (step.expected, *(() if step.actual is None else (step.actual,))):
+        most, num_dropped = step.run.limits.max_resolvents, (side.dropped_atoms or 0, side.dropped_resolvents or 0)
+        is_full = most is not None and len(side.resolvents) >= most
+        if is_full or any(num_dropped) or any(r.kind == GoalKind.TRUE for r in side.resolvents):
+            return False
+    return True
 
 
 def _split(unit: Unit, stage: Stage, step: SeenStep, *, is_missing: bool) -> tuple[set[Clause], set[Clause]]:

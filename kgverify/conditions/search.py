@@ -328,6 +328,9 @@ class Search:
             # That all the rest has one and the same name is no property of it.
             if (2 if feature.scale is Scale.ID else 1) <= len(others) <= MOST_VALUES:
                 for value in np.setdiff1d(others, values, assume_unique=True).tolist():
+                    if feature.scale is not Scale.ID and not low < value < high:
+                        # A bound excludes it as well.
+                        continue
                     yield Term(i, Relation.OTHER, value), cost + 2.5 + _bits(value)
             if feature.scale is Scale.ID:
                 continue
@@ -437,7 +440,9 @@ def _bits(value: float) -> float:
 
 
 def _bits_above(beyond: float | None, value: float) -> float:
-    """Return the description length of a bound that lies between two values."""
+    """Return the description length of a bound that lies between two values; that something is there at all is short."""
+    if beyond == 0 and value > 0:
+        return 1.0
     return _bits(value) if beyond is None or beyond != int(beyond) else min(_bits(beyond + 1), _bits(value))
 
 

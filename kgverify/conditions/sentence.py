@@ -6,11 +6,14 @@ from typing import Final
 
 from kgverify.comparison.result import Experiment
 from kgverify.conditions.features import Feature, Scale
-from kgverify.conditions.instances import Cases
+from kgverify.conditions.instances import Cases, Unit
 from kgverify.conditions.search import Condition, Relation, Term
 
 FEWEST_BITS: Final = 7
 """The smallest power of two that is pointed out."""
+
+_OF_STEP: Final = re.compile("with |without |that |whose longest ")
+"""The beginnings of the words of steps, which do not follow the noun of a part of a step."""
 
 _PLURAL_OF_ONE: Final = re.compile(r"\b(1) (fewer \w+?|\w+?)(?:(?<=ch)es|s)\b")
 
@@ -22,8 +25,11 @@ def describe_test(test: Term, features: Sequence[Feature]) -> str:
         return feature.phrase if bool(test.value) == (test.relation is Relation.EQUAL) else feature.opposite
     if test.relation is Relation.SAME:
         return f"whose {feature.name} equals the {features[test.other].name}"
-    if test.relation is Relation.EQUAL and not test.value and feature.zero:
-        return feature.zero
+    if not test.value and test.relation in feature.zeros:
+        return feature.zeros[test.relation]
+    if feature.negative and test.value < 0 and test.relation in (Relation.EQUAL, Relation.AT_MOST):
+        relation = Relation.AT_LEAST if test.relation is Relation.AT_MOST else Relation.EQUAL
+        test, feature = test._replace(value=-test.value, relation=relation), feature._replace(phrase=feature.negative)
     if test.relation is Relation.REMAINDER:
         words = f"{describe_number(test.value)} modulo {describe_number(test.high)}"
         return f"whose {feature.name} is {('even', 'odd')[int(test.value)] if test.high == 2 else words}"
@@ -50,7 +56,16 @@ def describe_number(value: float) -> str:
 
 def describe_tests(tests: Sequence[Term], features: Sequence[Feature], cases: Cases) -> str:
     """Return a conjunction of tests with the noun of its instances: `facts at position 50 (from 0) or later ...`."""
-    return f"{cases.unit.value}s {' and '.join(describe_test(test, features) for test in tests)}"
+    of_steps = [Unit.STEP in features[test.feature].of for test in tests]
+    is_part = cases.unit in (Unit.FACT, Unit.RULE, Unit.RESOLVENT)
+    # Those of the instances themselves come first: `facts at position 3 of steps with a proof`.
+    order = sorted(range(len(tests)), key=lambda i: is_part and of_steps[i])
+    words = [describe_test(tests[i], features) for i in order]
+    if is_part:
+        words = [f"of steps {w}" if of_steps[i] and _OF_STEP.match(w) else w for i, w in zip(order, words, strict=True)]
+    text = f"{cases.unit.value}s {' and '.join(words)}"
+    own = {Unit.RULE: " of a rule ", Unit.CANDIDATE: " of candidates "}.get(cases.unit)
+    return text if own is None else text.replace(own, " ")
 
 
 def describe_condition(condition: Condition, features: Sequence[Feature], cases: Cases) -> str:

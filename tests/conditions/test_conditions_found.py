@@ -99,7 +99,7 @@ def _in_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     ("fault", "limits", "words"),
     [
-        ("rule-cap", {}, "exactly the rules with the index 2 are missing"),
+        ("rule-cap", {}, "exactly the rules with the index 2 (from 0) are missing"),
         ("max-atoms-off-by-one", {"max_atoms": 3}, "exactly the resolvents of max_atoms atoms are dropped wrongly"),
         ("max-depth-off-by-one", {"max_depth": 4}, "another goal and with 1 step left to max_depth are wrong"),
         ("queries-beyond-slots", {"slots": 16}, "exactly the candidates in slots used before are wrong"),
