@@ -15,7 +15,7 @@ from kgverify.comparison.stage_difference import starts_wrong
 from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.conditions.batch_experiment import RunAgain, try_batches
 from kgverify.conditions.candidates import Actual, CandidateReader
-from kgverify.conditions.confirm import CONFIRMED, confirm, split
+from kgverify.conditions.confirm import CONFIRMED, adopt, confirm, split
 from kgverify.conditions.experiment import Sides, Tried, read_values, try_steps
 from kgverify.conditions.features import Feature
 from kgverify.conditions.find import OF_WHOLE_STEPS, Found, find_condition, settle, show
@@ -78,12 +78,15 @@ def describe_conditions(
     reader = _Reader(causes, divergences, comparer, views, outputs, lockstep=lockstep)
     described: list[tuple[Cause, list[int]]] = []
     others: dict[int, int] = {}
+    sought = [find_condition(cause.stage, reader.collect(i), tuple(own)) for i, cause in enumerate(causes[:most])]
+    known = [found for found in sought if found is not None]
     for number, cause in enumerate(causes):
         members = reader.members(number)
-        best = find_condition(cause.stage, reader.collect(number), tuple(own)) if number < most else None
+        best = sought[number] if number < most else None
         if best is None:
             described.append((cause, members))
             continue
+        best = adopt(best, known)
         experiment, tried = None, None
         if engines is None:
             best = settle(best)

@@ -278,6 +278,7 @@ def _restructure(goal: Atoms, facts: Sequence[Ids], rng: Random) -> Iterator[Ato
     for p, a, b in rng.sample(facts, min(2, len(facts))):
         yield (*goal, (p, b, a))
         yield (*goal, (p, a, b))
+        yield (selected, (p, a, b), *(rest or goal))
         yield (*goal, (p, b, a), (p, a, a))
         yield (*goal, (p, b, a), (p, a, a), (p, b, b))
     yield (*goal, selected)

@@ -6,19 +6,29 @@ unknown for an instance is not used for its cause.
 
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache, partial
 from importlib import resources
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from kgverify.comparison.inference.origins import Clause
-from kgverify.conditions.instances import Instance, SeenStep, Unit, canonical
+from kgverify.conditions.instances import Candidate, Instance, SeenStep, Unit, canonical
 from kgverify.conditions.slot_history import SlotHistory
 from kgverify.conditions.slot_turns import Turn
 from kgverify.program.fact_index import Ids, Key
+from kgverify.program.near_matches import (
+    Clause,
+    cut,
+    matches,
+    matches_apart,
+    matches_in,
+    matches_without,
+    pack,
+    resolve_unchained,
+    resolve_unrenamed,
+)
 from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
-from kgverify.program.resolution import Atoms, Clauses, resolve
+from kgverify.program.resolution import Atoms, Clauses
 from kgverify.program.stages import Stage
 
 Value = float | int | bool | None
@@ -51,6 +61,7 @@ class Feature(NamedTuple):
     negative: the words of the value with its sign changed, for values below 0
     stages:  the stages for which it is preferred
     is_of_match: whether it describes a clause together with a goal, so that it tells apart different goals as well
+    is_of_query: whether it is the same for all candidates of a query
     """
 
     name: str
@@ -64,6 +75,7 @@ class Feature(NamedTuple):
     zeros: Mapping[str, str] = {}
     negative: str = ""
     is_of_match: bool = False
+    is_of_query: bool = False
     is_declared: bool = False
 
     def cost(self, stage: str) -> float:
@@ -106,6 +118,11 @@ def _from_end(instance: Instance) -> Value:
     return int(_segment(instance) or 0) - 1 - int(_position(instance) or 0)
 
 
+def _is_in_partial_block(size: int, instance: Instance) -> Value:
+    num = int(_segment(instance) or 0)
+    return int(_position(instance) or 0) >= num - num % size
+
+
 def _match_position(instance: Instance) -> Value:
     step = instance.step
     if step is None or step.origins is None or instance.clause is None:
@@ -142,6 +159,10 @@ def _body(instance: Instance) -> tuple[tuple[int, int, int], ...]:
     return instance.run.inference.clauses.rules[index][1] if kind == Origin.RULE else ()
 
 
+def _swap(atom: Ids) -> Ids:
+    return atom[0], atom[2], atom[1]
+
+
 def _is_query(instance: Instance) -> Value:
     return tuple(_head(instance)) == tuple(instance.candidate.atom)
 
@@ -167,10 +188,10 @@ def _largest_constant(atoms: Iterable[Sequence[int]]) -> int:
     return max((term for atom in atoms for term in atom[1:] if term >= 0), default=-1)
 
 
-def _mismatch(matches: Callable[[Atoms, Clause, Clauses], bool]) -> Callable[[Instance], Value]:
+def _mismatch(nearly: Callable[[Atoms, Clause, Clauses], bool]) -> Callable[[Instance], Value]:
     """Return whether a clause does not match the selected atom, but does by another rule.
 
-    matches: whether it does by that rule, given a goal and the clause
+    nearly: returns whether it does by that rule, given a goal and the clause
     """
 
     def read(instance: Instance) -> Value:
@@ -180,32 +201,9 @@ def _mismatch(matches: Callable[[Atoms, Clause, Clauses], bool]) -> Callable[[In
         if instance.clause in step.origins.positions or not step.expected.goal:
             return False
         goal, clauses = canonical(step.expected.goal[:1]), step.run.inference.clauses
-        return not _resolves(goal, instance.clause, clauses) and matches(goal, instance.clause, clauses)
+        return not matches(goal, instance.clause, clauses) and nearly(goal, instance.clause, clauses)
 
     return read
-
-
-def _resolves(goal: Atoms, clause: Clause, clauses: Clauses) -> bool:
-    return resolve(goal, clauses.clause(goal, *clause)[0], ()) is not None
-
-
-def _matches_without(place: int, goal: Atoms, clause: Clause, clauses: Clauses) -> bool:
-    """Return whether a clause matches if an argument of the selected atom is ignored."""
-    terms = list(goal[0])
-    terms[place] = min(0, *terms[1:]) - 1
-    return _resolves(((terms[0], terms[1], terms[2]),), clause, clauses)
-
-
-def _matches_apart(goal: Atoms, clause: Clause, clauses: Clauses) -> bool:
-    """Return whether each argument of a clause's head matches by itself."""
-    pairs = zip(goal[0][1:], clauses.clause(goal, *clause)[0][1:], strict=True)
-    return all(left == right or min(left, right) < 0 for left, right in pairs)
-
-
-def _matches_in(bits: int, goal: Atoms, clause: Clause, clauses: Clauses) -> bool:
-    """Return whether the last bits of all constants match."""
-    pairs = zip(goal[0][1:], clauses.clause(goal, *clause)[0][1:], strict=True)
-    return all(min(left, right) < 0 or not (left ^ right) & (1 << bits) - 1 for left, right in pairs)
 
 
 # Resolvents
@@ -242,26 +240,17 @@ def _is_gap(is_pruned: tuple[bool, ...]) -> bool:
     return any(is_pruned[: i + 1][-1] and not all(is_pruned[i:]) for i in range(len(is_pruned)))
 
 
-def _is_captured(instance: Instance) -> Value:
-    """Return whether a rule makes another resolvent if both its variables and the goal's are numbered from 0."""
-    step = instance.step
-    if step is None or step.run.inference is None or instance.clause not in step.made:
-        return None
-    kind, index = instance.clause
-    if kind != Origin.RULE:
-        return False
-    atoms = resolve(canonical(step.expected.goal), *step.run.inference.clauses.rules[index])
-    return atoms is None or canonical(atoms) != canonical(step.made[instance.clause].atoms)
+def _changes(wrongly: Callable[[Atoms, Clause, Clauses], Atoms | None]) -> Callable[[Instance], Value]:
+    """Return whether a clause makes another resolvent by another rule. wrongly: applies it by that rule to a goal."""
 
+    def read(instance: Instance) -> Value:
+        step = instance.step
+        if step is None or step.run.inference is None or instance.clause not in step.made:
+            return None
+        atoms = wrongly(canonical(step.expected.goal), instance.clause, step.run.inference.clauses)
+        return atoms is None or canonical(atoms) != canonical(step.made[instance.clause].atoms)
 
-def _needs_chain(instance: Instance) -> Value:
-    """Return whether a clause makes another resolvent if each variable is replaced only once."""
-    step = instance.step
-    if step is None or step.run.inference is None or instance.clause not in step.made:
-        return None
-    goal = canonical(step.expected.goal)
-    atoms = resolve(goal, *step.run.inference.clauses.clause(goal, *instance.clause), is_chained=False)
-    return atoms is None or canonical(atoms) != canonical(step.made[instance.clause].atoms)
+    return read
 
 
 def _mistaken(key: Key, bits: int = 0) -> Callable[[Instance], Value]:
@@ -290,16 +279,7 @@ def _is_swapped(step: SeenStep, atoms: tuple[Ids, ...], is_pruned: tuple[bool, .
     if step.run.inference is None:
         return None
     facts = step.run.inference.clauses.fact_index
-    return any(atom not in facts and (p, b, a) in facts for atom in atoms for p, a, b in (atom,))
-
-
-def _pack(bits: int, p: int, a: int, b: int) -> int:
-    return (p << 2 * bits) + (a << bits) + b
-
-
-def _cut(bits: int, p: int, a: int, b: int) -> int:
-    most = (1 << bits) - 1
-    return _pack(bits, p & most, a & most, b & most)
+    return any(atom not in facts and _swap(atom) in facts for atom in atoms)
 
 
 def _index(instance: Instance) -> Value:
@@ -320,6 +300,14 @@ def _room_of_atoms(step: SeenStep, atoms: tuple[tuple[int, int, int], ...]) -> V
 
 def _is_visited(step: SeenStep, atoms: tuple[tuple[int, int, int], ...]) -> Value:
     return None if step.earlier is None else atoms in step.visited
+
+
+def _steps_since(step: SeenStep, atoms: tuple[tuple[int, int, int], ...]) -> Value:
+    """Return the steps since a goal was last left, 1 for the present one; 0 for one that was never visited."""
+    if step.earlier is None:
+        return None
+    visited = [canonical(goal) for goal in (step.expected.goal, *reversed(step.earlier))]
+    return visited.index(atoms) + 1 if atoms in visited else 0
 
 
 def _is_visited_in_any_order(step: SeenStep, atoms: tuple[tuple[int, int, int], ...]) -> Value:
@@ -418,6 +406,11 @@ def _turn(value: Callable[[Turn], Value]) -> Callable[[Instance], Value]:
     return lambda instance: None if instance.candidate.turn is None else value(instance.candidate.turn)
 
 
+def _full(size: int, candidate: Candidate) -> int:
+    """Return the number of candidates of a run that fill blocks of a size."""
+    return candidate.num_in_run - candidate.num_in_run % size
+
+
 def _history(value: Callable[[SlotHistory, int], Value]) -> Callable[[Instance], Value]:
     """Return a feature of what a candidate meets in the slots of the batch."""
     return lambda i: None if i.candidate.history is None else value(i.candidate.history, i.candidate.row)
@@ -426,11 +419,14 @@ def _history(value: Callable[[SlotHistory, int], Value]) -> Callable[[Instance],
 _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "position in its predicate's segment": _program(_position),
     "is the query": _program(_is_query),
-    "matches but for the first argument": _mismatch(partial(_matches_without, 1)),
-    "matches but for the second argument": _mismatch(partial(_matches_without, 2)),
-    "matches argument by argument": _mismatch(_matches_apart),
-    "matches in 8 bits": _mismatch(partial(_matches_in, 8)),
-    "matches in 16 bits": _mismatch(partial(_matches_in, 16)),
+    "is the query with swapped arguments": _program(lambda i: _swap(_head(i)) == tuple(i.candidate.atom) != _head(i)),
+    "has the query's first argument": _program(lambda i: _head(i)[1] == i.candidate.atom[1]),
+    "has the query's second argument": _program(lambda i: _head(i)[2] == i.candidate.atom[2]),
+    "has an argument of the query": _program(lambda i: bool({*_head(i)[1:]} & {*i.candidate.atom[1:]})),
+    "first argument is larger": _program(lambda i: _head(i)[1] > _head(i)[2]),
+    "matches but for the first argument": _mismatch(partial(matches_without, 1)),
+    "matches but for the second argument": _mismatch(partial(matches_without, 2)),
+    "matches argument by argument": _mismatch(matches_apart),
     "does not match": _mismatch(lambda *_: True),
     "matches after it": _matches_left,
     "matches after it with the query": _matches_left_with_query,
@@ -454,6 +450,7 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "room below max_atoms": _kept(_room_of_atoms),
     "places left in the list": _room_below,
     "equals a goal visited": _kept(_is_visited),
+    "steps since it was visited": _kept(_steps_since),
     "has the atoms of a goal visited": _kept(_is_visited_in_any_order),
     "atoms before pruning": _made(lambda s, a, p: len(a)),
     "facts pruned": _made(lambda s, a, p: sum(p)),
@@ -461,12 +458,10 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "first atom is pruned": _made(lambda s, a, p: bool(p) and p[0]),
     "prunes before an atom": _made(lambda s, a, p: _is_gap(p)),
     "contains the query": _made(lambda s, a, p: tuple(s.candidate.atom) in a),
-    **{f"packs like a fact in {bits} bits": _mistaken(partial(_pack, bits), bits) for bits in (8, 10, 12, 16)},
-    **{f"is a fact in {bits} bits": _mistaken(partial(_cut, bits), bits) for bits in (8, 16)},
     "is a fact with its arguments swapped": _made(_is_swapped),
-    "is a fact of another predicate": _mistaken(lambda p, a, b: _pack(32, 0, a, b)),
-    "captures a variable": _is_captured,
-    "needs a chain": _needs_chain,
+    "is a fact of another predicate": _mistaken(lambda p, a, b: pack(32, 0, a, b)),
+    "captures a variable": _changes(resolve_unrenamed),
+    "needs a chain": _changes(resolve_unchained),
     "atoms": _kept(lambda s, a: len(a)),
     "variables": _kept(lambda s, a: len(_variables(a))),
     "repeats an atom": _kept(lambda s, a: len(set(a)) < len(a)),
@@ -556,6 +551,15 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
 }
 """The value of each feature of features.toml, by its name."""
 
+_NUMBERED: Final[dict[str, Callable[[int], Callable[[Instance], Value]]]] = {
+    "matches in {each} bits": lambda bits: _mismatch(partial(matches_in, bits)),
+    "packs like a fact in {each} bits": lambda bits: _mistaken(partial(pack, bits), bits),
+    "is a fact in {each} bits": lambda bits: _mistaken(partial(cut, bits), bits),
+    "is in a partial block of {each}": lambda size: _program(partial(_is_in_partial_block, size)),
+    "is in a partial block of {each} candidates": lambda size: lambda i: i.candidate.row >= _full(size, i.candidate),
+}
+"""The values of the features that stand for several, each with its number."""
+
 
 _ZEROS: Final = {"zero": "==", "at_least_zero": ">=", "at_most_zero": "<="}
 
@@ -564,22 +568,28 @@ _ZEROS: Final = {"zero": "==", "at_least_zero": ">=", "at_most_zero": "<="}
 def read_features() -> tuple[Feature, ...]:
     """Return all features, the preferred ones first."""
     text = resources.files(__package__).joinpath("features.toml").read_text(encoding="utf-8")
-    return tuple(
-        Feature(
-            name=row["name"],
+    return tuple(feature for row in tomllib.loads(text)["features"] for feature in _read(row))
+
+
+def _read(row: dict[str, Any]) -> Iterator[Feature]:
+    """Yield the features of a row of the table: one for each of its numbers, if it has some."""
+    for number in row.get("each", [None]):
+        words = {k: v if number is None else v.replace("{each}", str(number)) for k, v in row.items() if type(v) is str}
+        name = row["name"]
+        yield Feature(
+            name=words["name"],
             unit=row.get("unit", ""),
             of=frozenset(map(Unit, row["of"])),
             scale=Scale(row["scale"]),
-            phrase=row["phrase"],
-            value=_VALUES[row["name"]],
-            opposite=row.get("opposite", ""),
+            phrase=words["phrase"],
+            value=_VALUES[name] if number is None else _NUMBERED[name](number),
+            opposite=words.get("opposite", ""),
             stages=frozenset(map(Stage, row.get("stages", ()))),
-            zeros={relation: row[key] for key, relation in _ZEROS.items() if key in row},
-            negative=row.get("negative", ""),
+            zeros={relation: words[key] for key, relation in _ZEROS.items() if key in words},
+            negative=words.get("negative", ""),
             is_of_match=row.get("is_of_match", False),
+            is_of_query=row.get("is_of_query", False),
         )
-        for row in tomllib.loads(text)["features"]
-    )
 
 
 def features_of(unit: Unit) -> tuple[Feature, ...]:

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.result import Condition as ShownCondition
 from kgverify.comparison.result import Experiment, FeatureValue
+from kgverify.comparison.step_view import StepView
 from kgverify.conditions.chance import MOST_CHANCE, chance_of
 from kgverify.conditions.features import Feature, features_of
-from kgverify.conditions.instances import Cases, Instance, Unit, plain
+from kgverify.conditions.instances import Cases, Instance, Unit, canonical, plain
 from kgverify.conditions.search import Condition, Relation, Search, Term
 from kgverify.conditions.sentence import (
     describe_boundary,
@@ -58,6 +59,8 @@ class Table(NamedTuple):
     identities: int64 [n]  the number of the identity of each instance
     steps:      int64 [n]  the number of the goal that it occurs at
     candidates: int64 [n]  its candidate
+    queries:    int64 [n]  its query
+    shapes:     int64 [n]  the number of its goal's predicates and variables, at its depth
     """
 
     features: tuple[Feature, ...]
@@ -66,9 +69,17 @@ class Table(NamedTuple):
     identities: NDArray[np.int64]
     steps: NDArray[np.int64]
     candidates: NDArray[np.int64]
+    queries: NDArray[np.int64]
+    shapes: NDArray[np.int64]
+
+    def take(self, rows: NDArray[np.bool_]) -> "Table":
+        """Return some instances."""
+        return Table(self.features, *(column[rows] for column in self[1:]))
 
     def identities_for(self, condition: Condition) -> NDArray[np.int64]:
         """Return the identities that count for a condition: those of steps or candidates if it tests features of these."""
+        if any(self.features[i].is_of_query for i in condition.used):
+            return self.queries
         used = [self.features[i].of for i in condition.used]
         if any(Unit.CANDIDATE in each for each in used):
             return self.candidates
@@ -102,7 +113,14 @@ def build_table(cases: Cases, own: Sequence[Feature] = (), begun: Table | None =
         _number(goals),
         # The same candidate in another run is another instance.
         _number([each.identity if cases.unit is Unit.CANDIDATE else each.candidate.row for each in instances]),
+        _number([each.candidate.query for each in instances]),
+        _number([None if each.step is None else _shape_of(each.step.expected) for each in instances]),
     )
+
+
+def _shape_of(step: StepView) -> Hashable:
+    """Return the depth of a step and its goal without the names of constants."""
+    return step.depth, tuple((p, min(a, 0), min(b, 0)) for p, a, b in canonical(step.goal))
 
 
 def _features_for(cases: Cases, own: Sequence[Feature]) -> Iterator[Feature]:
@@ -148,6 +166,7 @@ class Found(NamedTuple):
     own:        the features that the engine declares
     exceptions: problems for which an experiment has shown that it does not hold
     start:      the instances of the smallest unit with a condition without tests, from which experiments may begin
+    is_adopted: whether it is the condition of another cause
     """
 
     cases: Cases
@@ -161,6 +180,7 @@ class Found(NamedTuple):
     own: tuple[Feature, ...] = ()
     exceptions: tuple[str, ...] = ()
     start: "Found | None" = None
+    is_adopted: bool = False
 
 
 def find_condition(stage: str, every: Iterable[Cases], own: tuple[Feature, ...] = ()) -> Found | None:
@@ -209,8 +229,12 @@ def settle(found: Found, tried: Sequence[Instance] = ()) -> Found:
     tried: instances of experiments, which count like those of the run
 
     Otherwise it is another exact condition, if no experiment was made; or one without these tests, which is not exact.
+    Without experiments the goals of a condition of steps must differ in more than their constants: alike derivations take
+    alike steps, and are one coincidence.
     """
     table, condition = found.table, found.condition
+    if not tried and condition.tests and _chance_of_shapes(table, condition) > MOST_CHANCE:
+        return found.start or found._replace(condition=Condition((), 0.0, 1.0), others=(), is_exact=False)
     if not found.is_exact or not condition.tests:
         return found
     kept = _drop_resting(table, condition)
@@ -219,7 +243,7 @@ def settle(found: Found, tried: Sequence[Instance] = ()) -> Found:
     if tried:
         cases = found.cases._replace(instances=(*found.cases.instances, *tried))
         whole = build_table(cases, found.own, found.table)
-        places = _places(found.table, whole)
+        places = places_in(found.table, whole)
         if all(i in places for i in condition.used):
             moved = condition.moved([places.get(i, -1) for i in range(len(table.features))])
             if _drop_resting(whole, moved) is moved:
@@ -236,7 +260,7 @@ def weaken(found: Found) -> Found:
     table, condition = found.table, found.condition
     inside = condition.holds(table.values)
     # Where everything went wrong in the run, chance was judged with the instances of experiments.
-    chance = found.chance if table.is_wrong.all() else _chance(table, condition)
+    chance = found.chance if table.is_wrong.all() else chance_for(table, condition)
     chance = chance if condition.tests else 1.0
     if not is_nearly(inside, table.is_wrong) or chance > MOST_CHANCE:
         return found.start or found._replace(condition=Condition((), 0.0, 1.0), others=(), is_exact=False)
@@ -247,10 +271,9 @@ def take_part(found: Found, part: Condition, other: Condition) -> Found:
     """Return one of two conditions, without the instances that the other one alone explains."""
     table = found.table
     keeps = part.holds(table.values) | ~other.holds(table.values) | ~table.is_wrong
-    columns = (table.values, table.is_wrong, table.identities, table.steps, table.candidates)
-    some = Table(table.features, *(column[keeps] for column in columns))  # type: ignore[arg-type]
+    some = table.take(keeps)
     cases = found.cases._replace(instances=tuple(compress(found.cases.instances, keeps)))
-    return found._replace(cases=cases, table=some, condition=part, others=(), chance=_chance(some, part))
+    return found._replace(cases=cases, table=some, condition=part, others=(), chance=chance_for(some, part))
 
 
 def is_nearly(inside: NDArray[np.bool_], is_wrong: NDArray[np.bool_]) -> bool:
@@ -259,7 +282,7 @@ def is_nearly(inside: NDArray[np.bool_], is_wrong: NDArray[np.bool_]) -> bool:
     return bool(both and both >= LEAST_PRECISION * inside.sum() and both >= LEAST_RECALL * is_wrong.sum())
 
 
-def _places(table: Table, other: Table) -> dict[int, int]:
+def places_in(table: Table, other: Table) -> dict[int, int]:
     """Return the place of each feature of a table in another one."""
     names = {feature.name: i for i, feature in enumerate(other.features)}
     return {i: names[feature.name] for i, feature in enumerate(table.features) if feature.name in names}
@@ -323,7 +346,7 @@ def _find_in(search: Search, cases: Cases, table: Table, *, is_whole: bool = Fal
         return (every if is_enough else None), False
     exact = [each for each in search.find_exact() if not _is_hidden(cases, table, each)]
     is_cut = search.is_cut
-    likely = [(each, chance) for each in exact if (chance := _chance(table, each)) <= MOST_CHANCE]
+    likely = [(each, chance) for each in exact if (chance := chance_for(table, each)) <= MOST_CHANCE]
     if is_whole:
         likely.sort(key=lambda each: _drop_resting(table, each[0]) is not each[0])
     rests = bool(likely) and is_whole and _drop_resting(table, likely[0][0]) is not likely[0][0]
@@ -344,7 +367,7 @@ def _find_in(search: Search, cases: Cases, table: Table, *, is_whole: bool = Fal
     inexact = search.find_inexact(table.values, wrong)
     if inexact is None or _is_hidden(cases, table, inexact):
         return None, False
-    chance = _chance(table, inexact)
+    chance = chance_for(table, inexact)
     if not is_nearly(inexact.holds(table.values), wrong) or chance > MOST_CHANCE:
         return None, False
     return Found(cases, table, inexact, (), False, chance, is_cut=is_cut), False
@@ -352,12 +375,11 @@ def _find_in(search: Search, cases: Cases, table: Table, *, is_whole: bool = Fal
 
 def _chance_of_two(table: Table, two: Condition) -> float:
     """Return the largest chance of three: of both parts together, and of each among what the other one does not explain."""
-    chances = [_chance(table, two._replace(num_tried=math.prod(part.num_tried for part in two.parts)))]
+    chances = [chance_for(table, two._replace(num_tried=math.prod(part.num_tried for part in two.parts)))]
     for own, other in (two.parts, two.parts[::-1]):
         rows = ~(other.holds(table.values) & ~own.holds(table.values))
-        parts = [table.values, table.is_wrong, table.identities, table.steps, table.candidates]
-        some = Table(table.features, *(part[rows] for part in parts))  # type: ignore[arg-type]
-        chances.append(_chance(some, own))
+        some = table.take(rows)
+        chances.append(chance_for(some, own))
     return max(chances)
 
 
@@ -395,7 +417,15 @@ def _name_clauses(cases: Cases, table: Table, exact: Sequence[Condition]) -> Fou
     return Found(cases, table, condition, tuple(exact), True, chance)
 
 
-def _chance(table: Table, condition: Condition) -> float:
+def _chance_of_shapes(table: Table, condition: Condition) -> float:
+    """Return the chance of a condition of steps among goals of different shapes; 0 unless the shape tells what goes wrong."""
+    is_mixed = len(np.intersect1d(table.shapes[table.is_wrong], table.shapes[~table.is_wrong])) > 0
+    if is_mixed or table.is_wrong.all() or table.identities_for(condition) is not table.steps:
+        return 0.0
+    return chance_for(table._replace(steps=table.shapes), condition)
+
+
+def chance_for(table: Table, condition: Condition) -> float:
     """Return the chance of a condition among different instances; one that is wrong at times counts as wrong."""
     inside, identities = condition.holds(table.values), table.identities_for(condition)
     wrong = np.unique(identities[table.is_wrong])
@@ -435,7 +465,8 @@ def show(stage: str, found: Found, experiment: Experiment | None = None) -> Show
         if found.is_partial:
             claim = f"no condition found of what goes wrong in a step, but of the steps: {claim}"
         alike = next(_describe_alike(found), "")
-        sentence = "; ".join(filter(None, (claim, open_between, alike and f"on these the same as {alike}")))
+        adopted = found.is_adopted and "another cause has the same condition"
+        sentence = "; ".join(filter(None, (claim, adopted, open_between, alike and f"on these the same as {alike}")))
     else:
         precision = wrong[0] / max(1, wrong[0] + right[0])
         sentence = f"mostly the {what} are {cases.wrong}: {counts} (precision {precision:.3f}, recall {wrong[0] / wrong[1]:.3f})"

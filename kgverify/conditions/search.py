@@ -21,7 +21,8 @@ MOST_TESTS: Final = 3
 """The most tests of a condition."""
 
 MODULI: Final = (*range(2, 21), 24, 25, 30, 32, 40, 48, 50, 60, 64, 96, 100, 128, 256, 512, 1024)
-"""The numbers by which remainders are tried."""
+POWERS: Final = tuple(number for number in MODULI if number & (number - 1) == 0)
+"""The numbers by which remainders are tried, and the powers of two among them."""
 
 MOST_VALUES: Final = 12
 """The different values up to which it is tried whether a feature has any other value than one."""
@@ -342,8 +343,9 @@ class Search:
                 yield Term(i, Relation.AT_MOST, high, beyond=beyond[1]), cost + 1.5 + _bits(high)
             if len(below) and len(above) and len(values) >= FEWEST_VALUES:
                 yield Term(i, Relation.BETWEEN, low, high), cost + 3 + _bits(low) + _bits(high)
-            if feature.scale is Scale.COUNT and len(values) >= FEWEST_VALUES:
-                for modulus in MODULI:
+            if feature.scale is Scale.COUNT and len(values) > 1:
+                # Any two values are equal modulo their difference: a power of two is no coincidence.
+                for modulus in MODULI if len(values) >= FEWEST_VALUES else POWERS:
                     remainders = np.mod(values, modulus)
                     if (remainders == remainders[0]).all():
                         length = cost + 3 + math.log2(modulus) + (modulus & (modulus - 1) > 0)

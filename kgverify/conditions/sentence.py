@@ -15,7 +15,7 @@ FEWEST_BITS: Final = 7
 _OF_STEP: Final = re.compile("with |without |that |whose longest ")
 """The beginnings of the words of steps, which do not follow the noun of a part of a step."""
 
-_PLURAL_OF_ONE: Final = re.compile(r"\b(1) (fewer \w+?|\w+?)(?:(?<=ch)es|s)\b")
+_PLURAL_OF_ONE: Final = re.compile(r"\b(1) ((?:fewer |new |body |significant )?\w+?)(?:(?<=ch)es|s)\b")
 
 
 def describe_test(test: Term, features: Sequence[Feature]) -> str:
@@ -75,7 +75,8 @@ def describe_condition(condition: Condition, features: Sequence[Feature], cases:
 
 def describe_counts(cases: Cases, wrong: tuple[int, int], right: tuple[int, int]) -> str:
     """Return the counts of a condition: those inside of all that went wrong, and of all that did not."""
-    return f"{wrong[0]:,} of {wrong[1]:,} {cases.wrong}, {right[0]:,} of {right[1]:,} {cases.right}"
+    others = f"{right[0]:,} of {right[1]:,} {cases.right}" if right[1] else f"none {cases.right} in the run"
+    return f"{wrong[0]:,} of {wrong[1]:,} {cases.wrong}, {others}"
 
 
 def describe_boundary(tests: Sequence[Term], features: Sequence[Feature]) -> str:
@@ -86,10 +87,12 @@ def describe_boundary(tests: Sequence[Term], features: Sequence[Feature]) -> str
             continue
         low, high = sorted((test.value, test.beyond))
         name = features[test.feature].name
-        text = f"no {name} between {describe_number(low)} and {describe_number(high)} was seen"
-        power = max(int(high), 1).bit_length() - 1
-        is_power = power >= FEWEST_BITS and low < 1 << power <= high
-        parts.append(f"{text}, where 2^{power} = {1 << power:,} lies" if is_power else text)
+        first, last = (low, high - 1) if test.relation is Relation.AT_MOST else (low + 1, high)
+        power = max(int(last), 1).bit_length() - 1
+        such_as = f", such as 2^{power} = {1 << power:,}" if power >= FEWEST_BITS and first <= 1 << power else ""
+        bounds = f"from {describe_number(first)} to {describe_number(last)}{such_as}"
+        unseen = f"nothing between {describe_number(low)} and {describe_number(high)} was seen"
+        parts.append(f'the true bound of "{name}" may be any {bounds}: {unseen}')
     return "; ".join(parts)
 
 
