@@ -145,12 +145,12 @@ def _is_settled(found: Found, seed: int) -> bool:
 
 
 def _is_hopeless(seed: int, known: Cases) -> bool:
-    """Return whether everything has gone wrong in the first experiments: further ones would say no more.
+    """Return whether further experiments would say no more: everything has gone wrong in the first ones, or none helped.
 
     Further runs of candidates are not varied towards what they lack, and each of them costs a run of the engine.
     """
     is_all = known.unit is Unit.CANDIDATE or all(each.is_wrong for each in known.instances)
-    return seed + 1 >= MOST_WRONG and is_all
+    return seed >= MOST_UNCERTAIN or (seed + 1 >= MOST_WRONG and is_all)
 
 
 def _try_weak(weak: Found, tried: Tried, describe: Callable[[Instance], str]) -> Experiment:

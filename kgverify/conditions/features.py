@@ -28,7 +28,7 @@ from kgverify.program.near_matches import (
     resolve_unrenamed,
 )
 from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
-from kgverify.program.resolution import Atoms, Clauses
+from kgverify.program.resolution import Atoms, Clauses, number_variables
 from kgverify.program.stages import Stage
 
 Value = float | int | bool | None
@@ -248,7 +248,8 @@ def _changes(wrongly: Callable[[Atoms, Clause, Clauses], Atoms | None]) -> Calla
         if step is None or step.run.inference is None or instance.clause not in step.made:
             return None
         atoms = wrongly(canonical(step.expected.goal), instance.clause, step.run.inference.clauses)
-        return atoms is None or canonical(atoms) != canonical(step.made[instance.clause].atoms)
+        made = step.made[instance.clause].atoms
+        return atoms is None or number_variables(iter(atoms)) != number_variables(iter(made))
 
     return read
 

@@ -74,7 +74,7 @@ class Table(NamedTuple):
 
     def take(self, rows: NDArray[np.bool_]) -> "Table":
         """Return some instances."""
-        return Table(self.features, *(column[rows] for column in self[1:]))
+        return Table(self.features, *(column[rows] for column in self[1:]))  # type: ignore[arg-type]
 
     def identities_for(self, condition: Condition) -> NDArray[np.int64]:
         """Return the identities that count for a condition: those of steps or candidates if it tests features of these."""
@@ -465,7 +465,7 @@ def show(stage: str, found: Found, experiment: Experiment | None = None) -> Show
         if found.is_partial:
             claim = f"no condition found of what goes wrong in a step, but of the steps: {claim}"
         alike = next(_describe_alike(found), "")
-        adopted = found.is_adopted and "another cause has the same condition"
+        adopted = "another cause has the same condition" if found.is_adopted else ""
         sentence = "; ".join(filter(None, (claim, adopted, open_between, alike and f"on these the same as {alike}")))
     else:
         precision = wrong[0] / max(1, wrong[0] + right[0])

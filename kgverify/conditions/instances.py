@@ -305,7 +305,7 @@ def collect_cases(
     if stage in _SUBSTITUTIONS:
         yield _join(Unit.RESOLVENT, "wrong", "right", _changed_resolvents(differing), _kept_resolvents(agreeing))
     elif stage in (Stage.REVISIT, Stage.LIMIT):
-        yield from _collect_dropped(kind, differing, agreeing)
+        yield from _collect_dropped(stage, kind, differing, agreeing)
     elif stage is Stage.SCORE:
         yield _join(
             Unit.RESOLVENT,
@@ -459,14 +459,14 @@ def _scored(steps: Iterable[SeenStep], tolerance: float) -> Iterator[Instance]:
 
 
 def _collect_dropped(
-    kind: DifferenceClass, differing: Sequence[SeenStep], agreeing: Sequence[SeenStep]
+    stage: Stage, kind: DifferenceClass, differing: Sequence[SeenStep], agreeing: Sequence[SeenStep]
 ) -> Iterator[Cases]:
     """Yield the resolvents that `revisit` or `limit` may drop: wrong if only one side has dropped them."""
     is_extra = kind is DifferenceClass.EXTRA
 
     def label(step: SeenStep, *, is_wrong: Callable[[Clause], bool]) -> Iterator[Instance]:
         if not step.is_proved:
-            for clause in step.made:
+            for clause in step.made if stage is Stage.LIMIT else _before_limit(step):
                 yield _of_clause(Unit.RESOLVENT, step, clause, is_wrong(clause))
 
     def differs(step: SeenStep) -> Iterator[Instance]:
@@ -483,6 +483,21 @@ def _collect_dropped(
     )
     if dropped:
         yield _join(Unit.RESOLVENT, *words, instances, agree)
+
+
+def _before_limit(step: SeenStep) -> Iterator[Clause]:
+    """Yield the clauses of which a step shows whether `revisit` has dropped what they make: `limit` has not."""
+    limits = step.run.limits
+    if step.outputs is not None:
+        yield from step.made
+        return
+    left, right = _listed(step)
+    last = max((place for place, clause in enumerate(step.made) if clause in left or clause in right), default=-1)
+    is_full = limits.max_resolvents is not None and max(len(left), len(right)) >= limits.max_resolvents
+    for place, clause in enumerate(step.made):
+        is_long = limits.max_atoms is not None and len(step.kept[clause]) > limits.max_atoms
+        if not is_long and not (is_full and place > last):
+            yield clause
 
 
 def _find_moved(step: SeenStep, left: set[Clause], right: set[Clause]) -> set[Clause]:
