@@ -22,6 +22,7 @@ from kgverify.conditions.sentence import (
     describe_experiment,
     describe_test,
     describe_tests,
+    describe_tried,
 )
 from kgverify.program.stages import Stage
 
@@ -445,7 +446,7 @@ def show(stage: str, found: Found, experiment: Experiment | None = None) -> Show
     if not found.is_exact and not found.condition.tests:
         return _show_none(stage, found.cases, found.table)
     if experiment is not None and experiment.verdict == "refuted":
-        return _show_refuted(found, experiment)
+        return _show_refuted(stage, found, experiment)
     cases, table, tests = found.cases, found.table, found.condition.tests
     inside = found.condition.holds(table.values)
     wrong = int((inside & table.is_wrong).sum()), int(table.is_wrong.sum())
@@ -491,6 +492,7 @@ def show(stage: str, found: Found, experiment: Experiment | None = None) -> Show
         others=_describe_others(found),
         counter_examples=_list_examples(found, inside),
         values=_count_values(table, tests) if tests else (),
+        tried=describe_tried(stage, cases, table.features, table.values, table.is_wrong),
         experiment=experiment,
     )
 
@@ -501,7 +503,7 @@ def _in_order(condition: Condition) -> list[int]:
     return list(dict.fromkeys(i for test in tests for i in (test.feature, test.other) if i >= 0))
 
 
-def _show_refuted(found: Found, experiment: Experiment) -> ShownCondition:
+def _show_refuted(stage: str, found: Found, experiment: Experiment) -> ShownCondition:
     cases, table = found.cases, found.table
     num = int(table.is_wrong.sum()), int((~table.is_wrong).sum())
     what = describe_condition(found.condition, table.features, cases)
@@ -515,6 +517,7 @@ def _show_refuted(found: Found, experiment: Experiment) -> ShownCondition:
         num_wrong=num[0],
         num_right=num[1],
         num_tried=int(found.condition.num_tried),
+        tried=describe_tried(stage, cases, table.features, table.values, table.is_wrong),
         experiment=experiment,
     )
 
@@ -553,6 +556,7 @@ def _show_none(stage: str, cases: Cases, table: Table) -> ShownCondition:
         num_wrong=num_wrong,
         num_right=num_right,
         num_tried=search.num_single,
+        tried=describe_tried(stage, cases, table.features, table.values, table.is_wrong),
     )
 
 

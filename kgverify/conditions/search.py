@@ -397,7 +397,10 @@ class Search:
 
         values, is_wrong: all instances, float64 [n, F] and bool [n], since repeated ones count
         """
-        tests = [(test, cost, test.holds(values)) for test, cost in self._separating(values, is_wrong)]
+        tests = [
+            (test, cost, test.holds(values))
+            for test, cost in list_separating(self._features, values, is_wrong, self._stage, self._columns)
+        ]
         kept: tuple[Term, ...] = ()
         inside = np.ones(len(values), np.bool_)
         best, total = 0.0, 0.0
@@ -413,29 +416,6 @@ class Search:
             inside = inside & tests[chosen][2]
         return Condition(kept, total, self._num_tried(kept)) if kept else None
 
-    def _separating(self, values: NDArray[np.float64], is_wrong: NDArray[np.bool_]) -> Iterator[tuple[Term, float]]:
-        """Yield, for each feature, the tests with the highest F1 score of each relation, with their costs."""
-        for i in self._columns:
-            feature, x = self._features[i], values[:, i]
-            unique, rows = np.unique(x, return_inverse=True)
-            hits = np.bincount(rows, is_wrong, len(unique))
-            sizes = np.bincount(rows, minlength=len(unique))
-            cost = feature.cost(self._stage)
-            for relation, inside, num in (
-                (Relation.EQUAL, hits, sizes),
-                (Relation.AT_LEAST, hits[::-1].cumsum()[::-1], sizes[::-1].cumsum()[::-1]),
-                (Relation.AT_MOST, hits.cumsum(), sizes.cumsum()),
-                (Relation.OTHER, hits.sum() - hits, sizes.sum() - sizes),
-            ):
-                is_ordered = relation in (Relation.AT_LEAST, Relation.AT_MOST)
-                if is_ordered and feature.scale in (Scale.FLAG, Scale.ID):
-                    continue
-                at = int(np.argmax(2 * inside / np.maximum(1, num + hits.sum())))
-                value = float(unique[at])
-                if is_ordered and value == float(unique[0 if relation is Relation.AT_MOST else -1]):
-                    continue
-                yield Term(i, relation, value), cost + (0 if feature.scale is Scale.FLAG else 1 + _bits(value))
-
     def _num_tried(self, tests: Sequence[Term]) -> float:
         """Return the number of conditions by which chance is multiplied.
 
@@ -448,6 +428,38 @@ class Search:
     def _is_plain(self, test: Term) -> bool:
         is_flag = self._features[test.feature].scale is Scale.FLAG and test.relation is Relation.EQUAL
         return is_flag or test.relation in (Relation.AT_LEAST, Relation.AT_MOST)
+
+
+def list_separating(
+    features: Sequence[Feature],
+    values: NDArray[np.float64],
+    is_wrong: NDArray[np.bool_],
+    stage: str,
+    columns: Iterable[int] | None = None,
+) -> Iterator[tuple[Term, float]]:
+    """Yield, for each feature, the tests with the highest F1 score of each relation, with their costs."""
+    for i in range(len(features)) if columns is None else columns:
+        feature, x = features[i], values[:, i]
+        unique, rows = np.unique(x, return_inverse=True)
+        if len(unique) < 2:
+            continue
+        hits = np.bincount(rows, is_wrong, len(unique))
+        sizes = np.bincount(rows, minlength=len(unique))
+        cost = feature.cost(stage)
+        for relation, inside, num in (
+            (Relation.EQUAL, hits, sizes),
+            (Relation.AT_LEAST, hits[::-1].cumsum()[::-1], sizes[::-1].cumsum()[::-1]),
+            (Relation.AT_MOST, hits.cumsum(), sizes.cumsum()),
+            (Relation.OTHER, hits.sum() - hits, sizes.sum() - sizes),
+        ):
+            is_ordered = relation in (Relation.AT_LEAST, Relation.AT_MOST)
+            if is_ordered and feature.scale in (Scale.FLAG, Scale.ID):
+                continue
+            at = int(np.argmax(2 * inside / np.maximum(1, num + hits.sum())))
+            value = float(unique[at])
+            if is_ordered and value == float(unique[0 if relation is Relation.AT_MOST else -1]):
+                continue
+            yield Term(i, relation, value), cost + (0 if feature.scale is Scale.FLAG else 1 + _bits(value))
 
 
 def _intervals(

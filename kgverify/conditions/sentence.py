@@ -4,10 +4,16 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from kgverify.comparison.result import Experiment
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.comparison.result import Experiment, TriedTest
 from kgverify.conditions.features import Feature, Scale
 from kgverify.conditions.instances import Cases, Unit
-from kgverify.conditions.search import Condition, Relation, Term
+from kgverify.conditions.search import Condition, Relation, Term, list_separating
+
+MOST_TRIED: Final = 20
+"""The tests of single features to list."""
 
 FEWEST_BITS: Final = 7
 """The smallest power of two that is pointed out."""
@@ -71,6 +77,27 @@ def describe_tests(tests: Sequence[Term], features: Sequence[Feature], cases: Ca
 def describe_condition(condition: Condition, features: Sequence[Feature], cases: Cases) -> str:
     """Return a condition in words, of which one part or the other holds."""
     return ", or the ".join(describe_tests(part.tests, features, cases) for part in condition.parts)
+
+
+def describe_tried(
+    stage: str,
+    cases: Cases,
+    features: Sequence[Feature],
+    values: NDArray[np.float64],
+    is_wrong: NDArray[np.bool_],
+) -> tuple[TriedTest, ...]:
+    """Return the best test of each feature in words, those with the highest F1 score first."""
+    best: dict[int, tuple[float, TriedTest]] = {}
+    num_wrong = int(is_wrong.sum())
+    for test, _ in list_separating(features, values, is_wrong, stage):
+        inside = test.holds(values)
+        both, num = int((inside & is_wrong).sum()), int(inside.sum())
+        score = 2 * both / max(1, num + num_wrong)
+        if score > best.get(test.feature, (0.0,))[0]:
+            words = describe_tests((test,), features, cases)
+            best[test.feature] = score, TriedTest(words, both / max(1, num), both / max(1, num_wrong))
+    ordered = sorted(best.values(), key=lambda each: -each[0])
+    return tuple(each for _, each in ordered[:MOST_TRIED])
 
 
 def describe_counts(cases: Cases, wrong: tuple[int, int], right: tuple[int, int]) -> str:
