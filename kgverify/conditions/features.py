@@ -12,7 +12,9 @@ from functools import cache, partial
 from importlib import resources
 from typing import Any, Final, NamedTuple
 
-from kgverify.conditions.instances import Candidate, Instance, SeenStep, Unit, canonical
+import numpy as np
+
+from kgverify.conditions.instances import Instance, SeenStep, Unit, canonical
 from kgverify.conditions.slot_history import SlotHistory
 from kgverify.conditions.slot_turns import Turn
 from kgverify.program.fact_index import Ids, Key
@@ -318,12 +320,14 @@ def _is_visited_in_any_order(step: SeenStep, atoms: tuple[tuple[int, int, int], 
     return any(len(goal) == len(atoms) and sorted(goal) == ordered for goal in step.visited)
 
 
-def _score(value: Callable[[float], Value]) -> Callable[[Instance], Value]:
+def _score(value: Callable[[float, float], Value]) -> Callable[[Instance], Value]:
+    """Return a feature of a resolvent's score and of the highest one of its step."""
+
     def read(instance: Instance) -> Value:
         step = instance.step
         if step is None or not step.run.has_scores or instance.clause is None or instance.clause not in step.sides[0]:
             return None
-        return value(float(step.sides[0][instance.clause].score))
+        return value(float(step.sides[0][instance.clause].score), max(float(r.score) for r in step.expected.resolvents))
 
     return read
 
@@ -332,12 +336,8 @@ def num_bits(number: float) -> int | None:
     """Return the bits that the significand of a number needs; 0 for 0, None for NaN and infinities."""
     if not math.isfinite(number):
         return None
-    fraction = abs(math.frexp(number)[0])
-    bits = 0
-    while fraction % 1 and bits < 64:
-        fraction *= 2
-        bits += 1
-    return bits
+    significand = int(abs(math.frexp(number)[0]) * (1 << 53))
+    return (significand // (significand & -significand)).bit_length() if significand else 0
 
 
 # Steps
@@ -407,11 +407,6 @@ def _turn(value: Callable[[Turn], Value]) -> Callable[[Instance], Value]:
     return lambda instance: None if instance.candidate.turn is None else value(instance.candidate.turn)
 
 
-def _full(size: int, candidate: Candidate) -> int:
-    """Return the number of candidates of a run that fill blocks of a size."""
-    return candidate.num_in_run - candidate.num_in_run % size
-
-
 def _history(value: Callable[[SlotHistory, int], Value]) -> Callable[[Instance], Value]:
     """Return a feature of what a candidate meets in the slots of the batch."""
     return lambda i: None if i.candidate.history is None else value(i.candidate.history, i.candidate.row)
@@ -470,9 +465,12 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "constants": _kept(lambda s, a: len({t for atom in a for t in atom[1:] if t >= 0})),
     "largest constant": _kept(lambda s, a: _largest_constant(a)),
     "position before the limit": _index,
-    "bits of its score": _score(num_bits),
-    "size of its score": _score(abs),
-    "score is negative": _score(lambda score: score < 0),
+    "bits of its score": _score(lambda score, highest: num_bits(score)),
+    "size of its score": _score(lambda score, highest: abs(score)),
+    "score is negative": _score(lambda score, highest: score < 0),
+    "ulps below the highest score": _score(
+        lambda score, highest: (highest - score) / float(np.spacing(np.float32(highest)))
+    ),
     "depth": _step(lambda s: s.expected.depth),
     "steps left to max_depth": _step(_depth_left),
     "chooses TRUE": _chosen(GoalKind.TRUE),
@@ -557,7 +555,7 @@ _NUMBERED: Final[dict[str, Callable[[int], Callable[[Instance], Value]]]] = {
     "packs like a fact in {each} bits": lambda bits: _mistaken(partial(pack, bits), bits),
     "is a fact in {each} bits": lambda bits: _mistaken(partial(cut, bits), bits),
     "is in a partial block of {each}": lambda size: _program(partial(_is_in_partial_block, size)),
-    "is in a partial block of {each} candidates": lambda size: lambda i: i.candidate.row >= _full(size, i.candidate),
+    "is in a partial block of {each} candidates": lambda size: lambda i: i.candidate.is_in_partial_block(size),
 }
 """The values of the features that stand for several, each with its number."""
 

@@ -64,6 +64,10 @@ class Candidate(NamedTuple):
         """The candidates of its run."""
         return self.row + 1 + self.rows_left
 
+    def is_in_partial_block(self, size: int) -> bool:
+        """Return whether it is one of the last candidates of its run, too few for a block of a size."""
+        return self.row >= self.num_in_run - self.num_in_run % size
+
 
 class Run(NamedTuple):
     """The common data of the instances of a run. infer: returns the clauses of a goal, given the candidate's atom as well."""
