@@ -21,6 +21,9 @@ FEWEST_BITS: Final = 7
 _OF_STEP: Final = re.compile("with |without |that |whose longest ")
 """The beginnings of the words of steps, which do not follow the noun of a part of a step."""
 
+_COUNTED: Final = re.compile(r"\{\} (?:\w+ )?\w+s\b")
+"""A number of things."""
+
 _PLURAL_OF_ONE: Final = re.compile(r"\b(1) ((?:fewer |new |body |significant )?\w+?)(?:(?<=ch)es|s)\b")
 
 
@@ -40,7 +43,8 @@ def describe_test(test: Term, features: Sequence[Feature]) -> str:
         words = f"{describe_number(test.value)} modulo {describe_number(test.high)}"
         return f"whose {feature.name} is {('even', 'odd')[int(test.value)] if test.high == 2 else words}"
     text = feature.phrase.replace("{}", _describe_value(test, feature))
-    return _PLURAL_OF_ONE.sub(r"\1 \2", text) if test.relation is Relation.EQUAL else text
+    is_one = test.relation in (Relation.EQUAL, Relation.AT_MOST)
+    return _PLURAL_OF_ONE.sub(r"\1 \2", text) if is_one else text
 
 
 def _describe_value(test: Term, feature: Feature) -> str:
@@ -48,7 +52,9 @@ def _describe_value(test: Term, feature: Feature) -> str:
     low, high = describe_number(test.value), describe_number(test.high)
     return {
         Relation.AT_LEAST: f"{low} or {'later' if is_ordinal else 'more'}",
-        Relation.AT_MOST: f"{low} or {'earlier' if is_ordinal else 'less'}",
+        Relation.AT_MOST: f"at most {low}"
+        if _COUNTED.search(feature.phrase)
+        else f"{low} or {'earlier' if is_ordinal else 'less'}",
         Relation.EQUAL: low,
         Relation.OTHER: f"other than {low}",
         Relation.BETWEEN: f"{low} to {high}",
