@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from kgverify.conditions.instances import Instance, SeenStep, Unit, canonical
+from kgverify.conditions.instances import Instance, SeenStep, Unit
 from kgverify.conditions.slot_history import SlotHistory
 from kgverify.conditions.slot_turns import Turn
 from kgverify.program.fact_index import Ids, Key
@@ -202,7 +202,7 @@ def _mismatch(nearly: Callable[[Atoms, Clause, Clauses], bool]) -> Callable[[Ins
             return None
         if instance.clause in step.origins.positions or not step.expected.goal:
             return False
-        goal, clauses = canonical(step.expected.goal[:1]), step.run.inference.clauses
+        goal, clauses = step.goal[:1], step.run.inference.clauses
         return not matches(goal, instance.clause, clauses) and nearly(goal, instance.clause, clauses)
 
     return read
@@ -249,7 +249,7 @@ def _changes(wrongly: Callable[[Atoms, Clause, Clauses], Atoms | None]) -> Calla
         step = instance.step
         if step is None or step.run.inference is None or instance.clause not in step.made:
             return None
-        atoms = wrongly(canonical(step.expected.goal), instance.clause, step.run.inference.clauses)
+        atoms = wrongly(step.goal, instance.clause, step.run.inference.clauses)
         made = step.made[instance.clause].atoms
         return atoms is None or number_variables(iter(atoms)) != number_variables(iter(made))
 
@@ -306,11 +306,7 @@ def _is_visited(step: SeenStep, atoms: tuple[tuple[int, int, int], ...]) -> Valu
 
 
 def _steps_since(step: SeenStep, atoms: tuple[tuple[int, int, int], ...]) -> Value:
-    """Return the steps since a goal was last left, 1 for the present one; 0 for one that was never visited."""
-    if step.earlier is None:
-        return None
-    visited = [canonical(goal) for goal in (step.expected.goal, *reversed(step.earlier))]
-    return visited.index(atoms) + 1 if atoms in visited else 0
+    return None if step.earlier is None else step.steps_since.get(atoms, 0)
 
 
 def _is_visited_in_any_order(step: SeenStep, atoms: tuple[tuple[int, int, int], ...]) -> Value:

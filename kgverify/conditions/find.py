@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.result import Condition as ShownCondition
 from kgverify.comparison.result import Experiment, FeatureValue
-from kgverify.comparison.step_view import StepView
 from kgverify.conditions.chance import MOST_CHANCE, chance_of
 from kgverify.conditions.features import Feature, features_of
-from kgverify.conditions.instances import Cases, Instance, Unit, canonical, plain
+from kgverify.conditions.instances import Cases, Instance, Unit
 from kgverify.conditions.search import Condition, Relation, Search, Term
 from kgverify.conditions.sentence import (
     describe_boundary,
@@ -105,7 +104,7 @@ def build_table(cases: Cases, own: Sequence[Feature] = (), begun: Table | None =
         if column is not None:
             features.append(feature)
             columns.append(column if begun is None else np.concatenate((begun.values[:, place], column)))
-    goals = [None if each.step is None else plain(each.step.expected.goal) for each in instances]
+    goals = [None if each.step is None else each.step.goal for each in instances]
     return Table(
         tuple(features),
         np.column_stack(columns) if columns else np.zeros((len(instances), 0)),
@@ -115,13 +114,8 @@ def build_table(cases: Cases, own: Sequence[Feature] = (), begun: Table | None =
         # The same candidate in another run is another instance.
         _number([each.identity if cases.unit is Unit.CANDIDATE else each.candidate.row for each in instances]),
         _number([each.candidate.query for each in instances]),
-        _number([None if each.step is None else _shape_of(each.step.expected) for each in instances]),
+        _number([None if each.step is None else each.step.shape for each in instances]),
     )
-
-
-def _shape_of(step: StepView) -> Hashable:
-    """Return the depth of a step and its goal without the names of constants."""
-    return step.depth, tuple((p, min(a, 0), min(b, 0)) for p, a, b in canonical(step.goal))
 
 
 def _features_for(cases: Cases, own: Sequence[Feature]) -> Iterator[Feature]:

@@ -4,7 +4,7 @@ Which of them went wrong is read off both sides of each step, or off the outputs
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, KeysView, Sequence
 from enum import StrEnum
 from functools import cached_property
 from random import Random
@@ -137,9 +137,25 @@ class SeenStep:
         )
 
     @cached_property
-    def visited(self) -> frozenset[Atoms]:
+    def goal(self) -> Atoms:
+        """Its goal, with variables numbered by first appearance."""
+        return canonical(self.expected.goal)
+
+    @cached_property
+    def shape(self) -> tuple[int, Atoms]:
+        """Its depth, and its goal without the names of constants."""
+        return self.expected.depth, tuple((p, min(a, 0), min(b, 0)) for p, a, b in self.goal)
+
+    @cached_property
+    def steps_since(self) -> dict[Atoms, int]:
+        """The steps since each visited goal was last left, 1 for the present one; empty if those before are unknown."""
+        every = () if self.earlier is None else (*self.earlier, self.expected.goal)
+        return {canonical(goal): len(every) - i for i, goal in enumerate(every)}
+
+    @property
+    def visited(self) -> KeysView[Atoms]:
         """The goals visited before this step and in it; empty if those before are unknown."""
-        return frozenset() if self.earlier is None else frozenset(map(canonical, (*self.earlier, self.expected.goal)))
+        return self.steps_since.keys()
 
     @cached_property
     def limited(self) -> dict[Clause, int]:
@@ -398,7 +414,7 @@ def _left_out(unit: Unit, step: SeenStep) -> set[Clause]:
         return set()
     if step.outputs is None and (step.is_cut or not _shows_all(step)):
         return set()
-    clauses, (p, a, b) = step.run.inference.clauses, canonical(step.expected.goal)[0]
+    clauses, (p, a, b) = step.run.inference.clauses, step.goal[0]
     if unit is Unit.RULE:
         chosen = [*clauses.rules_of(p)][:MOST_LEFT_OUT]
     else:

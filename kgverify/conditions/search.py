@@ -42,6 +42,8 @@ MOST_SECOND: Final = 5
 MOST_OF_MODULUS: Final = 16
 """The first conditions of a pair to try, those that hold most often first, the second ones for each, and the largest modulus."""
 
+_FEW_MODULI: Final = tuple(modulus for modulus in MODULI if modulus <= MOST_OF_MODULUS)
+
 MOST_OUTER: Final = 24
 MOST_INTERVALS: Final = 2
 """The tests to combine with another one for the first condition of a pair, and the intervals of a feature to try for it."""
@@ -340,9 +342,7 @@ class Search:
             yield Term(i, Relation.AT_MOST, value, beyond=low), cost + 1.5 + _bits(value)
         for start, end in _intervals(values[is_only], num_wrong[is_only], known):
             yield Term(i, Relation.BETWEEN, start, end), cost + 3 + _bits(start) + _bits(end)
-        for modulus in MODULI if feature.scale is Scale.COUNT else ():
-            if modulus > MOST_OF_MODULUS:
-                break
+        for modulus in _FEW_MODULI if feature.scale is Scale.COUNT else ():
             rest = levels.remainders(modulus)
             is_free = np.bincount(rest[is_right], minlength=modulus) == 0
             for remainder in np.flatnonzero(np.bincount(rest[is_only], minlength=modulus) * is_free).tolist():

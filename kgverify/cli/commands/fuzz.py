@@ -12,6 +12,7 @@ from kgverify.api.inputs import write_down_sides
 from kgverify.cli import completion, options
 from kgverify.cli.commands.diff import EXIT_CODES
 from kgverify.cli.dashboard import show_dashboard
+from kgverify.cli.help import EVALUATOR
 from kgverify.cli.progress import (
     check_writable,
     is_typed,
@@ -61,6 +62,7 @@ def fuzz(
         typer.Option(
             help="Mode of the compiled evaluator: eager, native, fused, default, reduce-overhead or max-autotune.",
             autocompletion=completion.one_of(completion.MODES[1:]),
+            rich_help_panel=EVALUATOR,
         ),
     ] = "eager",
     device: Annotated[
@@ -68,6 +70,7 @@ def fuzz(
         typer.Option(
             help="Device of the compiled evaluator: cpu or cuda.",
             autocompletion=completion.one_of(completion.DEVICES[1:]),
+            rich_help_panel=EVALUATOR,
         ),
     ] = "cpu",
     dialect: options.DialectFile = None,
