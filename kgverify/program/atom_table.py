@@ -59,7 +59,7 @@ class AtomTable(Sequence[NamedAtom]):
         predicates, constants = Numbering(), Numbering()
         rows = np.empty((len(atoms), 3), np.int32)
         rows[:, 0] = predicates.number_all(list(map(itemgetter(0), atoms)))
-        terms: list[Any] = [term for atom in atoms for term in atom[1:]]
+        terms: list[Any] = [term for _, first, second in atoms for term in (first, second)]
         rows[:, 1:] = constants.number_all(terms).reshape(-1, 2)
         if variable := next((term for term in constants if isinstance(term, Variable)), None):
             raise KeyError(variable)
