@@ -277,7 +277,7 @@ def _search_answers() -> Iterator[tuple[str, Answer]]:
         ]
         cases, table = (
             Cases(Unit.STEP, "wrong", "right", cast("Any", seen)),
-            Table(tuple(features), values, rows, pairs, pairs, pairs),
+            Table(tuple(features), values, rows, *[pairs] * 5),
         )
         told: list[Any] = [search.num_single]
         for each in (*found, *([] if inexact is None else [inexact])):
