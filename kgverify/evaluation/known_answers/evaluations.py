@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kgverify.engines.protocol import Positions, Progress, no_progress
 from kgverify.engines.reference.least_model import derive_least_model
-from kgverify.engines.reference.ranking import MASK, ReferenceDraw, mix, sum_mixed
+from kgverify.engines.reference.ranking import ReferenceDraw, sum_mixed
 from kgverify.errors import InternalError
 from kgverify.evaluation.part_file import SALT, SAMPLED, PartResult
 from kgverify.evaluation.proving import FullWork, PartWork
@@ -245,9 +245,9 @@ def _find_wrong_samples(
     num_true = int(sample.sample_is_true.sum())
     if int(result.num_outcomes.sum()) == sum(map(len, of_group.values())):
         # Those of lowest priority among all; a priority depends on the seed, the query, the side and the entity alone.
-        key = mix((run.seed ^ SALT) & MASK)
+        key = sum_mixed([(run.seed ^ SALT) % 2**64])
         lowest = sorted(
-            mix(mix(key ^ (query << 2 | side)) ^ atom[1 + side])
+            sum_mixed([sum_mixed([key ^ (query << 2 | side)]) ^ atom[1 + side]])
             for (query, side), atoms in of_group.items()
             for atom in [*atoms][1:]
         )
