@@ -60,17 +60,18 @@ class Numbering:
     The actual trace takes the expected trace's ids, and names that only it has get further ids. If only the expected trace
     has goals, it takes the actual trace's ids. If neither has goals, their digests cannot be compared, and `reasons` says so.
 
-    is_same: whether both traces number their names alike as recorded
+    is_same: whether both traces number their names and facts alike as recorded
     """
 
     def __init__(self, expected: Trace, actual: Trace) -> None:
         is_kept = [has_goals(trace.header.level) for trace in (expected, actual)]
         self._side = 0 if is_kept == [True, False] else 1
-        self.is_same = expected.symbols == actual.symbols
+        has_same_names = expected.symbols == actual.symbols
+        self.is_same = has_same_names and _number_alike(expected.facts, actual.facts)
         self.reasons: tuple[str, ...] = ()
         if self.is_same:
             return
-        if not any(is_kept):
+        if not has_same_names and not any(is_kept):
             self.reasons = (
                 "the traces number their names differently, and the digests of goals that were not kept cannot be"
                 " renumbered",
@@ -149,9 +150,16 @@ def _renumber(values: NDArray[np.int32], ids: NDArray[np.int32], num_names: int)
     return converted
 
 
+def _number_alike(expected: NDArray[np.int32] | None, actual: NDArray[np.int32] | None) -> bool:
+    """Return whether the facts of two traces have the same numbers, as far as both hold them."""
+    return expected is None or actual is None or np.array_equal(expected, actual)
+
+
 def _number_facts(facts: NDArray[np.int32], expected: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return the index of each fact among the expected facts, -1 for a fact that is not among them."""
-    numbers = {fact: i for i, fact in enumerate(map(tuple, expected.tolist()))}
+    numbers: dict[tuple[int, ...], int] = {}
+    for i, fact in enumerate(map(tuple, expected.tolist())):
+        numbers.setdefault(fact, i)
     return np.array([numbers.get(tuple(fact), -1) for fact in facts.tolist()] or [-1], np.int32)
 
 

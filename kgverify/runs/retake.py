@@ -57,7 +57,7 @@ def retake_steps(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> R
             fix="record it at level steps, with its facts and rules",
         )
     known = {**_known(header.limits), **_known(limits)}
-    program = Program(recorded.symbols, np.unique(recorded.facts, axis=0), recorded.rules or (), (), (), ())
+    program = Program(recorded.symbols, _unique(recorded.facts), recorded.rules or (), (), (), ())
     has_policy = header.policy.name == SHORTEST.name
     complete = DeclaredLimits(**known).with_defaults()
     engine = make(program, complete, SHORTEST)
@@ -81,6 +81,12 @@ def retake_steps(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> R
         source=f"{info.name}, from the goals of {recorded.source or 'the trace'}",
     )
     return Retaken(trace, num_left)
+
+
+def _unique(facts: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the facts without repetitions, in their order."""
+    _, first = np.unique(facts, axis=0, return_index=True)
+    return facts[np.sort(first)]
 
 
 def describe_left(num: int) -> str:

@@ -6,6 +6,7 @@ explained. For another one the nearest clause is sought: one that makes it up to
 matched where it does not, or if variables were replaced otherwise. No engine takes part.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
@@ -84,7 +85,7 @@ class OriginInference:
         """Return the position, from 0, of a fact among the facts of its predicate, or of a rule among those of its head's."""
         kind, index = clause
         if kind == Origin.FACT:
-            return index - self.clauses.facts_of(self.clauses.facts[index][0])[0]
+            return bisect_left(self.clauses.facts_of(self.clauses.facts[index][0]), index)
         return self.clauses.rules_of(self.clauses.rules[index][0][0]).index(index)
 
 
