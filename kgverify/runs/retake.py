@@ -12,7 +12,8 @@ from kgverify.comparison.comparable import column_names, lockstep_columns
 from kgverify.engines.policy import SHORTEST, Policy
 from kgverify.engines.protocol import Engine, Positions, positions_of
 from kgverify.errors import UserError, count_of
-from kgverify.program.limits import DeclaredLimits, Limits
+from kgverify.program.limits import MAX_DEPTH, DeclaredLimits, Limits
+from kgverify.program.outcomes import GoalKind, Outcome
 from kgverify.program.program import Program
 from kgverify.trace.model.columns import Columns, concatenate, expand_rows, select_candidates, starts_of
 from kgverify.trace.model.digests import compute_digests, renumber
@@ -62,10 +63,15 @@ def retake_steps(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> R
     complete = DeclaredLimits(**known).with_defaults()
     engine = make(program, complete, SHORTEST)
     canonical = complete.dialect.forgets_names
-    columns, num_left = _retake(recorded.columns, engine, complete.max_depth, canonical=canonical)
+    given = recorded.columns
+    if "steps.depth" not in recorded.fields:
+        given = _count_steps(given, skips_unary=complete.dialect.skips_unary)
+    columns, num_left = _retake(given, engine, complete.max_depth, canonical=canonical)
+    if "steps.depth" not in recorded.fields:
+        columns = _leave_depth_open(columns, recorded.columns)
     if not has_policy:
-        given = recorded.columns.candidates
-        candidates = columns.candidates._replace(outcome=given.outcome, log_probability=given.log_probability)
+        before = recorded.columns.candidates
+        candidates = columns.candidates._replace(outcome=before.outcome, log_probability=before.log_probability)
         columns = columns._replace(candidates=candidates)
     info = engine.info
     info = msgspec.structs.replace(info, unknown=tuple({*info.unknown, *(() if has_policy else OF_POLICY)}))
@@ -111,6 +117,46 @@ def _retake(columns: Columns, engine: Engine, max_depth: int, *, canonical: bool
         parts.append(taken)
         num_left += left
     return concatenate(parts), num_left
+
+
+def _count_steps(columns: Columns, *, skips_unary: bool) -> Columns:
+    """Return steps whose depth is unknown with the number of those before them in their candidate, as far as these count."""
+    num_steps = columns.candidates.num_steps.astype(np.int64)
+    counts = np.ones(len(columns.steps.depth), np.int64)
+    if skips_unary:
+        first = starts_of(columns.steps.num_resolvents)[:-1]
+        is_single = columns.steps.num_resolvents == 1
+        counts[is_single] = columns.resolvents.kind[first[is_single]] != GoalKind.GOAL
+    before = np.cumsum(counts) - counts
+    begins = starts_of(num_steps)[:-1][num_steps > 0]
+    depth = np.minimum(before - np.repeat(before[begins], num_steps[num_steps > 0]), MAX_DEPTH)
+    return columns._replace(steps=columns.steps._replace(depth=depth.astype(np.uint16)))
+
+
+def _leave_depth_open(columns: Columns, recorded: Columns) -> Columns:
+    """Return steps that may be anywhere in a derivation with the recorded outcome where only the depth decides it."""
+    given, num_steps = recorded.steps, recorded.candidates.num_steps.astype(np.int64)
+    first_step, first_atom = starts_of(num_steps)[:-1], starts_of(given.num_atoms)[:-1]
+    is_from_query = np.zeros(len(num_steps), np.bool_)
+    rows = np.flatnonzero(num_steps > 0)
+    rows = rows[given.num_atoms[first_step[rows]] == 1]
+    begun = given.goal_atoms[first_atom[first_step[rows]]]
+    is_from_query[rows] = (_renumber_each(begun) == _renumber_each(recorded.candidates.atom[rows])).all(axis=1)
+    by_depth = (int(Outcome.OPEN), int(Outcome.DEPTH_LIMIT))
+    is_open = ~np.repeat(is_from_query, num_steps)
+    is_open &= np.isin(columns.steps.outcome, by_depth) & np.isin(given.outcome, by_depth)
+    outcome = np.where(is_open, given.outcome, columns.steps.outcome).astype(np.int8)
+    last = np.cumsum(num_steps) - 1
+    ended = columns.candidates.outcome.copy()
+    ended[num_steps > 0] = outcome[last[num_steps > 0]]
+    return columns._replace(
+        candidates=columns.candidates._replace(outcome=ended), steps=columns.steps._replace(outcome=outcome)
+    )
+
+
+def _renumber_each(atoms: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return atoms with the variables of each numbered by themselves."""
+    return renumber(atoms, np.arange(len(atoms) + 1))
 
 
 def _retake_part(recorded: Columns, engine: Engine, max_depth: int, *, canonical: bool) -> tuple[Columns, int]:

@@ -160,7 +160,7 @@ class StepOrigins:
 
     def is_pruned(self, atom: Ids) -> bool:
         """Return whether an atom is a fact that pruning deletes."""
-        return atom in self._clauses.fact_index and atom != self._excluded
+        return self._clauses.prunes and atom in self._clauses.fact_index and atom != self._excluded
 
     @cached_property
     def made(self) -> dict[Atoms, tuple[Clause, ...]]:
@@ -316,7 +316,9 @@ class StepOrigins:
 
     def _may_be_fact(self, atom: Ids) -> bool:
         predicate, a, b = atom
-        return bool(self._clauses.facts_like((predicate, a, -2 if b < 0 else b), self._excluded))
+        return self._clauses.prunes and bool(
+            self._clauses.facts_like((predicate, a, -2 if b < 0 else b), self._excluded)
+        )
 
     def _near(self, atoms: Atoms, *, is_loose: bool = False) -> Iterator[Made]:
         """Yield the results with the predicates of a resolvent, in order, and perhaps others."""

@@ -122,14 +122,33 @@ class _Explainer:
         other = count_of(num, "other resolvent") if num else "no resolvents"
         if has_proof[0]:
             why, confidence = self._explain_proof(CERTAIN, GUESSED)
-            vote = _Vote(Stage.CLOSE, DifferenceClass.PROOF_LOST, confidence)
+            vote = self._blame(DifferenceClass.PROOF_LOST, confidence)
             return self._found(vote, f"TRUE is lost: {other} instead; {why}")
         left = [r for r in self._all[1] if r.kind == GoalKind.TRUE and r.atoms]
         why, confidence = self._explain_proof(OPEN, CERTAIN)
         if left:
             why = f"atoms left beside TRUE: {len(left[0].atoms)}; {why}"
-        vote = _Vote(Stage.CLOSE, DifferenceClass.FALSE_PROOF, confidence)
+        vote = self._blame(DifferenceClass.FALSE_PROOF, confidence)
         return self._found(vote, f"TRUE stands where {other} are expected; {why}")
+
+    def _blame(self, kind: DifferenceClass, confidence: float) -> _Vote:
+        """Return the stage that made something else of the clause of a proof, or TRUE of another one; else `close`."""
+        is_lost = kind is DifferenceClass.PROOF_LOST
+        proofs = [r for r in self._all[0] if r.kind == GoalKind.TRUE] if is_lost else self._missing
+        votes = []
+        for r in self._extra if self._origins is not None else ():
+            if not is_lost and (r.kind != GoalKind.TRUE or r.atoms):
+                continue
+            found, partner = self._choose(r, list(proofs))
+            if partner is not None:
+                votes.append(self._judge_pair(partner, r, found))
+            elif not is_lost and found is not None and found.deviation is not Deviation.NONE:
+                votes.append(self._judge_extra(r, found))
+        votes = [vote for vote in votes if vote.kind is not DifferenceClass.UNSOUND]
+        if not votes:
+            return _Vote(Stage.CLOSE, kind, confidence)
+        vote = min(votes, key=lambda each: _rank(each.stage))
+        return _Vote(vote.stage, kind, min(confidence, vote.confidence))
 
     def _explain_proof(self, implied: float, not_implied: float) -> tuple[str, float]:
         """Explain TRUE; choose the confidence by whether the program implies it."""
