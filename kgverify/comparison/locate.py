@@ -80,7 +80,7 @@ def locate_difference(
     for field in ("dropped_atoms", "dropped_resolvents"):
         counts = getattr(expected, field), getattr(actual, field)
         if counts[0] != counts[1]:
-            found = explain.explain(expected, actual) if explain is not None and explain.has_origins else None
+            found = explain.explain(expected, actual) if explain is not None else None
             return _name_stage(Difference(Stage.LIMIT, f"steps.{field}", *counts), found)
     scores = [
         (e, a)

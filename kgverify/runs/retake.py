@@ -63,11 +63,12 @@ def retake_steps(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> R
     complete = DeclaredLimits(**known).with_defaults()
     engine = make(program, complete, SHORTEST)
     canonical = complete.dialect.forgets_names
+    knows_depth, skips_unary = "steps.depth" in recorded.fields, complete.dialect.skips_unary
     given = recorded.columns
-    if "steps.depth" not in recorded.fields:
-        given = _count_steps(given, skips_unary=complete.dialect.skips_unary)
+    if not (knows_depth and skips_unary):
+        given = _count_steps(given, knows_depth=knows_depth, skips_unary=skips_unary)
     columns, num_left = _retake(given, engine, complete.max_depth, canonical=canonical)
-    if "steps.depth" not in recorded.fields:
+    if not knows_depth:
         columns = _leave_depth_open(columns, recorded.columns)
     if not has_policy:
         before = recorded.columns.candidates
@@ -97,7 +98,8 @@ def _unique(facts: NDArray[np.int32]) -> NDArray[np.int32]:
 
 def describe_left(num: int) -> str:
     """Return why steps that no engine can start from leave a comparison open."""
-    return f"{count_of(num, 'recorded step')} start from a goal with a hole or without atoms, and were not judged"
+    verbs = ("starts", "was") if num == 1 else ("start", "were")
+    return f"{count_of(num, 'recorded step')} {verbs[0]} from a goal with a hole or without atoms, and {verbs[1]} not judged"
 
 
 def _known(limits: DeclaredLimits) -> dict[str, Any]:
@@ -119,8 +121,11 @@ def _retake(columns: Columns, engine: Engine, max_depth: int, *, canonical: bool
     return concatenate(parts), num_left
 
 
-def _count_steps(columns: Columns, *, skips_unary: bool) -> Columns:
-    """Return steps whose depth is unknown with the number of those before them in their candidate, as far as these count."""
+def _count_steps(columns: Columns, *, knows_depth: bool, skips_unary: bool) -> Columns:
+    """Return steps with their depth, counted from the beginning of their candidate as far as steps count.
+
+    One that begins with its query begins at depth 0; another one as recorded, or at 0 if that is unknown.
+    """
     num_steps = columns.candidates.num_steps.astype(np.int64)
     counts = np.ones(len(columns.steps.depth), np.int64)
     if skips_unary:
@@ -128,22 +133,32 @@ def _count_steps(columns: Columns, *, skips_unary: bool) -> Columns:
         is_single = columns.steps.num_resolvents == 1
         counts[is_single] = columns.resolvents.kind[first[is_single]] != GoalKind.GOAL
     before = np.cumsum(counts) - counts
-    begins = starts_of(num_steps)[:-1][num_steps > 0]
-    depth = np.minimum(before - np.repeat(before[begins], num_steps[num_steps > 0]), MAX_DEPTH)
+    has_steps = num_steps > 0
+    begins = starts_of(num_steps)[:-1][has_steps]
+    at = np.zeros(len(begins), np.int64)
+    if knows_depth:
+        at = np.where(_begin_with_query(columns)[has_steps], 0, columns.steps.depth[begins])
+    depth = np.minimum(before + np.repeat(at - before[begins], num_steps[has_steps]), MAX_DEPTH)
     return columns._replace(steps=columns.steps._replace(depth=depth.astype(np.uint16)))
+
+
+def _begin_with_query(columns: Columns) -> NDArray[np.bool_]:
+    """Return which candidates have steps that begin with their atom."""
+    num_steps, num_atoms = columns.candidates.num_steps.astype(np.int64), columns.steps.num_atoms
+    first_step, first_atom = starts_of(num_steps)[:-1], starts_of(num_atoms)[:-1]
+    found = np.zeros(len(num_steps), np.bool_)
+    rows = np.flatnonzero(num_steps > 0)
+    rows = rows[num_atoms[first_step[rows]] == 1]
+    begun = columns.steps.goal_atoms[first_atom[first_step[rows]]]
+    found[rows] = (_renumber_each(begun) == _renumber_each(columns.candidates.atom[rows])).all(axis=1)
+    return found
 
 
 def _leave_depth_open(columns: Columns, recorded: Columns) -> Columns:
     """Return steps that may be anywhere in a derivation with the recorded outcome where only the depth decides it."""
     given, num_steps = recorded.steps, recorded.candidates.num_steps.astype(np.int64)
-    first_step, first_atom = starts_of(num_steps)[:-1], starts_of(given.num_atoms)[:-1]
-    is_from_query = np.zeros(len(num_steps), np.bool_)
-    rows = np.flatnonzero(num_steps > 0)
-    rows = rows[given.num_atoms[first_step[rows]] == 1]
-    begun = given.goal_atoms[first_atom[first_step[rows]]]
-    is_from_query[rows] = (_renumber_each(begun) == _renumber_each(recorded.candidates.atom[rows])).all(axis=1)
     by_depth = (int(Outcome.OPEN), int(Outcome.DEPTH_LIMIT))
-    is_open = ~np.repeat(is_from_query, num_steps)
+    is_open = ~np.repeat(_begin_with_query(recorded), num_steps)
     is_open &= np.isin(columns.steps.outcome, by_depth) & np.isin(given.outcome, by_depth)
     outcome = np.where(is_open, given.outcome, columns.steps.outcome).astype(np.int8)
     last = np.cumsum(num_steps) - 1

@@ -93,8 +93,9 @@ class Program:
     ) -> None:
         self.predicates = tuple(predicates)
         self.constants = tuple(constants)
-        is_ordered = isinstance(facts, (FactColumns, ListedFacts))
-        self.facts: Facts = facts if is_ordered else FactList(facts, len(self.constants))
+        self.facts: Facts = (
+            facts if isinstance(facts, (FactColumns, ListedFacts)) else FactList(facts, len(self.constants))
+        )
         self.fact_index = self.facts.index_of
         self.rules = list(rules)
         self._check()

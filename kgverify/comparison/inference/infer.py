@@ -7,8 +7,9 @@ from typing import Final
 from kgverify.comparison.inference.content import content_of, plain
 from kgverify.comparison.inference.limits_seen import LimitsSeen, find_limits
 from kgverify.comparison.inference.origins import Clause, Deviation, OriginInference, StepOrigins
-from kgverify.comparison.inference.single_fault import StepProgram, explain_by_one_stage
+from kgverify.comparison.inference.single_fault import explain_by_one_stage
 from kgverify.comparison.inference.step_difference import Given, StepDifference, explain_difference
+from kgverify.comparison.inference.step_program import StepProgram
 from kgverify.comparison.step_view import Names, ResolventView, StepView
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import GoalKind
@@ -104,11 +105,12 @@ class BlockInference:
         return expected, actual
 
     def explain(self, candidate: int, step: int, expected: StepView, actual: StepView) -> StepDifference | None:
-        """Explain two steps of a candidate whose resolvents differ; None if their origins, which are known, say more."""
+        """Explain two steps whose resolvents differ, or what was dropped; None if the steps themselves say more."""
         found = self._explain_by_one_stage(candidate, step, expected, actual)
         if found:
             self.guesses[candidate, step] = found
-        if found or self.has_origins:
+        sides = [[r.content for r in each.resolvents] for each in (expected, actual)]
+        if found or self.has_origins or sides[0] == sides[1]:
             return found[0] if found else None
         origins = self._at(candidate, expected)
         given = Given(origins, self._earlier(candidate, step), self._limits, self._num_symbols)

@@ -428,3 +428,14 @@ def _rename(
         elif max(a, b) >= 0 or names.setdefault(a, b) != b or back.setdefault(b, a) != a:
             return None
     return names, back
+
+
+def count_clauses(clauses: Sequence[Clause]) -> str:
+    """Count clauses, as in `2 rules and 1 fact`."""
+    num = Counter(kind for kind, _ in clauses)
+    parts = [
+        f"{num[kind]} {name}{'s' if num[kind] > 1 else ''}"
+        for kind, name in ((Origin.RULE, "rule"), (Origin.FACT, "fact"))
+        if num[kind]
+    ]
+    return " and ".join(parts)

@@ -6,19 +6,25 @@ selected. A change that gives exactly the actual list explains it, in any dialec
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from kgverify.comparison.inference.content import content_of
 from kgverify.comparison.inference.step_difference import CERTAIN, CLEAR, GUESSED, LIKELY, OPEN, StepDifference
+from kgverify.comparison.inference.step_program import (
+    NO_CLAUSE,
+    Key,
+    Listed,
+    Made,
+    StepProgram,
+    Variation,
+)
 from kgverify.comparison.result import DifferenceClass
 from kgverify.comparison.step_view import StepView
 from kgverify.errors import count_of
 from kgverify.program.dialect import Filter
-from kgverify.program.fact_index import Ids
-from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.resolution import Atoms, Clauses, number_variables
+from kgverify.program.resolution import Atoms, number_variables
 from kgverify.program.stages import STEP_STAGES, Stage
 
 ALONE: Final = "a fault of this stage alone explains the step"
@@ -26,153 +32,6 @@ ALONE: Final = "a fault of this stage alone explains the step"
 
 MOST_CLAUSES: Final = 4096
 """The clauses that match a goal beyond which its step is not taken again."""
-
-Clause: TypeAlias = tuple[int, int]
-Key: TypeAlias = tuple[int, Atoms, Clause]
-
-_NO_CLAUSE: Final[Clause] = (int(Origin.NONE), 0)
-
-
-class Made(NamedTuple):
-    """A resolvent on its way through the filters. resolved: the atoms before pruning; is_fixed: whether pruning is done."""
-
-    clause: Clause
-    resolved: Atoms
-    kind: int = GoalKind.GOAL
-    is_fixed: bool = False
-
-
-class Listed(NamedTuple):
-    """The list that a step offers, and what the limits dropped."""
-
-    keys: tuple[Key, ...]
-    dropped_atoms: int
-    dropped_resolvents: int
-
-
-class Variation(NamedTuple):
-    """Changes of the filters. takes_last: whether `close` keeps the last proof; None stands for no limit or memory."""
-
-    filters: tuple[Filter, ...]
-    max_atoms: int | None
-    max_resolvents: int | None
-    memory: str
-    truncates: bool
-    takes_last: bool = False
-
-
-class StepProgram:
-    """What a program makes of one goal, filter by filter.
-
-    visited: the goals of the derivation in canonical variables, the current one last
-    """
-
-    def __init__(self, clauses: Clauses, limits: Limits, visited: Sequence[Atoms], query: Ids) -> None:
-        self._clauses, self.limits, self.visited = clauses, limits, visited
-        self.excluded = clauses.excluded(query)
-        self.dialect = limits.dialect
-        self.usual = Variation(
-            self.dialect.filters,
-            limits.max_atoms,
-            limits.max_resolvents,
-            self.dialect.memory,
-            self.dialect.long_resolvents == "truncate",
-        )
-
-    def match(self, goal: Atoms) -> list[Made]:
-        """Return what each clause makes of a goal, in the order of the dialect."""
-        predicate = goal[0][0]
-        rules = [(int(Origin.RULE), i) for i in self._clauses.rules_of(predicate)]
-        facts = [(int(Origin.FACT), i) for i in self._clauses.facts_like(goal[0], self.excluded)]
-        return self.put_in_order(filter(None, (self._make(goal, clause) for clause in (*rules, *facts))))
-
-    def make_excluded(self, goal: Atoms) -> Made | None:
-        """Return what the query makes of a goal if it may serve as a fact."""
-        if self.excluded is None:
-            return None
-        return self._make(goal, (int(Origin.FACT), self._clauses.fact_index[self.excluded]))
-
-    def put_in_order(self, made: Iterable[Made]) -> list[Made]:
-        """Return resolvents in the order of the dialect, by the numbers of their clauses."""
-        is_rules_first, is_reversed = self.dialect.order == "rules_first", self.dialect.is_reversed
-
-        def place(each: Made) -> tuple[bool, int]:
-            kind, number = each.clause
-            return (kind == Origin.RULE) != is_rules_first, -number if is_reversed else number
-
-        return sorted(made, key=place)
-
-    def is_fact(self, atom: Ids) -> bool:
-        """Return whether pruning deletes an atom."""
-        return atom in self._clauses.fact_index and atom != self.excluded
-
-    def is_like_fact(self, atom: Ids) -> bool:
-        """Return whether an atom, perhaps with variables, unifies with a fact, the excluded one among them."""
-        return bool(self._clauses.facts_like(atom, None))
-
-    def prune(self, atoms: Atoms) -> Atoms:
-        """Return atoms without those that are facts, in canonical variables."""
-        return number_variables(atom for atom in atoms if not self.is_fact(atom))
-
-    def list(self, made: Sequence[Made], variation: Variation) -> Listed:
-        """Return what the filters leave."""
-        left = [(each.kind, each.resolved, each) for each in made]
-        counts, is_closed = [0, 0], False
-        for name in variation.filters:
-            if name == "prune":
-                left = [
-                    (kind, atoms if each.is_fixed else tuple(a for a in atoms if not self.is_fact(a)), each)
-                    for kind, atoms, each in left
-                ]
-            elif name == "revisit":
-                seen = {_remember(goal, variation.memory) for goal in self.visited}
-                left = [
-                    item
-                    for item in left
-                    if _remember(number_variables(iter(item[1])), variation.memory) not in seen
-                    or (self.dialect.exempts_terminal and not item[1])
-                ]
-            elif name == "duplicates":
-                first = {
-                    (kind, number_variables(iter(atoms))): item for item in reversed(left) for kind, atoms, _ in [item]
-                }
-                kept = {id(item) for item in first.values()}
-                left = [item for item in left if id(item) in kept]
-            elif name == "close":
-                proofs = [item for item in left if _is_proof(item[0], item[1])]
-                left = proofs[-1 if variation.takes_last else 0 :][:1] if proofs else left
-                is_closed = not left
-            elif name == "max_atoms" and variation.max_atoms is not None:
-                most = variation.max_atoms
-                long = [item for item in left if len(item[1]) > most]
-                counts[0] += len(long)
-                if variation.truncates:
-                    left = [(kind, atoms[:most], each) for kind, atoms, each in left]
-                elif long:
-                    left = [item for item in left if len(item[1]) <= most]
-            elif name == "max_resolvents" and variation.max_resolvents is not None:
-                counts[1] += max(0, len(left) - variation.max_resolvents)
-                left = left[: variation.max_resolvents]
-        keys: list[Key] = [
-            (GoalKind.TRUE if _is_proof(kind, atoms) else kind, number_variables(iter(atoms)), each.clause)
-            for kind, atoms, each in left
-        ]
-        is_ended = any(kind in (GoalKind.TRUE, GoalKind.FALSE) for kind, _, _ in keys) or is_closed
-        if self.dialect.stopping == "where_no_terminal" and not is_ended:
-            keys.append((GoalKind.STOP, (), _NO_CLAUSE))
-        return Listed(tuple(keys) or ((GoalKind.FALSE, (), _NO_CLAUSE),), counts[0], counts[1])
-
-    def _make(self, goal: Atoms, clause: Clause) -> Made | None:
-        atoms = self._clauses.resolve(goal, *clause)
-        return None if atoms is None else Made(clause, atoms)
-
-
-def _is_proof(kind: int, atoms: Atoms) -> bool:
-    return kind == GoalKind.TRUE or (kind == GoalKind.GOAL and not atoms)
-
-
-def _remember(goal: Atoms, memory: str) -> object:
-    return frozenset(goal) if memory == "set" else goal
 
 
 class _Guess(NamedTuple):
@@ -251,6 +110,7 @@ class _Search:
                 self._of_limit,
                 self._of_atoms,
                 self._of_clauses,
+                self._of_lost_proofs,
                 self._of_cut_order,
                 self._of_earlier_goal,
             )
@@ -265,7 +125,7 @@ class _Search:
 
     def _key(self, key: Key) -> Key:
         kind, atoms, clause = key
-        return kind, atoms, clause if self._has_origins else _NO_CLAUSE
+        return kind, atoms, clause if self._has_origins else NO_CLAUSE
 
     def _keys(self, listed: Listed) -> list[Key]:
         return list(map(self._key, listed.keys))
@@ -280,9 +140,9 @@ class _Search:
         return self._agrees(self._program.list(made, variation or self._program.usual), self._actual)
 
     def _judge_proof(self, kind: DifferenceClass) -> DifferenceClass:
-        """Return the class of a proof on one side only, or another one."""
+        """Return the class of a proof on one side only where no origin says more, or another one."""
         has_proof = [any(kind == GoalKind.TRUE for kind, _, _ in side.keys) for side in (self._expected, self._actual)]
-        if has_proof[0] == has_proof[1]:
+        if self._has_origins or has_proof[0] == has_proof[1]:
             return kind
         return DifferenceClass.PROOF_LOST if has_proof[0] else DifferenceClass.FALSE_PROOF
 
@@ -304,7 +164,7 @@ class _Search:
             evidence = f"atoms left beside TRUE: {len(own[0][1])}"
             return _Guess(Stage.PRUNE if is_fact else Stage.CLOSE, DifferenceClass.MALFORMED, evidence, LIKELY)
         is_end = not any(goals) or goals[0] == goals[1]
-        if is_end and {key[0] for key in own} - {GoalKind.STOP} == {GoalKind.TRUE} and own[0][2] == _NO_CLAUSE:
+        if is_end and {key[0] for key in own} - {GoalKind.STOP} == {GoalKind.TRUE} and own[0][2] == NO_CLAUSE:
             if any(key[0] == GoalKind.TRUE for key in sides[0]) or not self._has_origins:
                 return None
             return _Guess(Stage.CLOSE, DifferenceClass.FALSE_PROOF, "TRUE stands for an empty list", CERTAIN)
@@ -417,21 +277,20 @@ class _Search:
             return tuple(each for each in usual.filters if each != name)
 
         kind = self._class_of_change()
-        if "revisit" in usual.filters:
+        if self._program.remembers:
             if self._fits(self._made, usual._replace(filters=without("revisit"))):
                 return _Guess(Stage.REVISIT, kind, "goals visited before stay")
             other = "set" if usual.memory == "sequence" else "sequence"
             if self._fits(self._made, usual._replace(memory=other)):
                 return _Guess(Stage.REVISIT, kind, f"visited goals are compared as by the memory {other}")
-            current = StepProgram(self._program._clauses, self._program.limits, [self._goal], (-1, -1, -1))
-            current.excluded = self._program.excluded
-            if self._agrees(current.list(self._made, usual), self._actual):
+            forgetful = self._program.forget_earlier_goals()
+            if self._agrees(forgetful.list(self._made, usual), self._actual):
                 return _Guess(Stage.REVISIT, kind, "only the current goal is not visited again")
         else:
             for memory in ("sequence", "set"):
-                remembering = usual._replace(
-                    filters=("prune", "revisit")[("prune" not in usual.filters) :] + without("prune"), memory=memory
-                )
+                first: tuple[Filter, ...] = ("prune", "revisit") if "prune" in usual.filters else ("revisit",)
+                others = tuple(name for name in without("prune") if name != "revisit")
+                remembering = usual._replace(filters=(*first, *others), memory=memory)
                 if self._fits(self._made, remembering):
                     return _Guess(Stage.REVISIT, kind, "goals visited before are dropped")
         if "prune" in usual.filters and self._fits(self._made, usual._replace(filters=without("prune"))):
@@ -441,11 +300,18 @@ class _Search:
                 return _Guess(Stage.CLOSE, kind, "resolvents beside a proof stay")
             if self._fits(self._made, usual._replace(takes_last=True)):
                 return _Guess(Stage.CLOSE, kind, "the last proof is kept, not the first")
-            proofs = [i for i, each in enumerate(self._made) if not self._program.prune(each.resolved)]
-            left = [each for i, each in enumerate(self._made) if i not in proofs]
-            if len(proofs) > 1 and "prune" in usual.filters and self._fits(left):
-                return _Guess(Stage.CLOSE, kind, f"all {len(proofs)} proofs of the step are lost", LIKELY)
         return None
+
+    def _of_lost_proofs(self) -> _Guess | None:
+        """Guess at several proofs that are lost together."""
+        is_pruned = "prune" in self._program.usual.filters
+        left = [each for each in self._made if (self._program.prune(each.resolved) if is_pruned else each.resolved)]
+        num = len(self._made) - len(left)
+        if "close" not in self._program.usual.filters or num < 2 or not self._fits(left):
+            return None
+        return _Guess(
+            Stage.CLOSE, self._judge_proof(DifferenceClass.MISSING), f"all {num} proofs of the step are lost", OPEN
+        )
 
     def _of_limit(self) -> _Guess | None:
         usual, program = self._program.usual, self._program
@@ -465,7 +331,7 @@ class _Search:
             if not extra and is_likely:
                 evidence = f"{num} of {len(whole.keys)} resolvents are kept, and others than the first {most}"
                 return _Guess(Stage.LIMIT, kind, evidence)
-            if [key[0] for key in self._actual.keys] == [GoalKind.TRUE] and self._actual.keys[0][2] == _NO_CLAUSE:
+            if [key[0] for key in self._actual.keys] == [GoalKind.TRUE] and self._actual.keys[0][2] == NO_CLAUSE:
                 evidence = "TRUE stands where a list is longer than max_resolvents"
                 return _Guess(Stage.LIMIT, DifferenceClass.FALSE_PROOF, evidence, OPEN)
         atoms = usual.max_atoms
@@ -489,7 +355,7 @@ class _Search:
         """Guess at clauses that made other atoms."""
         if not self._has_origins:
             return None
-        own = {clause: (kind, atoms) for kind, atoms, clause in self._actual.keys if clause != _NO_CLAUSE}
+        own = {clause: (kind, atoms) for kind, atoms, clause in self._actual.keys if clause != NO_CLAUSE}
         changed, guesses = [], []
         wanted = {clause: (kind, atoms) for kind, atoms, clause in self._wanted.keys}
         for each in self._made:
@@ -545,9 +411,9 @@ class _Search:
         added: list[Made] = []
         if self._has_origins:
             left = Counter(each.clause for each in self._made)
-            for kind, atoms, clause in self._actual.keys:
-                if clause != _NO_CLAUSE and not _take(left, clause):
-                    added.append(Made(clause, atoms, kind, is_fixed=True))
+            for end, atoms, clause in self._actual.keys:
+                if clause != NO_CLAUSE and not _take(left, clause):
+                    added.append(Made(clause, atoms, end, is_fixed=True))
         elif (made := self._program.make_excluded(self._goal)) is not None:
             added = [made]
         pool = self._program.put_in_order([*self._made, *added])
@@ -576,10 +442,10 @@ class _Search:
             kind, words = DifferenceClass.MISSING, f"{first} missing, none extra"
         else:
             kind, words = DifferenceClass.EXTRA, f"{first} extra, none missing"
-        is_open = "revisit" in self._program.usual.filters and len(self._program.visited) > 1 and bool(lost)
+        is_open = self._program.remembers and len(self._program.visited) > 1 and bool(lost)
         confidence = LIKELY if is_open or not self._has_origins else CLEAR
         judged = self._judge_proof(kind)
-        if judged is DifferenceClass.PROOF_LOST and len(self._actual.keys) > 1:
+        if self._wanted.keys[0][0] == GoalKind.TRUE and len(self._actual.keys) > 1:
             # `close` may have lost the proof, and kept what stands beside it.
             confidence = OPEN
         return _Guess(_matching(min(kinds)), judged, words, confidence)

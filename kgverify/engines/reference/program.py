@@ -33,7 +33,8 @@ def build_reference_program(program: Program) -> ReferenceProgram:
 
     A program read from a trace has no named clauses, and keeps its ids and the order of its facts.
     """
-    if (len(program.facts) and not program.named_facts) or (program.rules and not program.named_rules):
+    is_named = program.named_facts or program.named_rules or program.named_queries
+    if not is_named or (len(program.facts) and not program.named_facts):
         return ReferenceProgram(
             list(program.symbols.predicates),
             list(program.symbols.constants),
