@@ -190,4 +190,4 @@ class _Keys(KeysView[Triple]):
 
 
 Facts: TypeAlias = FactList | FactColumns
-"""Different facts, ascending by (predicate, first, second) unless they are listed. The index of each is its place in the order."""
+"""Different facts, ascending by (predicate, first, second) unless they are listed. The index of each is its place."""
