@@ -5,17 +5,23 @@ from functools import cached_property
 from typing import Final
 
 from kgverify.comparison.inference.content import content_of, plain
+from kgverify.comparison.inference.dialects import follows_inference
 from kgverify.comparison.inference.limits_seen import LimitsSeen, find_limits
 from kgverify.comparison.inference.origins import Clause, Deviation, OriginInference, StepOrigins
-from kgverify.comparison.inference.single_fault import explain_by_one_stage
-from kgverify.comparison.inference.step_difference import Given, StepDifference, explain_difference
+from kgverify.comparison.inference.single_fault import ALONE, explain_by_one_stage
+from kgverify.comparison.inference.step_difference import CLEAR, Given, StepDifference, explain_difference
 from kgverify.comparison.inference.step_program import StepProgram
+from kgverify.comparison.result import DifferenceClass
 from kgverify.comparison.step_view import Names, ResolventView, StepView
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.program import Program
 from kgverify.program.resolution import Clauses, number_variables
+from kgverify.program.stages import Stage
 from kgverify.trace.model.trace import Trace
+
+_SPECIAL: Final = frozenset({Stage.SELECT, Stage.ADVANCE})
+"""The stages whose fault makes a whole list that hardly another fault makes."""
 
 MOST_CLAUSES: Final = 3
 """The clauses to name of those that may have made a resolvent; the rest are counted."""
@@ -106,15 +112,31 @@ class BlockInference:
 
     def explain(self, candidate: int, step: int, expected: StepView, actual: StepView) -> StepDifference | None:
         """Explain two steps whose resolvents differ, or what was dropped; None if the steps themselves say more."""
-        found = self._explain_by_one_stage(candidate, step, expected, actual)
-        if found:
-            self.guesses[candidate, step] = found
-        sides = [[r.content for r in each.resolvents] for each in (expected, actual)]
-        if found or self.has_origins or sides[0] == sides[1]:
-            return found[0] if found else None
+        guesses = self._explain_by_one_stage(candidate, step, expected, actual)
+        if not self.has_origins:
+            guesses = self._doubt(guesses, candidate, step, expected, actual)
+        if guesses and guesses[0].evidence.endswith(ALONE):
+            self.guesses[candidate, step] = guesses
+        return guesses[0] if guesses else None
+
+    def _doubt(
+        self, guesses: list[StepDifference], candidate: int, step: int, expected: StepView, actual: StepView
+    ) -> list[StepDifference]:
+        """Return guesses at a step without origins, or else its explanation by contents.
+
+        The contents alone fit many faults. In the dialect whose order of stages they presume, the rules for contents, which
+        know the limits that other steps show, say more than all guesses but the most special.
+        """
+        if [r.content for r in expected.resolvents] == [r.content for r in actual.resolvents]:
+            return guesses
+        if guesses and not follows_inference(self._declared.dialect):
+            return guesses
         origins = self._at(candidate, expected)
         given = Given(origins, self._earlier(candidate, step), self._limits, self._num_symbols)
-        return explain_difference(expected, actual, given)
+        found = explain_difference(expected, actual, given)
+        is_special = bool(guesses) and guesses[0].confidence >= CLEAR and guesses[0].stage in _SPECIAL
+        is_lost = found.kind is DifferenceClass.PROOF_LOST and [r.kind for r in actual.resolvents] == [GoalKind.FALSE]
+        return guesses if guesses and (is_special or is_lost) else [found]
 
     def _explain_by_one_stage(
         self, candidate: int, step: int, expected: StepView, actual: StepView

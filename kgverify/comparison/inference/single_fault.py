@@ -95,8 +95,8 @@ class _Search:
         return found[0], found[1]
 
     def find(self) -> list[_Guess]:
-        """Return the guesses that fit; none if the program does not give the expected list."""
-        if not self._agrees(self._wanted, self._expected):
+        """Return the guesses that fit; none if the program does not give the expected list, or names alone differ."""
+        if not self._agrees(self._wanted, self._expected) or self._agrees(self._wanted, self._actual):
             return []
         guesses = (
             search()
@@ -108,6 +108,7 @@ class _Search:
                 self._of_filters,
                 self._of_order,
                 self._of_limit,
+                self._of_memory,
                 self._of_atoms,
                 self._of_clauses,
                 self._of_lost_proofs,
@@ -146,10 +147,10 @@ class _Search:
             return kind
         return DifferenceClass.PROOF_LOST if has_proof[0] else DifferenceClass.FALSE_PROOF
 
-    def _class_of_change(self) -> DifferenceClass:
-        missing, extra = self.differing()
-        lost = DifferenceClass.SUBSTITUTED if missing and extra else DifferenceClass.EXTRA
-        return self._judge_proof(DifferenceClass.MISSING if missing and not extra else lost)
+    def _class_of_filter(self) -> DifferenceClass:
+        """Return the class of a filter that lets more through, perhaps in the place of others, or less."""
+        is_more = any(r.kind != GoalKind.FALSE for r in self.differing()[1])
+        return self._judge_proof(DifferenceClass.EXTRA if is_more else DifferenceClass.MISSING)
 
     # Guesses
 
@@ -276,13 +277,10 @@ class _Search:
         def without(name: Filter) -> tuple[Filter, ...]:
             return tuple(each for each in usual.filters if each != name)
 
-        kind = self._class_of_change()
+        kind = self._class_of_filter()
         if self._program.remembers:
             if self._fits(self._made, usual._replace(filters=without("revisit"))):
                 return _Guess(Stage.REVISIT, kind, "goals visited before stay")
-            other = "set" if usual.memory == "sequence" else "sequence"
-            if self._fits(self._made, usual._replace(memory=other)):
-                return _Guess(Stage.REVISIT, kind, f"visited goals are compared as by the memory {other}")
             forgetful = self._program.forget_earlier_goals()
             if self._agrees(forgetful.list(self._made, usual), self._actual):
                 return _Guess(Stage.REVISIT, kind, "only the current goal is not visited again")
@@ -299,8 +297,15 @@ class _Search:
             if self._fits(self._made, usual._replace(filters=without("close"))):
                 return _Guess(Stage.CLOSE, kind, "resolvents beside a proof stay")
             if self._fits(self._made, usual._replace(takes_last=True)):
-                return _Guess(Stage.CLOSE, kind, "the last proof is kept, not the first")
+                return _Guess(Stage.CLOSE, DifferenceClass.SUBSTITUTED, "the last proof is kept, not the first")
         return None
+
+    def _of_memory(self) -> _Guess | None:
+        usual = self._program.usual
+        other = "set" if usual.memory == "sequence" else "sequence"
+        if not self._program.remembers or not self._fits(self._made, usual._replace(memory=other)):
+            return None
+        return _Guess(Stage.REVISIT, self._class_of_filter(), f"visited goals are compared as by the memory {other}")
 
     def _of_lost_proofs(self) -> _Guess | None:
         """Guess at several proofs that are lost together."""

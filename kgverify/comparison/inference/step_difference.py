@@ -139,7 +139,9 @@ class _Explainer:
         proofs = [r for r in self._all[0] if r.kind == GoalKind.TRUE] if is_lost else self._missing
         votes = [_Vote(Stage.CLOSE, kind, LIKELY)]
         for r in self._extra if self._origins is not None else ():
-            if is_lost or (r.kind == GoalKind.TRUE and not r.atoms):
+            if self._find_flaw(r):
+                votes.append(_Vote(self._stage_of_flaw(r), kind, LIKELY))
+            elif is_lost or r.kind == GoalKind.TRUE:
                 found, partner = self._choose(r, list(proofs))
                 if partner is not None:
                     votes.append(self._judge_pair(partner, r, found))
