@@ -70,6 +70,8 @@ def retake_steps(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> R
     columns, num_left = _retake(given, engine, complete.max_depth, canonical=canonical)
     if not knows_depth:
         columns = _leave_depth_open(columns, recorded.columns)
+    if "steps.choice" in recorded.fields:
+        columns = _follow_choices(columns, recorded.columns)
     if not has_policy:
         before = recorded.columns.candidates
         candidates = columns.candidates._replace(outcome=before.outcome, log_probability=before.log_probability)
@@ -172,6 +174,37 @@ def _leave_depth_open(columns: Columns, recorded: Columns) -> Columns:
 def _renumber_each(atoms: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return atoms with the variables of each numbered by themselves."""
     return renumber(atoms, np.arange(len(atoms) + 1))
+
+
+def _follow_choices(columns: Columns, recorded: Columns) -> Columns:
+    """Return steps that begin with the resolvent that was chosen before, where the recorded ones begin with another goal."""
+    steps, made = recorded.steps, recorded.resolvents
+    is_first = np.zeros(len(steps.choice), np.bool_)
+    is_first[starts_of(recorded.candidates.num_steps)[:-1][recorded.candidates.num_steps > 0]] = True
+    rows = np.flatnonzero(~is_first)
+    choice = steps.choice[rows - 1].astype(np.int64)
+    is_chosen = (choice >= 0) & (choice < steps.num_resolvents[rows - 1])
+    rows, choice = rows[is_chosen], choice[is_chosen]
+    chosen = starts_of(steps.num_resolvents)[rows - 1] + choice
+    is_goal = made.kind[chosen] == GoalKind.GOAL
+    rows, chosen = rows[is_goal], chosen[is_goal]
+    starts, made_starts = starts_of(steps.num_atoms), starts_of(made.num_atoms)
+    is_other = steps.num_atoms[rows] != made.num_atoms[chosen]
+    alike, others = rows[~is_other], chosen[~is_other]
+    atoms = renumber(steps.goal_atoms, starts)[expand_rows(starts, alike)]
+    differs = (atoms != renumber(made.atoms, made_starts)[expand_rows(made_starts, others)]).any(axis=1)
+    owner = np.repeat(np.arange(len(alike)), steps.num_atoms[alike])
+    is_other[~is_other] = np.bincount(owner, differs, len(alike)) > 0
+    if not is_other.any():
+        return columns
+    rows, chosen = rows[is_other], chosen[is_other]
+    num_atoms = steps.num_atoms.copy()
+    num_atoms[rows] = made.num_atoms[chosen]
+    goal_atoms = np.empty((int(num_atoms.sum(dtype=np.int64)), 3), np.int32)
+    kept = np.setdiff1d(np.arange(len(num_atoms)), rows)
+    goal_atoms[expand_rows(starts_of(num_atoms), kept)] = steps.goal_atoms[expand_rows(starts, kept)]
+    goal_atoms[expand_rows(starts_of(num_atoms), rows)] = made.atoms[expand_rows(made_starts, chosen)]
+    return columns._replace(steps=columns.steps._replace(num_atoms=num_atoms, goal_atoms=goal_atoms))
 
 
 def _retake_part(recorded: Columns, engine: Engine, max_depth: int, *, canonical: bool) -> tuple[Columns, int]:
