@@ -97,3 +97,22 @@ def test_two_faults_in_one_step_are_not_explained_by_one(tmp_path):
     report = kv.compare("reference", record(tmp_path / "wrong.h5", both, NO_PRUNING))
     assert report.verdict is kv.Verdict.DIVERGE
     assert {"match_facts", "resolve"} & {cause.stage for cause in report.causes}
+
+
+class WithoutProbe:
+    """The reference with a fault, which shows its resolvents and no stage."""
+
+    stages = Stages()
+
+    def __init__(self, program, limits, policy):
+        engine = ReferenceEngine(program, limits, policy, stages=self.stages)
+        self.info, self.prove, self.step = engine.info, engine.prove, engine.step
+
+
+@pytest.mark.parametrize(("stage", "dialect"), [("match_facts", NO_MEMORY), ("revisit", SETS), ("limit", CLOSED_LAST)])
+def test_the_stage_of_an_engine_that_shows_none_is_named_in_its_dialect(stage, dialect):
+    engine = type("Wrong", (WithoutProbe,), {"stages": Stages(**FAULTS[stage][0])})
+    limits = kv.Limits(max_resolvents=4, max_atoms=5, max_depth=8, dialect=dialect)
+    report = kv.verify("countries", engine, queries=3, corruptions=5, limits=limits)
+    assert report.verdict is kv.Verdict.DIVERGE
+    assert report.first_divergence.stage == stage, str(report)

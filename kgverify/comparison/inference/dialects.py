@@ -47,7 +47,7 @@ def name_in_dialect(
         return tuple(divergences), tuple(findings)
     named, explained = [], []
     for divergence, finding in zip(divergences, findings, strict=True):
-        why = "" if finding.evidence.endswith(ALONE) else _why_unnamed(divergence, dialect)
+        why = "" if ALONE in finding.evidence else _why_unnamed(divergence, dialect)
         if why:
             divergence = msgspec.structs.replace(divergence, stage=UNNAMED)
             parts = [finding.evidence, f"no stage is named: {why}"]

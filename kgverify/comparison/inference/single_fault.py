@@ -208,6 +208,8 @@ class _Search:
         return None
 
     def _of_selection(self) -> _Guess | None:
+        if not any(r.kind != GoalKind.FALSE for r in self.differing()[1]):
+            return None
         for i in range(1, len(self._goal)):
             goal = (self._goal[i], *self._goal[:i], *self._goal[i + 1 :])
             if self._goal[i] != self._goal[0] and self._fits(self._program.match(goal)):
