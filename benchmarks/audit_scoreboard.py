@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import torch
 
+from benchmarks.audit_cases import correct_states  # noqa: F401  adds its steps
 from benchmarks.audit_cases.correct_steps import CORRECT_STEPS
 from benchmarks.audit_cases.miscompiles import MISCOMPILES
 from benchmarks.audit_cases.property_faults import PROPERTY_FAULTS
@@ -101,8 +102,7 @@ def score_miscompile(name: str) -> dict[str, Any]:
 
 def score_correct(name: str) -> dict[str, Any]:
     """Audit a correct step: what is found there is a false alarm."""
-    make = vars(sys.modules["benchmarks.audit_cases.correct_steps"])[f"make_{name}"]
-    report = step(CORRECT_STEPS[name], make, calls=2, rungs=RUNGS)
+    report = step(*CORRECT_STEPS[name], calls=2, rungs=RUNGS)
     return {"verdict": report.verdict.value, "findings": _list_findings(report), "unmeasured": _list_unmeasured(report)}
 
 

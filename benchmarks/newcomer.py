@@ -3,8 +3,8 @@
     python benchmarks/newcomer.py FOLDER
 
 The pages are the tutorial and Verify your own engine; the folder must not exist. Prints a Markdown table of the commands with
-their exit codes and seconds, then the seconds from the end of the installation to the bug of the own engine. The exit code is
-1 if a command ends otherwise than its page says.
+their exit codes, seconds, and seconds of CPU time, then the seconds from the end of the installation to the bug of the own
+engine. The exit code is 1 if a command ends otherwise than its page says.
 """
 
 import os
@@ -28,13 +28,14 @@ def follow(page: str, command: str, folder: Path, expected: int | None = 0) -> t
     """Run a command as the newcomer would, print its row, and return its seconds and whether it ended as it should."""
     activated = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     activated |= {"PATH": f"{folder / '.venv' / 'bin'}:{os.environ['PATH']}", "KGVERIFY_CACHE": str(folder / "cache")}
-    started = time.perf_counter()
+    started, before = time.perf_counter(), os.times()
     done = subprocess.run(
         ["bash", "-c", command], cwd=folder, env=activated, capture_output=True, text=True, check=False
     )
-    seconds = time.perf_counter() - started
+    seconds, after = time.perf_counter() - started, os.times()
+    processor = after.children_user + after.children_system - before.children_user - before.children_system
     shown = command.replace(str(ROOT), "./checkout").replace("|", "\\|")
-    print(f"| {page} | `{shown}` | {done.returncode} | {seconds:.1f} |", flush=True)
+    print(f"| {page} | `{shown}` | {done.returncode} | {seconds:.1f} | {processor:.1f} |", flush=True)
     is_right = expected is None or done.returncode == expected
     if not is_right:
         print(done.stdout, done.stderr, sep="\n")
@@ -45,7 +46,7 @@ def main() -> int:
     """Follow the pages."""
     folder = Path(sys.argv[1]).resolve()
     folder.mkdir()
-    print("| page | command | exit code | seconds |\n|---|---|---|---|")
+    print("| page | command | exit code | seconds | CPU seconds |\n|---|---|---|---|---|")
     install = (
         "python3 -m venv .venv",
         f"pip install '{ROOT}[compiled]'",

@@ -157,6 +157,10 @@ class Conformance:
         if not self.is_conforming:
             raise NotConforming(self) from self.exception
 
+    def __repr__(self) -> str:
+        """Return the first line of the text."""
+        return f"<Conformance {str(self).partition(chr(10))[0]}>"
+
     def __str__(self) -> str:
         """Return the first cause, the laws broken, and the problem that shows it."""
         skipped = f", {self.num_skipped} skipped for their policy or limits" if self.num_skipped else ""

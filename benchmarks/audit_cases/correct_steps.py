@@ -14,15 +14,14 @@ from torch.nn import functional
 
 from benchmarks.audit_cases.registry import Make, add_make, floats, leaves, name_of, normals, slots
 
-CORRECT_STEPS: Final[dict[str, Any]] = {}
+CORRECT_STEPS: Final[dict[str, tuple[Any, Callable[[int], tuple[Any, ...]]]]] = {}
 
 
-def correct(make: Make) -> Callable[[Any], Any]:
-    """Register a step with its arguments."""
+def correct(make: Make, module: str = __name__) -> Callable[[Any], Any]:
+    """Register a step of a module with its arguments."""
 
     def register(step: Any) -> Any:
-        add_make(step, __name__, make)
-        CORRECT_STEPS[name_of(step)] = step
+        CORRECT_STEPS[name_of(step)] = step, add_make(step, module, make)
         return step
 
     return register

@@ -4,6 +4,7 @@ What a CPU cannot show, such as copies before replays, is not among them.
 """
 
 import functools
+import io
 import operator
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -401,3 +402,95 @@ fault("graph-breaks", FOUR)(make_drawing_step())
 def fill_free_slots(slots: Tensor, is_new: Tensor, fresh: Tensor) -> Tensor:
     rank = (is_new.cumsum(0) - 1).clamp(0, 2)
     return slots.index_copy(0, rank, fresh)  # here
+
+
+@fault("syncs", lambda draw: (torch.randn(3, 6, generator=draw), torch.tensor([2, 5, 4])))
+def trim_to_longest(rows: Tensor, lengths: Tensor) -> Tensor:
+    longest = int(lengths.max())  # here
+    return rows[:, :longest].cumsum(1)
+
+
+@fault("syncs", lambda draw: (torch.randint(0, 5, (9,), generator=draw),))
+def count_relations(relations: Tensor) -> Tensor:
+    return torch.bincount(relations).amax() + relations  # here
+
+
+@fault("graph-breaks", FOUR)
+def save_inside(values: Tensor) -> Tensor:
+    scaled = values * 3
+    torch.save(scaled, io.BytesIO())  # here
+    return scaled.softmax(0)
+
+
+@fault("recompilations", lambda call: (torch.ones(3, 4) if call % 2 else torch.ones(4, 3).t(),), by_call=True)
+def depend_on_layout(rows: Tensor) -> Tensor:
+    return (rows * 2).sum(1)  # here
+
+
+@fault(
+    "recompilations",
+    lambda call: ({"goal": torch.ones(4)} | ({"mask": torch.ones(4)} if call % 2 else {}),),
+    by_call=True,
+)
+def read_optional(batch: dict[str, Tensor]) -> Tensor:
+    goal = batch["goal"] * 2
+    return goal * batch["mask"] if "mask" in batch else goal  # here
+
+
+class Memory(NamedTuple):
+    """A memory and how it is read."""
+
+    cells: Tensor
+    turned: Tensor
+
+
+@fault("aliasing", floats((3, 3), (3, 3)))
+def remember_turned(cells: Tensor, values: Tensor) -> Memory:
+    cells.add_(values)
+    return Memory(cells.sum(0), cells.t())  # here
+
+
+@fault(
+    "duplicate-scatters",
+    lambda draw: (torch.full((8,), -1), torch.tensor([3, 11, 6, 14, 1]), torch.tensor([1, 2, 3, 4, 5])),
+)
+def insert_by_hash(table: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    table[keys % 8] = values  # here
+    return table[keys % 8] == values
+
+
+@fault(
+    "duplicate-scatters",
+    lambda draw: (torch.zeros(5, 4), torch.tensor([0, 9, 2, 7]), torch.randn(4, 4, generator=draw)),
+)
+def drop_into_last(slots: Tensor, free: Tensor, fresh: Tensor) -> Tensor:
+    return slots.scatter(0, free.clamp_max(4)[:, None].expand(-1, 4), fresh)  # here
+
+
+VOCABULARY: Final = ["parent", "sibling", "cousin"]
+
+
+@torch._dynamo.assume_constant_result
+def _count_words() -> int:
+    return len(VOCABULARY)  # here
+
+
+@fault("guard-holes", FOUR)
+def wrap_at_vocabulary(values: Tensor) -> Tensor:
+    return values.remainder(_count_words())
+
+
+@fault("eager-fallback", lambda call: (torch.ones(3 + call),), by_call=True, dynamic=False)
+def lengthen_each_call(values: Tensor) -> Tensor:
+    return values.cumsum(0) * 2  # here
+
+
+def _make_fresh_table(call: int) -> tuple[Any, ...]:
+    table = torch.arange(6.0)
+    torch._dynamo.mark_static_address(table, guard=False)
+    return {"table": table, "rows": torch.tensor([call % 6, 2])}, torch.ones(2)
+
+
+@fault("address-stability", _make_fresh_table, by_call=True)
+def look_up_moved(given: dict[str, Tensor], weights: Tensor) -> Tensor:
+    return given["table"][given["rows"]] * weights  # here

@@ -3,15 +3,18 @@
 A page asks for a table by a comment: `<!-- commands -->`, `<!-- features -->`, or `<!-- step_laws -->` with the name of a module.
 """
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import typer.main
 from typer.testing import CliRunner
 
 LINK = re.compile(r"\]\((?:\.\./)+([^)]+)\)")
-TABLE = re.compile(r"<!-- (commands|features|\w+_laws) -->")
+TABLE = re.compile(r"<!-- (commands|features|faults|report_schema|\w+_laws) -->")
 
 
 def on_page_markdown(markdown: str, config: Any, **_: Any) -> str:
@@ -25,9 +28,78 @@ def write_tables(markdown: str) -> str:
 
 
 def _write_table(name: str) -> Iterator[str]:
-    if name == "commands":
-        return _describe_commands()
-    return _list_features() if name == "features" else _state_laws(name)
+    makers = {
+        "commands": _describe_commands,
+        "features": _list_features,
+        "faults": _list_faults,
+        "report_schema": _describe_schema,
+    }
+    return makers[name]() if name in makers else _state_laws(name)
+
+
+def _list_faults() -> Iterator[str]:
+    from kgverify.faults.catalogue import COMPOSITES, FAULTS
+
+    yield from ("| fault | stage | breaks | seen in |", "|---|---|---|---|")
+    for fault in FAULTS.values():
+        yield f"| `{fault.name}` | `{fault.stage.value}` | {fault.breaks} | {fault.seen_in} |"
+    yield from ("", "## Composites", "", "| composite | faults | breaks | seen in |", "|---|---|---|---|")
+    for each in COMPOSITES.values():
+        parts = ", ".join(f"`{part}`" for part in each.parts)
+        yield f"| `{each.name}` | {parts} | {each.breaks} | {each.seen_in} |"
+
+
+def _describe_schema() -> Iterator[str]:
+    schema = json.loads((Path(__file__).parents[1] / "report.schema.json").read_text(encoding="utf-8"))
+    for name, each in schema["$defs"].items():
+        fields = each.get("properties", {})
+        statement, meanings = read_description(each.get("description", ""), fields)
+        yield f"## {name}\n\n{statement}\n"
+        if each.get("enum"):
+            yield f"Values: {', '.join(f'`{value}`' for value in each['enum'])}.\n"
+        if fields:
+            yield from ("| field | type | meaning |", "|---|---|---|")
+            for field, of in fields.items():
+                meaning = meanings.get(field, "").replace("|", "\\|")
+                yield f"| `{field}` | {_name_type(of)} | {meaning} |"
+            yield ""
+
+
+def read_description(text: str, fields: Collection[str]) -> tuple[str, dict[str, str]]:
+    """Return the statement of a docstring, and the meaning that it gives to each field, by name, in words of JSON."""
+    first, *lines = re.sub(r"\bNone\b", "null", text).split("\n")
+    statement, meanings, named = [first], dict[str, str](), list[str]()
+    for line in dedent("\n".join(lines)).split("\n"):
+        found = re.match(r"(\w+(?:, \w+)*): +(\S.*)", line)
+        if found and not set(found[1].split(", ")) - set(fields):
+            named, meaning = found[1].split(", "), found[2]
+            # Another field may follow on the same line.
+            own, name, other = re.fullmatch(r"(.*?)(?:; (\w+): (.*))?", meaning).groups()  # type: ignore[union-attr]
+            meanings |= dict.fromkeys(named, own if name in fields else meaning)
+            if name in fields:
+                named, meanings[name] = [name], other
+        elif line.startswith("  ") and named:
+            meanings |= {each: f"{meanings[each]} {line.strip()}" for each in named}
+        elif line.strip():
+            statement.append(line.strip())
+    return " ".join(statement), meanings
+
+
+def _name_type(of: Any) -> str:
+    if "anyOf" in of:
+        return " or ".join(_name_type(each) for each in of["anyOf"])
+    if "$ref" in of:
+        name = of["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "enum" in of:
+        return ", ".join(f"`{value}`" for value in of["enum"])
+    kind = of.get("type", "any")
+    if kind == "array":
+        items = of.get("prefixItems") or [of["items"]] if of.get("items") or of.get("prefixItems") else []
+        return f"array of {', '.join(_name_type(each) for each in items)}" if items else "array"
+    if kind == "object" and isinstance(of.get("additionalProperties"), dict):
+        return f"object of {_name_type(of['additionalProperties'])}"
+    return str(kind)
 
 
 def _state_laws(module: str) -> Iterator[str]:

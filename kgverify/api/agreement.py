@@ -1,24 +1,34 @@
 """`kgverify.assert_agrees`: a check of an engine on one problem, for Hypothesis to draw and to shrink."""
 
 import sys
+from pathlib import Path
 
+from kgverify.api.inputs import write_down
 from kgverify.conformance import describe_failure
 from kgverify.errors import UserError
 from kgverify.testing.checking.check import judge
 from kgverify.testing.checking.engine_makers import (
     REFERENCE,
     AnyEngine,
+    EngineSpec,
     find_maker,
     find_supported,
     name_engine,
     refuse_exit,
 )
 from kgverify.testing.problems.problem import Problem
+from kgverify.testing.reproducers.reproducer import make_reproducer
+from kgverify.testing.reproducers.text_format import write_reproducer
 
 
 @refuse_exit()
 def assert_agrees(
-    engine: AnyEngine, problem: Problem, *, reference: AnyEngine = REFERENCE, lockstep: bool = True
+    engine: AnyEngine,
+    problem: Problem,
+    *,
+    reference: AnyEngine = REFERENCE,
+    lockstep: bool = True,
+    save: Path | str | None = None,
 ) -> None:
     """Raise an AssertionError unless an engine and a reference agree on one problem, step by step.
 
@@ -31,6 +41,8 @@ def assert_agrees(
         problem: What both prove, as `kgverify.strategies.problems()` draws it.
         reference: The engine to compare with, given in the same way; kgverify's reference prover if not given.
         lockstep: Compare every step from the expected goal as well.
+        save: The file for the problem if it fails, which `kgverify replay` runs again. Hypothesis runs its smallest
+            example last, so that this one remains.
 
     Raises:
         AssertionError: If the engine differs or fails. Its text names the stage and shows both values and the problem.
@@ -66,4 +78,17 @@ def assert_agrees(
         )
     failure = judge(problem, make, reference=make_expected, lockstep=lockstep)
     if failure is not None:
+        if save is not None:
+            sides = _name(engine), _name(reference)
+            write_reproducer(make_reproducer(failure, sides[0], reference=sides[1], lockstep=lockstep), Path(save))
         raise AssertionError("\n".join([f"{name_engine(engine)} does not agree", *describe_failure(failure)]))
+
+
+def _name(engine: AnyEngine) -> EngineSpec:
+    """Return an engine as text, by which it can be made again unless it is a local function."""
+    if isinstance(engine, EngineSpec):
+        return engine
+    try:
+        return write_down(engine)
+    except UserError:
+        return EngineSpec(name_engine(engine))

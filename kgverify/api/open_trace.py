@@ -9,6 +9,7 @@ from rich.console import RenderableType
 
 from kgverify.report.export import parse_selection
 from kgverify.report.render.notebook import render_notebook
+from kgverify.report.render.terminal import draw_text
 from kgverify.report.steps import TraceView, render_derivation, render_step, render_trace, view_trace
 from kgverify.report.tables import Table, list_table, to_pandas, to_polars
 from kgverify.trace.model.levels import TraceLevel
@@ -59,7 +60,7 @@ class RecordedTrace(TraceFile):
             candidate: Its row, from 0.
 
         Returns:
-            A dictionary, which a notebook shows as the terminal does.
+            A dictionary, which a notebook and `print` show as the terminal does.
 
         Raises:
             UserError: The trace has no such candidate, or is of a level without goals.
@@ -76,7 +77,7 @@ class RecordedTrace(TraceFile):
             step: The step of its derivation, from 0.
 
         Returns:
-            A dictionary, which a notebook shows as the terminal does.
+            A dictionary, which a notebook and `print` show as the terminal does.
 
         Raises:
             UserError: The trace has no such candidate or step, or is of a level without goals.
@@ -127,17 +128,25 @@ class RecordedTrace(TraceFile):
     def _view(self) -> TraceView:
         return view_trace(self)
 
+    def __str__(self) -> str:
+        """Return the header and the first candidates, as the terminal shows them."""
+        return draw_text(lambda console: console.print(render_trace(self._view)))
+
     def _repr_html_(self) -> str:
         """Return the header and the first candidates for a notebook."""
         return render_notebook(lambda console: console.print(render_trace(self._view)))
 
 
 class Shown(dict[str, Any]):
-    """Data that a notebook shows as the terminal does."""
+    """Data that a notebook and `print` show as the terminal does."""
 
     def __init__(self, data: Mapping[str, Any], rendered: RenderableType) -> None:
         super().__init__(data)
         self._rendered = rendered
+
+    def __str__(self) -> str:
+        """Return the data as the terminal shows it."""
+        return draw_text(lambda console: console.print(self._rendered))
 
     def _repr_html_(self) -> str:
         """Return the data for a notebook."""

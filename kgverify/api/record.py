@@ -79,8 +79,8 @@ def record(
         faults: Faults to plant in the compiled evaluator.
         jobs: Processes in which kgverify's reference prover proves.
         scheduler: Address of a dask scheduler whose workers prove, with any engine.
-        level: What is kept of each step: `"digests"`, `"compact"` (clauses and scores), `"steps"`, or `"deep"` (also what
-            each stage gave).
+        level: The level of the trace: `"digests"`, `"compact"` (clauses and scores), `"steps"`, or `"deep"` (also the
+            outputs of the stages).
         archive: Compress the file as far as HDF5's filters can.
         shard_steps: Steps that are committed at once; a longer trace becomes a folder of shards.
         resume: Resume an interrupted recording.
@@ -105,7 +105,7 @@ def record(
         raise UserError(
             "exists already",
             where=str(path if remote is None else remote.url),
-            fix="choose another path, or overwrite it with --force",
+            fix="choose another path, or overwrite it: --force, in Python overwrite=True",
         )
     if engine is not None and reference is not None:
         raise UserError("records one engine, and two are given", where="--reference", fix="leave one of them out")

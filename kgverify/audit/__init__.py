@@ -7,6 +7,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from kgverify.errors import find_missing_dependency
+
 if TYPE_CHECKING:
     from kgverify.audit.audited_step import step
     from kgverify.audit.budget import read_budget
@@ -27,7 +29,10 @@ _MODULES: Final = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    try:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    except ImportError as error:
+        raise find_missing_dependency(error) or error from error
 
 
 def __dir__() -> list[str]:

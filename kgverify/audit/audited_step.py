@@ -17,6 +17,7 @@ from kgverify.audit.ladder.observation import Precision
 from kgverify.audit.properties.compiled_run import CompileSetting
 from kgverify.audit.properties.step_audit import examine_properties
 from kgverify.audit.report import AuditReport, ReportBuilder
+from kgverify.engines.compiled.execution.caches import fresh_caches
 from kgverify.engines.compiled.execution.device import resolve_device
 from kgverify.errors import UserError, suggest
 
@@ -102,8 +103,9 @@ def step(
     is_conclusive = not rungs or audit_values(subject, report, options)
 
     def examine(send: Callable[[str | ReportBuilder], None]) -> None:
-        setting = CompileSetting(mode, dynamic)
-        examine_properties(subject, setting, report, keeps_outputs=keeps_outputs, announce=send)
+        with fresh_caches():
+            setting = CompileSetting(mode, dynamic)
+            examine_properties(subject, setting, report, keeps_outputs=keeps_outputs, announce=send)
         send(report)
 
     def receive(sent: str | ReportBuilder) -> None:

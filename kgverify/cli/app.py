@@ -4,7 +4,7 @@ import io
 import shutil
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from importlib import import_module
 from typing import Annotated, Any, Final, NamedTuple
@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from typer.main import get_command_from_info, get_group
 from typer.models import CommandInfo
 
+from kgverify.cli.help import GroupedCommand, HelpText
 from kgverify.cli.output import describe_write_error, flush_output, keep_output, restore_output, set_quiet
 from kgverify.errors import InternalError, UserError, find_missing_dependency
 from kgverify.escaping import make_visible
@@ -67,23 +68,10 @@ class ExitCode(IntEnum):
     CLOSED_PIPE = 141
 
 
-_PlainHelp: Any = TyperGroup.context_class.formatter_class
-
-
-class _Help(_PlainHelp):  # type: ignore[misc]  # a value of Any
-    """The help of a command, as wide as the terminal."""
-
-    def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
-        """Write names beside their descriptions, or above them where a description would be narrower than its name."""
-        is_narrow = max(len(name) for name, _ in rows) > self.width // 2
-        super().write_dl(rows, _INDENT if is_narrow else col_max, col_spacing)
-
-
-_INDENT: Final = 4
 MOST_COLUMNS: Final = 80
 """The columns of a help text, at most."""
 
-TyperGroup.context_class.formatter_class = _Help
+TyperGroup.context_class.formatter_class = HelpText
 
 
 OPTION_OF: Final = {
@@ -122,7 +110,7 @@ def _import_command(name: str, entry: Entry) -> Any:
         group = get_group(found)
         group.name = name
         return group
-    info = CommandInfo(name, callback=found, cls=getattr(module, "COMMAND_CLASS", None))
+    info = CommandInfo(name, callback=found, cls=getattr(module, "COMMAND_CLASS", GroupedCommand))
     return get_command_from_info(info, pretty_exceptions_short=False, rich_markup_mode=None)
 
 

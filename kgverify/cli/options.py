@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from kgverify.cli import completion
+from kgverify.cli.help import EVALUATOR, PROOFS, QUERIES
 from kgverify.cli.output import QUIET, set_quiet
 from kgverify.cli.progress import is_typed, print_warning, show_phase
 from kgverify.comparison.exercise.minimum import MINIMUM, describe_minimum
@@ -27,38 +28,65 @@ Graph = Annotated[
         help="An embedded graph's name, a name under $KGVERIFY_DATA, or a path.",
         show_default=True,
         autocompletion=completion.complete_graph,
+        rich_help_panel=QUERIES,
     ),
 ]
-Train = Annotated[Path | None, typer.Option(help="A file of facts that replaces those of the graph, or all of it.")]
-Valid = Annotated[Path | None, typer.Option(help="A file of triples that replaces the valid split of the graph.")]
-Test = Annotated[Path | None, typer.Option(help="A file of triples that replaces the test split of the graph.")]
-Rules = Annotated[Path | None, typer.Option(help="A file of rules that replaces those of the graph.")]
-Domains = Annotated[Path | None, typer.Option(help="A file of domains that replaces those of the graph.")]
+Train = Annotated[
+    Path | None,
+    typer.Option(help="A file of facts that replaces those of the graph, or all of it.", rich_help_panel=QUERIES),
+]
+Valid = Annotated[
+    Path | None,
+    typer.Option(help="A file of triples that replaces the valid split of the graph.", rich_help_panel=QUERIES),
+]
+Test = Annotated[
+    Path | None,
+    typer.Option(help="A file of triples that replaces the test split of the graph.", rich_help_panel=QUERIES),
+]
+Rules = Annotated[
+    Path | None, typer.Option(help="A file of rules that replaces those of the graph.", rich_help_panel=QUERIES)
+]
+Domains = Annotated[
+    Path | None, typer.Option(help="A file of domains that replaces those of the graph.", rich_help_panel=QUERIES)
+]
 Split = Annotated[
     str,
     typer.Option(
         help="The split whose triples are the queries: train, valid or test.",
         autocompletion=completion.complete_split,
+        rich_help_panel=QUERIES,
     ),
 ]
-Queries = Annotated[int, typer.Option(help="Number of queries, from the beginning of the split.")]
-Corruptions = Annotated[str, typer.Option(help="Corruptions for each query and side; `all` for every entity.")]
-Seed = Annotated[int, typer.Option(help="Seed of the corruptions and of a random policy.")]
+Queries = Annotated[
+    int, typer.Option(help="Number of queries, from the beginning of the split.", rich_help_panel=QUERIES)
+]
+Corruptions = Annotated[
+    str, typer.Option(help="Corruptions for each query and side; `all` for every entity.", rich_help_panel=QUERIES)
+]
+Seed = Annotated[int, typer.Option(help="Seed of the corruptions and of a random policy.", rich_help_panel=PROOFS)]
 PolicySpec = Annotated[
     str,
     typer.Option(
         "--policy",
         help="shortest, two_tower (random weights), trained (weights that come with kgverify), or a safetensors file.",
         autocompletion=completion.complete_policy,
+        rich_help_panel=PROOFS,
     ),
 ]
-MaxDepth = Annotated[int, typer.Option(help="Maximum steps of a derivation.")]
-MaxAtoms = Annotated[int, typer.Option(help="Maximum atoms of a resolvent.")]
-MaxResolvents = Annotated[int, typer.Option(help="Maximum resolvents of a step.")]
-ExcludeQuery = Annotated[bool, typer.Option(help="Do not use the query as a fact in its own derivation.")]
+MaxDepth = Annotated[int, typer.Option(help="Maximum steps of a derivation.", rich_help_panel=PROOFS)]
+MaxAtoms = Annotated[int, typer.Option(help="Maximum atoms of a resolvent.", rich_help_panel=PROOFS)]
+MaxResolvents = Annotated[int, typer.Option(help="Maximum resolvents of a step.", rich_help_panel=PROOFS)]
+ExcludeQuery = Annotated[
+    bool, typer.Option(help="Do not use the query as a fact in its own derivation.", rich_help_panel=PROOFS)
+]
 DialectFile = Annotated[
     Path | None,
-    typer.Option("--dialect", metavar="FILE", help="The dialect of the proofs, as TOML: docs/semantics.md."),
+    typer.Option(
+        "--dialect",
+        metavar="FILE",
+        help="The dialect of the proofs, as TOML: docs/semantics.md.",
+        rich_help_panel=PROOFS,
+    ),
 ]
 Engine = Annotated[
     str,
@@ -79,7 +107,9 @@ Reference = Annotated[
 Device = Annotated[
     str,
     typer.Option(
-        help="Device of the compiled evaluator: auto, cpu or cuda.", autocompletion=completion.complete_device
+        help="Device of the compiled evaluator: auto, cpu or cuda.",
+        autocompletion=completion.complete_device,
+        rich_help_panel=EVALUATOR,
     ),
 ]
 Mode = Annotated[
@@ -87,6 +117,7 @@ Mode = Annotated[
     typer.Option(
         help="Mode of the compiled evaluator: auto, native, fused, eager, default, reduce-overhead or max-autotune.",
         autocompletion=completion.complete_mode,
+        rich_help_panel=EVALUATOR,
     ),
 ]
 Precision = Annotated[
@@ -94,15 +125,20 @@ Precision = Annotated[
     typer.Option(
         help="Precision of the policy's matrix products: float32, or on CUDA bf16x3, fp16 or bf16.",
         autocompletion=completion.complete_precision,
+        rich_help_panel=EVALUATOR,
     ),
 ]
-Slots = Annotated[int | None, typer.Option(help="Derivations that the compiled evaluator proves at the same time.")]
+Slots = Annotated[
+    int | None,
+    typer.Option(help="Derivations that the compiled evaluator proves at the same time.", rich_help_panel=EVALUATOR),
+]
 Faults = Annotated[
     list[str] | None,
     typer.Option(
         "--fault",
         help="Plant a fault in the compiled evaluator, e.g. fact-cap.",
         autocompletion=completion.complete_fault,
+        rich_help_panel=EVALUATOR,
     ),
 ]
 Jobs = Annotated[int, typer.Option(min=1, max=MOST_JOBS, help="Processes in which kgverify's reference prover proves.")]

@@ -151,6 +151,17 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     pair: tuple[str, ...] = ()
 
 
+class TriedTest(msgspec.Struct, frozen=True):
+    """A test of one feature that was tried, in words.
+
+    precision, recall: as if it were the condition
+    """
+
+    words: str
+    precision: float
+    recall: float
+
+
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """The condition under which a cause goes wrong: what distinguishes its instances from those that did not go wrong.
 
@@ -170,6 +181,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     others:           further exact conditions of the same instances, the next simplest first
     counter_examples: the first instances that the condition does not explain
     values:           the distribution of the first feature
+    tried:            the best test of each feature alone, the best ones first
     experiment:       its test on constructed problems; None if no engine could be asked
     """
 
@@ -190,6 +202,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[str, ...] = ()
     counter_examples: tuple[str, ...] = ()
     values: tuple[FeatureValue, ...] = ()
+    tried: tuple[TriedTest, ...] = ()
     experiment: Experiment | None = None
 
 

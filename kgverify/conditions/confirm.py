@@ -4,7 +4,7 @@ Instances that contradict a condition join those of the run, and the search is r
 is found, and of two conditions that the run does not tell apart the right one stays.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import compress
 from typing import Final
 
@@ -12,9 +12,21 @@ import numpy as np
 from msgspec.structs import replace
 
 from kgverify.comparison.result import Experiment
+from kgverify.conditions.chance import MOST_CHANCE
 from kgverify.conditions.experiment import Tried, choose_pair, read_values
-from kgverify.conditions.find import Found, build_table, is_nearly, search_in, settle, take_part, weaken
+from kgverify.conditions.find import (
+    Found,
+    build_table,
+    chance_for,
+    is_nearly,
+    places_in,
+    search_in,
+    settle,
+    take_part,
+    weaken,
+)
 from kgverify.conditions.instances import Cases, Instance, Unit
+from kgverify.conditions.search import Condition
 
 MOST_ROUNDS: Final = 8
 """The experiments with one cause, each with other problems."""
@@ -80,6 +92,48 @@ def confirm(
     return nearly or (found, experiment, last)
 
 
+def adopt(found: Found, others: Sequence[Found]) -> Found:
+    """Return the exact condition of another cause if it holds here as well; itself where none does, or it is another one.
+
+    One fault may show in several causes, of which one has too few instances to find its condition or its boundary.
+    """
+    for other in others:
+        if other is found or not other.is_exact or not other.condition.tests or len(other.condition.parts) > 1:
+            continue
+        for own in (found, found.start):
+            if own is None or (own.cases.unit, own.cases.wrong) != (other.cases.unit, other.cases.wrong):
+                continue
+            places = places_in(other.table, own.table)
+            if not all(i in places for i in other.condition.used):
+                continue
+            moved = other.condition.moved([places.get(i, -1) for i in range(len(other.table.features))])
+            moved = moved._replace(num_tried=len(others))
+            is_open = not (found.is_exact and found.condition.tests) or _is_bound_between(found.condition, moved)
+            if is_open and (moved.holds(own.table.values) == own.table.is_wrong).all():
+                chance = chance_for(own.table, moved)
+                if chance <= MOST_CHANCE:
+                    return own._replace(
+                        condition=moved, others=(), is_exact=True, chance=chance, start=found.start, is_adopted=True
+                    )
+    return found
+
+
+def _is_bound_between(condition: Condition, other: Condition) -> bool:
+    """Return whether another condition tests the same, with bounds between the values that one leaves open."""
+    pairs = list(zip(condition.tests, other.tests, strict=False))
+    if len(condition.tests) != len(other.tests) or condition.either is not None:
+        return False
+    return condition.tests != other.tests and all(
+        (own.feature, own.relation) == (test.feature, test.relation)
+        and (own.value == test.value or (own.beyond is not None and _is_between(test.value, own.value, own.beyond)))
+        for own, test in pairs
+    )
+
+
+def _is_between(value: float, start: float, end: float) -> bool:
+    return min(start, end) <= value <= max(start, end)
+
+
 def _share(experiment: Experiment) -> float:
     """Return the share of the instances of an experiment that went as predicted."""
     return experiment.num_predicted / max(1, experiment.num_tried)
@@ -91,12 +145,12 @@ def _is_settled(found: Found, seed: int) -> bool:
 
 
 def _is_hopeless(seed: int, known: Cases) -> bool:
-    """Return whether everything has gone wrong in the first experiments: further ones would say no more.
+    """Return whether further experiments would say no more: everything has gone wrong in the first ones, or none helped.
 
     Further runs of candidates are not varied towards what they lack, and each of them costs a run of the engine.
     """
     is_all = known.unit is Unit.CANDIDATE or all(each.is_wrong for each in known.instances)
-    return seed + 1 >= MOST_WRONG and is_all
+    return seed >= MOST_UNCERTAIN or (seed + 1 >= MOST_WRONG and is_all)
 
 
 def _try_weak(weak: Found, tried: Tried, describe: Callable[[Instance], str]) -> Experiment:

@@ -15,10 +15,10 @@ from kgverify.comparison.stage_difference import starts_wrong
 from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.conditions.batch_experiment import RunAgain, try_batches
 from kgverify.conditions.candidates import Actual, CandidateReader
-from kgverify.conditions.confirm import CONFIRMED, confirm, split
+from kgverify.conditions.confirm import CONFIRMED, adopt, confirm, split
 from kgverify.conditions.experiment import Sides, Tried, read_values, try_steps
 from kgverify.conditions.features import Feature
-from kgverify.conditions.find import Found, find_condition, settle, show
+from kgverify.conditions.find import OF_WHOLE_STEPS, Found, find_condition, settle, show
 from kgverify.conditions.instances import (
     Cases,
     Instance,
@@ -78,12 +78,15 @@ def describe_conditions(
     reader = _Reader(causes, divergences, comparer, views, outputs, lockstep=lockstep)
     described: list[tuple[Cause, list[int]]] = []
     others: dict[int, int] = {}
+    sought = [find_condition(cause.stage, reader.collect(i), tuple(own)) for i, cause in enumerate(causes[:most])]
+    known = [found for found in sought if found is not None]
     for number, cause in enumerate(causes):
         members = reader.members(number)
-        best = find_condition(cause.stage, reader.collect(number), tuple(own)) if number < most else None
+        best = sought[number] if number < most else None
         if best is None:
             described.append((cause, members))
             continue
+        best = adopt(best, known)
         experiment, tried = None, None
         if engines is None:
             best = settle(best)
@@ -131,7 +134,8 @@ def _confirm(
 ) -> tuple[Found, Experiment | None, Tried | None]:
     """Test a condition. Experiments look for one of the smallest unit where the run has none of it."""
     start = found.start
-    if start is not None and (not found.condition.tests or found.cases.unit is not start.cases.unit):
+    is_smaller = start is not None and found.cases.unit is not start.cases.unit and stage not in OF_WHOLE_STEPS
+    if start is not None and (not found.condition.tests or is_smaller):
         better = confirm(stage, start, test, describe)
         if better[0].condition.tests and better[1].verdict == CONFIRMED:
             return better

@@ -185,9 +185,7 @@ class _Problem(NamedTuple):
 def _construct(cases: Cases, features: Sequence[Feature], condition: Condition, rng: Random) -> Iterator[_Problem]:
     """Yield problems, each once, that no instance has: one of each step of the run in turn."""
     seen: set[object] = {
-        (each.candidate.atom, canonical(each.step.expected.goal), each.step.expected.depth)
-        for each in cases.instances
-        if each.step
+        (each.candidate.atom, each.step.goal, each.step.expected.depth) for each in cases.instances if each.step
     }
     streams = [_vary(step, cases, features, condition, rng) for step in _choose_bases(cases)]
     num = 0
@@ -214,7 +212,7 @@ def _choose_bases(cases: Cases) -> list[SeenStep]:
         steps: dict[Atoms, SeenStep] = {}
         for each in cases.instances:
             if each.is_wrong is is_wrong and each.step is not None and each.step.earlier is not None:
-                steps.setdefault(canonical(each.step.expected.goal), each.step)
+                steps.setdefault(each.step.goal, each.step)
         ordered = sorted(steps.values(), key=lambda step: (len(step.expected.goal), step.number))
         chosen += ordered[:: max(1, -(-len(ordered) // MOST_BASES))]
     return chosen
@@ -226,7 +224,7 @@ def _vary(
     """Yield the problems that are made of one step: by edits of its structure and by other facts in turn."""
     if step.run.inference is None or not step.expected.goal:
         return
-    goal, depth = canonical(step.expected.goal), step.expected.depth
+    goal, depth = step.goal, step.expected.depth
     earlier = tuple(canonical(each) for each in step.earlier or ())
     facts = _choose_facts(step, goal[0], cases, features, condition, rng)
     here = step.candidate
@@ -278,6 +276,7 @@ def _restructure(goal: Atoms, facts: Sequence[Ids], rng: Random) -> Iterator[Ato
     for p, a, b in rng.sample(facts, min(2, len(facts))):
         yield (*goal, (p, b, a))
         yield (*goal, (p, a, b))
+        yield (selected, (p, a, b), *(rest or goal))
         yield (*goal, (p, b, a), (p, a, a))
         yield (*goal, (p, b, a), (p, a, a), (p, b, b))
     yield (*goal, selected)

@@ -6,16 +6,31 @@ unknown for an instance is not used for its cause.
 
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from importlib import resources
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from kgverify.conditions.instances import Instance, SeenStep, Unit
 from kgverify.conditions.slot_history import SlotHistory
 from kgverify.conditions.slot_turns import Turn
+from kgverify.program.fact_index import Ids, Key
+from kgverify.program.near_matches import (
+    Clause,
+    cut,
+    matches,
+    matches_apart,
+    matches_in,
+    matches_without,
+    pack,
+    resolve_unchained,
+    resolve_unrenamed,
+)
 from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
+from kgverify.program.resolution import Atoms, Clauses, number_variables
 from kgverify.program.stages import Stage
 
 Value = float | int | bool | None
@@ -44,8 +59,11 @@ class Feature(NamedTuple):
     of:      the units of the instances that have it
     phrase:  its words behind the noun of an instance, with `{}` for the value: `with {} atoms`
     opposite: the words of a flag that is false
-    zero:    the words of the value 0, if it has some of its own
+    zeros:   the words of the value 0, and of bounds of 0, by relation, if these have some of their own
+    negative: the words of the value with its sign changed, for values below 0
     stages:  the stages for which it is preferred
+    is_of_match: whether it describes a clause together with a goal, so that it tells apart different goals as well
+    is_of_query: whether it is the same for all candidates of a query
     """
 
     name: str
@@ -56,7 +74,10 @@ class Feature(NamedTuple):
     value: Callable[[Instance], Value]
     opposite: str = ""
     stages: frozenset[Stage] = frozenset()
-    zero: str = ""
+    zeros: Mapping[str, str] = {}
+    negative: str = ""
+    is_of_match: bool = False
+    is_of_query: bool = False
     is_declared: bool = False
 
     def cost(self, stage: str) -> float:
@@ -99,11 +120,16 @@ def _from_end(instance: Instance) -> Value:
     return int(_segment(instance) or 0) - 1 - int(_position(instance) or 0)
 
 
+def _is_in_partial_block(size: int, instance: Instance) -> Value:
+    num = int(_segment(instance) or 0)
+    return int(_position(instance) or 0) >= num - num % size
+
+
 def _match_position(instance: Instance) -> Value:
     step = instance.step
     if step is None or step.origins is None or instance.clause is None:
         return None
-    return step.origins.positions.get(instance.clause, -1)
+    return step.origins.positions.get(instance.clause)
 
 
 def _matches_left(instance: Instance) -> Value:
@@ -135,6 +161,10 @@ def _body(instance: Instance) -> tuple[tuple[int, int, int], ...]:
     return instance.run.inference.clauses.rules[index][1] if kind == Origin.RULE else ()
 
 
+def _swap(atom: Ids) -> Ids:
+    return atom[0], atom[2], atom[1]
+
+
 def _is_query(instance: Instance) -> Value:
     return tuple(_head(instance)) == tuple(instance.candidate.atom)
 
@@ -158,6 +188,24 @@ def _repeats_predicate(atoms: Sequence[Sequence[int]]) -> bool:
 def _largest_constant(atoms: Iterable[Sequence[int]]) -> int:
     """Return the largest id of a constant; -1 without constants."""
     return max((term for atom in atoms for term in atom[1:] if term >= 0), default=-1)
+
+
+def _mismatch(nearly: Callable[[Atoms, Clause, Clauses], bool]) -> Callable[[Instance], Value]:
+    """Return whether a clause does not match the selected atom, but does by another rule.
+
+    nearly: returns whether it does by that rule, given a goal and the clause
+    """
+
+    def read(instance: Instance) -> Value:
+        step = instance.step
+        if step is None or step.run.inference is None or step.origins is None or instance.clause is None:
+            return None
+        if instance.clause in step.origins.positions or not step.expected.goal:
+            return False
+        goal, clauses = step.goal[:1], step.run.inference.clauses
+        return not matches(goal, instance.clause, clauses) and nearly(goal, instance.clause, clauses)
+
+    return read
 
 
 # Resolvents
@@ -194,6 +242,49 @@ def _is_gap(is_pruned: tuple[bool, ...]) -> bool:
     return any(is_pruned[: i + 1][-1] and not all(is_pruned[i:]) for i in range(len(is_pruned)))
 
 
+def _changes(wrongly: Callable[[Atoms, Clause, Clauses], Atoms | None]) -> Callable[[Instance], Value]:
+    """Return whether a clause makes another resolvent by another rule. wrongly: applies it by that rule to a goal."""
+
+    def read(instance: Instance) -> Value:
+        step = instance.step
+        if step is None or step.run.inference is None or instance.clause not in step.made:
+            return None
+        atoms = wrongly(step.goal, instance.clause, step.run.inference.clauses)
+        made = step.made[instance.clause].atoms
+        return atoms is None or number_variables(iter(atoms)) != number_variables(iter(made))
+
+    return read
+
+
+def _mistaken(key: Key, bits: int = 0) -> Callable[[Instance], Value]:
+    """Return whether some atom is neither a fact nor the query, and has the key of a fact.
+
+    bits: the bits that the key has for each id; no two atoms of smaller ids have the same key
+    """
+
+    def read(step: SeenStep, atoms: tuple[Ids, ...], is_pruned: tuple[bool, ...]) -> Value:
+        if step.run.inference is None:
+            return None
+        facts, query = step.run.inference.clauses.fact_index, tuple(step.candidate.atom)
+        return any(
+            min(atom) >= 0
+            and (facts.largest_id >> bits or max(atom) >> bits)
+            and atom not in facts
+            and atom != query
+            and facts.has_key(key, atom)
+            for atom in atoms
+        )
+
+    return _made(read)
+
+
+def _is_swapped(step: SeenStep, atoms: tuple[Ids, ...], is_pruned: tuple[bool, ...]) -> Value:
+    if step.run.inference is None:
+        return None
+    facts = step.run.inference.clauses.fact_index
+    return any(atom not in facts and _swap(atom) in facts for atom in atoms)
+
+
 def _index(instance: Instance) -> Value:
     """Return the position of a resolvent among those that `limit` receives and that are short enough."""
     step = instance.step
@@ -214,6 +305,10 @@ def _is_visited(step: SeenStep, atoms: tuple[tuple[int, int, int], ...]) -> Valu
     return None if step.earlier is None else atoms in step.visited
 
 
+def _steps_since(step: SeenStep, atoms: tuple[tuple[int, int, int], ...]) -> Value:
+    return None if step.earlier is None else step.steps_since.get(atoms, 0)
+
+
 def _is_visited_in_any_order(step: SeenStep, atoms: tuple[tuple[int, int, int], ...]) -> Value:
     if step.earlier is None:
         return None
@@ -221,12 +316,14 @@ def _is_visited_in_any_order(step: SeenStep, atoms: tuple[tuple[int, int, int], 
     return any(len(goal) == len(atoms) and sorted(goal) == ordered for goal in step.visited)
 
 
-def _score(value: Callable[[float], Value]) -> Callable[[Instance], Value]:
+def _score(value: Callable[[float, float], Value]) -> Callable[[Instance], Value]:
+    """Return a feature of a resolvent's score and of the highest one of its step."""
+
     def read(instance: Instance) -> Value:
         step = instance.step
         if step is None or not step.run.has_scores or instance.clause is None or instance.clause not in step.sides[0]:
             return None
-        return value(float(step.sides[0][instance.clause].score))
+        return value(float(step.sides[0][instance.clause].score), max(float(r.score) for r in step.expected.resolvents))
 
     return read
 
@@ -235,12 +332,8 @@ def num_bits(number: float) -> int | None:
     """Return the bits that the significand of a number needs; 0 for 0, None for NaN and infinities."""
     if not math.isfinite(number):
         return None
-    fraction = abs(math.frexp(number)[0])
-    bits = 0
-    while fraction % 1 and bits < 64:
-        fraction *= 2
-        bits += 1
-    return bits
+    significand = int(abs(math.frexp(number)[0]) * (1 << 53))
+    return (significand // (significand & -significand)).bit_length() if significand else 0
 
 
 # Steps
@@ -318,6 +411,15 @@ def _history(value: Callable[[SlotHistory, int], Value]) -> Callable[[Instance],
 _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "position in its predicate's segment": _program(_position),
     "is the query": _program(_is_query),
+    "is the query with swapped arguments": _program(lambda i: _swap(_head(i)) == tuple(i.candidate.atom) != _head(i)),
+    "has the query's first argument": _program(lambda i: _head(i)[1] == i.candidate.atom[1]),
+    "has the query's second argument": _program(lambda i: _head(i)[2] == i.candidate.atom[2]),
+    "has an argument of the query": _program(lambda i: bool({*_head(i)[1:]} & {*i.candidate.atom[1:]})),
+    "first argument is larger": _program(lambda i: _head(i)[1] > _head(i)[2]),
+    "matches but for the first argument": _mismatch(partial(matches_without, 1)),
+    "matches but for the second argument": _mismatch(partial(matches_without, 2)),
+    "matches argument by argument": _mismatch(matches_apart),
+    "does not match": _mismatch(lambda *_: True),
     "matches after it": _matches_left,
     "matches after it with the query": _matches_left_with_query,
     "position among those that match": _match_position,
@@ -340,6 +442,7 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "room below max_atoms": _kept(_room_of_atoms),
     "places left in the list": _room_below,
     "equals a goal visited": _kept(_is_visited),
+    "steps since it was visited": _kept(_steps_since),
     "has the atoms of a goal visited": _kept(_is_visited_in_any_order),
     "atoms before pruning": _made(lambda s, a, p: len(a)),
     "facts pruned": _made(lambda s, a, p: sum(p)),
@@ -347,6 +450,10 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "first atom is pruned": _made(lambda s, a, p: bool(p) and p[0]),
     "prunes before an atom": _made(lambda s, a, p: _is_gap(p)),
     "contains the query": _made(lambda s, a, p: tuple(s.candidate.atom) in a),
+    "is a fact with its arguments swapped": _made(_is_swapped),
+    "is a fact of another predicate": _mistaken(lambda p, a, b: pack(32, 0, a, b)),
+    "captures a variable": _changes(resolve_unrenamed),
+    "needs a chain": _changes(resolve_unchained),
     "atoms": _kept(lambda s, a: len(a)),
     "variables": _kept(lambda s, a: len(_variables(a))),
     "repeats an atom": _kept(lambda s, a: len(set(a)) < len(a)),
@@ -354,9 +461,12 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "constants": _kept(lambda s, a: len({t for atom in a for t in atom[1:] if t >= 0})),
     "largest constant": _kept(lambda s, a: _largest_constant(a)),
     "position before the limit": _index,
-    "bits of its score": _score(num_bits),
-    "size of its score": _score(abs),
-    "score is negative": _score(lambda score: score < 0),
+    "bits of its score": _score(lambda score, highest: num_bits(score)),
+    "size of its score": _score(lambda score, highest: abs(score)),
+    "score is negative": _score(lambda score, highest: score < 0),
+    "ulps below the highest score": _score(
+        lambda score, highest: (highest - score) / float(np.spacing(np.float32(highest)))
+    ),
     "depth": _step(lambda s: s.expected.depth),
     "steps left to max_depth": _step(_depth_left),
     "chooses TRUE": _chosen(GoalKind.TRUE),
@@ -436,25 +546,45 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
 }
 """The value of each feature of features.toml, by its name."""
 
+_NUMBERED: Final[dict[str, Callable[[int], Callable[[Instance], Value]]]] = {
+    "matches in {each} bits": lambda bits: _mismatch(partial(matches_in, bits)),
+    "packs like a fact in {each} bits": lambda bits: _mistaken(partial(pack, bits), bits),
+    "is a fact in {each} bits": lambda bits: _mistaken(partial(cut, bits), bits),
+    "is in a partial block of {each}": lambda size: _program(partial(_is_in_partial_block, size)),
+    "is in a partial block of {each} candidates": lambda size: lambda i: i.candidate.is_in_partial_block(size),
+}
+"""The values of the features that stand for several, each with its number."""
+
+
+_ZEROS: Final = {"zero": "==", "at_least_zero": ">=", "at_most_zero": "<="}
+
 
 @cache
 def read_features() -> tuple[Feature, ...]:
     """Return all features, the preferred ones first."""
     text = resources.files(__package__).joinpath("features.toml").read_text(encoding="utf-8")
-    return tuple(
-        Feature(
-            name=row["name"],
+    return tuple(feature for row in tomllib.loads(text)["features"] for feature in _read(row))
+
+
+def _read(row: dict[str, Any]) -> Iterator[Feature]:
+    """Yield the features of a row of the table: one for each of its numbers, if it has some."""
+    for number in row.get("each", [None]):
+        words = {k: v if number is None else v.replace("{each}", str(number)) for k, v in row.items() if type(v) is str}
+        name = row["name"]
+        yield Feature(
+            name=words["name"],
             unit=row.get("unit", ""),
             of=frozenset(map(Unit, row["of"])),
             scale=Scale(row["scale"]),
-            phrase=row["phrase"],
-            value=_VALUES[row["name"]],
-            opposite=row.get("opposite", ""),
+            phrase=words["phrase"],
+            value=_VALUES[name] if number is None else _NUMBERED[name](number),
+            opposite=words.get("opposite", ""),
             stages=frozenset(map(Stage, row.get("stages", ()))),
-            zero=row.get("zero", ""),
+            zeros={relation: words[key] for key, relation in _ZEROS.items() if key in words},
+            negative=words.get("negative", ""),
+            is_of_match=row.get("is_of_match", False),
+            is_of_query=row.get("is_of_query", False),
         )
-        for row in tomllib.loads(text)["features"]
-    )
 
 
 def features_of(unit: Unit) -> tuple[Feature, ...]:

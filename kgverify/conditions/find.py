@@ -12,7 +12,7 @@ from kgverify.comparison.result import Condition as ShownCondition
 from kgverify.comparison.result import Experiment, FeatureValue
 from kgverify.conditions.chance import MOST_CHANCE, chance_of
 from kgverify.conditions.features import Feature, features_of
-from kgverify.conditions.instances import Cases, Instance, Unit, plain
+from kgverify.conditions.instances import Cases, Instance, Unit
 from kgverify.conditions.search import Condition, Relation, Search, Term
 from kgverify.conditions.sentence import (
     describe_boundary,
@@ -21,6 +21,7 @@ from kgverify.conditions.sentence import (
     describe_experiment,
     describe_test,
     describe_tests,
+    describe_tried,
 )
 from kgverify.program.stages import Stage
 
@@ -45,7 +46,7 @@ MOST_EXAMPLES: Final = 3
 MOST_BARS: Final = 60
 """The other conditions, the counter-examples, and the values of a feature to list."""
 
-_OF_WHOLE_STEPS: Final = (Stage.CLOSE, Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH)
+OF_WHOLE_STEPS: Final = (Stage.CLOSE, Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH)
 """The stages that decide on a whole step."""
 
 
@@ -58,6 +59,8 @@ class Table(NamedTuple):
     identities: int64 [n]  the number of the identity of each instance
     steps:      int64 [n]  the number of the goal that it occurs at
     candidates: int64 [n]  its candidate
+    queries:    int64 [n]  its query
+    shapes:     int64 [n]  the number of its goal's predicates and variables, at its depth
     """
 
     features: tuple[Feature, ...]
@@ -66,12 +69,22 @@ class Table(NamedTuple):
     identities: NDArray[np.int64]
     steps: NDArray[np.int64]
     candidates: NDArray[np.int64]
+    queries: NDArray[np.int64]
+    shapes: NDArray[np.int64]
+
+    def take(self, rows: NDArray[np.bool_]) -> "Table":
+        """Return some instances."""
+        return Table(self.features, *(column[rows] for column in self[1:]))  # type: ignore[arg-type]
 
     def identities_for(self, condition: Condition) -> NDArray[np.int64]:
         """Return the identities that count for a condition: those of steps or candidates if it tests features of these."""
+        if any(self.features[i].is_of_query for i in condition.used):
+            return self.queries
         used = [self.features[i].of for i in condition.used]
         if any(Unit.CANDIDATE in each for each in used):
             return self.candidates
+        if any(self.features[i].is_of_match for i in condition.used):
+            return _number(list(zip(self.identities.tolist(), self.steps.tolist(), strict=True)))
         return self.steps if any(Unit.STEP in each for each in used) else self.identities
 
     def num_identities(self, is_inside: NDArray[np.bool_]) -> int:
@@ -91,7 +104,7 @@ def build_table(cases: Cases, own: Sequence[Feature] = (), begun: Table | None =
         if column is not None:
             features.append(feature)
             columns.append(column if begun is None else np.concatenate((begun.values[:, place], column)))
-    goals = [None if each.step is None else plain(each.step.expected.goal) for each in instances]
+    goals = [None if each.step is None else each.step.goal for each in instances]
     return Table(
         tuple(features),
         np.column_stack(columns) if columns else np.zeros((len(instances), 0)),
@@ -100,6 +113,8 @@ def build_table(cases: Cases, own: Sequence[Feature] = (), begun: Table | None =
         _number(goals),
         # The same candidate in another run is another instance.
         _number([each.identity if cases.unit is Unit.CANDIDATE else each.candidate.row for each in instances]),
+        _number([each.candidate.query for each in instances]),
+        _number([None if each.step is None else each.step.shape for each in instances]),
     )
 
 
@@ -146,6 +161,7 @@ class Found(NamedTuple):
     own:        the features that the engine declares
     exceptions: problems for which an experiment has shown that it does not hold
     start:      the instances of the smallest unit with a condition without tests, from which experiments may begin
+    is_adopted: whether it is the condition of another cause
     """
 
     cases: Cases
@@ -159,6 +175,7 @@ class Found(NamedTuple):
     own: tuple[Feature, ...] = ()
     exceptions: tuple[str, ...] = ()
     start: "Found | None" = None
+    is_adopted: bool = False
 
 
 def find_condition(stage: str, every: Iterable[Cases], own: tuple[Feature, ...] = ()) -> Found | None:
@@ -170,6 +187,7 @@ def find_condition(stage: str, every: Iterable[Cases], own: tuple[Feature, ...] 
     One of a smaller unit is preferred: what distinguishes steps is at best a consequence of what distinguishes facts.
     """
     best: Found | None = None
+    whole: Found | None = None
     first: tuple[Cases, Table] | None = None
     is_open = is_mixed = False
     for cases in every:
@@ -178,17 +196,21 @@ def find_condition(stage: str, every: Iterable[Cases], own: tuple[Feature, ...] 
         table = build_table(cases, own)
         first = first or (cases, table)
         found, has_exact = _find_in(Search(table.features, table.values, table.is_wrong, stage), cases, table)
+        if found is not None and stage in OF_WHOLE_STEPS and _is_of_steps(found):
+            # It says the same of the steps, in fewer words.
+            whole = found
+            continue
         if found is not None and (not is_open or (found.is_exact and found.condition.tests)):
             if cases.unit is Unit.STEP and is_mixed and found.condition.tests:
                 found = found._replace(is_partial=True)
             best = found if best is None or _rank(found) < _rank(best) else best
         # An exact condition that is not certain must not be replaced by one of a larger unit that is not exact.
         is_open |= has_exact
-        is_mixed |= stage not in _OF_WHOLE_STEPS and cases.unit is not Unit.STEP and _is_mixed(cases)
+        is_mixed |= stage not in OF_WHOLE_STEPS and cases.unit is not Unit.STEP and _is_mixed(cases)
     if first is None:
         return None
     start = Found(*first, Condition((), 0.0, 1.0), (), False, 1.0, own=own)
-    return (best or start)._replace(own=own, start=start)
+    return (best or whole or start)._replace(own=own, start=start)
 
 
 def search_in(stage: str, cases: Cases, table: Table) -> Found | None:
@@ -202,8 +224,12 @@ def settle(found: Found, tried: Sequence[Instance] = ()) -> Found:
     tried: instances of experiments, which count like those of the run
 
     Otherwise it is another exact condition, if no experiment was made; or one without these tests, which is not exact.
+    Without experiments the goals of a condition of steps must differ in more than their constants: alike derivations take
+    alike steps, and are one coincidence.
     """
     table, condition = found.table, found.condition
+    if not tried and condition.tests and _chance_of_shapes(table, condition) > MOST_CHANCE:
+        return found.start or found._replace(condition=Condition((), 0.0, 1.0), others=(), is_exact=False)
     if not found.is_exact or not condition.tests:
         return found
     kept = _drop_resting(table, condition)
@@ -212,7 +238,7 @@ def settle(found: Found, tried: Sequence[Instance] = ()) -> Found:
     if tried:
         cases = found.cases._replace(instances=(*found.cases.instances, *tried))
         whole = build_table(cases, found.own, found.table)
-        places = _places(found.table, whole)
+        places = places_in(found.table, whole)
         if all(i in places for i in condition.used):
             moved = condition.moved([places.get(i, -1) for i in range(len(table.features))])
             if _drop_resting(whole, moved) is moved:
@@ -229,7 +255,7 @@ def weaken(found: Found) -> Found:
     table, condition = found.table, found.condition
     inside = condition.holds(table.values)
     # Where everything went wrong in the run, chance was judged with the instances of experiments.
-    chance = found.chance if table.is_wrong.all() else _chance(table, condition)
+    chance = found.chance if table.is_wrong.all() else chance_for(table, condition)
     chance = chance if condition.tests else 1.0
     if not is_nearly(inside, table.is_wrong) or chance > MOST_CHANCE:
         return found.start or found._replace(condition=Condition((), 0.0, 1.0), others=(), is_exact=False)
@@ -240,10 +266,9 @@ def take_part(found: Found, part: Condition, other: Condition) -> Found:
     """Return one of two conditions, without the instances that the other one alone explains."""
     table = found.table
     keeps = part.holds(table.values) | ~other.holds(table.values) | ~table.is_wrong
-    columns = (table.values, table.is_wrong, table.identities, table.steps, table.candidates)
-    some = Table(table.features, *(column[keeps] for column in columns))  # type: ignore[arg-type]
+    some = table.take(keeps)
     cases = found.cases._replace(instances=tuple(compress(found.cases.instances, keeps)))
-    return found._replace(cases=cases, table=some, condition=part, others=(), chance=_chance(some, part))
+    return found._replace(cases=cases, table=some, condition=part, others=(), chance=chance_for(some, part))
 
 
 def is_nearly(inside: NDArray[np.bool_], is_wrong: NDArray[np.bool_]) -> bool:
@@ -252,7 +277,7 @@ def is_nearly(inside: NDArray[np.bool_], is_wrong: NDArray[np.bool_]) -> bool:
     return bool(both and both >= LEAST_PRECISION * inside.sum() and both >= LEAST_RECALL * is_wrong.sum())
 
 
-def _places(table: Table, other: Table) -> dict[int, int]:
+def places_in(table: Table, other: Table) -> dict[int, int]:
     """Return the place of each feature of a table in another one."""
     names = {feature.name: i for i, feature in enumerate(other.features)}
     return {i: names[feature.name] for i, feature in enumerate(table.features) if feature.name in names}
@@ -285,6 +310,14 @@ def _drop_resting(table: Table, condition: Condition) -> Condition:
     return parts[0]._replace(either=parts[1] if len(parts) > 1 else None)
 
 
+def _is_of_steps(found: Found) -> bool:
+    """Return whether a condition of parts of steps tests nothing but their steps."""
+    used = found.condition.used
+    return (
+        found.cases.unit is not Unit.STEP and bool(used) and all(Unit.STEP in found.table.features[i].of for i in used)
+    )
+
+
 def _is_mixed(cases: Cases) -> bool:
     """Return whether a step in which something went wrong has something that did not."""
     wrong = {id(each.step) for each in cases.instances if each.is_wrong}
@@ -308,7 +341,7 @@ def _find_in(search: Search, cases: Cases, table: Table, *, is_whole: bool = Fal
         return (every if is_enough else None), False
     exact = [each for each in search.find_exact() if not _is_hidden(cases, table, each)]
     is_cut = search.is_cut
-    likely = [(each, chance) for each in exact if (chance := _chance(table, each)) <= MOST_CHANCE]
+    likely = [(each, chance) for each in exact if (chance := chance_for(table, each)) <= MOST_CHANCE]
     if is_whole:
         likely.sort(key=lambda each: _drop_resting(table, each[0]) is not each[0])
     rests = bool(likely) and is_whole and _drop_resting(table, likely[0][0]) is not likely[0][0]
@@ -329,7 +362,7 @@ def _find_in(search: Search, cases: Cases, table: Table, *, is_whole: bool = Fal
     inexact = search.find_inexact(table.values, wrong)
     if inexact is None or _is_hidden(cases, table, inexact):
         return None, False
-    chance = _chance(table, inexact)
+    chance = chance_for(table, inexact)
     if not is_nearly(inexact.holds(table.values), wrong) or chance > MOST_CHANCE:
         return None, False
     return Found(cases, table, inexact, (), False, chance, is_cut=is_cut), False
@@ -337,12 +370,11 @@ def _find_in(search: Search, cases: Cases, table: Table, *, is_whole: bool = Fal
 
 def _chance_of_two(table: Table, two: Condition) -> float:
     """Return the largest chance of three: of both parts together, and of each among what the other one does not explain."""
-    chances = [_chance(table, two._replace(num_tried=math.prod(part.num_tried for part in two.parts)))]
+    chances = [chance_for(table, two._replace(num_tried=math.prod(part.num_tried for part in two.parts)))]
     for own, other in (two.parts, two.parts[::-1]):
         rows = ~(other.holds(table.values) & ~own.holds(table.values))
-        parts = [table.values, table.is_wrong, table.identities, table.steps, table.candidates]
-        some = Table(table.features, *(part[rows] for part in parts))  # type: ignore[arg-type]
-        chances.append(_chance(some, own))
+        some = table.take(rows)
+        chances.append(chance_for(some, own))
     return max(chances)
 
 
@@ -380,7 +412,15 @@ def _name_clauses(cases: Cases, table: Table, exact: Sequence[Condition]) -> Fou
     return Found(cases, table, condition, tuple(exact), True, chance)
 
 
-def _chance(table: Table, condition: Condition) -> float:
+def _chance_of_shapes(table: Table, condition: Condition) -> float:
+    """Return the chance of a condition of steps among goals of different shapes; 0 unless the shape tells what goes wrong."""
+    is_mixed = len(np.intersect1d(table.shapes[table.is_wrong], table.shapes[~table.is_wrong])) > 0
+    if is_mixed or table.is_wrong.all() or table.identities_for(condition) is not table.steps:
+        return 0.0
+    return chance_for(table._replace(steps=table.shapes), condition)
+
+
+def chance_for(table: Table, condition: Condition) -> float:
     """Return the chance of a condition among different instances; one that is wrong at times counts as wrong."""
     inside, identities = condition.holds(table.values), table.identities_for(condition)
     wrong = np.unique(identities[table.is_wrong])
@@ -400,7 +440,7 @@ def show(stage: str, found: Found, experiment: Experiment | None = None) -> Show
     if not found.is_exact and not found.condition.tests:
         return _show_none(stage, found.cases, found.table)
     if experiment is not None and experiment.verdict == "refuted":
-        return _show_refuted(found, experiment)
+        return _show_refuted(stage, found, experiment)
     cases, table, tests = found.cases, found.table, found.condition.tests
     inside = found.condition.holds(table.values)
     wrong = int((inside & table.is_wrong).sum()), int(table.is_wrong.sum())
@@ -420,7 +460,8 @@ def show(stage: str, found: Found, experiment: Experiment | None = None) -> Show
         if found.is_partial:
             claim = f"no condition found of what goes wrong in a step, but of the steps: {claim}"
         alike = next(_describe_alike(found), "")
-        sentence = "; ".join(filter(None, (claim, open_between, alike and f"on these the same as {alike}")))
+        adopted = "another cause has the same condition" if found.is_adopted else ""
+        sentence = "; ".join(filter(None, (claim, adopted, open_between, alike and f"on these the same as {alike}")))
     else:
         precision = wrong[0] / max(1, wrong[0] + right[0])
         sentence = f"mostly the {what} are {cases.wrong}: {counts} (precision {precision:.3f}, recall {wrong[0] / wrong[1]:.3f})"
@@ -445,6 +486,7 @@ def show(stage: str, found: Found, experiment: Experiment | None = None) -> Show
         others=_describe_others(found),
         counter_examples=_list_examples(found, inside),
         values=_count_values(table, tests) if tests else (),
+        tried=describe_tried(stage, cases, table.features, table.values, table.is_wrong),
         experiment=experiment,
     )
 
@@ -455,7 +497,7 @@ def _in_order(condition: Condition) -> list[int]:
     return list(dict.fromkeys(i for test in tests for i in (test.feature, test.other) if i >= 0))
 
 
-def _show_refuted(found: Found, experiment: Experiment) -> ShownCondition:
+def _show_refuted(stage: str, found: Found, experiment: Experiment) -> ShownCondition:
     cases, table = found.cases, found.table
     num = int(table.is_wrong.sum()), int((~table.is_wrong).sum())
     what = describe_condition(found.condition, table.features, cases)
@@ -469,6 +511,7 @@ def _show_refuted(found: Found, experiment: Experiment) -> ShownCondition:
         num_wrong=num[0],
         num_right=num[1],
         num_tried=int(found.condition.num_tried),
+        tried=describe_tried(stage, cases, table.features, table.values, table.is_wrong),
         experiment=experiment,
     )
 
@@ -507,6 +550,7 @@ def _show_none(stage: str, cases: Cases, table: Table) -> ShownCondition:
         num_wrong=num_wrong,
         num_right=num_right,
         num_tried=search.num_single,
+        tried=describe_tried(stage, cases, table.features, table.values, table.is_wrong),
     )
 
 

@@ -4,7 +4,7 @@ Which of them went wrong is read off both sides of each step, or off the outputs
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, KeysView, Sequence
 from enum import StrEnum
 from functools import cached_property
 from random import Random
@@ -17,7 +17,7 @@ from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.conditions.slot_history import SlotHistory
 from kgverify.conditions.slot_turns import Turn
 from kgverify.program.atoms import Goal
-from kgverify.program.fact_index import Ids
+from kgverify.program.fact_index import ANY, Ids
 from kgverify.program.limits import DeclaredLimits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.resolution import Atoms, number_variables, resolve
@@ -63,6 +63,10 @@ class Candidate(NamedTuple):
     def num_in_run(self) -> int:
         """The candidates of its run."""
         return self.row + 1 + self.rows_left
+
+    def is_in_partial_block(self, size: int) -> bool:
+        """Return whether it is one of the last candidates of its run, too few for a block of a size."""
+        return self.row >= self.num_in_run - self.num_in_run % size
 
 
 class Run(NamedTuple):
@@ -133,9 +137,25 @@ class SeenStep:
         )
 
     @cached_property
-    def visited(self) -> frozenset[Atoms]:
+    def goal(self) -> Atoms:
+        """Its goal, with variables numbered by first appearance."""
+        return canonical(self.expected.goal)
+
+    @cached_property
+    def shape(self) -> tuple[int, Atoms]:
+        """Its depth, and its goal without the names of constants."""
+        return self.expected.depth, tuple((p, min(a, 0), min(b, 0)) for p, a, b in self.goal)
+
+    @cached_property
+    def steps_since(self) -> dict[Atoms, int]:
+        """The steps since each visited goal was last left, 1 for the present one; empty if those before are unknown."""
+        every = () if self.earlier is None else (*self.earlier, self.expected.goal)
+        return {canonical(goal): len(every) - i for i, goal in enumerate(every)}
+
+    @property
+    def visited(self) -> KeysView[Atoms]:
         """The goals visited before this step and in it; empty if those before are unknown."""
-        return frozenset() if self.earlier is None else frozenset(map(canonical, (*self.earlier, self.expected.goal)))
+        return self.steps_since.keys()
 
     @cached_property
     def limited(self) -> dict[Clause, int]:
@@ -265,6 +285,9 @@ MOST_RIGHT: Final = 6_000
 MOST_WRONG: Final = 6_000
 """The instances that went wrong to look at."""
 
+MOST_LEFT_OUT: Final = 12
+"""The clauses that do not match to compare extra ones with, of each step."""
+
 _SUBSTITUTIONS: Final = (Stage.RESOLVE, Stage.PRUNE, Stage.RENAME)
 _CLAUSES: Final = {
     Stage.MATCH_RULES: (Unit.RULE,),
@@ -302,7 +325,7 @@ def collect_cases(
     if stage in _SUBSTITUTIONS:
         yield _join(Unit.RESOLVENT, "wrong", "right", _changed_resolvents(differing), _kept_resolvents(agreeing))
     elif stage in (Stage.REVISIT, Stage.LIMIT):
-        yield from _collect_dropped(kind, differing, agreeing)
+        yield from _collect_dropped(stage, kind, differing, agreeing)
     elif stage is Stage.SCORE:
         yield _join(
             Unit.RESOLVENT,
@@ -367,14 +390,51 @@ def _collect_clauses(
             unit,
             "missing" if is_missing else "extra",
             "present" if is_missing else "right",
-            (_of_clause(unit, step, c, c in wrong) for step, wrong, right in found for c in (*wrong, *right)),
-            (_of_clause(unit, step, c, False) for step in agreeing for c in _clauses(unit, step.changes.shared)),
+            (
+                _of_clause(unit, step, c, c in wrong)
+                for step, wrong, right in found
+                for c in (*wrong, *right, *(() if is_missing else _left_out(unit, step) - wrong - right))
+            ),
+            (
+                _of_clause(unit, step, c, False)
+                for step in agreeing
+                for c in (*_clauses(unit, step.changes.shared), *(() if is_missing else _left_out(unit, step)))
+            ),
         )
         yield cases._replace(is_by_itself=kind in PROOF_CLASSES)
 
 
 def _clauses(unit: Unit, found: Iterable[Clause]) -> set[Clause]:
     return {clause for clause in found if clause[0] == _KIND_OF[unit]}
+
+
+def _left_out(unit: Unit, step: SeenStep) -> set[Clause]:
+    """Return some clauses of the selected predicate that do not match: those that nearly do first, and others."""
+    if step.run.inference is None or step.origins is None or not step.expected.goal:
+        return set()
+    if step.outputs is None and (step.is_cut or not _shows_all(step)):
+        return set()
+    clauses, (p, a, b) = step.run.inference.clauses, step.goal[0]
+    if unit is Unit.RULE:
+        chosen = [*clauses.rules_of(p)][:MOST_LEFT_OUT]
+    else:
+        like, every = clauses.fact_index.find_like, clauses.facts_of(p)
+        near = [*(like(p, a, ANY) if a >= 0 else ()), *(like(p, ANY, b) if b >= 0 else ())]
+        spread = every[:: max(1, len(every) // MOST_LEFT_OUT)]
+        chosen = [*near[: MOST_LEFT_OUT // 2], *spread[: MOST_LEFT_OUT // 2]]
+        if step.excluded_match is not None:
+            chosen.append(step.excluded_match)
+    return {clause for i in chosen if (clause := (int(_KIND_OF[unit]), int(i))) not in step.origins.positions}
+
+
+def _shows_all(step: SeenStep) -> bool:
+    """Return whether neither side lacks a resolvent that its clauses made: by a proof, or by a limit."""
+    for side in (step.expected, *(() if step.actual is None else (step.actual,))):
+        most, num_dropped = step.run.limits.max_resolvents, (side.dropped_atoms or 0, side.dropped_resolvents or 0)
+        is_full = most is not None and len(side.resolvents) >= most
+        if is_full or any(num_dropped) or any(r.kind == GoalKind.TRUE for r in side.resolvents):
+            return False
+    return True
 
 
 def _split(unit: Unit, stage: Stage, step: SeenStep, *, is_missing: bool) -> tuple[set[Clause], set[Clause]]:
@@ -419,14 +479,14 @@ def _scored(steps: Iterable[SeenStep], tolerance: float) -> Iterator[Instance]:
 
 
 def _collect_dropped(
-    kind: DifferenceClass, differing: Sequence[SeenStep], agreeing: Sequence[SeenStep]
+    stage: Stage, kind: DifferenceClass, differing: Sequence[SeenStep], agreeing: Sequence[SeenStep]
 ) -> Iterator[Cases]:
     """Yield the resolvents that `revisit` or `limit` may drop: wrong if only one side has dropped them."""
     is_extra = kind is DifferenceClass.EXTRA
 
     def label(step: SeenStep, *, is_wrong: Callable[[Clause], bool]) -> Iterator[Instance]:
         if not step.is_proved:
-            for clause in step.made:
+            for clause in step.made if stage is Stage.LIMIT else _before_limit(step):
                 yield _of_clause(Unit.RESOLVENT, step, clause, is_wrong(clause))
 
     def differs(step: SeenStep) -> Iterator[Instance]:
@@ -443,6 +503,21 @@ def _collect_dropped(
     )
     if dropped:
         yield _join(Unit.RESOLVENT, *words, instances, agree)
+
+
+def _before_limit(step: SeenStep) -> Iterator[Clause]:
+    """Yield the clauses of which a step shows whether `revisit` has dropped what they make: `limit` has not."""
+    limits = step.run.limits
+    if step.outputs is not None:
+        yield from step.made
+        return
+    left, right = _listed(step)
+    last = max((place for place, clause in enumerate(step.made) if clause in left or clause in right), default=-1)
+    is_full = limits.max_resolvents is not None and max(len(left), len(right)) >= limits.max_resolvents
+    for place, clause in enumerate(step.made):
+        is_long = limits.max_atoms is not None and len(step.kept[clause]) > limits.max_atoms
+        if not is_long and not (is_full and place > last):
+            yield clause
 
 
 def _find_moved(step: SeenStep, left: set[Clause], right: set[Clause]) -> set[Clause]:

@@ -7,6 +7,7 @@ everything that went wrong, the cheapest cover of the rest is sought. The cost o
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from enum import StrEnum
 from functools import cached_property
 from itertools import combinations
@@ -21,7 +22,8 @@ MOST_TESTS: Final = 3
 """The most tests of a condition."""
 
 MODULI: Final = (*range(2, 21), 24, 25, 30, 32, 40, 48, 50, 60, 64, 96, 100, 128, 256, 512, 1024)
-"""The numbers by which remainders are tried."""
+POWERS: Final = tuple(number for number in MODULI if number & (number - 1) == 0)
+"""The numbers by which remainders are tried, and the powers of two among them."""
 
 MOST_VALUES: Final = 12
 """The different values up to which it is tried whether a feature has any other value than one."""
@@ -39,6 +41,8 @@ MOST_FIRST: Final = 24
 MOST_SECOND: Final = 5
 MOST_OF_MODULUS: Final = 16
 """The first conditions of a pair to try, those that hold most often first, the second ones for each, and the largest modulus."""
+
+_FEW_MODULI: Final = tuple(modulus for modulus in MODULI if modulus <= MOST_OF_MODULUS)
 
 MOST_OUTER: Final = 24
 MOST_INTERVALS: Final = 2
@@ -136,6 +140,31 @@ class Condition(NamedTuple):
         return self._replace(tests=tests, either=None if self.either is None else self.either.moved(places))
 
 
+class _First(NamedTuple):
+    """The first condition of a pair.
+
+    num_wrong: the instances that went wrong for which it holds
+    """
+
+    tests: tuple[Term, ...]
+    cost: float
+    num_wrong: int
+
+
+class _Levels:
+    """The different values of a feature, ascending: float64 [K]."""
+
+    def __init__(self, column: NDArray[np.float64]) -> None:
+        self.values, self.codes = np.unique(column, return_inverse=True)
+        self._remainders: dict[int, NDArray[np.int64]] = {}
+
+    def remainders(self, modulus: int) -> NDArray[np.int64]:
+        """Return the remainder of each value: int64 [K]."""
+        if modulus not in self._remainders:
+            self._remainders[modulus] = np.mod(self.values, modulus).astype(np.int64)
+        return self._remainders[modulus]
+
+
 class Search:
     """The search among the features of some instances.
 
@@ -143,42 +172,41 @@ class Search:
     values:   float64 [n, F], without NaN
     is_wrong: bool [n]
     stage:    the stage at fault, whose own features are preferred
-    whole:    the search among all instances, if these are some of them
-    has_all_right: whether they include all that did not go wrong
 
     is_cut: whether the last search for exact conditions ended before all were tried
     """
 
     def __init__(
-        self,
-        features: Sequence[Feature],
-        values: NDArray[np.float64],
-        is_wrong: NDArray[np.bool_],
-        stage: str,
-        whole: "Search | None" = None,
-        *,
-        has_all_right: bool = False,
+        self, features: Sequence[Feature], values: NDArray[np.float64], is_wrong: NDArray[np.bool_], stage: str
     ) -> None:
         self._features, self._stage = features, stage
-        self._known_right: dict[int, NDArray[np.float64]] = whole._known_right if whole and has_all_right else {}
-        if whole is None:
-            rows = np.unique(np.column_stack([values, is_wrong]), axis=0)
-            values, is_wrong = rows[:, :-1], rows[:, -1].astype(np.bool_)
-        self._values, self._wrong = np.asfortranarray(values), is_wrong
-        self._columns = self._distinct_columns()
+        rows = np.unique(np.column_stack([values, is_wrong]), axis=0)
+        self._values, self._wrong = np.asfortranarray(rows[:, :-1]), rows[:, -1].astype(np.bool_)
+        self._levels = [_Levels(column) for column in self._values.T]
+        self._codes = [each.codes for each in self._levels]
+        order = sorted(range(len(features)), key=lambda i: features[i].cost(stage))
+        self._columns = self._distinct_columns(order)
         self.is_cut = False
+
+    def _among(self, rows: NDArray[np.bool_]) -> "Search":
+        """Return the search among some instances."""
+        some = copy(self)
+        some.__dict__.pop("_counts", None)
+        some._values, some._wrong = self._values[rows], self._wrong[rows]
+        some._codes = [codes[rows] if i in self._columns else codes for i, codes in enumerate(self._codes)]
+        some._columns = some._distinct_columns(self._columns)
+        return some
 
     @property
     def num_single(self) -> int:
         """The number of single tests that were possible."""
         return sum(self._counts)
 
-    def _distinct_columns(self) -> list[int]:
+    def _distinct_columns(self, columns: Iterable[int]) -> list[int]:
         """Return the columns that vary, without those that equal a preferred one."""
-        order = sorted(range(len(self._features)), key=lambda i: self._features[i].cost(self._stage))
         seen: set[bytes] = set()
         kept = []
-        for i in order:
+        for i in columns:
             column = np.ascontiguousarray(self._values[:, i])
             key = column.tobytes()
             if len(column) and (column != column[0]).any() and key not in seen:
@@ -186,11 +214,11 @@ class Search:
                 kept.append(i)
         return kept
 
-    def _right_values(self, i: int, right: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the different values of a feature among what did not go wrong, ascending."""
-        if i not in self._known_right:
-            self._known_right[i] = np.unique(right[:, i])
-        return self._known_right[i]
+    def _hits(self, i: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return how often each value of a feature went wrong, and how often it did not: int64 [K] each."""
+        num = len(self._levels[i].values)
+        wrong = np.bincount(self._codes[i][self._wrong], minlength=num)
+        return wrong, np.bincount(self._codes[i], minlength=num) - wrong
 
     @cached_property
     def _counts(self) -> tuple[int, int]:
@@ -214,11 +242,11 @@ class Search:
 
     def find_exact(self) -> list[Condition]:
         """Return the shortest exact conditions, the shortest first; empty if none exists."""
-        wrong, right = self._values[self._wrong], self._values[~self._wrong]
-        if not len(wrong) or not len(right):
+        if not self._wrong.any() or self._wrong.all():
             return []
+        right = self._values[~self._wrong]
         tests = []
-        for test, cost in self._necessary(wrong, right):
+        for test, cost in self._necessary():
             excluded = ~test.holds(right)
             if excluded.any():
                 tests.append((test, cost, excluded))
@@ -233,38 +261,30 @@ class Search:
         """
         if not self._wrong.any() or self._wrong.all():
             return []
-        return self._complete(self._single_first()) or self._complete(self._double_first())
+        return self._complete(self._sufficient()) or self._complete(self._double_first())
 
-    def _complete(self, first: Iterable[tuple[tuple[Term, ...], float]]) -> list[Condition]:
+    def _complete(self, first: Iterable["_First"]) -> list[Condition]:
         """Return the shortest pairs with one of some conditions that hold for nothing that went right."""
-        by_rows: dict[bytes, tuple[int, float, tuple[Term, ...], NDArray[np.bool_]]] = {}
-        for tests, cost in first:
-            holds = np.logical_and.reduce([self._wrong, *(test.holds(self._values) for test in tests)])
-            key = holds.tobytes()
-            if 1 < holds.sum() < self._wrong.sum() and (key not in by_rows or cost < by_rows[key][1]):
-                by_rows[key] = int(holds.sum()), cost, tests, holds
+        by_rows: dict[bytes, tuple[_First, NDArray[np.bool_]]] = {}
+        num_wrong = int(self._wrong.sum())
+        for each in sorted(first, key=lambda each: (-each.num_wrong, each.cost)):
+            if len(by_rows) == MOST_FIRST:
+                break
+            if 1 < each.num_wrong < num_wrong:
+                holds = np.logical_and.reduce([self._wrong, *(test.holds(self._values) for test in each.tests)])
+                by_rows.setdefault(holds.tobytes(), (each, holds))
         pairs = []
-        for _, cost, tests, holds in sorted(by_rows.values(), key=lambda each: (-each[0], each[1]))[:MOST_FIRST]:
-            rest = self._among(~holds, has_all_right=True).find_exact()
+        for (tests, cost, _), holds in by_rows.values():
+            rest = self._among(~holds).find_exact()
             num = self._num_tried(tests)
             pairs += [Condition(tests, cost + each.cost, num, each) for each in rest[:MOST_SECOND]]
         return sorted(pairs, key=lambda each: each.cost)
 
-    def _among(self, rows: NDArray[np.bool_], *, has_all_right: bool = False) -> "Search":
-        """Return the search among some instances."""
-        values, wrong = self._values[rows], self._wrong[rows]
-        return Search(self._features, values, wrong, self._stage, self, has_all_right=has_all_right)
-
-    def _single_first(self) -> Iterator[tuple[tuple[Term, ...], float]]:
-        for test, cost in self._sufficient():
-            yield (test,), cost
-
-    def _double_first(self) -> Iterator[tuple[tuple[Term, ...], float]]:
+    def _double_first(self) -> Iterator["_First"]:
         """Yield two tests that together hold for nothing that went right: the first is one of those that divide best."""
         for outer, cost in self._dividing():
-            holds = outer.holds(self._values)
-            for inner, own in self._among(holds)._sufficient():
-                yield (outer, inner), cost + own + OF_CONJUNCTION
+            for (inner,), own, num in self._among(outer.holds(self._values))._sufficient():
+                yield _First((outer, inner), cost + own + OF_CONJUNCTION, num)
 
     def _dividing(self) -> list[tuple[Term, float]]:
         """Return the tests of features with few values after which the classes are least mixed, with their costs."""
@@ -287,37 +307,55 @@ class Search:
                     found.append((float(mixed[at]), cost, Term(i, relation, value)))
         return [(test, cost) for _, cost, test in sorted(found)[:MOST_OUTER]]
 
-    def _sufficient(self) -> Iterator[tuple[Term, float]]:
-        """Yield single tests that hold for nothing that went right, with their costs."""
-        wrong, right = self._values[self._wrong], self._values[~self._wrong]
+    def _sufficient(self) -> Iterator["_First"]:
+        """Yield single tests that hold for nothing that went right."""
         for i in self._columns:
-            feature, x = self._features[i], wrong[:, i]
-            known = self._right_values(i, right)
-            cost, only = feature.cost(self._stage), np.setdiff1d(np.unique(x), known, assume_unique=True)
-            for value in only[:MOST_VALUES].tolist():
-                yield Term(i, Relation.EQUAL, value), cost + (0.5 if feature.scale is Scale.FLAG else 1 + _bits(value))
-            if feature.scale in (Scale.FLAG, Scale.ID):
-                continue
-            low, high = float(known[0]), float(known[-1])
-            above, below = x[x > high], x[x < low]
-            if len(above):
-                value = float(above.min())
-                yield Term(i, Relation.AT_LEAST, value, beyond=high), cost + 1.5 + _bits_above(high, value)
-            if len(below):
-                value = float(below.max())
-                yield Term(i, Relation.AT_MOST, value, beyond=low), cost + 1.5 + _bits(value)
-            for start, end in _intervals(x, known):
-                yield Term(i, Relation.BETWEEN, start, end), cost + 3 + _bits(start) + _bits(end)
-            for modulus in MODULI if feature.scale is Scale.COUNT else ():
-                remainders = np.setdiff1d(np.mod(x, modulus), np.mod(known, modulus))
-                for remainder in remainders.tolist() if modulus <= MOST_OF_MODULUS else ():
-                    yield Term(i, Relation.REMAINDER, remainder, float(modulus)), cost + 3 + math.log2(modulus)
+            levels, (num_wrong, num_right) = self._levels[i], self._hits(i)
+            is_only = (num_wrong > 0) & (num_right == 0)
+            for test, cost in self._sufficient_in(i, is_only, num_wrong, num_right):
+                holds = test._replace(feature=0).holds(levels.values[:, None])
+                yield _First((test,), cost, int(num_wrong[holds].sum()))
 
-    def _necessary(self, wrong: NDArray[np.float64], right: NDArray[np.float64]) -> Iterator[tuple[Term, float]]:
+    def _sufficient_in(
+        self, i: int, is_only: NDArray[np.bool_], num_wrong: NDArray[np.int64], num_right: NDArray[np.int64]
+    ) -> Iterator[tuple[Term, float]]:
+        """Yield those of one feature with their costs.
+
+        is_only:              the values that only went wrong, bool [K]
+        num_wrong, num_right: how often each value went wrong, and how often it did not, int64 [K]
+        """
+        feature, levels = self._features[i], self._levels[i]
+        is_right, values, cost = num_right > 0, levels.values, feature.cost(self._stage)
+        if not is_only.any():
+            return
+        for value in values[is_only][:MOST_VALUES].tolist():
+            yield Term(i, Relation.EQUAL, value), cost + (0.5 if feature.scale is Scale.FLAG else 1 + _bits(value))
+        if feature.scale in (Scale.FLAG, Scale.ID):
+            return
+        known, x = values[is_right], values[num_wrong > 0]
+        low, high = float(known[0]), float(known[-1])
+        if x[-1] > high:
+            value = float(x[np.searchsorted(x, high, "right")])
+            yield Term(i, Relation.AT_LEAST, value, beyond=high), cost + 1.5 + _bits_above(high, value)
+        if x[0] < low:
+            value = float(x[np.searchsorted(x, low) - 1])
+            yield Term(i, Relation.AT_MOST, value, beyond=low), cost + 1.5 + _bits(value)
+        for start, end in _intervals(values[is_only], num_wrong[is_only], known):
+            yield Term(i, Relation.BETWEEN, start, end), cost + 3 + _bits(start) + _bits(end)
+        for modulus in _FEW_MODULI if feature.scale is Scale.COUNT else ():
+            rest = levels.remainders(modulus)
+            is_free = np.bincount(rest[is_right], minlength=modulus) == 0
+            for remainder in np.flatnonzero(np.bincount(rest[is_only], minlength=modulus) * is_free).tolist():
+                yield Term(i, Relation.REMAINDER, float(remainder), float(modulus)), cost + 3 + math.log2(modulus)
+
+    def _necessary(self) -> Iterator[tuple[Term, float]]:
         """Yield the tests that hold for everything that went wrong, with their costs, and may exclude something else."""
+        wrong = self._values[self._wrong]
         for i in self._columns:
-            feature, others = self._features[i], self._right_values(i, right)
-            cost, values = feature.cost(self._stage), np.unique(wrong[:, i])
+            feature, levels, (num_wrong, num_right) = self._features[i], self._levels[i], self._hits(i)
+            is_wrong = num_wrong > 0
+            others = levels.values[num_right > 0]
+            cost, values = feature.cost(self._stage), levels.values[is_wrong]
             low, high = float(values[0]), float(values[-1])
             if feature.scale is Scale.FLAG:
                 if low == high:
@@ -327,7 +365,10 @@ class Search:
                 yield Term(i, Relation.EQUAL, low), cost + 1 + _bits(low)
             # That all the rest has one and the same name is no property of it.
             if (2 if feature.scale is Scale.ID else 1) <= len(others) <= MOST_VALUES:
-                for value in np.setdiff1d(others, values, assume_unique=True).tolist():
+                for value in levels.values[(num_right > 0) & ~is_wrong].tolist():
+                    if feature.scale is not Scale.ID and not low < value < high:
+                        # A bound excludes it as well.
+                        continue
                     yield Term(i, Relation.OTHER, value), cost + 2.5 + _bits(value)
             if feature.scale is Scale.ID:
                 continue
@@ -339,9 +380,10 @@ class Search:
                 yield Term(i, Relation.AT_MOST, high, beyond=beyond[1]), cost + 1.5 + _bits(high)
             if len(below) and len(above) and len(values) >= FEWEST_VALUES:
                 yield Term(i, Relation.BETWEEN, low, high), cost + 3 + _bits(low) + _bits(high)
-            if feature.scale is Scale.COUNT and len(values) >= FEWEST_VALUES:
-                for modulus in MODULI:
-                    remainders = np.mod(values, modulus)
+            if feature.scale is Scale.COUNT and len(values) > 1:
+                # Any two values are equal modulo their difference: a power of two is no coincidence.
+                for modulus in MODULI if len(values) >= FEWEST_VALUES else POWERS:
+                    remainders = levels.remainders(modulus)[is_wrong]
                     if (remainders == remainders[0]).all():
                         length = cost + 3 + math.log2(modulus) + (modulus & (modulus - 1) > 0)
                         yield Term(i, Relation.REMAINDER, float(remainders[0]), float(modulus)), length
@@ -355,7 +397,10 @@ class Search:
 
         values, is_wrong: all instances, float64 [n, F] and bool [n], since repeated ones count
         """
-        tests = [(test, cost, test.holds(values)) for test, cost in self._separating(values, is_wrong)]
+        tests = [
+            (test, cost, test.holds(values))
+            for test, cost in list_separating(self._features, values, is_wrong, self._stage, self._columns)
+        ]
         kept: tuple[Term, ...] = ()
         inside = np.ones(len(values), np.bool_)
         best, total = 0.0, 0.0
@@ -371,29 +416,6 @@ class Search:
             inside = inside & tests[chosen][2]
         return Condition(kept, total, self._num_tried(kept)) if kept else None
 
-    def _separating(self, values: NDArray[np.float64], is_wrong: NDArray[np.bool_]) -> Iterator[tuple[Term, float]]:
-        """Yield, for each feature, the tests with the highest F1 score of each relation, with their costs."""
-        for i in self._columns:
-            feature, x = self._features[i], values[:, i]
-            unique, rows = np.unique(x, return_inverse=True)
-            hits = np.bincount(rows, is_wrong, len(unique))
-            sizes = np.bincount(rows, minlength=len(unique))
-            cost = feature.cost(self._stage)
-            for relation, inside, num in (
-                (Relation.EQUAL, hits, sizes),
-                (Relation.AT_LEAST, hits[::-1].cumsum()[::-1], sizes[::-1].cumsum()[::-1]),
-                (Relation.AT_MOST, hits.cumsum(), sizes.cumsum()),
-                (Relation.OTHER, hits.sum() - hits, sizes.sum() - sizes),
-            ):
-                is_ordered = relation in (Relation.AT_LEAST, Relation.AT_MOST)
-                if is_ordered and feature.scale in (Scale.FLAG, Scale.ID):
-                    continue
-                at = int(np.argmax(2 * inside / np.maximum(1, num + hits.sum())))
-                value = float(unique[at])
-                if is_ordered and value == float(unique[0 if relation is Relation.AT_MOST else -1]):
-                    continue
-                yield Term(i, relation, value), cost + (0 if feature.scale is Scale.FLAG else 1 + _bits(value))
-
     def _num_tried(self, tests: Sequence[Term]) -> float:
         """Return the number of conditions by which chance is multiplied.
 
@@ -408,16 +430,53 @@ class Search:
         return is_flag or test.relation in (Relation.AT_LEAST, Relation.AT_MOST)
 
 
-def _intervals(x: NDArray[np.float64], known: NDArray[np.float64]) -> Iterator[tuple[float, float]]:
-    """Yield the bounds of the values between two that are known, for the pairs between which most lie."""
-    places = np.searchsorted(known, x[~np.isin(x, known)])
-    counts = np.bincount(places, minlength=len(known) + 1)[: len(known)]
+def list_separating(
+    features: Sequence[Feature],
+    values: NDArray[np.float64],
+    is_wrong: NDArray[np.bool_],
+    stage: str,
+    columns: Iterable[int] | None = None,
+) -> Iterator[tuple[Term, float]]:
+    """Yield, for each feature, the tests with the highest F1 score of each relation, with their costs."""
+    for i in range(len(features)) if columns is None else columns:
+        feature, x = features[i], values[:, i]
+        unique, rows = np.unique(x, return_inverse=True)
+        if len(unique) < 2:
+            continue
+        hits = np.bincount(rows, is_wrong, len(unique))
+        sizes = np.bincount(rows, minlength=len(unique))
+        cost = feature.cost(stage)
+        for relation, inside, num in (
+            (Relation.EQUAL, hits, sizes),
+            (Relation.AT_LEAST, hits[::-1].cumsum()[::-1], sizes[::-1].cumsum()[::-1]),
+            (Relation.AT_MOST, hits.cumsum(), sizes.cumsum()),
+            (Relation.OTHER, hits.sum() - hits, sizes.sum() - sizes),
+        ):
+            is_ordered = relation in (Relation.AT_LEAST, Relation.AT_MOST)
+            if is_ordered and feature.scale in (Scale.FLAG, Scale.ID):
+                continue
+            at = int(np.argmax(2 * inside / np.maximum(1, num + hits.sum())))
+            value = float(unique[at])
+            if is_ordered and value == float(unique[0 if relation is Relation.AT_MOST else -1]):
+                continue
+            yield Term(i, relation, value), cost + (0 if feature.scale is Scale.FLAG else 1 + _bits(value))
+
+
+def _intervals(
+    x: NDArray[np.float64], num: NDArray[np.int64], known: NDArray[np.float64]
+) -> Iterator[tuple[float, float]]:
+    """Yield the bounds of the values between two that are known, for the pairs between which most lie.
+
+    x:   values that are not known, ascending
+    num: how often each of them occurs
+    """
+    places = np.searchsorted(known, x)
+    counts = np.bincount(places, num, minlength=len(known) + 1)[: len(known)]
     counts[0] = 0
     for place in np.argsort(-counts, kind="stable")[:MOST_INTERVALS].tolist():
-        if counts[place]:
-            inside = x[(x > known[place - 1]) & (x < known[place])]
-            if len(np.unique(inside)) >= FEWEST_VALUES:
-                yield float(inside.min()), float(inside.max())
+        inside = x[places == place]
+        if counts[place] and len(inside) >= FEWEST_VALUES:
+            yield float(inside[0]), float(inside[-1])
 
 
 def _entropy(num: NDArray[Any], of: NDArray[Any]) -> NDArray[Any]:
@@ -437,7 +496,9 @@ def _bits(value: float) -> float:
 
 
 def _bits_above(beyond: float | None, value: float) -> float:
-    """Return the description length of a bound that lies between two values."""
+    """Return the description length of a bound that lies between two values; that something is there at all is short."""
+    if beyond == 0 and value > 0:
+        return 1.0
     return _bits(value) if beyond is None or beyond != int(beyond) else min(_bits(beyond + 1), _bits(value))
 
 

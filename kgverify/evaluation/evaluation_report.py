@@ -141,6 +141,7 @@ class _KnownEvaluations:
 
     def _evaluate(self) -> list[tuple[Run, PartResult]]:
         # Commands that do not evaluate need no reference.
+        from kgverify.evaluation.known_answers.checks import check_known_checks
         from kgverify.evaluation.known_answers.evaluations import check_known_evaluation
         from kgverify.evaluation.known_answers.folders import check_known_folder
         from kgverify.evaluation.known_answers.models import check_known_models
@@ -150,6 +151,7 @@ class _KnownEvaluations:
         check_known_draws()
         check_known_folder()
         evaluated = check_known_evaluation(self._device, with_ranks_only=self._rank_only)
+        check_known_checks(evaluated)
         return [(run, known) for run, _, known in evaluated]
 
     def check_report(self, report: EvaluationReport) -> None:

@@ -10,6 +10,7 @@ from kgverify.comparison.exercise.count import count_columns
 from kgverify.comparison.exercise.exercise import Exercise
 from kgverify.engines.protocol import Progress
 from kgverify.evaluation.part_file import PartResult, Sample
+from kgverify.evaluation.rank_only import ranks_above_unproved
 from kgverify.evaluation.sampling import DrawnRanking
 from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome
 from kgverify.ranking.corrupt import ALL, number_atoms
@@ -196,7 +197,11 @@ class Judge:
             figures.append(_figure("hash of the entities drawn", drawn.entities, results.drawn[row]))
         counts = np.bincount(candidates.outcome, minlength=len(Outcome)).tolist()
         counted = results.num_outcomes[row].tolist()
-        is_whole = len(drawn.atoms) == drawn.num == sum(counted)
+        needs_all = (
+            not self._rank_only or not ranks_above_unproved(candidates.outcome[:1], candidates.log_probability[:1])[0]
+        )
+        # Those that cannot affect a rank need not be counted; where a choice is unclear, it is open which these are.
+        is_whole = len(drawn.atoms) == drawn.num and (sum(counted) == drawn.num or (needs_all and not num_true))
         figures += [
             _figure(f"candidates {word_outcome(each)}", counts[each], counted[each], num)
             for each in (Outcome if is_whole else (Outcome.PROVED,))

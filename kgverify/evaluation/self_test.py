@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from kgverify.errors import InternalError
 from kgverify.evaluation.closure import check_model
 from kgverify.evaluation.figures import find_wrong_figures
-from kgverify.evaluation.judge import ComparedCandidates, ComparedRanking, Judge
+from kgverify.evaluation.judge import ComparedCandidates, ComparedRanking, Judge, word_outcome
 from kgverify.evaluation.part_file import PartResult, Sample
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import Program
@@ -72,9 +72,18 @@ def _alter(results: PartResult, row: int, compared: ComparedRanking) -> Iterator
         changes.append(("num_limited", int(figures["candidates limited"].high) + 1))
     for name, value in changes:
         yield name, results._replace(**{name: _set(getattr(results, name), row, value)})
-    counts = results.num_outcomes[row].copy()
-    counts[Outcome.PROVED] = figures["candidates proved"].high + 1
-    yield "num_outcomes", results._replace(num_outcomes=_set(results.num_outcomes, row, counts))
+    for outcome in Outcome:
+        counted = figures.get(f"candidates {word_outcome(outcome)}")
+        if counted is None:
+            continue
+        counts = results.num_outcomes[row].copy()
+        donor = max((each for each in Outcome if each != outcome), key=counts.__getitem__)
+        surplus = int(counted.high) + 1 - int(counts[outcome])
+        # As many in all as before, unless only what is PROVED must be counted: no sum shows it.
+        left = int(counts[donor]) - surplus
+        if left >= 0 or outcome is Outcome.PROVED:
+            counts[[outcome, donor]] = counted.high + 1, max(0, left)
+            yield "num_outcomes", results._replace(num_outcomes=_set(results.num_outcomes, row, counts))
 
 
 def find_altered_figures(run: Run, results: PartResult, report: EvaluationReport, metrics: dict[str, float]) -> int:

@@ -45,6 +45,10 @@ class Replay:
             return self.violation is not None
         return self.failure is not None and fails_same_way(self.failure.signature, self.reproducer.signature)
 
+    def __repr__(self) -> str:
+        """Return the first line of the text."""
+        return f"<Replay {str(self).partition(chr(10))[0]}>"
+
     def __str__(self) -> str:
         """Return the verdict with both values as text."""
         lines = self._law_lines() if self.reproducer.signature.kind == LAW else self._difference_lines()

@@ -1,8 +1,8 @@
 """Facts in ids, found by binary search: nothing is built for facts that nobody asks for."""
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 Ids: TypeAlias = tuple[int, int, int]
 """An atom in ids; an argument below 0 is a variable."""
+
+Key: TypeAlias = Callable[[Any, Any, Any], Any]
+"""A function of a predicate and two arguments, by which some engines look up facts."""
 
 ANY: Final = -1
 """Stands for any argument."""
@@ -30,6 +33,20 @@ class FactIndex(Mapping[Ids, int]):
         self._sorted: Sequence[Ids] = _Facts(rows)
         self._by_second: dict[int, tuple[int, NDArray[np.int64], NDArray[np.int32]]] = {}
         self._find = lru_cache(maxsize=_MOST_REMEMBERED)(self._search)
+        self._keys: dict[Key, Any] = {}
+
+    @cached_property
+    def largest_id(self) -> int:
+        """The largest id of the facts' predicates and arguments; -1 without facts."""
+        return int(self._rows.max(initial=-1))
+
+    def has_key(self, key: Key, atom: Ids) -> bool:
+        """Return whether some fact has the key of an atom. key: takes ids, or int64 [F] of each column."""
+        if key not in self._keys:
+            self._keys[key] = np.unique(key(*self._rows.astype(np.int64).T))
+        keys, sought = self._keys[key], key(*atom)
+        at = int(np.searchsorted(keys, sought))
+        return at < len(keys) and int(keys[at]) == sought
 
     def __len__(self) -> int:
         return len(self._sorted)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.program.atom_table import AtomTable, Numbering, sort_rows
-from kgverify.program.atoms import Atom, NamedAtom, Term, Variable, encode_variable
+from kgverify.program.atoms import Atom, NamedAtom, Variable, encode_variable
 
 
 class Source(NamedTuple):
@@ -109,13 +109,15 @@ class Program:
         predicate_ids, constant_ids = map(Numbering.of, by_appearance)
         named_queries = tuple(queries)
         of_rules = (atom for rule in rules for atom in (rule.clause_head, *rule.body))
-        for predicate, *terms in chain(of_rules, named_queries):
-            predicate_ids.setdefault(predicate, len(predicate_ids))
-            for term in terms:
-                if not isinstance(term, Variable):
-                    constant_ids.setdefault(term, len(constant_ids))
+        for predicate, first, second in chain(of_rules, named_queries):
+            if predicate not in predicate_ids:
+                predicate_ids[predicate] = len(predicate_ids)
+            for term in (first, second):
+                if term not in constant_ids and not isinstance(term, Variable):
+                    constant_ids[term] = len(constant_ids)
         for name in constants:
-            constant_ids.setdefault(name, len(constant_ids))
+            if name not in constant_ids:
+                constant_ids[name] = len(constant_ids)
 
         unique, first_row = (
             table.distinct if is_numbered else sort_rows(table.encode(predicate_ids, constant_ids), len(constant_ids))
@@ -169,13 +171,16 @@ def encode_atoms(
 ) -> tuple[Atom, ...]:
     """Encode atoms that share their variables; variables are numbered by first appearance."""
     variables: dict[str, int] = {}
-
-    def encode(term: Term) -> int:
-        if isinstance(term, Variable):
-            return encode_variable(variables.setdefault(term.name, len(variables)))
-        return constant_ids[term]
-
-    return tuple(Atom(predicate_ids[p], encode(a), encode(b)) for p, a, b in atoms)
+    encoded = []
+    for atom in atoms:
+        terms = []
+        for term in atom[1:]:
+            if isinstance(term, Variable):
+                terms.append(encode_variable(variables.setdefault(term.name, len(variables))))
+            else:
+                terms.append(constant_ids[term])
+        encoded.append(Atom(predicate_ids[atom[0]], *terms))
+    return tuple(encoded)
 
 
 def _encode_rule(rule: NamedRule, predicate_ids: dict[str, int], constant_ids: dict[str, int]) -> Rule:
@@ -185,5 +190,9 @@ def _encode_rule(rule: NamedRule, predicate_ids: dict[str, int], constant_ids: d
 
 def render_named(atom: NamedAtom) -> str:
     """Render an atom as `p(a, X)`; a variable is shown by its name."""
-    first, second = (t.name if isinstance(t, Variable) else t for t in (atom.first, atom.second))
-    return f"{atom.predicate}({first}, {second})"
+    predicate, first, second = atom
+    if isinstance(first, Variable):
+        first = first.name
+    if isinstance(second, Variable):
+        second = second.name
+    return f"{predicate}({first}, {second})"

@@ -107,8 +107,11 @@ class Clauses:
         return self._facts_of[predicate]
 
 
-def resolve(goal: Atoms, head: Ids, body: Atoms) -> Atoms | None:
-    """Return the body and the rest of the goal, after the goal's first atom was unified with the head; None if they differ."""
+def resolve(goal: Atoms, head: Ids, body: Atoms, *, is_chained: bool = True) -> Atoms | None:
+    """Return the body and the rest of the goal, after the goal's first atom was unified with the head; None if they differ.
+
+    is_chained: whether what replaces a variable is replaced in turn, as it should be
+    """
     bound: dict[int, int] = {}
     selected = goal[0]
     if selected[0] != head[0]:
@@ -123,6 +126,8 @@ def resolve(goal: Atoms, head: Ids, body: Atoms) -> Atoms | None:
             bound[left] = right
         else:
             return None
+    if not is_chained:
+        return tuple([(p, bound.get(a, a), bound.get(b, b)) for p, a, b in (*body, *goal[1:])])
     return tuple([(p, _follow(a, bound), _follow(b, bound)) for p, a, b in (*body, *goal[1:])])
 
 

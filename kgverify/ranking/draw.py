@@ -12,16 +12,19 @@ from kgverify.trace.model.columns import expand_rows, starts_of
 
 BLOCK: Final = 1 << 18
 """The keys computed at once: few calls of numpy, on arrays that fit into a cache."""
+_FEW: Final = 1 << 12
+"""Rows times entities below which groups are joined, and known triples below which all are sorted."""
 
 _HIGHEST: Final = np.uint64(2**64 - 1)
 _GOLDEN, _FIRST, _SECOND = (np.uint64(each) for each in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 class Group(NamedTuple):
-    """The rows of one predicate and side, which share a domain, and what is known of them.
+    """Rows with the entities that each may draw, and those of them that are excluded.
 
-    rows:   int64 [r]  indices of the rows
-    domain: int32 [E]  the entities of the argument, ascending
+    rows:   int64 [r]     indices of the rows
+    domain: int32 [E]     the entities of the argument, ascending; int32 [r, E] for rows of several arguments, filled up with
+                          excluded ones
     starts: int64 [r + 1]; column: int64 [starts[r]]: the indices in the domain of the excluded entities, row by row
     """
 
@@ -31,21 +34,29 @@ class Group(NamedTuple):
     column: NDArray[np.int64]
 
     @property
+    def num_entities(self) -> int:
+        """The number of entities of each row, those excluded among them."""
+        num: int = self.domain.shape[-1]
+        return num
+
+    @property
     def num_eligible(self) -> NDArray[np.int64]:
         """The number of entities that each row may be drawn from: int64 [r]."""
-        return len(self.domain) - np.diff(self.starts)
+        return self.num_entities - np.diff(self.starts)
 
     def split(self, size: int) -> Iterator["Group"]:
         """Yield groups of at most `size` rows."""
+        if len(self.rows) <= size:
+            yield self
+            return
         for begin in range(0, len(self.rows), size):
-            starts = self.starts[begin : begin + size + 1]
-            column = self.column[starts[0] : starts[-1]]
-            yield Group(self.rows[begin : begin + size], self.domain, starts - starts[0], column)
+            yield self.take(np.arange(begin, min(begin + size, len(self.rows))))
 
     def take(self, rows: NDArray[np.int64]) -> "Group":
         """Return the given rows of the group."""
         column = self.column[expand_rows(self.starts, rows)]
-        return Group(self.rows[rows], self.domain, starts_of(np.diff(self.starts)[rows]), column)
+        domain = self.domain if self.domain.ndim == 1 else self.domain[rows]
+        return Group(self.rows[rows], domain, starts_of(np.diff(self.starts)[rows]), column)
 
     @property
     def excluded_row(self) -> NDArray[np.int64]:
@@ -54,22 +65,61 @@ class Group(NamedTuple):
 
 
 def group_rows(graph: KnowledgeGraph, triple: NDArray[np.int32], side: NDArray[np.int64]) -> Iterator[Group]:
-    """Return the rows by predicate and side, with what is known of each."""
+    """Return the rows by predicate and side, with what is known of each. Small groups are joined."""
+    small: list[Group] = []
+    num_rows = most = 0
+    for group in _group_by_argument(graph, triple, side):
+        rows, entities = num_rows + len(group.rows), max(most, group.num_entities)
+        if rows * entities > _FEW:
+            yield from _join(small)
+            small, rows, entities = [], len(group.rows), group.num_entities
+        if rows * entities > _FEW:
+            yield group
+            num_rows = most = 0
+        else:
+            small.append(group)
+            num_rows, most = rows, entities
+    yield from _join(small)
+
+
+def _join(groups: list[Group]) -> Iterator[Group]:
+    """Return groups as one, in which the domains have one length."""
+    if len(groups) < 2:
+        yield from groups
+        return
+    num_rows = np.array([len(group.rows) for group in groups])
+    num_entities = np.array([group.num_entities for group in groups])
+    of_group = np.repeat(np.arange(len(groups)), num_rows)
+    is_filled = np.arange(num_entities.max()) < num_entities[:, None]
+    domains = np.zeros(is_filled.shape, np.int32)
+    domains[is_filled] = np.concatenate([group.domain for group in groups])
+    is_excluded = ~is_filled[of_group]
+    num_known = np.concatenate([np.diff(group.starts) for group in groups])
+    rows = np.repeat(np.arange(len(of_group)), num_known)
+    is_excluded[rows, np.concatenate([group.column for group in groups])] = True
+    all_rows = np.concatenate([group.rows for group in groups])
+    yield Group(all_rows, domains[of_group], starts_of(is_excluded.sum(1)), np.nonzero(is_excluded)[1])
+
+
+def _group_by_argument(graph: KnowledgeGraph, triple: NDArray[np.int32], side: NDArray[np.int64]) -> Iterator[Group]:
     if not len(triple):
         return
     code = triple[:, 0].astype(np.int64) * 2 + side
     known = graph.known_triples
     order = np.argsort(code, kind="stable")
     codes, first = np.unique(code[order], return_index=True)
-    for value, rows in zip(codes.tolist(), np.split(order, first[1:]), strict=True):
+    ends = [*first[1:].tolist(), len(order)]
+    for value, first_row, end_row in zip(codes.tolist(), first.tolist(), ends, strict=True):
+        rows = order[first_row:end_row]
         predicate, of_side = divmod(value, 2)
         domain = graph.argument_domain(predicate, Side(of_side))
         begin, end = find_predicate(known, predicate)
         wanted = triple[rows, 2 - of_side]
         by_kept = np.arange(begin, end, dtype=np.int32)
         if of_side == Side.HEAD:
-            # Only triples that share the tail of a row matter; sorting all of a predicate would take longer.
-            by_kept = by_kept[np.isin(known[begin:end, 2], wanted)]
+            if end - begin > _FEW:
+                # Only triples that share the tail of a row matter; sorting all of a predicate would take longer.
+                by_kept = by_kept[np.isin(known[begin:end, 2], wanted)]
             by_kept = by_kept[np.argsort(known[by_kept, 2], kind="stable")]
         kept = known[by_kept, 2 - of_side]
         starts = np.searchsorted(kept, wanted, "left").astype(np.int64)
@@ -110,13 +160,13 @@ def draw_entities(
         if num_corruptions is not None:
             takes_all = num_eligible <= num_corruptions
         counts[group.rows] = num_eligible if num_corruptions is None else np.minimum(num_eligible, num_corruptions)
-        size = max(1, BLOCK // max(1, len(group.domain)))
-        for block in group.take(np.flatnonzero(takes_all)).split(size):
+        size = max(1, BLOCK // max(1, group.num_entities))
+        for block in group.take(np.flatnonzero(takes_all)).split(size) if takes_all.any() else ():
             done.append(block.rows)
             parts.append(_take_all(block))
-        if num_corruptions:
-            if len(group.domain) > len(buffers[0]):
-                buffers = np.empty(len(group.domain), np.uint64), np.empty(len(group.domain), np.uint64)
+        if num_corruptions and not takes_all.all():
+            if group.num_entities > len(buffers[0]):
+                buffers = np.empty(group.num_entities, np.uint64), np.empty(group.num_entities, np.uint64)
             for block in group.take(np.flatnonzero(~takes_all)).split(size):
                 done.append(block.rows)
                 parts.append(_draw(block, key[block.rows], num_corruptions, buffers))
@@ -126,7 +176,7 @@ def draw_entities(
 
 
 def _take_all(block: Group) -> NDArray[np.int32]:
-    shape = len(block.rows), len(block.domain)
+    shape = len(block.rows), block.num_entities
     is_eligible = np.ones(shape, np.bool_)
     is_eligible[block.excluded_row, block.column] = False
     taken: NDArray[np.int32] = np.broadcast_to(block.domain, shape)[is_eligible]
@@ -141,7 +191,7 @@ def _draw(
     The keys of a row differ, since splitmix64 is a permutation. Only keys below a limit that about `num` of them pass are
     considered; a row in which too few pass is considered as a whole.
     """
-    num_rows, num_entities = shape = len(block.rows), len(block.domain)
+    num_rows, num_entities = shape = len(block.rows), block.num_entities
     key, shifted = (buffer[: num_rows * num_entities].reshape(shape) for buffer in buffers)
     np.bitwise_xor(row_key[:, None], block.domain.astype(np.uint64), out=key)
     np.add(key, _GOLDEN, out=key)
@@ -171,5 +221,6 @@ def _draw(
     highest_drawn = np.partition(padded, num - 1, axis=1)[:, num - 1]
     row = np.repeat(np.arange(num_rows), num_passing)
     is_drawn = priority <= highest_drawn[row]
-    drawn: NDArray[np.int32] = block.domain[passing[is_drawn] - row[is_drawn] * num_entities]
+    column = passing[is_drawn] - row[is_drawn] * num_entities
+    drawn: NDArray[np.int32] = np.broadcast_to(block.domain, shape)[row[is_drawn], column]
     return drawn

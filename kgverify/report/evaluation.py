@@ -13,7 +13,9 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.report.exercise import describe_exercise
 from kgverify.report.render.metrics_table import MetricsTable
+from kgverify.report.render.notebook import render_notebook
 from kgverify.report.render.screen import Screen, Text
+from kgverify.report.render.terminal import draw_text
 from kgverify.report.wording import METRICS, SIDES
 from kgverify.trace.model.header import EngineInfo
 
@@ -188,6 +190,18 @@ class EvaluationReport(msgspec.Struct, frozen=True):
     def prover(self) -> str:
         """The engine that proved the sample, in words."""
         return "the reference" if self.reference == "reference" else self.reference
+
+    def __str__(self) -> str:
+        """Return the report as the terminal shows it, 120 columns wide."""
+        return draw_text(lambda console: print_evaluation(self, console))
+
+    def __repr__(self) -> str:
+        """Return the verdict and the number of candidates."""
+        return f"<EvaluationReport {_headline(self).plain.splitlines()[0]}>"
+
+    def _repr_html_(self) -> str:
+        """Return the report for a notebook."""
+        return render_notebook(lambda console: print_evaluation(self, console))
 
 
 def encode_evaluation(report: EvaluationReport) -> bytes:

@@ -48,6 +48,7 @@ from kgverify.verification.recorded_ranks import judge_ranks, recognise_ranks, s
 from kgverify.verification.replay import Explainer, Replayed
 from kgverify.verification.rerun import rerun
 from kgverify.verification.self_testing.known_answers.answers import check_known_differences, check_known_pairs
+from kgverify.verification.self_testing.known_answers.conditions import check_known_conditions
 from kgverify.verification.self_testing.known_answers.files import check_known_files
 from kgverify.verification.self_testing.known_answers.runs import check_known_runs, check_traces_of_runs
 from kgverify.verification.self_testing.planted_runs import (
@@ -144,6 +145,8 @@ def verify(
     if tests_itself and (lockstep or comparison.divergences or comparison.near_ties):
         check_known_pairs(_judge_known, is_recorded=False)
         check_known_runs(verify)
+        if comparison.divergences and effort.explained:
+            check_known_conditions(verify)
     of_ranking = comparison.divergences[len(replayed) :]
     divergences, causes = explainer.group([*replayed, *(Replayed(each, None) for each in of_ranking)])
     outputs = [each.outputs for each in replayed]
@@ -315,6 +318,8 @@ def _judge_recorded(
     findings = (*comparer.findings, *(judge_ranks(classify(each, nothing), ranked) for each in of_ranking))
     dialect = comparer.sources[0].header.limits.dialect
     divergences, causes = group_causes(*name_in_dialect(comparison.divergences, findings, dialect))
+    if tests_itself and causes and effort.explained:
+        check_once({"conditions": partial(check_known_conditions, verify)})
     divergences, causes = describe_conditions(causes, divergences, comparer, most=effort.explained)
     comparison = msgspec.structs.replace(comparison, divergences=divergences)
     check_consistency(comparison, causes, [comparer.comparison], has_engines=False)

@@ -9,7 +9,6 @@ from kgreference.facts import FactColumns, FactList, Facts, ListedFacts
 from kgreference.resolvent import Matches
 from kgreference.terms import (
     Atom,
-    Goal,
     Triple,
     canonical,
     first_free_variable,
@@ -105,8 +104,9 @@ class Program:
             self._rules_by_predicate.setdefault(rule.head[0], []).append(number)
         self._constants_of_heads: dict[int, set[int]] = {}
         for rule in self.rules:
-            constants_here = (term for term in rule.head[1:] if term >= 0)
-            self._constants_of_heads.setdefault(rule.head[0], set()).update(constants_here)
+            for term in rule.head[1:]:
+                if term >= 0:
+                    self._constants_of_heads.setdefault(rule.head[0], set()).add(term)
         self._rules_apart: dict[tuple[int, int], list[tuple[int, Rule]]] = {}
         self._rules_matching: Memo[Triple, Matches] = Memo()
         self._facts_matching: Memo[Triple, Matches] = Memo()
@@ -133,13 +133,15 @@ class Program:
             encoded_facts = facts.columns
         else:
             encoded_facts = _encode_facts(facts, predicate_ids, constant_ids)
-        for predicate, *terms in chain(*((head, *body) for head, body in rules), queries):
-            predicate_ids.setdefault(predicate, len(predicate_ids))
-            for name in terms:
-                if isinstance(name, str):
-                    constant_ids.setdefault(name, len(constant_ids))
+        for predicate, first, second in chain(*((head, *body) for head, body in rules), queries):
+            if predicate not in predicate_ids:
+                predicate_ids[predicate] = len(predicate_ids)
+            for name in (first, second):
+                if name not in constant_ids and isinstance(name, str):
+                    constant_ids[name] = len(constant_ids)
         for name in constants:
-            constant_ids.setdefault(name, len(constant_ids))
+            if name not in constant_ids:
+                constant_ids[name] = len(constant_ids)
 
         encoded_rules = []
         for head, body in rules:
@@ -159,20 +161,26 @@ class Program:
 
     def rules_matching(self, atom: Triple) -> Matches:
         """Return the rules, in order, whose heads unify with an atom, standardized apart from it."""
-        if atom not in self._rules_matching:
+        found = self._rules_matching.get(atom)
+        if found is None:
             pattern, meant = self._pattern(atom)
-            if pattern not in self._rules_matching:
+            found = self._rules_matching.get(pattern)
+            if found is None:
                 found = self._match_rules(pattern)
                 self._rules_matching.remember(pattern, found, len(found.origins))
-            found = self._rules_matching[pattern]
             if pattern != atom:
-                found = found._replace(
-                    firsts=tuple([meant.get(term, term) for term in found.firsts]),
-                    seconds=tuple([meant.get(term, term) for term in found.seconds]),
-                    bodies=tuple([substitute(body, meant) for body in found.bodies]),
-                )
-            self._rules_matching.remember(atom, found, len(found.origins))
-        return self._rules_matching[atom]
+                if found.origins:
+                    origins, firsts, seconds, bodies, free_variables = found
+                    get = meant.get
+                    found = Matches(
+                        origins,
+                        tuple([get(term, term) for term in firsts]),
+                        tuple([get(term, term) for term in seconds]),
+                        tuple([substitute(body, meant) for body in bodies]),
+                        free_variables,
+                    )
+                self._rules_matching.remember(atom, found, len(found.origins))
+        return found
 
     def _pattern(self, atom: Triple) -> tuple[Triple, dict[int, int]]:
         """Replace the atom's constants by unknown ones; return the pattern and the meaning of its terms.
@@ -180,7 +188,7 @@ class Program:
         The same rules match both. A constant that some clause head of the predicate holds is its own pattern.
         """
         predicate, first, second = atom
-        named = self._constants_of_heads.get(predicate, set())
+        named = self._constants_of_heads.get(predicate, ())
         one, other = len(self.constants), len(self.constants) + 1
         first_meant = first if first < 0 or first in named else one
         second_meant = second if second < 0 or second in named else first_meant if second == first else other
@@ -198,15 +206,16 @@ class Program:
 
     def facts_matching(self, atom: Triple) -> Matches:
         """Return the facts, in order, that unify with an atom."""
-        if atom not in self._facts_matching:
-            is_repeated = atom[1] == atom[2]
-            matches: list[tuple[int, int, int, Goal, int]] = []
-            for origin in self.facts_like(atom):
-                _, first, second = self.facts[origin]
-                if first == second or not is_repeated:
-                    matches.append((origin, first, second, (), variable(0)))
-            self._facts_matching.remember(atom, Matches.of(matches), len(matches))
-        return self._facts_matching[atom]
+        found = self._facts_matching.get(atom)
+        if found is None:
+            origins = self.facts_like(atom)
+            if atom[1] == atom[2]:
+                origins = [origin for origin in origins if self.facts[origin][1] == self.facts[origin][2]]
+            num, facts = len(origins), [self.facts[origin] for origin in origins]
+            firsts, seconds = tuple([first for _, first, _ in facts]), tuple([second for _, _, second in facts])
+            found = Matches(tuple(origins), firsts, seconds, ((),) * num, (variable(0),) * num)
+            self._facts_matching.remember(atom, found, num)
+        return found
 
     def encode(self, atom: NamedAtom) -> Atom:
         """Encode an atom by id, its variables numbered by first appearance. Raises KeyError for an unknown name."""
@@ -265,11 +274,15 @@ def _encode_facts(
     encoded = []
     for fact in facts:
         predicate, first, second = fact
-        number = predicate_ids.setdefault(predicate, len(predicate_ids))
+        if predicate not in predicate_ids:
+            predicate_ids[predicate] = len(predicate_ids)
         if not isinstance(first, str) or not isinstance(second, str):
             raise ValueError(f"a fact must not hold a variable, found {fact}")
-        one = constant_ids.setdefault(first, len(constant_ids))
-        encoded.append((number, one, constant_ids.setdefault(second, len(constant_ids))))
+        if first not in constant_ids:
+            constant_ids[first] = len(constant_ids)
+        if second not in constant_ids:
+            constant_ids[second] = len(constant_ids)
+        encoded.append((predicate_ids[predicate], constant_ids[first], constant_ids[second]))
     return encoded
 
 
@@ -289,6 +302,8 @@ def _encode(atoms: Iterable[NamedAtom], predicate_ids: dict[str, int], constant_
 
 def _shift(rule: Rule, first_variable: int) -> Rule:
     """Add ``first_variable`` to the number of each variable."""
+    if first_variable == 0:
+        return rule
     atoms = (rule.head, *rule.body)
     variables = {term for atom in atoms for term in atom[1:] if term < 0}
     head, *body = substitute(atoms, {term: term - first_variable for term in variables})

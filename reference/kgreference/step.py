@@ -178,6 +178,8 @@ def choose(scores: Sequence[float]) -> int:
 
 def log_softmax(scores: Sequence[float], choice: int) -> float:
     """Return the logarithm of the choice's share of the exponentiated scores, in nats, independent of their order."""
+    if len(scores) == 1:
+        return 0.0
     highest = max(scores)
     return scores[choice] - highest - math.log(math.fsum([math.exp(value - highest) for value in scores]))
 

@@ -23,6 +23,7 @@ from kgverify.engines.compiled.execution_choice import Execution, choose_executi
 from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.stages.choose import SCORES
 from kgverify.engines.compiled.stages.stage_functions import build_stages
+from kgverify.engines.native.library import find_compiler
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.errors import UserError
@@ -32,6 +33,12 @@ from kgverify.report.render.terminal import describe_execution
 
 LIMITS = Limits()
 NOTHING = CacheCounts(0, 0, 0, 0, -1)
+
+
+@pytest.fixture(autouse=True)
+def known_compiler() -> None:
+    """Let the native evaluator find its compiler, which it looks for once, before a test hides it."""
+    find_compiler()
 
 
 def choose(device: str = "cpu", mode: str = "auto", precision: str = "float32") -> Execution:

@@ -214,8 +214,23 @@ def test_the_version_and_the_help(command: Command):
     assert "Exit codes: 0 agree or done, 1" in " ".join(shown.split())
     groups = re.findall(r"^([A-Z][a-z ]+):$", shown, re.MULTILINE)
     assert groups == ["Options", "Start here", "Look closer", "Measure and train"]
-    for option in ("--graph", "--corruptions", "--seed", "--policy", "--max-depth", "--mode", "--slots", "--fault"):
-        assert option in command("diff", "--help").out
+
+
+def test_the_help_of_a_command_lists_its_options_in_groups(command: Command):
+    shown = re.split(r"^([A-Z][a-z ]+):$", command("diff", "--help").out, flags=re.MULTILINE)
+    groups = dict(zip(shown[1::2], shown[2::2], strict=True))
+    assert list(groups) == ["Arguments", "Options", "Graph and queries", "Proofs", "Compiled evaluator"]
+    expected = {
+        "Arguments": {"expected", "actual"},
+        "Options": {"--engine", "--save", "--help"},
+        "Graph and queries": {"--graph", "--corruptions"},
+        "Proofs": {"--seed", "--policy", "--max-depth"},
+        "Compiled evaluator": {"--mode", "--slots", "--fault"},
+    }
+    for title, names in expected.items():
+        assert names <= set(groups[title].split()), title
+    for words in (("fuzz",), ("audit", "modes")):
+        assert "\nCompiled evaluator:\n" in command(*words, "--help").out
 
 
 def test_the_version_and_the_help_import_no_command():

@@ -135,6 +135,39 @@ def test_a_command_that_needs_an_extra_says_which(tmp_path):
         assert "Traceback" not in text
 
 
+PYTHON = """
+import kgverify as kv
+import kgverify.audit
+
+for call in (
+    lambda: kv.verify("countries", mode="eager", queries=1),
+    lambda: kv.record("countries", "a.h5", "compiled", mode="eager", queries=1),
+    lambda: kv.evaluate("countries", queries=1, rank_only=True),
+    lambda: kv.fuzz("compiled", examples=4, corpus="corpus"),
+    lambda: kv.check_engine("compiled"),
+    lambda: kgverify.audit.step,
+):
+    try:
+        call()
+    except kv.UserError as error:
+        print(error.fix)
+"""
+
+
+def test_a_function_that_needs_an_extra_says_which(tmp_path):
+    absent = RUNNER.partition("from kgverify")[0]
+    done = subprocess.run(
+        [sys.executable, "-c", absent + PYTHON],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "reference")])),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["pip install 'kgverify[compiled]'"] * 6
+
+
 def find(name: str) -> Finding:
     return next(found for found in examine_installation() if found.name == name)
 

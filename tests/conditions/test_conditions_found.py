@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,15 +18,23 @@ from kgverify.runs.run import Run, reference_pipeline
 from kgverify.verification.verify import verify
 
 
-def report_on(*faults: str, queries: int = 3, lockstep: bool = False, slots: int = 64, **limits: int) -> Report:
-    run = Run(load_graph("countries"), kv.Limits(**limits), num_queries=queries, num_corruptions=50)
+def report_on(
+    *faults: str,
+    graph: str = "countries",
+    queries: int = 3,
+    corruptions: int = 50,
+    lockstep: bool = False,
+    slots: int = 64,
+    **limits: int,
+) -> Report:
+    run = Run(load_graph(graph), kv.Limits(**limits), num_queries=queries, num_corruptions=corruptions)
     actual = compiled_pipeline_with_faults(run, list(faults), mode="eager", device="cpu", slots=slots)
     options = {"check_determinism": False, "minimum": {}, "tests_itself": False, "lockstep": lockstep}
     found = verify(run, reference_pipeline(run), actual, **options)
     return found.report.with_traces(found)
 
 
-def cause_of(*faults: str, **options: int) -> Cause:
+def cause_of(*faults: str, **options: Any) -> Cause:
     cause = report_on(*faults, **options).causes[0]
     assert cause.when is not None
     assert cause.condition == cause.when.sentence
@@ -99,7 +108,7 @@ def _in_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     ("fault", "limits", "words"),
     [
-        ("rule-cap", {}, "exactly the rules with the index 2 are missing"),
+        ("rule-cap", {}, "exactly the rules with the index 2 (from 0) are missing"),
         ("max-atoms-off-by-one", {"max_atoms": 3}, "exactly the resolvents of max_atoms atoms are dropped wrongly"),
         ("max-depth-off-by-one", {"max_depth": 4}, "another goal and with 1 step left to max_depth are wrong"),
         ("queries-beyond-slots", {"slots": 16}, "exactly the candidates in slots used before are wrong"),
@@ -110,6 +119,31 @@ def test_conditions_of_catalogued_faults(fault: str, limits: dict[str, int], wor
     cause = cause_of(fault, **limits)
     assert words in cause.condition, cause.condition
     assert cause.when.is_exact
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (
+            "captured-variables",
+            "that change if the rule's variables, numbered from 0, are not renamed apart from the goal's",
+        ),
+        (
+            "packed-fact-keys",
+            "that is not a fact but has the key of one when keys have 8 bits for each argument are wrong",
+        ),
+        ("repeated-head-variable", "that match the selected atom argument by argument but not as a whole are extra"),
+        (
+            "sequential-substitution",
+            "exactly the resolvents that change if each variable is replaced only once are wrong",
+        ),
+    ],
+)
+def test_conditions_name_what_an_engine_confuses(fault: str, words: str):
+    tight = {"queries": 10, "corruptions": 8, "max_depth": 5, "max_atoms": 3, "max_resolvents": 4}
+    cause = cause_of(fault, graph="random:1", slots=5, **tight)
+    assert words in cause.condition, cause.condition
+    assert cause.when.experiment.verdict == "confirmed"
 
 
 def test_an_exception_that_only_experiments_show_makes_another_condition_exact():

@@ -1,6 +1,7 @@
 """The documentation site: it builds without a warning, and the blocks of its first pages do what the text says."""
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from warm_commands import run_shell
 
 import kgverify as kv
 from kgverify.conditions.features import read_features
+from kgverify.faults.catalogue import COMPOSITES, FAULTS
 from kgverify.laws import LAWS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,22 +60,37 @@ def test_every_public_name_is_in_the_reference():
     assert sorted(named) == kv.__all__
 
 
-def test_tables_of_laws_and_features_are_made_from_the_code():
+def test_tables_of_laws_features_faults_and_fields_are_made_from_the_code():
     source = importlib.util.spec_from_file_location("hooks", DOCS / "site" / "hooks.py")
     hooks = importlib.util.module_from_spec(source)
     source.loader.exec_module(hooks)
-    laws, conditions = (hooks.write_tables((DOCS / page).read_text("utf-8")) for page in ("laws.md", "conditions.md"))
+    pages = ("laws.md", "conditions.md", "faults.md", "report-schema.md")
+    laws, conditions, faults, schema = (hooks.write_tables((DOCS / page).read_text("utf-8")) for page in pages)
     rows = [line for line in laws.splitlines() if line.startswith("| `")]
     assert rows == [f"| `{law.name}` | {law.statement} |" for law in LAWS.values()]
     table = conditions.partition("| feature |")[2].splitlines()[2:]
     assert [line.split(" | ")[0] for line in table if line] == [f"| {feature.name}" for feature in read_features()]
     assert "| is PROVED | yes or no | candidate | advance, corrupt, finish, rank, recycle |" in table
+    assert set(re.findall(r"^\| `([\w-]+)` \|", faults, re.MULTILINE)) == {*FAULTS, *COMPOSITES}
+    definitions = json.loads((DOCS / "report.schema.json").read_text("utf-8"))["$defs"]
+    assert re.findall(r"^## (\w+)$", schema, re.MULTILINE) == list(definitions)
+    fields = [field for each in definitions.values() for field in each.get("properties", {})]
+    assert re.findall(r"^\| `(\w+)` \|", schema, re.MULTILINE) == fields
+    assert "| `lockstep` | boolean | whether every step was compared separately, from the expected goal |" in schema
 
 
 @pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
 def test_a_page_says_first_who_needs_it(page):
     paragraph = (DOCS / page).read_text(encoding="utf-8").split("\n\n")[1]
     assert re.match(r"This (page|site) is for ", paragraph)
+
+
+def test_links_to_files_of_the_repository_lead_somewhere():
+    """The build checks links between pages alone."""
+    for path in (*DOCS.glob("*.md"), *ROOT.glob("*.md")):
+        text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        links = re.findall(r"\]\((?!https?:)([^)#\s]+)(#[^)\s]*)?\)", text)
+        assert [link for link, _ in links if not (path.parent / link).exists()] == [], path
 
 
 @pytest.mark.deep
@@ -97,6 +114,8 @@ def test_the_commands_of_short_pages_run(tmp_path):
     assert "kgverify" in run_page("install.md", tmp_path)
     assert "AGREE" in run_page("ci.md", tmp_path)
     assert (tmp_path / "junit.xml").exists()
+    assert "DIVERGE" in run_page("faults.md", tmp_path)
+    assert run_page("report-schema.md", tmp_path).endswith("AGREE")
 
 
 @pytest.mark.deep

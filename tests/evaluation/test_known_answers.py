@@ -9,7 +9,8 @@ import pytest
 import kgverify as kv
 from kgverify.engines.compiled.program import least_model
 from kgverify.errors import InternalError
-from kgverify.evaluation import evaluation_report, part_file, part_store, proving
+from kgverify.evaluation import confidence, evaluation_report, judge, part_file, part_store, proving, sampling
+from kgverify.evaluation.known_answers.checks import check_known_checks
 from kgverify.evaluation.known_answers.evaluations import check_known_evaluation
 from kgverify.evaluation.known_answers.folders import check_known_folder
 from kgverify.evaluation.known_answers.models import check_known_models
@@ -19,8 +20,24 @@ from kgverify.runs.parts import Part
 
 def test_known_answers_hold():
     check_known_models("cpu")
-    check_known_evaluation("cpu")
+    check_known_checks(check_known_evaluation("cpu"))
     check_known_folder()
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "wrong"),
+    [
+        (sampling, "_NUM_OUTSIDE", 1),
+        (confidence, "SHARE", 0.02),
+        (judge, "_EXACT", 1e-6),
+        (judge, "ranks_above_unproved", lambda outcome, score: np.ones(1, np.bool_)),
+        (judge, "RANK_TOLERANCE", 2.0),
+    ],
+)
+def test_a_wrong_check_of_evaluations_is_found(owner: Any, name: str, wrong: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(owner, name, wrong)
+    with pytest.raises(InternalError, match="the check"):
+        check_known_checks(check_known_evaluation("cpu"))
 
 
 def test_a_least_model_without_its_last_round_is_found(monkeypatch: pytest.MonkeyPatch):

@@ -16,6 +16,15 @@ ROOT = Path(__file__).resolve().parents[2]
 INIT = ast.parse(Path(kv.__file__).read_text(encoding="utf-8"))
 SUB_NAMESPACES = {"kgverify.audit", "kgverify.dialects", "kgverify.laws", "kgverify.strategies"}
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("**/*.md")])
+WRONG = """
+import kgverify as kv
+from kgverify.engines.reference.engine import ReferenceEngine
+
+
+class Wrong(ReferenceEngine):
+    def __init__(self, program, limits, policy):
+        super().__init__(program, kv.Limits(limits.max_depth, limits.max_atoms, 1), policy)
+"""
 IMPORT = re.compile(r"^\s*(?:from (kgverify[\w.]*) import|import (kgverify[\w.]*))", re.MULTILINE)
 
 
@@ -78,3 +87,30 @@ def test_pages_import_from_the_front_door(page: Path):
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     found = {first or second for block in blocks for first, second in IMPORT.findall(block)}
     assert found <= {"kgverify", *SUB_NAMESPACES}
+
+
+def test_results_print_as_the_terminal_shows_them_and_their_repr_is_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    few = {"queries": 1, "corruptions": 3}
+
+    (tmp_path / "wrong.py").write_text(WRONG)
+    engine = "wrong.py:Wrong"
+    report = kv.verify("countries", engine, **few)
+    shrunk = kv.shrink(report)
+    shrunk.save("small.kg")
+    results = {
+        "AGREE": kv.verify("countries", "reference", **few),
+        "EVALUATED": kv.evaluate("countries", engine="reference", minimum={}, **few),
+        "NOTHING NEW": kv.fuzz("reference", examples=4, minimum={}),
+        "limit": shrunk,
+        "DIVERGE": kv.replay("small.kg", engine),
+        "reference conforms": kv.check_engine("reference", examples=4, minimum={}),
+    }
+    for first, result in results.items():
+        lines = str(result).splitlines()
+        assert lines[0].startswith(first), lines
+        assert len(lines) > 1
+        assert lines[0] in repr(result)
+        assert "=" not in repr(result)

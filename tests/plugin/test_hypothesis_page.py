@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
+from warm_commands import run_shell
 
 import kgverify as kv
 from kgverify import strategies
@@ -36,6 +37,10 @@ def test_the_page_shows_how_a_test_fails(tmp_path):
         done.stdout
     )
     assert {"problem=Problem:", "? p1(c0, c0)"} <= {line.strip() for line in example.splitlines()}
+    (replayed,) = [text for text in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL) if "replay" in text]
+    again = run_shell(replayed, tmp_path)
+    assert again.returncode == 1, again.stderr
+    assert "still, and in the same way: resolve" in again.stdout
 
 
 def test_the_other_block_runs():
@@ -55,6 +60,22 @@ def test_every_strategy_is_on_the_page():
 @settings(max_examples=5, deadline=None)
 def test_an_engine_agrees_with_itself(problem):
     kv.assert_agrees(ReferenceEngine, problem)
+
+
+def test_a_problem_that_fails_is_saved_for_a_replay(tmp_path):
+    class OneStep(ReferenceEngine):
+        def __init__(self, program, limits, policy):
+            super().__init__(program, kv.Limits(1, limits.max_atoms, limits.max_resolvents), policy)
+
+    file = tmp_path / "smallest.kg"
+    for problem in draw_problems(0):
+        try:
+            kv.assert_agrees(OneStep, problem, save=file)
+        except AssertionError:
+            break
+        assert not file.exists()
+    again = kv.replay(file, OneStep)
+    assert (again.is_same, again.reproducer.problem) == (True, problem)
 
 
 def test_a_check_that_searches_by_itself_explains_itself_inside_of_given():

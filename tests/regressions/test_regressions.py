@@ -7,20 +7,18 @@ import pytest
 from kgverify.faults.catalogue import FAULTS
 from kgverify.laws.replay import assert_agrees, replay
 from kgverify.testing.checking.engine_makers import EAGER, find_maker
-from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
+from kgverify.testing.reproducers.reproducer import make_reproducer
 from kgverify.testing.reproducers.text_format import SUFFIX, read_reproducer, render_reproducer
 
 FILES = sorted(Path(__file__).parent.rglob(f"*{SUFFIX}"))
 
 
-def difference(reproducer: Reproducer) -> tuple[object, ...]:
-    return (
-        reproducer.signature,
-        reproducer.candidate,
-        reproducer.step,
-        reproducer.expected,
-        reproducer.actual,
-    )
+def are_equal(found: str, stored: str, rel: float) -> bool:
+    """Compare two values of a file: numbers up to a relative error, other texts letter by letter."""
+    try:
+        return float(found) == pytest.approx(float(stored), rel=rel, abs=0, nan_ok=True)
+    except ValueError:
+        return found == stored
 
 
 def test_there_is_one_for_each_fault_of_the_catalogue_with_its_stage_and_class():
@@ -45,7 +43,18 @@ def test_with_its_fault_it_diverges_in_the_same_way_with_the_same_values(file):
         pytest.skip("names no fault")
     found = replay(reproducer)
     assert found.is_same, str(found)
-    assert difference(make_reproducer(found.failure)) == difference(reproducer)
+    again = make_reproducer(found.failure)
+    assert (again.signature, again.candidate, again.step) == (
+        reproducer.signature,
+        reproducer.candidate,
+        reproducer.step,
+    )
+    # Sums depend on the order in which a processor adds: those of float64 in the reference, of float32 in the evaluator.
+    for found_values, stored, rel in (
+        (again.expected, reproducer.expected, 1e-12),
+        (again.actual, reproducer.actual, 1e-6),
+    ):
+        assert all(are_equal(*pair, rel) for pair in zip(found_values, stored, strict=True)), (found_values, stored)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

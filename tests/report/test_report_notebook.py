@@ -84,6 +84,17 @@ def test_a_graph_is_shown_by_its_first_rules_and_triples():
     assert (parsed.tags, find_hidden(parsed.text)) == ({"pre"}, [])
 
 
+def test_a_trace_prints_as_the_terminal_shows_it_and_its_repr_is_a_line(recorded, monkeypatch):
+    monkeypatch.chdir(recorded.parent)
+    trace = kv.open_trace(recorded.name)
+    line = f"a.h5: reference, {trace.num_candidates} candidates, {trace.num_steps} steps"
+    assert repr(trace) == f"<RecordedTrace {line}>"
+    assert repr(trace.load()) == f"<Trace {line}>"
+    for each in (trace, trace.candidate(0), trace.step(0, 0)):
+        shown = [text.rstrip() for text in str(each).rstrip("\n").splitlines()]
+        assert shown == [text.rstrip() for text in Parsed(each._repr_html_()).text.splitlines()]
+
+
 def luminance(colour: str) -> float:
     parts = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
     linear = (x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4 for x in parts)

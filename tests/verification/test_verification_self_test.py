@@ -18,6 +18,7 @@ from run_engines import UNEXPLAINED, ForeignEngine, TieBreakingEngine, countries
 
 from kgverify.comparison import block, compare, equal_columns, locate, rankings, stored_columns
 from kgverify.comparison.result import Comparison, Verdict
+from kgverify.conditions import experiment, features, find, instances
 from kgverify.errors import InternalError
 from kgverify.report.render.terminal import report_text
 from kgverify.report.report import Report, encode_report
@@ -34,6 +35,7 @@ from kgverify.verification.self_testing.known_answers.answers import (
     check_known_differences,
     check_known_pairs,
 )
+from kgverify.verification.self_testing.known_answers.conditions import check_known_conditions
 from kgverify.verification.self_testing.known_answers.files import check_known_files
 from kgverify.verification.self_testing.known_answers.runs import check_known_runs, check_traces_of_runs
 from kgverify.verification.self_testing.planted_runs import check_attribution, check_consistency, plant_in_repetition
@@ -142,6 +144,33 @@ def test_the_known_answers_are_those_of_all_known_pairs(run: Run):
     check_known_files(_judge_known)
     check_known_runs(verify)
     check_traces_of_runs(_judge_known)
+    check_known_conditions(verify)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "wrong"),
+    [
+        (find, "chance_of", lambda *given: 0.0),
+        (features._VALUES, "depth", lambda instance: 0),
+        (find, "describe_counts", lambda *given: ""),
+        (instances.SeenStep, "limited", property(lambda step: {})),
+        (experiment, "_differs", lambda *given: False),
+    ],
+)
+def test_a_wrong_condition_is_found_by_the_known_conditions(
+    owner: Any, name: str, wrong: Any, monkeypatch: pytest.MonkeyPatch
+):
+    check_known_conditions.cache_clear()
+    if isinstance(owner, dict):
+        monkeypatch.setitem(owner, name, wrong)
+    else:
+        monkeypatch.setattr(owner, name, wrong)
+    features.read_features.cache_clear()
+    try:
+        with pytest.raises(InternalError, match="known pair 'conditions: "):
+            check_known_conditions(verify)
+    finally:
+        features.read_features.cache_clear()
 
 
 def test_a_second_comparison_sees_what_is_reported_elsewhere(trace: Trace):
@@ -160,6 +189,7 @@ def test_a_second_comparison_sees_what_is_reported_elsewhere(trace: Trace):
 
 
 CHECKS = {
+    "check_known_conditions",
     *("check_known_differences", "check_known_pairs", "check_known_runs", "check_known_files", "check_traces_of_runs"),
     *("check_sample", "check_known_draws", "plant_in_repetition", "plant_in_verification", "plant_in_recorded"),
     *("withhold_agreement", "check_consistency", "check_attribution"),
@@ -174,8 +204,11 @@ _MADE = {
     },
     (True, False): {
         *("check_known_differences", "check_known_pairs", "check_known_runs", "check_sample", "check_attribution"),
+        "check_known_conditions",
     },
-    (True, True): {"check_known_differences", "check_known_pairs", "check_known_runs", "check_sample"},
+    (True, True): {
+        *("check_known_differences", "check_known_pairs", "check_known_runs", "check_known_conditions", "check_sample"),
+    },
 }
 
 
@@ -221,8 +254,8 @@ def test_a_comparison_of_recordings_makes_its_checks(
     made = _note_checks(monkeypatch)
     monkeypatch.setattr(verify_module, "check_once", lambda checks: made.update(checks))
     found = compare_recorded(*pair)
-    of_agreement = set() if differs else {"plant_in_recorded"}
-    assert made == {"pairs", "files", "check_sample", "withhold_agreement"} | of_agreement | _ALWAYS
+    of_verdict = {"conditions"} if differs else {"plant_in_recorded"}
+    assert made == {"pairs", "files", "check_sample", "withhold_agreement"} | of_verdict | _ALWAYS
     # Both traces are read whole on demand.
     assert np.array_equal(found.expected.columns.steps.dropped_atoms, trace.columns.steps.dropped_atoms)
     assert np.array_equal(found.actual.columns.steps.dropped_atoms, dropped)

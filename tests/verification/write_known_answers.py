@@ -12,6 +12,7 @@ import known_reports
 import msgspec
 
 from kgverify.verification.self_testing.known_answers import answers as known_answers
+from kgverify.verification.self_testing.known_answers.conditions import known_condition_answers
 from kgverify.verification.self_testing.known_answers.files import known_file_answers
 from kgverify.verification.self_testing.known_answers.pairs import pair_of
 from kgverify.verification.self_testing.known_answers.runs import known_run_answers, traces_of_runs
@@ -25,6 +26,7 @@ def main() -> int:
     answers |= dict(known_file_answers(_judge_known))
     answers |= dict(known_run_answers(verify))
     answers |= dict(known_stage_answers(pair_of((0,))[0]))
+    answers |= dict(known_condition_answers(verify))
     for known in traces_of_runs():
         answers[known.name] = known_answers.answer_of(_judge_known(known.expected, known.actual)[1])
     path = Path(known_answers.__file__).with_name(known_answers.ANSWERS)

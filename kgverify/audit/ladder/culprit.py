@@ -2,7 +2,8 @@
 
 Torch asks one function whether to skip a pass, to replace a lowering by the operator itself, or to leave an operator whole.
 This module answers it, item by item, by name: a pass that runs in two subsystems is one item. Where none of them is the cause,
-Dynamo ends its trace before a line, which leaves that line to eager.
+Dynamo ends its trace before a line, which leaves that line to eager. Items that are likely to be the cause are tried before
+the others of their kind: passes that changed a graph, and a few switches.
 """
 
 import re
@@ -81,6 +82,8 @@ SWITCHES: Final[tuple[tuple[str, str, Any], ...]] = (
     (_DYNAMO, "inline_inbuilt_nn_modules", False),
 )
 """(module, setting, value with which the compiler does less)."""
+_LIKELY: Final = frozenset(("max_fusion_size", "inplace_buffers", "cpp.simdlen"))
+"""The switches that repair most reported miscompiles that a switch repairs: fusion, memory that is used again, vectors."""
 
 _RESUMED: Final = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")
 """The name of the rest of a function after a graph break."""
@@ -99,6 +102,7 @@ class Item(NamedTuple):
     kind: str
     name: str
     where: tuple[str, ...]
+    is_likely: bool = False
 
     def __str__(self) -> str:
         if self.kind == LINE:
@@ -123,8 +127,8 @@ def find_culprit(
 ) -> Culprit:
     """Find a smallest set of items that the compiler must leave out; empty where nothing helps.
 
-    Passes come first, then switches, lowerings and decompositions; each kind is left out as a whole, then halved. Then comes the
-    last line before which the trace can end. The caller chooses the folder of the caches.
+    Likely passes and switches come first, then the others, lowerings and decompositions; each group is left out as a whole, then
+    halved. Then comes the last line before which the trace can end. The caller chooses the folder of the caches.
 
     seconds: limit on the CPU time, after which no attempt begins. announce: receives the number of each attempt.
     """
@@ -157,10 +161,12 @@ def list_single(judge: Judge, climb: Climb) -> list[Judge]:
 
 
 def _search_items(search: "_Search", items: Sequence[Item]) -> Sequence[Item]:
-    of_kind = {kind: [item for item in items if item.kind == kind] for kind in (PASS, SWITCH, LOWERING, DECOMPOSITION)}
-    groups = [*of_kind.values(), of_kind[PASS] + of_kind[SWITCH] + of_kind[LOWERING], list(items)]
-    for number, group in enumerate(groups):
-        if found := _search_group(search, group, divides=number < len(of_kind)):
+    kinds = [(kind, is_likely) for is_likely in (True, False) for kind in (PASS, SWITCH)]
+    kinds += [(LOWERING, False), (DECOMPOSITION, False)]
+    groups = [[item for item in items if (item.kind, item.is_likely) == kind] for kind in kinds]
+    unions = [item for item in items if item.kind != DECOMPOSITION], list(items)
+    for group in (*groups, *unions):
+        if found := _search_group(search, group, divides=group not in unions):
             return found
     return []
 
@@ -224,22 +230,29 @@ def list_items(judge: Judge, rung: Rung) -> tuple[list[Item], Watched]:
     """Make calls on a rung; list all items that take part, and the switches that can be changed. Return the calls as well."""
     seen: dict[tuple[str, str], list[str]] = {}
 
+    changing: set[str] = set()
+
     def record(ran: tuple[str, str]) -> None:
         subsystem, name = ran
+        if not subsystem:
+            changing.add(name)
+            return
         subsystems = seen.setdefault((_KINDS[subsystem], name), [])
         if subsystem not in subsystems:
             subsystems.append(subsystem)
 
-    def listen(send: Callable[[tuple[str, str]], None]) -> AbstractContextManager[None]:
+    @contextmanager
+    def listen(send: Callable[[tuple[str, str]], None]) -> Iterator[None]:
         def answer(subsystem: str, name: str) -> bool:
             if subsystem in _KINDS:
                 send((subsystem, name))
             return False
 
-        return _answering(answer)
+        with _answering(answer), _watching_passes(lambda name: send(("", name))):
+            yield
 
     actual = judge.watch(rung, listen=listen, receive=record)
-    items = [Item(kind, name, tuple(subsystems)) for (kind, name), subsystems in seen.items()]
+    items = [Item(kind, name, tuple(each), kind == PASS and name in changing) for (kind, name), each in seen.items()]
     return items + [item for item in _list_switches(rung) if item.name not in _OF_CACHES], actual
 
 
@@ -253,7 +266,7 @@ def _list_switches(rung: Rung) -> list[Item]:
         if module in used
     )
     return [
-        Item(SWITCH, f"{setting}={value}", (module,))
+        Item(SWITCH, f"{setting}={value}", (module,), setting in _LIKELY)
         for module, setting, value, present in found
         if present is not _MISSING and (present is None or present != value)
     ]
@@ -364,6 +377,28 @@ def _answering(answer: Callable[[str, str], bool]) -> Iterator[None]:
         return answer(subsystem, debug_info() if debug_info else "")
 
     with patch.object(CompilerBisector, "disable_subsystem", staticmethod(disable_subsystem)):
+        yield
+
+
+@contextmanager
+def _watching_passes(meet: Callable[[str], None]) -> Iterator[None]:
+    """Call a function with the name of each pass that changes its graph."""
+    from torch.fx.passes.graph_transform_observer import GraphTransformObserver
+
+    def watched(apply: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def run(observer: Any, work: Any) -> Any:
+            before = str(observer.gm.graph)
+            result = apply(observer, work)
+            if str(observer.gm.graph) != before:
+                meet(observer.passname)
+            return result
+
+        return run
+
+    with ExitStack() as stack:
+        for name in ("apply_gm_pass", "apply_graph_pass"):
+            watching = watched(getattr(GraphTransformObserver, name))
+            stack.enter_context(patch.object(GraphTransformObserver, name, watching))
         yield
 
 

@@ -31,11 +31,12 @@ _LINEAR: Final = {
 class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A run in which every float memory has a shadow in float64, computed by the same operations.
 
-    seed: if given, each inexact result is replaced by another legitimate rounding of it
+    seed: if given, each inexact result is replaced by another legitimate rounding of it; `has_rounded` says whether one was
     """
 
     def __init__(self, seed: int | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.has_rounded = False
         self._noise = None if seed is None else torch.Generator().manual_seed(seed)
         # By address, size and dtype: the memory, which must stay alive, and its shadow.
         self._shadows: dict[tuple[int, int, torch.dtype], tuple[Any, Tensor]] = {}
@@ -105,6 +106,7 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
             is_rounded = (value.double() != true) & true.isfinite() & value.isfinite()
             if not bool(is_rounded.any()):
                 continue
+            self.has_rounded = True
             if size is None:
                 size = true.abs()
                 if torch.Tag.pointwise not in func.tags:

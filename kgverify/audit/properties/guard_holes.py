@@ -1,7 +1,6 @@
 """Guard holes: a captured value changes, and compiled code still gives the old answer."""
 
 import enum
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,6 +16,7 @@ from kgverify.audit.properties.captured_values import CapturedState, CapturedVal
 from kgverify.audit.properties.compiled_run import CompileSetting, make_call, silencing_compiler
 from kgverify.audit.report import ReportBuilder
 from kgverify.audit.values import is_same, list_leaves
+from kgverify.runs.machine import read_cpu_seconds
 
 AUDIT = "guard-holes"
 
@@ -27,10 +27,10 @@ def find_guard_holes(
     """Change one captured value after the other; compare compiled code, which may not recompile, with the function.
 
     Guards are Dynamo's work, so the graphs themselves run eagerly, and on a CPU: a changed value that becomes a wrong index
-    ends a CUDA process. seconds: time limit, after which further changes are skipped
+    ends a CUDA process. seconds: limit on the CPU time, after which further changes are skipped
     """
     num_tried = num_without = num_holes = num_left = 0
-    until = time.monotonic() + seconds
+    until = read_cpu_seconds() + seconds
     with _moving_to_cpu(subject, found) as subject, silencing_compiler():
         compiled = torch.compile(subject.function, backend="eager", dynamic=setting.dynamic)
         with restoring(found):
@@ -46,7 +46,7 @@ def find_guard_holes(
         for captured in found:
             holes: list[str] = []
             for change, apply in _perturbations(captured):
-                if time.monotonic() > until:
+                if read_cpu_seconds() > until:
                     num_left += 1
                     continue
                 verdict = _try(subject, compiled, found, apply, plain, before)

@@ -2,7 +2,7 @@
 
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Final
@@ -24,48 +24,18 @@ from kgverify.audit.properties.launches import (
     profile_calls,
 )
 from kgverify.audit.properties.syncs import EagerReads, find_cuda_syncs, find_syncs, watch_eager_reads
-from kgverify.audit.report import AuditReport, ReportBuilder
+from kgverify.audit.report import ReportBuilder
 from kgverify.audit.source_lines import find_definition, find_stack_line
 from kgverify.audit.values import list_device_types
-from kgverify.engines.compiled.execution.caches import fresh_caches
 from kgverify.engines.compiled.execution.compilation import has_cpp_compiler
 from kgverify.errors import UserError
 from kgverify.runs.machine import describe_environment
 
 GUARD_SECONDS: Final = 20.0
-"""The time limit for changing captured values."""
+"""The limit on the CPU time for changing captured values."""
 
 Announce = Callable[[str], None]
 """Receives the name of the work that begins."""
-
-
-def audit_subject(
-    subject: Subject,
-    setting: CompileSetting,
-    *,
-    budget: Mapping[str, float] | None = None,
-    keeps_outputs: bool = True,
-    has_fresh_cache: bool = True,
-    stage_seconds: float = 60.0,
-    announce: Announce = lambda _: None,
-) -> AuditReport:
-    """Report every property of a subject, and the costs of each of its parts, as `examine_properties` adds them.
-
-    has_fresh_cache: whether the caller has made a fresh cache
-    """
-    report = ReportBuilder()
-    is_cuda = examine_properties(
-        subject,
-        setting,
-        report,
-        keeps_outputs=keeps_outputs,
-        has_fresh_cache=False,
-        stage_seconds=stage_seconds,
-        announce=announce,
-    )
-    return report.build(
-        subject.name, describe_setting(setting, is_cuda=is_cuda, has_fresh_cache=has_fresh_cache), budget=budget
-    )
 
 
 def examine_properties(
@@ -74,14 +44,13 @@ def examine_properties(
     report: ReportBuilder,
     *,
     keeps_outputs: bool = True,
-    has_fresh_cache: bool = True,
     stage_seconds: float = 60.0,
     announce: Announce = lambda _: None,
 ) -> bool:
     """Examine every property of a subject, and the costs of each of its parts; return whether it runs on a CUDA device.
 
-    has_fresh_cache: whether to make a fresh cache, as compile times require
-    stage_seconds:   time limit for compiling the parts
+    stage_seconds: time limit for compiling the parts. The caller chooses the folder of the caches; a fresh one makes the compile
+    times comparable.
     """
     check_modes((setting.mode,), COMPILE_MODES)
     found = find_captured_values(subject.function)
@@ -92,11 +61,10 @@ def examine_properties(
     reads = _examine_eagerly(subject, found, report)
     announce("guards")
     find_guard_holes(subject, setting, found, report, GUARD_SECONDS)
-    with fresh_caches() if has_fresh_cache else nullcontext():
-        announce("compiling")
-        with silencing_compiler(), restoring(found):
-            _examine_compiled(subject, setting, found, report, reads, is_cuda=is_cuda, keeps_outputs=keeps_outputs)
-        _measure_parts(subject, setting, report, stage_seconds, announce, is_cuda=is_cuda)
+    announce("compiling")
+    with silencing_compiler(), restoring(found):
+        _examine_compiled(subject, setting, found, report, reads, is_cuda=is_cuda, keeps_outputs=keeps_outputs)
+    _measure_parts(subject, setting, report, stage_seconds, announce, is_cuda=is_cuda)
     return is_cuda
 
 

@@ -44,7 +44,8 @@ def audit_compile(
     from kgverify.audit.evaluator.audited_tick import build_tick_subject
     from kgverify.audit.evaluator.engine_loop import audit_loop
     from kgverify.audit.properties.compiled_run import CompileSetting
-    from kgverify.audit.properties.step_audit import audit_subject
+    from kgverify.audit.properties.step_audit import describe_setting, examine_properties
+    from kgverify.audit.report import ReportBuilder
     from kgverify.engines.compiled.engine import CompiledEngine
     from kgverify.engines.compiled.execution.caches import fresh_caches
     from kgverify.engines.compiled.layout import choose_layout
@@ -78,14 +79,14 @@ def audit_compile(
 
         # One cache for both, so that equal kernels are compiled once.
         with fresh_caches() if fresh else nullcontext():
-            report = audit_subject(
-                subject,
-                CompileSetting(of_tick, False, {"cpp.threads": 1}),
+            builder, setting = ReportBuilder(), CompileSetting(of_tick, False, {"cpp.threads": 1})
+            is_cuda = examine_properties(
+                subject, setting, builder, keeps_outputs=False, stage_seconds=stages, announce=announce
+            )
+            report = builder.build(
+                subject.name,
+                describe_setting(setting, is_cuda=is_cuda, has_fresh_cache=fresh),
                 budget={key: limit for key, limit in limits.items() if key not in _OF_LOOP},
-                keeps_outputs=False,
-                has_fresh_cache=fresh,
-                stage_seconds=stages,
-                announce=announce,
             )
             loop = audit_loop(
                 engine,

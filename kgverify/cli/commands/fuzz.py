@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -12,6 +11,7 @@ from kgverify.api.inputs import write_down_sides
 from kgverify.cli import completion, options
 from kgverify.cli.commands.diff import EXIT_CODES
 from kgverify.cli.dashboard import show_dashboard
+from kgverify.cli.help import EVALUATOR
 from kgverify.cli.progress import (
     check_writable,
     is_typed,
@@ -26,20 +26,15 @@ from kgverify.cli.progress import (
 )
 from kgverify.comparison.exercise.minimum import parse_minimum
 from kgverify.comparison.result import Verdict
-from kgverify.errors import UserError, count_of
+from kgverify.errors import UserError
 from kgverify.program.dialect import OURS, read_dialect
-from kgverify.report.exercise import describe_exercise
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
-from kgverify.testing.campaigns.known_divergences import KnownStatus, read_known
-from kgverify.testing.campaigns.result import CampaignResult, FoundDivergence
+from kgverify.testing.campaigns.known_divergences import read_known
+from kgverify.testing.campaigns.result import describe_campaign
 from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE, Sides
 from kgverify.testing.exhaustive.scope import SCOPES, Scope, find_scope
 
 INTERRUPTED: Final = 130
-MOST_LISTED: Final = 20
-"""Divergences that are shown; the corpus and the JSON have them all."""
-MOST_LINES: Final = 12
-"""Lines of a program that are shown."""
 _TIME: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", re.ASCII)
 
 
@@ -61,6 +56,7 @@ def fuzz(
         typer.Option(
             help="Mode of the compiled evaluator: eager, native, fused, default, reduce-overhead or max-autotune.",
             autocompletion=completion.one_of(completion.MODES[1:]),
+            rich_help_panel=EVALUATOR,
         ),
     ] = "eager",
     device: Annotated[
@@ -68,6 +64,7 @@ def fuzz(
         typer.Option(
             help="Device of the compiled evaluator: cpu or cuda.",
             autocompletion=completion.one_of(completion.DEVICES[1:]),
+            rich_help_panel=EVALUATOR,
         ),
     ] = "cpu",
     dialect: options.DialectFile = None,
@@ -144,7 +141,7 @@ def fuzz(
         _print_how_to_resume("interrupted; finished work is saved, work in progress is lost")
         raise typer.Exit(INTERRUPTED) from None
     console = make_result_console(json_path)
-    print_lines(console, _lines(result, engine, reference))
+    print_lines(console, describe_campaign(result, lambda file: replay_command(file, engine, reference)))
     write_json(result, json_path)
     if result.is_interrupted:
         _print_how_to_resume("interrupted; the problems tried are saved")
@@ -193,96 +190,3 @@ def parse_seconds(text: str) -> float:
     if not total:
         raise UserError(f"expected a time, found {text!r}", where="--time", fix="give for example 90s, 10m or 1h30m")
     return float(total)
-
-
-def _lines(result: CampaignResult, engine: str, reference: str) -> Iterator[str]:
-    new, known = result.new, [each for each in result.divergences if not each.is_new]
-    resumed = f", {result.num_resumed:,} of them earlier" if result.num_resumed else ""
-    first = (
-        "NOTHING NEW"
-        if result.is_passed
-        else "INCONCLUSIVE"
-        if result.verdict is Verdict.INCONCLUSIVE
-        else count_of(len(new), "NEW DIVERGENCE")
-        if new
-        else "KNOWN DIVERGENCES TO REVIEW"
-    )
-    so_far = " SO FAR" if result.is_interrupted else ""
-    yield f"{first}{so_far}   {count_of(result.num_problems, 'problem')}{resumed}"
-    yield f"   engine      {result.engine}" + (", in lockstep as well" if result.lockstep else "")
-    if result.reference != REFERENCE:
-        yield f"   reference   {result.reference}"
-    if result.dialect != OURS:
-        yield f"   dialect     {result.dialect}"
-    yield (
-        f"   compared    {count_of(result.num_candidates, 'candidate')}, {count_of(result.num_steps, 'step')},"
-        f" {count_of(result.num_resolvents, 'resolvent')} of seed {result.seed}"
-    )
-    for reason in result.reasons if result.verdict is Verdict.INCONCLUSIVE else ():
-        yield f"   because     {reason}"
-    if result.exercise.outcomes is not None:
-        yield f"   exercised   {describe_exercise(result.exercise)}"
-    for note in result.notes:
-        yield f"   note        {note}"
-    if result.num_skipped:
-        yield f"   skipped     {count_of(result.num_skipped, 'problem')} whose policy the engine does not know"
-    if result.num_left:
-        yield f"   not run     {count_of(result.num_left, 'problem')} in blocks that a hang or the end of the process ended"
-    yield f"   time        {result.seconds:.1f} s, {result.problems_per_second:,.0f} problems a second"
-    yield from _coverage(result)
-    if result.num_differing:
-        unconfirmed = result.num_differing - result.num_confirmed
-        yield f"   differ      {count_of(result.num_differing, 'problem')}" + (
-            f"; {unconfirmed:,} of them only in the run of their block, not confirmed one by one" if unconfirmed else ""
-        )
-    if result.replays:
-        still = sum(1 for each in result.replays if each.found)
-        yield f"   replayed    {count_of(len(result.replays), 'reproducer')} of the corpus: {still} diverge"
-        for replayed in result.replays:
-            if replayed.found != replayed.signature:
-                now = f"now {replayed.found}" if replayed.found else "no longer"
-                yield f"                 {now}: {replayed.signature}   {replayed.file}"
-    for entry in result.known:
-        if entry.status is KnownStatus.EXPIRED:
-            yield f"EXPIRED   {entry.signature}   on {entry.expires}   {entry.issue}: {entry.reason}"
-            yield "   fix: repair it, or review its entry and give it another day"
-        elif entry.status is KnownStatus.GONE:
-            yield f"GONE      {entry.signature}   {entry.issue}: {entry.reason}"
-            yield "   fix: it no longer occurs: take it out of the file"
-    if known:
-        yield f"   known       {count_of(len(known), 'divergence')}"
-        for each in known:
-            yield f"                 {each.signature}   in {count_of(each.num_problems, 'problem')}"
-    for each in new[:MOST_LISTED]:
-        yield ""
-        yield from _divergence_lines(each, engine, reference)
-    if len(new) > MOST_LISTED:
-        yield ""
-        yield f"{len(new) - MOST_LISTED:,} more in the corpus"
-
-
-def _coverage(result: CampaignResult) -> Iterator[str]:
-    if not result.num_measured:
-        return
-    met = len(result.features) - len(result.missing)
-    yield f"   features    {met} of {len(result.features)}, counted in {count_of(result.num_measured, 'problem')}"
-    if result.missing:
-        yield f"                 never: {', '.join(result.missing)}"
-    for title, counts in (("stages", result.stages), ("classes", result.classes)):
-        if counts:
-            yield f"   {title:<9}   {', '.join(f'{name} {count:,}' for name, count in sorted(counts.items()))}"
-
-
-def _divergence_lines(found: FoundDivergence, engine: str, reference: str) -> Iterator[str]:
-    where = f"in {count_of(found.num_problems, 'problem')}, first in problem {found.first}"
-    yield f"{found.signature}   {where if found.num_problems else 'in the corpus'}"
-    if not found.file:
-        yield "   shows only where several problems share a run; try those of its block again with --fresh"
-        return
-    program = found.program.splitlines()
-    shown = program if len(program) <= MOST_LINES else [*program[: MOST_LINES - 1], f"... {len(program)} lines in all"]
-    yield from (f"   {line}" for line in shown)
-    if found.neighbour:
-        yield f"   both sides agree with one change: {found.neighbour}"
-    state = "" if found.is_shrunk else "   (not shrunk yet)"
-    yield f"   {replay_command(found.file, engine, reference)}{state}"

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import typer
-from typer.core import TyperCommand
 
 from kgverify.cli import options
+from kgverify.cli.help import GroupedCommand
 from kgverify.cli.progress import make_result_console, write_result
 from kgverify.errors import UserError
 from kgverify.files.writing import append_to_file
@@ -35,7 +35,7 @@ DEFAULT_NAMES: Final = {
 """The default file names of the formats, in the current folder."""
 
 
-class ReportCommand(TyperCommand):
+class ReportCommand(GroupedCommand):
     """Accepts the options of formats without a file name."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

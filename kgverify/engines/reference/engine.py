@@ -8,7 +8,7 @@ from itertools import chain, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from kgreference.derivation import derive
+from kgreference.derivation import Derivation, derive
 from kgreference.dialect import (
     OURS,
     Exclusion,
@@ -51,8 +51,9 @@ from kgverify.trace.model.columns import (
 )
 from kgverify.trace.model.header import EngineInfo
 
-_BATCH = 4
-"""Derivations held with the outputs of all their stages; few, so that their memory is reused while it is in the cache."""
+_MOST_HELD = 256
+"""Resolvents held with the outputs of all stages until a derivation goes beyond it; few, so that their memory is reused while
+it is in the cache."""
 
 
 class ReferenceEngine:
@@ -98,26 +99,26 @@ class ReferenceEngine:
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
         """Run every candidate to its end."""
+        parts = []
         with without_garbage_collection():
-            parts = [
-                self._prove_batch(candidates.take(slice(begin, begin + _BATCH)), progress)
-                for begin in range(0, len(candidates.query) or 1, _BATCH)
-            ]
+            begin = 0
+            derivations: list[Derivation] = []
+            num_held = 0
+            rows = zip(candidates.atom.tolist(), self._find_positives(candidates), strict=True)
+            for end, (row, is_positive) in enumerate(rows, 1):
+                derivation = derive(
+                    self.program, self._limits, self._policy, Atom(*row), self._dialect, self._stages, is_positive
+                )
+                derivations.append(derivation)
+                num_held += sum([len(step.after_resolve) for step in derivation.steps])
+                if num_held > _MOST_HELD:
+                    parts.append(_derived_columns(candidates.take(slice(begin, end)), derivations))
+                    begin, derivations, num_held = end, [], 0
+                progress(1)
+            if derivations or not parts:
+                parts.append(_derived_columns(candidates.take(slice(begin, None)), derivations))
             skip_existing_objects()
         return concatenate(parts)
-
-    def _prove_batch(self, batch: CandidateSet, progress: Progress) -> Columns:
-        steps, outcomes, limited, log_probabilities = [], [], [], []
-        for row, is_positive in zip(batch.atom.tolist(), self._find_positives(batch), strict=True):
-            derivation = derive(
-                self.program, self._limits, self._policy, Atom(*row), self._dialect, self._stages, is_positive
-            )
-            steps.append(derivation.steps)
-            outcomes.append(int(derivation.outcome))
-            limited.append(derivation.is_limited)
-            log_probabilities.append(derivation.log_probability)
-            progress(1)
-        return _columns(batch, steps, outcomes, limited, log_probabilities)
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position."""
@@ -225,6 +226,16 @@ def build_reference_dialect(dialect: Dialect) -> ReferenceDialect:
         skips_unary=dialect.skips_unary,
         unproved=Unproved(dialect.unproved),
         ties=Ties(dialect.ties),
+    )
+
+
+def _derived_columns(candidates: CandidateSet, derivations: Sequence[Derivation]) -> Columns:
+    return _columns(
+        candidates,
+        [derivation.steps for derivation in derivations],
+        [int(derivation.outcome) for derivation in derivations],
+        [derivation.is_limited for derivation in derivations],
+        [derivation.log_probability for derivation in derivations],
     )
 
 

@@ -42,11 +42,18 @@ def build_reference_program(program: Program) -> ReferenceProgram:
             [ReferenceRule(Atom(*head), tuple(Atom(*atom) for atom in body)) for head, body in program.rules],
         )
 
+    variables: dict[str, ReferenceVariable] = {}
+
     def term(named: Term) -> str | ReferenceVariable:
-        return ReferenceVariable(named.name) if isinstance(named, Variable) else named
+        if not isinstance(named, Variable):
+            return named
+        if named.name not in variables:
+            variables[named.name] = ReferenceVariable(named.name)
+        return variables[named.name]
 
     def atom(named: NamedAtom) -> tuple[str, str | ReferenceVariable, str | ReferenceVariable]:
-        return named.predicate, term(named.first), term(named.second)
+        predicate, first, second = named
+        return predicate, term(first), term(second)
 
     table = AtomTable.of(program.named_facts)
     is_large = len(table) > MOST_LISTED and len(table.constants) < _MOST_CONSTANTS and _is_numbered(table)

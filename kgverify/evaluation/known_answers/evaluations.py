@@ -63,14 +63,14 @@ class Endings(dict[Triple, Ending]):
     """The ending of each atom. What does not follow is not PROVED."""
 
     def __init__(self, model: set[Triple]) -> None:
-        self._model = model
+        self.model = model
 
     def __missing__(self, atom: Triple) -> Ending:
         predicate, first, second = atom
         number = (predicate * 101 + first) * 103 + second
         number = number * 2654435761 % 2**32 >> 8
         kind = number % 8
-        if atom in self._model and kind < 6:
+        if atom in self.model and kind < 6:
             # Below -100, it may rank below one that is not PROVED.
             outcome, log_probability = Outcome.PROVED, -100.5 if kind == 0 else -0.5 * (number // 8 % 9)
         else:

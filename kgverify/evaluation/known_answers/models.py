@@ -35,14 +35,14 @@ def check_known_models(device: str) -> None:
     """Compare least models on a device with the reference's. InternalError if one differs."""
     from kgverify.engines.compiled.program.least_model import LeastModel
 
-    for number, (facts, rules) in enumerate(_list_programs()):
+    for number, (facts, rules) in enumerate(list_programs()):
         expected = derive_least_model(NUM_PREDICATES, NUM_CONSTANTS, facts, rules)
         # A variable of the head alone would stand for all of the many constants.
         is_open = any(set(_variables([rule.clause_head])) - set(_variables(rule.body)) for rule in rules)
         for size in (NUM_CONSTANTS,) if is_open else (NUM_CONSTANTS, MANY_CONSTANTS):
             shift = size - NUM_CONSTANTS
             most_rows = 2 if size == NUM_CONSTANTS else None
-            model = LeastModel(_build_program(facts, rules, size), device=device, most_rows=most_rows)
+            model = LeastModel(build_program(facts, rules, size), device=device, most_rows=most_rows)
             keys = sorted((p * size + a + shift) * size + b + shift for p, a, b in expected)
             if model.keys.tolist() != keys:
                 raise InternalError(f"the least model of known program {number} with {size:,} constants is wrong")
@@ -71,7 +71,8 @@ def _check_queries(model: "LeastModel", expected: set[tuple[int, int, int]], shi
         raise InternalError("a least model with the right atoms answers wrongly which atoms it has")
 
 
-def _list_programs() -> Iterator[Clauses]:
+def list_programs() -> Iterator[Clauses]:
+    """Yield the facts and rules of the known programs."""
     x, y, z = -1, -2, -3
     links = [Atom(1, i, i + 1) for i in range(NUM_CONSTANTS - 1)]
     yield [Atom(0, 0, 0), *links], [Rule(Atom(0, x, y), (Atom(0, x, z), Atom(1, z, y)))]
@@ -103,7 +104,7 @@ def _variables(atoms: Sequence[Atom]) -> list[int]:
     return sorted({term for atom in atoms for term in atom[1:] if term < 0})
 
 
-def _build_program(facts: list[Atom], rules: list[Rule], num_constants: int) -> Program:
+def build_program(facts: list[Atom], rules: list[Rule], num_constants: int) -> Program:
     """Return a program without names, its constants the last ones of a number."""
     shift = num_constants - NUM_CONSTANTS
 

@@ -63,6 +63,10 @@ def _explain(cause: Cause) -> Iterator[str]:
             yield f"{title}:"
             yield from (f"  {clip(text, MOST_OF_CONDITION)}" for text in texts)
     yield from _plot(found)
+    if found.tried:
+        yield "the best test of each feature alone: precision, recall"
+        for each in found.tried:
+            yield f"  {each.precision:.3f}  {each.recall:.3f}  {clip(each.words, MOST_OF_CONDITION)}"
 
 
 def _explain_experiment(tried: Experiment) -> Iterator[str]:

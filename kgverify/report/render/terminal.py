@@ -1,6 +1,6 @@
 """The report as text for a terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import StringIO
 from typing import Final, NamedTuple
 
@@ -95,8 +95,13 @@ def print_report(
 
 def report_text(report: ReportContent, expected: Trace | None = None) -> str:
     """Return the report as plain text, 120 columns wide; `expected` as for `print_report`."""
+    return draw_text(lambda console: print_report(report, console, expected=expected))
+
+
+def draw_text(draw: Callable[[Screen], None]) -> str:
+    """Return what a function prints on a console 120 columns wide as plain text."""
     text = StringIO()
-    print_report(report, Screen(file=text, width=TEXT_WIDTH, color_system=None), expected=expected)
+    draw(Screen(file=text, width=TEXT_WIDTH, color_system=None))
     return text.getvalue()
 
 

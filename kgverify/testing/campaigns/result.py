@@ -1,19 +1,29 @@
 """The progress and the result of a campaign: what was tried and exercised, and each divergence once."""
 
+import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.comparison.exercise.minimum import explain_missing
 from kgverify.comparison.result import Verdict
+from kgverify.errors import count_of
+from kgverify.escaping import make_visible
 from kgverify.program.dialect import OURS, Dialect
+from kgverify.report.exercise import describe_exercise
 from kgverify.testing.campaigns.corpus import Block
 from kgverify.testing.campaigns.known_divergences import KnownStatus
+from kgverify.testing.checking.engine_makers import REFERENCE
 from kgverify.testing.checking.failure import Signature
+
+_MOST_LISTED: Final = 20
+"""Divergences that are shown; the corpus and the JSON have them all."""
+_MOST_LINES: Final = 12
+"""Lines of a program that are shown."""
 
 
 class Tally(NamedTuple):
@@ -200,3 +210,109 @@ class CampaignResult(msgspec.Struct, kw_only=True):
     def is_passed(self) -> bool:
         """True if enough was exercised, nothing is new, and each known divergence is as its entry says."""
         return self.verdict is Verdict.AGREE
+
+    def __str__(self) -> str:
+        """Return the result as the terminal shows it."""
+        return "\n".join(
+            map(make_visible, describe_campaign(self, lambda file: shlex.join(["kgverify", "replay", file])))
+        )
+
+    def __repr__(self) -> str:
+        """Return the first line."""
+        return f"<CampaignResult {str(self).partition(chr(10))[0]}>"
+
+
+def describe_campaign(result: CampaignResult, replay: Callable[[str], str]) -> Iterator[str]:
+    """Yield the lines of a result; `replay` returns the command that replays a file of the corpus."""
+    new, known = result.new, [each for each in result.divergences if not each.is_new]
+    resumed = f", {result.num_resumed:,} of them earlier" if result.num_resumed else ""
+    first = (
+        "NOTHING NEW"
+        if result.is_passed
+        else "INCONCLUSIVE"
+        if result.verdict is Verdict.INCONCLUSIVE
+        else count_of(len(new), "NEW DIVERGENCE")
+        if new
+        else "KNOWN DIVERGENCES TO REVIEW"
+    )
+    so_far = " SO FAR" if result.is_interrupted else ""
+    yield f"{first}{so_far}   {count_of(result.num_problems, 'problem')}{resumed}"
+    yield f"   engine      {result.engine}" + (", in lockstep as well" if result.lockstep else "")
+    if result.reference != REFERENCE:
+        yield f"   reference   {result.reference}"
+    if result.dialect != OURS:
+        yield f"   dialect     {result.dialect}"
+    yield (
+        f"   compared    {count_of(result.num_candidates, 'candidate')}, {count_of(result.num_steps, 'step')},"
+        f" {count_of(result.num_resolvents, 'resolvent')} of seed {result.seed}"
+    )
+    for reason in result.reasons if result.verdict is Verdict.INCONCLUSIVE else ():
+        yield f"   because     {reason}"
+    if result.exercise.outcomes is not None:
+        yield f"   exercised   {describe_exercise(result.exercise)}"
+    for note in result.notes:
+        yield f"   note        {note}"
+    if result.num_skipped:
+        yield f"   skipped     {count_of(result.num_skipped, 'problem')} whose policy the engine does not know"
+    if result.num_left:
+        yield f"   not run     {count_of(result.num_left, 'problem')} in blocks that a hang or the end of the process ended"
+    yield f"   time        {result.seconds:.1f} s, {result.problems_per_second:,.0f} problems a second"
+    yield from _coverage(result)
+    if result.num_differing:
+        unconfirmed = result.num_differing - result.num_confirmed
+        yield f"   differ      {count_of(result.num_differing, 'problem')}" + (
+            f"; {unconfirmed:,} of them only in the run of their block, not confirmed one by one" if unconfirmed else ""
+        )
+    if result.replays:
+        still = sum(1 for each in result.replays if each.found)
+        yield f"   replayed    {count_of(len(result.replays), 'reproducer')} of the corpus: {still} diverge"
+        for replayed in result.replays:
+            if replayed.found != replayed.signature:
+                now = f"now {replayed.found}" if replayed.found else "no longer"
+                yield f"                 {now}: {replayed.signature}   {replayed.file}"
+    for entry in result.known:
+        if entry.status is KnownStatus.EXPIRED:
+            yield f"EXPIRED   {entry.signature}   on {entry.expires}   {entry.issue}: {entry.reason}"
+            yield "   fix: repair it, or review its entry and give it another day"
+        elif entry.status is KnownStatus.GONE:
+            yield f"GONE      {entry.signature}   {entry.issue}: {entry.reason}"
+            yield "   fix: it no longer occurs: take it out of the file"
+    if known:
+        yield f"   known       {count_of(len(known), 'divergence')}"
+        for each in known:
+            yield f"                 {each.signature}   in {count_of(each.num_problems, 'problem')}"
+    for each in new[:_MOST_LISTED]:
+        yield ""
+        yield from _describe_divergence(each, replay)
+    if len(new) > _MOST_LISTED:
+        yield ""
+        yield f"{len(new) - _MOST_LISTED:,} more in the corpus"
+
+
+def _coverage(result: CampaignResult) -> Iterator[str]:
+    if not result.num_measured:
+        return
+    met = len(result.features) - len(result.missing)
+    yield f"   features    {met} of {len(result.features)}, counted in {count_of(result.num_measured, 'problem')}"
+    if result.missing:
+        yield f"                 never: {', '.join(result.missing)}"
+    for title, counts in (("stages", result.stages), ("classes", result.classes)):
+        if counts:
+            yield f"   {title:<9}   {', '.join(f'{name} {count:,}' for name, count in sorted(counts.items()))}"
+
+
+def _describe_divergence(found: FoundDivergence, replay: Callable[[str], str]) -> Iterator[str]:
+    where = f"in {count_of(found.num_problems, 'problem')}, first in problem {found.first}"
+    yield f"{found.signature}   {where if found.num_problems else 'in the corpus'}"
+    if not found.file:
+        yield "   shows only where several problems share a run; try those of its block again with --fresh"
+        return
+    program = found.program.splitlines()
+    shown = (
+        program if len(program) <= _MOST_LINES else [*program[: _MOST_LINES - 1], f"... {len(program)} lines in all"]
+    )
+    yield from (f"   {line}" for line in shown)
+    if found.neighbour:
+        yield f"   both sides agree with one change: {found.neighbour}"
+    state = "" if found.is_shrunk else "   (not shrunk yet)"
+    yield f"   {replay(found.file)}{state}"

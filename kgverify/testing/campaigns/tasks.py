@@ -12,7 +12,7 @@ from kgverify.comparison.exercise.exercise import NOT_EXERCISED
 from kgverify.comparison.exercise.minimum import MINIMUM, find_missing
 from kgverify.engines.native.choice import NATIVE
 from kgverify.files.writing import write_file
-from kgverify.garbage_collection import without_garbage_collection
+from kgverify.garbage_collection import skip_existing_objects, without_garbage_collection
 from kgverify.program.atoms import Variable
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.testing.campaigns.corpus import NOT_SHRUNK, Block, Sighting, mark_shrunk
@@ -29,6 +29,7 @@ from kgverify.testing.checking.check import (
 )
 from kgverify.testing.checking.engine_makers import (
     COMPILED,
+    EngineSpec,
     MakePipeline,
     Sides,
     find_supported,
@@ -99,22 +100,7 @@ def try_block(
     engine = sides.engine
     make, reference = sides.find_makers()
     first = number * size
-    drawn = list(islice(draw_problems(seed, first, dialect), num_problems))
-    if engine.mode == "fused" and engine.device == "cpu":
-        # Triton's interpreter takes as long as the work, so tiny problems exercise the kernels most.
-        alone = set(range(num_problems))
-        drawn = [draw_kernel_problem(seed, first + i) for i in alone]
-    elif engine.mode == "fused":
-        # One compilation of the kernels serves all sizes.
-        every = ALONE_ON_DEVICE_EVERY
-        alone = {i for i in range(num_problems) if runs_alone(first + i, every)}
-        for i in alone:
-            drawn[i] = draw_device_problem(seed, (first + i) // every)
-    else:
-        # A mode of `torch.compile` would compile each run.
-        alone = {i for i in range(num_problems) if runs_alone(first + i) and engine.mode in ("eager", NATIVE)}
-        for i in alone:
-            drawn[i] = put_in_dialect(draw_boundary_problem(seed, first + i), dialect)
+    drawn, alone = _draw_block(engine, seed, first, num_problems, dialect)
     indices = list(range(num_problems))
     for side, each, where in ((engine, make, "--engine"), (sides.reference, reference, "--reference")):
         if side.name != COMPILED and each is not make_reference:
@@ -201,6 +187,31 @@ def try_block(
         block.num_measured = sum(len(batch.indices) for batch in batches)
         block.features = count_features(batches)
     return block
+
+
+@without_garbage_collection()
+def _draw_block(
+    engine: EngineSpec, seed: int, first: int, num_problems: int, dialect: Dialect
+) -> tuple[list[Problem], set[int]]:
+    """Return problems for an engine, from an index on, and which of them run alone, by their numbers among these."""
+    drawn = list(islice(draw_problems(seed, first, dialect), num_problems))
+    if engine.mode == "fused" and engine.device == "cpu":
+        # Triton's interpreter takes as long as the work, so tiny problems exercise the kernels most.
+        alone = set(range(num_problems))
+        drawn = [draw_kernel_problem(seed, first + i) for i in alone]
+    elif engine.mode == "fused":
+        # One compilation of the kernels serves all sizes.
+        every = ALONE_ON_DEVICE_EVERY
+        alone = {i for i in range(num_problems) if runs_alone(first + i, every)}
+        for i in alone:
+            drawn[i] = draw_device_problem(seed, (first + i) // every)
+    else:
+        # A mode of `torch.compile` would compile each run.
+        alone = {i for i in range(num_problems) if runs_alone(first + i) and engine.mode in ("eager", NATIVE)}
+        for i in alone:
+            drawn[i] = put_in_dialect(draw_boundary_problem(seed, first + i), dialect)
+    skip_existing_objects()
+    return drawn, alone
 
 
 def _end_with_open_query(group: list[int], problems: Sequence[Problem], number: int) -> list[int]:

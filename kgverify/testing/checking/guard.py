@@ -17,7 +17,7 @@ from kgverify.engines.protocol import (
     StageOutputs,
     no_progress,
 )
-from kgverify.errors import InternalError, UserError, find_missing_dependency, first_line
+from kgverify.errors import InternalError, MissingDependency, UserError, find_missing_dependency, first_line
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.delta_debugging import halve
@@ -96,7 +96,8 @@ def explain(make_pipeline: MakePipeline, where: str, *, allows_unsupported: bool
     def refuse(part: str, message: str, error: BaseException) -> Exception:
         if isinstance(error, UserError):
             located = error.where if error.where.startswith(where) else ": ".join(filter(None, (where, error.where)))
-            return UserError(error.message, where=located, fix=error.fix or SIGNATURES[part])
+            kind = MissingDependency if isinstance(error, MissingDependency) else UserError
+            return kind(error.message, where=located, fix=error.fix or SIGNATURES[part])
         if missing := find_missing_dependency(error, where):
             return missing
         if isinstance(error, NotImplementedError):

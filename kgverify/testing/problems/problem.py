@@ -154,7 +154,7 @@ class Problem:
     @property
     def domain(self) -> tuple[str, ...]:
         """The constants that may be drawn as corruptions, in order of first appearance."""
-        of_facts = dict.fromkeys([str(term) for atom in self.facts for term in (atom[1], atom[2])])
+        of_facts: Any = [term for _, first, second in self.facts for term in (first, second)]
         others = list_constants(self.atoms(with_facts=False))
         return tuple(dict.fromkeys((*of_facts, *others, *self.constants)))
 

@@ -119,6 +119,10 @@ class ShrunkRun:
             write_reproducer(self.agreeing, written[1])
         return tuple(written)
 
+    def __repr__(self) -> str:
+        """Return the first line of the text."""
+        return f"<ShrunkRun {str(self).partition(chr(10))[0]}>"
+
     def __str__(self) -> str:
         """Return the signature, the sizes before and after, and the problem."""
         shrunk, minimum, graph, sliced = self.shrunk, self.problem, self.graph, self.sliced

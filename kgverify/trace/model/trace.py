@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.escaping import make_visible
 from kgverify.program.program import Rule, Symbols
 from kgverify.trace.model.columns import Columns, Digests, Rankings
 from kgverify.trace.model.digests import root_digest
@@ -63,10 +64,20 @@ class Trace:
     rules: tuple[Rule, ...] | None = None
     unknown: Unknown = field(default=NOTHING_UNKNOWN)
 
+    def __repr__(self) -> str:
+        """Return the path, the engine and the numbers of candidates and steps."""
+        sizes = len(self.columns.candidates.query), len(self.columns.steps.depth)
+        return f"<Trace {describe_trace(self.source, self.header, *sizes)}>"
+
     @cached_property
     def root(self) -> int:
         """The root digest of all steps."""
         return root_digest(self.columns.candidates, self.digests.sequence)
+
+
+def describe_trace(source: str, header: Header, num_candidates: int, num_steps: int) -> str:
+    """Return a line about a trace: its path, its engine, and its size."""
+    return f"{make_visible(source)}: {make_visible(header.engine.name)}, {num_candidates:,} candidates, {num_steps:,} steps"
 
 
 def find_unknown(header: Header, arrays: Mapping[str, NDArray[Any]], raw: bytes, dropped: tuple[str, ...]) -> Unknown:

@@ -30,7 +30,7 @@ from kgverify.trace.model.columns import (
 from kgverify.trace.model.header import Header, without_recording
 from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.schema import RECORD_AGAIN, Arrays
-from kgverify.trace.model.trace import Trace, join_unknown
+from kgverify.trace.model.trace import Trace, describe_trace, join_unknown
 from kgverify.trace.read.data_file import (
     DataFile,
     LazySequence,
@@ -93,6 +93,11 @@ class TraceFile:
         )
         self.num_candidates = int(self.candidate_starts[-1])
         self.num_steps = int(self.step_starts[-1])
+
+    def __repr__(self) -> str:
+        """Return the path, the engine and the numbers of candidates and steps."""
+        text = describe_trace(self.source, self.header, self.num_candidates, self.num_steps)
+        return f"<{type(self).__name__} {text}>"
 
     @property
     def num_resolvents(self) -> int:

@@ -1,0 +1,289 @@
+"""Known conditions: engines that are wrong under a condition that is known, before any condition of another one is stated.
+
+They test what says when something goes wrong: the instances of a cause, the value of every feature, the search, chance, the
+experiments and the words.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from kgverify.comparison.classify import group_causes
+from kgverify.comparison.compare import Comparer
+from kgverify.comparison.result import Comparison
+from kgverify.conditions.describe import describe_conditions
+from kgverify.conditions.features import Feature, Scale, features_of
+from kgverify.conditions.instances import Instance, Unit
+from kgverify.engines.adapters.staged import Made, StagedEngine
+from kgverify.engines.adapters.stepwise import AtomIds, Goal, Resolvent, Taken, TakenStep
+from kgverify.engines.protocol import Progress, no_progress
+from kgverify.garbage_collection import without_garbage_collection
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Origin
+from kgverify.program.program import NamedRule
+from kgverify.program.resolution import Clauses
+from kgverify.report.report import Report
+from kgverify.runs.run import Run, build_trace, reference_pipeline
+from kgverify.trace.model.columns import CandidateSet, Columns, starts_of
+from kgverify.trace.model.header import EngineInfo
+from kgverify.trace.model.trace import Trace
+from kgverify.verification.effort import LITTLE
+from kgverify.verification.self_testing.known_answers.answers import Answer, require_known
+from kgverify.verification.self_testing.known_answers.pairs import blank
+
+Verify = Callable[..., Any]
+"""Verifies a pipeline against another on the same run."""
+
+_EFFORT: Final = LITTLE._replace(explained=1)
+_SIZE: Final = 13
+
+
+class _Known(StagedEngine):
+    """An engine that is right, but for what its subclasses replace."""
+
+    layout: ClassVar[dict[str, int]] = {}
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._semantics = Clauses(self.program, exclude_query=self.limits.exclude_query)
+
+    @property
+    def info(self) -> EngineInfo:
+        """The description of the engine, with its slots."""
+        return EngineInfo("known", layout=dict(self.layout))
+
+    def resolve(self, goal: Goal, excluded: AtomIds | None) -> Made:
+        """Return what each clause leaves of a goal."""
+        for clause in self.clauses_for(goal, excluded):
+            left = self._semantics.resolve(goal, clause.origin_kind, clause.origin)
+            if left is not None and self.uses(goal, clause.origin_kind, clause.origin):
+                yield clause, left
+
+    def uses(self, goal: Goal, kind: Origin, index: int) -> bool:
+        """Return whether a clause that matches is used."""
+        return True
+
+
+class _LacksFacts(_Known):
+    """Lacks the last facts of each predicate."""
+
+    def uses(self, goal: Goal, kind: Origin, index: int) -> bool:
+        return kind != Origin.FACT or index % (2 * _SIZE) < 20
+
+
+class _LacksEither(_Known):
+    """Lacks these facts, and those of a constant."""
+
+    def uses(self, goal: Goal, kind: Origin, index: int) -> bool:
+        return kind != Origin.FACT or (index % (2 * _SIZE) < 20 and self.facts[index].head[1] != 3)
+
+
+class _LacksRule(_Known):
+    """Lacks a rule."""
+
+    def uses(self, goal: Goal, kind: Origin, index: int) -> bool:
+        return kind != Origin.RULE or index != 2
+
+
+class _KeepsFacts(_Known):
+    """Prunes no atom of a goal of which nothing would be left."""
+
+    def prune(self, resolvents: Sequence[Resolvent], excluded: AtomIds | None) -> Sequence[Resolvent]:
+        pruned = super().prune(resolvents, excluded)
+        return [new if new.atoms else old for old, new in zip(resolvents, pruned, strict=True)]
+
+
+class _FindsMore(_Known):
+    """Uses each other fact for atoms with another second argument."""
+
+    def resolve(self, goal: Goal, excluded: AtomIds | None) -> Made:
+        yield from super().resolve(goal, excluded)
+        for clause in self.clauses_for(goal, excluded):
+            is_near = not clause.body and clause.head[1] == goal[0][1] and 0 <= goal[0][2] != clause.head[2]
+            if is_near and clause.origin % 2:
+                yield clause, goal[1:]
+
+
+class _DropsLast(_Known):
+    """Keeps a resolvent less than max_resolvents."""
+
+    def limit(self, resolvents: Sequence[Resolvent]) -> Taken:
+        taken = super().limit(resolvents)
+        if len(taken.resolvents) < self.limits.max_resolvents:
+            return taken
+        return taken._replace(resolvents=taken.resolvents[:-1], dropped_resolvents=taken.dropped_resolvents + 1)
+
+
+class _DropsMostly(_DropsLast):
+    """Keeps a resolvent less, except for a goal that nothing else distinguishes."""
+
+    def limit(self, resolvents: Sequence[Resolvent]) -> Taken:
+        taken = super().limit(resolvents)
+        first = resolvents[0].atoms
+        return StagedEngine.limit(self, resolvents) if first and (first[0][1], first[-1][2]) == (8, 10) else taken
+
+
+class _ChoosesLast(_Known):
+    """Chooses the last of equal scores."""
+
+    def _choose(self, goal: Goal, depth: int, taken: Taken) -> TakenStep:
+        step = super()._choose(goal, depth, taken)
+        scores = [each.score for each in taken.resolvents]
+        return step._replace(choice=len(scores) - 1 - scores[::-1].index(max(scores)))
+
+
+class _CountsOne(_Known):
+    """Allows an atom less than max_atoms."""
+
+    def limit(self, resolvents: Sequence[Resolvent]) -> Taken:
+        short = [each for each in resolvents if len(each.atoms) < self.limits.max_atoms]
+        taken = super().limit(short)
+        return taken._replace(dropped_atoms=len(resolvents) - len(short))
+
+
+class _ScoresLong(_Known):
+    """Scores long resolvents lower."""
+
+    def score(self, goal: Goal, resolvents: Sequence[Resolvent]) -> Sequence[float]:
+        scores = super().score(goal, resolvents)
+        return [s - 0.125 * (len(each.atoms) > 2) for s, each in zip(scores, resolvents, strict=True)]
+
+
+class _CountsLate(_Known):
+    """Counts a dropped resolvent too many from the third step on."""
+
+    def take_step(self, query: AtomIds, visited: Sequence[Goal]) -> Taken:
+        taken = super().take_step(query, visited)
+        return taken._replace(dropped_resolvents=taken.dropped_resolvents + (len(visited) > 2))
+
+
+class _KeepsSlots(_Known):
+    """Begins with another predicate in slots used before."""
+
+    layout: ClassVar[dict[str, int]] = {"slots": 4}
+
+    def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
+        columns = super().prove(candidates, progress)
+        atoms = columns.steps.goal_atoms.copy()
+        first = starts_of(columns.steps.num_atoms)[starts_of(columns.candidates.num_steps)[:-1]]
+        atoms[first[4:], 0] = 0
+        return columns._replace(steps=columns.steps._replace(goal_atoms=atoms))
+
+
+class _HandsOnOthers(_Known):
+    """Continues with another predicate after the second step."""
+
+    def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
+        columns = super().prove(candidates, progress)
+        atoms, steps = columns.steps.goal_atoms.copy(), columns.steps
+        last = starts_of(steps.num_atoms)[1:][steps.depth == 2] - 1
+        atoms[last, 0] = 2
+        return columns._replace(steps=steps._replace(goal_atoms=atoms))
+
+
+_COMPARED: Final[tuple[type[_Known], ...]] = (
+    _LacksFacts,
+    _LacksEither,
+    _LacksRule,
+    _FindsMore,
+    _KeepsFacts,
+    _CountsOne,
+    _DropsLast,
+    _DropsMostly,
+    _ScoresLong,
+    _ChoosesLast,
+    _CountsLate,
+    _HandsOnOthers,
+)
+_TRIED: Final[tuple[type[_Known], ...]] = (_LacksFacts, _KeepsSlots)
+"""The engines whose steps are compared, and those with which experiments are made."""
+
+
+def _known_run() -> Run:
+    x, y, z = (Variable(name) for name in "XYZ")
+
+    def atom(name: str, first: Any, second: Any) -> NamedAtom:
+        return NamedAtom(
+            name, *(each if isinstance(each, Variable) else f"c{each % _SIZE:02}" for each in (first, second))
+        )
+
+    facts = [atom(name, i, factor * i + 1) for name in ("near", "far") for factor in (3, 5) for i in range(_SIZE)]
+    rules = (
+        NamedRule(atom("way", x, y), (atom("way", x, y),)),
+        NamedRule(atom("way", x, z), (atom("near", x, y), atom("near", y, z))),
+        NamedRule(atom("way", x, z), (atom("far", x, y), atom("way", y, z))),
+        NamedRule(atom("way", x, z), (atom("near", y, z), atom("far", x, y), atom("near", z, z))),
+        # Its last argument may be anything.
+        NamedRule(atom("way", x, z), (atom("far", x, y), atom("near", y, y))),
+    )
+    test = tuple(atom("way", i, 7 * i) for i in range(5))
+    graph = KnowledgeGraph("known conditions", tuple(facts), (), test, rules)
+    return Run(graph, Limits(max_depth=4, max_atoms=3, max_resolvents=4), num_queries=5, num_corruptions=3)
+
+
+def known_condition_answers(verify: Verify) -> Iterator[tuple[str, Answer]]:
+    """Yield what is said about the conditions of known engines, with the values of all features in their steps."""
+    run = _known_run()
+    right = reference_pipeline(run)
+    candidates = right.draw_for(run)
+    expected = build_trace(run, right.engine, right.engine.prove(candidates), None)
+    for made in _COMPARED:
+        engine: Any = made(run.graph.program, run.limits, run.policy)
+        actual = build_trace(run, engine, engine.prove(candidates), None)
+        yield f"conditions: {made.__name__}", _answer(expected, actual)
+        if made is _LacksFacts:
+            unknown = blank(actual, actual.fields - {"resolvents.origin_kind", "resolvents.origin"})
+            yield f"conditions: {made.__name__}, without clauses", _answer(expected, unknown)
+    for made in _TRIED:
+        engine = made(run.graph.program, run.limits, run.policy)
+        options = {"check_determinism": False, "minimum": {}, "tests_itself": False, "effort": _EFFORT}
+        found = verify(run, right, right._replace(engine=engine), **options).report
+        yield f"conditions: {made.__name__}, by experiment", _answer_of(found, found.divergences, found.causes)
+
+
+def _answer(expected: Trace, actual: Trace) -> Answer:
+    """Return what is said about the conditions of a trace, with the values of all features."""
+    comparer = Comparer(expected, actual, explains=True)
+    found = comparer.compare()
+    seen: dict[int, Instance] = {}
+
+    def see(instance: Instance) -> float:
+        seen.setdefault(id(instance), instance)
+        return 0.0
+
+    # A feature that an engine declares is read for every instance.
+    every = Feature("seen", "", frozenset(Unit), Scale.FLAG, "seen", see, is_declared=True)
+    divergences, causes = group_causes(found.divergences, comparer.findings)
+    divergences, causes = describe_conditions(causes, divergences, comparer, own=(every,), most=_EFFORT.explained)
+    values = [[(each.name, each.value(instance)) for each in features_of(instance.unit)] for instance in seen.values()]
+    return _answer_of(found, divergences, causes, values)
+
+
+def _answer_of(found: Comparison | Report, *content: Any) -> Answer:
+    divergences, causes, *_ = content
+    # Chance is a logarithm of factorials, whose last bits depend on the machine.
+    text = json.dumps(_rounded(msgspec.to_builtins(content)), sort_keys=True)
+    counts = len(divergences), len(found.near_ties), len(causes)
+    return Answer(found.verdict.value, *counts, hashlib.sha256(text.encode()).hexdigest()[:16])
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(each) for each in value]
+    return f"{value:.6g}" if isinstance(value, float) else value
+
+
+@cache
+@without_garbage_collection()
+def check_known_conditions(verify: Verify) -> None:
+    """InternalError unless the conditions of known engines are described as known."""
+    for name, answer in known_condition_answers(verify):
+        require_known(name, answer)
