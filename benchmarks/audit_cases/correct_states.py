@@ -36,7 +36,7 @@ def expand_cheapest(frontier: Frontier, edges: Tensor, weights: Tensor) -> tuple
     costs = frontier.costs.scatter(1, at, torch.inf)
     all_costs = torch.cat([costs, cost + weights[chosen.squeeze(1)]], 1)
     all_nodes = torch.cat([frontier.nodes, edges[chosen.squeeze(1)]], 1)
-    kept = all_costs.argsort(1, stable=True)[:, :8]
+    kept = all_costs.argsort(dim=1, stable=True)[:, :8]
     return Frontier(all_costs.gather(1, kept), all_nodes.gather(1, kept)), chosen
 
 

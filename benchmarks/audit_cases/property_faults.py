@@ -3,6 +3,7 @@
 What a CPU cannot show, such as copies before replays, is not among them.
 """
 
+import copy
 import functools
 import io
 import operator
@@ -420,6 +421,12 @@ def save_inside(values: Tensor) -> Tensor:
     scaled = values * 3
     torch.save(scaled, io.BytesIO())  # here
     return scaled.softmax(0)
+
+
+@fault("graph-breaks", FOUR)
+def copy_deeply(values: Tensor) -> Tensor:
+    kept = copy.deepcopy(values)  # here
+    return kept.cumsum(0) - values
 
 
 @fault("recompilations", lambda call: (torch.ones(3, 4) if call % 2 else torch.ones(4, 3).t(),), by_call=True)

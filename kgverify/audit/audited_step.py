@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from kgverify.audit import isolation
 from kgverify.audit.audited_function import COMPILE_MODES, Function, Inputs, MakeInputs, check_modes, make_subject
 from kgverify.audit.budget import check_budget, read_budget
-from kgverify.audit.ladder.climb import RUNGS
+from kgverify.audit.ladder.climb import RUNGS, warm_up_compiler
 from kgverify.audit.ladder.modes_audit import SECONDS, LadderOptions, audit_values, describe_compiler
 from kgverify.audit.ladder.observation import Precision
 from kgverify.audit.properties.compiled_run import CompileSetting
@@ -118,6 +118,7 @@ def step(
     doing: list[str] = []
     try:
         with report.timing("properties"):
+            warm_up_compiler()
             end = isolation.run_isolated(examine, receive, seconds=patience)
         if end:
             report.skip("properties", f"the process ended: {end}, while {doing[-1] if doing else 'starting'}")

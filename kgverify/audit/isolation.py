@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Final
 
 import torch
 
-from kgverify.audit.source_lines import is_written_file
+from kgverify.audit.source_lines import is_user_file
 from kgverify.errors import UserError
 
 SECONDS: Final = 600.0
@@ -149,7 +149,7 @@ def _describe_end(code: int, printed: BinaryIO) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     how += f", {lines[-1][:200]}" if lines else ""
     own = stack.partition(_OWN)[0]
-    where = next((f"{file}:{line}" for file, line in _FRAME.findall(own) if is_written_file(file)), "")
+    where = next((f"{file}:{line}" for file, line in _FRAME.findall(own) if is_user_file(file)), "")
     return f"{how} at {where}" if where else how
 
 

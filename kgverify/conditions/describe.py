@@ -170,6 +170,7 @@ class _Reader:
             infer=comparer.program.at,
             has_scores=comparer.has_scores,
             has_origins=comparer.has_origins,
+            has_counts={"steps.dropped_atoms", "steps.dropped_resolvents"}.isdisjoint(comparer.not_compared),
             follows_semantics=dialect is not None and follows_inference(dialect),
         )
         self._steps: dict[int, list[SeenStep]] = {}

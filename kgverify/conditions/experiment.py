@@ -96,9 +96,9 @@ def try_steps(
     steps = _take(problems, engines)
     if cases.unit in (Unit.FACT, Unit.RULE):
         steps = [step for step in steps if _shows_clauses(step)]
-    differing = [step for step in steps if step.actual is not None and _differs(step, tolerance)]
+    differing = [step for step in steps if step.actual is not None and _differs(step, stage, tolerance)]
     # A step that agrees has no actual side of its own.
-    agreeing = [_agree(step) for step in steps if step.actual is not None and not _differs(step, tolerance)]
+    agreeing = [_agree(step) for step in steps if step.actual is not None and not _differs(step, stage, tolerance)]
     found = _label(stage, kind, cases, differing, agreeing, tolerance)
     if found is None:
         return None
@@ -145,13 +145,19 @@ def _present(unit: Unit, step: SeenStep) -> Iterator[Instance]:
             yield Instance(unit, False, clause, step.candidate, step, clause)
 
 
-def _differs(step: SeenStep, tolerance: float) -> bool:
-    """Return whether both sides of a step differ in what they make, keep, score, choose or end with."""
+def _differs(step: SeenStep, stage: Stage, tolerance: float) -> bool:
+    """Return whether both sides of a step differ in what they make, keep, score, choose or end with.
+
+    stage: the stage at fault; the numbers of dropped resolvents count for `limit` alone, as they follow from all others
+    """
     expected, actual = step.expected, step.actual
     assert actual is not None
     if list(map(content_of, expected.resolvents)) != list(map(content_of, actual.resolvents)):
         return True
     if (expected.choice, expected.outcome) != (actual.choice, actual.outcome):
+        return True
+    dropped = [(side.dropped_atoms, side.dropped_resolvents) for side in (expected, actual)]
+    if stage is Stage.LIMIT and step.run.has_counts and dropped[0] != dropped[1]:
         return True
     pairs = zip(expected.resolvents, actual.resolvents, strict=True)
     return step.run.has_scores and any(not abs(e.score - a.score) <= tolerance for e, a in pairs)

@@ -78,6 +78,7 @@ class Run(NamedTuple):
     infer: Callable[[Goal, Sequence[int]], StepOrigins | None]
     has_scores: bool
     has_origins: bool
+    has_counts: bool
     follows_semantics: bool
 
 

@@ -22,7 +22,7 @@ from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
 SAMPLED: Final = 512
 """The number of true triples, and of corruptions, that a part's result keeps."""
 
-_SALT: Final = 0x6B67766572696679
+SALT: Final = 0x6B67766572696679
 
 
 class ChoiceStatistics(NamedTuple):
@@ -220,7 +220,7 @@ def _priorities(candidates: Candidates, seed: int) -> NDArray[np.uint64]:
     group = candidates.query.astype(np.uint64)
     group <<= np.uint64(2)
     group |= candidates.side.astype(np.uint64)
-    key = mix(np.array([seed ^ _SALT], np.uint64))
+    key = mix(np.array([seed ^ SALT], np.uint64))
     return mix(mix(key ^ group) ^ _entities(candidates).astype(np.uint64))
 
 

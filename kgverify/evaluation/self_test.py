@@ -120,6 +120,14 @@ def find_altered_figures(run: Run, results: PartResult, report: EvaluationReport
             ("pessimistic", last, float(results.num_ranked[last]) + 1),
         )
     ]
+    if not report.rank_only:
+        # A candidate that is lost, and reported as left out.
+        counts_of_last = results.num_outcomes[last].copy()
+        outcome = Outcome(int(counts_of_last.argmax()))
+        counts_of_last[outcome] -= 1
+        outcomes = report.outcomes | {outcome.name.lower(): report.outcomes[outcome.name.lower()] - 1}
+        lost = results._replace(num_outcomes=_set(results.num_outcomes, last, counts_of_last))
+        altered.append(("num_outcomes", lost, replace(report, outcomes=outcomes, num_left_out=report.num_left_out + 1)))
     for name, other, each in altered:
         if not find_wrong_figures(run, other, each, metrics):
             raise InternalError(f"the check did not find that {name} was altered")

@@ -26,7 +26,7 @@ from kgverify.audit.ladder.climb import (
     run_as_found,
 )
 from kgverify.audit.ladder.observation import DeviceLost
-from kgverify.audit.source_lines import is_written_file
+from kgverify.audit.source_lines import is_user_file
 from kgverify.runs.delta_debugging import minimize
 from kgverify.runs.machine import read_cpu_seconds
 
@@ -217,7 +217,7 @@ def list_lines(judge: Judge, rung: Rung) -> list[Item]:
 
     def listen(send: Callable[[tuple[str, str]], None]) -> AbstractContextManager[None]:
         def report(line: str, function: str) -> None:
-            if is_written_file(line.rpartition(":")[0]):
+            if is_user_file(line.rpartition(":")[0]):
                 send((line, function))
 
         return _tracing(report)

@@ -17,7 +17,7 @@ from kgverify.engines.protocol import Positions, Progress, no_progress
 from kgverify.engines.reference.least_model import derive_least_model
 from kgverify.engines.reference.ranking import ReferenceDraw, sum_mixed
 from kgverify.errors import InternalError
-from kgverify.evaluation.part_file import PartResult
+from kgverify.evaluation.part_file import SALT, SAMPLED, PartResult
 from kgverify.evaluation.proving import FullWork, PartWork
 from kgverify.evaluation.rank_only import build_rank_only
 from kgverify.graphs.graph import KnowledgeGraph
@@ -243,5 +243,15 @@ def _find_wrong_samples(
             yield f"the sampled candidate {atom} of query {query}, side {Side(side).name}"
         seen.add((query, side, atom))
     num_true = int(sample.sample_is_true.sum())
+    if int(result.num_outcomes.sum()) == sum(map(len, of_group.values())):
+        # Those of lowest priority among all; a priority depends on the seed, the query, the side and the entity alone.
+        key = sum_mixed([(run.seed ^ SALT) % 2**64])
+        lowest = sorted(
+            sum_mixed([sum_mixed([key ^ (query << 2 | side)]) ^ atom[1 + side]])
+            for (query, side), atoms in of_group.items()
+            for atom in [*atoms][1:]
+        )
+        if sorted(sample.sample_priority[~sample.sample_is_true].tolist()) != lowest[:SAMPLED]:
+            yield "the sampled candidates are not those of lowest priority"
     if len(seen) < len(sample.sample_query) or num_true != len(of_group) or num_true == len(seen):
         yield "the number of sampled candidates"

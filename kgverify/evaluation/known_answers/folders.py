@@ -16,6 +16,7 @@ import numpy as np
 from kgverify.engines.policy import make_two_tower
 from kgverify.engines.protocol import no_progress
 from kgverify.errors import InternalError, UserError
+from kgverify.evaluation.evaluate import evaluate
 from kgverify.evaluation.known_answers.evaluations import (
     FEW,
     NUM_QUERIES,
@@ -71,6 +72,11 @@ def check_known_folder() -> None:
                 raise InternalError(f"a known evaluation is resumed with {what}")
             for part, content in zip(parts, contents, strict=True):
                 (folder / part.name).write_bytes(content)
+        (folder / parts[0].name).unlink()
+        resumed = evaluate(run, Pipeline(engine, draw_candidates, rank_candidates), folder=folder, part_size=SIZE)
+        if resumed is None or resumed.num_resumed != len(parts) - 1 or not _are_equal(resumed.results, results):
+            raise InternalError("a known evaluation that is resumed has other results")
+    _check_checksums(join_results([results[0]] * 64))
 
 
 def _nothing(warning: str) -> None:
@@ -129,6 +135,15 @@ def _alter_identity(run: Run, engine: FormulaEngine, identity: Identity) -> Iter
     if names != {*identity.__struct_fields__}:
         raise InternalError(f"evaluations that differ have the same {', '.join({*identity.__struct_fields__} - names)}")
     yield from altered
+
+
+def _check_checksums(results: PartResult) -> None:
+    """InternalError if a change of the last value of a large column does not change the checksum."""
+    for name, column in results._asdict().items():
+        altered = column.copy()
+        altered.view(np.uint8)[..., -1].flat[-1] ^= 1
+        if hash_result(results._replace(**{name: altered}), "") == hash_result(results, ""):
+            raise InternalError(f"the checksum of a known evaluation does not hold all of {name}")
 
 
 def _exchange(folder: Path, parts: Sequence[Part]) -> None:

@@ -8,16 +8,23 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Any, ClassVar, Final
+from types import SimpleNamespace
+from typing import Any, ClassVar, Final, cast
 
 import msgspec
+import numpy as np
 
 from kgverify.comparison.classify import group_causes
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import Comparison
+from kgverify.conditions.chance import chance_of
+from kgverify.conditions.confirm import judge
 from kgverify.conditions.describe import describe_conditions
+from kgverify.conditions.experiment import Tried
 from kgverify.conditions.features import Feature, Scale, features_of
-from kgverify.conditions.instances import Instance, Unit
+from kgverify.conditions.find import Found, Table, is_nearly, show
+from kgverify.conditions.instances import Cases, Instance, Unit
+from kgverify.conditions.search import Condition, Search
 from kgverify.engines.adapters.staged import Made, StagedEngine
 from kgverify.engines.adapters.stepwise import AtomIds, Goal, Resolvent, Taken, TakenStep
 from kgverify.engines.protocol import Progress, no_progress
@@ -28,6 +35,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import NamedRule
 from kgverify.program.resolution import Clauses
+from kgverify.program.stages import Stage
 from kgverify.report.report import Report
 from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Columns, starts_of
@@ -42,6 +50,8 @@ Verify = Callable[..., Any]
 
 _EFFORT: Final = LITTLE._replace(explained=1)
 _SIZE: Final = 13
+_NUM_FACTS: Final = 25
+"""The facts of each predicate."""
 
 
 class _Known(StagedEngine):
@@ -74,29 +84,14 @@ class _LacksFacts(_Known):
     """Lacks the last facts of each predicate."""
 
     def uses(self, goal: Goal, kind: Origin, index: int) -> bool:
-        return kind != Origin.FACT or index % (2 * _SIZE) < 20
-
-
-class _LacksEither(_Known):
-    """Lacks these facts, and those of a constant."""
-
-    def uses(self, goal: Goal, kind: Origin, index: int) -> bool:
-        return kind != Origin.FACT or (index % (2 * _SIZE) < 20 and self.facts[index].head[1] != 3)
+        return kind != Origin.FACT or index % _NUM_FACTS < 16
 
 
 class _LacksRule(_Known):
     """Lacks a rule."""
 
     def uses(self, goal: Goal, kind: Origin, index: int) -> bool:
-        return kind != Origin.RULE or index != 2
-
-
-class _KeepsFacts(_Known):
-    """Prunes no atom of a goal of which nothing would be left."""
-
-    def prune(self, resolvents: Sequence[Resolvent], excluded: AtomIds | None) -> Sequence[Resolvent]:
-        pruned = super().prune(resolvents, excluded)
-        return [new if new.atoms else old for old, new in zip(resolvents, pruned, strict=True)]
+        return kind != Origin.RULE or index != 3
 
 
 class _FindsMore(_Known):
@@ -118,15 +113,6 @@ class _DropsLast(_Known):
         if len(taken.resolvents) < self.limits.max_resolvents:
             return taken
         return taken._replace(resolvents=taken.resolvents[:-1], dropped_resolvents=taken.dropped_resolvents + 1)
-
-
-class _DropsMostly(_DropsLast):
-    """Keeps a resolvent less, except for a goal that nothing else distinguishes."""
-
-    def limit(self, resolvents: Sequence[Resolvent]) -> Taken:
-        taken = super().limit(resolvents)
-        first = resolvents[0].atoms
-        return StagedEngine.limit(self, resolvents) if first and (first[0][1], first[-1][2]) == (8, 10) else taken
 
 
 class _ChoosesLast(_Known):
@@ -166,7 +152,7 @@ class _CountsLate(_Known):
 class _KeepsSlots(_Known):
     """Begins with another predicate in slots used before."""
 
-    layout: ClassVar[dict[str, int]] = {"slots": 4}
+    layout: ClassVar[dict[str, int]] = {"slots": 4, "pool": 64}
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
         columns = super().prove(candidates, progress)
@@ -188,20 +174,17 @@ class _HandsOnOthers(_Known):
 
 
 _COMPARED: Final[tuple[type[_Known], ...]] = (
-    _LacksFacts,
-    _LacksEither,
     _LacksRule,
     _FindsMore,
-    _KeepsFacts,
     _CountsOne,
     _DropsLast,
-    _DropsMostly,
     _ScoresLong,
     _ChoosesLast,
     _CountsLate,
+    _KeepsSlots,
     _HandsOnOthers,
 )
-_TRIED: Final[tuple[type[_Known], ...]] = (_LacksFacts, _KeepsSlots)
+_TRIED: Final[tuple[type[_Known], ...]] = (_LacksFacts, _CountsLate, _KeepsSlots)
 """The engines whose steps are compared, and those with which experiments are made."""
 
 
@@ -216,9 +199,13 @@ def _known_run() -> Run:
     facts = [atom(name, i, factor * i + 1) for name in ("near", "far") for factor in (3, 5) for i in range(_SIZE)]
     rules = (
         NamedRule(atom("way", x, y), (atom("way", x, y),)),
+        # Always too long.
+        NamedRule(atom("way", x, y), tuple(atom("far", *pair) for pair in ((x, z), (z, y), (y, z), (z, x)))),
         NamedRule(atom("way", x, z), (atom("near", x, y), atom("near", y, z))),
         NamedRule(atom("way", x, z), (atom("far", x, y), atom("way", y, z))),
         NamedRule(atom("way", x, z), (atom("near", y, z), atom("far", x, y), atom("near", z, z))),
+        # Of a predicate with facts.
+        NamedRule(atom("near", x, y), (atom("far", y, x), atom("far", x, z))),
         # Its last argument may be anything.
         NamedRule(atom("way", x, z), (atom("far", x, y), atom("near", y, y))),
     )
@@ -229,6 +216,7 @@ def _known_run() -> Run:
 
 def known_condition_answers(verify: Verify) -> Iterator[tuple[str, Answer]]:
     """Yield what is said about the conditions of known engines, with the values of all features in their steps."""
+    yield from _search_answers()
     run = _known_run()
     right = reference_pipeline(run)
     candidates = right.draw_for(run)
@@ -236,15 +224,94 @@ def known_condition_answers(verify: Verify) -> Iterator[tuple[str, Answer]]:
     for made in _COMPARED:
         engine: Any = made(run.graph.program, run.limits, run.policy)
         actual = build_trace(run, engine, engine.prove(candidates), None)
+        if made is _LacksRule:
+            # What an engine that does not know its clauses records.
+            actual = blank(actual, actual.fields - {"resolvents.origin_kind", "resolvents.origin"})
         yield f"conditions: {made.__name__}", _answer(expected, actual)
-        if made is _LacksFacts:
-            unknown = blank(actual, actual.fields - {"resolvents.origin_kind", "resolvents.origin"})
-            yield f"conditions: {made.__name__}, without clauses", _answer(expected, unknown)
     for made in _TRIED:
         engine = made(run.graph.program, run.limits, run.policy)
         options = {"check_determinism": False, "minimum": {}, "tests_itself": False, "effort": _EFFORT}
         found = verify(run, right, right._replace(engine=engine), **options).report
         yield f"conditions: {made.__name__}, by experiment", _answer_of(found, found.divergences, found.causes)
+
+
+def _search_answers() -> Iterator[tuple[str, Answer]]:
+    """Yield what the search finds among numbers, and the words for it."""
+    scales = (Scale.COUNT, Scale.COUNT, Scale.COUNT, Scale.COUNT, Scale.NUMBER, Scale.FLAG, Scale.ID)
+    i = np.arange(90.0)
+    pairs = np.arange(90) // 2
+    columns = i, i % 7, i * i % 11, i // 9 * 20, np.sqrt(i) - 4, i % 3 == 0, i * 5 % 6
+    features = [
+        Feature(
+            f"number {n}",
+            "" if scale is Scale.FLAG else f"unit {(n + 1) // 2}",
+            frozenset(),
+            scale,
+            f"{'at' if n % 2 else 'with'} {{}} of number {n}",
+            lambda _: 0.0,
+        )
+        for n, scale in enumerate(scales)
+    ]
+    values = np.column_stack(columns)
+    a, b, c, d, e, f, g = values.T
+    wrong = {
+        "bounds": (d >= 80) & (a < 78),
+        "an upper bound": e <= 0.25,
+        "a boundary": d >= 140,
+        "a value": b == 3,
+        "another value": g != 2,
+        "a remainder": a % 8 == 5,
+        "equal numbers": a % 7 == a * a % 11,
+        "three tests": (f == 1) & (d <= 120) & (c > 2),
+        "either": (b == 3) | (d >= 140),
+        "nearly": (d >= 80) ^ (a == 41),
+        "nothing": i * 7919 % 13 < 5,
+    }
+    for name, rows in wrong.items():
+        search = Search(features, values, rows, Stage.LIMIT)
+        exact = search.find_exact()[:4]
+        found = [*exact, *search.find_two()[:3]] if name in ("either", "nearly") else exact
+        inexact = search.find_inexact(values, rows)
+        seen = [
+            SimpleNamespace(is_wrong=each, candidate=SimpleNamespace(row=n), step=None) for n, each in enumerate(rows)
+        ]
+        cases, table = (
+            Cases(Unit.STEP, "wrong", "right", cast("Any", seen)),
+            Table(tuple(features), values, rows, *[pairs] * 5),
+        )
+        told: list[Any] = [search.num_single]
+        for each in (*found, *([] if inexact is None else [inexact])):
+            inside = each.holds(values)
+            counts = [int(x.sum()) for x in (rows, ~rows, inside & rows, inside & ~rows)]
+            chance = chance_of(counts[0], counts[1], counts[2], counts[3], each.num_tried)
+            shown = show(Stage.LIMIT, Found(cases, table, each, tuple(found), each is not inexact, chance))
+            told.append((msgspec.to_builtins(shown), each.cost, is_nearly(inside, rows)))
+        yield f"conditions: search for {name}", _answer_to(told)
+    chances = [
+        chance_of(20, right, inside, others, tried)
+        for right in (0, 7, 40)
+        for inside in (0, 3, 17, 20)
+        for others in {0, right // 3}
+        for tried in (0, 1, 500.0)
+    ]
+    yield "conditions: chance", _answer_to(chances)
+    yield from _experiment_answers()
+
+
+def _experiment_answers() -> Iterator[tuple[str, Answer]]:
+    """Yield what is said about experiments that did not go as predicted."""
+    instances: Any = tuple("abcdefgh")
+    cases, predicted, unread = Cases(Unit.STEP, "wrong", "right", instances), np.arange(8) < 4, cast("Table", None)
+    found = Found(cases, unread, Condition((), 0.0, 1.0), (), True, 0.0)
+    for others in ([0], [5], [0, 7]):
+        observed = predicted ^ np.isin(np.arange(8), others)
+        judged = judge(found, Tried(cases, predicted, observed), str)
+        yield f"conditions: experiment {others}", _answer_to(msgspec.to_builtins(judged))
+
+
+def _answer_to(content: Any) -> Answer:
+    digest = hashlib.sha256(json.dumps(_rounded(content)).encode()).hexdigest()[:16]
+    return Answer("", 0, 0, 0, digest)
 
 
 def _answer(expected: Trace, actual: Trace) -> Answer:
