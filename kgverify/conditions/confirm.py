@@ -149,7 +149,9 @@ def _is_hopeless(seed: int, known: Cases) -> bool:
 
     Further runs of candidates are not varied towards what they lack, and each of them costs a run of the engine.
     """
-    is_all = known.unit is Unit.CANDIDATE or all(each.is_wrong for each in known.instances)
+    if known.unit is Unit.CANDIDATE:
+        return True
+    is_all = all(each.is_wrong for each in known.instances)
     return seed >= MOST_UNCERTAIN or (seed + 1 >= MOST_WRONG and is_all)
 
 

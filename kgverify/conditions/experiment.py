@@ -47,6 +47,9 @@ MOST_ELSEWHERE: Final = 2
 MOST_QUERIES: Final = 3
 """The other queries to try with each step."""
 
+MOST_VISITED: Final = 3
+"""The resolvents to make goals that were visited before."""
+
 Sides: TypeAlias = tuple[Engine, Engine]
 
 
@@ -242,6 +245,13 @@ def _vary(
         (here._replace(atom=query, is_fact=query in known), (_like(goal[0], query), query, *(goal[1:] or goal)))
         for query in queries
     ]
+    if any(features[i].stages == {Stage.REVISIT} for i in condition.used):
+        # Resolvents become goals that were visited, as they are and in another order.
+        most = step.run.limits.max_atoms
+        made = [atoms for atoms in step.kept.values() if atoms and (most is None or len(atoms) <= most)][:MOST_VISITED]
+        for i, atoms in enumerate(made):
+            turned = number_variables(iter(atoms[::-1]))
+            yield _Problem(step, here, goal, (*earlier, *made[:i], turned), depth + i + 1)
     # Few of them are tried for each step: others for the next one.
     rng.shuffle(others)
     edits = chain.from_iterable(zip_longest(((here, edit) for edit in _select(goal, facts)), others))

@@ -280,10 +280,10 @@ class Cases(NamedTuple):
     hidden: tuple[Instance, ...] = ()
 
 
-MOST_RIGHT: Final = 6_000
+MOST_RIGHT: Final = 4_000
 """The instances that did not go wrong to look at; of more, evenly spread ones."""
 
-MOST_WRONG: Final = 6_000
+MOST_WRONG: Final = 4_000
 """The instances that went wrong to look at."""
 
 MOST_LEFT_OUT: Final = 12

@@ -26,7 +26,7 @@ from kgverify.evaluation.sampling import DrawnRanking, choose_rankings, choose_s
 from kgverify.evaluation.self_test import find_altered_rankings
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import Rule
-from kgverify.ranking.corrupt import ALL, number_atoms
+from kgverify.ranking.corrupt import ALL, may_be_drawn, number_atoms
 from kgverify.runs.parts import plan_parts
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.trace.model.columns import Candidates, CandidateSet
@@ -48,6 +48,7 @@ def check_known_checks(evaluated: Sequence[Known]) -> None:
     _check_confidence()
     _check_models()
     _check_endings(evaluated[0][0])
+    _check_known_triples(evaluated[0][0])
     for run, engine, results in evaluated:
         _check_samples(run, engine, results)
         _check_judge(run, engine, results)
@@ -146,6 +147,19 @@ def _check_endings(run: Run) -> None:
         bounds = (found.candidates.num_steps * (2 * error + 1e-9)).tolist()
         _require(np.allclose(found.bound, bounds, 1e-12), "the bounds of errors")
         _require(found.is_unclear.tolist() == [gap <= 2 * error and error > 0 for gap in gaps], "the near-ties")
+
+
+def _check_known_triples(run: Run) -> None:
+    """Check which atoms may be drawn: those of the run's triples with any entity that make no known one."""
+    graph = run.graph
+    known = {*map(tuple, graph.known_triples.tolist())}
+    rows = graph.known_triples[[0, 1, len(known) // 2, -2, -1]]
+    size = len(graph.program.symbols.constants)
+    atoms = np.repeat(rows, size, axis=0)
+    atoms[:, 2] = np.tile(np.arange(size), len(rows))
+    for side in (0, 1):
+        found = may_be_drawn(graph, atoms, np.full(len(atoms), side)).tolist()
+        _require(found == [tuple(atom) not in known for atom in atoms.tolist()], "the atoms that may be drawn")
 
 
 def _check_samples(run: Run, engine: FormulaEngine, results: PartResult) -> None:
