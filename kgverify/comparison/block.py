@@ -1,7 +1,7 @@
 """The comparison of a block: paired candidates of two traces in memory, step by step."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from math import isfinite
 from typing import Any, Final, NamedTuple
@@ -54,11 +54,17 @@ class BlockComparer:
     views:                      both steps of each step that differs, by (candidate, step)
     benign:                     the steps that are equal only up to what was declared
 
-    program: infers the clauses of resolvents where origins are not compared
+    program:  infers the clauses of resolvents where origins are not compared
+    explains: whether to find the stage of a step whose origins are known, since no engine will be asked
     """
 
     def __init__(
-        self, pair: ComparablePair, *, lockstep: bool = False, program: ProgramInference | None = None
+        self,
+        pair: ComparablePair,
+        *,
+        lockstep: bool = False,
+        program: ProgramInference | None = None,
+        explains: bool = False,
     ) -> None:
         self.pair = pair
         self.lockstep = lockstep
@@ -68,9 +74,15 @@ class BlockComparer:
         self._alike: dict[str, NDArray[np.bool_]] = {}
         self.views: dict[tuple[int, int], tuple[StepView, StepView]] = {}
         self._inference = None
-        if not pair.by_digest and not pair.has_origins:
-            traces = pair.expected, pair.actual
-            self._inference = BlockInference(program or ProgramInference(None), traces, pair.names, self._read_earlier)
+        if not pair.by_digest and (explains or not pair.has_origins):
+            self._inference = BlockInference(
+                program or ProgramInference(None),
+                (pair.expected, pair.actual),
+                pair.names,
+                self._read_earlier,
+                has_origins=pair.has_origins,
+                has_counts="steps.dropped_resolvents" not in pair.not_compared,
+            )
         has_scores = "resolvents.score" in pair.full[0].fields
         self._expected_scores = pair.full[0].columns.resolvents.score.astype(np.float64) if has_scores else None
         pairs = self._pair_steps()
@@ -320,6 +332,11 @@ class BlockComparer:
             confidence=found.confidence if found else 0.0,
         )
 
+    @property
+    def guesses(self) -> Mapping[tuple[int, int], Sequence[StepDifference]]:
+        """The stages whose fault alone explains a step, the likeliest first, by (candidate, step)."""
+        return {} if self._inference is None else self._inference.guesses
+
     def _read_earlier(self, candidate: int, step: int) -> tuple[StepView, ...]:
         """Return the steps of a candidate before one of them; in lockstep they belong to other candidates."""
         return () if self.lockstep else self.readers[0].read_earlier(candidate, step)
@@ -376,7 +393,11 @@ class _StepInference(NamedTuple):
     step: int
     expected: StepView
 
-    def explain(self, expected: StepView, actual: StepView) -> StepDifference:
+    @property
+    def has_origins(self) -> bool:
+        return self.block.has_origins
+
+    def explain(self, expected: StepView, actual: StepView) -> StepDifference | None:
         return self.block.explain(self.candidate, self.step, expected, actual)
 
     def render(self, resolvents: Sequence[ResolventView]) -> Iterator[str]:

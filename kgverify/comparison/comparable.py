@@ -7,7 +7,7 @@ other trace, if it has goals, takes its numbering and loses the columns that its
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,10 +17,11 @@ from kgverify.comparison.modulo.normalise import normalise
 from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, NOTHING, ORDER, Modulo, describe_modulo
 from kgverify.comparison.result import DIGEST, FieldRule
 from kgverify.comparison.step_view import UNNAMED, Names
+from kgverify.program.atoms import Atom
 from kgverify.program.dialect import describe_differences
 from kgverify.program.limits import NUMBERS
 from kgverify.program.outcomes import Origin
-from kgverify.program.program import Symbols
+from kgverify.program.program import Rule, Symbols
 from kgverify.trace.model.columns import Columns, Resolvents, StageItems, empty_columns, no_stage_items
 from kgverify.trace.model.digests import COUNTED, compute_digests
 from kgverify.trace.model.levels import has_goals
@@ -54,23 +55,31 @@ _FORGIVEN: Final[Mapping[str, Modulo]] = {
 """The kinds of benign differences that may show in each field."""
 
 
+class ClauseIds(NamedTuple):
+    """The facts, int32 [F, 3], and the rules of a trace, as far as it holds them."""
+
+    facts: NDArray[np.int32] | None
+    rules: tuple[Rule, ...] | None
+
+
 class Numbering:
     """The common numbering of two traces, name by name, built once and used for any part of them.
 
     The actual trace takes the expected trace's ids, and names that only it has get further ids. If only the expected trace
     has goals, it takes the actual trace's ids. If neither has goals, their digests cannot be compared, and `reasons` says so.
 
-    is_same: whether both traces number their names alike as recorded
+    is_same: whether both traces number their names and facts alike as recorded
     """
 
     def __init__(self, expected: Trace, actual: Trace) -> None:
         is_kept = [has_goals(trace.header.level) for trace in (expected, actual)]
         self._side = 0 if is_kept == [True, False] else 1
-        self.is_same = expected.symbols == actual.symbols
+        has_same_names = expected.symbols == actual.symbols
+        self.is_same = has_same_names and _number_alike(expected.facts, actual.facts)
         self.reasons: tuple[str, ...] = ()
         if self.is_same:
             return
-        if not any(is_kept):
+        if not has_same_names and not any(is_kept):
             self.reasons = (
                 "the traces number their names differently, and the digests of goals that were not kept cannot be"
                 " renumbered",
@@ -79,15 +88,25 @@ class Numbering:
         predicates, self._predicate_map = _merge(kept.symbols.predicates, moved.symbols.predicates)
         constants, self._constant_map = _merge(kept.symbols.constants, moved.symbols.constants)
         self._symbols = Symbols(predicates, constants)
-        self._facts = None if moved.facts is None else self._convert_atoms(moved.facts)
+        self._facts = self._own_facts = None if moved.facts is None else self._convert_atoms(moved.facts)
         self._fact_map = None
         if self._facts is not None and kept.facts is not None:
-            self._fact_map = _number_facts(self._facts, kept.facts)
+            self._facts, self._fact_map = _merge_facts(kept.facts, self._facts)
 
     @property
     def kept_sides(self) -> tuple[int, ...]:
         """The sides whose ids stay as they are."""
         return (0, 1) if self.is_same else (1 - self._side,)
+
+    def clauses_of(self, side: int, trace: Trace) -> ClauseIds:
+        """Return the facts and the rules of a trace of a side, in the common ids and in its own order; None if it has none."""
+        convert = self.converter(side)
+        if convert is None or trace.rules is None:
+            return ClauseIds(trace.facts if convert is None else self._own_facts, trace.rules)
+        rules = [convert(np.array((head, *body), np.int32)).tolist() for head, body in trace.rules]
+        return ClauseIds(
+            self._own_facts, tuple(Rule(Atom(*head), tuple(Atom(*atom) for atom in body)) for head, *body in rules)
+        )
 
     def converter(self, side: int) -> Convert | None:
         """Return the conversion of atoms of a side (0: expected, 1: actual), or None if its ids stay."""
@@ -106,6 +125,7 @@ class Numbering:
             columns=columns,
             digests=compute_digests(columns) if has_goals(trace.header.level) else trace.digests,
             facts=self._facts,
+            fact_lines=trace.fact_lines if self._fact_map is None else None,
             fields=trace.fields - lost,
         )
 
@@ -149,10 +169,23 @@ def _renumber(values: NDArray[np.int32], ids: NDArray[np.int32], num_names: int)
     return converted
 
 
-def _number_facts(facts: NDArray[np.int32], expected: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the index of each fact among the expected facts, -1 for a fact that is not among them."""
-    numbers = {fact: i for i, fact in enumerate(map(tuple, expected.tolist()))}
-    return np.array([numbers.get(tuple(fact), -1) for fact in facts.tolist()] or [-1], np.int32)
+def _number_alike(expected: NDArray[np.int32] | None, actual: NDArray[np.int32] | None) -> bool:
+    """Return whether the facts of two traces have the same numbers, as far as both hold them."""
+    return expected is None or actual is None or np.array_equal(expected, actual)
+
+
+def _merge_facts(expected: NDArray[np.int32], facts: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return the expected facts with those that only the others have after them, and the index of each other fact."""
+    numbers: dict[tuple[int, ...], int] = {}
+    for i, fact in enumerate(map(tuple, expected.tolist())):
+        numbers.setdefault(fact, i)
+    further: dict[tuple[int, ...], int] = {}
+    indices = []
+    for fact in map(tuple, facts.tolist()):
+        known = numbers.get(fact)
+        indices.append(further.setdefault(fact, len(expected) + len(further)) if known is None else known)
+    merged = np.concatenate([expected, np.array([*further], np.int32).reshape(-1, 3)])
+    return merged, np.array(indices or [-1], np.int32)
 
 
 def _merge(expected: tuple[str, ...], actual: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray[np.int32]]:

@@ -1,7 +1,7 @@
 """The comparison of two traces, each in memory or on disk, block by block in bounded memory."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from kgverify.comparison.align import ROWS, Alignment, SourceCandidates, align_c
 from kgverify.comparison.block import BlockComparer
 from kgverify.comparison.classify import Finding, Surroundings, classify, find_surroundings
 from kgverify.comparison.comparable import (
+    ClauseIds,
     ComparablePair,
     Convert,
     Numbering,
@@ -26,6 +27,8 @@ from kgverify.comparison.comparable import (
 from kgverify.comparison.equal_columns import has_equal_columns, has_same_bytes
 from kgverify.comparison.goals import Rebuilding, find_goals, find_rebuilds
 from kgverify.comparison.inference.infer import ProgramInference, find_program
+from kgverify.comparison.inference.single_fault import prefer_one_stage
+from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.modulo.benign import BenignCount
 from kgverify.comparison.modulo.normalise import rename_candidates
 from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, order_kinds, resolve_modulo
@@ -33,6 +36,7 @@ from kgverify.comparison.result import (
     DIGEST,
     Comparison,
     Coverage,
+    DifferenceClass,
     Divergence,
     Level,
     NearTie,
@@ -188,9 +192,9 @@ class Comparer:
         return candidates if convert is None else candidates._replace(atom=convert(candidates.atom))
 
     @property
-    def programs(self) -> tuple[Trace, Trace]:
-        """Both traces without candidates and steps, or the whole ones in memory: names, facts and rules in common ids."""
-        return self._pair.full
+    def programs(self) -> tuple[ClauseIds, ClauseIds]:
+        """The facts and rules of both traces, in common ids."""
+        return self._numbering.clauses_of(0, self._shells[0]), self._numbering.clauses_of(1, self._shells[1])
 
     def compare(self) -> Comparison:
         """Return the verdict with everything it rests on: identities are compared first, then bytes, then steps."""
@@ -238,6 +242,8 @@ class Comparer:
         level = highest_level(found.levels) or (Level.BITS if self._has_other_bits else None)
         listed = found.listed()
         if self._explains:
+            chosen = iter(prefer_one_stage([each.guesses for each in listed if each.guesses]))
+            listed = [each.choose(next(chosen)) if each.guesses else each for each in listed]
             around = [each.surroundings for each in listed]
             wanted = frozenset(each.actual.goal for each in around if each is not None and each.actual is not None)
             known = find_goals(*self.sources, self._numbering, self.rebuilds.expected, wanted)
@@ -426,7 +432,7 @@ class Comparer:
             self._has_other_bits |= has_other_bits
             return
         pair = self._make_pair(*(blocks or self._load(columns, rows, others)))
-        block = BlockComparer(pair, lockstep=self.lockstep, program=self.program)
+        block = BlockComparer(pair, lockstep=self.lockstep, program=self.program, explains=self._explains)
         self._num_steps += block.num_steps
         self._num_resolvents += block.num_resolvents
         self._has_other_bits |= block.has_other_bits
@@ -489,11 +495,26 @@ _Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class _Listed(NamedTuple):
-    """A divergence of the whole traces, with its class, or with the surroundings if other derivations decide its class."""
+    """A divergence of the whole traces, with its class, or with the surroundings if other derivations decide its class.
+
+    guesses: the stages whose fault alone explains the step, the likeliest first
+    """
 
     divergence: Divergence
     finding: Finding | None = None
     surroundings: Surroundings | None = None
+    guesses: Sequence[StepDifference] = ()
+
+    def choose(self, guess: StepDifference) -> "_Listed":
+        """Return the divergence with one of its guesses."""
+        named = msgspec.structs.replace(
+            self.divergence,
+            stage=guess.stage.value,
+            kind=guess.kind,
+            evidence=guess.evidence,
+            confidence=guess.confidence,
+        )
+        return self._replace(divergence=named, finding=Finding(guess.kind, guess.evidence, guess.confidence))
 
     def classify(self, known_goals: frozenset[Goal]) -> Finding:
         """Return its class, given the goals of other derivations."""
@@ -527,6 +548,13 @@ class _Found:
             listed = _Listed(_move(found, rows))
             if explains:
                 named, outputs = namer.name(found)
+                guesses = block.guesses.get((found.candidate, found.step), ())
+                if guesses and named is not found:
+                    # What the stages gave says more than a guess.
+                    guesses = ()
+                    named = msgspec.structs.replace(
+                        named, kind=DifferenceClass.UNCLASSIFIED, evidence="", confidence=0.0
+                    )
                 around = find_surroundings(
                     found,
                     block.readers[0],
@@ -539,6 +567,7 @@ class _Found:
                 is_open = expected is not None and actual is not None and expected.goal != actual.goal
                 moved = _move(named, rows)
                 listed = _Listed(moved, None, around) if is_open else _Listed(moved, classify(named, around))
+                listed = listed._replace(guesses=() if is_open else guesses)
             self._divergences.append(listed)
 
     def add_unpaired(self, divergence: Divergence, finding: Finding | None) -> None:

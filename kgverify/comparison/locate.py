@@ -37,10 +37,15 @@ class Difference(NamedTuple):
 
 
 class Explain(Protocol):
-    """Explains and renders the resolvents of two steps that do not show their origins."""
+    """Explains and renders the resolvents of two steps."""
 
-    def explain(self, expected: StepView, actual: StepView) -> StepDifference:
-        """Explain two steps whose resolvents differ."""
+    @property
+    def has_origins(self) -> bool:
+        """True if both steps show the clauses that made their resolvents."""
+        ...
+
+    def explain(self, expected: StepView, actual: StepView) -> StepDifference | None:
+        """Explain two steps whose resolvents differ; None where only their origins, which both show, say something."""
         ...
 
     def render(self, resolvents: Sequence[ResolventView]) -> Iterator[str]:
@@ -58,7 +63,7 @@ def locate_difference(
 ) -> Difference | None:
     """Return the earliest recorded field in which two steps differ, or None if they agree.
 
-    explain: explains resolvents whose origins are not known
+    explain: explains resolvents by the program
     """
     before = Stage.RECYCLE if is_first_step else Stage.ADVANCE
     if expected.goal != actual.goal:
@@ -68,13 +73,15 @@ def locate_difference(
     contents = [[r.content for r in step.resolvents] for step in (expected, actual)]
     clauses = [[r.clause for r in step.resolvents] for step in (expected, actual)]
     if contents[0] != contents[1] or clauses[0] != clauses[1]:
-        if explain is not None:
-            return _locate_by_content(expected, actual, explain)
-        return _locate_in_resolvents(expected, actual, names)
+        found = explain.explain(expected, actual) if explain is not None else None
+        if found is not None and explain is not None and not explain.has_origins:
+            return _locate_by_content(expected, actual, explain, found)
+        return _name_stage(_locate_in_resolvents(expected, actual, names), found)
     for field in ("dropped_atoms", "dropped_resolvents"):
         counts = getattr(expected, field), getattr(actual, field)
         if counts[0] != counts[1]:
-            return Difference(Stage.LIMIT, f"steps.{field}", *counts)
+            found = explain.explain(expected, actual) if explain is not None else None
+            return _name_stage(Difference(Stage.LIMIT, f"steps.{field}", *counts), found)
     scores = [
         (e, a)
         for e, a in zip(expected.resolvents, actual.resolvents, strict=True)
@@ -143,9 +150,12 @@ def _locate_in_resolvents(expected: StepView, actual: StepView, names: Names) ->
     return Difference(_stage_of(expected, actual, *only), field, values[0], values[1])
 
 
-def _locate_by_content(expected: StepView, actual: StepView, explain: Explain) -> Difference:
+def _name_stage(difference: Difference, found: StepDifference | None) -> Difference:
+    return difference if found is None else difference._replace(stage=found.stage, found=found)
+
+
+def _locate_by_content(expected: StepView, actual: StepView, explain: Explain, found: StepDifference) -> Difference:
     """Locate a difference of resolvents that do not show which clauses made them."""
-    found = explain.explain(expected, actual)
     sides = found.missing, found.extra
     if not any(sides):
         pairs = zip(expected.resolvents, actual.resolvents, strict=False)

@@ -21,11 +21,16 @@ _MOST_REMEMBERED: Final = 1 << 18
 
 
 class FactIndex(Mapping[Ids, int]):
-    """The index of each fact. rows: int32 [F, 3]  unique, ascending."""
+    """The index of each fact. rows: int32 [F, 3]  in any order, which is that of the facts; a repetition is not found."""
 
     def __init__(self, rows: NDArray[np.int32]) -> None:
+        self.facts: Sequence[Ids] = _Facts(rows)
+        # The index of each sorted fact, unless the facts ascend already.
+        self._order: NDArray[np.int64] | None = None
+        if not _ascend(rows):
+            rows, self._order = np.unique(rows, axis=0, return_index=True)
         self._rows: Any = rows
-        self.facts = _Facts(rows)
+        self._sorted: Sequence[Ids] = _Facts(rows)
         self._by_second: dict[int, tuple[int, NDArray[np.int64], NDArray[np.int32]]] = {}
         self._find = lru_cache(maxsize=_MOST_REMEMBERED)(self._search)
         self._keys: dict[Key, Any] = {}
@@ -44,10 +49,10 @@ class FactIndex(Mapping[Ids, int]):
         return at < len(keys) and int(keys[at]) == sought
 
     def __len__(self) -> int:
-        return len(self.facts)
+        return len(self._sorted)
 
     def __iter__(self) -> Iterator[Ids]:
-        return iter(self.facts)
+        return iter(self._sorted)
 
     def __getitem__(self, fact: Ids) -> int:
         found = self._find(fact)
@@ -65,7 +70,7 @@ class FactIndex(Mapping[Ids, int]):
             return (found,) if found >= 0 else ()
         if second == ANY:
             low, high = (predicate, first), (predicate, first + 1)
-            return self._between(*((low, high) if first != ANY else ((predicate,), (predicate + 1,))))
+            return self._restore(self._between(*((low, high) if first != ANY else ((predicate,), (predicate + 1,)))))
         if predicate not in self._by_second:
             own = self._between((predicate,), (predicate + 1,))
             column = self._rows[own.start : own.stop, 2]
@@ -73,17 +78,33 @@ class FactIndex(Mapping[Ids, int]):
             self._by_second[predicate] = own.start, order, column[order]
         begin, order, seconds = self._by_second[predicate]
         low_row, high_row = np.searchsorted(seconds, (second, second + 1))
-        found_rows: list[int] = (begin + order[low_row:high_row]).tolist()
-        return found_rows
+        return self._restore((begin + order[low_row:high_row]).tolist())
+
+    def _restore(self, found: Sequence[int]) -> Sequence[int]:
+        """Return the indices, ascending, of some of the sorted facts."""
+        if self._order is None:
+            return found
+        restored: list[int] = np.sort(self._order[np.asarray(found, np.int64)]).tolist()
+        return restored
 
     def _between(self, low: tuple[int, ...], high: tuple[int, ...]) -> range:
-        """Return the indices of the facts that begin with `low` or with what lies between it and `high`."""
-        facts: Any = self.facts
+        """Return the sorted facts that begin with `low` or with what lies between it and `high`."""
+        facts: Any = self._sorted
         return range(bisect_left(facts, low), bisect_left(facts, high))
 
     def _search(self, fact: Ids) -> int:
-        found = bisect_left(self.facts, fact)
-        return found if found < len(self.facts) and self.facts[found] == fact else -1
+        found = bisect_left(self._sorted, fact)
+        if found == len(self._sorted) or self._sorted[found] != fact:
+            return -1
+        return found if self._order is None else int(self._order[found])
+
+
+def _ascend(rows: NDArray[np.int32]) -> bool:
+    """Return whether rows differ and ascend."""
+    above, below = rows[1:], rows[:-1]
+    is_equal, is_above = above == below, above > below
+    is_ascending = is_above[:, 0] | (is_equal[:, 0] & (is_above[:, 1] | (is_equal[:, 1] & is_above[:, 2])))
+    return bool(is_ascending.all())
 
 
 class _Facts(Sequence[Ids]):

@@ -42,6 +42,11 @@ class Clauses:
         # The problems of a run share few goals, and the candidates of one problem many.
         self.yields = lru_cache(maxsize=1 << 14)(self._yields)
 
+    @property
+    def prunes(self) -> bool:
+        """True if atoms that are facts are deleted from what a clause gives."""
+        return "prune" in self._dialect.filters
+
     def excluded(self, query: Sequence[int]) -> Ids | None:
         """Return the fact that may not be used in the derivation of a query; None if every fact may be."""
         atom = (int(query[0]), int(query[1]), int(query[2]))
@@ -71,9 +76,8 @@ class Clauses:
         atoms = self.resolve(goal, origin_kind, origin)
         if atoms is None:
             return None
-        is_pruned = "prune" in self._dialect.filters
         return number_variables(
-            atom for atom in atoms if not is_pruned or atom not in self.fact_index or atom == excluded
+            atom for atom in atoms if not self.prunes or atom not in self.fact_index or atom == excluded
         )
 
     def resolve(self, goal: Atoms, origin_kind: int, origin: int) -> Atoms | None:

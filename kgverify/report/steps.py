@@ -46,9 +46,11 @@ class TraceView:
         """Return a candidate and its outcome."""
         if not 0 <= candidate < self.num_candidates:
             raise UserError(
-                f"expected a candidate from 0 to {self.num_candidates - 1}, found {candidate}",
+                f"expected a candidate from 0 to {self.num_candidates - 1}, found {candidate}"
+                if self.num_candidates
+                else "holds no candidates",
                 where=self.trace.source,
-                fix="choose a candidate that the trace has",
+                fix="choose a candidate that the trace has" if self.num_candidates else "record some candidates",
             )
         c, row = self._find(candidate)
         fields = self.trace.fields
@@ -69,9 +71,11 @@ class TraceView:
         if not 0 <= step < num_steps:
             raise UserError(
                 f"candidate {candidate} has {count_of(num_steps, 'step')}, expected a step from 0 to {num_steps - 1},"
-                f" found {step}",
+                f" found {step}"
+                if num_steps
+                else f"candidate {candidate} has no steps",
                 where=self.trace.source,
-                fix="choose a step that the candidate has",
+                fix="choose a step that the candidate has" if num_steps else "leave out the step",
             )
         level = self.trace.header.level
         if "steps.goal_atoms" not in self.trace.fields:

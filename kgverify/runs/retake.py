@@ -12,7 +12,8 @@ from kgverify.comparison.comparable import column_names, lockstep_columns
 from kgverify.engines.policy import SHORTEST, Policy
 from kgverify.engines.protocol import Engine, Positions, positions_of
 from kgverify.errors import UserError, count_of
-from kgverify.program.limits import DeclaredLimits, Limits
+from kgverify.program.limits import MAX_DEPTH, DeclaredLimits, Limits
+from kgverify.program.outcomes import GoalKind, Outcome
 from kgverify.program.program import Program
 from kgverify.trace.model.columns import Columns, concatenate, expand_rows, select_candidates, starts_of
 from kgverify.trace.model.digests import compute_digests, renumber
@@ -57,15 +58,23 @@ def retake_steps(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> R
             fix="record it at level steps, with its facts and rules",
         )
     known = {**_known(header.limits), **_known(limits)}
-    program = Program(recorded.symbols, np.unique(recorded.facts, axis=0), recorded.rules or (), (), (), ())
+    program = Program(recorded.symbols, _unique(recorded.facts), recorded.rules or (), (), (), ())
     has_policy = header.policy.name == SHORTEST.name
     complete = DeclaredLimits(**known).with_defaults()
     engine = make(program, complete, SHORTEST)
     canonical = complete.dialect.forgets_names
-    columns, num_left = _retake(recorded.columns, engine, complete.max_depth, canonical=canonical)
+    knows_depth, skips_unary = "steps.depth" in recorded.fields, complete.dialect.skips_unary
+    given = recorded.columns
+    if not (knows_depth and skips_unary):
+        given = _count_steps(given, knows_depth=knows_depth, skips_unary=skips_unary)
+    columns, num_left = _retake(given, engine, complete.max_depth, canonical=canonical)
+    if not knows_depth:
+        columns = _leave_depth_open(columns, recorded.columns)
+    if "steps.choice" in recorded.fields:
+        columns = _follow_choices(columns, recorded.columns)
     if not has_policy:
-        given = recorded.columns.candidates
-        candidates = columns.candidates._replace(outcome=given.outcome, log_probability=given.log_probability)
+        before = recorded.columns.candidates
+        candidates = columns.candidates._replace(outcome=before.outcome, log_probability=before.log_probability)
         columns = columns._replace(candidates=candidates)
     info = engine.info
     info = msgspec.structs.replace(info, unknown=tuple({*info.unknown, *(() if has_policy else OF_POLICY)}))
@@ -83,9 +92,16 @@ def retake_steps(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> R
     return Retaken(trace, num_left)
 
 
+def _unique(facts: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the facts without repetitions, in their order."""
+    _, first = np.unique(facts, axis=0, return_index=True)
+    return facts[np.sort(first)]
+
+
 def describe_left(num: int) -> str:
     """Return why steps that no engine can start from leave a comparison open."""
-    return f"{count_of(num, 'recorded step')} start from a goal with a hole or without atoms, and were not judged"
+    verbs = ("starts", "was") if num == 1 else ("start", "were")
+    return f"{count_of(num, 'recorded step')} {verbs[0]} from a goal with a hole or without atoms, and {verbs[1]} not judged"
 
 
 def _known(limits: DeclaredLimits) -> dict[str, Any]:
@@ -105,6 +121,90 @@ def _retake(columns: Columns, engine: Engine, max_depth: int, *, canonical: bool
         parts.append(taken)
         num_left += left
     return concatenate(parts), num_left
+
+
+def _count_steps(columns: Columns, *, knows_depth: bool, skips_unary: bool) -> Columns:
+    """Return steps with their depth, counted from the beginning of their candidate as far as steps count.
+
+    One that begins with its query begins at depth 0; another one as recorded, or at 0 if that is unknown.
+    """
+    num_steps = columns.candidates.num_steps.astype(np.int64)
+    counts = np.ones(len(columns.steps.depth), np.int64)
+    if skips_unary:
+        first = starts_of(columns.steps.num_resolvents)[:-1]
+        is_single = columns.steps.num_resolvents == 1
+        counts[is_single] = columns.resolvents.kind[first[is_single]] != GoalKind.GOAL
+    before = np.cumsum(counts) - counts
+    has_steps = num_steps > 0
+    begins = starts_of(num_steps)[:-1][has_steps]
+    at = np.zeros(len(begins), np.int64)
+    if knows_depth:
+        at = np.where(_begin_with_query(columns)[has_steps], 0, columns.steps.depth[begins])
+    depth = np.minimum(before + np.repeat(at - before[begins], num_steps[has_steps]), MAX_DEPTH)
+    return columns._replace(steps=columns.steps._replace(depth=depth.astype(np.uint16)))
+
+
+def _begin_with_query(columns: Columns) -> NDArray[np.bool_]:
+    """Return which candidates have steps that begin with their atom."""
+    num_steps, num_atoms = columns.candidates.num_steps.astype(np.int64), columns.steps.num_atoms
+    first_step, first_atom = starts_of(num_steps)[:-1], starts_of(num_atoms)[:-1]
+    found = np.zeros(len(num_steps), np.bool_)
+    rows = np.flatnonzero(num_steps > 0)
+    rows = rows[num_atoms[first_step[rows]] == 1]
+    begun = columns.steps.goal_atoms[first_atom[first_step[rows]]]
+    found[rows] = (_renumber_each(begun) == _renumber_each(columns.candidates.atom[rows])).all(axis=1)
+    return found
+
+
+def _leave_depth_open(columns: Columns, recorded: Columns) -> Columns:
+    """Return steps that may be anywhere in a derivation with the recorded outcome where only the depth decides it."""
+    given, num_steps = recorded.steps, recorded.candidates.num_steps.astype(np.int64)
+    by_depth = (int(Outcome.OPEN), int(Outcome.DEPTH_LIMIT))
+    is_open = ~np.repeat(_begin_with_query(recorded), num_steps)
+    is_open &= np.isin(columns.steps.outcome, by_depth) & np.isin(given.outcome, by_depth)
+    outcome = np.where(is_open, given.outcome, columns.steps.outcome).astype(np.int8)
+    last = np.cumsum(num_steps) - 1
+    ended = columns.candidates.outcome.copy()
+    ended[num_steps > 0] = outcome[last[num_steps > 0]]
+    return columns._replace(
+        candidates=columns.candidates._replace(outcome=ended), steps=columns.steps._replace(outcome=outcome)
+    )
+
+
+def _renumber_each(atoms: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return atoms with the variables of each numbered by themselves."""
+    return renumber(atoms, np.arange(len(atoms) + 1))
+
+
+def _follow_choices(columns: Columns, recorded: Columns) -> Columns:
+    """Return steps that begin with the resolvent that was chosen before, where the recorded ones begin with another goal."""
+    steps, made = recorded.steps, recorded.resolvents
+    is_first = np.zeros(len(steps.choice), np.bool_)
+    is_first[starts_of(recorded.candidates.num_steps)[:-1][recorded.candidates.num_steps > 0]] = True
+    rows = np.flatnonzero(~is_first)
+    choice = steps.choice[rows - 1].astype(np.int64)
+    is_chosen = (choice >= 0) & (choice < steps.num_resolvents[rows - 1])
+    rows, choice = rows[is_chosen], choice[is_chosen]
+    chosen = starts_of(steps.num_resolvents)[rows - 1] + choice
+    is_goal = made.kind[chosen] == GoalKind.GOAL
+    rows, chosen = rows[is_goal], chosen[is_goal]
+    starts, made_starts = starts_of(steps.num_atoms), starts_of(made.num_atoms)
+    is_other = steps.num_atoms[rows] != made.num_atoms[chosen]
+    alike, others = rows[~is_other], chosen[~is_other]
+    atoms = renumber(steps.goal_atoms, starts)[expand_rows(starts, alike)]
+    differs = (atoms != renumber(made.atoms, made_starts)[expand_rows(made_starts, others)]).any(axis=1)
+    owner = np.repeat(np.arange(len(alike)), steps.num_atoms[alike])
+    is_other[~is_other] = np.bincount(owner, differs, len(alike)) > 0
+    if not is_other.any():
+        return columns
+    rows, chosen = rows[is_other], chosen[is_other]
+    num_atoms = steps.num_atoms.copy()
+    num_atoms[rows] = made.num_atoms[chosen]
+    goal_atoms = np.empty((int(num_atoms.sum(dtype=np.int64)), 3), np.int32)
+    kept = np.setdiff1d(np.arange(len(num_atoms)), rows)
+    goal_atoms[expand_rows(starts_of(num_atoms), kept)] = steps.goal_atoms[expand_rows(starts, kept)]
+    goal_atoms[expand_rows(starts_of(num_atoms), rows)] = made.atoms[expand_rows(made_starts, chosen)]
+    return columns._replace(steps=columns.steps._replace(num_atoms=num_atoms, goal_atoms=goal_atoms))
 
 
 def _retake_part(recorded: Columns, engine: Engine, max_depth: int, *, canonical: bool) -> tuple[Columns, int]:

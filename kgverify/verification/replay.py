@@ -20,6 +20,9 @@ from kgverify.comparison.classify import (
 )
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.inference.dialects import follows_inference, name_in_dialect, order_of_stages
+from kgverify.comparison.inference.single_fault import explain_by_one_stage
+from kgverify.comparison.inference.step_difference import CLEAR
+from kgverify.comparison.inference.step_program import StepProgram
 from kgverify.comparison.locate import is_close, locate_difference
 from kgverify.comparison.modulo.normalise import normalise_steps
 from kgverify.comparison.modulo.outputs import normalise_outputs
@@ -38,6 +41,7 @@ from kgverify.engines.protocol import (
 from kgverify.errors import InternalError, count_of
 from kgverify.program.atoms import Atom, Goal
 from kgverify.program.outcomes import Outcome
+from kgverify.program.resolution import number_variables
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import Columns, select_candidates
 from kgverify.trace.model.stage_items import StageOutputs, ends_alike, read_step_outputs
@@ -57,6 +61,9 @@ INFERRED_SHARE: Final = 0.7
 
 
 Views = dict[tuple[int, int], tuple[StepView, StepView]]
+
+_SPECIAL = frozenset({Stage.SELECT.value, Stage.ADVANCE.value})
+"""The stages whose fault makes a whole list that hardly another fault makes."""
 
 _Signature = tuple[str, str, bool, bool, DifferenceClass, str]
 
@@ -222,7 +229,7 @@ class Explainer:
             own = normalise_outputs(read_step_outputs(alone), self._modulo)
             if fault and is_shown and probes and ends_alike(probes[1], own, 2 * self._tolerance):
                 return self._name(divergence, fault)
-            return self._infer(divergence, position, probes, own)
+            return self._infer(divergence, position, probes, own, alone)
         return Replayed(self._judge_right_step(divergence))
 
     def _agrees_alone(self, expected: Columns, actual: Columns) -> bool:
@@ -258,13 +265,16 @@ class Explainer:
         position: Positions,
         probes: tuple[StageOutputs, StageOutputs] | None,
         own: StageOutputs,
+        alone: Columns,
     ) -> Replayed:
-        """Infer the stage from the step of an engine that does not show it."""
+        """Infer the stage from the step, taken alone, of an engine that does not show it."""
         if not self._comparer.has_origins:
             # The resolvents were explained by the program, and that is all that is known.
             return Replayed(divergence)
-        if not isinstance(self._expected, ProbedEngine) or not follows_inference(self._limits.dialect):
-            return Replayed(divergence, is_inferred=True)
+        named = self._explain_by_one_stage(divergence, position, alone)
+        is_special = named is not divergence and named.stage in _SPECIAL and named.confidence >= CLEAR
+        if is_special or not isinstance(self._expected, ProbedEngine) or not follows_inference(self._limits.dialect):
+            return Replayed(named, is_inferred=True)
         expected, actual = probes or (normalise_outputs(self._expected.probe(position), self._modulo), own)
         _, (goals,) = read_positions(position)
         ask = partial(ask_engines, (self._expected, self._actual), position)
@@ -275,6 +285,30 @@ class Explainer:
         if stage is not None:
             divergence = msgspec.structs.replace(divergence, stage=stage.value)
         return Replayed(divergence, is_inferred=True)
+
+    def _explain_by_one_stage(self, divergence: Divergence, position: Positions, alone: Columns) -> Divergence:
+        """Return the divergence with the stage whose fault alone explains the step, if there is one."""
+        inference = self._comparer.program.origins
+        if inference is None:
+            return divergence
+        _, (goals,) = read_positions(position)
+        visited = [number_variables(iter(goal)) for goal in goals]
+        predicate, first, second = position.candidates.atom[0].tolist()
+        program = StepProgram(inference.clauses, self._limits, visited, (predicate, first, second))
+        steps = (StepReader(self._normalise(each)).read(0) for each in (self._expected.step(position), alone))
+        known = self._comparer.expected.fields & self._comparer.actual.fields
+        has_counts = "steps.dropped_resolvents" in known
+        guesses = explain_by_one_stage(program, *steps, has_origins=True, has_counts=has_counts)
+        if not guesses:
+            return divergence
+        found = guesses[0]
+        return msgspec.structs.replace(
+            divergence,
+            stage=found.stage.value,
+            kind=found.kind,
+            evidence=found.evidence,
+            confidence=found.confidence,
+        )
 
     def _judge_right_step(self, divergence: Divergence) -> Divergence:
         """Name the stage of a step that is right when repeated: the machinery around it, or what the step before left.

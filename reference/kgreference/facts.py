@@ -21,11 +21,11 @@ class FactList(list[Triple]):
         self.index_of: dict[Triple, int] = dict(zip(self, count(), strict=False))
         self._by_second: dict[int, dict[int, list[int]]] = {}
 
-    def with_predicate(self, predicate: int) -> range:
+    def with_predicate(self, predicate: int) -> Sequence[int]:
         """Return the indices of the facts of a predicate."""
         return self._between((predicate,), (predicate + 1,))
 
-    def with_first(self, predicate: int, first: int) -> range:
+    def with_first(self, predicate: int, first: int) -> Sequence[int]:
         """Return the indices of the facts of a predicate with a first argument."""
         return self._between((predicate, first), (predicate, first + 1))
 
@@ -42,6 +42,27 @@ class FactList(list[Triple]):
         """Return the indices of the facts that begin with ``low`` or with what lies between it and ``high``."""
         facts: Any = self
         return range(bisect_left(facts, low), bisect_left(facts, high))
+
+
+class ListedFacts(FactList):
+    """Facts in the order in which they are given; of equal ones the first."""
+
+    def __init__(self, facts: Iterable[Triple]) -> None:
+        list.__init__(self, dict.fromkeys(facts))
+        self.index_of = dict(zip(self, count(), strict=False))
+        self._by_second = {}
+        self._by_first: dict[tuple[int, ...], list[int]] = {}
+        for number, (predicate, first, _) in enumerate(self):
+            self._by_first.setdefault((predicate,), []).append(number)
+            self._by_first.setdefault((predicate, first), []).append(number)
+
+    def with_predicate(self, predicate: int) -> Sequence[int]:
+        """Return the indices, ascending, of the facts of a predicate."""
+        return self._by_first.get((predicate,), [])
+
+    def with_first(self, predicate: int, first: int) -> Sequence[int]:
+        """Return the indices, ascending, of the facts of a predicate with a first argument."""
+        return self._by_first.get((predicate, first), [])
 
 
 class FactColumns(Sequence[Triple]):
@@ -169,4 +190,4 @@ class _Keys(KeysView[Triple]):
 
 
 Facts: TypeAlias = FactList | FactColumns
-"""Different facts, ascending by (predicate, first, second). The index of each is its place in this order."""
+"""Different facts, ascending by (predicate, first, second) unless they are listed. The index of each is its place."""

@@ -5,7 +5,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Final, NamedTuple, TypeVar
 
-from kgreference.facts import FactColumns, FactList, Facts
+from kgreference.facts import FactColumns, FactList, Facts, ListedFacts
 from kgreference.resolvent import Matches
 from kgreference.terms import (
     Atom,
@@ -78,7 +78,7 @@ class Program:
 
     ``predicates`` and ``constants`` give the names by id. ``facts`` are unique and ascend by (predicate,
     first, second); ``fact_index`` gives the index of each. ``rules`` keep their order. Facts given as ``FactColumns``
-    are used as they are.
+    and as ``ListedFacts`` are used as they are.
 
     Raises ValueError for a fact with a variable, a rule without a body, or an id that has no name.
     """
@@ -92,7 +92,9 @@ class Program:
     ) -> None:
         self.predicates = tuple(predicates)
         self.constants = tuple(constants)
-        self.facts: Facts = facts if isinstance(facts, FactColumns) else FactList(facts, len(self.constants))
+        self.facts: Facts = (
+            facts if isinstance(facts, (FactColumns, ListedFacts)) else FactList(facts, len(self.constants))
+        )
         self.fact_index = self.facts.index_of
         self.rules = list(rules)
         self._check()

@@ -44,7 +44,7 @@ def test_a_fact_that_only_one_trace_has_is_no_fact_of_the_other():
     gone = int(used[0])
     expected = replace(small_trace(), facts=np.delete(small_trace().facts, gone, axis=0))
     origin = Numbering(expected, actual).convert(1, actual).columns.resolvents.origin[is_fact]
-    assert (origin[used == gone] == -1).all()
+    assert (origin[used == gone] == len(expected.facts)).all()
     assert (origin[used != gone] == used[used != gone] - (used[used != gone] > gone)).all()
 
 

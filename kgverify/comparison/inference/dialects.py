@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from kgverify.comparison.classify import Finding
+from kgverify.comparison.inference.single_fault import ALONE
 from kgverify.comparison.result import Divergence
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.stages import STEP_STAGES, Stage
@@ -46,7 +47,7 @@ def name_in_dialect(
         return tuple(divergences), tuple(findings)
     named, explained = [], []
     for divergence, finding in zip(divergences, findings, strict=True):
-        why = _why_unnamed(divergence, dialect)
+        why = "" if ALONE in finding.evidence else _why_unnamed(divergence, dialect)
         if why:
             divergence = msgspec.structs.replace(divergence, stage=UNNAMED)
             parts = [finding.evidence, f"no stage is named: {why}"]

@@ -4,16 +4,24 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Final
 
-from kgverify.comparison.inference.content import content_of
+from kgverify.comparison.inference.content import content_of, plain
+from kgverify.comparison.inference.dialects import follows_inference
 from kgverify.comparison.inference.limits_seen import LimitsSeen, find_limits
 from kgverify.comparison.inference.origins import Clause, Deviation, OriginInference, StepOrigins
-from kgverify.comparison.inference.step_difference import Given, StepDifference, explain_difference
+from kgverify.comparison.inference.single_fault import ALONE, explain_by_one_stage
+from kgverify.comparison.inference.step_difference import CLEAR, Given, StepDifference, explain_difference
+from kgverify.comparison.inference.step_program import StepProgram
+from kgverify.comparison.result import DifferenceClass
 from kgverify.comparison.step_view import Names, ResolventView, StepView
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.program import Program
-from kgverify.program.resolution import Clauses
+from kgverify.program.resolution import Clauses, number_variables
+from kgverify.program.stages import Stage
 from kgverify.trace.model.trace import Trace
+
+_SPECIAL: Final = frozenset({Stage.SELECT, Stage.ADVANCE})
+"""The stages whose fault makes a whole list that hardly another fault makes."""
 
 MOST_CLAUSES: Final = 3
 """The clauses to name of those that may have made a resolvent; the rest are counted."""
@@ -70,9 +78,12 @@ def find_program(traces: Sequence[Trace]) -> Trace | None:
 
 
 class BlockInference:
-    """Explains the steps of a block of two traces that lack origins.
+    """Explains the steps of a block of two traces.
 
-    earlier: returns the steps of a candidate before a step
+    earlier:     returns the steps of a candidate before a step
+    has_origins: whether both traces know the clauses that made their resolvents
+    has_counts:  whether both know how many resolvents the limits dropped
+    guesses:     the stages that explain each step that was explained, by (candidate, step)
     """
 
     def __init__(
@@ -81,8 +92,14 @@ class BlockInference:
         traces: tuple[Trace, Trace],
         names: Names,
         earlier: Callable[[int, int], tuple[StepView, ...]],
+        *,
+        has_origins: bool,
+        has_counts: bool,
     ) -> None:
         self._program, self._traces, self._names, self._earlier = program, traces, names, earlier
+        self.has_origins, self._has_counts = has_origins, has_counts
+        self.guesses: dict[tuple[int, int], list[StepDifference]] = {}
+        self._declared = traces[0].header.limits.with_defaults()
         self._num_symbols = (
             max(len(trace.symbols.predicates) for trace in traces),
             max(len(trace.symbols.constants) for trace in traces),
@@ -93,11 +110,45 @@ class BlockInference:
         expected, actual = (find_limits(trace, self._at) for trace in self._traces)
         return expected, actual
 
-    def explain(self, candidate: int, step: int, expected: StepView, actual: StepView) -> StepDifference:
-        """Explain two steps of a candidate whose resolvents differ."""
+    def explain(self, candidate: int, step: int, expected: StepView, actual: StepView) -> StepDifference | None:
+        """Explain two steps whose resolvents differ, or what was dropped; None if the steps themselves say more."""
+        guesses = self._explain_by_one_stage(candidate, step, expected, actual)
+        if not self.has_origins:
+            guesses = self._doubt(guesses, candidate, step, expected, actual)
+        if guesses and guesses[0].evidence.endswith(ALONE):
+            self.guesses[candidate, step] = guesses
+        return guesses[0] if guesses else None
+
+    def _doubt(
+        self, guesses: list[StepDifference], candidate: int, step: int, expected: StepView, actual: StepView
+    ) -> list[StepDifference]:
+        """Return guesses at a step without origins, or else its explanation by contents.
+
+        The contents alone fit many faults. In the dialect whose order of stages they presume, the rules for contents, which
+        know the limits that other steps show, say more than all guesses but the most special.
+        """
+        if [r.content for r in expected.resolvents] == [r.content for r in actual.resolvents]:
+            return guesses
+        if guesses and not follows_inference(self._declared.dialect):
+            return guesses
         origins = self._at(candidate, expected)
         given = Given(origins, self._earlier(candidate, step), self._limits, self._num_symbols)
-        return explain_difference(expected, actual, given)
+        found = explain_difference(expected, actual, given)
+        is_special = bool(guesses) and guesses[0].confidence >= CLEAR and guesses[0].stage in _SPECIAL
+        is_lost = found.kind is DifferenceClass.PROOF_LOST and [r.kind for r in actual.resolvents] == [GoalKind.FALSE]
+        return guesses if guesses and (is_special or is_lost) else [found]
+
+    def _explain_by_one_stage(
+        self, candidate: int, step: int, expected: StepView, actual: StepView
+    ) -> list[StepDifference]:
+        earlier = self._earlier(candidate, step)
+        if self._program.origins is None or len(earlier) < step:
+            return []
+        visited = [number_variables(iter(plain(each.goal))) for each in (*earlier, expected)]
+        query = _ids(self._traces[0].columns.candidates.atom[candidate].tolist())
+        program = StepProgram(self._program.origins.clauses, self._declared, visited, query)
+        known = {"has_origins": self.has_origins, "has_counts": self._has_counts}
+        return explain_by_one_stage(program, expected, actual, **known)
 
     def render(self, candidate: int, step: StepView, resolvents: Sequence[ResolventView]) -> Iterator[str]:
         """Render resolvents of a step with inferred clauses."""

@@ -6,6 +6,7 @@ explained. For another one the nearest clause is sought: one that makes it up to
 matched where it does not, or if variables were replaced otherwise. No engine takes part.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
@@ -84,7 +85,7 @@ class OriginInference:
         """Return the position, from 0, of a fact among the facts of its predicate, or of a rule among those of its head's."""
         kind, index = clause
         if kind == Origin.FACT:
-            return index - self.clauses.facts_of(self.clauses.facts[index][0])[0]
+            return bisect_left(self.clauses.facts_of(self.clauses.facts[index][0]), index)
         return self.clauses.rules_of(self.clauses.rules[index][0][0]).index(index)
 
 
@@ -159,7 +160,7 @@ class StepOrigins:
 
     def is_pruned(self, atom: Ids) -> bool:
         """Return whether an atom is a fact that pruning deletes."""
-        return atom in self._clauses.fact_index and atom != self._excluded
+        return self._clauses.prunes and atom in self._clauses.fact_index and atom != self._excluded
 
     @cached_property
     def made(self) -> dict[Atoms, tuple[Clause, ...]]:
@@ -315,7 +316,9 @@ class StepOrigins:
 
     def _may_be_fact(self, atom: Ids) -> bool:
         predicate, a, b = atom
-        return bool(self._clauses.facts_like((predicate, a, -2 if b < 0 else b), self._excluded))
+        return self._clauses.prunes and bool(
+            self._clauses.facts_like((predicate, a, -2 if b < 0 else b), self._excluded)
+        )
 
     def _near(self, atoms: Atoms, *, is_loose: bool = False) -> Iterator[Made]:
         """Yield the results with the predicates of a resolvent, in order, and perhaps others."""
@@ -425,3 +428,14 @@ def _rename(
         elif max(a, b) >= 0 or names.setdefault(a, b) != b or back.setdefault(b, a) != a:
             return None
     return names, back
+
+
+def count_clauses(clauses: Sequence[Clause]) -> str:
+    """Count clauses, as in `2 rules and 1 fact`."""
+    num = Counter(kind for kind, _ in clauses)
+    parts = [
+        f"{num[kind]} {name}{'s' if num[kind] > 1 else ''}"
+        for kind, name in ((Origin.RULE, "rule"), (Origin.FACT, "fact"))
+        if num[kind]
+    ]
+    return " and ".join(parts)

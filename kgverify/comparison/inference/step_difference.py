@@ -17,6 +17,7 @@ from kgverify.comparison.inference.origins import (
     Deviation,
     Explanation,
     StepOrigins,
+    count_clauses,
     find_embedding,
     is_permutation,
 )
@@ -122,14 +123,33 @@ class _Explainer:
         other = count_of(num, "other resolvent") if num else "no resolvents"
         if has_proof[0]:
             why, confidence = self._explain_proof(CERTAIN, GUESSED)
-            vote = _Vote(Stage.CLOSE, DifferenceClass.PROOF_LOST, confidence)
+            vote = self._blame(DifferenceClass.PROOF_LOST, confidence)
             return self._found(vote, f"TRUE is lost: {other} instead; {why}")
         left = [r for r in self._all[1] if r.kind == GoalKind.TRUE and r.atoms]
         why, confidence = self._explain_proof(OPEN, CERTAIN)
         if left:
             why = f"atoms left beside TRUE: {len(left[0].atoms)}; {why}"
-        vote = _Vote(Stage.CLOSE, DifferenceClass.FALSE_PROOF, confidence)
-        return self._found(vote, f"TRUE stands where {other} are expected; {why}")
+        vote = self._blame(DifferenceClass.FALSE_PROOF, confidence)
+        verb = "is" if num == 1 else "are"
+        return self._found(vote, f"TRUE stands where {other} {verb} expected; {why}")
+
+    def _blame(self, kind: DifferenceClass, confidence: float) -> _Vote:
+        """Return the stage that made something else of the clause of a proof, or TRUE of another one; else `close`."""
+        is_lost = kind is DifferenceClass.PROOF_LOST
+        proofs = [r for r in self._all[0] if r.kind == GoalKind.TRUE] if is_lost else self._missing
+        votes = [_Vote(Stage.CLOSE, kind, LIKELY)]
+        for r in self._extra if self._origins is not None else ():
+            if self._find_flaw(r):
+                votes.append(_Vote(self._stage_of_flaw(r), kind, LIKELY))
+            elif is_lost or r.kind == GoalKind.TRUE:
+                found, partner = self._choose(r, list(proofs))
+                if partner is not None:
+                    votes.append(self._judge_pair(partner, r, found))
+                elif not is_lost and found is not None and found.deviation is not Deviation.NONE:
+                    votes.append(self._judge_extra(r, found))
+        known = [vote for vote in votes if vote.kind is not DifferenceClass.UNSOUND]
+        vote = min(known, key=lambda each: _rank(each.stage))
+        return vote._replace(kind=kind, confidence=min(confidence, vote.confidence), why="")
 
     def _explain_proof(self, implied: float, not_implied: float) -> tuple[str, float]:
         """Explain TRUE; choose the confidence by whether the program implies it."""
@@ -137,7 +157,7 @@ class _Explainer:
             return "without facts and rules, nothing says which side is right", (implied + not_implied) / 2
         found = self._origins.explain(())
         if found.deviation is Deviation.NONE:
-            return f"it is made by {_count_clauses(found.clauses)} of the program (inferred)", implied
+            return f"it is made by {count_clauses(found.clauses)} of the program (inferred)", implied
         return f"no clause of the program makes it: {found.detail}", not_implied
 
     def _of_malformed(self) -> StepDifference | None:
@@ -576,13 +596,3 @@ def _relate(actual: ResolventView, expected: ResolventView) -> Deviation | None:
 
 def _rank(stage: Stage) -> int:
     return list(Stage).index(stage)
-
-
-def _count_clauses(clauses: Sequence[Clause]) -> str:
-    num = Counter(kind for kind, _ in clauses)
-    parts = [
-        f"{num[kind]} {name}{'s' if num[kind] > 1 else ''}"
-        for kind, name in ((Origin.RULE, "rule"), (Origin.FACT, "fact"))
-        if num[kind]
-    ]
-    return " and ".join(parts)

@@ -1,6 +1,6 @@
 """An engine from a black box, which tells only whether a triple is proved, and perhaps a score."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
@@ -64,7 +64,7 @@ class OutcomeEngine:
         """
         raise NotImplementedError
 
-    def decide_all(self, queries: Sequence[tuple[str, str, str]]) -> Sequence[Answer]:
+    def decide_all(self, queries: Sequence[tuple[str, str, str]]) -> Iterable[Answer]:
         """Return the answer for each of many triples. Override it to decide them together."""
         return [self.decide(query) for query in queries]
 
@@ -88,7 +88,7 @@ class OutcomeEngine:
             return symbols.constants[argument] if argument >= 0 else f"?{-1 - argument}"
 
         queries = [(symbols.predicates[p], spell(a), spell(b)) for p, a, b in candidates.atom.tolist()]
-        answers = self.decide_all(queries)
+        answers = list(self.decide_all(queries))
         if len(answers) != num:
             raise self._misshapen(f"found {len(answers)} answers to {num} queries")
         is_proved, scores = np.zeros(num, np.bool_), np.zeros(num)

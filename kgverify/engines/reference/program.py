@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kgreference.facts import FactColumns
+from kgreference.facts import FactColumns, ListedFacts
 from kgreference.program import NumberedFacts
 from kgreference.program import Program as ReferenceProgram
 from kgreference.program import Rule as ReferenceRule
@@ -31,13 +31,14 @@ _NUM_SAMPLED: Final = 64
 def build_reference_program(program: Program) -> ReferenceProgram:
     """Build the same program in the reference's terms. InternalError if the reference numbers the symbols differently.
 
-    A program read from a trace has no named clauses, and keeps its ids.
+    A program read from a trace has no named clauses, and keeps its ids and the order of its facts.
     """
-    if (len(program.facts) and not program.named_facts) or (program.rules and not program.named_rules):
+    is_named = program.named_facts or program.named_rules or program.named_queries
+    if not is_named or (len(program.facts) and not program.named_facts):
         return ReferenceProgram(
             list(program.symbols.predicates),
             list(program.symbols.constants),
-            zip(*program.facts.T.tolist(), strict=True),
+            ListedFacts(zip(*program.facts.T.tolist(), strict=True)),
             [ReferenceRule(Atom(*head), tuple(Atom(*atom) for atom in body)) for head, body in program.rules],
         )
 

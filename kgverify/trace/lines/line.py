@@ -1,5 +1,6 @@
 """The lines of a trace as text: what each may hold, and reading them one by one. `docs/trace-lines.md` describes them."""
 
+import codecs
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -135,6 +136,9 @@ def read_lines(file: IO[bytes], where: str) -> Iterator[tuple[int, Line]]:
     """Yield each line that is not blank, with its number. UserError for one that is not as the page describes."""
     decode = msgspec.json.Decoder(StepLine).decode
     for number, text in enumerate(iter(partial(file.readline, _MAX_LINE_BYTES), b""), 1):
+        if number == 1:
+            # Editors and shells on Windows put it there.
+            text = text.removeprefix(codecs.BOM_UTF8)
         if not text.strip():
             continue
         if len(text) == _MAX_LINE_BYTES:

@@ -136,7 +136,8 @@ class Survey:
                     continue
                 self._first.setdefault("origin", number)
                 if clauses is not None and index >= len(clauses):
-                    fix = f"count from 0, up to {len(clauses) - 1}"
+                    last = len(clauses) - 1
+                    fix = f"count from 0, up to {last}" if clauses else f"list the {name}s in the first line"
                     raise self._error(number, f"names {name} {index}, and the first line lists {len(clauses)}", fix)
             if each.rule is not None and each.fact is not None:
                 raise self._error(number, "has a successor of a rule and a fact", "give the clause that made it")

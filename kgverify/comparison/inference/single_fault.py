@@ -1,0 +1,517 @@
+"""The one stage whose fault makes the recorded list of a step, found by taking the step again with that stage changed.
+
+The program, the limits and the dialect say what each filter leaves of the resolvents that the clauses make. If this is the
+expected list, one stage after another is changed: clauses are lost or added, a filter is left out or moved, another atom is
+selected. A change that gives exactly the actual list explains it, in any dialect. Two faults in one step are not explained.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from kgverify.comparison.inference.content import content_of
+from kgverify.comparison.inference.step_difference import CERTAIN, CLEAR, GUESSED, LIKELY, OPEN, StepDifference
+from kgverify.comparison.inference.step_program import (
+    NO_CLAUSE,
+    Key,
+    Listed,
+    Made,
+    StepProgram,
+    Variation,
+)
+from kgverify.comparison.result import DifferenceClass
+from kgverify.comparison.step_view import StepView
+from kgverify.errors import count_of
+from kgverify.program.dialect import Filter
+from kgverify.program.outcomes import GoalKind, Origin
+from kgverify.program.resolution import Atoms, number_variables
+from kgverify.program.stages import STEP_STAGES, Stage
+
+ALONE: Final = "a fault of this stage alone explains the step"
+"""The end of the evidence where a stage was found so."""
+
+MOST_CLAUSES: Final = 4096
+"""The clauses that match a goal beyond which its step is not taken again."""
+
+
+class _Guess(NamedTuple):
+    stage: Stage
+    kind: DifferenceClass
+    evidence: str
+    confidence: float = CLEAR
+
+
+def explain_by_one_stage(
+    program: StepProgram, expected: StepView, actual: StepView, *, has_origins: bool, has_counts: bool
+) -> list[StepDifference]:
+    """Explain two steps from the same goal by the fault of one stage: the likeliest first; none if no fault fits.
+
+    has_origins, has_counts: whether both sides know the clauses that made their resolvents, and what the limits dropped
+    """
+    dialect = program.dialect
+    if not program.visited[-1] or not dialect.forgets_names or dialect.exclusion == "positives_only":
+        return []
+    made = program.match(program.visited[-1])
+    if len(made) > MOST_CLAUSES:
+        return []
+    search = _Search(program, made, expected, actual, has_origins=has_origins, has_counts=has_counts)
+    missing, extra = search.differing()
+    return [
+        StepDifference(
+            each.stage, each.kind, f"{each.evidence}; {ALONE}", each.confidence, tuple(missing), tuple(extra)
+        )
+        for each in search.find()
+    ]
+
+
+class _Search:
+    def __init__(
+        self,
+        program: StepProgram,
+        made: list[Made],
+        expected: StepView,
+        actual: StepView,
+        *,
+        has_origins: bool,
+        has_counts: bool,
+    ) -> None:
+        self._program, self._made = program, made
+        self._goal = program.visited[-1]
+        self._has_origins, self._has_counts = has_origins, has_counts
+        self._steps = expected, actual
+        self._expected, self._actual = (self._read(step) for step in (expected, actual))
+        self._wanted = program.list(made, program.usual)
+
+    def differing(self) -> tuple[list, list]:  # type: ignore[type-arg]
+        """Return the resolvents that the actual side lacks, and those that it has beside the expected ones."""
+        sides = [
+            [(self._key(key), r) for key, r in zip(listed.keys, step.resolvents, strict=True)]
+            for listed, step in zip((self._expected, self._actual), self._steps, strict=True)
+        ]
+        found = []
+        for own, other in (sides, sides[::-1]):
+            left = Counter(key for key, _ in other)
+            found.append([r for key, r in own if not _take(left, key)])
+        return found[0], found[1]
+
+    def find(self) -> list[_Guess]:
+        """Return the guesses that fit; none if the program does not give the expected list, or names alone differ."""
+        if not self._agrees(self._wanted, self._expected) or self._agrees(self._wanted, self._actual):
+            return []
+        guesses = (
+            search()
+            for search in (
+                self._of_ends,
+                self._of_counts,
+                self._of_earlier_goal_with_goals,
+                self._of_selection,
+                self._of_filters,
+                self._of_order,
+                self._of_limit,
+                self._of_memory,
+                self._of_atoms,
+                self._of_clauses,
+                self._of_lost_proofs,
+                self._of_cut_order,
+                self._of_earlier_goal,
+            )
+        )
+        return [guess for guess in guesses if guess is not None]
+
+    # Lists
+
+    def _read(self, step: StepView) -> Listed:
+        keys = tuple((*content_of(r), (int(r.clause[0]), int(r.clause[1]))) for r in step.resolvents)
+        return Listed(keys, step.dropped_atoms, step.dropped_resolvents)
+
+    def _key(self, key: Key) -> Key:
+        kind, atoms, clause = key
+        return kind, atoms, clause if self._has_origins else NO_CLAUSE
+
+    def _keys(self, listed: Listed) -> list[Key]:
+        return list(map(self._key, listed.keys))
+
+    def _agrees(self, listed: Listed, other: Listed) -> bool:
+        return self._keys(listed) == self._keys(other) and self._counts_agree(listed, other)
+
+    def _counts_agree(self, listed: Listed, other: Listed) -> bool:
+        return not self._has_counts or listed[1:] == other[1:]
+
+    def _fits(self, made: Sequence[Made], variation: Variation | None = None) -> bool:
+        return self._agrees(self._program.list(made, variation or self._program.usual), self._actual)
+
+    def _judge_proof(self, kind: DifferenceClass) -> DifferenceClass:
+        """Return the class of a proof on one side only where no origin says more, or another one."""
+        has_proof = [any(kind == GoalKind.TRUE for kind, _, _ in side.keys) for side in (self._expected, self._actual)]
+        if self._has_origins or has_proof[0] == has_proof[1]:
+            return kind
+        return DifferenceClass.PROOF_LOST if has_proof[0] else DifferenceClass.FALSE_PROOF
+
+    def _class_of_filter(self) -> DifferenceClass:
+        """Return the class of a filter that lets more through, perhaps in the place of others, or less."""
+        is_more = any(r.kind != GoalKind.FALSE for r in self.differing()[1])
+        return self._judge_proof(DifferenceClass.EXTRA if is_more else DifferenceClass.MISSING)
+
+    # Guesses
+
+    def _of_ends(self) -> _Guess | None:
+        """Guess at ends that differ although all else is equal."""
+        ends = (GoalKind.TRUE, GoalKind.FALSE, GoalKind.STOP)
+        sides = [self._keys(side) for side in (self._expected, self._actual)]
+        goals = [[key for key in side if key[0] not in ends] for side in sides]
+        own = [key for key in sides[1] if key[0] in ends]
+        if own and own[0][0] == GoalKind.TRUE and own[0][1]:
+            is_fact = all(self._program.is_fact(atom) for atom in own[0][1] if atom[0] >= 0)
+            evidence = f"atoms left beside TRUE: {len(own[0][1])}"
+            return _Guess(Stage.PRUNE if is_fact else Stage.CLOSE, DifferenceClass.MALFORMED, evidence, LIKELY)
+        is_end = not any(goals) or goals[0] == goals[1]
+        if is_end and {key[0] for key in own} - {GoalKind.STOP} == {GoalKind.TRUE} and own[0][2] == NO_CLAUSE:
+            if any(key[0] == GoalKind.TRUE for key in sides[0]) or not self._has_origins:
+                return None
+            return _Guess(Stage.CLOSE, DifferenceClass.FALSE_PROOF, "TRUE stands for an empty list", CERTAIN)
+        if goals[0] != goals[1] or any(key[0] == GoalKind.TRUE for side in sides for key in side):
+            return None
+        names = [", ".join(GoalKind(key[0]).name for key in side if key[0] in ends) or "no end" for side in sides]
+        if names[0] == names[1]:
+            return None
+        kinds = DifferenceClass.MISSING, DifferenceClass.EXTRA, DifferenceClass.OUTCOME
+        lengths = len(sides[0]), len(sides[1])
+        kind = kinds[2] if lengths[0] == lengths[1] else kinds[lengths[1] > lengths[0]]
+        return _Guess(Stage.CLOSE, kind, f"the list ends with {names[1]}, expected {names[0]}", CERTAIN)
+
+    def _of_counts(self) -> _Guess | None:
+        """Guess at equal lists of which other numbers were dropped."""
+        if self._keys(self._wanted) != self._keys(self._actual) or not self._has_counts:
+            return None
+        (wanted, *counts), (_, *own) = self._wanted, self._actual
+        evidence = f"dropped (by max_atoms, by max_resolvents): expected {tuple(counts)}, actual {tuple(own)}"
+        lacking = sum(counts) - sum(own)
+        if lacking <= 0 or not any(own):
+            return _Guess(Stage.LIMIT, DifferenceClass.LIMIT, evidence)
+        left = Counter(key[2] for key in wanted)
+        kinds = {each.clause[0] for each in self._made if not _take(left, each.clause)}
+        if len(kinds) > 1:
+            return _Guess(Stage.LIMIT, DifferenceClass.LIMIT, evidence, OPEN)
+        evidence = f"{evidence}: {count_of(lacking, 'resolvent')} lost before the limits"
+        return _Guess(_matching(min(kinds, default=Origin.FACT)), DifferenceClass.MISSING, evidence, OPEN)
+
+    def _of_earlier_goal_with_goals(self) -> _Guess | None:
+        """Guess at the list of an earlier goal, where it is more than a part of the expected one."""
+        is_more = any(r.kind == GoalKind.GOAL for r in self.differing()[1])
+        return self._of_earlier_goal(CLEAR) if is_more else None
+
+    def _of_earlier_goal(self, confidence: float = GUESSED) -> _Guess | None:
+        for back, goal in enumerate(reversed(self._program.visited[:-1]), 1):
+            if goal and goal != self._goal and self._fits(self._program.match(goal)):
+                evidence = f"the resolvents are those of the step {back} before this one"
+                return _Guess(Stage.ADVANCE, DifferenceClass.STALE, evidence, confidence)
+        return None
+
+    def _of_selection(self) -> _Guess | None:
+        if not any(r.kind != GoalKind.FALSE for r in self.differing()[1]):
+            return None
+        for i in range(1, len(self._goal)):
+            goal = (self._goal[i], *self._goal[:i], *self._goal[i + 1 :])
+            if self._goal[i] != self._goal[0] and self._fits(self._program.match(goal)):
+                return _Guess(Stage.SELECT, DifferenceClass.SUBSTITUTED, f"atom {i + 1} of the goal is selected")
+        return None
+
+    def _of_order(self) -> _Guess | None:
+        rules, facts = ([each for each in self._made if each.clause[0] == kind] for kind in (Origin.RULE, Origin.FACT))
+        is_first = not self._made or self._made[0].clause[0] == Origin.RULE
+        joined = (rules, facts) if is_first else (facts, rules)
+        for made, stage, words in (
+            (joined[1] + joined[0], Stage.RESOLVE, "rules and facts are put together in another order"),
+            (self._made[::-1], Stage.RESOLVE, "the whole list is reversed"),
+            (self._reverse(joined, Origin.FACT), Stage.MATCH_FACTS, "the facts are tried in the reverse order"),
+            (self._reverse(joined, Origin.RULE), Stage.MATCH_RULES, "the rules are tried in the reverse order"),
+        ):
+            if made != self._made and self._fits(made):
+                return _Guess(self._stage_of_order(stage, rules, facts), DifferenceClass.REORDERED, words)
+        wanted, own = self._keys(self._wanted), self._keys(self._actual)
+        if wanted == own or Counter(wanted) != Counter(own) or not self._counts_agree(self._wanted, self._actual):
+            return None
+        kinds = self._kinds_of()
+        for kind, stage, words in (
+            (Origin.RULE, Stage.MATCH_RULES, "the rules are tried in another order"),
+            (Origin.FACT, Stage.MATCH_FACTS, "the facts are tried in another order"),
+        ):
+            if [key for key in wanted if kinds.get(key) == kind] != [key for key in own if kinds.get(key) == kind]:
+                return _Guess(stage, DifferenceClass.REORDERED, words)
+        words = "rules and facts are put together in another order"
+        return _Guess(Stage.RESOLVE, DifferenceClass.REORDERED, words)
+
+    def _of_cut_order(self) -> _Guess | None:
+        """Guess at another order of which the limits, or `close`, show another part."""
+        usual = self._program.usual
+        filters = tuple(name for name in usual.filters if name not in ("max_resolvents", "close"))
+        whole = self._program.list(self._made, usual._replace(filters=filters))
+        sides = [self._keys(side) for side in (self._wanted, self._actual)]
+        is_part = not Counter(sides[1]) - Counter(self._keys(whole)) and len(sides[0]) == len(sides[1])
+        if sides[0] == sides[1] or not is_part or not self._counts_agree(self._wanted, self._actual):
+            return None
+        kinds = {key[2][0] for listed in (self._wanted, self._actual) for key in listed.keys}
+        if kinds not in ({int(Origin.RULE)}, {int(Origin.FACT)}):
+            return None
+        kind = min(kinds)
+        words = f"the {'rules' if kind == Origin.RULE else 'facts'} are tried in another order"
+        return _Guess(_matching(kind), DifferenceClass.REORDERED, words, OPEN)
+
+    @staticmethod
+    def _stage_of_order(stage: Stage, rules: Sequence[Made], facts: Sequence[Made]) -> Stage:
+        """Return the matching stage where only its clauses match."""
+        if stage is Stage.RESOLVE and not (rules and facts):
+            return Stage.MATCH_RULES if rules else Stage.MATCH_FACTS
+        return stage
+
+    @staticmethod
+    def _reverse(joined: tuple[list[Made], list[Made]], kind: Origin) -> list[Made]:
+        return [each for part in joined for each in (part[::-1] if part and part[0].clause[0] == kind else part)]
+
+    def _kinds_of(self) -> dict[Key, int]:
+        """Return the kind of the clause that made each expected resolvent."""
+        listed = zip(self._keys(self._wanted), self._wanted.keys, strict=True)
+        return {key: whole[2][0] for key, whole in listed}
+
+    def _of_filters(self) -> _Guess | None:
+        usual = self._program.usual
+
+        def without(name: Filter) -> tuple[Filter, ...]:
+            return tuple(each for each in usual.filters if each != name)
+
+        kind = self._class_of_filter()
+        if self._program.remembers:
+            if self._fits(self._made, usual._replace(filters=without("revisit"))):
+                return _Guess(Stage.REVISIT, kind, "goals visited before stay")
+            forgetful = self._program.forget_earlier_goals()
+            if self._agrees(forgetful.list(self._made, usual), self._actual):
+                return _Guess(Stage.REVISIT, kind, "only the current goal is not visited again")
+        else:
+            for memory in ("sequence", "set"):
+                first: tuple[Filter, ...] = ("prune", "revisit") if "prune" in usual.filters else ("revisit",)
+                others = tuple(name for name in without("prune") if name != "revisit")
+                remembering = usual._replace(filters=(*first, *others), memory=memory)
+                if self._fits(self._made, remembering):
+                    return _Guess(Stage.REVISIT, kind, "goals visited before are dropped")
+        if "prune" in usual.filters and self._fits(self._made, usual._replace(filters=without("prune"))):
+            return _Guess(Stage.PRUNE, kind, "atoms that are facts stay")
+        if "close" in usual.filters:
+            if self._fits(self._made, usual._replace(filters=without("close"))):
+                return _Guess(Stage.CLOSE, kind, "resolvents beside a proof stay")
+            if self._fits(self._made, usual._replace(takes_last=True)):
+                return _Guess(Stage.CLOSE, DifferenceClass.SUBSTITUTED, "the last proof is kept, not the first")
+        return None
+
+    def _of_memory(self) -> _Guess | None:
+        usual = self._program.usual
+        other = "set" if usual.memory == "sequence" else "sequence"
+        if not self._program.remembers or not self._fits(self._made, usual._replace(memory=other)):
+            return None
+        return _Guess(Stage.REVISIT, self._class_of_filter(), f"visited goals are compared as by the memory {other}")
+
+    def _of_lost_proofs(self) -> _Guess | None:
+        """Guess at several proofs that are lost together."""
+        is_pruned = "prune" in self._program.usual.filters
+        left = [each for each in self._made if (self._program.prune(each.resolved) if is_pruned else each.resolved)]
+        num = len(self._made) - len(left)
+        if "close" not in self._program.usual.filters or num < 2 or not self._fits(left):
+            return None
+        return _Guess(
+            Stage.CLOSE, self._judge_proof(DifferenceClass.MISSING), f"all {num} proofs of the step are lost", OPEN
+        )
+
+    def _of_limit(self) -> _Guess | None:
+        usual, program = self._program.usual, self._program
+        kind = self._judge_proof(DifferenceClass.LIMIT)
+        most = usual.max_resolvents or 0
+        if "max_resolvents" in usual.filters and self._wanted.dropped_resolvents:
+            ends = (GoalKind.FALSE, GoalKind.STOP)
+            whole = program.list(self._made, usual._replace(max_resolvents=None))
+            own = [key for key in self._keys(self._actual) if key[0] not in ends]
+            extra = Counter(own) - Counter(self._keys(whole))
+            num = len(own)
+            is_counted = self._actual.dropped_resolvents == len(self._made_before_cap(whole)) - num
+            if self._has_counts:
+                is_likely = is_counted and self._actual.dropped_atoms == self._wanted.dropped_atoms
+            else:
+                is_likely = abs(num - most) <= 1 or (num > most and own == self._keys(whole)[:num])
+            if not extra and is_likely:
+                evidence = f"{num} of {len(whole.keys)} resolvents are kept, and others than the first {most}"
+                return _Guess(Stage.LIMIT, kind, evidence)
+            if [key[0] for key in self._actual.keys] == [GoalKind.TRUE] and self._actual.keys[0][2] == NO_CLAUSE:
+                evidence = "TRUE stands where a list is longer than max_resolvents"
+                return _Guess(Stage.LIMIT, DifferenceClass.FALSE_PROOF, evidence, OPEN)
+        atoms = usual.max_atoms
+        if "max_atoms" in usual.filters and atoms is not None:
+            for changed, words in (
+                (usual._replace(max_atoms=atoms - 1), "resolvents of max_atoms atoms are dropped"),
+                (usual._replace(max_atoms=atoms + 1), "resolvents of one atom more than max_atoms stay"),
+                (usual._replace(max_atoms=None), "resolvents of more than max_atoms atoms stay"),
+                (usual._replace(truncates=not usual.truncates), "resolvents of more than max_atoms atoms are cut"),
+            ):
+                missing, _ = self.differing()
+                is_alone = changed.max_atoms == atoms - 1 and not self._has_counts and len(missing) < 2
+                if not is_alone and self._fits(self._made, changed):
+                    return _Guess(Stage.LIMIT, kind, words)
+        return None
+
+    def _made_before_cap(self, whole: Listed) -> list[Key]:
+        return [key for key in whole.keys if key[0] not in (GoalKind.FALSE, GoalKind.STOP)]
+
+    def _of_atoms(self) -> _Guess | None:
+        """Guess at clauses that made other atoms."""
+        if not self._has_origins:
+            return None
+        own = {clause: (kind, atoms) for kind, atoms, clause in self._actual.keys if clause != NO_CLAUSE}
+        changed, guesses = [], []
+        wanted = {clause: (kind, atoms) for kind, atoms, clause in self._wanted.keys}
+        for each in self._made:
+            found = own.get(each.clause)
+            if found is None or found == wanted.get(each.clause):
+                changed.append(each)
+                continue
+            if found[1] == self._right_atoms(each):
+                changed.append(each)
+                continue
+            changed.append(Made(each.clause, found[1], found[0], is_fixed=True))
+            guesses.append(self._guess_change(each, found[1]))
+        if not guesses or not self._fits(changed):
+            return None
+        guess = min(guesses, key=lambda each: list(Stage).index(each.stage))
+        return guess._replace(kind=self._judge_proof(guess.kind))
+
+    def _right_atoms(self, each: Made) -> Atoms:
+        is_pruned = "prune" in self._program.usual.filters
+        return self._program.prune(each.resolved) if is_pruned else number_variables(iter(each.resolved))
+
+    def _guess_change(self, each: Made, atoms: Atoms) -> _Guess:
+        """Guess at the stage that made these atoms of what a clause gives."""
+        right, resolved = self._right_atoms(each), each.resolved
+        is_pruned = "prune" in self._program.usual.filters
+        solid = number_variables(atom for atom in atoms if atom[0] >= 0)
+        if len(solid) < len(atoms) and is_pruned and solid == right:
+            return _Guess(Stage.PRUNE, DifferenceClass.MALFORMED, "holes stay where facts were deleted")
+        if len(atoms) == self._program.usual.max_atoms and atoms == number_variables(iter(right[: len(atoms)])):
+            return _Guess(Stage.LIMIT, DifferenceClass.LIMIT, f"atoms beyond {len(atoms)} are cut")
+        kept = _embed(atoms, resolved)
+        if is_pruned and kept is not None and len(atoms) != len(right):
+            lost = [atom for i, atom in enumerate(resolved) if i not in kept]
+            num = abs(len(atoms) - len(right))
+            kind = DifferenceClass.EXTRA if len(atoms) > len(right) else DifferenceClass.MISSING
+            wrong = [atom for atom in lost if not self._program.is_fact(atom)]
+            num_body = len(resolved) - len(self._goal) + 1
+            is_cut = bool(wrong) and wrong == list(resolved[num_body - len(wrong) : num_body])
+            if is_cut and not any(map(self._program.is_like_fact, wrong)):
+                words = f"{count_of(num, 'atom')} of the end of the body missing"
+                return _Guess(Stage.RESOLVE, DifferenceClass.SUBSTITUTED, words, OPEN)
+            return _Guess(Stage.PRUNE, kind, f"{count_of(num, 'atom')} {kind.value} after pruning")
+        if is_pruned and len(right) < len(resolved) and Counter(atoms) == Counter(right):
+            return _Guess(
+                Stage.PRUNE, DifferenceClass.SUBSTITUTED, "the atoms that pruning leaves are in another order"
+            )
+        return _Guess(Stage.RESOLVE, DifferenceClass.SUBSTITUTED, "the same clause gave different atoms")
+
+    def _of_clauses(self) -> _Guess | None:
+        """Guess at clauses that are lost, or that do not match and are there."""
+        own = Counter(self._keys(self._actual))
+        known = {each.clause for each in self._made}
+        added: list[Made] = []
+        if self._has_origins:
+            left = Counter(each.clause for each in self._made)
+            for end, atoms, clause in self._actual.keys:
+                if clause != NO_CLAUSE and not _take(left, clause):
+                    added.append(Made(clause, atoms, end, is_fixed=True))
+        elif (made := self._program.make_excluded(self._goal)) is not None:
+            added = [made]
+        pool = self._program.put_in_order([*self._made, *added])
+        lost: list[Made] = []
+        while True:
+            listed = self._program.list(pool, self._program.usual)
+            keys = self._keys(listed)
+            if Counter(keys) == own:
+                break
+            surplus = Counter(keys) - own
+            gone = [each for each in pool if self._offers(each, listed, surplus)]
+            if not gone:
+                return None
+            lost += gone
+            pool = [each for each in pool if not any(each is other for other in gone)]
+        added = [each for each in added if any(each is other for other in pool)]
+        lost = [each for each in lost if each.clause in known]
+        if not (lost or added) or not self._counts_fit(listed):
+            return None
+        kinds = {each.clause[0] for each in (*lost, *added)}
+        what = "clause" if len(kinds) > 1 else "rule" if min(kinds) == Origin.RULE else "fact"
+        first = count_of(len(lost or added), what)
+        if lost and added:
+            kind, words = DifferenceClass.SUBSTITUTED, f"{first} missing, {len(added):,} extra"
+        elif lost:
+            kind, words = DifferenceClass.MISSING, f"{first} missing, none extra"
+        else:
+            kind, words = DifferenceClass.EXTRA, f"{first} extra, none missing"
+        is_open = self._program.remembers and len(self._program.visited) > 1 and bool(lost)
+        confidence = LIKELY if is_open or not self._has_origins else CLEAR
+        judged = self._judge_proof(kind)
+        if self._wanted.keys[0][0] == GoalKind.TRUE and len(self._actual.keys) > 1:
+            # `close` may have lost the proof, and kept what stands beside it.
+            confidence = OPEN
+        return _Guess(_matching(min(kinds)), judged, words, confidence)
+
+    def _offers(self, each: Made, listed: Listed, surplus: Counter[Key]) -> bool:
+        """Return whether a clause makes a resolvent of the list that the actual side lacks."""
+        return any(
+            key[2] == each.clause and _take(surplus, self._key(key)) for key in listed.keys if key[2] == each.clause
+        )
+
+    def _counts_fit(self, listed: Listed) -> bool:
+        """Return whether as much was dropped as recorded, or less since more of it is lost."""
+        return not self._has_counts or (
+            self._actual.dropped_atoms <= listed.dropped_atoms
+            and self._actual.dropped_resolvents <= listed.dropped_resolvents
+        )
+
+
+def _take(left: Counter, key: object) -> bool:  # type: ignore[type-arg]
+    """Take one of what is left; return whether there was one."""
+    if left[key] <= 0:
+        return False
+    left[key] -= 1
+    return True
+
+
+def _matching(kind: int) -> Stage:
+    return Stage.MATCH_RULES if kind == Origin.RULE else Stage.MATCH_FACTS
+
+
+def _embed(shorter: Atoms, longer: Atoms) -> set[int] | None:
+    """Return the places of atoms that give the shorter goal up to the names of variables, the earliest; None if none do."""
+    places: list[int] = []
+    start = 0
+    for atom in shorter:
+        shape = atom[0], max(atom[1], -1), max(atom[2], -1)
+        for i in range(start, len(longer)):
+            other = longer[i]
+            if (other[0], max(other[1], -1), max(other[2], -1)) == shape:
+                places.append(i)
+                start = i + 1
+                break
+        else:
+            return None
+    return set(places) if number_variables(longer[i] for i in places) == number_variables(iter(shorter)) else None
+
+
+def prefer_one_stage(guesses: Sequence[Sequence[StepDifference]]) -> list[StepDifference]:
+    """Choose a guess for each of several steps: of the stage that explains all of them, or else the likeliest.
+
+    guesses: those of each step, the likeliest first; one or more
+    """
+    likeliest = [found[0] for found in guesses]
+    common = set.intersection(*({each.stage for each in found} for found in guesses)) if guesses else set()
+    if not common or len({each.stage for each in likeliest}) < 2:
+        return likeliest
+
+    def rank(stage: Stage) -> int:
+        return sum([each.stage for each in found].index(stage) for found in guesses)
+
+    stage = min(common, key=lambda each: (rank(each), STEP_STAGES.index(each)))
+    return [next(each for each in found if each.stage is stage) for found in guesses]

@@ -1,0 +1,118 @@
+"""The stage of a step recorded with its clauses, found by the one fault that explains it, in several dialects."""
+
+from functools import partial
+
+import pytest
+
+import kgverify as kv
+from kgreference import Stages
+from kgreference.dialect_step import close, match_facts, match_rules, resolve
+from kgreference.resolvent import Kind, Matches
+from kgverify.dialects import ReferenceEngine
+from kgverify.program.dialect import Dialect
+
+OURS = Dialect()
+NO_MEMORY = Dialect(memory="none", order="facts_first")
+SETS = Dialect(memory="set", order="facts_first")
+CLOSED_LAST = Dialect(filters=("prune", "revisit", "max_atoms", "max_resolvents", "close"))
+NO_PRUNING = Dialect(filters=("revisit", "close", "max_atoms", "max_resolvents"), memory="none")
+DIALECTS = (OURS, NO_MEMORY, SETS, CLOSED_LAST, NO_PRUNING)
+
+
+def first_facts(situation, selected):
+    """Match the first three facts alone."""
+    return Matches(
+        *(each[:3] if isinstance(each, (list, tuple)) else each for each in match_facts(situation, selected))
+    )
+
+
+def no_last_rule(situation, selected):
+    """Lose the last rule of several."""
+    found = match_rules(situation, selected)
+    num = max(1, len(found.origins) - 1)
+    return Matches(*(each[:num] for each in found))
+
+
+def reverse_bodies(situation, rules, facts):
+    """Put the atoms of long resolvents in the reverse order."""
+    return [r._replace(atoms=r.atoms[::-1]) if len(r.atoms) > 2 else r for r in resolve(situation, rules, facts)]
+
+
+def prune_nothing(situation, resolvents):
+    return list(resolvents)
+
+
+def keep_beside_proof(situation, resolvents):
+    """Leave the others beside a proof."""
+    return list(resolvents) or close(situation, resolvents)
+
+
+def read_empty_as_proof(situation, resolvents):
+    """Take an empty list for a proof."""
+    closed = close(situation, resolvents)
+    return [r._replace(kind=Kind.TRUE) if r.kind is Kind.FALSE else r for r in closed]
+
+
+def keep_last(situation, resolvents):
+    return list(resolvents[-situation.limits.max_resolvents :])
+
+
+def forget(situation, resolvents):
+    return list(resolvents)
+
+
+FAULTS = {
+    "match_facts": ({"match_facts": first_facts}, DIALECTS),
+    "match_rules": ({"match_rules": no_last_rule}, DIALECTS),
+    "resolve": ({"resolve": reverse_bodies}, (NO_MEMORY, SETS, NO_PRUNING)),
+    "prune": ({"prune": prune_nothing}, (OURS, NO_MEMORY, SETS, CLOSED_LAST)),
+    "revisit": ({"revisit": forget}, (OURS, SETS, CLOSED_LAST)),
+    "close": ({"close": keep_beside_proof}, (OURS, NO_MEMORY, SETS)),
+    "limit": ({"limit_resolvents": keep_last}, (OURS, NO_MEMORY, CLOSED_LAST)),
+}
+EVERY = [(stage, stages, dialect) for stage, (stages, dialects) in FAULTS.items() for dialect in dialects]
+
+
+def record(path, stages, dialect):
+    make = partial(ReferenceEngine, stages=Stages(**stages))
+    limits = kv.Limits(max_resolvents=4, max_atoms=5, max_depth=8, dialect=dialect)
+    kv.record("countries", path, make, queries=3, corruptions=5, limits=limits)
+    return path
+
+
+@pytest.mark.parametrize(("stage", "stages", "dialect"), EVERY, ids=[f"{stage}, {d}" for stage, _, d in EVERY])
+def test_the_stage_of_a_single_fault_is_named_in_any_dialect(tmp_path, stage, stages, dialect):
+    report = kv.compare("reference", record(tmp_path / "wrong.h5", stages, dialect))
+    assert report.verdict is kv.Verdict.DIVERGE
+    assert {cause.stage for cause in report.causes} == {stage}, str(report)
+
+
+def test_an_empty_list_that_is_read_as_a_proof_is_a_false_proof_of_close(tmp_path):
+    report = kv.compare("reference", record(tmp_path / "wrong.h5", {"close": read_empty_as_proof}, OURS))
+    assert {(cause.stage, cause.kind.value) for cause in report.causes} == {("close", "false_proof")}
+
+
+def test_two_faults_in_one_step_are_not_explained_by_one(tmp_path):
+    both = {"match_facts": first_facts, "resolve": reverse_bodies}
+    report = kv.compare("reference", record(tmp_path / "wrong.h5", both, NO_PRUNING))
+    assert report.verdict is kv.Verdict.DIVERGE
+    assert {"match_facts", "resolve"} & {cause.stage for cause in report.causes}
+
+
+class WithoutProbe:
+    """The reference with a fault, which shows its resolvents and no stage."""
+
+    stages = Stages()
+
+    def __init__(self, program, limits, policy):
+        engine = ReferenceEngine(program, limits, policy, stages=self.stages)
+        self.info, self.prove, self.step = engine.info, engine.prove, engine.step
+
+
+@pytest.mark.parametrize(("stage", "dialect"), [("match_facts", NO_MEMORY), ("revisit", SETS), ("limit", CLOSED_LAST)])
+def test_the_stage_of_an_engine_that_shows_none_is_named_in_its_dialect(stage, dialect):
+    engine = type("Wrong", (WithoutProbe,), {"stages": Stages(**FAULTS[stage][0])})
+    limits = kv.Limits(max_resolvents=4, max_atoms=5, max_depth=8, dialect=dialect)
+    report = kv.verify("countries", engine, queries=3, corruptions=5, limits=limits)
+    assert report.verdict is kv.Verdict.DIVERGE
+    assert report.first_divergence.stage == stage, str(report)
