@@ -114,3 +114,12 @@ def test_results_print_as_the_terminal_shows_them_and_their_repr_is_a_line(
         assert len(lines) > 1
         assert lines[0] in repr(result)
         assert "=" not in repr(result)
+
+
+def test_an_engine_without_a_name_of_its_own_is_not_mistaken_for_the_one_that_it_derives_from():
+    names: dict[str, type] = {}
+    exec(WRONG, names)
+    report = kv.verify("countries", names["Wrong"], queries=1, corruptions=3)
+    assert report.environment.actual.name == "reference"
+    with pytest.raises(kv.UserError, match="cannot make the engine 'reference' again"):
+        kv.shrink(report)

@@ -13,6 +13,7 @@ from kgverify.files.remote import names_url
 from kgverify.graphs.folder import ROLES
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
+from kgverify.report.content import EngineNames
 from kgverify.report.report import Report
 from kgverify.testing.checking.engine_makers import COMPILED, EAGER, PLAIN, REFERENCE, EngineSpec, MakePipeline, Sides
 from kgverify.testing.checking.failure import sign
@@ -270,7 +271,7 @@ def load_run_graph(report: Report) -> KnowledgeGraph:
 
 def find_engines(report: Report) -> list[EngineSpec]:
     """Return the ways to run the engine of a saved run, the fastest first. UserError if kgverify cannot make it."""
-    recorded = _read_spec(report.engines.actual, report.environment.actual, "--engine")
+    recorded = _read_spec(report.engines, report.engines.actual, report.environment.actual, "--engine")
     if recorded.name != COMPILED:
         return [recorded]
     return list(dict.fromkeys((recorded._replace(mode=EAGER.mode, device=EAGER.device), recorded)))
@@ -278,14 +279,16 @@ def find_engines(report: Report) -> list[EngineSpec]:
 
 def find_reference(report: Report) -> EngineSpec:
     """Return the reference of a saved run; the evaluator runs eagerly. UserError if kgverify cannot make it."""
-    recorded = _read_spec(report.engines.expected, report.environment.expected, "--reference")
+    recorded = _read_spec(report.engines, report.engines.expected, report.environment.expected, "--reference")
     return recorded._replace(mode=EAGER.mode, device=EAGER.device)
 
 
-def _read_spec(name: str, info: EngineInfo, option: str) -> EngineSpec:
+def _read_spec(names: EngineNames, name: str, info: EngineInfo, option: str) -> EngineSpec:
     """Return the specification of an engine from the name by which it was made, if it is known, and its info."""
-    # Two traces that are compared, and earlier reports, do not tell how to make an engine.
-    name = name or (info.name if info.name in (COMPILED, REFERENCE) else "")
+    # Two traces that are compared, and earlier reports, name neither engine. Beside a name, an engine without one is a
+    # class or function that cannot be imported, whatever it calls itself.
+    if names == EngineNames() and info.name in (COMPILED, REFERENCE):
+        name = info.name
     if not name:
         raise UserError(
             f"kgverify cannot make the engine {info.name!r} again",
