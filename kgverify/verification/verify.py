@@ -146,7 +146,7 @@ def verify(
         check_known_pairs(_judge_known, is_recorded=False)
         check_known_runs(verify)
         if comparison.divergences and effort.explained:
-            check_known_conditions(verify)
+            check_once({"conditions": partial(check_known_conditions, verify)})
     of_ranking = comparison.divergences[len(replayed) :]
     divergences, causes = explainer.group([*replayed, *(Replayed(each, None) for each in of_ranking)])
     outputs = [each.outputs for each in replayed]

@@ -117,22 +117,56 @@ def test_the_hash_is_of_all_files_of_the_packages(tmp_path: Path, monkeypatch: p
     assert module.__file__
 
 
+def count_checks(script: str, arguments: list[str], folder: Path, exit_code: int) -> list[int]:
+    """Return how many checks print a line when a command runs once, and once more."""
+    counts = []
+    for _ in range(2):
+        command = [sys.executable, "-c", script, "diff", *arguments]
+        environment = {**os.environ, CACHE: str(folder / "cache")}
+        ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
+        assert ended.returncode == exit_code, ended.stderr
+        counts.append(ended.stdout.count("checked"))
+    return counts
+
+
+RUN = "from kgverify.cli.app import app\napp(sys.argv[1:])\n"
+
+
 def test_the_command_remembers_what_it_checked(tmp_path: Path):
     root = Path(__file__).parent.parent.parent
     script = (
         "import sys\n"
         "from kgverify.verification import verify\n"
         "verify.check_known_pairs = verify.check_known_files = lambda *args, **kwargs: print('checked')\n"
-        "from kgverify.cli.app import app\n"
-        "app(sys.argv[1:])\n"
     )
     traces = [str(root / "traces" / f"countries-{name}.h5") for name in ("reference", "compiled")]
-    outputs = []
-    for cache in [tmp_path / "cache"] * 2:
-        command = [sys.executable, "-c", script, "diff", *traces]
-        ended = subprocess.run(
-            command, env={**os.environ, CACHE: str(cache)}, capture_output=True, text=True, timeout=120
-        )
-        assert ended.returncode == 0, ended.stderr
-        outputs.append(ended.stdout.count("checked"))
-    assert outputs == [2, 0]
+    assert count_checks(script + RUN, traces, tmp_path, 0) == [2, 0]
+
+
+WRONG = """
+from kgverify import Limits
+from kgverify.engines.reference.engine import ReferenceEngine
+
+
+class Wrong(ReferenceEngine):
+    def __init__(self, program, limits, policy):
+        super().__init__(program, Limits(limits.max_depth, limits.max_atoms, 1), policy)
+"""
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("engine", "counts"),
+    [(["--mode", "eager", "--fault", "last-fact-lost"], [1, 0]), (["--engine", "wrong.py:Wrong"], [1, 1])],
+)
+def test_known_conditions_are_remembered_beside_kgverifys_own_engines_alone(
+    engine: list[str], counts: list[int], tmp_path: Path
+):
+    (tmp_path / "wrong.py").write_text(WRONG)
+    script = (
+        "import sys\n"
+        "from kgverify.verification import verify\n"
+        "verify.check_known_conditions = lambda *args: print('checked')\n"
+    )
+    arguments = ["--queries", "1", "--corruptions", "3", *engine]
+    assert count_checks(script + RUN, arguments, tmp_path, 1) == counts

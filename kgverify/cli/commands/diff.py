@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -118,23 +118,25 @@ def diff(
     else:
         if save is not None:
             check_folder(save)
-        report = verify(
-            engine=engine,
-            reference=reference,
-            **run_options.arguments(),
-            **engine_options.arguments(),
-            lockstep=lockstep,
-            determinism=determinism,
-            score_error=score_error,
-            modulo=modulo,
-            minimum=minimum,
-            fresh_cache=fresh_cache,
-            jobs=jobs,
-            scheduler=scheduler,
-            save=save,
-            command=typed_command(),
-            phase=show_phase,
-        )
+        # An engine of a third party may change the judge in memory.
+        with remembering() if {engine, reference} <= {COMPILED, REFERENCE} else nullcontext():
+            report = verify(
+                engine=engine,
+                reference=reference,
+                **run_options.arguments(),
+                **engine_options.arguments(),
+                lockstep=lockstep,
+                determinism=determinism,
+                score_error=score_error,
+                modulo=modulo,
+                minimum=minimum,
+                fresh_cache=fresh_cache,
+                jobs=jobs,
+                scheduler=scheduler,
+                save=save,
+                command=typed_command(),
+                phase=show_phase,
+            )
     has_lockstep = expected is None and not lockstep
     print_report(
         report,
