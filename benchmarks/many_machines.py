@@ -53,7 +53,9 @@ def evaluate_on_workers(given: argparse.Namespace, num_workers: int) -> tuple[Re
     killed: list[str] = []
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 10}),
-        distributed.LocalCluster(n_workers=num_workers, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(
+            n_workers=num_workers, threads_per_worker=1, dashboard_address="127.0.0.1:0"
+        ) as cluster,
         DaskWorkers(cluster.scheduler_address) as workers,
     ):
         killer = threading.Thread(target=kill_workers, args=(cluster, given.kill, stop, killed))

@@ -148,7 +148,7 @@ def outcome_of(mutant: Mutant, expression: str) -> object:
         (
             "reference",
             "Program.from_names",
-            "predicate_ids.setdefault(predicate, len(predicate_ids))",
+            "predicate_ids[predicate] = len(predicate_ids)",
             "pass",
             "sys.modules['kgreference'].Program.from_names([('p', 'a', 'b')], queries=[('q', 'b', 'c')]).predicates",
             ("p",),

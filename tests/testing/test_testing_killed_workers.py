@@ -84,10 +84,10 @@ def kill_every(seconds: float, killed: list[int], most: int) -> Callable[[Tally]
 
 @pytest.mark.deep
 def test_a_campaign_whose_processes_are_killed_has_the_result_of_an_undisturbed_one(tmp_path: Path):
-    campaign = Campaign(corpus=tmp_path / "one", engine=PLAIN, examples=320, most_shrunk=0)
+    campaign = Campaign(corpus=tmp_path / "one", engine=PLAIN, examples=640, most_shrunk=0)
     undisturbed = run_campaign(campaign)
     killed: list[int] = []
-    disturbed = run_campaign(replace(campaign, corpus=tmp_path / "two", jobs=2), watch=kill_every(1.0, killed, 2))
+    disturbed = run_campaign(replace(campaign, corpus=tmp_path / "two", jobs=2), watch=kill_every(0.2, killed, 2))
     assert comparable(disturbed) == comparable(undisturbed)
     assert killed
     assert disturbed.is_passed

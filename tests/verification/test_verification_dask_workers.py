@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {"queries": 4, "corruptions": 5}
 @pytest.fixture(scope="module")
 def address() -> Any:
     with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
+        n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
     ) as cluster:
         yield cluster.scheduler_address
 
@@ -149,7 +149,7 @@ def test_work_that_ends_every_worker_is_an_error(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(dask_workers, "MOST_REPEATS", 1)
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
-        distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
         DaskWorkers(cluster.scheduler_address) as workers,
         pytest.raises(UserError, match="workers died before their work was done"),
     ):

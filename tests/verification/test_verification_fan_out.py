@@ -152,7 +152,9 @@ def test_one_job_is_this_process() -> None:
 def test_a_cluster_gives_the_same_columns(proved: tuple[Run, CandidateSet, Columns]) -> None:
     distributed = pytest.importorskip("distributed", reason="kgverify[distributed] is not installed")
     run, candidates, columns = proved
-    cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=2, processes=False, dashboard_address=None)
+    cluster = distributed.LocalCluster(
+        n_workers=2, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0"
+    )
     with cluster, reference_over(run, scheduler=cluster.scheduler_address) as pipeline:
         assert isinstance(pipeline.engine, FannedOut)
         finished: list[int] = []
