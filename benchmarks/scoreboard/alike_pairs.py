@@ -191,7 +191,16 @@ def _ask(run: Recording, hook: str) -> Iterator[tuple[Instance, Any]]:
     problems += [_draw(rng, problems, inference, run.limits) for _ in range(NUM_DRAWN)]
     asked = engine.watch(hook)
     views = StepReader(engine.step(_positions(problems)))
-    data = Run(run.limits, len(candidates.query), inference, inference.at, True, True, True)
+    data = Run(
+        run.limits,
+        len(candidates.query),
+        inference,
+        inference.at,
+        has_scores=True,
+        has_origins=True,
+        has_counts=True,
+        follows_semantics=True,
+    )
     seen = [
         SeenStep(
             data,
