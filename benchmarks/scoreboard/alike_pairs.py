@@ -159,12 +159,12 @@ def read_sample(graph: str, limits: Limits, hook: str) -> Sample:
     ]
     if len(found) > MOST_INSTANCES:
         found = Random(0).sample(found, MOST_INSTANCES)
-    columns = {feature: [feature.value(instance) for instance, _ in found] for feature in features_of(unit)}
-    known = {feature: values for feature, values in columns.items() if all(v is not None and v == v for v in values)}
+    columns = [(feature, [feature.value(instance) for instance, _ in found]) for feature in features_of(unit)]
+    known = [(feature, values) for feature, values in columns if all(v is not None and v == v for v in values)]
     return Sample(
         tuple(given for _, given in found),
-        tuple(known),
-        np.array([list(map(float, values)) for values in known.values()]).reshape(len(known), -1).T,  # type: ignore[arg-type]
+        tuple(feature for feature, _ in known),
+        np.array([list(map(float, values)) for _, values in known]).reshape(len(known), -1).T,  # type: ignore[arg-type]
     )
 
 
