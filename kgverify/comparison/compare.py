@@ -27,7 +27,7 @@ from kgverify.comparison.comparable import (
 from kgverify.comparison.equal_columns import has_equal_columns, has_same_bytes
 from kgverify.comparison.goals import Rebuilding, find_goals, find_rebuilds
 from kgverify.comparison.inference.infer import ProgramInference, find_program
-from kgverify.comparison.inference.single_fault import prefer_one_stage
+from kgverify.comparison.inference.single_fault import adopt_guess, prefer_one_stage
 from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.modulo.benign import BenignCount
 from kgverify.comparison.modulo.normalise import rename_candidates
@@ -507,13 +507,7 @@ class _Listed(NamedTuple):
 
     def choose(self, guess: StepDifference) -> "_Listed":
         """Return the divergence with one of its guesses."""
-        named = msgspec.structs.replace(
-            self.divergence,
-            stage=guess.stage.value,
-            kind=guess.kind,
-            evidence=guess.evidence,
-            confidence=guess.confidence,
-        )
+        named = adopt_guess(self.divergence, guess)
         return self._replace(divergence=named, finding=Finding(guess.kind, guess.evidence, guess.confidence))
 
     def classify(self, known_goals: frozenset[Goal]) -> Finding:

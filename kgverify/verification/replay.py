@@ -20,8 +20,8 @@ from kgverify.comparison.classify import (
 )
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.inference.dialects import follows_inference, name_in_dialect, order_of_stages
-from kgverify.comparison.inference.single_fault import explain_by_one_stage
-from kgverify.comparison.inference.step_difference import CLEAR
+from kgverify.comparison.inference.single_fault import adopt_guess, explain_by_one_stage, is_special
+from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.inference.step_program import StepProgram
 from kgverify.comparison.locate import is_close, locate_difference
 from kgverify.comparison.modulo.normalise import normalise_steps
@@ -61,9 +61,6 @@ INFERRED_SHARE: Final = 0.7
 
 
 Views = dict[tuple[int, int], tuple[StepView, StepView]]
-
-_SPECIAL = frozenset({Stage.SELECT.value, Stage.ADVANCE.value})
-"""The stages whose fault makes a whole list that hardly another fault makes."""
 
 _Signature = tuple[str, str, bool, bool, DifferenceClass, str]
 
@@ -271,10 +268,10 @@ class Explainer:
         if not self._comparer.has_origins:
             # The resolvents were explained by the program, and that is all that is known.
             return Replayed(divergence)
-        named = self._explain_by_one_stage(divergence, position, alone)
-        is_special = named is not divergence and named.stage in _SPECIAL and named.confidence >= CLEAR
-        if is_special or not isinstance(self._expected, ProbedEngine) or not follows_inference(self._limits.dialect):
-            return Replayed(named, is_inferred=True)
+        guess = self._explain_by_one_stage(position, alone)
+        is_clear = guess is not None and is_special(guess)
+        if is_clear or not isinstance(self._expected, ProbedEngine) or not follows_inference(self._limits.dialect):
+            return Replayed(divergence if guess is None else adopt_guess(divergence, guess), is_inferred=True)
         expected, actual = probes or (normalise_outputs(self._expected.probe(position), self._modulo), own)
         _, (goals,) = read_positions(position)
         ask = partial(ask_engines, (self._expected, self._actual), position)
@@ -286,11 +283,11 @@ class Explainer:
             divergence = msgspec.structs.replace(divergence, stage=stage.value)
         return Replayed(divergence, is_inferred=True)
 
-    def _explain_by_one_stage(self, divergence: Divergence, position: Positions, alone: Columns) -> Divergence:
-        """Return the divergence with the stage whose fault alone explains the step, if there is one."""
+    def _explain_by_one_stage(self, position: Positions, alone: Columns) -> StepDifference | None:
+        """Return the likeliest stage whose fault alone explains the step; None if no fault does."""
         inference = self._comparer.program.origins
         if inference is None:
-            return divergence
+            return None
         _, (goals,) = read_positions(position)
         visited = [number_variables(iter(goal)) for goal in goals]
         predicate, first, second = position.candidates.atom[0].tolist()
@@ -299,16 +296,7 @@ class Explainer:
         known = self._comparer.expected.fields & self._comparer.actual.fields
         has_counts = "steps.dropped_resolvents" in known
         guesses = explain_by_one_stage(program, *steps, has_origins=True, has_counts=has_counts)
-        if not guesses:
-            return divergence
-        found = guesses[0]
-        return msgspec.structs.replace(
-            divergence,
-            stage=found.stage.value,
-            kind=found.kind,
-            evidence=found.evidence,
-            confidence=found.confidence,
-        )
+        return guesses[0] if guesses else None
 
     def _judge_right_step(self, divergence: Divergence) -> Divergence:
         """Name the stage of a step that is right when repeated: the machinery around it, or what the step before left.

@@ -8,8 +8,8 @@ from kgverify.comparison.inference.content import content_of, plain
 from kgverify.comparison.inference.dialects import follows_inference
 from kgverify.comparison.inference.limits_seen import LimitsSeen, find_limits
 from kgverify.comparison.inference.origins import Clause, Deviation, OriginInference, StepOrigins
-from kgverify.comparison.inference.single_fault import ALONE, explain_by_one_stage
-from kgverify.comparison.inference.step_difference import CLEAR, Given, StepDifference, explain_difference
+from kgverify.comparison.inference.single_fault import ALONE, explain_by_one_stage, is_special
+from kgverify.comparison.inference.step_difference import Given, StepDifference, explain_difference
 from kgverify.comparison.inference.step_program import StepProgram
 from kgverify.comparison.result import DifferenceClass
 from kgverify.comparison.step_view import Names, ResolventView, StepView
@@ -17,11 +17,7 @@ from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.program import Program
 from kgverify.program.resolution import Clauses, number_variables
-from kgverify.program.stages import Stage
 from kgverify.trace.model.trace import Trace
-
-_SPECIAL: Final = frozenset({Stage.SELECT, Stage.ADVANCE})
-"""The stages whose fault makes a whole list that hardly another fault makes."""
 
 MOST_CLAUSES: Final = 3
 """The clauses to name of those that may have made a resolvent; the rest are counted."""
@@ -134,9 +130,8 @@ class BlockInference:
         origins = self._at(candidate, expected)
         given = Given(origins, self._earlier(candidate, step), self._limits, self._num_symbols)
         found = explain_difference(expected, actual, given)
-        is_special = bool(guesses) and guesses[0].confidence >= CLEAR and guesses[0].stage in _SPECIAL
         is_lost = found.kind is DifferenceClass.PROOF_LOST and [r.kind for r in actual.resolvents] == [GoalKind.FALSE]
-        return guesses if guesses and (is_special or is_lost) else [found]
+        return guesses if guesses and (is_special(guesses[0]) or is_lost) else [found]
 
     def _explain_by_one_stage(
         self, candidate: int, step: int, expected: StepView, actual: StepView

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+import msgspec
+
 from kgverify.comparison.inference.content import content_of
 from kgverify.comparison.inference.step_difference import CERTAIN, CLEAR, GUESSED, LIKELY, OPEN, StepDifference
 from kgverify.comparison.inference.step_program import (
@@ -19,7 +21,7 @@ from kgverify.comparison.inference.step_program import (
     StepProgram,
     Variation,
 )
-from kgverify.comparison.result import DifferenceClass
+from kgverify.comparison.result import DifferenceClass, Divergence
 from kgverify.comparison.step_view import StepView
 from kgverify.errors import count_of
 from kgverify.program.dialect import Filter
@@ -29,6 +31,8 @@ from kgverify.program.stages import STEP_STAGES, Stage
 
 ALONE: Final = "a fault of this stage alone explains the step"
 """The end of the evidence where a stage was found so."""
+
+_SPECIAL: Final = frozenset({Stage.SELECT, Stage.ADVANCE})
 
 MOST_CLAUSES: Final = 4096
 """The clauses that match a goal beyond which its step is not taken again."""
@@ -62,6 +66,18 @@ def explain_by_one_stage(
         )
         for each in search.find()
     ]
+
+
+def is_special(guess: StepDifference) -> bool:
+    """Return whether a guess is clear, and of a stage whose fault makes a whole list that hardly another fault makes."""
+    return guess.confidence >= CLEAR and guess.stage in _SPECIAL
+
+
+def adopt_guess(divergence: Divergence, guess: StepDifference) -> Divergence:
+    """Return the divergence with the stage and the class of a guess."""
+    return msgspec.structs.replace(
+        divergence, stage=guess.stage.value, kind=guess.kind, evidence=guess.evidence, confidence=guess.confidence
+    )
 
 
 class _Search:
