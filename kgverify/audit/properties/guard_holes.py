@@ -39,7 +39,7 @@ def find_guard_holes(
     def compile_anew() -> Function:
         # A new backend: torch keeps one result for equal ones.
         backend = partial(lookup_backend("aot_eager")) if is_cuda else WatchingBackend(setting)
-        return torch.compile(subject.function, backend=backend, dynamic=setting.dynamic)  # type: ignore[no-any-return]
+        return torch.compile(subject.function, backend=backend, dynamic=setting.dynamic)
 
     unlimited = torch._dynamo.config.patch(recompile_limit=_MANY, accumulated_recompile_limit=_MANY)
     with _moving_to_cpu(subject, found) as subject, silencing_compiler(), unlimited:
