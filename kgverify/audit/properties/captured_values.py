@@ -114,6 +114,7 @@ class _Walk:
         self.found: list[CapturedValue] = []
         self.holders: list[Any] = []
         self.is_complete = True
+        self._codes: list[types.CodeType] = []
         # By identity; the values stay alive, since an identity says nothing of a value that is gone.
         self._seen: dict[int, Any] = {}
 
@@ -172,6 +173,7 @@ class _Walk:
             if captured.read_if_present() is not _MISSING:
                 self.visit_value(captured, 0)
         for nested, names in list_codes(code):
+            self._codes.append(nested)
             for name in names:
                 if name not in function.__globals__:
                     continue
@@ -267,7 +269,7 @@ class _Walk:
             self.holders.append(owner)
             if isinstance(owner, torch.nn.Module):
                 self.holders += [owner._parameters, owner._buffers, owner._modules]
-        methods = _list_methods(type(owner))
+        codes = code, *_list_methods(type(owner)), *self._codes
         for name in list_members(owner):
 
             def put(new: Any, name: str = name) -> None:
@@ -283,7 +285,7 @@ class _Walk:
             def pick(name: str = name) -> Any:
                 return getattr(captured.read() if is_frozen and captured is not None else owner, name)
 
-            reader = code if find_read((code,), name) else next((c for c in methods if find_read((c,), name)), code)
+            reader = next((each for each in codes if name in each.co_names and find_read((each,), name)), code)
             self.visit_value(CapturedValue(f"{path}.{name}", name, reader, pick, put, is_inner=is_frozen), depth + 1)
 
 
