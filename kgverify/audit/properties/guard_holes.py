@@ -16,7 +16,7 @@ from kgverify.audit.audited_function import Function, Subject
 from kgverify.audit.properties.captured_values import CapturedState, CapturedValue, restoring
 from kgverify.audit.properties.compiled_run import CompileSetting, WatchingBackend, make_call, silencing_compiler
 from kgverify.audit.report import ReportBuilder
-from kgverify.audit.values import is_same, list_device_types, list_leaves
+from kgverify.audit.values import USUAL, is_same, list_device_types, list_leaves
 from kgverify.runs.machine import read_cpu_seconds
 
 AUDIT = "guard-holes"
@@ -130,21 +130,13 @@ def _try(
         return ""
     if is_same(actual, before):
         return "compiled code gives the old answer"
-    if _is_near(expected, actual):
+    if is_same(expected, actual, USUAL):
         return ""
     # Code compiled after the change differs as much where it rounds otherwise, draws other random numbers, or is wrong.
     with restoring(found):
         apply()
         anew, error = _observe(subject, compile_anew())
     return "" if error is not None or is_same(anew, actual) else "compiled code gives another answer"
-
-
-def _is_near(expected: Any, actual: Any) -> bool:
-    try:
-        torch.testing.assert_close(actual, expected, equal_nan=True)
-    except (AssertionError, TypeError, ValueError):
-        return False
-    return True
 
 
 def _list_other_values(value: Any) -> list[Any]:
