@@ -1,6 +1,7 @@
 """The buffers of a fused tick and the launches of its kernels, without synchronising with the host in between."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Final, NamedTuple
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from kgverify.engines.compiled.execution.device import free_memory
 from kgverify.engines.compiled.execution.host_copy import PendingCopy
-from kgverify.engines.compiled.execution.kernel_launch import compile_ahead
+from kgverify.engines.compiled.execution.kernel_launch import compile_ahead, count_processors
 from kgverify.engines.compiled.execution.kernel_launch import launch as launch_kernel
 from kgverify.engines.compiled.fused.levels import ScoreLevel
 from kgverify.engines.compiled.fused.record import Decisions, DigestLog, RowBuffers, StepLog, TickBuffers
@@ -32,6 +33,8 @@ _HEAVY_BLOCK: Final = 128
 _HEAVY_ROUNDS: Final = 256
 """The most rounds in one tick: a warp tries 128 clauses of a slot, or 32,768 clauses of a slot with more."""
 _HEAVY_PROGRAMS: Final = 2112
+_PROGRAMS_PER_PROCESSOR: Final = 32
+"""The most programs of one warp for each multiprocessor, which take the slots one by one."""
 _LANES: Final = 128
 
 _LOG_SHARE: Final = 0.25
@@ -53,7 +56,7 @@ class _Derivations(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """The counts of a tick: rows taken, goals scored, slots with many clauses; and candidates ended since `begin`. int32 []."""
+    """The counts of a tick: rows taken, open goals, slots with many clauses; and candidates ended since `begin`. int32 []."""
 
     rows: Tensor
     goals: Tensor
@@ -98,6 +101,8 @@ class FusedTicks:
         self._tables, self._limits, self._layout, self.levels = tables, limits, layout, tuple(levels)
         device = tables.facts.device
         slots, window = layout.slots, layout.score_window
+        self._num_programs = min(slots, _PROGRAMS_PER_PROCESSOR * count_processors(device))
+        self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
         def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
@@ -228,17 +233,28 @@ class FusedTicks:
         launch_kernel(
             look_up_kernel,
             triton.cdiv(slots, _LANES),
-            (*state, *found, self._heavy, self._counts),
+            (*state, *found, self._goals, self._heavy, self._counts),
             (slots, atoms, len(tables.fact_keys), len(tables.rule_first) - 1),
             LIGHT=_LIGHT_ROUNDS * _WARP,
             BLOCK=_LANES,
         )
+        with self._beside():
+            self._compute_goals_()
         for is_heavy in (False, True):
             launch_kernel(
                 try_kernel,
-                _HEAVY_PROGRAMS if is_heavy else slots,
-                (*state, *found, self._rows, self._goals, self._heavy, self._counts, self._empty_hash),
-                (atoms, body, self._visited_hash.shape[1], limits.max_atoms, limits.max_resolvents, stride, window),
+                _HEAVY_PROGRAMS if is_heavy else self._num_programs,
+                (*state, *found, self._rows, self._heavy, self._counts, self._empty_hash),
+                (
+                    slots,
+                    atoms,
+                    body,
+                    self._visited_hash.shape[1],
+                    limits.max_atoms,
+                    limits.max_resolvents,
+                    stride,
+                    window,
+                ),
                 EXCLUDE=limits.exclude_query,
                 LIGHT=_LIGHT_ROUNDS * _WARP,
                 ROUNDS=_HEAVY_ROUNDS if is_heavy else _LIGHT_ROUNDS,
@@ -255,35 +271,79 @@ class FusedTicks:
             IS_SHORTEST=not self.levels,
             BLOCK=_LANES,
         )
+        if self._side is not None:
+            torch.cuda.current_stream().wait_stream(self._side)
         self._score_()
-        launch_kernel(choose_kernel, slots, (self._decisions, self._rows), BLOCK=self._score_block, num_warps=1)
+        launch_kernel(
+            choose_kernel,
+            self._num_programs,
+            (self._decisions, self._rows),
+            (slots,),
+            BLOCK=self._score_block,
+            num_warps=1,
+        )
+
+    @contextmanager
+    def _beside(self) -> Iterator[None]:
+        """Launch on a stream of its own what depends on everything launched so far."""
+        if self._side is None:
+            yield
+            return
+        self._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side):
+            yield
 
     @property
     def _score_block(self) -> int:
         return max(_WARP, int(triton.next_power_of_2(self._limits.max_resolvents)))
 
     def _score_(self) -> None:
-        """Score all rows in the first precision, then close choices in the next ones."""
-        rows, goals, num_goals = None, self._goals, self._counts.goals
-        num_rows = self._counts.rows
+        """Score all rows in the first precision, whose goals are computed, then close choices in the next ones."""
         for number, level in enumerate(self.levels):
             if number:
                 close = self._close[number - 1]
                 launch_kernel(
                     find_close_kernel,
-                    self._layout.slots,
+                    self._num_programs,
                     (self._decisions, self._rows, self._tally, close),
-                    (2 * self.levels[number - 1].error, self._layout.atoms),
+                    (self._layout.slots, 2 * self.levels[number - 1].error, self._layout.atoms),
                     IS_FIRST=number == 1,
                     BLOCK=self._score_block,
                     num_warps=1,
                 )
-                rows, goals, num_goals, num_rows = close.rows, close.slots, close.num_slots, close.num_rows
-            features = self._features[number]
-            tower = partial(launch_tower, level.parameters, precision=level.precision, is_sparse=number > 0)
-            tower(self._derivations.goal, features, index=goals, count=num_goals)
-            scored = self._rows.atoms, self._rows.score
-            tower(*scored, index=rows, count=num_rows, features=features, slots=self._rows.slot)
+                self._compute_goals_(number)
+                index, count = close.rows, close.num_rows
+            else:
+                index, count = None, self._counts.rows
+            launch_tower(
+                level.parameters,
+                self._rows.atoms,
+                self._rows.score,
+                level.precision,
+                index=index,
+                count=count,
+                features=self._features[number],
+                slots=self._rows.slot,
+                is_sparse=number > 0,
+            )
+
+    def _compute_goals_(self, number: int = 0) -> None:
+        """Compute the towers of the goals that a level needs: all open ones in the first, then those of close choices."""
+        if number < len(self.levels):
+            level = self.levels[number]
+            goals, count = self._goals, self._counts.goals
+            if number:
+                close = self._close[number - 1]
+                goals, count = close.slots, close.num_slots
+            launch_tower(
+                level.parameters,
+                self._derivations.goal,
+                self._features[number],
+                level.precision,
+                index=goals,
+                count=count,
+                is_sparse=number > 0,
+            )
 
     def _advance_(self, *, recycles: bool) -> None:
         """Take the decided steps; then, if requested, give the slots of ended derivations the next candidates."""
@@ -291,9 +351,9 @@ class FusedTicks:
         state = self._kept, self._work, self._pool, self._tables
         launch_kernel(
             advance_kernel,
-            self._layout.slots,
+            self._num_programs,
             (*state, self._decisions, self._rows, self._counts, self._num_steps),
-            (self._layout.atoms, self._visited_hash.shape[1], self._limits.max_depth),
+            (self._layout.slots, self._layout.atoms, self._visited_hash.shape[1], self._limits.max_depth),
             RECYCLES=recycles,
             BLOCK=max(_WARP, triton.next_power_of_2(words)),
             num_warps=1,
