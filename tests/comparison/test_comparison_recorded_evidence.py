@@ -136,6 +136,14 @@ def check_contradictions(trace: Trace) -> list[str]:
     return found.describe()
 
 
+def test_a_report_tells_the_run_of_the_expected_trace():
+    header = small_trace().header
+    actual = with_header(small_trace(), run={"seed": 7}, limits={"max_depth": 3}, policy={"name": "theirs"})
+    report = judge(small_trace(), actual)
+    assert (report.run, report.limits, report.policy) == (header.run, header.limits, header.policy)
+    assert report.run != actual.header.run
+
+
 @pytest.mark.parametrize("role", [0, 1])
 def test_rankings_of_one_side_are_named(role: int):
     bare = other(replace(small_trace(), rankings=None))

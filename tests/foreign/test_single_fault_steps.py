@@ -26,7 +26,7 @@ def atom(text: str) -> NamedAtom:
     return NamedAtom(predicate, *(Variable(name) if name.isupper() else name for name in (first, second)))
 
 
-FACTS = ("p a b", "p a c", "p a d", "q b a", "q b c", "r c d")
+FACTS = ("p a b", "p a c", "p a d", "q b a", "q b c", "r c a", "r c d")
 RULES = (("p X Y", "q X Z", "p Z Y"), ("p X X", "r X Y"), ("q X Y", "q Y X"), ("q X Y", "p X Y"))
 PROGRAM = KnowledgeGraph(
     "made up",
@@ -118,6 +118,14 @@ def test_the_same_resolvents_in_another_order_name_who_orders_them(actual, stage
     check(explain(ALL, actual), stage, "reordered", words)
 
 
+def test_where_clauses_of_one_kind_match_the_order_is_that_of_their_matching():
+    words = "the whole list is reversed"
+    check(explain(BY_RULES, BY_RULES[::-1], goals=(PRUNED,)), "match_rules", "reordered", words)
+    by_facts = [fact((R, C, constant), (Q, constant, X)) for constant in (A, D)]
+    found = explain(by_facts, by_facts[::-1], goals=(((R, C, X), (Q, X, Y)),))
+    check(found, "match_facts", "reordered", words)
+
+
 @pytest.mark.parametrize(
     ("actual", "stage", "kind", "words"),
     [
@@ -203,8 +211,8 @@ def test_proofs_that_are_lost_together_may_be_a_fault_of_close():
 
 
 def test_the_resolvents_of_another_atom_are_a_fault_of_select():
-    # The fact r c d binds X to c, and p a c is pruned.
-    check(explain(ALL, [fact((R, C, D))]), "select", "substituted", "atom 2 of the goal is selected")
+    # The fact r c a binds X to c, and p a c is pruned.
+    check(explain(ALL, [fact((R, C, A))]), "select", "substituted", "atom 2 of the goal is selected")
 
 
 def test_the_resolvents_of_an_earlier_goal_are_a_fault_of_advance():
@@ -246,6 +254,13 @@ def test_goals_compared_as_sets_and_not_as_sequences_are_a_fault_of_revisit():
 )
 def test_other_atoms_of_the_same_clause_are_a_fault_of_prune_or_resolve(atoms, stage, kind, words):
     check(explain(BY_RULES, [rule(2, *atoms), BY_RULES[1]], goals=(PRUNED,)), stage, kind, words)
+
+
+def test_an_atom_of_the_end_of_a_body_that_is_like_a_fact_is_rather_pruned():
+    start: Goal = ((P, A, X), (P, A, B), (R, X, Y))
+    """Pruning deletes its second atom, and leaves p X Y of the body of the first rule."""
+    found = explain(ALL, [rule(0, (Q, A, X), (R, Y, Z)), *ALL[1:]], goals=(start,))
+    check(found, "prune", "missing", "1 atom missing after pruning")
 
 
 def test_atoms_that_stay_in_every_resolvent_are_a_fault_of_prune():
