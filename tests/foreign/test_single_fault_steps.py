@@ -277,6 +277,9 @@ def test_others_than_the_first_resolvents_are_a_fault_of_limit():
     check(found, "match_rules", "missing", "1 rule missing, none extra")
     found = explain(ALL[:3], [TRUE], dropped=both, max_resolvents=3)
     check(found, "limit", "false_proof", "TRUE stands where a list is longer than max_resolvents")
+    # FALSE is no proof.
+    found = explain(ALL[:3], [FALSE], dropped=((0, 2), (0, 0)), max_resolvents=3)
+    check(found, "match_rules", "missing", "5 clauses missing, none extra")
 
 
 def test_where_a_list_is_cut_another_order_shows_another_part():
