@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from comparison_traces import (
-    column_of,
+    number_backwards,
     small_lockstep_trace,
     small_trace,
-    with_column,
     with_columns,
     with_element,
     with_header,
@@ -22,8 +21,6 @@ from stream_pairs import store
 from kgverify.comparison.recorded import evidence
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
-from kgverify.program.atoms import Atom
-from kgverify.program.program import Rule, Symbols
 from kgverify.report.report import Report
 from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.model.columns import select_candidates, starts_of
@@ -203,30 +200,6 @@ def test_other_facts_of_an_unknown_program_are_named():
     facts = trace.facts.copy()
     facts[0, 2] += 1
     assert_withheld(trace, other(replace(trace, facts=facts)), "facts are those of one trace alone")
-
-
-def number_backwards(trace: Trace) -> Trace:
-    """The same trace with the last predicate numbered first, and with its clauses numbered so."""
-    last = len(trace.symbols.predicates) - 1
-
-    def convert(atoms: np.ndarray) -> np.ndarray:
-        return np.column_stack((np.where(atoms[:, 0] < 0, atoms[:, 0], last - atoms[:, 0]), atoms[:, 1:]))
-
-    for name in ("candidates.atom", "steps.goal_atoms", "resolvents.atoms"):
-        trace = with_column(trace, name, convert(column_of(trace, name)).astype(np.int32))
-
-    def renumber(atom: Atom) -> Atom:
-        return atom._replace(predicate=last - atom.predicate)
-
-    assert trace.rules is not None
-    return replace(
-        trace,
-        symbols=Symbols(trace.symbols.predicates[::-1], trace.symbols.constants),
-        rules=tuple(Rule(renumber(rule.clause_head), tuple(map(renumber, rule.body))) for rule in trace.rules),
-        facts=None,
-        fact_lines=None,
-        fields=trace.fields - {"resolvents.origin_kind", "resolvents.origin"},
-    )
 
 
 def test_rules_are_compared_name_by_name():

@@ -2,8 +2,10 @@
 
 import pytest
 
-from kgverify.comparison.inference.single_fault import ALONE, explain_by_one_stage
+from kgverify.comparison.inference.single_fault import ALONE, explain_by_one_stage, prefer_one_stage
+from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.inference.step_program import StepProgram
+from kgverify.comparison.result import DifferenceClass
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import Atom, NamedAtom, Variable
@@ -12,6 +14,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import NamedRule
 from kgverify.program.resolution import Clauses
+from kgverify.program.stages import Stage
 
 P, Q, R = range(3)
 """Predicates."""
@@ -229,6 +232,8 @@ def test_goals_visited_before_that_stay_or_are_dropped_are_a_fault_of_revisit():
     goals = (((R, A, A),), cyclic)
     check(explain(made[1:2], made, goals=goals), "revisit", "extra", "goals visited before stay")
     check(explain(made[1:2], made[1:], goals=goals), "revisit", "extra", "only the current goal is not visited again")
+    exempting = Dialect(exempts_terminal=True)
+    check(explain(made[1:2], made, goals=goals, dialect=exempting), "revisit", "extra", "goals visited before stay")
     dropped = explain(made, made[1:2], goals=goals, dialect=FORGETFUL)
     check(dropped, "revisit", "missing", "goals visited before are dropped")
 
@@ -314,3 +319,25 @@ def test_another_limit_of_atoms_is_a_fault_of_limit(most, expected, actual, drop
 def test_one_missing_resolvent_as_long_as_the_limit_is_rather_lost_where_nothing_counts_it():
     found = explain(ALL, ALL[1:], dropped=None, max_atoms=3)
     assert names_of(found) == [("match_rules", "missing")]
+
+
+def guess(stage):
+    return StepDifference(stage, DifferenceClass.MISSING, "", 0.5, (), ())
+
+
+@pytest.mark.parametrize(
+    ("guesses", "chosen"),
+    [
+        # The only stage that explains both steps, though it is not the likeliest of either.
+        (["limit prune", "match_facts prune"], "prune prune"),
+        (["limit", "limit match_facts"], "limit limit"),
+        # No stage explains both.
+        (["limit prune", "match_facts"], "limit match_facts"),
+        # Two stages do: the likelier one, and of equally likely ones the earlier.
+        (["limit prune", "prune limit", "limit prune"], "limit limit limit"),
+        (["limit prune", "prune limit"], "prune prune"),
+    ],
+)
+def test_several_steps_have_one_stage_if_it_explains_them_all(guesses, chosen):
+    found = prefer_one_stage([[guess(Stage(name)) for name in each.split()] for each in guesses])
+    assert [each.stage.value for each in found] == chosen.split()
