@@ -31,7 +31,7 @@ _WARP: Final = 32
 
 
 class _Trying(NamedTuple):
-    """How slots of a number of clauses are tried.
+    """The way in which slots with up to a number of clauses are tried.
 
     most:     the most clauses of such a slot
     block:    clauses that are tried at a time
