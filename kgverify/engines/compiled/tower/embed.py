@@ -14,7 +14,7 @@ from kgverify.engines.compiled.execution.kernel_launch import count_processors
 from kgverify.engines.compiled.execution.kernel_launch import launch as launch_kernel
 from kgverify.engines.compiled.kernel_constants import PAD
 
-PROGRAMS_PER_PROCESSOR: Final = 16
+PROGRAMS_PER_PROCESSOR: Final = 32
 GOALS: Final = 16
 """The goals that a program takes at a time."""
 
