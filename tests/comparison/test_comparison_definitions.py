@@ -16,6 +16,7 @@ from comparison_traces import column_of, small_trace, with_column, with_columns,
 from stream_pairs import base_trace, rename_constants, store
 
 from kgverify.comparison import source as sources
+from kgverify.comparison.align import align_candidates
 from kgverify.comparison.classify import Surroundings, describe_recorded
 from kgverify.comparison.comparable import compare_dialects
 from kgverify.comparison.compare import Comparer, compare
@@ -35,7 +36,14 @@ from kgverify.errors import UserError
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.program import Symbols
-from kgverify.trace.model.columns import expand_rows, no_stage_items, select_candidates, select_steps, starts_of
+from kgverify.trace.model.columns import (
+    CandidateSet,
+    expand_rows,
+    no_stage_items,
+    select_candidates,
+    select_steps,
+    starts_of,
+)
 from kgverify.trace.model.trace import Trace
 
 VALUES = (-np.inf, -1.0, -1.0 - 2.0**-40, 0.0, 2.0**-30, 1.0, np.inf, np.nan)
@@ -87,6 +95,33 @@ def test_keys_that_collide_do_not_pair_candidates_of_traces_of_other_lengths(mon
     assert [compare(*pair).divergences for pair in ((trace, fewer), (fewer, trace))] == wanted
     assert wanted[0]
     assert wanted[1]
+
+
+@pytest.mark.parametrize("is_expected_longer", [True, False])
+def test_a_key_of_two_candidates_of_one_side_does_not_pair_either_with_a_third(
+    monkeypatch: pytest.MonkeyPatch, is_expected_longer: bool
+):
+    monkeypatch.setattr(
+        "kgverify.comparison.align.candidate_keys", lambda candidates: np.zeros(len(candidates[0]), "u8")
+    )
+    several, one = (
+        CandidateSet(np.zeros(num, np.int32), np.ones(num, np.int8), np.array([(0, 1, 2), (0, 1, 3)], np.int32)[-num:])
+        for num in (2, 1)
+    )
+    found = align_candidates(several, one) if is_expected_longer else align_candidates(one, several)
+    assert (found.expected.tolist(), found.actual.tolist()) == (([1], [0]) if is_expected_longer else ([0], [1]))
+    assert (found.missing.tolist(), found.extra.tolist()) == (([0], []) if is_expected_longer else ([], [0]))
+
+
+def test_a_trace_without_goals_counts_in_its_digests_what_it_knows():
+    trace = with_column(small_trace(), "steps.dropped_atoms", np.ones_like(small_trace().columns.steps.dropped_atoms))
+    lost = {"steps.dropped_atoms", "steps.dropped_resolvents"}
+    bare = with_column(trace, "steps.dropped_atoms", np.zeros_like(trace.columns.steps.dropped_atoms))
+    compact = with_header(replace(bare, fields=bare.fields - lost), level="compact")
+    for pair in ((trace, compact), (compact, trace)):
+        comparison = compare(*pair)
+        assert not comparison.divergences
+        assert lost <= {*comparison.coverage.not_compared}
 
 
 def test_equal_ids_of_other_names_are_no_agreement():
@@ -272,6 +307,14 @@ def test_copies_without_an_id_of_their_recording_are_noted(tmp_path):
         (shutil.copytree if paths[0].is_dir() else shutil.copyfile)(paths[0], copy)
         comparers = [Comparer(paths[0], other) for other in (copy, changed, paths[2], trace)]
         assert [bool(evidence._note_copy(each.recorded)) for each in comparers] == [True, False, False, False]
+
+
+def test_a_trace_on_disk_is_verified_once_its_content_was(tmp_path):
+    source = open_source(store(small_trace(), tmp_path / "a"))
+    assert not source.is_verified
+    for content in (False, True):
+        source.verify(content=content)
+        assert source.is_verified == content
 
 
 def test_ends_are_checked_in_every_file_of_a_trace(tmp_path, monkeypatch: pytest.MonkeyPatch):
