@@ -12,8 +12,9 @@ import msgspec
 import numpy as np
 import pytest
 import xxhash
-from comparison_traces import column_of, small_trace, with_column, with_columns, with_header
+from comparison_traces import column_of, small_trace, with_column, with_columns, with_header, with_header_error
 from stream_pairs import base_trace, rename_constants, store
+from twins import select_resolvents
 
 from kgverify.comparison import source as sources
 from kgverify.comparison.align import align_candidates
@@ -30,12 +31,13 @@ from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, ORDER, resolve_
 from kgverify.comparison.recorded import evidence
 from kgverify.comparison.result import Verdict
 from kgverify.comparison.source import open_source, wants_content
-from kgverify.comparison.step_view import StepReader
+from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.comparison.stored_columns import _PairedChecksums, _split_column
 from kgverify.errors import UserError
 from kgverify.program.dialect import OURS, Dialect
-from kgverify.program.outcomes import GoalKind
+from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import Symbols
+from kgverify.program.resolution import number_variables
 from kgverify.trace.model.columns import (
     CandidateSet,
     expand_rows,
@@ -442,6 +444,54 @@ def test_the_longest_resolvent_is_a_goal():
     found = find_limits(small_trace(), lambda candidate, step: None)
     assert found.longest == int(resolvents.num_atoms[resolvents.kind == GoalKind.GOAL].max())
     assert found.most == int(small_trace().columns.steps.num_resolvents.max())
+
+
+@pytest.mark.parametrize("is_shortened", [True, False])
+def test_a_limit_of_atoms_is_seen_where_a_rule_makes_longer_resolvents_elsewhere(is_shortened: bool):
+    resolvents = small_trace().columns.resolvents
+    longest = int(resolvents.num_atoms[resolvents.kind == GoalKind.GOAL].max())
+    by_rule = ((int(Origin.RULE), 0),)
+
+    def find_origins(candidate: int, step: StepView) -> Any:
+        """The first rule makes what the step has, and perhaps a resolvent that it lacks."""
+        made = {number_variables(iter(r.atoms)): by_rule for r in step.resolvents}
+        return SimpleNamespace(made=made | {((0, -1, -2),) * (longest + is_shortened): by_rule}, count_made=len)
+
+    trace = with_header(small_trace(), limits={"max_atoms": longest + 5})
+    assert find_limits(trace, find_origins).atoms == {longest + 5} | ({longest} if is_shortened else set())
+
+
+def test_an_agreement_beside_near_ties_keeps_what_each_side_made_behind_them():
+    expected = with_header_error(small_trace(), 1e9)
+    columns = expected.columns
+    counts, num_steps = columns.steps.num_resolvents.astype(np.int64), columns.candidates.num_steps
+    row = int(np.flatnonzero((counts[:-1] > 1) & (columns.steps.depth[1:] > 0) & (counts[1:] > 1))[0])
+    choice, score = columns.steps.choice.copy(), columns.resolvents.score.copy()
+    choice[row] = (choice[row] + 1) % counts[row]
+    score[starts_of(counts)[row] + choice[row]] += 1000
+    columns = columns._replace(
+        steps=columns.steps._replace(choice=choice), resolvents=columns.resolvents._replace(score=score)
+    )
+    rows = np.delete(np.arange(len(score)), starts_of(counts)[row + 2] - 1)
+    counts[row + 1] -= 1
+    columns = select_resolvents(columns, rows, counts)
+    comparer = Comparer(expected, with_columns(expected, columns), modulo=frozenset([DUPLICATES]))
+    comparison = comparer.compare()
+    assert (comparison.verdict, len(comparison.near_ties)) == (Verdict.AGREE, 1)
+    pair = comparer.load_pairs(np.arange(len(num_steps)))
+    made = [(len(each.kind), len(each.origin_kind), len(each.origin)) for each in (t.columns.resolvents for t in pair)]
+    assert made == [(num,) * 3 for num in (len(score), len(score) - 1)]
+
+
+def test_a_stage_is_inferred_only_where_that_is_asked_for():
+    trace = with_columns(small_trace(), small_trace().columns._replace(stages=no_stage_items()))
+    counts = trace.columns.steps.num_resolvents.astype(np.int64)
+    row = int(np.flatnonzero(counts > 1)[0])
+    rows = np.delete(np.arange(len(trace.columns.resolvents.kind)), starts_of(counts)[row + 1] - 1)
+    counts[row] -= 1
+    fewer = with_columns(trace, select_resolvents(trace.columns, rows, counts))
+    found = [compare(trace, fewer, explains=explains).divergences[0] for explains in (False, True)]
+    assert [bool(each.evidence) for each in found] == [False, True]
 
 
 def test_values_are_verified_only_where_that_is_asked_for(tmp_path):

@@ -62,6 +62,12 @@ def test_a_recording_does_not_agree_with_itself(tmp_path: Path, shard_steps: int
     assert judge(first, store(other(small_trace()), tmp_path / "other")).verdict is Verdict.AGREE
 
 
+def test_one_recording_of_two_engines_is_no_copy():
+    one, two = (with_header(each, recording="id") for each in (small_trace(), other(small_trace())))
+    assert judge(one, two).verdict is Verdict.AGREE
+    assert_withheld(one, with_header(two, engine={"mode": one.header.engine.mode}), "the same recording twice")
+
+
 def last_steps(trace: Trace) -> np.ndarray:
     return starts_of(trace.columns.candidates.num_steps)[1:] - 1
 
