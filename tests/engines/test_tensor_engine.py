@@ -151,6 +151,17 @@ def test_every_encoding_gives_the_same_record(encoding):
         assert all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
 
 
+def test_numbers_of_no_name_come_back_and_the_largest_ones_as_one():
+    translation = encoding.Translation(kv.Encoding(true=90, false=91, first_variable=-1), PROGRAM)
+    largest = 2**29 - 1
+    numbers = [largest - 1, largest, largest + 1, 2**40, -largest + 1, -largest, -largest - 1, -(2**40)]
+    states = np.array([[[number, abs(number), 1]] for number in numbers])
+    decoded = translation.decode(states)
+    assert decoded.atoms.max() < 2**31
+    back = translation.encode(decoded.atoms).tolist()
+    assert back == [[max(-largest, min(number, largest)), min(abs(number), largest), 1] for number in numbers]
+
+
 @pytest.mark.parametrize("arrays", ["torch", "numpy", lambda array: OnlyDlpack(array)])
 def test_arrays_of_any_library_are_read(arrays):
     def expand(self, states, next_variable, excluded):
