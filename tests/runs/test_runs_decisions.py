@@ -214,6 +214,16 @@ def _call(workers: _Calls) -> Any:
     return call
 
 
+def test_the_threads_of_all_workers_are_counted_from_time_to_time() -> None:
+    threads: dict[str, int] = {}
+    workers: Any = SimpleNamespace(_client=SimpleNamespace(nthreads=lambda: threads), _num_threads=1, _counted=-1e9)
+    assert DaskWorkers.count_threads(workers) == 1
+    threads.update(a=2, b=3)
+    assert DaskWorkers.count_threads(workers) == 1
+    workers._counted = -1e9
+    assert DaskWorkers.count_threads(workers) == 5
+
+
 def test_a_scheduler_that_is_away_for_a_short_time_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = _Calls(monkeypatch, num_refused=3)
     call = _call(workers)
