@@ -256,13 +256,11 @@ def test_weights_have_the_types_of_their_precision(
     assert {part.device.type for part in made} == {"meta"}
     is_supported = precision in ("bf16", "fp16", "bf16x3")
     assert can_launch(made, precision) == is_supported
-    many = torch.empty((1 << 24, 256), dtype=rows, device="meta")
     narrow = build_tower_parameters(
         make_two_tower(load_graph("countries").program, Limits(), seed=1, embedding=4, hidden=128, blocks=1),
         precision,
         CPU,
     )
-    assert not can_launch((many, *made[1:]), precision)
     assert not can_launch(narrow, precision)
     assert not can_launch((*made[:3], made[3][:0], *made[4:]), precision)
 

@@ -2,8 +2,10 @@
 
 import pytest
 
-from kgverify.comparison.inference.single_fault import ALONE, explain_by_one_stage
+from kgverify.comparison.inference.single_fault import ALONE, explain_by_one_stage, prefer_one_stage
+from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.inference.step_program import StepProgram
+from kgverify.comparison.result import DifferenceClass
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import Atom, NamedAtom, Variable
@@ -12,6 +14,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import NamedRule
 from kgverify.program.resolution import Clauses
+from kgverify.program.stages import Stage
 
 P, Q, R = range(3)
 """Predicates."""
@@ -26,7 +29,7 @@ def atom(text: str) -> NamedAtom:
     return NamedAtom(predicate, *(Variable(name) if name.isupper() else name for name in (first, second)))
 
 
-FACTS = ("p a b", "p a c", "p a d", "q b a", "q b c", "r c d")
+FACTS = ("p a b", "p a c", "p a d", "q b a", "q b c", "r c a", "r c d")
 RULES = (("p X Y", "q X Z", "p Z Y"), ("p X X", "r X Y"), ("q X Y", "q Y X"), ("q X Y", "p X Y"))
 PROGRAM = KnowledgeGraph(
     "made up",
@@ -118,6 +121,14 @@ def test_the_same_resolvents_in_another_order_name_who_orders_them(actual, stage
     check(explain(ALL, actual), stage, "reordered", words)
 
 
+def test_where_clauses_of_one_kind_match_the_order_is_that_of_their_matching():
+    words = "the whole list is reversed"
+    check(explain(BY_RULES, BY_RULES[::-1], goals=(PRUNED,)), "match_rules", "reordered", words)
+    by_facts = [fact((R, C, constant), (Q, constant, X)) for constant in (A, D)]
+    found = explain(by_facts, by_facts[::-1], goals=(((R, C, X), (Q, X, Y)),))
+    check(found, "match_facts", "reordered", words)
+
+
 @pytest.mark.parametrize(
     ("actual", "stage", "kind", "words"),
     [
@@ -203,8 +214,8 @@ def test_proofs_that_are_lost_together_may_be_a_fault_of_close():
 
 
 def test_the_resolvents_of_another_atom_are_a_fault_of_select():
-    # The fact r c d binds X to c, and p a c is pruned.
-    check(explain(ALL, [fact((R, C, D))]), "select", "substituted", "atom 2 of the goal is selected")
+    # The fact r c a binds X to c, and p a c is pruned.
+    check(explain(ALL, [fact((R, C, A))]), "select", "substituted", "atom 2 of the goal is selected")
 
 
 def test_the_resolvents_of_an_earlier_goal_are_a_fault_of_advance():
@@ -221,6 +232,8 @@ def test_goals_visited_before_that_stay_or_are_dropped_are_a_fault_of_revisit():
     goals = (((R, A, A),), cyclic)
     check(explain(made[1:2], made, goals=goals), "revisit", "extra", "goals visited before stay")
     check(explain(made[1:2], made[1:], goals=goals), "revisit", "extra", "only the current goal is not visited again")
+    exempting = Dialect(exempts_terminal=True)
+    check(explain(made[1:2], made, goals=goals, dialect=exempting), "revisit", "extra", "goals visited before stay")
     dropped = explain(made, made[1:2], goals=goals, dialect=FORGETFUL)
     check(dropped, "revisit", "missing", "goals visited before are dropped")
 
@@ -248,6 +261,13 @@ def test_other_atoms_of_the_same_clause_are_a_fault_of_prune_or_resolve(atoms, s
     check(explain(BY_RULES, [rule(2, *atoms), BY_RULES[1]], goals=(PRUNED,)), stage, kind, words)
 
 
+def test_an_atom_of_the_end_of_a_body_that_is_like_a_fact_is_rather_pruned():
+    start: Goal = ((P, A, X), (P, A, B), (R, X, Y))
+    """Pruning deletes its second atom, and leaves p X Y of the body of the first rule."""
+    found = explain(ALL, [rule(0, (Q, A, X), (R, Y, Z)), *ALL[1:]], goals=(start,))
+    check(found, "prune", "missing", "1 atom missing after pruning")
+
+
 def test_atoms_that_stay_in_every_resolvent_are_a_fault_of_prune():
     left = [rule(2, (Q, D, C), (P, A, C), (R, A, B)), rule(3, (P, C, D), (P, A, C), (R, A, B))]
     check(explain(BY_RULES, left, goals=(PRUNED,)), "prune", "extra", "atoms that are facts stay")
@@ -262,6 +282,9 @@ def test_others_than_the_first_resolvents_are_a_fault_of_limit():
     check(found, "match_rules", "missing", "1 rule missing, none extra")
     found = explain(ALL[:3], [TRUE], dropped=both, max_resolvents=3)
     check(found, "limit", "false_proof", "TRUE stands where a list is longer than max_resolvents")
+    # FALSE is no proof.
+    found = explain(ALL[:3], [FALSE], dropped=((0, 2), (0, 0)), max_resolvents=3)
+    check(found, "match_rules", "missing", "5 clauses missing, none extra")
 
 
 def test_where_a_list_is_cut_another_order_shows_another_part():
@@ -296,3 +319,25 @@ def test_another_limit_of_atoms_is_a_fault_of_limit(most, expected, actual, drop
 def test_one_missing_resolvent_as_long_as_the_limit_is_rather_lost_where_nothing_counts_it():
     found = explain(ALL, ALL[1:], dropped=None, max_atoms=3)
     assert names_of(found) == [("match_rules", "missing")]
+
+
+def guess(stage):
+    return StepDifference(stage, DifferenceClass.MISSING, "", 0.5, (), ())
+
+
+@pytest.mark.parametrize(
+    ("guesses", "chosen"),
+    [
+        # The only stage that explains both steps, though it is not the likeliest of either.
+        (["limit prune", "match_facts prune"], "prune prune"),
+        (["limit", "limit match_facts"], "limit limit"),
+        # No stage explains both.
+        (["limit prune", "match_facts"], "limit match_facts"),
+        # Two stages do: the likelier one, and of equally likely ones the earlier.
+        (["limit prune", "prune limit", "limit prune"], "limit limit limit"),
+        (["limit prune", "prune limit"], "prune prune"),
+    ],
+)
+def test_several_steps_have_one_stage_if_it_explains_them_all(guesses, chosen):
+    found = prefer_one_stage([[guess(Stage(name)) for name in each.split()] for each in guesses])
+    assert [each.stage.value for each in found] == chosen.split()
