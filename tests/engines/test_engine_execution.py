@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from kgverify.engines.compiled import batch_size
+from kgverify.engines.compiled import batch_size, execution_choice
 from kgverify.engines.compiled import engine as engine_module
 from kgverify.engines.compiled.batch_size import choose_evaluation_layout
 from kgverify.engines.compiled.engine import CompiledEngine
@@ -18,6 +18,7 @@ from kgverify.engines.compiled.execution.compilation import MODES, captures_grap
 from kgverify.engines.compiled.execution.device import free_memory, is_out_of_memory, products_set_to
 from kgverify.engines.compiled.execution.host_copy import PendingCopy
 from kgverify.engines.compiled.execution_choice import resolve_precision
+from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.stages.choose import SCORES
 from kgverify.engines.compiled.stages.stage_functions import build_stages
 from kgverify.engines.compiled.tick.step_record import Recorded, Results
@@ -56,6 +57,35 @@ def test_each_mode_is_chosen_or_refused(
         except UserError:
             found = ""
         assert found == wanted, (mode, where, obstacle)
+
+
+@pytest.mark.parametrize(
+    ("not_native", "reason"),
+    [
+        (None, "no C++ compiler is on the PATH"),
+        ("no C++ compiler is on the PATH", "no C++ compiler is on the PATH"),
+        ("it has no precision fp8", "not native, since it has no precision fp8; no C++ compiler is on the PATH"),
+    ],
+)
+def test_a_reason_for_two_choices_is_given_once(
+    not_native: str | None, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compilation.shutil, "which", lambda _: None)
+    for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(execution_choice, "why_not_native", lambda *_: not_native)
+    program, limits = load_graph("countries").program, Limits()
+    chosen = execution_choice.choose_execution(
+        "cpu",
+        "auto",
+        "float32",
+        program=program,
+        limits=limits,
+        policy=SHORTEST,
+        layout=choose_layout(limits),
+        stages=build_stages(SCORES["shortest"]),
+    )
+    assert (chosen.mode, chosen.reasons[1]) == ("eager", f"mode eager: {reason}")
 
 
 def test_graphs_are_captured_on_a_gpu_in_the_modes_that_have_them() -> None:
@@ -233,6 +263,16 @@ def test_weights_have_the_types_of_their_precision(
     )
     assert not can_launch(narrow, precision)
     assert not can_launch((*made[:3], made[3][:0], *made[4:]), precision)
+
+
+@pytest.mark.parametrize(("precision", "most"), [("bf16", 11), ("fp16", 11), ("bf16x3", 0)])
+def test_the_vectors_of_as_many_blocks_are_kept_as_fit_shared_memory(precision: str, most: int) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from kgverify.engines.compiled.tower.hopper import FORMS, _has_room
+
+    # Of 227 KiB, 1 KiB is kept. 128 states and 4 slices of 64 rows, or 2 x 128 and 3 x 64, take 512 bytes a row; a block
+    # has three vectors of 1 KiB.
+    assert [_has_room(FORMS[precision], num) for num in range(16)] == [num <= most for num in range(16)]
 
 
 @pytest.mark.parametrize("has_digests", [False, True])

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kgverify.engines.compiled import execution_choice
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.state import FALSE, GOAL, NO_CANDIDATE, OPEN, PAD, TRUE, Layout
@@ -19,7 +20,9 @@ from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import NamedRule
+from kgverify.program.stages import Stage
 from kgverify.runs.run import Run, reference_pipeline
+from kgverify.verification.replay import find_position
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -27,7 +30,7 @@ from kgverify.engines.compiled.execution.kernel_launch import launch as launch_k
 from kgverify.engines.compiled.fused import levels
 from kgverify.engines.compiled.fused.record import Decisions, RowBuffers
 from kgverify.engines.compiled.fused.step_kernels import advance_kernel, choose_kernel
-from kgverify.engines.compiled.fused.ticks import _Counts, _Derivations
+from kgverify.engines.compiled.fused.ticks import FusedTicks, _Counts, _Derivations
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels are compiled here, and tested elsewhere")
 
@@ -39,7 +42,7 @@ def test_each_slot_excludes_its_own_query(excludes: bool) -> None:
     facts = tuple(NamedAtom(*each) for each in (*pairs, ("s", "a", "b"), ("s", "c", "a")))
     rule = NamedRule(NamedAtom("p", x, y), (NamedAtom("p", x, y), NamedAtom("s", x, y)))
     graph = KnowledgeGraph("pairs", train=facts, test=facts[: len(pairs)], rules=(rule,))
-    run = Run(graph, Limits(max_depth=1, exclude_query=excludes), num_corruptions=0)
+    run = Run(graph, Limits(max_depth=1, max_atoms=2, exclude_query=excludes), num_corruptions=0)
     pipeline = reference_pipeline(run)
     candidates = pipeline.draw_for(run)
     engine = CompiledEngine(
@@ -56,6 +59,41 @@ def test_each_slot_excludes_its_own_query(excludes: bool) -> None:
     for group, other in zip(found[:3], wanted[:3], strict=True):
         for name, column, expected in zip(group._fields, group, other, strict=True):
             np.testing.assert_array_equal(column, expected, name)
+
+
+def test_close_choices_are_made_again_in_every_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution_choice, "resolve_precision", lambda *_: "bf16")
+    monkeypatch.setattr(levels, "sample_size", lambda _: 8)
+    x, y = Variable("X"), Variable("Y")
+    names = ("s", "t", "u")
+    rules = tuple(NamedRule(NamedAtom("p", x, y), (NamedAtom(name, x, y),)) for name in names)
+    facts = tuple(NamedAtom(name, "a", "b") for name in ("p", *names))
+    graph = KnowledgeGraph(
+        "choices", train=facts, test=tuple(NamedAtom("p", a, b) for a in "ab" for b in "ab"), rules=rules
+    )
+    limits = Limits(max_depth=1, max_atoms=2)
+    policy = make_two_tower(graph.program, limits, seed=11, embedding=8, hidden=16, blocks=1)
+    run = Run(graph, limits, policy, num_corruptions=0)
+    pipeline = reference_pipeline(run)
+    candidates = pipeline.draw_for(run).take(slice(0, None, 2))
+    engine = CompiledEngine(
+        graph.program, limits, policy, mode="fused", device="cpu", layout=choose_layout(limits, slots=4, pool=4)
+    )
+    ticks = engine._ticks
+    assert isinstance(ticks, FusedTicks)
+    # So that every choice counts as close.
+    ticks.levels = tuple(level._replace(error=50.0) for level in ticks.levels)
+    wanted, found = pipeline.engine.prove(candidates), engine.prove(candidates)
+    assert found.steps.choice.tolist() == wanted.steps.choice.tolist()
+    assert len({*found.steps.choice.tolist()}) > 1
+    np.testing.assert_allclose(found.resolvents.score, wanted.resolvents.score, atol=1e-4)
+    num_choices = int((wanted.steps.num_resolvents > 1).sum())
+    assert ticks.take_gaps()[:2] == (num_choices, num_choices)
+    assert num_choices == 3
+    position = find_position(wanted, int(np.argmax(wanted.steps.num_resolvents)), 0)
+    shown, expected = (each.probe(position) for each in (engine, pipeline.engine))
+    np.testing.assert_allclose(shown[Stage.SCORE], expected[Stage.SCORE], atol=1e-4)
+    assert shown[Stage.CHOOSE] == expected[Stage.CHOOSE]
 
 
 def test_the_highest_score_is_chosen_and_the_first_of_equal_ones() -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import kgverify as kv
+from kgreference.facts import FactColumns
 from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.engines.reference import program as reference_program
 from kgverify.errors import InternalError
@@ -50,6 +51,18 @@ def test_columns_that_are_not_those_of_the_file_are_refused(change):
         facts[[0, 1]] = facts[[1, 0]]
     with pytest.raises(InternalError, match="are not those of its file"):
         reference_program.build_reference_program(replace(program, facts=facts))
+
+
+def test_atoms_are_among_the_columns_or_not():
+    facts = FactColumns(*np.array([[0, 0, 1], [1, 2, 1], [1, 1, 2]]))
+    keys = facts.index_of.keys()
+    others = [(0, 1, 2), (1, 1, 1), (2, 1, 1), (0, -1, 1), (0, 1, -1)]
+    assert keys.isdisjoint([])
+    assert keys.isdisjoint(others)
+    for fact in facts:
+        assert fact in keys
+        assert not keys.isdisjoint([*others, fact])
+        assert not keys.isdisjoint([fact, *others])
 
 
 def test_a_repeated_fact_is_one_fact_of_the_columns():

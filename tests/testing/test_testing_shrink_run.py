@@ -3,9 +3,11 @@
 import os
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import msgspec
 import pytest
+from known_shrinks import IN_STEP, RuledOracle
 from run_engines import UNEXPLAINED
 
 from kgverify.errors import UserError
@@ -105,6 +107,25 @@ def test_the_limits_of_a_shrink_are_passed_on(countries, lost, monkeypatch):
     with pytest.raises(shrink_runs.NoSlice):
         shrink_run(lost, graph=countries, divergence=2, max_calls=7, seconds=3.5)
     assert given == [(2, 7, 3.5)] * len(given)
+
+
+@pytest.mark.parametrize("is_found", [True, False])
+def test_out_of_calls_a_slice_is_the_smallest_problem_that_was_found_to_fail(countries, monkeypatch, is_found):
+    small, large = (Problem(facts=countries.train[:num], unranked=countries.test[:1]) for num in (2, 9))
+    oracle = RuledOracle(IN_STEP, lambda problem: is_found and len(problem.facts) > 1, max_calls=2)
+    monkeypatch.setattr(
+        shrink_runs,
+        "Slicer",
+        lambda *given: SimpleNamespace(slices=lambda divergence: [[Problem(unranked=small.unranked)]]),
+    )
+    report = SimpleNamespace(divergences=[None], policy=SimpleNamespace(name="shortest"))
+    assert [oracle.holds(each) for each in (large, small)] == [is_found, is_found]
+    given = SimpleNamespace(report=report), countries, 1, oracle
+    if is_found:
+        assert shrink_runs._find_slice(*given) == small
+    else:
+        with pytest.raises(shrink_runs.NoSlice, match="in 2 runs"):
+            shrink_runs._find_slice(*given)
 
 
 def test_a_shrink_against_another_reference_names_it(countries, lost):
