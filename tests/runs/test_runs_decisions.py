@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from run_engines import countries_run
 
@@ -18,7 +19,7 @@ from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.delta_debugging import _count_fitting, count_down
 from kgverify.runs.parts import plan_parts
 from kgverify.runs.profiling import _REGION, _count_events, take_profile
-from kgverify.runs.run import MOST, SCORE_SUMS, Run, describe_ranking
+from kgverify.runs.run import MOST, SCORE_SUMS, Run, describe_ranking, reference_pipeline
 from kgverify.runs.separate_workers import MOST_REPEATS
 from kgverify.runs.workers import _start_processes
 
@@ -181,6 +182,17 @@ def test_a_run_may_ask_for_as_many_queries_as_ids_can_count() -> None:
     assert Run(run.graph, num_queries=MOST).num_queries == MOST
     with pytest.raises(UserError):
         Run(run.graph, num_queries=MOST + 1)
+
+
+def test_one_log_probability_that_is_not_finite_leaves_no_ranks() -> None:
+    run = countries_run(num_queries=1, num_corruptions=3)
+    pipeline = reference_pipeline(run)
+    candidates = pipeline.engine.prove(pipeline.draw_for(run)).candidates
+    assert pipeline.rank_finite(run, candidates) is not None
+    for value in (np.nan, np.inf):
+        scores = candidates.log_probability.copy()
+        scores[-1] = value
+        assert pipeline.rank_finite(run, candidates._replace(log_probability=scores)) is None
 
 
 class _Calls(DaskWorkers):

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -442,6 +444,20 @@ def test_a_divergence_beyond_the_limit_is_shrunk_by_the_next_campaign(corpus):
     assert not found.is_shrunk
     (found,) = run_campaign(replace(campaign, most_shrunk=1)).divergences
     assert found.is_shrunk
+
+
+def test_of_several_divergences_those_beyond_the_limit_wait(corpus):
+    found = [(corpus / f"{i}.kg", make_agreeing(notes=(NOT_SHRUNK,))) for i in range(3)]
+    tasks: list[object] = []
+    run: Any = SimpleNamespace(
+        replays=(),
+        corpus=SimpleNamespace(reproducers=lambda: found),
+        campaign=Campaign(corpus=corpus, engine=LOST, most_shrunk=2),
+        is_interrupted=False,
+        _do_all=lambda executor, phase, given, *others: tasks.extend(given),
+    )
+    campaigns._Run.shrink_found(run, None)  # type: ignore[arg-type]
+    assert len(tasks) == 2
 
 
 def describe(**given: object) -> list[str]:

@@ -12,11 +12,14 @@ from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.errors import InternalError
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.program import NamedRule
+from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.checking import check
 from kgverify.testing.checking.check import check_problems, find_suspects, judge, prepare_batches, verify_problems
 from kgverify.testing.checking.engine_makers import as_maker, compiled_maker
 from kgverify.testing.checking.failure import CRASH
+from kgverify.testing.checking.guard import explain
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.text_format import read_reproducer, saving_bugs
@@ -119,6 +122,17 @@ def test_an_exception_from_inside_any_part_of_the_pipeline_under_test_is_its_cra
     (failure,) = check_problems([problem], make, lockstep=True)
     assert failure.signature == ("", "", CRASH, "IndexError")
     assert failure.message == "no room"
+
+
+def test_an_exception_from_kgverifys_own_draw_and_ranks_is_not_the_engines():
+    def make(run, sizes):
+        return reference_pipeline(run)._replace(draw=draw_candidates, rank=rank_candidates)
+
+    (batch,) = prepare_batches(PROBLEMS[:1])
+    made = explain(make, "--engine x")(batch.merged.run, batch.merged.sizes)
+    for own in (made.draw, made.rank):
+        with pytest.raises(TypeError, match="missing"):
+            own()
 
 
 @pytest.mark.parametrize("columns", [None, empty_columns()._replace(steps=None)])

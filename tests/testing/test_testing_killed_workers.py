@@ -17,6 +17,7 @@ from kgverify.runs.separate_workers import MOST_KILLS, RepeatingWorkers, Separat
 from kgverify.testing.campaigns import campaign as campaigns
 from kgverify.testing.campaigns.campaign import Campaign, Tally, run_campaign
 from kgverify.testing.campaigns.result import CampaignResult
+from kgverify.testing.campaigns.tasks import _halve
 from kgverify.testing.checking.engine_makers import PLAIN, EngineSpec
 from kgverify.testing.reproducers.text_format import read_reproducer
 
@@ -80,6 +81,11 @@ def kill_every(seconds: float, killed: list[int], most: int) -> Callable[[Tally]
             process.kill()
 
     return watch
+
+
+def test_a_group_that_ended_a_process_is_halved_until_its_parts_did_not():
+    deaths = [(1, 2, 3, 4), (1, 2), (9,)]
+    assert list(_halve([[1, 2, 3, 4], [9], [7, 8]], deaths)) == [[1], [2], [3, 4], [9], [7, 8]]
 
 
 @pytest.mark.deep

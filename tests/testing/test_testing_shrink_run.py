@@ -23,6 +23,7 @@ from kgverify.testing.checking.engine_makers import EngineSpec, find_maker
 from kgverify.testing.checking.failure import Failure, Signature
 from kgverify.testing.problems.problem import NO_SPREAD, Problem
 from kgverify.testing.shrinking import shrink_run as shrink_runs
+from kgverify.testing.shrinking.proof_slice import Slicer
 from kgverify.testing.shrinking.shrink import Shrunk
 from kgverify.testing.shrinking.shrink_run import (
     MAX_RUN_CALLS,
@@ -140,6 +141,16 @@ def test_a_shrink_against_another_reference_names_it(countries, lost):
 def test_a_divergence_that_the_engine_does_not_show_is_an_error(countries, lost):
     with pytest.raises(UserError, match="no part of the graph was found"):
         shrink_run(lost, graph=countries, engine=EngineSpec())
+
+
+def test_facts_that_only_the_judged_engine_matches_are_touched():
+    x, y, z = map(Variable, "XYZ")
+    rule = NamedRule(NamedAtom("r", x, y), (NamedAtom("s", z, z), NamedAtom("q", x, y)))
+    facts = (NamedAtom("s", "c", "d"), NamedAtom("q", "a", "e"))
+    graph = KnowledgeGraph("loops", train=facts, test=(NamedAtom("r", "a", "b"),), rules=(rule,))
+    verification = verified(graph, "repeated-goal-variable", corruptions=0)
+    divergence = verification.report.divergences[0]
+    assert Slicer(verification, graph).touched(divergence) == facts[:1]
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,10 @@ from trace_builders import (
 from kgverify.errors import UserError
 from kgverify.trace.files import manifest as module
 from kgverify.trace.model.columns import select_candidates
+from kgverify.trace.model.digests import compute_sequence, root_digest
+from kgverify.trace.model.schema import SEQUENCE, encode_columns
 from kgverify.trace.read.trace_file import read_trace
+from kgverify.trace.write.shards import _root_of
 
 COLUMNS = make_columns(11, 60)
 
@@ -58,6 +61,33 @@ def test_shards_read_as_one_file_does(tmp_path):
     assert len(list((tmp_path / "many").glob("shard-*.h5"))) > 3
     assert_same_trace(read_trace(tmp_path / "many"), read_trace(tmp_path / "one"))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["many", "one"]
+
+
+def test_a_recording_interrupted_before_its_first_shard_is_not_complete(tmp_path):
+    leave_unfinished(tmp_path / "a", stop=3)
+    partial = tmp_path / "a.partial"
+    assert not list(partial.glob("shard-*.h5"))
+    trace = read_trace(partial)
+    assert (trace.source, trace.is_complete) == (str(partial), False)
+    assert_same_columns(trace.columns, select_candidates(COLUMNS, np.arange(3)))
+
+
+def test_the_root_of_a_shard_in_parts_is_that_of_all_its_steps():
+    for num in range(2, 12):
+        parts = [select_candidates(COLUMNS, np.array([row])) for row in range(num)]
+        arrays = [{**encode_columns(part), SEQUENCE: compute_sequence(part)} for part in parts]
+        whole = select_candidates(COLUMNS, np.arange(num))
+        root = root_digest(whole.candidates, compute_sequence(whole))
+        assert _root_of({name: [each[name] for each in arrays] for name in arrays[0]}) == root
+
+
+def test_a_batch_of_wrong_values_that_fills_a_shard_is_refused(tmp_path):
+    wrong = COLUMNS._replace(candidates=COLUMNS.candidates._replace(outcome=COLUMNS.candidates.outcome + np.int8(4)))
+    with open_writer(tmp_path / "a", HEADER, SYMBOLS, facts=FACTS, shard_steps=1) as writer:
+        with pytest.raises(UserError, match="expected a code of Outcome"):
+            writer.append(wrong, compute_sequence(COLUMNS))
+        writer.append(COLUMNS)
+    assert_same_columns(read_trace(tmp_path / "a").columns, COLUMNS)
 
 
 def test_a_single_shard_is_not_complete(tmp_path):
