@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from run_engines import ForeignEngine, countries_run, eager_pipeline
 
+from kgverify.engines.compiled.execution import process_group
 from kgverify.errors import UserError
 from kgverify.evaluation import closure, judge, self_test, wrong_candidates
 from kgverify.evaluation.closure import check_model
-from kgverify.evaluation.evaluate import EvaluationResult, evaluate
+from kgverify.evaluation.evaluate import EvaluationResult, SingleProcess, evaluate, join_process_group
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.judge import ComparedCandidates, Endings, derive_endings
 from kgverify.evaluation.part_file import ChoiceStatistics, Sample, join_results, summarize_part
@@ -73,6 +74,14 @@ def test_a_folder_is_locked_and_its_files_are_fetched_where_requested(tmp_path: 
     for name in ("there", "elsewhere"):
         assert PartFolder(tmp_path, remote).fetch(name) == tmp_path / name
     assert fetched == ["elsewhere"]
+
+
+def test_processes_that_form_no_team_evaluate_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    teams = iter([None, "team"])
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(process_group, "join_team", lambda: next(teams))
+    assert isinstance(join_process_group(), SingleProcess)
+    assert join_process_group() == "team"  # type: ignore[comparison-overlap]
 
 
 def evaluated(run: Run, **options: Any) -> EvaluationResult:

@@ -236,6 +236,14 @@ def test_the_threads_of_all_workers_are_counted_from_time_to_time() -> None:
     assert DaskWorkers.count_threads(workers) == 5
 
 
+def test_a_scheduler_that_counts_no_threads_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = SimpleNamespace(close=lambda timeout: None, status="running")
+    monkeypatch.setattr(dask_workers, "_connect", lambda address: client)
+    monkeypatch.setattr(dask_workers, "_POLL_SECONDS", 1e-3)
+    with DaskWorkers("there") as workers:
+        assert workers.count_threads() == 1
+
+
 def test_a_scheduler_that_is_away_for_a_short_time_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = _Calls(monkeypatch, num_refused=3)
     call = _call(workers)

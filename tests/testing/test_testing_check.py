@@ -124,6 +124,24 @@ def test_an_exception_from_inside_any_part_of_the_pipeline_under_test_is_its_cra
     assert failure.message == "no room"
 
 
+@pytest.mark.parametrize("wrong", ["prove", "step"])
+def test_what_one_way_of_running_alone_shows_is_a_failure(wrong):
+    x, y, z = map(Variable, "XYZ")
+    problem = Problem(
+        facts=tuple(NamedAtom("p", "a", f"c{i}") for i in range(5)),
+        rules=(NamedRule(NamedAtom("q", x, z), (NamedAtom("p", x, y), NamedAtom("r", y, z))),),
+        unranked=(NamedAtom("q", "a", x),),
+    )
+
+    def make(run, sizes):
+        sound = reference_pipeline(run)
+        engine = Raising(sound.engine, "")
+        setattr(engine, wrong, getattr(compiled_maker(faults=["last-fact-lost"])(run, sizes).engine, wrong))
+        return sound._replace(engine=engine)
+
+    assert len(check_problems([problem], make, lockstep=True)) == 1
+
+
 def test_an_exception_from_kgverifys_own_draw_and_ranks_is_not_the_engines():
     def make(run, sizes):
         return reference_pipeline(run)._replace(draw=draw_candidates, rank=rank_candidates)

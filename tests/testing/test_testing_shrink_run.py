@@ -117,11 +117,11 @@ def test_out_of_calls_a_slice_is_the_smallest_problem_that_was_found_to_fail(cou
     monkeypatch.setattr(
         shrink_runs,
         "Slicer",
-        lambda *given: SimpleNamespace(slices=lambda divergence: [[Problem(unranked=small.unranked)]]),
+        lambda *given: SimpleNamespace(slices={"second": [[Problem(unranked=small.unranked)]]}.__getitem__),
     )
-    report = SimpleNamespace(divergences=[None], policy=SimpleNamespace(name="shortest"))
+    report = SimpleNamespace(divergences=["first", "second", "third"], policy=SimpleNamespace(name="shortest"))
     assert [oracle.holds(each) for each in (large, small)] == [is_found, is_found]
-    given = SimpleNamespace(report=report), countries, 1, oracle
+    given = SimpleNamespace(report=report), countries, 2, oracle
     if is_found:
         assert shrink_runs._find_slice(*given) == small
     else:
