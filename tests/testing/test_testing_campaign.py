@@ -1,6 +1,7 @@
 """Campaigns: what they try, keep and replay, how they resume, and how known divergences are judged."""
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from kgverify.errors import UserError
 from kgverify.program.atoms import NamedAtom
+from kgverify.program.dialect import Dialect
 from kgverify.runs.separate_workers import MOST_KILLS
 from kgverify.testing.campaigns import campaign as campaigns
 from kgverify.testing.campaigns import tasks
@@ -460,6 +462,20 @@ def test_of_several_divergences_those_beyond_the_limit_wait(corpus):
     assert len(tasks) == 2
 
 
+def test_tasks_that_end_together_are_handed_over_in_their_order(corpus):
+    def submit(number: int) -> Future[int]:
+        done: Future[int] = Future()
+        done.set_result(number)
+        return done
+
+    taken: list[tuple[int, int]] = []
+    run: Any = SimpleNamespace(campaign=Campaign(corpus=corpus, jobs=6), is_interrupted=False)
+    tasks = ((number, int, (10 * number,)) for number in range(12))
+    executor: Any = SimpleNamespace(submit=lambda function, number: submit(function(number)))
+    campaigns._Run._work(run, executor, tasks, lambda *each: taken.append(each), lambda at_work: None, None)  # type: ignore[arg-type]
+    assert taken == [(number, 10 * number) for number in range(12)]
+
+
 def describe(**given: object) -> list[str]:
     """Return the lines of a result that has these values, and 0 everywhere else."""
     empty: dict[type, object] = {int: 0, float: 0.0, bool: False, str: ""}
@@ -494,6 +510,11 @@ def test_a_long_program_of_a_divergence_is_cut(num_lines):
         "   both sides agree with one change: one less",
         "   kgverify replay a.kg   (not shrunk yet)",
     ]
+
+
+def test_the_dialect_of_a_campaign_is_named_unless_it_is_kgverifys():
+    assert not any("dialect" in line for line in describe())
+    assert "   dialect     ties random" in describe(dialect=Dialect(ties="random"))
 
 
 def test_features_stages_and_classes_are_counted():

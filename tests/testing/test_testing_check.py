@@ -2,6 +2,7 @@
 
 import tempfile
 from itertools import islice
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -122,6 +123,14 @@ def test_an_exception_from_inside_any_part_of_the_pipeline_under_test_is_its_cra
     (failure,) = check_problems([problem], make, lockstep=True)
     assert failure.signature == ("", "", CRASH, "IndexError")
     assert failure.message == "no room"
+
+
+@pytest.mark.parametrize(("blamed", "left"), [(0, "a"), (2, "c"), (3, "d")])
+def test_of_two_halves_that_fail_the_one_with_the_blamed_problem_is_kept(blamed, left, monkeypatch):
+    monkeypatch.setattr(check, "_prepare", lambda indices, part, reference: part)
+    monkeypatch.setattr(check, "_find_suspicious", lambda part, make, lockstep: set(range(len(part))))
+    merged = SimpleNamespace(problems="abcd", reference=None)
+    assert check._shrink_group(merged, blamed, None, False) == ([left], 0)
 
 
 @pytest.mark.parametrize("wrong", ["prove", "step"])

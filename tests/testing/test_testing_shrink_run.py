@@ -110,6 +110,18 @@ def test_the_limits_of_a_shrink_are_passed_on(countries, lost, monkeypatch):
     assert given == [(2, 7, 3.5)] * len(given)
 
 
+def test_the_chosen_divergence_is_shrunk(countries, monkeypatch):
+    monkeypatch.setattr(shrink_runs, "Oracle", lambda maker, signature, **options: signature)
+    monkeypatch.setattr(shrink_runs, "sign", lambda report, divergence: divergence)
+    monkeypatch.setattr(shrink_runs, "_find_slice", lambda *given: pytest.fail(str(given[-2:])))
+    verification = SimpleNamespace(
+        report=SimpleNamespace(divergences=["first", "second", "third"], lockstep=False),
+        expected=SimpleNamespace(header=SimpleNamespace(program_sha256=countries.program.sha256)),
+    )
+    with pytest.raises(pytest.fail.Exception, match=r"\(2, 'second'\)"):
+        shrink_divergence(verification, countries, None, 2)
+
+
 @pytest.mark.parametrize("is_found", [True, False])
 def test_out_of_calls_a_slice_is_the_smallest_problem_that_was_found_to_fail(countries, monkeypatch, is_found):
     small, large = (Problem(facts=countries.train[:num], unranked=countries.test[:1]) for num in (2, 9))
@@ -150,7 +162,11 @@ def test_facts_that_only_the_judged_engine_matches_are_touched():
     graph = KnowledgeGraph("loops", train=facts, test=(NamedAtom("r", "a", "b"),), rules=(rule,))
     verification = verified(graph, "repeated-goal-variable", corruptions=0)
     divergence = verification.report.divergences[0]
-    assert Slicer(verification, graph).touched(divergence) == facts[:1]
+    slicer = Slicer(verification, graph)
+    assert slicer.touched(divergence) == facts[:1]
+    # Before the steps from 1 on, no fact is touched; a divergence of no step comes after all of them.
+    at_step = {step: slicer.touched(msgspec.structs.replace(divergence, step=step)) for step in (0, 1, -1)}
+    assert at_step == {0: (), 1: facts[:1], -1: facts[:1]}
 
 
 @pytest.fixture(scope="module")

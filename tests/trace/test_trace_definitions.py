@@ -20,7 +20,7 @@ from kgverify.trace.hdf5.reading import FLETCHER32, StoredFile, most_bytes
 from kgverify.trace.hdf5.stored_array import check_extents
 from kgverify.trace.hdf5.writing import Packing, write_arrays
 from kgverify.trace.model import digest_vectors
-from kgverify.trace.model.columns import select_candidates
+from kgverify.trace.model.columns import are_equal, select_candidates
 from kgverify.trace.model.header import decode_header
 from kgverify.trace.model.levels import check_level, check_together, left_out, parse_level
 from kgverify.trace.model.trace import Unknown, join_unknown, merge_fields
@@ -269,3 +269,13 @@ def test_what_is_appended_at_that_time_is_forced_to_disk_as_well(tmp_path: Path,
             assert not has_synced.wait(0.1)
         thread.join()
         assert has_synced.is_set()
+
+
+def test_arrays_of_different_types_are_unequal_except_floats():
+    whole, half = [1, 2], [1.0, np.nan]
+    assert are_equal(np.array(whole, np.int32), np.array(whole, np.int32))
+    assert not are_equal(np.array(whole, np.int32), np.array(whole, np.int64))
+    assert not are_equal(np.array(whole, np.int32), np.array(whole, np.float64))
+    assert are_equal(np.array(whole, np.float32), np.array(whole, np.float64))
+    for is_equal in (False, True):
+        assert are_equal(np.array(half, np.float32), np.array(half), equal_nan=is_equal) is is_equal

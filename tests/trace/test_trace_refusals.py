@@ -110,6 +110,21 @@ def test_a_dataset_cannot_be_lost_or_renamed_unnoticed(path):
     refuse(path, "one was renamed, removed or added")
 
 
+def test_a_dataset_where_a_group_is_expected(path):
+    with h5py.File(path, "r+") as file:
+        del file["resolvents"]
+        file["resolvents"] = np.zeros(3, np.int32)
+    refuse(path, "missing, expected a dataset")
+
+
+def test_the_first_version_has_one_level(tmp_path):
+    arrays = make_arrays()
+    header = json.loads(arrays["header"].tobytes()) | {"schema_version": 1, "level": "deep"}
+    arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    write_arrays(tmp_path / "a", arrays, "test")
+    assert read_trace(tmp_path / "a").header.level == "steps"
+
+
 def test_a_dataset_without_checksum(path):
     with h5py.File(path, "r+") as file:
         del file["steps/choice"].attrs["xxh3"]
@@ -176,6 +191,8 @@ CHANGES = [
     ("rankings/side", 0, 7, "expected a code of Side"),
     ("program/facts", (0, 1), -1, "a variable, expected ground atoms"),
     ("program/facts", (0, 0), 9, "expected a predicate's id"),
+    ("program/facts", (0, 1), 40, "expected a constant's id"),
+    ("program/facts", (0, 2), 40, "expected a constant's id"),
     ("symbols/predicates_offsets", 0, 1, "do not ascend"),
     ("symbols/constants_offsets", 3, 2**63, "do not ascend"),
     ("symbols/constants_offsets", -1, 3, "do not ascend"),

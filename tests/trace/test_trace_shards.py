@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -28,7 +29,7 @@ from kgverify.trace.files import manifest as module
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.digests import compute_sequence, root_digest
 from kgverify.trace.model.schema import SEQUENCE, encode_columns
-from kgverify.trace.read.trace_file import read_trace
+from kgverify.trace.read.trace_file import TraceFile, check_same_run, read_trace
 from kgverify.trace.write.shards import _root_of
 
 COLUMNS = make_columns(11, 60)
@@ -79,6 +80,27 @@ def test_the_root_of_a_shard_in_parts_is_that_of_all_its_steps():
         whole = select_candidates(COLUMNS, np.arange(num))
         root = root_digest(whole.candidates, compute_sequence(whole))
         assert _root_of({name: [each[name] for each in arrays] for name in arrays[0]}) == root
+
+
+@pytest.mark.parametrize("num_blocks", range(2, 9))
+def test_the_root_of_a_file_read_in_blocks_is_that_of_all_its_steps(tmp_path, monkeypatch, num_blocks):
+    rows = np.flatnonzero(COLUMNS.candidates.num_steps == 3)[:num_blocks]
+    assert len(rows) == num_blocks
+    monkeypatch.setattr("kgverify.trace.read.data_file.BLOCK_STEPS", 3)
+    write_file(tmp_path / "a", HEADER, SYMBOLS, select_candidates(COLUMNS, rows))
+    (file,) = TraceFile(tmp_path / "a").files
+    assert len(list(file.split())) == num_blocks
+    assert file.verify_content() == read_trace(tmp_path / "a").root
+
+
+def test_the_first_of_several_differences_between_shards_is_named():
+    def make(number):
+        stored = {f"program/{each:02}": SimpleNamespace(checksum=number) for each in range(1, 40)}
+        return SimpleNamespace(stored={**stored, "program/00": SimpleNamespace(checksum=0)}, path=Path("a"))
+
+    check_same_run(make(1), make(1))
+    with pytest.raises(UserError, match="a:program/01: differs from that of a"):
+        check_same_run(make(1), make(2))
 
 
 def test_a_batch_of_wrong_values_that_fills_a_shard_is_refused(tmp_path):
