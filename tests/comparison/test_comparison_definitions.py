@@ -29,7 +29,7 @@ from kgverify.comparison.inference.origins import MOST_ATOMS, StepOrigins
 from kgverify.comparison.modulo.normalise import normalise, normalise_steps
 from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, ORDER, resolve_modulo
 from kgverify.comparison.recorded import evidence
-from kgverify.comparison.result import Verdict
+from kgverify.comparison.result import Level, Verdict
 from kgverify.comparison.source import open_source, wants_content
 from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.comparison.stored_columns import _PairedChecksums, _split_column
@@ -124,6 +124,35 @@ def test_a_trace_without_goals_counts_in_its_digests_what_it_knows():
         comparison = compare(*pair)
         assert not comparison.divergences
         assert lost <= {*comparison.coverage.not_compared}
+
+
+def test_equal_digests_of_other_names_are_no_agreement():
+    trace = small_trace()
+    of_candidates = set(column_of(trace, "candidates.atom")[:, 1:].ravel().tolist())
+    others = sorted({*column_of(trace, "steps.goal_atoms")[:, 1:].ravel().tolist()} - of_candidates - {*range(-99, 0)})
+    constants = [*trace.symbols.constants]
+    constants[others[0]], constants[others[1]] = constants[others[1]], constants[others[0]]
+    swapped = replace(trace, symbols=Symbols(trace.symbols.predicates, tuple(constants)), facts=None, fact_lines=None)
+    compact = with_header(swapped, level="compact", program_sha256="")
+    for pair in ((trace, compact), (compact, trace)):
+        assert compare(*pair).verdict is Verdict.DIVERGE
+
+
+def test_without_goals_other_clauses_are_more_than_another_order():
+    trace = small_trace()
+    counts, origin = trace.columns.steps.num_resolvents.astype(np.int64), column_of(trace, "resolvents.origin")
+    # Two rules beside the one that is chosen.
+    row = int(np.flatnonzero((counts > 2) & (trace.columns.steps.choice == 0))[0])
+    first = int(starts_of(counts)[row]) + 1
+    swapped, changed = origin.copy(), origin.copy()
+    swapped[[first, first + 1]] = origin[[first + 1, first]]
+    changed[first] = origin[first + 1]
+    for origins, level in ((swapped, Level.ORDER), (changed, Level.RENAMING)):
+        wrong = with_column(trace, "resolvents.origin", origins)
+        digests = wrong.digests._replace(sequence=wrong.digests.sequence + (np.arange(len(counts)) == row))
+        pair = (with_header(each, level="compact") for each in (trace, replace(wrong, digests=digests)))
+        (found,) = compare(*pair).divergences
+        assert found.level is level
 
 
 def test_equal_ids_of_other_names_are_no_agreement():

@@ -15,7 +15,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.report import derivations
 from kgverify.report.evaluation import EvaluationReport, _differences, _speed
-from kgverify.report.steps import MOST_CANDIDATES, render_trace
+from kgverify.report.steps import MOST_CANDIDATES, MOST_RESOLVENTS, render_step, render_trace
 from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
 from kgverify.verification.verify import Verification
 
@@ -139,6 +139,18 @@ def test_an_evaluation_without_proofs_exercised_too_little():
     for outcomes, is_enough in (({}, False), ({"proved": 0}, False), ({"proved": 1}, True)):
         report = SimpleNamespace(check=SimpleNamespace(exercise=proved), outcomes=outcomes, minimum={"proved": 1})
         assert bool(EvaluationReport.reasons.fget(report)) != is_enough
+
+
+@pytest.mark.parametrize("num_more", [-1, 0, 1])
+def test_resolvents_that_are_not_listed_are_counted(num_more: int):
+    found = {"goal": "p(a, b)", "score": None, "clause": None}
+    step = dict.fromkeys(("choice", "outcome", "dropped_atoms", "dropped_resolvents"))
+    view = SimpleNamespace(
+        candidate=lambda row: {"atom": "p(a, b)"},
+        step=lambda row, number: {**step, "goal": ["p(a, b)"], "resolvents": [found] * (MOST_RESOLVENTS + num_more)},
+    )
+    texts = [each.plain for each in render_step(view, 0, 0).renderables if isinstance(each, Text)]
+    assert [text for text in texts if "more" in text] == ["... and 1 more; --json has them all"] * (num_more > 0)
 
 
 @pytest.mark.parametrize("num_more", [-1, 0, 1, 2])
