@@ -18,7 +18,7 @@ from twins import select_resolvents
 
 from kgverify.comparison import source as sources
 from kgverify.comparison.align import align_candidates
-from kgverify.comparison.classify import Surroundings, describe_recorded
+from kgverify.comparison.classify import Surroundings, describe_recorded, find_surroundings
 from kgverify.comparison.comparable import compare_dialects
 from kgverify.comparison.compare import Comparer, compare
 from kgverify.comparison.equal_columns import has_equal_scores, has_equal_sums
@@ -116,7 +116,9 @@ def test_a_key_of_two_candidates_of_one_side_does_not_pair_either_with_a_third(
 
 
 def test_a_trace_without_goals_counts_in_its_digests_what_it_knows():
-    trace = with_column(small_trace(), "steps.dropped_atoms", np.ones_like(small_trace().columns.steps.dropped_atoms))
+    steps = small_trace().columns.steps
+    trace = with_column(small_trace(), "steps.dropped_atoms", np.ones_like(steps.dropped_atoms))
+    trace = with_column(trace, "steps.choice", (steps.num_resolvents - 1).astype(np.int32))
     lost = {"steps.dropped_atoms", "steps.dropped_resolvents"}
     bare = with_column(trace, "steps.dropped_atoms", np.zeros_like(trace.columns.steps.dropped_atoms))
     compact = with_header(replace(bare, fields=bare.fields - lost), level="compact")
@@ -124,6 +126,16 @@ def test_a_trace_without_goals_counts_in_its_digests_what_it_knows():
         comparison = compare(*pair)
         assert not comparison.divergences
         assert lost <= {*comparison.coverage.not_compared}
+
+
+def test_steps_before_a_step_are_those_of_its_candidate():
+    reader = StepReader(small_trace().columns)
+    first = reader.first_step[1]
+    views = reader.read(first + 2), reader.read(first + 2)
+    divergence = SimpleNamespace(candidate=1, step=2, field="resolvents.atoms", stage="prune")
+    for own, has_history, num in ((views, True, 2), (views, False, 0), ((views[0], None), True, 0)):
+        found = find_surroundings(divergence, reader, own, error_bound=0.0, has_history=has_history)
+        assert found.earlier == tuple(reader.read(first + i) for i in range(num))
 
 
 def test_equal_digests_of_other_names_are_no_agreement():
