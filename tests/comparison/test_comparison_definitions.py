@@ -238,6 +238,25 @@ def test_stages_keep_their_names_in_no_known_dialect_and_in_the_default_one():
     assert name_in_dialect(divergences, comparer.findings, Dialect(filters=("close",)))[0] != divergences
 
 
+@pytest.mark.parametrize(
+    ("filters", "hidden"),
+    [
+        (("prune", "revisit", "max_atoms"), None),
+        (("prune", "max_atoms", "revisit"), "max_atoms"),
+        (("prune", "duplicates", "revisit"), "duplicates"),
+        (("prune", "revisit", "duplicates"), "duplicates"),
+    ],
+)
+def test_a_filter_that_shows_no_output_hides_the_stage_of_the_others(filters: Any, hidden: str | None):
+    choices = column_of(small_trace(), "steps.choice") + 1
+    comparer = Comparer(small_trace(), with_column(small_trace(), "steps.choice", choices), kept=1, explains=True)
+    (found,) = comparer.compare().divergences
+    shown = msgspec.structs.replace(found, stage="prune", field="stage.prune")
+    (named,), (finding,) = name_in_dialect((shown,), comparer.findings, Dialect(filters=filters))
+    assert named.stage == ("prune" if hidden is None else "unknown")
+    assert finding.evidence.endswith(f"its filter {hidden} shows no output of its own") == (hidden is not None)
+
+
 def _repeated(trace: Trace, row: int, times: int) -> Trace:
     """Return a trace in which the first resolvent of a step is listed more often, before the others."""
     columns = trace.columns
