@@ -1,6 +1,7 @@
 """The kernels of fused ticks, each by its definition, in Triton's interpreter."""
 
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.state import FALSE, GOAL, NO_CANDIDATE, OPEN, PAD, TRUE, Layout
 from kgverify.engines.compiled.tick.slots import empty_derivations, empty_pool, empty_work
+from kgverify.engines.compiled.tick.tick_loop import TICKS_PER_REPLAY
 from kgverify.engines.policy import make_two_tower
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
@@ -28,7 +30,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from kgverify.engines.compiled.execution.kernel_launch import launch as launch_kernel
 from kgverify.engines.compiled.fused import levels
-from kgverify.engines.compiled.fused.record import Decisions, RowBuffers
+from kgverify.engines.compiled.fused.record import Decisions, RowBuffers, StepLog
 from kgverify.engines.compiled.fused.step_kernels import advance_kernel, choose_kernel
 from kgverify.engines.compiled.fused.ticks import FusedTicks, _Counts, _Derivations
 
@@ -77,7 +79,7 @@ def test_close_choices_are_made_again_in_every_precision(monkeypatch: pytest.Mon
     pipeline = reference_pipeline(run)
     candidates = pipeline.draw_for(run).take(slice(0, None, 2))
     engine = CompiledEngine(
-        graph.program, limits, policy, mode="fused", device="cpu", layout=choose_layout(limits, slots=4, pool=4)
+        graph.program, limits, policy, mode="fused", device="cpu", layout=choose_layout(limits, slots=4, pool=5)
     )
     ticks = engine._ticks
     assert isinstance(ticks, FusedTicks)
@@ -90,10 +92,13 @@ def test_close_choices_are_made_again_in_every_precision(monkeypatch: pytest.Mon
     num_choices = int((wanted.steps.num_resolvents > 1).sum())
     assert ticks.take_gaps()[:2] == (num_choices, num_choices)
     assert num_choices == 3
+    # A candidate that waits after an interrupted run is not taken up by a step of a probe.
+    engine._pool.size.add_(1)
     position = find_position(wanted, int(np.argmax(wanted.steps.num_resolvents)), 0)
     shown, expected = (each.probe(position) for each in (engine, pipeline.engine))
     np.testing.assert_allclose(shown[Stage.SCORE], expected[Stage.SCORE], atol=1e-4)
-    assert shown[Stage.CHOOSE] == expected[Stage.CHOOSE]
+    for stage in (Stage.CHOOSE, Stage.ADVANCE):
+        assert shown[stage] == expected[stage]
 
 
 def test_the_highest_score_is_chosen_and_the_first_of_equal_ones() -> None:
@@ -120,6 +125,20 @@ def test_the_highest_score_is_chosen_and_the_first_of_equal_ones() -> None:
     np.testing.assert_allclose(decisions.log_probability.numpy(), log_probability, atol=1e-12)
     assert {*choice.tolist()} == {0, 1, 2, 3, 9}
     assert np.isnan(log_probability).any()
+
+
+def test_a_log_of_steps_holds_three_replays_however_little_memory_there_is() -> None:
+    layout = Layout(slots=5, atoms=2, resolvents=4, match_window=5, score_window=20, pool=5)
+    noted: Any = SimpleNamespace(num_rows=torch.zeros((), dtype=torch.int32))
+    log = StepLog(noted, Limits(), layout, 0)
+    log.clear()
+    # Nothing is logged, whatever may have been launched since.
+    assert all(log.has_room() for _ in range(9))
+    log._num_steps.fill_(3 * TICKS_PER_REPLAY * layout.slots)
+    assert not all(log.has_room() for _ in range(3))
+    log.clear()
+    log._num_rows.fill_(3 * TICKS_PER_REPLAY * layout.score_window)
+    assert not all(log.has_room() for _ in range(3))
 
 
 class _HashKeys(NamedTuple):

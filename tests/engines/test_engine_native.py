@@ -265,6 +265,41 @@ def test_a_linked_folder_is_not_used(kept: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
+def test_libraries_are_kept_in_the_folder_that_is_named_or_beside_other_caches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base: Path | None = tmp_path / "cache"
+    monkeypatch.setattr(library, "find_cache", lambda: base)
+    monkeypatch.delenv(library.LIBRARIES, raising=False)
+    assert library._find_folder() == tmp_path / "cache" / "native"
+    monkeypatch.setenv(library.LIBRARIES, str(tmp_path / "named"))
+    assert library._find_folder() == tmp_path / "named"
+    base = None
+    assert library._find_folder() == tmp_path / "named"
+    monkeypatch.delenv(library.LIBRARIES)
+    assert library._find_folder() is None
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("touch prover.so", ""),
+        ("echo 'x.cpp:1: error: no' >&2; touch prover.so; exit 1", "cc fails: x.cpp:1: error: no"),
+        ("exit 4", "cc fails: exit code 4"),
+        ("exit 0", "cc fails: exit code 0"),
+    ],
+)
+def test_a_compiler_that_leaves_no_library_fails(script: str, message: str, tmp_path: Path) -> None:
+    compiler = tmp_path / "cc"
+    compiler.write_text(f"#!/bin/sh\n{script}\n")
+    compiler.chmod(0o755)
+    if message:
+        with pytest.raises(UserError, match=message):
+            library._compile(str(compiler), tmp_path)
+    else:
+        assert library._compile(str(compiler), tmp_path) == tmp_path / "prover.so"
+
+
 def test_without_a_compiler_the_mode_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     graph = load_graph("countries")

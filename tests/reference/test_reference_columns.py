@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -63,6 +64,21 @@ def test_atoms_are_among_the_columns_or_not():
         assert fact in keys
         assert not keys.isdisjoint([*others, fact])
         assert not keys.isdisjoint([fact, *others])
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_numbered"),
+    [
+        ([[0, 0, 1], [1, 1, 2]], True),
+        ([[0, 0, 1], [1, 2, 1]], True),
+        ([[0, 0, 0], [1, 2, 1]], False),
+        ([[1, 0, 1], [0, 1, 2]], False),
+        ([[0, 0, 1], [0, 1, 2]], False),
+    ],
+)
+def test_predicates_and_constants_are_numbered_apart(rows, is_numbered):
+    table = SimpleNamespace(rows=np.array(rows), predicates=("p", "q"), constants=("a", "b", "c"))
+    assert reference_program._is_numbered(table) == is_numbered
 
 
 def test_a_repeated_fact_is_one_fact_of_the_columns():

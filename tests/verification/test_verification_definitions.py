@@ -194,3 +194,8 @@ def test_a_step_from_goals_visited_counts_as_it_did_in_the_derivation(max_depth:
     alone = pipeline.engine.step(positions_of(columns))
     assert alone.steps.outcome.tolist() == columns.steps.outcome.tolist()
     assert alone.steps.choice.tolist() == columns.steps.choice.tolist()
+    retaken, num_left = retake_steps(
+        build_trace(run, pipeline.engine, columns, None), ReferenceEngine, DeclaredLimits()
+    )
+    assert num_left == 0
+    assert retaken.columns.steps.depth.tolist() == columns.steps.depth.tolist()
