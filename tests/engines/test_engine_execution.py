@@ -294,6 +294,24 @@ def test_candidates_of_which_digests_alone_were_recorded_have_steps_without_cont
     assert [each.dtype for each in columns.steps] == [each.dtype for each in empty_columns(np.float32).steps]
 
 
+def test_kernels_that_were_added_to_the_cache_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "kernels"
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
+
+    def added(before: caches.CacheCounts) -> int | None:
+        return caches.describe_caches("fused", before).kernels_added
+
+    absent = caches.count_caches()
+    assert added(absent) is None
+    folder.mkdir()
+    empty = caches.count_caches()
+    assert [added(absent), added(empty)] == [0, 0]
+    (folder / "a").mkdir()
+    (folder / "b").mkdir()
+    two = caches.count_caches()
+    assert [added(absent), added(empty), added(two)] == [2, 2, 0]
+
+
 def test_caches_are_fresh_in_an_older_torch_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     utils = importlib.import_module("torch._inductor.utils")
     entered: list[bool] = []

@@ -371,6 +371,24 @@ def test_a_device_is_looked_for_only_where_there_is_a_driver(tmp_path: Path, mon
         assert choice.is_on_cpu("auto") is not (has_driver and has_cuda)
 
 
+def test_auto_takes_the_native_evaluator_on_a_cpu_where_nothing_speaks_against_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(choice, "why_not_native", lambda *_: None)
+    chosen = choice.choose_native("auto", "cpu", "float32", Limits(), SHORTEST)
+    assert chosen == (
+        "device cpu: as requested",
+        "mode native: the fastest on a CPU, and a C++ compiler was found",
+        "precision float32: its scores are exact",
+    )
+    for mode, device in (("auto", "cuda"), ("eager", "cpu"), ("fused", "cuda")):
+        assert choice.choose_native(mode, device, "float32", Limits(), SHORTEST) is None
+    monkeypatch.setattr(choice, "why_not_native", lambda *_: "there is an obstacle")
+    assert choice.choose_native("auto", "cpu", "float32", Limits(), SHORTEST) is None
+    with pytest.raises(UserError, match="there is an obstacle"):
+        choice.choose_native("native", "cpu", "float32", Limits(), SHORTEST)
+
+
 def test_what_others_own_or_can_write_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     for owner, mode in product((0, 1000, 1001), (0o600, 0o644, 0o620, 0o602)):
         monkeypatch.setattr(os, "geteuid", lambda: 1000)

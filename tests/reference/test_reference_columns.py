@@ -66,6 +66,29 @@ def test_atoms_are_among_the_columns_or_not():
         assert not keys.isdisjoint([fact, *others])
 
 
+class _Table(list):
+    distinct = property(lambda self: (None, np.arange(len(self))))
+
+
+@pytest.mark.parametrize("at", [0, -1])
+def test_the_first_and_the_last_fact_are_among_those_checked(at):
+    table = _Table(("p", str(number), "a") for number in range(1000))
+    facts, index = [*table], {*table}
+
+    def check():
+        built = SimpleNamespace(encode=lambda names: names, decode=lambda fact: fact, facts=facts, fact_index=index)
+        reference_program._check_sample(built, table)
+
+    check()
+    index.remove(table[at])
+    with pytest.raises(InternalError, match="the reference lacks the fact"):
+        check()
+    index.add(table[at])
+    facts[at] = ("q", "b", "a")
+    with pytest.raises(InternalError, match="which the file lacks"):
+        check()
+
+
 @pytest.mark.parametrize(
     ("rows", "is_numbered"),
     [
