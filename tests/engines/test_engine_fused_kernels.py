@@ -63,7 +63,7 @@ def test_each_slot_excludes_its_own_query(excludes: bool) -> None:
             np.testing.assert_array_equal(column, expected, name)
 
 
-def test_close_choices_are_made_again_in_every_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_choices_are_made_again_in_the_next_precisions_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution_choice, "resolve_precision", lambda *_: "bf16")
     monkeypatch.setattr(levels, "sample_size", lambda _: 8)
     x, y = Variable("X"), Variable("Y")
@@ -74,7 +74,7 @@ def test_close_choices_are_made_again_in_every_precision(monkeypatch: pytest.Mon
         "choices", train=facts, test=tuple(NamedAtom("p", a, b) for a in "ab" for b in "ab"), rules=rules
     )
     limits = Limits(max_depth=1, max_atoms=2)
-    policy = make_two_tower(graph.program, limits, seed=11, embedding=8, hidden=16, blocks=1)
+    policy = make_two_tower(graph.program, limits, seed=0, embedding=8, hidden=16, blocks=1)
     run = Run(graph, limits, policy, num_corruptions=0)
     pipeline = reference_pipeline(run)
     candidates = pipeline.draw_for(run).take(slice(0, None, 2))
@@ -83,20 +83,22 @@ def test_close_choices_are_made_again_in_every_precision(monkeypatch: pytest.Mon
     )
     ticks = engine._ticks
     assert isinstance(ticks, FusedTicks)
-    # So that every choice counts as close.
-    ticks.levels = tuple(level._replace(error=50.0) for level in ticks.levels)
+    # Two choices are made by 2.9, one by 0.87 between two resolvents; the third is 5.8 below.
+    ticks.levels = tuple(level._replace(error=0.75) for level in ticks.levels)
     wanted, found = pipeline.engine.prove(candidates), engine.prove(candidates)
     assert found.steps.choice.tolist() == wanted.steps.choice.tolist()
     assert len({*found.steps.choice.tolist()}) > 1
-    np.testing.assert_allclose(found.resolvents.score, wanted.resolvents.score, atol=1e-4)
-    num_choices = int((wanted.steps.num_resolvents > 1).sum())
-    assert ticks.take_gaps()[:2] == (num_choices, num_choices)
-    assert num_choices == 3
+    difference = np.abs(found.resolvents.score - wanted.resolvents.score)
+    assert difference.max() < 0.1
+    is_again = wanted.resolvents.score > 3.5
+    assert is_again.sum() == 2
+    assert difference[is_again].max() < 1e-5
+    assert ticks.take_gaps()[:2] == (3, 1)
     # A candidate that waits after an interrupted run is not taken up by a step of a probe.
     engine._pool.size.add_(1)
     position = find_position(wanted, int(np.argmax(wanted.steps.num_resolvents)), 0)
     shown, expected = (each.probe(position) for each in (engine, pipeline.engine))
-    np.testing.assert_allclose(shown[Stage.SCORE], expected[Stage.SCORE], atol=1e-4)
+    np.testing.assert_allclose(shown[Stage.SCORE], expected[Stage.SCORE], atol=0.1)
     for stage in (Stage.CHOOSE, Stage.ADVANCE):
         assert shown[stage] == expected[stage]
 
