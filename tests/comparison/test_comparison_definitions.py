@@ -12,10 +12,12 @@ import msgspec
 import numpy as np
 import pytest
 import xxhash
-from comparison_traces import column_of, small_trace, with_column, with_columns, with_header
+from comparison_traces import column_of, small_trace, with_column, with_columns, with_header, with_header_error
 from stream_pairs import base_trace, rename_constants, store
+from twins import select_resolvents
 
 from kgverify.comparison import source as sources
+from kgverify.comparison.align import align_candidates
 from kgverify.comparison.classify import Surroundings, describe_recorded
 from kgverify.comparison.comparable import compare_dialects
 from kgverify.comparison.compare import Comparer, compare
@@ -29,13 +31,21 @@ from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, ORDER, resolve_
 from kgverify.comparison.recorded import evidence
 from kgverify.comparison.result import Verdict
 from kgverify.comparison.source import open_source, wants_content
-from kgverify.comparison.step_view import StepReader
+from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.comparison.stored_columns import _PairedChecksums, _split_column
 from kgverify.errors import UserError
 from kgverify.program.dialect import OURS, Dialect
-from kgverify.program.outcomes import GoalKind
+from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import Symbols
-from kgverify.trace.model.columns import expand_rows, no_stage_items, select_candidates, select_steps, starts_of
+from kgverify.program.resolution import number_variables
+from kgverify.trace.model.columns import (
+    CandidateSet,
+    expand_rows,
+    no_stage_items,
+    select_candidates,
+    select_steps,
+    starts_of,
+)
 from kgverify.trace.model.trace import Trace
 
 VALUES = (-np.inf, -1.0, -1.0 - 2.0**-40, 0.0, 2.0**-30, 1.0, np.inf, np.nan)
@@ -87,6 +97,33 @@ def test_keys_that_collide_do_not_pair_candidates_of_traces_of_other_lengths(mon
     assert [compare(*pair).divergences for pair in ((trace, fewer), (fewer, trace))] == wanted
     assert wanted[0]
     assert wanted[1]
+
+
+@pytest.mark.parametrize("is_expected_longer", [True, False])
+def test_a_key_of_two_candidates_of_one_side_does_not_pair_either_with_a_third(
+    monkeypatch: pytest.MonkeyPatch, is_expected_longer: bool
+):
+    monkeypatch.setattr(
+        "kgverify.comparison.align.candidate_keys", lambda candidates: np.zeros(len(candidates[0]), "u8")
+    )
+    several, one = (
+        CandidateSet(np.zeros(num, np.int32), np.ones(num, np.int8), np.array([(0, 1, 2), (0, 1, 3)], np.int32)[-num:])
+        for num in (2, 1)
+    )
+    found = align_candidates(several, one) if is_expected_longer else align_candidates(one, several)
+    assert (found.expected.tolist(), found.actual.tolist()) == (([1], [0]) if is_expected_longer else ([0], [1]))
+    assert (found.missing.tolist(), found.extra.tolist()) == (([0], []) if is_expected_longer else ([], [0]))
+
+
+def test_a_trace_without_goals_counts_in_its_digests_what_it_knows():
+    trace = with_column(small_trace(), "steps.dropped_atoms", np.ones_like(small_trace().columns.steps.dropped_atoms))
+    lost = {"steps.dropped_atoms", "steps.dropped_resolvents"}
+    bare = with_column(trace, "steps.dropped_atoms", np.zeros_like(trace.columns.steps.dropped_atoms))
+    compact = with_header(replace(bare, fields=bare.fields - lost), level="compact")
+    for pair in ((trace, compact), (compact, trace)):
+        comparison = compare(*pair)
+        assert not comparison.divergences
+        assert lost <= {*comparison.coverage.not_compared}
 
 
 def test_equal_ids_of_other_names_are_no_agreement():
@@ -274,6 +311,14 @@ def test_copies_without_an_id_of_their_recording_are_noted(tmp_path):
         assert [bool(evidence._note_copy(each.recorded)) for each in comparers] == [True, False, False, False]
 
 
+def test_a_trace_on_disk_is_verified_once_its_content_was(tmp_path):
+    source = open_source(store(small_trace(), tmp_path / "a"))
+    assert not source.is_verified
+    for content in (False, True):
+        source.verify(content=content)
+        assert source.is_verified == content
+
+
 def test_ends_are_checked_in_every_file_of_a_trace(tmp_path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(evidence, "_WINDOWS", 1)
     monkeypatch.setattr(evidence, "_WINDOW_STEPS", 1)
@@ -399,6 +444,54 @@ def test_the_longest_resolvent_is_a_goal():
     found = find_limits(small_trace(), lambda candidate, step: None)
     assert found.longest == int(resolvents.num_atoms[resolvents.kind == GoalKind.GOAL].max())
     assert found.most == int(small_trace().columns.steps.num_resolvents.max())
+
+
+@pytest.mark.parametrize("is_shortened", [True, False])
+def test_a_limit_of_atoms_is_seen_where_a_rule_makes_longer_resolvents_elsewhere(is_shortened: bool):
+    resolvents = small_trace().columns.resolvents
+    longest = int(resolvents.num_atoms[resolvents.kind == GoalKind.GOAL].max())
+    by_rule = ((int(Origin.RULE), 0),)
+
+    def find_origins(candidate: int, step: StepView) -> Any:
+        """The first rule makes what the step has, and perhaps a resolvent that it lacks."""
+        made = {number_variables(iter(r.atoms)): by_rule for r in step.resolvents}
+        return SimpleNamespace(made=made | {((0, -1, -2),) * (longest + is_shortened): by_rule}, count_made=len)
+
+    trace = with_header(small_trace(), limits={"max_atoms": longest + 5})
+    assert find_limits(trace, find_origins).atoms == {longest + 5} | ({longest} if is_shortened else set())
+
+
+def test_an_agreement_beside_near_ties_keeps_what_each_side_made_behind_them():
+    expected = with_header_error(small_trace(), 1e9)
+    columns = expected.columns
+    counts, num_steps = columns.steps.num_resolvents.astype(np.int64), columns.candidates.num_steps
+    row = int(np.flatnonzero((counts[:-1] > 1) & (columns.steps.depth[1:] > 0) & (counts[1:] > 1))[0])
+    choice, score = columns.steps.choice.copy(), columns.resolvents.score.copy()
+    choice[row] = (choice[row] + 1) % counts[row]
+    score[starts_of(counts)[row] + choice[row]] += 1000
+    columns = columns._replace(
+        steps=columns.steps._replace(choice=choice), resolvents=columns.resolvents._replace(score=score)
+    )
+    rows = np.delete(np.arange(len(score)), starts_of(counts)[row + 2] - 1)
+    counts[row + 1] -= 1
+    columns = select_resolvents(columns, rows, counts)
+    comparer = Comparer(expected, with_columns(expected, columns), modulo=frozenset([DUPLICATES]))
+    comparison = comparer.compare()
+    assert (comparison.verdict, len(comparison.near_ties)) == (Verdict.AGREE, 1)
+    pair = comparer.load_pairs(np.arange(len(num_steps)))
+    made = [(len(each.kind), len(each.origin_kind), len(each.origin)) for each in (t.columns.resolvents for t in pair)]
+    assert made == [(num,) * 3 for num in (len(score), len(score) - 1)]
+
+
+def test_a_stage_is_inferred_only_where_that_is_asked_for():
+    trace = with_columns(small_trace(), small_trace().columns._replace(stages=no_stage_items()))
+    counts = trace.columns.steps.num_resolvents.astype(np.int64)
+    row = int(np.flatnonzero(counts > 1)[0])
+    rows = np.delete(np.arange(len(trace.columns.resolvents.kind)), starts_of(counts)[row + 1] - 1)
+    counts[row] -= 1
+    fewer = with_columns(trace, select_resolvents(trace.columns, rows, counts))
+    found = [compare(trace, fewer, explains=explains).divergences[0] for explains in (False, True)]
+    assert [bool(each.evidence) for each in found] == [False, True]
 
 
 def test_values_are_verified_only_where_that_is_asked_for(tmp_path):

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from comparison_traces import (
+    column_of,
     number_backwards,
     small_lockstep_trace,
     small_trace,
+    with_column,
     with_columns,
     with_element,
     with_header,
@@ -58,6 +60,12 @@ def test_a_recording_does_not_agree_with_itself(tmp_path: Path, shard_steps: int
     again = store(small_trace(), tmp_path / "again", shard_steps=shard_steps)
     assert judge(first, again).verdict is Verdict.AGREE
     assert judge(first, store(other(small_trace()), tmp_path / "other")).verdict is Verdict.AGREE
+
+
+def test_one_recording_of_two_engines_is_no_copy():
+    one, two = (with_header(each, recording="id") for each in (small_trace(), other(small_trace())))
+    assert judge(one, two).verdict is Verdict.AGREE
+    assert_withheld(one, with_header(two, engine={"mode": one.header.engine.mode}), "the same recording twice")
 
 
 def last_steps(trace: Trace) -> np.ndarray:
@@ -179,6 +187,13 @@ def test_an_error_of_scores_that_no_arithmetic_explains_is_not_accepted(policy: 
     # What a user accepts is a decision of the user's.
     accepted = judge(trace, wrong, score_error=1e6)
     assert not any("arithmetic" in reason for reason in accepted.reasons)
+
+
+def test_scores_that_are_all_infinite_explain_no_error():
+    trace = with_header(small_trace(), engine={"score_error": 1e6})
+    trace = with_header(trace, policy={"name": "theirs"})
+    trace = with_column(trace, "resolvents.score", np.full_like(column_of(trace, "resolvents.score"), -np.inf))
+    assert_withheld(trace, other(trace), "no arithmetic of precision")
 
 
 def test_an_error_beyond_the_bound_is_named():

@@ -3,7 +3,7 @@
 import pytest
 
 from kgverify.comparison.inference.limits_seen import LimitsSeen
-from kgverify.comparison.inference.origins import Deviation, OriginInference
+from kgverify.comparison.inference.origins import Deviation, OriginInference, is_permutation
 from kgverify.comparison.inference.step_difference import Given, StepDifference, explain_difference
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.graphs.graph import KnowledgeGraph
@@ -200,6 +200,15 @@ def test_without_a_program_the_goal_alone_tells_rules_from_facts():
 )
 def test_a_variable_bound_to_two_terms_needs_all_bindings_at_once(selected, clause, needs_all):
     assert INFERENCE.at((selected,), QUERY).needs_all_bindings(clause) is needs_all
+
+
+def test_a_permutation_has_the_same_atoms_in_any_order():
+    goal = ((P, A, X), (Q, X, Y))
+    assert is_permutation(goal, ((Q, Y, X), (P, A, Y)))
+    assert not is_permutation(goal, ((Q, X, Y), (P, A, Y)))
+    assert not is_permutation(goal, ((Q, X, Y), (P, B, X)))
+    assert not is_permutation(goal, goal[:1])
+    assert not is_permutation(goal[:1], goal)
 
 
 def test_arguments_that_are_matched_apart_bind_a_variable_twice():

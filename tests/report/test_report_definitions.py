@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from report_runs import change
 from rich.text import Text
 
 from kgverify.comparison.exercise.exercise import Exercise
@@ -16,6 +17,7 @@ from kgverify.report import derivations
 from kgverify.report.evaluation import EvaluationReport, _differences, _speed
 from kgverify.report.steps import MOST_CANDIDATES, render_trace
 from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
+from kgverify.verification.verify import Verification
 
 NAMES = SimpleNamespace(
     atom=lambda atom: f"p{atom[0]}",
@@ -101,6 +103,20 @@ def test_atoms_of_the_least_model_that_are_wrong_are_named(num_missing: int, num
     text = _differences(report, "").plain
     assert ("the least model misses p(a, b)" in text) == bool(num_missing)
     assert ("the least model has p(c, d), which does not follow" in text) == bool(num_unsupported)
+
+
+def test_a_report_with_its_traces_keeps_the_command_that_made_it(faulty: Verification):
+    report = change(faulty.report, command="kgverify diff", engines=None)
+    assert report.with_traces(faulty).command == "kgverify diff"
+    assert report.with_traces(faulty, command="kgverify compare").command == "kgverify compare"
+    assert change(report, command="").with_traces(faulty).command == ""
+    assert report.with_traces(faulty).traces is faulty
+
+
+def test_a_planted_fault_that_is_found_is_not_called_idle(faulty: Verification, agreeing: Verification):
+    assert faulty.report.environment.actual.faults == ("fact-cap",)
+    for each in (faulty, agreeing):
+        assert not any("changed no step" in note for note in each.report.notes)
 
 
 def test_of_several_results_that_differ_the_first_is_shown():

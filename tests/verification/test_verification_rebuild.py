@@ -140,6 +140,18 @@ def test_goals_of_unbounded_size_are_not_rebuilt(full, tmp_path: Path, is_pruned
     assert time.process_time() - begin < 20
 
 
+@pytest.mark.parametrize(("num_atoms", "fits"), [(65535, True), (65536, False)])
+def test_a_goal_has_as_many_atoms_as_a_trace_can_store(full, num_atoms: int, fits: bool):
+    sizes = len(full.columns.steps.depth), len(full.columns.resolvents.kind)
+    goals = [((0, 0, 0),) * num_atoms, *[()] * (sizes[0] - 1)]
+    if fits:
+        rebuilt = rebuild._join(full, goals, [()] * sizes[1])
+        assert rebuilt.trace.columns.steps.num_atoms[:2].tolist() == [num_atoms, 0]
+        return
+    with pytest.raises(UserError, match="a goal has 65536 atoms, more than a trace can store"):
+        rebuild._join(full, goals, [()] * sizes[1])
+
+
 @pytest.mark.parametrize("kind", [Origin.RULE, Origin.FACT])
 def test_a_clause_that_the_program_lacks_is_refused(full, tmp_path: Path, kind: Origin):
     trace = compact(full, tmp_path)
