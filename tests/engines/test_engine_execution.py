@@ -1,6 +1,8 @@
 """Modes, precisions, memory and caches of an engine, for devices and settings that need not be those of this machine."""
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -290,6 +292,41 @@ def test_candidates_of_which_digests_alone_were_recorded_have_steps_without_cont
     assert columns.candidates.log_probability.tolist() == [0.0, -1.0, -2.0]
     assert {len(each) for each in columns.steps[:-1]} == {5 if has_digests else 0}
     assert [each.dtype for each in columns.steps] == [each.dtype for each in empty_columns(np.float32).steps]
+
+
+def test_kernels_that_were_added_to_the_cache_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "kernels"
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
+
+    def added(before: caches.CacheCounts) -> int | None:
+        return caches.describe_caches("fused", before).kernels_added
+
+    absent = caches.count_caches()
+    assert added(absent) is None
+    folder.mkdir()
+    empty = caches.count_caches()
+    assert [added(absent), added(empty)] == [0, 0]
+    (folder / "a").mkdir()
+    (folder / "b").mkdir()
+    two = caches.count_caches()
+    assert [added(absent), added(empty), added(two)] == [2, 2, 0]
+
+
+def test_caches_are_fresh_in_an_older_torch_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    utils = importlib.import_module("torch._inductor.utils")
+    entered: list[bool] = []
+
+    @contextmanager
+    def fresh() -> Iterator[None]:
+        entered.append(caches.is_compiling_afresh())
+        yield
+
+    monkeypatch.delattr(utils, "fresh_cache", raising=False)
+    monkeypatch.setattr(utils, "fresh_inductor_cache", fresh, raising=False)
+    with caches.fresh_caches():
+        assert caches.is_compiling_afresh()
+    assert entered == [False]
+    assert not caches.is_compiling_afresh()
 
 
 def test_processes_of_a_team_share_messages_and_counters() -> None:

@@ -205,6 +205,15 @@ def test_a_known_divergence_is_gone_when_its_reproducer_agrees(corpus):
     assert not result.is_passed
 
 
+def test_a_known_divergence_is_gone_where_a_replay_or_enough_problems_do_not_show_it():
+    entry, name = known(within=100), LOST_SIGNATURE
+    assert entry.judge({name}, {name}, 100, TODAY) is KnownStatus.OCCURS
+    assert entry.judge((), {name}, 0, TODAY) is KnownStatus.GONE
+    assert entry.judge((), (), 100, TODAY) is KnownStatus.GONE
+    assert entry.judge({"another"}, {"another"}, 99, TODAY) is KnownStatus.NOT_JUDGED
+    assert entry.judge({name}, (), 0, date(2026, 6, 2)) is KnownStatus.EXPIRED
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

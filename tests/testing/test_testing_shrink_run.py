@@ -23,6 +23,7 @@ from kgverify.testing.checking.engine_makers import EngineSpec, find_maker
 from kgverify.testing.checking.failure import Failure, Signature
 from kgverify.testing.problems.problem import NO_SPREAD, Problem
 from kgverify.testing.shrinking import shrink_run as shrink_runs
+from kgverify.testing.shrinking.neighbour import Neighbour
 from kgverify.testing.shrinking.shrink import Shrunk
 from kgverify.testing.shrinking.shrink_run import (
     MAX_RUN_CALLS,
@@ -135,6 +136,39 @@ def test_a_shrink_against_another_reference_names_it(countries, lost):
     run = ShrunkRun(shrunk=shrunk, sliced=problem, graph=countries, report=lost.report, engine=EngineSpec())
     assert "compared with" not in str(run)
     assert "compared with compiled" in str(replace(run, reference=EngineSpec()))
+
+
+def test_the_agreeing_neighbour_is_a_reproducer_without_a_difference(countries, lost):
+    problem, other = (Problem(unranked=(NamedAtom("p", "a", name),)) for name in ("b", "c"))
+    failure = Failure(index=0, problem=problem, group=(problem,), signature=Signature("prune", "stage.prune", "extra"))
+    options = {"failure": failure, "original": (problem,), "calls": 1, "seconds": 0.5, "is_finished": True}
+    given = {"sliced": problem, "graph": countries, "report": lost.report, "engine": EngineSpec()}
+    run = ShrunkRun(shrunk=Shrunk(neighbour=Neighbour(other, "the query p(a, c)"), **options), **given)
+    assert ShrunkRun(shrunk=Shrunk(neighbour=None, **options), **given).agreeing is None
+    made = run.agreeing
+    assert made == replace(
+        run.reproducer,
+        problem=other,
+        candidate="",
+        step=-1,
+        expected=(),
+        actual=(),
+        message="",
+        neighbour="",
+        notes=("both sides agree; they differ without one change: the query p(a, c)",),
+    )
+
+
+@pytest.mark.parametrize("num_facts", [22, 23])
+def test_of_a_long_problem_the_first_and_the_last_lines_are_shown(countries, lost, num_facts):
+    # Beside the facts, a problem has a line for its query and one for its settings.
+    problem = Problem(facts=countries.train[:num_facts], unranked=(NamedAtom("p", "a", "b"),))
+    failure = Failure(index=0, problem=problem, group=(problem,), signature=Signature("prune", "stage.prune", "extra"))
+    shrunk = Shrunk(failure=failure, original=(problem,), neighbour=None, calls=1, seconds=0.5, is_finished=True)
+    text = str(ShrunkRun(shrunk=shrunk, sliced=problem, graph=countries, report=lost.report, engine=EngineSpec()))
+    program = str(problem).splitlines()
+    shown = program if num_facts == 22 else [*program[:12], "... 1 lines", *program[13:]]
+    assert text.splitlines()[-len(shown) :] == [f"   {line}" for line in shown]
 
 
 def test_a_divergence_that_the_engine_does_not_show_is_an_error(countries, lost):
