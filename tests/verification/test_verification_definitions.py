@@ -58,6 +58,19 @@ def test_the_rule_of_a_side_without_ranks_is_the_other_sides(trace: Trace):
         assert found.rules.expected.rule == found.rules.actual.rule
 
 
+@pytest.mark.parametrize("labelled", [0, 1])
+def test_labels_of_either_side_say_more_than_what_the_candidates_show(trace: Trace, labelled: int):
+    candidates = trace.columns.candidates
+    groups = candidates.query.astype(int) * 4 + candidates.side
+    # The last of each group, which nothing but the label makes a true triple.
+    last = np.flatnonzero(np.append(np.diff(groups) != 0, True))
+    labels = np.zeros(len(groups), np.uint8)
+    labels[last] = 1
+    truth = _Recognition((trace, trace), [labels if side == labelled else None for side in (0, 1)], 0.0)._truth
+    assert truth.how[0] == "as labelled"
+    assert truth.atom.tolist() == candidates.atom[last].tolist()
+
+
 def test_an_unrecorded_rule_is_one_that_explains_the_other_sides_ranks():
     for own in ((1, 0), (0, 1)):
         rules = [("own", each) for each in ("a", "b")]
