@@ -3,6 +3,7 @@
 import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -331,6 +332,7 @@ def test_caches_are_fresh_in_an_older_torch_as_well(monkeypatch: pytest.MonkeyPa
 
 def test_processes_of_a_team_share_messages_and_counters() -> None:
     store = pytest.importorskip("torch.distributed").HashStore()
+    store.set_timeout(timedelta(seconds=2))
     leader, other = (process_group.TorchTeam(store, index, 2) for index in range(2))
     assert [leader.broadcast(message) for message in (b"a\0", b"b")] == [b"a\0", b"b"]
     assert [other.broadcast(b"c") for _ in range(2)] == [b"a\0", b"b"]

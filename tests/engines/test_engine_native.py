@@ -280,6 +280,30 @@ def test_libraries_are_kept_in_the_folder_that_is_named_or_beside_other_caches(
     assert library._find_folder() is None
 
 
+def test_a_library_is_known_by_its_sources_its_compiler_and_the_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "cc"
+    compiler.write_text("1")
+    for name in library.SOURCES:
+        (tmp_path / name).write_text(name)
+    monkeypatch.setattr(library, "files", lambda _: tmp_path)
+
+    def find_key() -> str:
+        return library._find_key(str(compiler))
+
+    keys = [find_key()]
+    assert find_key() == keys[0]
+    for name in library.SOURCES:
+        (tmp_path / name).write_text(name.upper())
+        keys.append(find_key())
+    compiler.write_text("12")
+    keys.append(find_key())
+    monkeypatch.setattr(library, "OPTIONS", (*library.OPTIONS, "-g"))
+    keys.append(find_key())
+    assert len({*keys}) == len(keys)
+
+
 @pytest.mark.parametrize(
     ("script", "message"),
     [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kgverify as kv
-from kgreference.facts import FactColumns
+from kgreference.facts import FactColumns, ListedFacts
 from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.engines.reference import program as reference_program
 from kgverify.errors import InternalError
@@ -64,6 +64,15 @@ def test_atoms_are_among_the_columns_or_not():
         assert fact in keys
         assert not keys.isdisjoint([*others, fact])
         assert not keys.isdisjoint([fact, *others])
+
+
+def test_listed_facts_are_found_in_their_own_order():
+    facts = ListedFacts([(1, 5, 6), (0, 2, 3), (1, 5, 4), (1, 2, 6), (0, 2, 3)])
+    assert list(facts) == [(1, 5, 6), (0, 2, 3), (1, 5, 4), (1, 2, 6)]
+    assert facts.index_of == {fact: number for number, fact in enumerate(facts)}
+    assert (list(facts.with_predicate(1)), list(facts.with_predicate(2))) == ([0, 2, 3], [])
+    assert (list(facts.with_first(1, 5)), list(facts.with_first(0, 5))) == ([0, 2], [])
+    assert (facts.with_second(1, 6), facts.with_second(0, 6)) == ([0, 3], [])
 
 
 class _Table(list):

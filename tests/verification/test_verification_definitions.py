@@ -191,6 +191,20 @@ def test_positives_are_the_queries_themselves_and_what_belongs_to_none():
         ]
 
 
+def test_candidates_are_ranked_only_if_every_log_probability_is_finite(trace: Trace):
+    run = countries_run(num_queries=2, num_corruptions=5)
+    pipeline, candidates = reference_pipeline(run), trace.columns.candidates
+    ranked = pipeline.rank_finite(run, candidates)
+    assert ranked is not None
+    assert trace.rankings is not None
+    assert all(map(np.array_equal, ranked, trace.rankings))
+    for unknown in (np.nan, -np.inf):
+        for at in (0, -1):
+            sums = candidates.log_probability.copy()
+            sums[at] = unknown
+            assert pipeline.rank_finite(run, candidates._replace(log_probability=sums)) is None
+
+
 def test_a_graph_with_an_empty_split_has_positives():
     run = countries_run(num_queries=1, num_corruptions=1)
     limits = msgspec.structs.replace(run.limits, dialect=Dialect(exclusion="positives_only"))
