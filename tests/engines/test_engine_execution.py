@@ -1,6 +1,9 @@
 """Modes, precisions, memory and caches of an engine, for devices and settings that need not be those of this machine."""
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -292,8 +295,44 @@ def test_candidates_of_which_digests_alone_were_recorded_have_steps_without_cont
     assert [each.dtype for each in columns.steps] == [each.dtype for each in empty_columns(np.float32).steps]
 
 
+def test_kernels_that_were_added_to_the_cache_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "kernels"
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
+
+    def added(before: caches.CacheCounts) -> int | None:
+        return caches.describe_caches("fused", before).kernels_added
+
+    absent = caches.count_caches()
+    assert added(absent) is None
+    folder.mkdir()
+    empty = caches.count_caches()
+    assert [added(absent), added(empty)] == [0, 0]
+    (folder / "a").mkdir()
+    (folder / "b").mkdir()
+    two = caches.count_caches()
+    assert [added(absent), added(empty), added(two)] == [2, 2, 0]
+
+
+def test_caches_are_fresh_in_an_older_torch_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    utils = importlib.import_module("torch._inductor.utils")
+    entered: list[bool] = []
+
+    @contextmanager
+    def fresh() -> Iterator[None]:
+        entered.append(caches.is_compiling_afresh())
+        yield
+
+    monkeypatch.delattr(utils, "fresh_cache", raising=False)
+    monkeypatch.setattr(utils, "fresh_inductor_cache", fresh, raising=False)
+    with caches.fresh_caches():
+        assert caches.is_compiling_afresh()
+    assert entered == [False]
+    assert not caches.is_compiling_afresh()
+
+
 def test_processes_of_a_team_share_messages_and_counters() -> None:
     store = pytest.importorskip("torch.distributed").HashStore()
+    store.set_timeout(timedelta(seconds=2))
     leader, other = (process_group.TorchTeam(store, index, 2) for index in range(2))
     assert [leader.broadcast(message) for message in (b"a\0", b"b")] == [b"a\0", b"b"]
     assert [other.broadcast(b"c") for _ in range(2)] == [b"a\0", b"b"]

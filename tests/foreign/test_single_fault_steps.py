@@ -196,7 +196,8 @@ def test_of_several_proofs_the_first_one_is_offered_alone():
     )
     every = [*BESIDE, *PROOFS]
     check(explain(PROOFS[:1], every, goals=(SHORT,)), "close", "extra", "resolvents beside a proof stay")
-    # A list that the program does not give is not explained.
+    # A list that the program does not give is not explained, nor is one of a goal without atoms.
+    assert explain([FALSE], [TRUE], goals=((),)) == []
     assert explain(PROOFS[:2], PROOFS[2:], goals=(SHORT,)) == []
     assert explain(PROOFS[:1], PROOFS[:1], goals=(SHORT,)) == []
 

@@ -160,13 +160,15 @@ def test_the_processor_is_named_by_what_there_is(
     assert machine.read_processor() == name
 
 
-@pytest.mark.deep
 def test_the_settings_of_the_compiler_are_those_that_were_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     import torch._inductor.config as config
 
+    for name in ("TORCHINDUCTOR_X", "TRITON_CACHE_DIR", "OTHER"):
+        monkeypatch.setenv(name, "1")
     with config.patch(max_autotune=not config.max_autotune):
         changed = machine.read_compiler_settings()
+    assert [name in changed for name in ("TORCHINDUCTOR_X", "TRITON_CACHE_DIR", "OTHER")] == [True, False, False]
     name = "torch._inductor.config.max_autotune"
     assert changed[name] == str(not config.max_autotune)
     own = [each for each in changed if each.startswith("torch._inductor.config.")]
