@@ -60,6 +60,16 @@ def test_shards_read_as_one_file_does(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["many", "one"]
 
 
+def test_closing_twice_writes_once(tmp_path):
+    writer = open_writer(tmp_path / "a", HEADER, SYMBOLS, facts=FACTS, shard_steps=20)
+    append_from(writer)
+    writer.close()
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()}
+    writer.close()
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
 def test_a_single_shard_is_not_complete(tmp_path):
     record(tmp_path / "a")
     names = sorted((tmp_path / "a").glob("shard-*.h5"))
