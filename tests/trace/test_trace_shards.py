@@ -102,6 +102,15 @@ def test_a_resumed_recording_is_the_uninterrupted_one(tmp_path):
     assert_same_trace(actual, expected)
 
 
+def test_every_shard_of_a_resumed_recording_has_the_id_with_which_it_began(tmp_path):
+    leave_unfinished(tmp_path / "a")
+    began = read_trace(tmp_path / "a.partial").header.recording
+    record(tmp_path / "a", resume=True)
+    ids = {read_trace(path).header.recording for path in (tmp_path / "a").glob("shard-*.h5")}
+    assert ids == {began}
+    assert began
+
+
 def test_resuming_nothing_records_from_the_start(tmp_path):
     record(tmp_path / "a", resume=True)
     assert read_trace(tmp_path / "a").is_complete
