@@ -2,8 +2,8 @@
 
 import pytest
 
-from kgverify.comparison.inference.single_fault import ALONE, explain_by_one_stage, prefer_one_stage
-from kgverify.comparison.inference.step_difference import StepDifference
+from kgverify.comparison.inference.single_fault import ALONE, explain_by_one_stage, is_special, prefer_one_stage
+from kgverify.comparison.inference.step_difference import CLEAR, GUESSED, StepDifference
 from kgverify.comparison.inference.step_program import StepProgram
 from kgverify.comparison.result import DifferenceClass
 from kgverify.comparison.step_view import ResolventView, StepView
@@ -324,6 +324,13 @@ def test_one_missing_resolvent_as_long_as_the_limit_is_rather_lost_where_nothing
 
 def guess(stage):
     return StepDifference(stage, DifferenceClass.MISSING, "", 0.5, (), ())
+
+
+@pytest.mark.parametrize("stage", Stage)
+def test_only_a_clear_guess_at_a_selection_or_an_earlier_goal_is_special(stage):
+    for confidence, is_clear in ((GUESSED, False), (CLEAR, True)):
+        found = is_special(guess(stage)._replace(confidence=confidence))
+        assert found == (is_clear and stage in (Stage.SELECT, Stage.ADVANCE))
 
 
 @pytest.mark.parametrize(
