@@ -134,6 +134,17 @@ def step_with_late_hole(values: Tensor) -> Tensor:
     return scale(values) + 1
 
 
+def raise_values(values: Tensor) -> Tensor:
+    return values ** WIDTH["factor"]  # here
+
+
+decorated = torch._dynamo.nonstrict_trace(raise_values)
+
+
+def step_with_decorated_hole(values: Tensor) -> Tensor:
+    return decorated(values) + 1
+
+
 def step_with_branch(rows: Tensor) -> Tensor:
     if rows.shape[0] > 4:  # here
         return rows.mean(0)

@@ -119,7 +119,12 @@ def test_equal_values_at_one_place_do_not_collide():
 
 
 @pytest.mark.parametrize(
-    ("function", "reader"), [(planted.step_with_hole, planted.factor), (planted.step_with_late_hole, planted.scale)]
+    ("function", "reader"),
+    [
+        (planted.step_with_hole, planted.factor),
+        (planted.step_with_late_hole, planted.scale),
+        (planted.step_with_decorated_hole, planted.raise_values),
+    ],
 )
 def test_a_guard_hole_of_dynamo_or_a_later_part_is_found_at_the_line_that_reads_the_value(
     function: Callable[..., Any], reader: Callable[..., Any]

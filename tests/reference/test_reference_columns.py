@@ -2,13 +2,17 @@
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import kgverify as kv
+from kgreference.facts import FactColumns, ListedFacts
+from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.engines.reference import program as reference_program
 from kgverify.errors import InternalError
+from kgverify.program.limits import Limits
 from kgverify.runs import fan_out
 from kgverify.runs.run import Run, reference_pipeline
 
@@ -50,6 +54,65 @@ def test_columns_that_are_not_those_of_the_file_are_refused(change):
         reference_program.build_reference_program(replace(program, facts=facts))
 
 
+def test_atoms_are_among_the_columns_or_not():
+    facts = FactColumns(*np.array([[0, 0, 1], [1, 2, 1], [1, 1, 2]]))
+    keys = facts.index_of.keys()
+    others = [(0, 1, 2), (1, 1, 1), (2, 1, 1), (0, -1, 1), (0, 1, -1)]
+    assert keys.isdisjoint([])
+    assert keys.isdisjoint(others)
+    for fact in facts:
+        assert fact in keys
+        assert not keys.isdisjoint([*others, fact])
+        assert not keys.isdisjoint([fact, *others])
+
+
+def test_listed_facts_are_found_in_their_own_order():
+    facts = ListedFacts([(1, 5, 6), (0, 2, 3), (1, 5, 4), (1, 2, 6), (0, 2, 3)])
+    assert list(facts) == [(1, 5, 6), (0, 2, 3), (1, 5, 4), (1, 2, 6)]
+    assert facts.index_of == {fact: number for number, fact in enumerate(facts)}
+    assert (list(facts.with_predicate(1)), list(facts.with_predicate(2))) == ([0, 2, 3], [])
+    assert (list(facts.with_first(1, 5)), list(facts.with_first(0, 5))) == ([0, 2], [])
+    assert (facts.with_second(1, 6), facts.with_second(0, 6)) == ([0, 3], [])
+
+
+class _Table(list):
+    distinct = property(lambda self: (None, np.arange(len(self))))
+
+
+@pytest.mark.parametrize("at", [0, -1])
+def test_the_first_and_the_last_fact_are_among_those_checked(at):
+    table = _Table(("p", str(number), "a") for number in range(1000))
+    facts, index = [*table], {*table}
+
+    def check():
+        built = SimpleNamespace(encode=lambda names: names, decode=lambda fact: fact, facts=facts, fact_index=index)
+        reference_program._check_sample(built, table)
+
+    check()
+    index.remove(table[at])
+    with pytest.raises(InternalError, match="the reference lacks the fact"):
+        check()
+    index.add(table[at])
+    facts[at] = ("q", "b", "a")
+    with pytest.raises(InternalError, match="which the file lacks"):
+        check()
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_numbered"),
+    [
+        ([[0, 0, 1], [1, 1, 2]], True),
+        ([[0, 0, 1], [1, 2, 1]], True),
+        ([[0, 0, 0], [1, 2, 1]], False),
+        ([[1, 0, 1], [0, 1, 2]], False),
+        ([[0, 0, 1], [0, 1, 2]], False),
+    ],
+)
+def test_predicates_and_constants_are_numbered_apart(rows, is_numbered):
+    table = SimpleNamespace(rows=np.array(rows), predicates=("p", "q"), constants=("a", "b", "c"))
+    assert reference_program._is_numbered(table) == is_numbered
+
+
 def test_a_repeated_fact_is_one_fact_of_the_columns():
     graph = kv.load_graph("countries")
     twice = replace(graph, train=(*graph.train, *graph.train[:5]))
@@ -57,13 +120,19 @@ def test_a_repeated_fact_is_one_fact_of_the_columns():
     assert list(built.facts) == list(map(tuple, graph.program.facts.tolist()))
 
 
-def test_processes_beside_an_evaluation_derive_the_same(monkeypatch):
+@pytest.mark.parametrize("has_network", [True, False])
+def test_processes_beside_a_costly_evaluation_derive_the_same(monkeypatch, has_network):
     monkeypatch.setattr(fan_out.os, "sched_getaffinity", lambda _: range(4))
-    monkeypatch.setattr(fan_out, "_LARGE", 0)
-    run = Run(kv.load_graph("countries"), num_queries=3, num_corruptions=20)
+    graph = kv.load_graph("countries")
+    policy = SHORTEST
+    if has_network:
+        policy = make_two_tower(graph.program, Limits(), seed=0, embedding=8, hidden=8, blocks=1)
+    else:
+        monkeypatch.setattr(fan_out, "_LARGE", 0)
+    run = Run(graph, policy=policy, num_queries=3, num_corruptions=20)
     here = reference_pipeline(run)
     candidates = here.draw_for(run)
-    with fan_out.reference_beside(run, 3 * fan_out._NUM_OF_LARGE) as beside:
+    with fan_out.reference_beside(run, 3 * fan_out._NUM_OF_COSTLY) as beside:
         assert type(beside.engine) is not type(here.engine)
         actual = beside.engine.prove(candidates)
     for ours, theirs in zip(actual, here.engine.prove(candidates), strict=True):

@@ -4,7 +4,7 @@ import copy
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from operator import getitem, setitem
@@ -164,6 +164,14 @@ class _Walk:
 
     def _visit_plain_function(self, function: types.FunctionType) -> None:
         if not is_user_module(function.__module__):
+            return
+        if not is_user_module(function.__globals__["__name__"]):
+            # A decorator of torch's made it around the user's function, and gave it the name of that one.
+            for cell in function.__closure__ or ():
+                # It may not be filled yet.
+                with suppress(ValueError):
+                    if isinstance(cell.cell_contents, types.FunctionType):
+                        self.visit_function(cell.cell_contents)
             return
         code = function.__code__
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):

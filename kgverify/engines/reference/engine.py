@@ -123,8 +123,7 @@ class ReferenceEngine:
                     parts.append(_derived_columns(candidates.take(slice(begin, end)), derivations))
                     begin, derivations, num_held = end, [], 0
                 progress(1)
-            if derivations or not parts:
-                parts.append(_derived_columns(candidates.take(slice(begin, None)), derivations))
+            parts.append(_derived_columns(candidates.take(slice(begin, None)), derivations))
             skip_existing_objects()
         return concatenate(parts)
 

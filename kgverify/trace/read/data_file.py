@@ -171,7 +171,7 @@ class DataFile:
         stored = self.stored.get(name)
         if stored is None:
             return absent_column(name, len(rows))
-        if stored.offset < 0 or self._loaded is not None:
+        if stored.offset < 0:
             return take_rows(stored, rows, lambda begin, end: self.read(name, begin, end))
         taken: NDArray[Any] = self._view(stored)[rows]
         return taken

@@ -70,9 +70,9 @@ def _find_close(slot, decisions, rows, tally, close, margin, A, IS_FIRST: tl.con
         choice = tl.min(tl.where(score == best, lane, BLOCK), 0)
         gap = best - tl.max(tl.where(lane == choice, float("-inf"), score), 0)
         is_close = gap <= margin
+        contends = mask & (score >= best - margin)
         if is_close:
             # Equal scores, which rounding may have parted, are made equal, so that the first of them is chosen.
-            contends = mask & (score >= best - margin)
             is_twin = contends & _has_same_symbols(first + lane, contends, first + choice, rows, A)
             score = tl.where(is_twin, best, score)
             tl.store(rows.score + first + lane, score, mask=is_twin)
@@ -85,7 +85,6 @@ def _find_close(slot, decisions, rows, tally, close, margin, A, IS_FIRST: tl.con
             tl.store(tally.is_close + slot, is_close.to(tl.int32))
         if is_close:
             tl.store(close.slots + tl.atomic_add(close.num_slots, 1), slot.to(tl.int32))
-            contends = mask & (score >= best - margin)
             begin = tl.atomic_add(close.num_rows, tl.sum(contends.to(tl.int32), 0))
             place = begin + tl.cumsum(contends.to(tl.int32), 0) - 1
             tl.store(close.rows + place, (first + lane).to(tl.int32), mask=contends)
