@@ -110,6 +110,7 @@ def test_the_program_implies_the_resolvents_of_these_tests():
         (ALL, [*ALL, resolvent(3)], "close", "malformed"),
         (ALL, [*ALL[:-1], goal((-1, 0, 0), (R, D, X))], "prune", "malformed"),
         (ALL, [*ALL, goal((R, 900, X))], "resolve", "malformed"),
+        ([*ALL, goal((R, 900, X))], ALL, "resolve", "malformed"),
         (ALL, [*ALL[:-1], goal((-1, 0, 0), (R, D, X)), resolvent(3)], "prune", "malformed"),
         (ALL, [ALL[0], ALL[1], *ALL[:1:-1]], "match_facts", "reordered"),
         (ALL, [ALL[1], ALL[0], *ALL[2:]], "match_rules", "reordered"),
