@@ -168,7 +168,9 @@ def test_a_wrong_checksum_of_an_empty_column_is_found(tmp_path, verifies_content
     assert "steps/choice" in caught.value.where
 
 
-def test_candidates_between_two_whose_counts_differ_are_compared(tmp_path):
+def test_candidates_between_two_whose_counts_differ_are_compared(tmp_path, monkeypatch):
+    # A piece has one row.
+    monkeypatch.setattr(stored_columns, "PIECE_BYTES", 4)
     trace = base_trace()
     num_steps = trace.columns.candidates.num_steps.copy()
     first = int(np.flatnonzero((num_steps[:-2] > 1) & (num_steps[1:-1] > 1))[0])
