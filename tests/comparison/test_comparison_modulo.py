@@ -8,12 +8,20 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from comparison_traces import small_lockstep_trace, small_trace, with_column, with_columns, with_header
+from comparison_traces import (
+    small_lockstep_trace,
+    small_trace,
+    with_column,
+    with_columns,
+    with_element,
+    with_header,
+)
 from run_engines import UNEXPLAINED
 from twins import TwinEngine, select_resolvents, twin
 
 import kgverify as kv
 from kgverify.comparison.compare import compare
+from kgverify.comparison.modulo.policy import parse_modulo
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
 from kgverify.faults.catalogue import FAULTS
@@ -82,6 +90,14 @@ def test_a_benign_difference_shows_both_sides_without_those_of_other_kinds():
     assert sorted(order.expected) == sorted(order.actual)
     assert names.field in ("resolvents.atoms", "steps.goal_atoms")
     assert names.expected != names.actual
+
+
+def test_none_declares_that_no_difference_is_benign():
+    assert parse_modulo("none") == frozenset()
+    assert parse_modulo(None) is None
+    assert parse_modulo("names, order") == parse_modulo(["order", "names"]) == {"names", "order"}
+    with pytest.raises(UserError, match="none excludes other kinds"):
+        parse_modulo("none,names")
 
 
 def test_the_rule_of_each_field_says_what_was_declared():
@@ -171,6 +187,23 @@ def test_origins_of_repeated_resolvents_agree_if_they_have_one_in_common():
     assert compare(expected, actual, modulo=["duplicates"]).verdict is Verdict.AGREE
     wrong = with_column(actual, "resolvents.origin", np.where(resolvents.origin_kind == 1, 7, origin).astype(np.int32))
     assert compare(expected, wrong, modulo=["duplicates"]).verdict is Verdict.DIVERGE
+
+
+def test_sums_that_count_repeated_resolvents_without_scores_are_not_compared():
+    expected = shallow_trace()
+    repeated = twin(expected, 3, kinds="duplicates")
+    actual = replace(
+        with_column(repeated, "resolvents.score", np.zeros_like(repeated.columns.resolvents.score)),
+        fields=repeated.fields - {"resolvents.score"},
+    )
+    assert compare(expected, actual, modulo=["duplicates"]).verdict is Verdict.AGREE
+    # The sums of the others are.
+    is_repeated = repeated.columns.steps.num_resolvents != expected.columns.steps.num_resolvents
+    owner = np.repeat(np.arange(len(expected.columns.candidates.query)), expected.columns.candidates.num_steps)
+    alone = int(np.setdiff1d(owner, owner[is_repeated])[0])
+    wrong = with_element(actual, "candidates.log_probability", alone, lambda value: value - 1)
+    (found,) = compare(expected, wrong, modulo=["duplicates"]).divergences
+    assert (found.candidate, found.field) == (alone, "candidates.log_probability")
 
 
 def without_goals(trace: Trace, path: Path, *, keeps_all: bool) -> Trace:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from engine_checks import try_few_clauses_at_a_time
 
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.state import GOAL, PAD, TRUE
@@ -41,9 +42,8 @@ SIZES = DEFAULT_SIZES._replace(slots=2, pool=3)
 def _small_warps(monkeypatch: pytest.MonkeyPatch) -> None:
     if torch.cuda.is_available():
         pytest.skip("the kernels are compiled here, and tested elsewhere")
-    for name, value in (("_LIGHT_ROUNDS", 1), ("_HEAVY_ROUNDS", 1), ("_WARP", 4), ("_HEAVY_BLOCK", 16)):
-        monkeypatch.setattr(ticks, name, value)
-    monkeypatch.setattr(ticks, "_HEAVY_PROGRAMS", 2)
+    monkeypatch.setattr(ticks, "_WARP", 4)
+    try_few_clauses_at_a_time(monkeypatch)
     monkeypatch.setattr(record, "_LANES", 2)
 
 

@@ -38,6 +38,20 @@ def reverse_bodies(situation, rules, facts):
     return [r._replace(atoms=r.atoms[::-1]) if len(r.atoms) > 2 else r for r in resolve(situation, rules, facts)]
 
 
+def select_second(situation):
+    """Select the second atom, if there is one."""
+    return _with_second_first(situation).goal[0]
+
+
+def resolve_second(situation, rules, facts):
+    return resolve(_with_second_first(situation), rules, facts)
+
+
+def _with_second_first(situation):
+    goal = situation.goal
+    return situation._replace(goal=(*goal[1:2], goal[0], *goal[2:]))
+
+
 def prune_nothing(situation, resolvents):
     return list(resolvents)
 
@@ -62,6 +76,7 @@ def forget(situation, resolvents):
 
 
 FAULTS = {
+    "select": ({"select": select_second, "resolve": resolve_second}, (OURS, NO_PRUNING)),
     "match_facts": ({"match_facts": first_facts}, DIALECTS),
     "match_rules": ({"match_rules": no_last_rule}, DIALECTS),
     "resolve": ({"resolve": reverse_bodies}, (NO_MEMORY, SETS, NO_PRUNING)),
@@ -73,10 +88,10 @@ FAULTS = {
 EVERY = [(stage, stages, dialect) for stage, (stages, dialects) in FAULTS.items() for dialect in dialects]
 
 
-def record(path, stages, dialect):
+def record(path, stages, dialect, **options):
     make = partial(ReferenceEngine, stages=Stages(**stages))
     limits = kv.Limits(max_resolvents=4, max_atoms=5, max_depth=8, dialect=dialect)
-    kv.record("countries", path, make, queries=3, corruptions=5, limits=limits)
+    kv.record("countries", path, make, queries=3, corruptions=5, limits=limits, **options)
     return path
 
 
@@ -85,6 +100,18 @@ def test_the_stage_of_a_single_fault_is_named_in_any_dialect(tmp_path, stage, st
     report = kv.compare("reference", record(tmp_path / "wrong.h5", stages, dialect))
     assert report.verdict is kv.Verdict.DIVERGE
     assert {cause.stage for cause in report.causes} == {stage}, str(report)
+
+
+def test_recorded_stages_are_compared_in_the_order_of_the_dialect(tmp_path):
+    dialect = Dialect(filters=("revisit", "prune", "close", "max_atoms", "max_resolvents"))
+    paths = []
+    for name, stages in (("right", {}), ("wrong", {"revisit": forget})):
+        paths.append(record(tmp_path / name, stages, dialect, level="deep"))
+    report = kv.compare(*paths)
+    # Pruning gets what `revisit` should have dropped.
+    assert {(cause.stage, report.divergences[cause.first].field) for cause in report.causes} == {
+        ("revisit", "stage.revisit")
+    }
 
 
 def test_an_empty_list_that_is_read_as_a_proof_is_a_false_proof_of_close(tmp_path):
@@ -109,7 +136,9 @@ class WithoutProbe:
         self.info, self.prove, self.step = engine.info, engine.prove, engine.step
 
 
-@pytest.mark.parametrize(("stage", "dialect"), [("match_facts", NO_MEMORY), ("revisit", SETS), ("limit", CLOSED_LAST)])
+@pytest.mark.parametrize(
+    ("stage", "dialect"), [("select", OURS), ("match_facts", NO_MEMORY), ("revisit", SETS), ("limit", CLOSED_LAST)]
+)
 def test_the_stage_of_an_engine_that_shows_none_is_named_in_its_dialect(stage, dialect):
     engine = type("Wrong", (WithoutProbe,), {"stages": Stages(**FAULTS[stage][0])})
     limits = kv.Limits(max_resolvents=4, max_atoms=5, max_depth=8, dialect=dialect)

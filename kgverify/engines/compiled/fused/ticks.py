@@ -28,11 +28,28 @@ from kgverify.engines.endings import StepDigests
 from kgverify.program.limits import Limits
 
 _WARP: Final = 32
-_LIGHT_ROUNDS: Final = 4
-_HEAVY_BLOCK: Final = 128
-_HEAVY_ROUNDS: Final = 256
-"""The most rounds in one tick: a warp tries 128 clauses of a slot, or 32,768 clauses of a slot with more."""
-_HEAVY_PROGRAMS: Final = 2112
+
+
+class _Trying(NamedTuple):
+    """The way in which slots with up to a number of clauses are tried.
+
+    most:     the most clauses of such a slot
+    block:    clauses that are tried at a time
+    rounds:   the most times in one tick
+    programs: the most programs for each multiprocessor, which take the slots one by one
+    warps:    warps of a program
+    """
+
+    most: int
+    block: int
+    rounds: int
+    programs: int
+    warps: int
+
+
+_LIGHT: Final = _Trying(128, 32, 4, 32, 1)
+_HEAVY: Final = _Trying(4096, 64, 64, 32, 1)
+_HEAVIEST: Final = _Trying(1 << 62, 2048, 32, 4, 16)
 _PROGRAMS_PER_PROCESSOR: Final = 32
 """The most programs of one warp for each multiprocessor, which take the slots one by one."""
 _LANES: Final = 128
@@ -56,11 +73,18 @@ class _Derivations(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """The counts of a tick: rows taken, open goals, slots with many clauses; and candidates ended since `begin`. int32 []."""
+    """The counts of a tick, int32 []; and of candidates ended since `begin`.
+
+    rows:     rows taken
+    goals:    open goals
+    heavy:    slots with many clauses
+    heaviest: slots with more than these
+    """
 
     rows: Tensor
     goals: Tensor
     heavy: Tensor
+    heaviest: Tensor
     ended: Tensor
 
 
@@ -101,7 +125,8 @@ class FusedTicks:
         self._tables, self._limits, self._layout, self.levels = tables, limits, layout, tuple(levels)
         device = tables.facts.device
         slots, window = layout.slots, layout.score_window
-        self._num_programs = min(slots, _PROGRAMS_PER_PROCESSOR * count_processors(device))
+        self._num_processors = count_processors(device)
+        self._num_programs = min(slots, _PROGRAMS_PER_PROCESSOR * self._num_processors)
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
         def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
@@ -116,13 +141,14 @@ class FusedTicks:
         self._segments = Segments(*columns(long, long, long, long, torch.bool))
         self._decisions = Decisions(*columns(short, short, long, long, long, double))
         self._rows = RowBuffers(empty(window), empty(window, layout.atoms, 3), empty(window, dtype=torch.float32))
-        self._goals, self._heavy = empty(slots), empty(slots)
+        self._goals, self._heavy, self._heaviest = empty(slots), empty(slots), empty(slots)
         # Far enough apart for equal alignment of every address.
-        self._counters = empty(3 + 2 * len(self.levels), _WARP)
-        self._counts = _Counts(self._counters[0, 0], self._counters[1, 0], self._counters[2, 0], empty())
+        self._counters = empty(4 + 2 * len(self.levels), _WARP)
+        rows, goals, heavy, heaviest = self._counters[:4, 0]
+        self._counts = _Counts(rows, goals, heavy, heaviest, empty())
         self._close = [
             _Close(empty(slots), empty(window), self._counters[i, 0], self._counters[i + 1, 0])
-            for i in range(3, 1 + 2 * len(self.levels), 2)
+            for i in range(4, 2 + 2 * len(self.levels), 2)
         ]
         self._features = [
             empty(slots, level.parameters[0].shape[1], dtype=double if level.precision == EXACT else single)
@@ -233,18 +259,20 @@ class FusedTicks:
         launch_kernel(
             look_up_kernel,
             triton.cdiv(slots, _LANES),
-            (*state, *found, self._goals, self._heavy, self._counts),
+            (*state, *found, self._goals, self._heavy, self._heaviest, self._counts),
             (slots, atoms, len(tables.fact_keys), len(tables.rule_first) - 1),
-            LIGHT=_LIGHT_ROUNDS * _WARP,
+            LIGHT=_LIGHT.most,
+            HEAVY=_HEAVY.most,
             BLOCK=_LANES,
         )
         with self._beside():
             self._compute_goals_()
-        for is_heavy in (False, True):
+        heavy, heaviest = (self._heavy, self._counts.heavy), (self._heaviest, self._counts.heaviest)
+        for trying, listed in ((_LIGHT, heavy), (_HEAVY, heavy), (_HEAVIEST, heaviest)):
             launch_kernel(
                 try_kernel,
-                _HEAVY_PROGRAMS if is_heavy else self._num_programs,
-                (*state, *found, self._rows, self._heavy, self._counts, self._empty_hash),
+                min(slots, trying.programs * self._num_processors),
+                (*state, *found, self._rows, *listed, self._counts, self._empty_hash),
                 (
                     slots,
                     atoms,
@@ -256,11 +284,11 @@ class FusedTicks:
                     window,
                 ),
                 EXCLUDE=limits.exclude_query,
-                LIGHT=_LIGHT_ROUNDS * _WARP,
-                ROUNDS=_HEAVY_ROUNDS if is_heavy else _LIGHT_ROUNDS,
-                BLOCK=_HEAVY_BLOCK if is_heavy else _WARP,
-                IS_HEAVY=is_heavy,
-                num_warps=_HEAVY_BLOCK // 128 if is_heavy else 1,
+                LIGHT=_LIGHT.most,
+                ROUNDS=trying.rounds,
+                BLOCK=trying.block,
+                IS_LISTED=trying is not _LIGHT,
+                num_warps=trying.warps,
             )
         launch_kernel(
             form_kernel,

@@ -34,15 +34,20 @@ def look_up_kernel(
     decisions,
     goals,
     heavy,
+    heaviest,
     counts,
     num_slots,
     A,
     num_facts,
     num_predicates,
     LIGHT: tl.constexpr,
+    HEAVY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Do `select` and find the clauses that may match, for every open slot; list these slots, and those with many clauses."""
+    """Do `select` and find the clauses that may match, for every open slot; list these slots, and those with many clauses.
+
+    LIGHT, HEAVY: the most clauses of a slot that is not listed as heavy, and of one that is not among the heaviest
+    """
     slot = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = slot < num_slots
     tl.store(decisions.is_taken + slot, tl.zeros_like(slot).to(tl.int32), mask=inside)
@@ -74,8 +79,12 @@ def look_up_kernel(
         left = num_rules + end - begin - tl.load(work.cursor + slot, mask=mask, other=0)
         is_heavy = mask & (left > LIGHT)
         if tl.max(is_heavy.to(tl.int32), 0) > 0:
+            is_heaviest = is_heavy & (left > HEAVY)
+            is_heavy = is_heavy & (left <= HEAVY)
             place = tl.atomic_add(counts.heavy + tl.zeros_like(slot), 1, mask=is_heavy)
             tl.store(heavy + place, slot.to(tl.int32), mask=is_heavy)
+            place = tl.atomic_add(counts.heaviest + tl.zeros_like(slot), 1, mask=is_heaviest)
+            tl.store(heaviest + place, slot.to(tl.int32), mask=is_heaviest)
 
 
 @triton.jit
@@ -201,7 +210,8 @@ def try_kernel(
     segments,
     decisions,
     rows,
-    heavy,
+    listed,
+    num_listed,
     counts,
     empty_hash,
     num_slots,
@@ -216,15 +226,15 @@ def try_kernel(
     LIGHT: tl.constexpr,
     ROUNDS: tl.constexpr,
     BLOCK: tl.constexpr,
-    IS_HEAVY: tl.constexpr,
+    IS_LISTED: tl.constexpr,
 ):
-    """Run `match_rules` to `limit` and `close`, for slots with at most LIGHT clauses left, or for the others."""
+    """Run `match_rules` to `limit` and `close`, for slots with at most LIGHT clauses left, or for those listed."""
     hashed = tl.load(empty_hash)
-    if IS_HEAVY:
+    if IS_LISTED:
         number = tl.program_id(0)
-        num_heavy = tl.load(counts.heavy)
-        while number < num_heavy:
-            slot = tl.load(heavy + number).to(tl.int64)
+        num = tl.load(num_listed)
+        while number < num:
+            slot = tl.load(listed + number).to(tl.int64)
             _try_slot(
                 slot, derivations, work, tables, segments, decisions, rows, counts, hashed, A, BODY, DEPTH, max_atoms,
                 max_resolvents, row_stride, window, EXCLUDE, ROUNDS, BLOCK,
