@@ -42,6 +42,19 @@ def set_first(value):
     return edit
 
 
+def test_a_step_behind_another_choice_is_not_reached_the_same_way(agreeing: Verification):
+    trace = agreeing.expected
+    steps, num_steps = trace.columns.steps, trace.columns.candidates.num_steps
+    first = np.cumsum(num_steps) - num_steps
+    candidate = int(np.flatnonzero((num_steps > 1) & (steps.num_resolvents[first.astype(int)] > 1))[0])
+    choice = steps.choice.copy()
+    row = int(first[candidate])
+    choice[row] = (choice[row] + 1) % int(steps.num_resolvents[row])
+    columns = trace.columns._replace(steps=steps._replace(choice=choice))
+    reader = SidesReader(trace, replace(trace, columns=columns, digests=compute_digests(columns)))
+    assert [reader.read(candidate, step)[2] for step in (0, 1)] == [True, False]
+
+
 def test_a_replay_settles_the_stages_before_the_culprit(faulty: Verification):
     first = faulty.report.divergences[0]
     reader = SidesReader(faulty.expected, faulty.actual)
