@@ -21,7 +21,7 @@ from kgverify.trace.hdf5 import reading, stored_array, writing
 from kgverify.trace.hdf5.reading import FLETCHER32, StoredFile, most_bytes
 from kgverify.trace.hdf5.stored_array import check_extents
 from kgverify.trace.hdf5.writing import Packing, write_arrays
-from kgverify.trace.model import digest_vectors
+from kgverify.trace.model import digest_vectors, validate
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.header import decode_header
 from kgverify.trace.model.levels import check_level, check_together, left_out, parse_level
@@ -300,3 +300,13 @@ def test_the_first_line_of_what_hdf5_says_is_the_reason(error: Exception, reason
         raise error
     assert caught.value.message == f"HDF5 cannot read it, it is cut off or damaged: {reason}"
     assert caught.value.where == "a trace"
+
+
+@pytest.mark.parametrize("num", [4, 5000])
+@pytest.mark.parametrize("column", [0, 1, 2])
+def test_an_id_that_no_symbol_has_is_refused_in_every_column(num: int, column: int):
+    atoms = np.zeros((num, 3), np.int32)
+    validate._check_atoms("here", atoms, SYMBOLS)
+    atoms[3, column] = 10_000
+    with pytest.raises(UserError, match="row 3 is 10000"):
+        validate._check_atoms("here", atoms, SYMBOLS)
