@@ -285,3 +285,18 @@ def test_what_is_appended_at_that_time_is_forced_to_disk_as_well(tmp_path: Path,
             assert not has_synced.wait(0.1)
         thread.join()
         assert has_synced.is_set()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError("no such chunk\n(at offset 7)"), "no such chunk"),
+        (KeyError(), "KeyError"),
+        (RuntimeError(" "), "RuntimeError"),
+    ],
+)
+def test_the_first_line_of_what_hdf5_says_is_the_reason(error: Exception, reason: str):
+    with pytest.raises(UserError) as caught, stored_array.translate_hdf5_errors("a trace"):
+        raise error
+    assert caught.value.message == f"HDF5 cannot read it, it is cut off or damaged: {reason}"
+    assert caught.value.where == "a trace"
