@@ -305,7 +305,9 @@ def test_kernels_that_were_added_to_the_cache_are_counted(tmp_path: Path, monkey
     folder.mkdir()
     empty = caches.count_caches()
     assert [added(absent), added(empty)] == [0, 0]
+    assert caches.describe_caches("fused", empty).state == "warm"
     (folder / "a").mkdir()
+    assert caches.describe_caches("fused", empty).state == "cold"
     (folder / "b").mkdir()
     two = caches.count_caches()
     assert [added(absent), added(empty), added(two)] == [2, 2, 0]
