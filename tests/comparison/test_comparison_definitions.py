@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +18,7 @@ from twins import select_resolvents
 
 from kgverify.comparison import source as sources
 from kgverify.comparison.align import align_candidates
-from kgverify.comparison.classify import Surroundings, describe_recorded
+from kgverify.comparison.classify import Surroundings, describe_recorded, find_surroundings
 from kgverify.comparison.comparable import compare_dialects
 from kgverify.comparison.compare import Comparer, compare
 from kgverify.comparison.equal_columns import has_equal_scores, has_equal_sums
@@ -26,10 +26,11 @@ from kgverify.comparison.inference.dialects import name_in_dialect
 from kgverify.comparison.inference.infer import ProgramInference
 from kgverify.comparison.inference.limits_seen import find_limits
 from kgverify.comparison.inference.origins import MOST_ATOMS, StepOrigins
+from kgverify.comparison.inference.single_fault import ALONE
 from kgverify.comparison.modulo.normalise import normalise, normalise_steps
 from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, ORDER, resolve_modulo
 from kgverify.comparison.recorded import evidence
-from kgverify.comparison.result import Verdict
+from kgverify.comparison.result import Level, Verdict
 from kgverify.comparison.source import open_source, wants_content
 from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.comparison.stored_columns import _PairedChecksums, _split_column
@@ -116,7 +117,9 @@ def test_a_key_of_two_candidates_of_one_side_does_not_pair_either_with_a_third(
 
 
 def test_a_trace_without_goals_counts_in_its_digests_what_it_knows():
-    trace = with_column(small_trace(), "steps.dropped_atoms", np.ones_like(small_trace().columns.steps.dropped_atoms))
+    steps = small_trace().columns.steps
+    trace = with_column(small_trace(), "steps.dropped_atoms", np.ones_like(steps.dropped_atoms))
+    trace = with_column(trace, "steps.choice", (steps.num_resolvents - 1).astype(np.int32))
     lost = {"steps.dropped_atoms", "steps.dropped_resolvents"}
     bare = with_column(trace, "steps.dropped_atoms", np.zeros_like(trace.columns.steps.dropped_atoms))
     compact = with_header(replace(bare, fields=bare.fields - lost), level="compact")
@@ -124,6 +127,45 @@ def test_a_trace_without_goals_counts_in_its_digests_what_it_knows():
         comparison = compare(*pair)
         assert not comparison.divergences
         assert lost <= {*comparison.coverage.not_compared}
+
+
+def test_steps_before_a_step_are_those_of_its_candidate():
+    reader = StepReader(small_trace().columns)
+    first = reader.first_step[1]
+    views = reader.read(first + 2), reader.read(first + 2)
+    divergence = SimpleNamespace(candidate=1, step=2, field="resolvents.atoms", stage="prune")
+    for own, has_history, num in ((views, True, 2), (views, False, 0), ((views[0], None), True, 0)):
+        found = find_surroundings(divergence, reader, own, error_bound=0.0, has_history=has_history)
+        assert found.earlier == tuple(reader.read(first + i) for i in range(num))
+
+
+def test_equal_digests_of_other_names_are_no_agreement():
+    trace = small_trace()
+    of_candidates = set(column_of(trace, "candidates.atom")[:, 1:].ravel().tolist())
+    others = sorted({*column_of(trace, "steps.goal_atoms")[:, 1:].ravel().tolist()} - of_candidates - {*range(-99, 0)})
+    constants = [*trace.symbols.constants]
+    constants[others[0]], constants[others[1]] = constants[others[1]], constants[others[0]]
+    swapped = replace(trace, symbols=Symbols(trace.symbols.predicates, tuple(constants)), facts=None, fact_lines=None)
+    compact = with_header(swapped, level="compact", program_sha256="")
+    for pair in ((trace, compact), (compact, trace)):
+        assert compare(*pair).verdict is Verdict.DIVERGE
+
+
+def test_without_goals_other_clauses_are_more_than_another_order():
+    trace = small_trace()
+    counts, origin = trace.columns.steps.num_resolvents.astype(np.int64), column_of(trace, "resolvents.origin")
+    # Two rules beside the one that is chosen.
+    row = int(np.flatnonzero((counts > 2) & (trace.columns.steps.choice == 0))[0])
+    first = int(starts_of(counts)[row]) + 1
+    swapped, changed = origin.copy(), origin.copy()
+    swapped[[first, first + 1]] = origin[[first + 1, first]]
+    changed[first] = origin[first + 1]
+    for origins, level in ((swapped, Level.ORDER), (changed, Level.RENAMING)):
+        wrong = with_column(trace, "resolvents.origin", origins)
+        digests = wrong.digests._replace(sequence=wrong.digests.sequence + (np.arange(len(counts)) == row))
+        pair = (with_header(each, level="compact") for each in (trace, replace(wrong, digests=digests)))
+        (found,) = compare(*pair).divergences
+        assert found.level is level
 
 
 def test_equal_ids_of_other_names_are_no_agreement():
@@ -195,6 +237,25 @@ def test_stages_keep_their_names_in_no_known_dialect_and_in_the_default_one():
     for dialect in (None, OURS):
         assert name_in_dialect(divergences, comparer.findings, dialect) == (divergences, comparer.findings)
     assert name_in_dialect(divergences, comparer.findings, Dialect(filters=("close",)))[0] != divergences
+
+
+@pytest.mark.parametrize(
+    ("filters", "hidden"),
+    [
+        (("prune", "revisit", "max_atoms"), None),
+        (("prune", "max_atoms", "revisit"), "max_atoms"),
+        (("prune", "duplicates", "revisit"), "duplicates"),
+        (("prune", "revisit", "duplicates"), "duplicates"),
+    ],
+)
+def test_a_filter_that_shows_no_output_hides_the_stage_of_the_others(filters: Any, hidden: str | None):
+    choices = column_of(small_trace(), "steps.choice") + 1
+    comparer = Comparer(small_trace(), with_column(small_trace(), "steps.choice", choices), kept=1, explains=True)
+    (found,) = comparer.compare().divergences
+    shown = msgspec.structs.replace(found, stage="prune", field="stage.prune")
+    (named,), (finding,) = name_in_dialect((shown,), comparer.findings, Dialect(filters=filters))
+    assert named.stage == ("prune" if hidden is None else "unknown")
+    assert finding.evidence.endswith(f"its filter {hidden} shows no output of its own") == (hidden is not None)
 
 
 def _repeated(trace: Trace, row: int, times: int) -> Trace:
@@ -317,6 +378,17 @@ def test_a_trace_on_disk_is_verified_once_its_content_was(tmp_path):
     for content in (False, True):
         source.verify(content=content)
         assert source.is_verified == content
+
+
+def test_a_candidate_without_steps_has_no_first_digest():
+    columns = small_trace().columns
+    num_steps = columns.candidates.num_steps.copy()
+    left = select_steps(columns, np.arange(int(num_steps[0]), int(num_steps.sum())))
+    num_steps[0] = 0
+    idle = with_columns(small_trace(), left._replace(candidates=columns.candidates._replace(num_steps=num_steps)))
+    found = evidence._first_digests(open_source(idle), np.arange(len(num_steps)))
+    assert found is not None
+    assert found[:3].tolist() == [0, *idle.digests.sequence[[0, int(num_steps[1])]].tolist()]
 
 
 def test_ends_are_checked_in_every_file_of_a_trace(tmp_path, monkeypatch: pytest.MonkeyPatch):
@@ -492,6 +564,29 @@ def test_a_stage_is_inferred_only_where_that_is_asked_for():
     fewer = with_columns(trace, select_resolvents(trace.columns, rows, counts))
     found = [compare(trace, fewer, explains=explains).divergences[0] for explains in (False, True)]
     assert [bool(each.evidence) for each in found] == [False, True]
+
+
+def test_an_empty_list_without_origins_is_explained_by_contents_unless_a_proof_is_lost():
+    trace = with_columns(small_trace(), small_trace().columns._replace(stages=no_stage_items()))
+    trace = replace(trace, fields=trace.fields - {"resolvents.origin_kind", "resolvents.origin"})
+    resolvents, counts = trace.columns.resolvents, trace.columns.steps.num_resolvents.astype(np.int64)
+    starts = starts_of(counts)
+    is_goal = resolvents.kind == GoalKind.GOAL
+    has_goals = np.array([is_goal[begin:end].sum() > 1 for begin, end in pairwise(starts)])
+    is_proof = resolvents.kind[starts[:-1]] == GoalKind.TRUE
+    for row, is_explained in ((np.flatnonzero(has_goals)[0], False), (np.flatnonzero(is_proof)[0], True)):
+        begin, end = starts[row], starts[row + 1]
+        fewer = counts.copy()
+        fewer[row] = 1
+        kept = np.delete(np.arange(starts[-1]), slice(begin + 1, end))
+        columns = select_resolvents(trace.columns, kept, fewer)
+        made = columns.resolvents
+        kind, num_atoms = made.kind.copy(), made.num_atoms.copy()
+        atoms = np.delete(made.atoms, slice(*starts_of(num_atoms)[begin : begin + 2]), axis=0)
+        kind[begin], num_atoms[begin] = GoalKind.FALSE, 0
+        ended = columns._replace(resolvents=made._replace(kind=kind, num_atoms=num_atoms, atoms=atoms))
+        found = compare(trace, with_columns(trace, ended)).divergences[0]
+        assert found.evidence.endswith(ALONE) == is_explained, found
 
 
 def test_values_are_verified_only_where_that_is_asked_for(tmp_path):

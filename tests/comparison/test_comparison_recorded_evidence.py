@@ -22,6 +22,7 @@ from stream_pairs import store
 
 from kgverify.comparison.recorded import evidence
 from kgverify.comparison.result import Verdict
+from kgverify.comparison.source import open_source
 from kgverify.errors import UserError
 from kgverify.report.report import Report
 from kgverify.trace.maintain.check import check_trace
@@ -222,6 +223,9 @@ def test_rules_are_compared_name_by_name():
     backwards = number_backwards(other(trace))
     assert judge(trace, backwards).verdict is Verdict.AGREE
     assert judge(trace, replace(backwards, rules=None)).verdict is Verdict.AGREE
+    facts = trace.facts.copy()
+    facts[:, 0] = len(trace.symbols.predicates) - 1 - facts[:, 0]
+    assert judge(trace, replace(backwards, rules=None, facts=facts)).verdict is Verdict.AGREE
     changed = (backwards.rules[1], backwards.rules[0], *backwards.rules[2:])
     assert_withheld(trace, replace(backwards, rules=changed), "rules that the traces hold are not the same")
 
@@ -252,6 +256,21 @@ def test_a_large_trace_is_checked_in_samples(tmp_path: Path, monkeypatch: pytest
     report = judge(*(store(each, tmp_path / f"s{i}") for i, each in enumerate((small_trace(), other(small_trace())))))
     assert report.verdict is Verdict.AGREE
     assert not any(note.startswith(evidence.SAMPLED) for note in report.notes)
+    num = len(small_trace().columns.candidates.query)
+    assert [begin for begin, _ in evidence._sample(open_source(first))] == [0, num - 1]
+    searched = [rows.tolist() for rows in evidence._rows_to_search(open_source(first))]
+    assert searched == [[0, 1, 2], [num - 3, num - 2, num - 1]]
+
+
+def test_an_excerpt_is_the_candidate_that_diverges_first():
+    trace = small_trace()
+    wrong = with_element(trace, "steps.choice", 30, lambda value: value + 1)
+    compared = compare_recorded(trace, wrong)
+    (found,) = compared.report.divergences
+    excerpt = compared.excerpt()
+    assert excerpt is not None
+    assert excerpt.columns.candidates.atom.tolist() == [trace.columns.candidates.atom[found.candidate].tolist()]
+    assert compare_recorded(trace, other(trace)).excerpt() is None
 
 
 @pytest.mark.parametrize("name", ["steps/outcome", "resolvents/kind", "candidates/side"])

@@ -1,6 +1,7 @@
 """The check of an evaluation: what is wrong in draw, model, parts, ranks or metrics is found, and named by a candidate."""
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -12,13 +13,13 @@ from run_engines import countries_run, eager_pipeline
 from kgverify.comparison.exercise.minimum import MINIMUM, Minimum
 from kgverify.engines.compiled.program.least_model import LeastModel
 from kgverify.errors import InternalError
-from kgverify.evaluation import check, evaluation_report, judge, rank_only, self_test, wrong_candidates
+from kgverify.evaluation import check, evaluation_report, judge, rank_only, sampling, self_test, wrong_candidates
 from kgverify.evaluation.evaluate import EvaluationResult, evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.judge import ComparedRanking, Figure, word_outcome
 from kgverify.evaluation.part_file import PartResult, join_results
 from kgverify.evaluation.part_store import identify
-from kgverify.evaluation.sampling import RankingSample, hash_results
+from kgverify.evaluation.sampling import RankingSample, choose_single, hash_results
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
@@ -141,6 +142,48 @@ def test_the_counts_of_outcomes_are_altered_at_the_cost_of_the_largest(counts: l
     ]
     made = self_test._alter(results, 0, ComparedRanking(cast(Any, None), [*ranks, unbounded, *counted]))
     assert [each.num_outcomes[0].tolist() for name, each in made if name == "num_outcomes"] == altered
+    # Of the true triple, an outcome and both directions of its log-probability are altered where it is bounded.
+    bounded = unbounded._replace(high=0)
+    names = Counter(
+        name for name, _ in self_test._alter(results, 0, ComparedRanking(cast(Any, None), [*ranks, bounded]))
+    )
+    names.pop("drawn", None)
+    assert names == {"num_ranked": 1, "optimistic": 2, "pessimistic": 2, "outcome": 1, "log_probability": 2}
+
+
+@pytest.mark.parametrize(("num", "num_true"), [(5, 2), (6, 3), (40, 8)])
+def test_half_of_the_single_candidates_are_true_if_there_are_enough(num: int, num_true: int):
+    run = countries_run(num_queries=4, num_corruptions=9)
+    found = evaluate(run, eager_pipeline(run))
+    assert found is not None
+    sample = choose_single(found.results[0], hash_results(found), num)
+    assert (len(sample.sample_query), int(sample.sample_is_true.sum())) == (num, num_true)
+
+
+def test_looking_at_the_next_ranking_does_not_take_it():
+    stratum = sampling._Stratum(cast(Any, iter("abc")))
+    taken = []
+    while stratum.peek() == stratum.peek() is not None:
+        taken.append(stratum.take())
+    assert (taken, stratum.num_taken, stratum.peek()) == (["a", "b", "c"], 3, None)
+
+
+def test_a_known_evaluation_that_is_reported_wrongly_is_a_bug(monkeypatch: pytest.MonkeyPatch):
+    run = countries_run(num_queries=1, num_corruptions=0)
+    pipeline = eager_pipeline(run)
+    found = evaluate(run, pipeline)
+    assert found is not None
+    unchecked = report_evaluation(run, found, pipeline, num_checked=0)
+    known = evaluation_report._KnownEvaluations("cpu", rank_only=False)
+    known._evaluated.set_result([(run, found.results[0])])
+    monkeypatch.setattr(evaluation_report, "_KNOWN", set())
+    monkeypatch.setattr(evaluation_report, "find_wrong_figures", lambda *given: ["a figure is wrong"])
+    with pytest.raises(InternalError, match="a known evaluation is reported wrongly: a figure is wrong"):
+        known.check_report(unchecked)
+    assert not known._is_known
+    monkeypatch.setattr(evaluation_report, "find_wrong_figures", lambda *given: [])
+    known.check_report(unchecked)
+    assert known._is_known
 
 
 def test_an_evaluation_without_a_check_needs_no_known_ones(monkeypatch: pytest.MonkeyPatch):

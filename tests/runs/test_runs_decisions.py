@@ -185,13 +185,15 @@ def test_the_processor_is_named_by_what_there_is(
     assert machine.read_processor() == name
 
 
-@pytest.mark.deep
 def test_the_settings_of_the_compiler_are_those_that_were_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     import torch._inductor.config as config
 
+    for name in ("TORCHINDUCTOR_X", "TRITON_CACHE_DIR", "OTHER"):
+        monkeypatch.setenv(name, "1")
     with config.patch(max_autotune=not config.max_autotune):
         changed = machine.read_compiler_settings()
+    assert [name in changed for name in ("TORCHINDUCTOR_X", "TRITON_CACHE_DIR", "OTHER")] == [True, False, False]
     name = "torch._inductor.config.max_autotune"
     assert changed[name] == str(not config.max_autotune)
     own = [each for each in changed if each.startswith("torch._inductor.config.")]
@@ -260,14 +262,6 @@ def test_the_threads_of_all_workers_are_counted_from_time_to_time() -> None:
     assert DaskWorkers.count_threads(workers) == 5
 
 
-def test_a_scheduler_that_counts_no_threads_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = SimpleNamespace(close=lambda timeout: None, status="running")
-    monkeypatch.setattr(dask_workers, "_connect", lambda address: client)
-    monkeypatch.setattr(dask_workers, "_POLL_SECONDS", 1e-3)
-    with DaskWorkers("there") as workers:
-        assert workers.count_threads() == 1
-
-
 def test_results_of_an_earlier_connection_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     for is_known in (False, True):
         workers: Any = _Calls(monkeypatch)
@@ -282,6 +276,14 @@ def test_results_of_an_earlier_connection_are_ignored(monkeypatch: pytest.Monkey
         workers._ended = SimpleNamespace(get=get)
         workers._watch()
         assert handled == [(call, sent)] * is_known
+
+
+def test_workers_that_cannot_be_counted_are_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = SimpleNamespace(status="running", close=lambda timeout: None)
+    monkeypatch.setattr(dask_workers, "_connect", lambda address: client)
+    monkeypatch.setattr(dask_workers, "_POLL_SECONDS", 0.01)
+    with DaskWorkers("tcp://localhost:1") as workers:
+        assert workers.count_threads() == 1
 
 
 def test_a_scheduler_that_is_away_for_a_short_time_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,13 +159,16 @@ def test_a_query_for_a_fact_is_alone_or_replaces_one_of_up_to_four(num_queries: 
 
 
 def test_of_problems_of_one_size_the_smallest_has_the_fewest_queries():
-    oracle = RuledOracle(IN_STEP, lambda problem: True)
+    oracle = RuledOracle(IN_STEP, lambda problem: problem.seed == 0)
     many, few = Problem(queries=(QUERY,), unranked=(QUERY, OTHER)), ONE
+    assert not oracle.holds(replace(few, seed=1))
+    assert oracle.smallest is None
     assert oracle.holds(many)
     assert oracle.smallest == many
     assert oracle.holds(few)
     assert oracle.smallest == few
     assert oracle.holds(replace(few, facts=FACTS))
+    assert not oracle.holds(Problem(queries=(QUERY,), seed=1))
     assert oracle.smallest == few
 
 
@@ -181,15 +184,6 @@ def test_the_seed_of_a_draw_is_lowered_where_nothing_is_drawn():
     unranked, ranked = replace(ONE, num_corruptions=3, seed=5), Problem(queries=(QUERY,), num_corruptions=3, seed=5)
     assert drop(unranked) == replace(unranked, num_corruptions=0, seed=0)
     assert drop(ranked) == replace(ranked, num_corruptions=0)
-
-
-def test_a_query_without_corruptions_is_given_none():
-    seen: list[Problem] = []
-
-    def fails(problem: Problem) -> bool:
-        seen.append(problem)
-        return bool(problem.queries)
-
-    problem = Problem(queries=(QUERY,), num_corruptions=0)
-    assert drop_queries(problem, RuledOracle(IN_STEP, fails)) == problem
-    assert {each.num_corruptions for each in seen} == {0}
+    # A ranking that needs its corruptions keeps their seed.
+    oracle = RuledOracle(IN_STEP, lambda each: bool(each.queries) and (each.num_corruptions == 3 or each.seed == 0))
+    assert drop_queries(ranked, oracle) == ranked

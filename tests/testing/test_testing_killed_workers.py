@@ -13,7 +13,7 @@ import pytest
 from kgverify.api.replay import replay
 from kgverify.errors import UserError
 from kgverify.runs import separate_workers
-from kgverify.runs.separate_workers import MOST_KILLS, RepeatingWorkers, SeparateWorkers, weigh_end
+from kgverify.runs.separate_workers import MOST_KILLS, RepeatingWorkers, SeparateWorkers, describe_end, weigh_end
 from kgverify.testing.campaigns import campaign as campaigns
 from kgverify.testing.campaigns.campaign import Campaign, Tally, run_campaign
 from kgverify.testing.campaigns.result import CampaignResult
@@ -138,6 +138,11 @@ def test_a_kill_counts_less_than_another_end():
     assert weigh_end(0) == weigh_end(1) == weigh_end(-signal.SIGSEGV) == MOST_KILLS
 
 
+def test_the_end_of_a_process_is_described_by_its_signal():
+    ends = {0: "exit code 0", 70: "exit code 70", -9: "SIGKILL", -signal.SIGSEGV: "SIGSEGV", -99: "signal 99"}
+    assert {code: describe_end(code) for code in ends} == ends
+
+
 def test_a_process_that_is_killed_without_work_is_replaced():
     with SeparateWorkers(1) as workers:
         assert workers.submit(abs, -1).result() == 1
@@ -146,6 +151,8 @@ def test_a_process_that_is_killed_without_work_is_replaced():
         process.join()
         time.sleep(0.2)
         assert workers.submit(abs, -2).result() == 2
+        (process,) = multiprocessing.active_children()
+    assert not process.is_alive()
 
 
 def end_once(file: Path, end: str) -> str:

@@ -6,6 +6,7 @@ import zlib
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import h5py
 import msgspec
@@ -14,12 +15,13 @@ import pytest
 from trace_builders import HEADER, SYMBOLS, make_columns, open_writer
 
 from kgverify.errors import InternalError, UserError
+from kgverify.program.limits import Limits
 from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.hdf5 import reading, stored_array, writing
 from kgverify.trace.hdf5.reading import FLETCHER32, StoredFile, most_bytes
 from kgverify.trace.hdf5.stored_array import check_extents
 from kgverify.trace.hdf5.writing import Packing, write_arrays
-from kgverify.trace.model import digest_vectors
+from kgverify.trace.model import digest_vectors, validate
 from kgverify.trace.model.columns import are_equal, select_candidates
 from kgverify.trace.model.header import decode_header
 from kgverify.trace.model.levels import check_level, check_together, left_out, parse_level
@@ -131,6 +133,20 @@ def test_digests_that_are_wrong_in_any_way_are_no_known_ones(name: str, monkeypa
 def test_a_header_is_an_object(content: bytes):
     with pytest.raises(msgspec.MsgspecError):
         decode_header(content)
+
+
+def test_a_header_without_a_dialect_has_the_default_one_where_all_limits_are_known():
+    names = {"engine": {"name": "a"}, "policy": {"name": "shortest"}, "program_sha256": "0" * 64}
+    limits = {"max_depth": 3, "max_atoms": 4, "max_resolvents": 5, "exclude_query": False}
+
+    def decode(limits: dict[str, int], version: int) -> Any:
+        return decode_header(msgspec.json.encode({**names, "limits": limits, "schema_version": version})).limits
+
+    for version in (1, 2, 3):
+        assert decode(limits, version) == Limits(**limits)
+    # Versions 1 and 2 left out limits that had their defaults.
+    assert decode({"max_depth": 3}, 2) == Limits(max_depth=3)
+    assert decode({"max_depth": 3}, 3).dialect is None
 
 
 def test_datasets_that_belong_together_are_required():
@@ -279,3 +295,28 @@ def test_arrays_of_different_types_are_unequal_except_floats():
     assert are_equal(np.array(whole, np.float32), np.array(whole, np.float64))
     for is_equal in (False, True):
         assert are_equal(np.array(half, np.float32), np.array(half), equal_nan=is_equal) is is_equal
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError("no such chunk\n(at offset 7)"), "no such chunk"),
+        (KeyError(), "KeyError"),
+        (RuntimeError(" "), "RuntimeError"),
+    ],
+)
+def test_the_first_line_of_what_hdf5_says_is_the_reason(error: Exception, reason: str):
+    with pytest.raises(UserError) as caught, stored_array.translate_hdf5_errors("a trace"):
+        raise error
+    assert caught.value.message == f"HDF5 cannot read it, it is cut off or damaged: {reason}"
+    assert caught.value.where == "a trace"
+
+
+@pytest.mark.parametrize("num", [4, 5000])
+@pytest.mark.parametrize("column", [0, 1, 2])
+def test_an_id_that_no_symbol_has_is_refused_in_every_column(num: int, column: int):
+    atoms = np.zeros((num, 3), np.int32)
+    validate._check_atoms("here", atoms, SYMBOLS)
+    atoms[3, column] = 10_000
+    with pytest.raises(UserError, match="row 3 is 10000"):
+        validate._check_atoms("here", atoms, SYMBOLS)

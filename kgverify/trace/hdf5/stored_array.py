@@ -247,7 +247,7 @@ def _inflate(raw: NDArray[np.uint8], most: int, chunk: Chunk, stored: StoredArra
         content = inflater.decompress(raw.data, most)
     except zlib.error as error:
         raise _damaged(chunk, stored, f"it does not inflate: {error}") from error
-    if not inflater.eof or len(content) > most:
+    if not inflater.eof:
         raise _damaged(chunk, stored, f"it inflates to another size than {most} bytes")
     return np.frombuffer(content, np.uint8)
 
