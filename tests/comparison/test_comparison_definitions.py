@@ -380,6 +380,17 @@ def test_a_trace_on_disk_is_verified_once_its_content_was(tmp_path):
         assert source.is_verified == content
 
 
+def test_a_candidate_without_steps_has_no_first_digest():
+    columns = small_trace().columns
+    num_steps = columns.candidates.num_steps.copy()
+    left = select_steps(columns, np.arange(int(num_steps[0]), int(num_steps.sum())))
+    num_steps[0] = 0
+    idle = with_columns(small_trace(), left._replace(candidates=columns.candidates._replace(num_steps=num_steps)))
+    found = evidence._first_digests(open_source(idle), np.arange(len(num_steps)))
+    assert found is not None
+    assert found[:3].tolist() == [0, *idle.digests.sequence[[0, int(num_steps[1])]].tolist()]
+
+
 def test_ends_are_checked_in_every_file_of_a_trace(tmp_path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(evidence, "_WINDOWS", 1)
     monkeypatch.setattr(evidence, "_WINDOW_STEPS", 1)

@@ -13,7 +13,7 @@ from run_engines import countries_run, eager_pipeline
 from kgverify.comparison.exercise.minimum import MINIMUM, Minimum
 from kgverify.engines.compiled.program.least_model import LeastModel
 from kgverify.errors import InternalError
-from kgverify.evaluation import evaluation_report, judge, rank_only, self_test, wrong_candidates
+from kgverify.evaluation import evaluation_report, judge, rank_only, sampling, self_test, wrong_candidates
 from kgverify.evaluation.evaluate import EvaluationResult, evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.judge import ComparedRanking, Figure, word_outcome
@@ -68,7 +68,7 @@ def test_a_sound_evaluation_is_checked_whole_if_it_is_small(num_corruptions: int
     check = found.check
     assert check is not None
     assert found.is_sound
-    assert (check.rankings.num_checked, check.rankings.num_equal) == (8, 8)
+    assert (check.rankings.num_checked, check.rankings.num_equal, check.rankings.num_near_ties) == (8, 8, 0)
     assert (check.rankings.strength.chance, check.rankings.strength.share) == (1.0, 1 / 8)
     assert check.num_alterations > 10
     assert (check.model is not None) == rank_only
@@ -158,6 +158,14 @@ def test_half_of_the_single_candidates_are_true_if_there_are_enough(num: int, nu
     assert found is not None
     sample = choose_single(found.results[0], hash_results(found), num)
     assert (len(sample.sample_query), int(sample.sample_is_true.sum())) == (num, num_true)
+
+
+def test_looking_at_the_next_ranking_does_not_take_it():
+    stratum = sampling._Stratum(cast(Any, iter("abc")))
+    taken = []
+    while stratum.peek() == stratum.peek() is not None:
+        taken.append(stratum.take())
+    assert (taken, stratum.num_taken, stratum.peek()) == (["a", "b", "c"], 3, None)
 
 
 def test_a_known_evaluation_that_is_reported_wrongly_is_a_bug(monkeypatch: pytest.MonkeyPatch):

@@ -226,6 +226,14 @@ def test_the_threads_of_all_workers_are_counted_from_time_to_time() -> None:
     assert DaskWorkers.count_threads(workers) == 5
 
 
+def test_workers_that_cannot_be_counted_are_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = SimpleNamespace(status="running", close=lambda timeout: None)
+    monkeypatch.setattr(dask_workers, "_connect", lambda address: client)
+    monkeypatch.setattr(dask_workers, "_POLL_SECONDS", 0.01)
+    with DaskWorkers("tcp://localhost:1") as workers:
+        assert workers.count_threads() == 1
+
+
 def test_a_scheduler_that_is_away_for_a_short_time_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = _Calls(monkeypatch, num_refused=3)
     call = _call(workers)

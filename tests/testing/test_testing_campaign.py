@@ -9,6 +9,7 @@ import pytest
 
 from kgverify.errors import UserError
 from kgverify.program.atoms import NamedAtom
+from kgverify.program.dialect import Dialect
 from kgverify.runs.separate_workers import MOST_KILLS
 from kgverify.testing.campaigns import campaign as campaigns
 from kgverify.testing.campaigns import tasks
@@ -270,6 +271,16 @@ def test_a_reproducer_whose_shrink_ended_its_process_counts_as_shrunk(corpus, mo
     assert read_reproducer(path).notes == ("a note",)
 
 
+@pytest.mark.parametrize(("most", "num"), [(0, 0), (1, 1), (2, 2), (9, 3)])
+def test_no_more_reproducers_are_shrunk_than_a_campaign_allows(corpus, monkeypatch, most, num):
+    nums: list[int] = []
+    for _ in range(3):
+        Corpus(corpus).add(make_agreeing(notes=(NOT_SHRUNK,)))
+    monkeypatch.setattr(campaigns._Run, "_do_all", lambda run, executor, phase, tasks, *given: nums.append(len(tasks)))
+    campaigns._Run(Campaign(corpus=corpus, most_shrunk=most), lambda tally: None).shrink_found(None)
+    assert nums == [num]
+
+
 def test_reproducers_of_one_signature_get_names_of_their_own(corpus):
     paths = [Corpus(corpus).add(make_agreeing()) for _ in range(3)]
     stem, second, third = (path.stem for path in paths)
@@ -353,6 +364,11 @@ def test_a_block_whose_process_ends_is_tried_again_without_what_ended_it(corpus,
     run = campaigns._Run(Campaign(corpus=corpus, examples=32, is_apart=True), lambda tally: None)
     run.try_blocks(None)
     assert tried[-1] == ((3, 4),)
+
+
+def test_groups_that_ended_a_process_are_halved_down_to_single_problems():
+    halved = tasks._halve([[1, 2], [3], [4, 5, 6, 7]], {(1, 2), (3,), (4, 5, 6, 7), (6, 7)})
+    assert list(halved) == [[1], [2], [3], [4, 5], [6], [7]]
 
 
 def test_the_smallest_groups_contain_no_other():
@@ -499,3 +515,9 @@ def test_features_stages_and_classes_are_counted():
     ]
     assert describe(num_measured=4, classes={"extra": 2})[-1] == "   classes     extra 2"
     assert not any("features" in line for line in describe(num_measured=0, **counts))
+
+
+def test_a_dialect_other_than_the_default_one_is_named():
+    other = Dialect(is_reversed=True)
+    assert not any("dialect" in line for line in describe())
+    assert f"   dialect     {other}" in describe(dialect=other)

@@ -13,7 +13,7 @@ import pytest
 from kgverify.api.replay import replay
 from kgverify.errors import UserError
 from kgverify.runs import separate_workers
-from kgverify.runs.separate_workers import MOST_KILLS, RepeatingWorkers, SeparateWorkers, weigh_end
+from kgverify.runs.separate_workers import MOST_KILLS, RepeatingWorkers, SeparateWorkers, describe_end, weigh_end
 from kgverify.testing.campaigns import campaign as campaigns
 from kgverify.testing.campaigns.campaign import Campaign, Tally, run_campaign
 from kgverify.testing.campaigns.result import CampaignResult
@@ -130,6 +130,11 @@ def test_a_keyboard_interrupt_that_an_engine_raises_in_a_process_is_its_crash(tm
 def test_a_kill_counts_less_than_another_end():
     assert weigh_end(-signal.SIGKILL) == weigh_end(-signal.SIGTERM) == 1
     assert weigh_end(0) == weigh_end(1) == weigh_end(-signal.SIGSEGV) == MOST_KILLS
+
+
+def test_the_end_of_a_process_is_described_by_its_signal():
+    ends = {0: "exit code 0", 70: "exit code 70", -9: "SIGKILL", -signal.SIGSEGV: "SIGSEGV", -99: "signal 99"}
+    assert {code: describe_end(code) for code in ends} == ends
 
 
 def test_a_process_that_is_killed_without_work_is_replaced():

@@ -114,19 +114,22 @@ def test_the_limits_of_a_shrink_are_passed_on(countries, lost, monkeypatch):
 def test_out_of_calls_a_slice_is_the_smallest_problem_that_was_found_to_fail(countries, monkeypatch, is_found):
     small, large = (Problem(facts=countries.train[:num], unranked=countries.test[:1]) for num in (2, 9))
     oracle = RuledOracle(IN_STEP, lambda problem: is_found and len(problem.facts) > 1, max_calls=2)
-    monkeypatch.setattr(
-        shrink_runs,
-        "Slicer",
-        lambda *given: SimpleNamespace(slices=lambda divergence: [[Problem(unranked=small.unranked)]]),
-    )
-    report = SimpleNamespace(divergences=[None], policy=SimpleNamespace(name="shortest"))
+    sliced: list[str] = []
+
+    def slices(divergence):
+        sliced.append(divergence)
+        return [[Problem(unranked=small.unranked)]]
+
+    monkeypatch.setattr(shrink_runs, "Slicer", lambda *given: SimpleNamespace(slices=slices))
+    report = SimpleNamespace(divergences=["first", "second", "third"], policy=SimpleNamespace(name="shortest"))
     assert [oracle.holds(each) for each in (large, small)] == [is_found, is_found]
-    given = SimpleNamespace(report=report), countries, 1, oracle
+    given = SimpleNamespace(report=report), countries, 2, oracle
     if is_found:
         assert shrink_runs._find_slice(*given) == small
     else:
         with pytest.raises(shrink_runs.NoSlice, match="in 2 runs"):
             shrink_runs._find_slice(*given)
+    assert sliced == ["second"]
 
 
 def test_a_shrink_against_another_reference_names_it(countries, lost):

@@ -60,6 +60,16 @@ def test_shards_read_as_one_file_does(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["many", "one"]
 
 
+def test_closing_twice_writes_once(tmp_path):
+    writer = open_writer(tmp_path / "a", HEADER, SYMBOLS, facts=FACTS, shard_steps=20)
+    append_from(writer)
+    writer.close()
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()}
+    writer.close()
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
 def test_a_single_shard_is_not_complete(tmp_path):
     record(tmp_path / "a")
     names = sorted((tmp_path / "a").glob("shard-*.h5"))
@@ -90,6 +100,15 @@ def test_a_resumed_recording_is_the_uninterrupted_one(tmp_path):
     assert not (tmp_path / "a.partial").exists()
     actual, expected = read_trace(tmp_path / "a"), read_trace(tmp_path / "whole")
     assert_same_trace(actual, expected)
+
+
+def test_every_shard_of_a_resumed_recording_has_the_id_with_which_it_began(tmp_path):
+    leave_unfinished(tmp_path / "a")
+    began = read_trace(tmp_path / "a.partial").header.recording
+    record(tmp_path / "a", resume=True)
+    ids = {read_trace(path).header.recording for path in (tmp_path / "a").glob("shard-*.h5")}
+    assert ids == {began}
+    assert began
 
 
 def test_resuming_nothing_records_from_the_start(tmp_path):
