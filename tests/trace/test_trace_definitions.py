@@ -65,6 +65,15 @@ def test_a_stream_is_inflated_to_exactly_its_size():
                 assert stored_array._inflate(raw, num, None, None).tobytes() == content
 
 
+def test_a_stream_of_another_size_is_damaged():
+    chunk, stored = SimpleNamespace(index=(0,), offset=0), SimpleNamespace(where="a")
+    content = bytes(range(200)) * 50
+    whole = zlib.compress(content)
+    for raw, most in ((whole, len(content) - 1), (whole, 1), (whole[:-1], len(content)), (whole[:-1], 4096)):
+        with pytest.raises(UserError, match="inflates to another size"):
+            stored_array._inflate(np.frombuffer(raw, np.uint8), most, chunk, stored)
+
+
 def test_only_the_built_in_filters_are_run_and_each_once():
     def find_storage() -> int:
         raise InternalError("accepted")
