@@ -23,7 +23,7 @@ from kgverify.comparison.comparable import compare_dialects
 from kgverify.comparison.compare import Comparer, compare
 from kgverify.comparison.equal_columns import has_equal_scores, has_equal_sums
 from kgverify.comparison.inference.dialects import name_in_dialect
-from kgverify.comparison.inference.infer import ProgramInference
+from kgverify.comparison.inference.infer import ProgramInference, find_program
 from kgverify.comparison.inference.limits_seen import find_limits
 from kgverify.comparison.inference.origins import MOST_ATOMS, StepOrigins
 from kgverify.comparison.modulo.normalise import normalise, normalise_steps
@@ -561,3 +561,25 @@ def test_values_are_verified_only_where_that_is_asked_for(tmp_path):
     open_source(path).verify(content=False)
     with pytest.raises(UserError, match="steps/choice"):
         open_source(path).verify(content=True)
+
+
+def test_a_program_has_its_facts_and_its_rules():
+    trace = small_trace()
+    without_facts, without_rules = replace(trace, facts=None), replace(trace, rules=None)
+    assert trace.header.clauses.rules
+    assert find_program((without_facts, without_rules)) is None
+    assert find_program((without_facts, without_rules, trace)) is trace
+    clauses = msgspec.structs.replace(trace.header.clauses, rules=())
+    facts_alone = replace(without_rules, header=msgspec.structs.replace(trace.header, clauses=clauses))
+    assert find_program((without_facts, facts_alone)) is facts_alone
+
+
+def test_a_candidate_without_steps_has_the_digest_0():
+    trace = small_trace()
+    counts = np.array([2, 0, 1], np.uint32)
+    candidates = trace.columns.candidates._replace(num_steps=counts)
+    digests = trace.digests._replace(sequence=np.array([5, 6, 7], np.uint64))
+    short = replace(trace, columns=trace.columns._replace(candidates=candidates), digests=digests)
+    found = evidence._first_digests(open_source(short), np.arange(3))
+    assert found is not None
+    assert found.tolist() == [5, 0, 7]

@@ -13,6 +13,7 @@ from kgverify.engines.compiled.stages.stage_functions import build_stages
 from kgverify.program.limits import Limits
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.runs.run import build_trace, reference_pipeline
+from kgverify.trace.model.columns import select_candidates, starts_of
 from kgverify.verification.replay import Explainer, find_position
 from kgverify.verification.stagewise import find_later_faults
 from kgverify.verification.verify import verify
@@ -59,6 +60,23 @@ def test_a_step_that_is_right_alone_is_a_fault_of_the_batch_machinery():
     assert divergences[0].stage == "choose"
     assert replayed.divergence == msgspec.structs.replace(divergences[0], stage="recycle", is_replayed=True)
     assert replayed.outputs is None
+
+
+def test_no_step_before_the_first_one_left_it_a_wrong_state(monkeypatch: pytest.MonkeyPatch):
+    run = countries_run()
+    pipeline, judged = reference_pipeline(run), reference_pipeline(run).engine
+    columns = pipeline.engine.prove(pipeline.draw(run.graph, "test", run.queries, 5, 0))
+    first = starts_of(columns.candidates.num_steps)[:-1]
+    candidate = int(np.argmax(columns.steps.num_resolvents[first] > 1))
+    choice = columns.steps.choice.copy()
+    choice[first[candidate]] ^= 1
+    wrong = columns._replace(steps=columns.steps._replace(choice=choice))
+    monkeypatch.setattr(judged, "prove", lambda candidates: select_candidates(wrong, np.array([candidate])))
+    traces = [build_trace(run, pipeline.engine, each, None) for each in (columns, wrong)]
+    divergences = compare(*traces).divergences
+    (replayed,) = Explainer(traces[0], Comparer(*traces), {}, (pipeline.engine, judged)).replay(divergences)
+    assert (divergences[0].candidate, divergences[0].step) == (candidate, 0)
+    assert replayed.divergence.stage == "recycle"
 
 
 @pytest.mark.parametrize(
