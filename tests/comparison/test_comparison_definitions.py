@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +26,7 @@ from kgverify.comparison.inference.dialects import name_in_dialect
 from kgverify.comparison.inference.infer import ProgramInference, find_program
 from kgverify.comparison.inference.limits_seen import find_limits
 from kgverify.comparison.inference.origins import MOST_ATOMS, StepOrigins
+from kgverify.comparison.inference.single_fault import ALONE
 from kgverify.comparison.modulo.normalise import normalise, normalise_steps
 from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, ORDER, resolve_modulo
 from kgverify.comparison.recorded import evidence
@@ -379,6 +380,17 @@ def test_a_trace_on_disk_is_verified_once_its_content_was(tmp_path):
         assert source.is_verified == content
 
 
+def test_a_candidate_without_steps_has_no_first_digest():
+    columns = small_trace().columns
+    num_steps = columns.candidates.num_steps.copy()
+    left = select_steps(columns, np.arange(int(num_steps[0]), int(num_steps.sum())))
+    num_steps[0] = 0
+    idle = with_columns(small_trace(), left._replace(candidates=columns.candidates._replace(num_steps=num_steps)))
+    found = evidence._first_digests(open_source(idle), np.arange(len(num_steps)))
+    assert found is not None
+    assert found[:3].tolist() == [0, *idle.digests.sequence[[0, int(num_steps[1])]].tolist()]
+
+
 def test_ends_are_checked_in_every_file_of_a_trace(tmp_path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(evidence, "_WINDOWS", 1)
     monkeypatch.setattr(evidence, "_WINDOW_STEPS", 1)
@@ -554,6 +566,29 @@ def test_a_stage_is_inferred_only_where_that_is_asked_for():
     assert [bool(each.evidence) for each in found] == [False, True]
 
 
+def test_an_empty_list_without_origins_is_explained_by_contents_unless_a_proof_is_lost():
+    trace = with_columns(small_trace(), small_trace().columns._replace(stages=no_stage_items()))
+    trace = replace(trace, fields=trace.fields - {"resolvents.origin_kind", "resolvents.origin"})
+    resolvents, counts = trace.columns.resolvents, trace.columns.steps.num_resolvents.astype(np.int64)
+    starts = starts_of(counts)
+    is_goal = resolvents.kind == GoalKind.GOAL
+    has_goals = np.array([is_goal[begin:end].sum() > 1 for begin, end in pairwise(starts)])
+    is_proof = resolvents.kind[starts[:-1]] == GoalKind.TRUE
+    for row, is_explained in ((np.flatnonzero(has_goals)[0], False), (np.flatnonzero(is_proof)[0], True)):
+        begin, end = starts[row], starts[row + 1]
+        fewer = counts.copy()
+        fewer[row] = 1
+        kept = np.delete(np.arange(starts[-1]), slice(begin + 1, end))
+        columns = select_resolvents(trace.columns, kept, fewer)
+        made = columns.resolvents
+        kind, num_atoms = made.kind.copy(), made.num_atoms.copy()
+        atoms = np.delete(made.atoms, slice(*starts_of(num_atoms)[begin : begin + 2]), axis=0)
+        kind[begin], num_atoms[begin] = GoalKind.FALSE, 0
+        ended = columns._replace(resolvents=made._replace(kind=kind, num_atoms=num_atoms, atoms=atoms))
+        found = compare(trace, with_columns(trace, ended)).divergences[0]
+        assert found.evidence.endswith(ALONE) == is_explained, found
+
+
 def test_values_are_verified_only_where_that_is_asked_for(tmp_path):
     path = store(small_trace(), tmp_path / "a")
     with h5py.File(path, "r+") as file:
@@ -572,14 +607,3 @@ def test_a_program_has_its_facts_and_its_rules():
     clauses = msgspec.structs.replace(trace.header.clauses, rules=())
     facts_alone = replace(without_rules, header=msgspec.structs.replace(trace.header, clauses=clauses))
     assert find_program((without_facts, facts_alone)) is facts_alone
-
-
-def test_a_candidate_without_steps_has_the_digest_0():
-    trace = small_trace()
-    counts = np.array([2, 0, 1], np.uint32)
-    candidates = trace.columns.candidates._replace(num_steps=counts)
-    digests = trace.digests._replace(sequence=np.array([5, 6, 7], np.uint64))
-    short = replace(trace, columns=trace.columns._replace(candidates=candidates), digests=digests)
-    found = evidence._first_digests(open_source(short), np.arange(3))
-    assert found is not None
-    assert found.tolist() == [5, 0, 7]

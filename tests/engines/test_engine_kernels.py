@@ -180,12 +180,6 @@ def test_digests_without_steps_are_those_of_the_steps(fused: Fused) -> None:
     assert len(columns.steps.depth) > len(candidates.query) > engine.layout.pool
 
 
-def test_no_candidates_have_no_digests(fused: Fused) -> None:
-    found = fused.engine.evaluate(fused.candidates.take(slice(0, 0)), has_digests=True).digests
-    assert found is not None
-    assert [each.tolist() for each in (found.num_steps, *found.digests)] == [[]] * 4
-
-
 @pytest.mark.sample(0, deep=0)
 @pytest.mark.parametrize("level", list(TraceLevel))
 def test_what_is_recorded_pool_by_pool_is_what_is_proved(fused: Fused, level: TraceLevel) -> None:

@@ -94,6 +94,13 @@ def test_a_candidate_that_a_side_lacks_has_no_steps():
     assert [derivations._count(counts, each) for each in (0, 1, 2, 3, -1, None)] == [3, 0, 2, 0, 0, 0]
 
 
+def test_outcomes_without_candidates_are_left_out_but_proofs_are_always_counted():
+    assert (
+        _counts({"proved": 0, "failed": 3, "open": 0, "depth_limit": 2}) == "0 proved, 3 failed, 2 at the depth limit"
+    )
+    assert _counts({"proved": 1200, "failed": 0, "open": 1}) == "1,200 proved, 1 left open"
+
+
 def test_the_speed_of_several_processes_says_how_many():
     report = SimpleNamespace(
         candidates_per_second=100.0, num_parts=3, num_parts_resumed=0, seconds=1.0, warm_up_seconds=0.0
@@ -173,10 +180,17 @@ def test_resolvents_that_are_not_listed_are_counted(num_more: int):
     step = dict.fromkeys(("choice", "outcome", "dropped_atoms", "dropped_resolvents"))
     view = SimpleNamespace(
         candidate=lambda row: {"atom": "p(a, b)"},
-        step=lambda row, number: {**step, "goal": ["p(a, b)"], "resolvents": [found] * (MOST_RESOLVENTS + num_more)},
+        step=lambda row, number: {
+            **step,
+            "goal": ["p(a, b)"],
+            "resolvents": [found] * (MOST_RESOLVENTS + num_more),
+            "stages": {"resolve": ["p(a, b)"] * (MOST_RESOLVENTS + num_more)},
+        },
     )
-    texts = [each.plain for each in render_step(view, 0, 0).renderables if isinstance(each, Text)]
-    assert [text for text in texts if "more" in text] == ["... and 1 more; --json has them all"] * (num_more > 0)
+    text = io.StringIO()
+    Screen(file=text, width=120).print(render_step(view, 0, 0))
+    assert text.getvalue().count("... and 1 more") == 2 * (num_more > 0)
+    assert text.getvalue().count("more") == 2 * (num_more > 0)
 
 
 @pytest.mark.parametrize("num_more", [-1, 0, 1, 2])

@@ -114,6 +114,11 @@ def test_default_numbers_are_not_changed():
         ),
         (
             replace(ONE, rules=(RULE,)),
+            lambda p: not p.rules or p.rules[0].body != RULE.body[:1],
+            "without r(Y, Y) in the rule {rule}",
+        ),
+        (
+            replace(ONE, rules=(RULE,)),
             lambda p: not p.rules or p.rules[0].clause_head == RULE.clause_head or len(p.rules[0].body) < 2,
             "the head p(Y, Y) instead of p(X, Y) of the rule {rule}",
         ),
@@ -154,13 +159,16 @@ def test_a_query_for_a_fact_is_alone_or_replaces_one_of_up_to_four(num_queries: 
 
 
 def test_of_problems_of_one_size_the_smallest_has_the_fewest_queries():
-    oracle = RuledOracle(IN_STEP, lambda problem: True)
+    oracle = RuledOracle(IN_STEP, lambda problem: problem.seed == 0)
     many, few = Problem(queries=(QUERY,), unranked=(QUERY, OTHER)), ONE
+    assert not oracle.holds(replace(few, seed=1))
+    assert oracle.smallest is None
     assert oracle.holds(many)
     assert oracle.smallest == many
     assert oracle.holds(few)
     assert oracle.smallest == few
     assert oracle.holds(replace(few, facts=FACTS))
+    assert not oracle.holds(Problem(queries=(QUERY,), seed=1))
     assert oracle.smallest == few
 
 

@@ -1,7 +1,9 @@
 """Checking problems: no false alarm, failures confirmed alone or in the smallest group, every kind of failure reported."""
 
 import tempfile
+from contextlib import nullcontext
 from itertools import islice
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -12,12 +14,15 @@ from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.errors import InternalError
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.program import NamedRule
-from kgverify.ranking.corrupt import ALL
+from kgverify.ranking.corrupt import ALL, draw_candidates
+from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import reference_pipeline
-from kgverify.testing.checking import check
+from kgverify.testing.checking import check, watchdog
 from kgverify.testing.checking.check import check_problems, find_suspects, judge, prepare_batches, verify_problems
 from kgverify.testing.checking.engine_makers import as_maker, compiled_maker
 from kgverify.testing.checking.failure import CRASH, UNDECIDED
+from kgverify.testing.checking.guard import guard
+from kgverify.testing.checking.watchdog import EngineCrash
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.text_format import read_reproducer, saving_bugs
@@ -121,6 +126,60 @@ def test_an_exception_from_inside_any_part_of_the_pipeline_under_test_is_its_cra
     (failure,) = check_problems([problem], make, lockstep=True)
     assert failure.signature == ("", "", CRASH, "IndexError")
     assert failure.message == "no room"
+
+
+@pytest.mark.parametrize("wrong", ["prove", "step"])
+def test_what_one_way_of_running_alone_shows_is_a_failure(wrong):
+    x, y, z = map(Variable, "XYZ")
+    problem = Problem(
+        facts=tuple(NamedAtom("p", "a", f"c{i}") for i in range(5)),
+        rules=(NamedRule(NamedAtom("q", x, z), (NamedAtom("p", x, y), NamedAtom("r", y, z))),),
+        unranked=(NamedAtom("q", "a", x),),
+    )
+
+    def make(run, sizes):
+        sound = reference_pipeline(run)
+        engine = Raising(sound.engine, "")
+        setattr(engine, wrong, getattr(compiled_maker(faults=["last-fact-lost"])(run, sizes).engine, wrong))
+        return sound._replace(engine=engine)
+
+    assert len(check_problems([problem], make, lockstep=True)) == 1
+
+
+def test_the_exceptions_of_kgverifys_own_draw_and_ranks_are_not_the_engines():
+    (batch,) = prepare_batches([PROBLEMS[0]])
+    merged = batch.merged
+
+    def guarded(draw, rank):
+        return guard(lambda run, sizes: reference_pipeline(run)._replace(draw=draw, rank=rank))(
+            merged.run, merged.sizes
+        )
+
+    assert guarded(draw_candidates, rank_candidates)[1:3] == (draw_candidates, rank_candidates)
+    other = guarded(lambda *given: None, lambda *given: None)
+    with pytest.raises(EngineCrash):
+        other.draw()
+    with pytest.raises(EngineCrash):
+        other.rank()
+
+
+@pytest.mark.parametrize("blamed", range(6))
+def test_a_group_shrinks_to_the_problem_that_is_blamed_where_every_one_differs(monkeypatch, blamed):
+    monkeypatch.setattr(check, "_prepare", lambda indices, problems, reference: problems)
+    monkeypatch.setattr(check, "_find_suspicious", lambda batch, *given: set(range(len(batch))))
+    merged = SimpleNamespace(problems=PROBLEMS[:6], reference=None)
+    assert check._shrink_group(merged, blamed, None, False) == ([PROBLEMS[blamed]], 0)
+
+
+@pytest.mark.parametrize("is_replaceable", [False, True])
+def test_native_code_that_does_not_return_ends_a_process_that_may_be_replaced(monkeypatch, is_replaceable):
+    calls: list[tuple[float, bool]] = []
+    monkeypatch.setattr(
+        watchdog.faulthandler, "dump_traceback_later", lambda seconds, exit, file: calls.append((seconds, exit))
+    )
+    with watchdog.in_replaceable_process() if is_replaceable else nullcontext(), watchdog.limit_time(7.0):
+        # Ten seconds of real time for each of CPU time.
+        assert calls == ([(70.0, True)] if is_replaceable else [])
 
 
 @pytest.mark.parametrize(("num_corruptions", "judged"), [(1, [1, ALL]), (0, [0]), (ALL, [ALL])])

@@ -55,6 +55,7 @@ def path(request, tmp_path):
 def test_what_is_mapped_is_what_is_read(path):
     mapped, trace = TraceFile(path), read_trace(path)
     mapped.verify_content()
+    assert (mapped.num_candidates, mapped.num_steps) == (40, len(trace.columns.steps.depth))
     assert_same_columns(mapped.read_candidates(0, mapped.num_candidates), trace.columns)
     assert (mapped.header, mapped.symbols, mapped.fields) == (trace.header, trace.symbols, trace.fields)
     assert (mapped.is_complete, mapped.compute_root()) == (trace.is_complete, trace.root)

@@ -13,7 +13,6 @@ from kgverify.engines.compiled.stages.stage_functions import build_stages
 from kgverify.program.limits import Limits
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.runs.run import build_trace, reference_pipeline
-from kgverify.trace.model.columns import select_candidates, starts_of
 from kgverify.verification.replay import Explainer, find_position
 from kgverify.verification.stagewise import find_later_faults
 from kgverify.verification.verify import verify
@@ -62,21 +61,31 @@ def test_a_step_that_is_right_alone_is_a_fault_of_the_batch_machinery():
     assert replayed.outputs is None
 
 
-def test_no_step_before_the_first_one_left_it_a_wrong_state(monkeypatch: pytest.MonkeyPatch):
+class WrongAlone:
+    """An engine that steps right, and makes one wrong choice in every run of its own. row: the step of that choice."""
+
+    def __init__(self, engine, row):
+        self.info, self.probe, self.step = engine.info, engine.probe, engine.step
+        self._prove, self._row = engine.prove, row
+
+    def prove(self, candidates, *options):
+        columns = self._prove(candidates, *options)
+        choice = columns.steps.choice.copy()
+        choice[self._row] += 1
+        return columns._replace(steps=columns.steps._replace(choice=choice))
+
+
+@pytest.mark.parametrize(("step", "stage"), [(0, "recycle"), (1, "advance")])
+def test_what_goes_wrong_before_a_step_is_handed_on_by_advance_or_put_there_by_recycle(step, stage):
     run = countries_run()
-    pipeline, judged = reference_pipeline(run), reference_pipeline(run).engine
-    columns = pipeline.engine.prove(pipeline.draw(run.graph, "test", run.queries, 5, 0))
-    first = starts_of(columns.candidates.num_steps)[:-1]
-    candidate = int(np.argmax(columns.steps.num_resolvents[first] > 1))
-    choice = columns.steps.choice.copy()
-    choice[first[candidate]] ^= 1
-    wrong = columns._replace(steps=columns.steps._replace(choice=choice))
-    monkeypatch.setattr(judged, "prove", lambda candidates: select_candidates(wrong, np.array([candidate])))
-    traces = [build_trace(run, pipeline.engine, each, None) for each in (columns, wrong)]
-    divergences = compare(*traces).divergences
-    (replayed,) = Explainer(traces[0], Comparer(*traces), {}, (pipeline.engine, judged)).replay(divergences)
-    assert (divergences[0].candidate, divergences[0].step) == (candidate, 0)
-    assert replayed.divergence.stage == "recycle"
+    pipeline = reference_pipeline(run)
+    wrong = WrongAlone(pipeline.engine, step)
+    candidates = pipeline.draw(run.graph, "test", run.queries, 5, 0)
+    trace, other = (build_trace(run, each, each.prove(candidates), None) for each in (pipeline.engine, wrong))
+    divergences = compare(trace, other).divergences
+    assert [(each.candidate, each.step) for each in divergences] == [(0, step)]
+    (replayed,) = Explainer(trace, Comparer(trace, other), {}, (pipeline.engine, wrong)).replay(divergences)
+    assert replayed.divergence.stage == stage
 
 
 @pytest.mark.parametrize(

@@ -246,7 +246,7 @@ class DataFile:
 
     def release(self) -> None:
         """Let the system reclaim the mapped pages; they are read again when they are needed."""
-        if hasattr(mmap, "MADV_DONTNEED") and "_map" in self.__dict__ and self._map is not None:
+        if hasattr(mmap, "MADV_DONTNEED") and "_map" in self.__dict__:
             self._map.madvise(mmap.MADV_DONTNEED)
 
     def load(self) -> Trace:
