@@ -13,7 +13,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kgverify.audit.audited_function import compile_in_mode
+from benchmarks.numerics.compile_in_mode import compile_in_mode
 from kgverify.engines.compiled.execution.device import resolve_device
 
 SHAPES: Final = ((3, 4), (64, 121), (5, 3000), (2048, 16))

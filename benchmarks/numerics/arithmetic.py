@@ -1,8 +1,10 @@
 """The audit of a function's arithmetic: the same input twice, in other batches, under other settings of torch."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -12,6 +14,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.numerics.compile_in_mode import compile_in_mode
 from kgverify.audit.audited_function import (
     COMPILE_MODES,
     Function,
@@ -19,13 +22,12 @@ from kgverify.audit.audited_function import (
     MakeInputs,
     Subject,
     check_modes,
-    compile_in_mode,
     make_subject,
 )
 from kgverify.audit.properties.colliding_writes import find_dependence, report_dependence
 from kgverify.audit.report import AuditReport, ReportBuilder
-from kgverify.audit.source_lines import find_short_line
-from kgverify.audit.values import copy_values, find_differences, list_device_types, list_leaves, view_bits
+from kgverify.audit.source_lines import find_calling_line
+from kgverify.audit.values import copy_values, find_differences, list_device_types, list_leaves, list_tensors, view_bits
 from kgverify.engines.compiled.execution.device import products_set_to
 from kgverify.errors import describe_error
 from kgverify.runs.machine import describe_environment, read_product_settings
@@ -271,6 +273,18 @@ def _call_once(function: Function, inputs: Inputs) -> Any:
     return copy_values((result, inputs))
 
 
+def find_short_line(depth: int = 1) -> str:
+    """Return the innermost user line on the stack, with its path relative to the current folder where it lies there.
+
+    depth: of the first frame that counts, from this function
+    """
+    line = find_calling_line(sys._getframe(depth)) or "unknown"
+    try:
+        return str(Path(line).relative_to(Path.cwd()))
+    except ValueError:
+        return line
+
+
 class _Operation(NamedTuple):
     """An operation: its name, the user's line, and hashes of its arguments and results."""
 
@@ -341,8 +355,8 @@ def audit_settings(
                 report.skip(audit, f"{name}, {setting}: {describe_error(error)}")
     exact = "set to highest"
     compared = results if exact in results else {}
-    pairs = ((how, next(find_differences(compared[exact], each), None)) for how, each in compared.items())
-    changed = {how: difference for how, difference in pairs if difference is not None}
+    pairs = ((how, next(find_differences(compared[exact], each), "")) for how, each in compared.items())
+    changed = {how: difference for how, difference in pairs if difference}
     for how, difference in changed.items():
         if how == as_set or (is_pinned and as_set not in changed):
             report.find(
@@ -356,9 +370,15 @@ def audit_settings(
             )
     if device.type != "cuda":
         report.skip(audit, "TF32 itself needs a CUDA device; the settings of a CPU were tried")
-    gaps = [each.largest for how, each in changed.items() if how != as_set]
+    gaps = [_find_largest_gap(results[exact], results[how]) for how in changed if how != as_set]
     report.measures["settings_differing"] = float(len(gaps))
     report.measures["tf32_largest_difference"] = max(gaps, default=0.0)
+
+
+def _find_largest_gap(first: Any, second: Any) -> float:
+    """Return the largest difference between two results that have the same leaves."""
+    pairs = zip(list_tensors(first), list_tensors(second), strict=True)
+    return max(float((a.double() - b.double()).abs().amax()) for (_, a), (_, b) in pairs if a.numel())
 
 
 def audit_colliding_writes(run: Callable[[], Any], name: str, report: ReportBuilder) -> None:
@@ -367,7 +387,7 @@ def audit_colliding_writes(run: Callable[[], Any], name: str, report: ReportBuil
     Measures: `scatters`, `scatters_repeated` (lines that write an element twice with differing values) and, of these,
     `scatters_read`, on which the result depends.
     """
-    seen, read = find_dependence(run)
+    seen, read = find_dependence(run, find_short_line)
     report.measures |= {
         "scatters": float(seen.num_scatters),
         "scatters_repeated": float(len(seen.repeated)),

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 import torch
 from torch import Tensor
 
-from kgverify.audit.audited_function import compile_in_mode
+from benchmarks.numerics.compile_in_mode import compile_in_mode
 from kgverify.audit.report import ReportBuilder
 from kgverify.engines.compiled.stages.choose import choose
 from kgverify.engines.compiled.state import FALSE, GOAL, TRUE, Choices

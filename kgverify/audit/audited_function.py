@@ -1,12 +1,9 @@
 """A function under audit, how its arguments are made, and how it is compiled."""
 
 import inspect
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
-
-import torch
 
 from kgverify.audit.values import deepcopy_values
 from kgverify.errors import UserError, describe_error
@@ -98,22 +95,3 @@ def check_modes(modes: Sequence[str], known: Sequence[str]) -> None:
     for mode in modes:
         if mode not in known:
             raise UserError(f"unknown mode {mode!r}", where="--mode", fix=f"choose one of {', '.join(known)}")
-
-
-def compile_in_mode(function: Function, mode: str) -> Function:
-    """Compile a function in a mode of `torch.compile`; `eager` leaves it unchanged.
-
-    A function that cannot be compiled raises, even where TORCHDYNAMO_SUPPRESS_ERRORS is set: an eager run would be taken for a
-    compiled one.
-    """
-    if mode == "eager":
-        return function
-    compiled = torch.compile(function, dynamic=False, mode=mode)
-
-    def call(*arguments: Any) -> Any:
-        # Even where warnings are errors, those of torch are not a property of the function.
-        with warnings.catch_warnings(), torch._dynamo.config.patch(suppress_errors=False):
-            warnings.simplefilter("ignore")
-            return compiled(*arguments)
-
-    return call

@@ -13,10 +13,10 @@ from kgverify.audit.audited_function import COMPILE_MODES, Function, Inputs, Mak
 from kgverify.audit.budget import check_budget, read_budget
 from kgverify.audit.ladder.climb import RUNGS, warm_up_compiler
 from kgverify.audit.ladder.modes_audit import SECONDS, LadderOptions, audit_values, describe_compiler
-from kgverify.audit.ladder.observation import Precision
 from kgverify.audit.properties.compiled_run import CompileSetting
 from kgverify.audit.properties.step_audit import examine_properties
 from kgverify.audit.report import AuditReport, ReportBuilder
+from kgverify.audit.values import Precision
 from kgverify.engines.compiled.execution.caches import fresh_caches
 from kgverify.engines.compiled.execution.device import resolve_device
 from kgverify.errors import UserError, suggest

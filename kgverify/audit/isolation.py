@@ -7,6 +7,7 @@ ended is kept. On a machine with CUDA, which does not survive a fork, and outsid
 import ctypes
 import faulthandler
 import gc
+import multiprocessing
 import os
 import pickle
 import re
@@ -16,6 +17,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -64,73 +66,63 @@ def run_isolated(
     import torch._inductor.config  # noqa: F401
 
     _pause_threads()
-    reading, writing = os.pipe()
+    forking = multiprocessing.get_context("fork")
+    reading, writing = forking.Pipe(duplex=False)
     with tempfile.TemporaryFile() as printed:
+        child = forking.Process(target=_work, args=(work, writing, printed.fileno(), seconds))
         with warnings.catch_warnings():
             # Python 3.12 warns of forks beside threads; those of OpenMP have ended, and the others hold no lock of torch.
             warnings.simplefilter("ignore")
-            child = os.fork()
-        if child == 0:
-            _work(work, writing, printed.fileno(), seconds)
-        os.close(writing)
-        failed: list[tuple[str, Any]] = []
-        is_done = False
+            child.start()
+        writing.close()
         try:
-            with os.fdopen(reading, "rb") as stream:
-                while (message := _read(stream)) is not None:
-                    kind, value = message
-                    is_done |= kind == "done"
-                    if kind == "sent":
-                        receive(value)
-                    elif kind == "error":
-                        failed.append(value)
+            with reading:
+                while (last := _read(reading))[0] == "sent":
+                    receive(last[1])
         except BaseException:
-            os.kill(child, signal.SIGKILL)
+            child.kill()
             raise
         finally:
-            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if failed:
-            raise failed[0] if isinstance(failed[0], UserError) else RuntimeError(str(failed[0]))
-        if is_done:
-            return ""
-        return _describe_end(code, printed)
+            child.join()
+        if last[0] == "error":
+            raise last[1] if isinstance(last[1], UserError) else RuntimeError(str(last[1]))
+        return "" if last[0] == "done" else _describe_end(child.exitcode or 0, printed)
 
 
-def _work(work: Callable[[Callable[[Any], None]], None], writing: int, printed: int, seconds: float) -> None:
+def _work(work: Callable[[Callable[[Any], None]], None], writing: Connection, printed: int, seconds: float) -> None:
     """Run the work in the new process, and end it."""
     global _is_isolated
     _is_isolated = True
     # What the parent holds is not searched for garbage here, which would copy its memory.
     gc.freeze()
-    with os.fdopen(writing, "wb") as stream:
 
-        def send(kind: str, value: Any = None) -> None:
-            pickle.dump((kind, value), stream)
-            stream.flush()
+    def send(kind: str, value: Any = None) -> None:
+        # Not `send`, with which tensors go through memory that ends with this process.
+        writing.send_bytes(pickle.dumps((kind, value)))
 
-        try:
-            os.dup2(printed, 2)
-            faulthandler.enable(file=2, all_threads=False)
-            faulthandler.register(signal.SIGPROF, file=2, all_threads=False, chain=True)
-            signal.setitimer(signal.ITIMER_PROF, max(0.1, seconds))
-            faulthandler.dump_traceback_later(_WALL * max(0.1, seconds), file=2, exit=True)
-            # Pools of threads and processes are the parent's.
-            torch._inductor.config.compile_threads = 1
-            work(lambda value: send("sent", value))
-            send("done")
-        except UserError as error:
-            send("error", error)
-        except BaseException as error:  # Anything that a step raises.
-            send("error", f"{type(error).__name__}: {error}")
+    try:
+        os.dup2(printed, 2)
+        faulthandler.enable(file=2, all_threads=False)
+        faulthandler.register(signal.SIGPROF, file=2, all_threads=False, chain=True)
+        signal.setitimer(signal.ITIMER_PROF, max(0.1, seconds))
+        faulthandler.dump_traceback_later(_WALL * max(0.1, seconds), file=2, exit=True)
+        # Pools of threads and processes are the parent's.
+        torch._inductor.config.compile_threads = 1
+        work(lambda value: send("sent", value))
+        send("done")
+    except UserError as error:
+        send("error", error)
+    except BaseException as error:  # Anything that a step raises.
+        send("error", f"{type(error).__name__}: {error}")
     os._exit(0)
 
 
-def _read(stream: BinaryIO) -> tuple[str, Any] | None:
-    """Read one message; None at the end, or where the process ended while it wrote."""
+def _read(reading: Connection) -> tuple[str, Any]:
+    """Read one message; an empty one where the process has ended, also in the middle of writing."""
     try:
-        message: tuple[str, Any] = pickle.load(stream)
-    except (EOFError, pickle.UnpicklingError):
-        return None
+        message: tuple[str, Any] = pickle.loads(reading.recv_bytes())
+    except (EOFError, OSError):
+        return "", None
     return message
 
 

@@ -45,18 +45,6 @@ def find_calling_line(frame: FrameType | None, function: Callable[..., Any] | No
     return find_definition(function) if function is not None else ""
 
 
-def find_short_line(depth: int = 1) -> str:
-    """Return the innermost user line on the stack, with its path relative to the current folder where it lies there.
-
-    depth: of the first frame that counts, from this function
-    """
-    line = find_calling_line(sys._getframe(depth)) or "unknown"
-    try:
-        return str(Path(line).relative_to(Path.cwd()))
-    except ValueError:
-        return line
-
-
 def find_stack_line(stack: Sequence[traceback.FrameSummary]) -> str:
     """Return the innermost user line of a stack, outermost first; empty if there is no such line."""
     for summary in reversed(stack):

@@ -1,4 +1,4 @@
-"""Nested values: their leaves, copies of them, and comparison bit by bit."""
+"""Nested values: their leaves, copies of them, and how they differ."""
 
 import copy
 import sys
@@ -139,59 +139,87 @@ def view_bits(tensor: Tensor) -> Tensor:
     return tensor
 
 
-class Difference(NamedTuple):
-    """A leaf whose bits differ between two values.
+class Precision(NamedTuple):
+    """The differences that count. tolerance: largest absolute and relative error of a float; torch's own by dtype if None."""
 
-    num:     elements that differ, out of size; both 0 where shape, type or device differ
-    largest: absolute difference; NaN where a NaN stands on one side alone
-    """
-
-    leaf: str
-    num: int
-    size: int
-    largest: float
-
-    def __str__(self) -> str:
-        root = _ROOTS.get(self.leaf[:3])
-        name = f"{root}{self.leaf[3:]}" if root else self.leaf or "the result"
-        if self.size == 0:
-            return f"{name} has another shape or type"
-        by = f", by up to {self.largest:.3g}" if np.isfinite(self.largest) else ""
-        return f"{self.num:,} of {self.size:,} elements of {name} differ{by}"
+    tolerance: float | None = None
+    is_exact: bool = False
 
 
-def find_differences(first: Any, second: Any) -> Iterator[Difference]:
-    """Yield the leaves whose bits differ, in order."""
-    one, other = list_leaves(first), list_leaves(second)
+USUAL: Final = Precision()
+EXACT: Final = Precision(is_exact=True)
+
+
+class Other(NamedTuple):
+    """Stands for a value other than a tensor, array, container, or value of Python's own. text: if it has one of its own."""
+
+    kind: str
+    text: str = ""
+
+
+def find_differences(expected: Any, actual: Any, precision: Precision = EXACT) -> Iterator[str]:
+    """Describe the leaves that differ between two values, in order."""
+    one, other = list_leaves(expected), list_leaves(actual)
     if [path for path, _ in one] != [path for path, _ in other]:
-        yield Difference("the structure", 0, 0, np.nan)
+        yield "the structure differs"
         return
     for (path, a), (_, b) in zip(one, other, strict=True):
-        if (found := _compare_leaves(path, a, b)) is not None:
-            yield found
+        if found := describe_difference(a, b, precision):
+            root = _ROOTS.get(path[:3])
+            yield f"{f'{root}{path[3:]}' if root else path or 'the result'} differs: {found}"
 
 
-def is_same(first: Any, second: Any) -> bool:
-    """Return whether two nested values have the same leaves, bit for bit."""
-    return next(find_differences(first, second), None) is None
+def is_same(first: Any, second: Any, precision: Precision = EXACT) -> bool:
+    """Return whether two nested values have the same leaves, bit for bit unless a precision is given."""
+    return next(find_differences(first, second, precision), None) is None
 
 
-def _compare_leaves(path: str, a: Any, b: Any) -> Difference | None:
-    if not isinstance(a, Tensor | np.ndarray) or not isinstance(b, Tensor | np.ndarray):
-        if isinstance(a, Tensor) or isinstance(b, Tensor):
-            return Difference(path, 0, 0, np.nan)
-        if isinstance(a, float) and isinstance(b, float):
-            same = np.float64(a).tobytes() == np.float64(b).tobytes()
-            return None if same else Difference(path, 1, 1, abs(a - b))
-        return None if a is b or a == b else Difference(path, 1, 1, np.nan)
-    a, b = torch.as_tensor(a), torch.as_tensor(b)
-    if (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device):
-        return Difference(path, 0, 0, np.nan)
-    differs = view_bits(a) != view_bits(b)
-    num = int(differs.sum())
-    if num == 0:
-        return None
-    if a.is_complex():
-        a, b = torch.view_as_real(a), torch.view_as_real(b)
-    gap = (a.double() - b.double()).abs()[differs]
-    return Difference(path, num, a.numel(), float(gap.amax()))
+def describe_difference(expected: Any, actual: Any, precision: Precision = USUAL) -> str:
+    """Describe how two leaves differ; empty if they are equal."""
+    if isinstance(expected, np.ndarray) and isinstance(actual, np.ndarray) and expected.dtype != object != actual.dtype:
+        expected, actual = torch.as_tensor(expected), torch.as_tensor(actual)
+    if precision.is_exact and isinstance(expected, float) and isinstance(actual, float):
+        expected, actual = (torch.tensor(each, dtype=torch.float64) for each in (expected, actual))
+    if not isinstance(expected, Tensor) or not isinstance(actual, Tensor):
+        return _describe_plain_difference(expected, actual)
+    for what in ("dtype", "shape", "device", "requires_grad"):
+        if getattr(expected, what) != getattr(actual, what):
+            return f"expected {what} {getattr(expected, what)}, found {getattr(actual, what)}"
+    is_other = find_other_elements(expected, actual, precision)
+    if not bool(is_other.any()):
+        return ""
+    first = is_other.nonzero()[0].tolist()
+    at = f" at {first}" if first else ""
+    values = expected[tuple(first)].item(), actual[tuple(first)].item()
+    counted = f"{int(is_other.sum()):,} of {is_other.numel():,} elements"
+    return f"{counted};{at} expected {values[0]!r}, found {values[1]!r}"
+
+
+def find_other_elements(expected: Tensor, actual: Tensor, precision: Precision = USUAL) -> Tensor:
+    """Return a mask of the elements that are not equal; both tensors have one shape and dtype."""
+    if expected.is_quantized or expected.layout != torch.strided:
+        expected, actual = (each.dequantize() if each.is_quantized else each.to_dense() for each in (expected, actual))
+    if not expected.is_floating_point() and not expected.is_complex():
+        return expected != actual
+    if precision.is_exact:
+        is_other = view_bits(expected) != view_bits(actual)
+        return is_other.any(-1) if expected.is_complex() else is_other
+    relative, absolute = torch.testing._comparison.get_tolerances(expected.dtype, rtol=None, atol=None)
+    if precision.tolerance is not None:
+        relative = absolute = precision.tolerance
+    if expected.element_size() == 1:
+        expected, actual = expected.float(), actual.float()
+    return ~torch.isclose(actual, expected, relative, absolute, equal_nan=True)
+
+
+def _describe_plain_difference(expected: Any, actual: Any) -> str:
+    if type(expected) is not type(actual):
+        return f"expected a {_name_kind(expected)}, found a {_name_kind(actual)}"
+    if isinstance(expected, Other) and expected != actual:
+        return f"expected {expected.text or expected.kind}, found {actual.text or actual.kind}"
+    same = expected is actual or expected == actual or (expected != expected and actual != actual)
+    return "" if same else f"expected {expected!r}, found {actual!r}"
+
+
+def _name_kind(value: Any) -> str:
+    return value.kind if isinstance(value, Other) else type(value).__name__

@@ -125,7 +125,7 @@ class Numbering:
             columns=columns,
             digests=compute_digests(columns) if has_goals(trace.header.level) else trace.digests,
             facts=self._facts,
-            fact_lines=trace.fact_lines if self._fact_map is None else None,
+            fact_lines=None,
             fields=trace.fields - lost,
         )
 

@@ -269,6 +269,7 @@ def _hash_triples(run: Run) -> str:
     predicates = np.unique(run.triples[:, 0]).tolist()
     domains = [run.graph.argument_domain(p, side) for p in predicates for side in (Side.HEAD, Side.TAIL)]
     arrays: list[NDArray[np.int32]] = [run.triples, run.graph.known_triples, *domains]
-    # Predicates share domains.
-    digests = {id(array): hashlib.sha256(np.ascontiguousarray(array, "<i4").data).digest() for array in arrays}
+    # Predicates share domains, each of which is hashed once.
+    shared = {id(array): array for array in arrays}
+    digests = {of: hashlib.sha256(np.ascontiguousarray(array, "<i4").data).digest() for of, array in shared.items()}
     return hashlib.sha256(b"".join(digests[id(array)] for array in arrays)).hexdigest()

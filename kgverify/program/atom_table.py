@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import count, repeat, starmap
+from itertools import repeat, starmap
 from operator import itemgetter
 from typing import Any, Final, overload
 
@@ -16,11 +16,6 @@ _CHUNK: Final = 1 << 12
 
 class Numbering(dict[str, int]):
     """The number of each name. A name that is looked up for the first time gets the next one."""
-
-    @classmethod
-    def of(cls, names: Iterable[str]) -> "Numbering":
-        """Return the numbers of different names in their order."""
-        return cls(zip(names, count(), strict=False))
 
     def __missing__(self, name: str) -> int:
         """Return the number of a new name."""

@@ -4,13 +4,13 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import chain, count
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.program.atom_table import AtomTable, Numbering, sort_rows
+from kgverify.program.atom_table import AtomTable, sort_rows
 from kgverify.program.atoms import Atom, NamedAtom, Variable, encode_variable
 
 
@@ -54,6 +54,14 @@ class Symbols:
 
     predicates: tuple[str, ...]
     constants: tuple[str, ...]
+
+    @classmethod
+    def of(cls, predicate_ids: dict[str, int], constant_ids: dict[str, int]) -> "Symbols":
+        """Return the symbols with these ids, which count from 0 in the order of the names."""
+        symbols = cls(tuple(predicate_ids), tuple(constant_ids))
+        # A graph has many constants: what was built for their names is kept.
+        vars(symbols).update(predicate_ids=predicate_ids, constant_ids=constant_ids)
+        return symbols
 
     @cached_property
     def predicate_ids(self) -> dict[str, int]:
@@ -106,7 +114,7 @@ class Program:
         by_appearance = table.names_by_appearance()
         # Names of files are numbered so already.
         is_numbered = by_appearance == (list(table.predicates), list(table.constants))
-        predicate_ids, constant_ids = map(Numbering.of, by_appearance)
+        predicate_ids, constant_ids = (dict(zip(names, count(), strict=False)) for names in by_appearance)
         named_queries = tuple(queries)
         of_rules = (atom for rule in rules for atom in (rule.clause_head, *rule.body))
         for predicate, first, second in chain(of_rules, named_queries):
@@ -130,7 +138,7 @@ class Program:
             lines = np.asarray(fact_lines, np.int32)[first_row]
         unique.setflags(write=False)
         return cls(
-            symbols=Symbols(tuple(predicate_ids), tuple(constant_ids)),
+            symbols=Symbols.of(predicate_ids, constant_ids),
             facts=unique,
             rules=tuple(_encode_rule(rule, predicate_ids, constant_ids) for rule in rules),
             named_rules=tuple(rules),

@@ -1,6 +1,8 @@
 """The draw of corruptions for many queries at once: keys of whole blocks, without known triples, of which the lowest win."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import local
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -8,12 +10,15 @@ from numpy.typing import NDArray
 
 from kgverify.graphs.graph import KnowledgeGraph, find_predicate
 from kgverify.program.outcomes import Side
+from kgverify.threads import count_threads
 from kgverify.trace.model.columns import expand_rows, starts_of
 
 BLOCK: Final = 1 << 18
 """The keys computed at once: few calls of numpy, on arrays that fit into a cache."""
 _FEW: Final = 1 << 12
 """Rows times entities below which groups are joined, and known triples below which all are sorted."""
+_MANY: Final = 1 << 24
+"""The keys for which threads are worth their start."""
 
 _HIGHEST: Final = np.uint64(2**64 - 1)
 _GOLDEN, _FIRST, _SECOND = (np.uint64(each) for each in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
@@ -151,9 +156,8 @@ def draw_entities(
     num_corruptions:   None for all eligible entities
     """
     counts = np.zeros(len(triple), np.int64)
-    done: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
-    parts: list[NDArray[np.int32]] = [np.zeros(0, np.int32)]
-    buffers = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
+    whole: list[Group] = []
+    drawn: list[Group] = []
     for group in group_rows(graph, triple, side):
         num_eligible = group.num_eligible
         takes_all = np.ones(len(num_eligible), np.bool_)
@@ -161,17 +165,13 @@ def draw_entities(
             takes_all = num_eligible <= num_corruptions
         counts[group.rows] = num_eligible if num_corruptions is None else np.minimum(num_eligible, num_corruptions)
         size = max(1, BLOCK // max(1, group.num_entities))
-        for block in group.take(np.flatnonzero(takes_all)).split(size) if takes_all.any() else ():
-            done.append(block.rows)
-            parts.append(_take_all(block))
+        if takes_all.any():
+            whole += group.take(np.flatnonzero(takes_all)).split(size)
         if num_corruptions and not takes_all.all():
-            if group.num_entities > len(buffers[0]):
-                buffers = np.empty(group.num_entities, np.uint64), np.empty(group.num_entities, np.uint64)
-            for block in group.take(np.flatnonzero(~takes_all)).split(size):
-                done.append(block.rows)
-                parts.append(_draw(block, key[block.rows], num_corruptions, buffers))
-    drawn_rows = np.concatenate(done)
-    in_order = expand_rows(starts_of(counts[drawn_rows]), np.argsort(drawn_rows))
+            drawn += group.take(np.flatnonzero(~takes_all)).split(size)
+    parts = [np.zeros(0, np.int32), *map(_take_all, whole), *_draw_blocks(drawn, key, num_corruptions or 0)]
+    rows = np.concatenate([np.zeros(0, np.int64), *(block.rows for block in (*whole, *drawn))])
+    in_order = expand_rows(starts_of(counts[rows]), np.argsort(rows))
     return counts, np.concatenate(parts)[in_order]
 
 
@@ -181,6 +181,26 @@ def _take_all(block: Group) -> NDArray[np.int32]:
     is_eligible[block.excluded_row, block.column] = False
     taken: NDArray[np.int32] = np.broadcast_to(block.domain, shape)[is_eligible]
     return taken
+
+
+def _draw_blocks(blocks: Sequence[Group], key: NDArray[np.uint64], num: int) -> Iterator[NDArray[np.int32]]:
+    """Draw the entities of each block, several blocks at a time if there are many keys."""
+    sizes = [len(block.rows) * block.num_entities for block in blocks]
+    most = max(BLOCK, *sizes, 0)
+    own = local()
+
+    def draw(block: Group) -> NDArray[np.int32]:
+        if not hasattr(own, "buffers"):
+            own.buffers = np.empty(most, np.uint64), np.empty(most, np.uint64)
+        return _draw(block, key[block.rows], num, own.buffers)
+
+    num_threads = count_threads() if sum(sizes) >= _MANY else 1
+    if num_threads == 1:
+        yield from map(draw, blocks)
+        return
+    # numpy lets other threads run while it computes keys.
+    with ThreadPoolExecutor(num_threads) as threads:
+        yield from threads.map(draw, blocks)
 
 
 def _draw(

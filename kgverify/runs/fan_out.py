@@ -23,8 +23,8 @@ _MOST_BESIDE: Final = 8
 _NUM_OF_PROCESS: Final = 1024
 """The candidates for which a further process is worth its start."""
 
-_NUM_OF_LARGE: Final = 96
-"""The same for more than `_LARGE` facts, of which more match at each step."""
+_NUM_OF_COSTLY: Final = 96
+"""The same for a policy with a network, or for more than `_LARGE` facts, of which more match at each step."""
 
 _LARGE: Final = 100_000
 
@@ -54,7 +54,8 @@ def reference_beside(run: Run, num: int) -> Iterator[Pipeline]:
 
     Its processes start at once, if they save time and there are cores left.
     """
-    worth = _NUM_OF_LARGE if len(run.graph.program.facts) > _LARGE else _NUM_OF_PROCESS
+    is_costly = run.policy.num_blocks > 0 or len(run.graph.program.facts) > _LARGE
+    worth = _NUM_OF_COSTLY if is_costly else _NUM_OF_PROCESS
     jobs = min(_MOST_BESIDE, len(os.sched_getaffinity(0)) // 2, (num - 1) // worth)
     if jobs < 2:
         yield reference_pipeline(run)

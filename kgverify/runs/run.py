@@ -125,10 +125,12 @@ def rank_alike(run: Run, pipelines: Sequence[Pipeline], traces: Sequence[Trace])
 
 def describe_ranking(traces: Sequence[Trace]) -> list[str]:
     """Return a note if a side has no scores, so that both are ranked by outcomes alone."""
-    names = [trace.header.engine.name for trace in traces if SCORE_SUMS in trace.header.engine.unknown]
+    named = (trace.header.engine.name for trace in traces if SCORE_SUMS in trace.header.engine.unknown)
+    names = list(dict.fromkeys(named))
     if not names:
         return []
-    return [f"{' and '.join(dict.fromkeys(names))} gives no scores: both sides are ranked by PROVED or not alone"]
+    verb = "give" if len(names) > 1 else "gives"
+    return [f"{' and '.join(names)} {verb} no scores: both sides are ranked by PROVED or not alone"]
 
 
 def load_policy(spec: str, graph: KnowledgeGraph, limits: Limits, seed: int) -> Policy:

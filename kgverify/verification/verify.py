@@ -324,7 +324,7 @@ def _judge_recorded(
     findings = (*comparer.findings, *(judge_ranks(classify(each, nothing), ranked) for each in of_ranking))
     dialect = comparer.sources[0].header.limits.dialect
     divergences, causes = group_causes(*name_in_dialect(comparison.divergences, findings, dialect))
-    if tests_itself and causes and effort.explained:
+    if tests_itself and causes:
         check_once({"conditions": partial(check_known_conditions, verify)})
     divergences, causes = describe_conditions(causes, divergences, comparer, most=effort.explained)
     comparison = msgspec.structs.replace(comparison, divergences=divergences)

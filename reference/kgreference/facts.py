@@ -2,7 +2,7 @@
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping, Sequence
 from itertools import count
 from typing import Any, Final, TypeAlias, overload
 
@@ -69,16 +69,24 @@ class FactColumns(Sequence[Triple]):
     """Facts as three columns, found by binary search: nothing is built for facts that no atom asks for.
 
     ``predicates``, ``firsts`` and ``seconds`` are equally long buffers of integers, such as an ``array``. Their rows
-    differ and ascend: this is not checked here.
+    differ and ascend: this is not checked here. ``extremes`` are the lowest and the highest number of each column, for
+    whoever knows them.
 
     Raises ValueError for columns of different lengths.
     """
 
-    def __init__(self, predicates: Collection[int], firsts: Collection[int], seconds: Collection[int]) -> None:
+    def __init__(
+        self,
+        predicates: Collection[int],
+        firsts: Collection[int],
+        seconds: Collection[int],
+        extremes: tuple[Triple, Triple] | None = None,
+    ) -> None:
         views: list[Any] = [memoryview(column) for column in (predicates, firsts, seconds)]  # type: ignore[arg-type]
         if len({len(view) for view in views}) > 1:
             raise ValueError(f"the columns of facts must be equally long, found {[len(view) for view in views]}")
         self._predicates, self._firsts, self._seconds = views
+        self._extremes = extremes
         self.index_of: Mapping[Triple, int] = _Indices(self)
         self._found: dict[Triple, int] = {}
         self._ranges: dict[int, range] = {}
@@ -99,9 +107,13 @@ class FactColumns(Sequence[Triple]):
     def __iter__(self) -> Iterator[Triple]:
         return zip(self._predicates, self._firsts, self._seconds, strict=True)
 
-    def reduce_columns(self, reduce: Callable[[Iterable[int]], int]) -> Triple:
-        """Return a number for each column, such as its maximum."""
-        return reduce(self._predicates), reduce(self._firsts), reduce(self._seconds)
+    def find_extremes(self) -> tuple[Triple, Triple]:
+        """Return the lowest and the highest number of each column."""
+        if self._extremes is None:
+            columns = self._predicates, self._firsts, self._seconds
+            lowest, highest = (tuple(map(reduce, columns)) for reduce in (min, max))
+            self._extremes = lowest, highest
+        return self._extremes
 
     def find(self, fact: Triple) -> int:
         """Return the index of a fact; -1 if no fact equals the atom, or if it holds a variable."""

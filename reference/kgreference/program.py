@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Iterable, Sequence
 from functools import cached_property
-from itertools import chain
+from itertools import chain, count
 from typing import Final, NamedTuple, TypeVar
 
 from kgreference.facts import FactColumns, FactList, Facts, ListedFacts
@@ -128,8 +128,8 @@ class Program:
         constant_ids: dict[str, int] = {}
         encoded_facts: Iterable[Triple]
         if isinstance(facts, NumberedFacts):
-            predicate_ids |= {name: number for number, name in enumerate(facts.predicates)}
-            constant_ids |= {name: number for number, name in enumerate(facts.constants)}
+            predicate_ids |= zip(facts.predicates, count(), strict=False)
+            constant_ids |= zip(facts.constants, count(), strict=False)
             encoded_facts = facts.columns
         else:
             encoded_facts = _encode_facts(facts, predicate_ids, constant_ids)
@@ -147,7 +147,9 @@ class Program:
         for head, body in rules:
             encoded = _encode([head, *body], predicate_ids, constant_ids)
             encoded_rules.append(Rule(encoded[0], tuple(encoded[1:])))
-        return cls(tuple(predicate_ids), tuple(constant_ids), encoded_facts, encoded_rules)
+        program = cls(tuple(predicate_ids), tuple(constant_ids), encoded_facts, encoded_rules)
+        program.predicate_ids, program.constant_ids = predicate_ids, constant_ids
+        return program
 
     @cached_property
     def predicate_ids(self) -> dict[str, int]:
@@ -255,7 +257,7 @@ class Program:
         facts: Iterable[Triple] = self.facts
         if isinstance(self.facts, FactColumns) and self.facts:
             # Their extremes tell whether any fact is wrong.
-            facts = (self.facts.reduce_columns(min), self.facts.reduce_columns(max))
+            facts = self.facts.find_extremes()
         num_predicates, num_constants = len(self.predicates), len(self.constants)
         for fact in facts:
             if not is_ground(fact):

@@ -125,6 +125,32 @@ def step_with_hole(values: Tensor) -> Tensor:
     return values * factor()
 
 
+@torch.compiler.allow_in_graph
+def scale(values: Tensor) -> Tensor:
+    return values * WIDTH["factor"]  # here
+
+
+def step_with_late_hole(values: Tensor) -> Tensor:
+    return scale(values) + 1
+
+
+def raise_values(values: Tensor) -> Tensor:
+    return values ** WIDTH["factor"]  # here
+
+
+decorated = torch._dynamo.nonstrict_trace(raise_values)
+
+
+def step_with_decorated_hole(values: Tensor) -> Tensor:
+    return decorated(values) + 1
+
+
+def step_with_branch(rows: Tensor) -> Tensor:
+    if rows.shape[0] > 4:  # here
+        return rows.mean(0)
+    return rows.sum(0)
+
+
 class Module(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -58,6 +58,11 @@ def test_a_shape_that_recompiles_is_found_at_the_line_that_depends_on_it():
     assert "size mismatch" in report.findings[0].finding
 
 
+def test_a_branch_on_a_size_is_found_where_the_earlier_size_takes_the_other_way():
+    report = audit(planted.step_with_branch, lambda call: (torch.ones(2 + 3 * (call % 3), 4),), calls=4)
+    assert found(report) == [("recompilations", line_of(planted.step_with_branch))]
+
+
 def test_the_return_to_eager_past_the_limit_is_found():
     # Not by monkeypatch, whose undoing takes a setting of torch away.
     with torch._dynamo.config.patch(recompile_limit=2):
@@ -113,9 +118,19 @@ def test_equal_values_at_one_place_do_not_collide():
     assert (report.findings, report.measures["colliding_scatters"]) == ((), 0)
 
 
-def test_a_guard_hole_is_found_at_the_line_that_reads_the_value():
-    report = audit(planted.step_with_hole, lambda: (FOUR,))
-    assert found(report) == [("guard-holes", line_of(planted.factor))]
+@pytest.mark.parametrize(
+    ("function", "reader"),
+    [
+        (planted.step_with_hole, planted.factor),
+        (planted.step_with_late_hole, planted.scale),
+        (planted.step_with_decorated_hole, planted.raise_values),
+    ],
+)
+def test_a_guard_hole_of_dynamo_or_a_later_part_is_found_at_the_line_that_reads_the_value(
+    function: Callable[..., Any], reader: Callable[..., Any]
+):
+    report = audit(function, lambda: (FOUR,))
+    assert found(report) == [("guard-holes", line_of(reader))]
     assert "the old answer" in report.findings[0].finding
     assert planted.WIDTH == {"factor": 2.0}
 

@@ -10,6 +10,8 @@ import numpy as np
 
 from kgverify.comparison.comparable import lockstep_columns
 from kgverify.graphs.load import load_graph
+from kgverify.program.atoms import Atom
+from kgverify.program.program import Rule, Symbols
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.trace.model.columns import Columns, Rankings, starts_of
@@ -122,3 +124,27 @@ def first_step_with(trace: Trace, least_resolvents: int) -> int:
 def with_header_error(trace: Trace, score_error: float) -> Trace:
     """A copy whose engine declares an error of its scores, which is also the judge's bound."""
     return with_header(trace, engine={"score_error": score_error})
+
+
+def number_backwards(trace: Trace) -> Trace:
+    """The same trace with the last predicate numbered first, and with its clauses numbered so."""
+    last = len(trace.symbols.predicates) - 1
+
+    def convert(atoms: np.ndarray) -> np.ndarray:
+        return np.column_stack((np.where(atoms[:, 0] < 0, atoms[:, 0], last - atoms[:, 0]), atoms[:, 1:]))
+
+    for name in ("candidates.atom", "steps.goal_atoms", "resolvents.atoms"):
+        trace = with_column(trace, name, convert(column_of(trace, name)).astype(np.int32))
+
+    def renumber(atom: Atom) -> Atom:
+        return atom._replace(predicate=last - atom.predicate)
+
+    assert trace.rules is not None
+    return replace(
+        trace,
+        symbols=Symbols(trace.symbols.predicates[::-1], trace.symbols.constants),
+        rules=tuple(Rule(renumber(rule.clause_head), tuple(map(renumber, rule.body))) for rule in trace.rules),
+        facts=None,
+        fact_lines=None,
+        fields=trace.fields - {"resolvents.origin_kind", "resolvents.origin"},
+    )

@@ -8,7 +8,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from comparison_traces import small_lockstep_trace, small_trace, with_column, with_columns, with_header
+from comparison_traces import (
+    small_lockstep_trace,
+    small_trace,
+    with_column,
+    with_columns,
+    with_element,
+    with_header,
+)
 from run_engines import UNEXPLAINED
 from twins import TwinEngine, select_resolvents, twin
 
@@ -171,6 +178,23 @@ def test_origins_of_repeated_resolvents_agree_if_they_have_one_in_common():
     assert compare(expected, actual, modulo=["duplicates"]).verdict is Verdict.AGREE
     wrong = with_column(actual, "resolvents.origin", np.where(resolvents.origin_kind == 1, 7, origin).astype(np.int32))
     assert compare(expected, wrong, modulo=["duplicates"]).verdict is Verdict.DIVERGE
+
+
+def test_sums_that_count_repeated_resolvents_without_scores_are_not_compared():
+    expected = shallow_trace()
+    repeated = twin(expected, 3, kinds="duplicates")
+    actual = replace(
+        with_column(repeated, "resolvents.score", np.zeros_like(repeated.columns.resolvents.score)),
+        fields=repeated.fields - {"resolvents.score"},
+    )
+    assert compare(expected, actual, modulo=["duplicates"]).verdict is Verdict.AGREE
+    # The sums of the others are.
+    is_repeated = repeated.columns.steps.num_resolvents != expected.columns.steps.num_resolvents
+    owner = np.repeat(np.arange(len(expected.columns.candidates.query)), expected.columns.candidates.num_steps)
+    alone = int(np.setdiff1d(owner, owner[is_repeated])[0])
+    wrong = with_element(actual, "candidates.log_probability", alone, lambda value: value - 1)
+    (found,) = compare(expected, wrong, modulo=["duplicates"]).divergences
+    assert (found.candidate, found.field) == (alone, "candidates.log_probability")
 
 
 def without_goals(trace: Trace, path: Path, *, keeps_all: bool) -> Trace:

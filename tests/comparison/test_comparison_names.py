@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from comparison_traces import small_trace, with_header
+from comparison_traces import small_trace, with_columns, with_header
+from twins import select_resolvents
 
+from kgverify.comparison.compare import compare
 from kgverify.comparison.step_view import Names, ResolventView, outcome_name, side_name
 from kgverify.program.atoms import Atom
+from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.trace.model.trace import Trace
 
 
@@ -60,6 +64,28 @@ def test_a_resolvent_is_printed_with_its_clause_if_it_has_one(trace: Trace):
     goal = (Atom(0, 0, -1),)
     assert names.resolvent(ResolventView(0, goal, 1, 1, 0.0)) == f"{names.goal(goal)}   by r1"
     assert names.resolvent(ResolventView(2, (), 0, 0, 0.0)) == "FALSE"
+
+
+def lose_a_fact(trace: Trace) -> tuple[Trace, str]:
+    """A copy that lacks one resolvent of a fact, and the fact with its line."""
+    resolvents, counts = trace.columns.resolvents, trace.columns.steps.num_resolvents.astype(np.int64)
+    is_of_fact = (resolvents.origin_kind == Origin.FACT) & (resolvents.kind == GoalKind.GOAL)
+    lost = int(np.flatnonzero(is_of_fact)[0])
+    counts[np.repeat(np.arange(len(counts)), counts)[lost]] -= 1
+    columns = select_resolvents(trace.columns, np.delete(np.arange(len(resolvents.kind)), lost), counts)
+    return with_columns(trace, columns), Names(trace).clause(Origin.FACT, int(resolvents.origin[lost]))
+
+
+def test_an_inferred_fact_is_named_if_the_actual_trace_alone_has_the_facts():
+    actual, fact = lose_a_fact(small_trace())
+    assert fact.startswith("fact neighborOf(")
+    assert "[train.txt:" in fact
+    fields = actual.fields - {"resolvents.origin_kind", "resolvents.origin"}
+    bare = replace(small_trace(), facts=None, fact_lines=None, rules=None, fields=fields)
+    first = compare(bare, actual).divergences[0]
+    assert first.stage == "match_facts"
+    (shown,) = first.expected
+    assert shown.endswith(f"   by {fact} (inferred)")
 
 
 def test_outcomes_and_sides_have_names_and_other_numbers_none():

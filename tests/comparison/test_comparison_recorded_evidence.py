@@ -8,7 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from comparison_traces import small_lockstep_trace, small_trace, with_columns, with_element, with_header
+from comparison_traces import (
+    number_backwards,
+    small_lockstep_trace,
+    small_trace,
+    with_columns,
+    with_element,
+    with_header,
+)
 from stream_pairs import store
 
 from kgverify.comparison.recorded import evidence
@@ -136,6 +143,14 @@ def check_contradictions(trace: Trace) -> list[str]:
     return found.describe()
 
 
+def test_a_report_tells_the_run_of_the_expected_trace():
+    header = small_trace().header
+    actual = with_header(small_trace(), run={"seed": 7}, limits={"max_depth": 3}, policy={"name": "theirs"})
+    report = judge(small_trace(), actual)
+    assert (report.run, report.limits, report.policy) == (header.run, header.limits, header.policy)
+    assert report.run != actual.header.run
+
+
 @pytest.mark.parametrize("role", [0, 1])
 def test_rankings_of_one_side_are_named(role: int):
     bare = other(replace(small_trace(), rankings=None))
@@ -185,6 +200,15 @@ def test_other_facts_of_an_unknown_program_are_named():
     facts = trace.facts.copy()
     facts[0, 2] += 1
     assert_withheld(trace, other(replace(trace, facts=facts)), "facts are those of one trace alone")
+
+
+def test_rules_are_compared_name_by_name():
+    trace = with_header(small_trace(), program_sha256="")
+    backwards = number_backwards(other(trace))
+    assert judge(trace, backwards).verdict is Verdict.AGREE
+    assert judge(trace, replace(backwards, rules=None)).verdict is Verdict.AGREE
+    changed = (backwards.rules[1], backwards.rules[0], *backwards.rules[2:])
+    assert_withheld(trace, replace(backwards, rules=changed), "rules that the traces hold are not the same")
 
 
 @pytest.mark.parametrize("is_stored", [False, True])

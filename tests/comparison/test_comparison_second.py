@@ -11,7 +11,7 @@ from twins import twin
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import Verdict
 from kgverify.engines.reference.comparison import compare_again
-from kgverify.program.outcomes import GoalKind
+from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.trace.model.schema import OPTIONAL_COLUMNS
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.self_testing.second_opinion import can_be_checked, check_by_second
@@ -38,6 +38,8 @@ def count_on(trace: Trace, random: np.random.Generator) -> Trace:
 def forget(trace: Trace, random: np.random.Generator) -> Trace:
     """A column is declared unknown, whatever it holds."""
     name = str(random.choice(sorted(OPTIONAL_COLUMNS)))
+    held = column_of(trace, name)
+    trace = with_column(trace, name, random.integers(0, 2, len(held)).astype(held.dtype))
     return replace(trace, fields=trace.fields - {name, *(ORIGIN if name in ORIGIN else ())})
 
 
@@ -46,6 +48,15 @@ def attribute(trace: Trace, random: np.random.Generator) -> Trace:
     origin = column_of(trace, "resolvents.origin").copy()
     origin[random.integers(len(origin))] = random.choice([*origin, -1, 1 << 20])
     return with_column(trace, "resolvents.origin", origin)
+
+
+def renumber_facts(trace: Trace) -> Trace:
+    """The same facts in the opposite order, and so with other numbers."""
+    facts, resolvents = trace.facts, trace.columns.resolvents
+    assert facts is not None
+    origin = np.where(resolvents.origin_kind == Origin.FACT, len(facts) - 1 - resolvents.origin, resolvents.origin)
+    renumbered = with_column(trace, "resolvents.origin", origin.astype(np.int32))
+    return replace(renumbered, facts=facts[::-1].copy(), fact_lines=None)
 
 
 def fail(trace: Trace, random: np.random.Generator) -> Trace:
@@ -61,6 +72,19 @@ def misname(trace: Trace, random: np.random.Generator) -> Trace:
     atoms = column_of(trace, name).copy()
     atoms[random.integers(len(atoms)), random.integers(3)] = random.choice([-9, 1 << 20])
     return with_column(trace, name, atoms)
+
+
+def test_facts_are_compared_by_their_names() -> None:
+    trace = small_trace()
+    renumbered = renumber_facts(trace)
+    assert not any(each.found for *_, each in compare_again(trace, renumbered, 0.0).pairs)
+    attributed = with_column(renumbered, "resolvents.origin", column_of(trace, "resolvents.origin"))
+    fields = {each.found.field for *_, each in compare_again(trace, attributed, 0.0).pairs if each.found}
+    assert fields == {"resolvents.origin"}
+    others = replace(trace.symbols, constants=(*trace.symbols.constants, "further"))
+    attributed = replace(attributed, symbols=others)
+    assert any(each.found for *_, each in compare_again(trace, attributed, 0.0).pairs)
+    assert not any(each.found for *_, each in compare_again(trace, replace(attributed, facts=None), 0.0).pairs)
 
 
 OF_STEPS: tuple[Change, ...] = (

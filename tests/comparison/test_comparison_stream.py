@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 import xxhash
-from comparison_traces import small_lockstep_trace, with_column, with_element
+from comparison_traces import small_lockstep_trace, with_column, with_columns, with_element
 from stream_pairs import CHANGES, base_trace, chunk, shuffle, store, tie
 
 from kgverify.comparison import stored_columns
@@ -16,6 +16,7 @@ from kgverify.comparison.recorded.evidence import SAMPLED
 from kgverify.comparison.result import Level, Verdict
 from kgverify.errors import UserError
 from kgverify.report.report import encode_report
+from kgverify.trace.model.columns import empty_columns
 from kgverify.trace.read import data_file as content
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.verify import compare_recorded
@@ -144,6 +145,29 @@ def test_damage_is_found_in_traces_of_other_order_too(tmp_path):
         compare(first, second, verifies_content=False)
 
 
+def seal(file):
+    """Give a trace the checksum of the checksums of its datasets."""
+    checks = []
+    file.visititems(lambda n, node: checks.append((n, int(node.attrs["xxh3"]))) if "xxh3" in node.attrs else None)
+    total = b"".join(n.encode() + b"\0" + value.to_bytes(8, "little") for n, value in sorted(checks))
+    file.attrs["xxh3"] = np.uint64(xxhash.xxh3_64_intdigest(total))
+
+
+@pytest.mark.parametrize("verifies_content", [False, True])
+def test_a_wrong_checksum_of_an_empty_column_is_found(tmp_path, verifies_content):
+    columns = base_trace().columns
+    idle = columns.candidates._replace(num_steps=np.zeros_like(columns.candidates.num_steps))
+    trace = with_columns(base_trace(), empty_columns()._replace(candidates=idle))
+    paths = [store(trace, tmp_path / name) for name in "ab"]
+    with h5py.File(paths[1], "r+") as file:
+        assert file["steps/choice"].shape == (0,)
+        file["steps/choice"].attrs["xxh3"] += np.uint64(1)
+        seal(file)
+    with pytest.raises(UserError, match="the data were altered") as caught:
+        compare(*paths, verifies_content=verifies_content)
+    assert "steps/choice" in caught.value.where
+
+
 def test_wrong_digests_of_a_step_that_agrees_are_found_where_they_differ(tmp_path):
     trace = base_trace()
     paths = [store(trace, tmp_path / name) for name in "ab"]
@@ -151,10 +175,7 @@ def test_wrong_digests_of_a_step_that_agrees_are_found_where_they_differ(tmp_pat
         data = file["digests/sequence"]
         data[5] += np.uint64(1)
         data.attrs["xxh3"] = np.uint64(xxhash.xxh3_64_intdigest(data[()].tobytes()))
-        checks = []
-        file.visititems(lambda n, node: checks.append((n, int(node.attrs["xxh3"]))) if "xxh3" in node.attrs else None)
-        total = b"".join(n.encode() + b"\0" + value.to_bytes(8, "little") for n, value in sorted(checks))
-        file.attrs["xxh3"] = np.uint64(xxhash.xxh3_64_intdigest(total))
+        seal(file)
     with pytest.raises(UserError, match="has digest"):
         compare(*paths, verifies_content=False)
 

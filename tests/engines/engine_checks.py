@@ -4,6 +4,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from random_programs import Problem
 
@@ -103,3 +104,12 @@ def resolvents_by_step(columns: Columns) -> list[list[tuple[Any, ...]]]:
     ]
     starts = starts_of(columns.steps.num_resolvents).tolist()
     return [each[a:b] for a, b in pairwise(starts)]
+
+
+def try_few_clauses_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let slots of five clauses count as heavy, and of thirteen as the heaviest; each tick tries a few of them."""
+    from kgverify.engines.compiled.fused import ticks
+
+    monkeypatch.setattr(ticks, "_LIGHT", ticks._Trying(4, 4, 1, 32, 1))
+    monkeypatch.setattr(ticks, "_HEAVY", ticks._Trying(12, 8, 1, 2, 1))
+    monkeypatch.setattr(ticks, "_HEAVIEST", ticks._Trying(1 << 62, 16, 1, 2, 1))

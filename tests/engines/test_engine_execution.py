@@ -1,5 +1,6 @@
 """Modes, precisions, memory and caches of an engine, for devices and settings that need not be those of this machine."""
 
+import importlib
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from kgverify.engines.compiled import batch_size
 from kgverify.engines.compiled import engine as engine_module
 from kgverify.engines.compiled.batch_size import choose_evaluation_layout
 from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.execution import caches, compilation, device
+from kgverify.engines.compiled.execution import caches, compilation, device, process_group
 from kgverify.engines.compiled.execution.compilation import MODES, captures_graphs, resolve_mode
 from kgverify.engines.compiled.execution.device import free_memory, is_out_of_memory, products_set_to
 from kgverify.engines.compiled.execution.host_copy import PendingCopy
@@ -225,13 +226,11 @@ def test_weights_have_the_types_of_their_precision(
     assert {part.device.type for part in made} == {"meta"}
     is_supported = precision in ("bf16", "fp16", "bf16x3")
     assert can_launch(made, precision) == is_supported
-    many = torch.empty((1 << 24, 256), dtype=rows, device="meta")
     narrow = build_tower_parameters(
         make_two_tower(load_graph("countries").program, Limits(), seed=1, embedding=4, hidden=128, blocks=1),
         precision,
         CPU,
     )
-    assert not can_launch((many, *made[1:]), precision)
     assert not can_launch(narrow, precision)
     assert not can_launch((*made[:3], made[3][:0], *made[4:]), precision)
 
@@ -251,3 +250,44 @@ def test_candidates_of_which_digests_alone_were_recorded_have_steps_without_cont
     assert columns.candidates.log_probability.tolist() == [0.0, -1.0, -2.0]
     assert {len(each) for each in columns.steps[:-1]} == {5 if has_digests else 0}
     assert [each.dtype for each in columns.steps] == [each.dtype for each in empty_columns(np.float32).steps]
+
+
+def test_processes_of_a_team_share_messages_and_counters() -> None:
+    store = pytest.importorskip("torch.distributed").HashStore()
+    leader, other = (process_group.TorchTeam(store, index, 2) for index in range(2))
+    assert [leader.broadcast(message) for message in (b"a\0", b"b")] == [b"a\0", b"b"]
+    assert [other.broadcast(b"c") for _ in range(2)] == [b"a\0", b"b"]
+    assert [leader.add("x", 3), other.add("x", 4), other.add("y", 1)] == [3, 7, 1]
+
+
+def test_a_process_started_with_others_joins_them_with_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert process_group.join_team() is None
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert process_group.join_team() is None
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setattr(process_group.distributed, "is_available", lambda: False)
+    with pytest.raises(UserError, match="cannot run several processes"):
+        process_group.join_team()
+    monkeypatch.setattr(process_group.distributed, "is_available", lambda: True)
+    store = torch.distributed.HashStore()
+    meeting = importlib.import_module("torch.distributed.rendezvous")
+    monkeypatch.setattr(meeting, "rendezvous", lambda url: iter([(store, 2, 3)]))
+    taken: list[int] = []
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    for has_gpu, local, rank in ((False, None, "2"), (True, None, "1"), (True, "0", "1"), (True, "2", "1")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda has_gpu=has_gpu: has_gpu)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        monkeypatch.setenv("RANK", rank)
+        if local is not None:
+            monkeypatch.setenv("LOCAL_RANK", local)
+        else:
+            monkeypatch.delenv("LOCAL_RANK", raising=False)
+        if local == "2":
+            with pytest.raises(UserError, match="process 2 of this host has no GPU: there are 2"):
+                process_group.join_team()
+            continue
+        team = process_group.join_team()
+        assert team is not None
+        assert (team.index, team.size) == (2, 3)
+    assert taken == [1, 0]

@@ -3,6 +3,7 @@
 The engine has two slots, pools of three, and warps of four lanes: each of a few candidates waits, and takes up a slot again.
 """
 
+from collections import Counter
 from dataclasses import replace
 from itertools import islice
 from types import SimpleNamespace
@@ -10,9 +11,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from engine_checks import try_few_clauses_at_a_time
 
 from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.state import GOAL, TRUE
+from kgverify.engines.compiled.state import GOAL, PAD, TRUE
 from kgverify.program.outcomes import Outcome
 from kgverify.program.stages import Stage
 from kgverify.runs.run import reference_pipeline
@@ -40,9 +42,8 @@ SIZES = DEFAULT_SIZES._replace(slots=2, pool=3)
 def _small_warps(monkeypatch: pytest.MonkeyPatch) -> None:
     if torch.cuda.is_available():
         pytest.skip("the kernels are compiled here, and tested elsewhere")
-    for name, value in (("_LIGHT_ROUNDS", 1), ("_HEAVY_ROUNDS", 1), ("_WARP", 4), ("_HEAVY_BLOCK", 16)):
-        monkeypatch.setattr(ticks, name, value)
-    monkeypatch.setattr(ticks, "_HEAVY_PROGRAMS", 2)
+    monkeypatch.setattr(ticks, "_WARP", 4)
+    try_few_clauses_at_a_time(monkeypatch)
     monkeypatch.setattr(record, "_LANES", 2)
 
 
@@ -100,14 +101,26 @@ def test_what_fused_ticks_record_and_show_is_what_the_reference_proves(
         assert shown == outputs
 
 
+def _count_symbols(atoms: list[list[int]]) -> Counter[tuple[str, int]]:
+    """Count predicates, and arguments: a second argument counts against a first one."""
+    count: Counter[tuple[str, int]] = Counter()
+    for predicate, first, second in atoms:
+        count["predicate", predicate] += 1
+        count["argument", first] += 1
+        count["argument", second] -= 1
+    return Counter({symbol: num for symbol, num in count.items() if num})
+
+
 @pytest.mark.parametrize("is_first", [True, False])
 def test_choices_are_close_that_another_resolvent_could_win(is_first: bool) -> None:
-    margin, slots, size = 0.25, 40, 4
+    margin, slots, size = 0.25, 160, 4
     rng = np.random.default_rng(int(is_first))
     num = rng.integers(1, size + 1, slots)
     first = np.cumsum(num) - num
-    scores = rng.choice([0.0, 0.125, 0.5, 1.0], num.sum()).astype(np.float32)
-    predicates = rng.integers(0, 2, num.sum())
+    scores = rng.choice([0.0, 0.125, 0.25, 1.0], num.sum()).astype(np.float32)
+    words = rng.integers(0, 2, (num.sum(), 2, 3)) - [0, 1, 1]
+    words[rng.random(num.sum()) < 0.2, 1] = PAD
+    symbols = [_count_symbols(row.tolist()) for row in words]
     is_taken, kind, was_close = (rng.random(slots) < share for share in (0.8, 0.8, 0.7))
     ids = {"dtype": torch.int32}
     decisions = Decisions(
@@ -117,10 +130,9 @@ def test_choices_are_close_that_another_resolvent_could_win(is_first: bool) -> N
         torch.zeros(slots, dtype=torch.int64),
         torch.zeros(slots, dtype=torch.float64),
     )
-    # Two atoms, of which the second one differs.
-    atoms = torch.zeros((len(scores), 2, 3), **ids)
-    atoms[:, 1, 0] = torch.tensor(predicates, **ids)
-    rows = RowBuffers(torch.tensor(np.repeat(np.arange(slots), num), **ids), atoms, torch.tensor(scores))
+    rows = RowBuffers(
+        torch.tensor(np.repeat(np.arange(slots), num), **ids), torch.tensor(words, **ids), torch.tensor(scores)
+    )
     tally = _Tally(
         *(torch.zeros(slots, dtype=torch.int64) for _ in range(2)),
         torch.full((slots,), torch.inf),
@@ -128,19 +140,30 @@ def test_choices_are_close_that_another_resolvent_could_win(is_first: bool) -> N
     )
     close = _Close(*(torch.full((number,), -1, **ids) for number in (slots, len(scores))), *torch.zeros((2, 1), **ids))
     launch_kernel(
-        find_close_kernel, slots, (decisions, rows, tally, close), (margin, 2), IS_FIRST=is_first, BLOCK=4, num_warps=1
+        find_close_kernel,
+        7,
+        (decisions, rows, tally, close),
+        (slots, margin, 2),
+        IS_FIRST=is_first,
+        BLOCK=4,
+        num_warps=1,
     )
 
-    wanted_slots, wanted_rows = [], []
+    wanted_slots, wanted_rows, wanted_scores, is_rewritten = [], [], scores.copy(), False
     for slot in range(slots):
         own = np.arange(first[slot], first[slot] + num[slot])
         best = own[np.argmax(scores[own])]
-        # Equal resolvents win or lose together; what is one with the choice is no other resolvent.
+        is_asked = is_taken[slot] and kind[slot] and num[slot] > 1 and (is_first or was_close[slot])
         others = [row for row in own if row != best]
         if scores[best] - max((scores[row] for row in others), default=-np.inf) <= margin:
-            others = [r for r in own if scores[r] != scores[best] or predicates[r] != predicates[best]]
+            # Resolvents with the same symbols win or lose together, however their scores were rounded.
+            contend = [row for row in own if scores[row] >= scores[best] - margin]
+            twins = [row for row in contend if symbols[row] == symbols[best]]
+            others = [row for row in own if row not in twins]
+            if is_asked:
+                wanted_scores[twins] = scores[best]
+                is_rewritten |= any((words[row] != words[best]).any() for row in twins if scores[row] < scores[best])
         gap = scores[best] - max((scores[row] for row in others), default=-np.inf)
-        is_asked = is_taken[slot] and kind[slot] and num[slot] > 1 and (is_first or was_close[slot])
         is_close = is_asked and gap <= margin
         if is_close:
             wanted_slots.append(slot)
@@ -150,6 +173,8 @@ def test_choices_are_close_that_another_resolvent_could_win(is_first: bool) -> N
             assert int(tally.num_rescored[slot]) == is_close
             assert float(tally.smallest[slot]) == (gap if is_asked else np.inf)
     assert len(wanted_slots) > 1
+    assert is_rewritten
+    np.testing.assert_array_equal(rows.score.numpy(), wanted_scores)
     assert sorted(close.slots[: int(close.num_slots)].tolist()) == wanted_slots
     assert sorted(close.rows[: int(close.num_rows)].tolist()) == wanted_rows
 

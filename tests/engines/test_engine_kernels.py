@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from engine_checks import try_few_clauses_at_a_time
 
 from kgverify.engines.compiled import execution_choice
 from kgverify.engines.compiled.batch_size import choose_evaluation_layout, estimate_bytes
@@ -55,11 +56,8 @@ def test_slots_with_more_clauses_than_a_warp_tries_at_once_are_taken_up_by_more(
 ) -> None:
     from kgverify.engines.compiled.fused import ticks
 
-    monkeypatch.setattr(ticks, "_LIGHT_ROUNDS", 1)
-    monkeypatch.setattr(ticks, "_HEAVY_ROUNDS", 1)
     monkeypatch.setattr(ticks, "_WARP", 4)
-    monkeypatch.setattr(ticks, "_HEAVY_BLOCK", 16)
-    monkeypatch.setattr(ticks, "_HEAVY_PROGRAMS", 2)
+    try_few_clauses_at_a_time(monkeypatch)
     problems = [replace(problem, policy=PolicySpec("shortest")) for problem in islice(draw_problems(6, 3), 4)]
     assert not list(check_problems(problems, compiled_maker(mode="fused", device=DEVICE.type)))
 

@@ -14,7 +14,7 @@ from random_programs import Problem, random_problem
 
 from kgverify.engines.evaluator import make_evaluator
 from kgverify.engines.native import choice, library
-from kgverify.engines.native.engine import NativeEngine, count_threads
+from kgverify.engines.native.engine import NativeEngine
 from kgverify.engines.policy import SHORTEST, Policy, make_two_tower
 from kgverify.engines.protocol import ExplainedEngine, ProbedEngine, RecordingEngine, positions_of, split_positions
 from kgverify.errors import InternalError, UserError
@@ -25,6 +25,7 @@ from kgverify.program.outcomes import GoalKind, Outcome
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.runs.run import Run, reference_pipeline
+from kgverify.threads import count_threads
 from kgverify.trace.model.columns import CandidateSet, concatenate
 from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.model.levels import TraceLevel

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.program.tables import build_tables, round_up
+from kgverify.engines.compiled.program.tables import FACT_HASH, build_tables, round_up
 from kgverify.engines.compiled.stages.choose import build_parameters
 from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.program.atoms import NamedAtom, Variable
@@ -36,6 +36,32 @@ def test_programs_of_about_a_size_have_tables_and_weights_of_the_same_shapes() -
         return [tuple(tensor.shape) for tensor in (*tables, *parameters)]
 
     assert shapes(33, 5) == shapes(50, 8) != shapes(70, 8)
+
+
+@pytest.mark.parametrize("is_rounded", [False, True])
+@pytest.mark.parametrize("num_facts", [0, 1, 33])
+def test_every_fact_is_in_its_bucket_and_in_order_of_its_second_argument(num_facts: int, is_rounded: bool) -> None:
+    names = np.random.default_rng(1).integers(0, 9, (num_facts, 3))
+    program = Program.from_names([NamedAtom(f"p{p}", f"c{a}", f"c{b}") for p, a, b in names.tolist()])
+    tables = build_tables(program, 6, torch.device("cpu"), is_rounded=is_rounded)
+    facts, num_constants = program.facts.astype(np.int64), max(1, len(program.symbols.constants))
+    keys = [(p * num_constants + a) * num_constants + b for p, a, b in facts.tolist()]
+    num = len(keys)
+    assert tables.fact_keys[:num].tolist() == keys
+    assert tables.facts[:num].tolist() == facts.tolist()
+    order = sorted(range(num), key=lambda i: (facts[i, 0], facts[i, 2], facts[i, 1]))
+    assert tables.facts_by_second[:num].tolist() == order
+    by_second = [((p * num_constants + b) * num_constants + a) for p, a, b in facts[order].tolist()]
+    assert tables.second_keys[:num].tolist() == by_second
+    shift, fullest = tables.bucket_shape.tolist()
+    first, sizes = tables.bucket_first.tolist(), tables.bucket_first.diff()
+    for key in keys:
+        bucket = ((key * FACT_HASH) % 2**64) >> shift
+        assert key in tables.bucket_keys[first[bucket] : first[bucket + 1]].tolist()
+    assert (first[0], first[-1], int(sizes.max())) == (0, num, fullest)
+    never = 2**63 - 1
+    for padded in (tables.fact_keys, tables.second_keys, tables.bucket_keys):
+        assert set(padded[num:].tolist()) <= {never}
 
 
 def test_an_evaluation_of_nothing_gives_nothing() -> None:

@@ -118,6 +118,8 @@ def test_the_program_implies_the_resolvents_of_these_tests():
         ([ALL[0]], [goal((Q, A, X), (P, X, Y), (R, X, Z))], "resolve", "substituted"),
         (ALL[2:], [*ALL[2:-1], goal((R, X, Y))], "resolve", "substituted"),
         (ALL, [*ALL, goal((R, B, C), (Q, C, C))], "resolve", "unsound"),
+        (ALL, [*ALL[:-1], goal((R, B, C), (Q, C, C))], "resolve", "unsound"),
+        (ALL, [FALSE, FALSE], "close", "outcome"),
     ],
 )
 def test_a_difference_has_a_stage_and_a_class(expected, actual, stage, kind):
@@ -148,6 +150,13 @@ def test_a_goal_visited_before_belongs_to_revisit():
     assert explain(ALL, ALL[:-1], earlier=earlier).stage == "revisit"
 
 
+def test_of_two_goals_visited_before_either_may_stay_in_the_place_of_the_other():
+    earlier = tuple(step(*ALL, start=((R, constant, X),)) for constant in (C, D))
+    found = explain(ALL[:-1], [*ALL[:-2], ALL[-1]], earlier=earlier)
+    assert (found.stage.value, found.kind.value) == ("revisit", "substituted")
+    assert found.evidence.startswith("1 resolvent missing, 1 extra: they ")
+
+
 def test_resolvents_of_an_earlier_step_are_stale():
     earlier = (step(goal((Q, C, C)), start=((R, A, A),)),)
     found = explain(ALL, [goal((Q, C, C))], earlier=earlier)
@@ -161,6 +170,13 @@ def test_another_choice_at_a_full_list_belongs_to_limit():
     # Here the actual side goes on behind a fact that it lacks.
     found = explain(ALL[:3], [ALL[0], ALL[1], ALL[3]], limits=full)
     assert (found.stage.value, found.kind.value) == ("match_facts", "missing")
+
+
+def test_facts_lost_before_a_limit_let_in_fewer_than_it_allows():
+    full = LimitsSeen(frozenset({4}), frozenset(), 4, 9)
+    found = explain(ALL[:4], [ALL[0], ALL[1], ALL[4]], limits=full)
+    assert (found.stage.value, found.kind.value) == ("match_facts", "missing")
+    assert found.evidence.startswith("2 facts missing, none extra, 1 let in by the limit in their place")
 
 
 def test_without_a_program_the_goal_alone_tells_rules_from_facts():

@@ -38,6 +38,20 @@ def reverse_bodies(situation, rules, facts):
     return [r._replace(atoms=r.atoms[::-1]) if len(r.atoms) > 2 else r for r in resolve(situation, rules, facts)]
 
 
+def select_second(situation):
+    """Select the second atom, if there is one."""
+    return _with_second_first(situation).goal[0]
+
+
+def resolve_second(situation, rules, facts):
+    return resolve(_with_second_first(situation), rules, facts)
+
+
+def _with_second_first(situation):
+    goal = situation.goal
+    return situation._replace(goal=(*goal[1:2], goal[0], *goal[2:]))
+
+
 def prune_nothing(situation, resolvents):
     return list(resolvents)
 
@@ -62,6 +76,7 @@ def forget(situation, resolvents):
 
 
 FAULTS = {
+    "select": ({"select": select_second, "resolve": resolve_second}, (OURS, NO_PRUNING)),
     "match_facts": ({"match_facts": first_facts}, DIALECTS),
     "match_rules": ({"match_rules": no_last_rule}, DIALECTS),
     "resolve": ({"resolve": reverse_bodies}, (NO_MEMORY, SETS, NO_PRUNING)),
@@ -109,7 +124,9 @@ class WithoutProbe:
         self.info, self.prove, self.step = engine.info, engine.prove, engine.step
 
 
-@pytest.mark.parametrize(("stage", "dialect"), [("match_facts", NO_MEMORY), ("revisit", SETS), ("limit", CLOSED_LAST)])
+@pytest.mark.parametrize(
+    ("stage", "dialect"), [("select", OURS), ("match_facts", NO_MEMORY), ("revisit", SETS), ("limit", CLOSED_LAST)]
+)
 def test_the_stage_of_an_engine_that_shows_none_is_named_in_its_dialect(stage, dialect):
     engine = type("Wrong", (WithoutProbe,), {"stages": Stages(**FAULTS[stage][0])})
     limits = kv.Limits(max_resolvents=4, max_atoms=5, max_depth=8, dialect=dialect)

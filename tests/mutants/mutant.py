@@ -41,8 +41,6 @@ CHECKS: Final = ("self_testing", "known_answers")
 """Folders of what checks the judge: a wrong edit there weakens a check, and changes no verdict or number."""
 UNPLANTABLE: Final = frozenset({"gluon.jit"})
 """Decorators of functions that only one kind of GPU runs."""
-KERNEL: Final = "triton.jit"
-"""The decorator of functions whose lines Triton runs, or interprets as code of its own."""
 MOST_OF_A_FUNCTION: Final = 3
 MODULE: Final = "(module)"
 """The function name under which a constant of the module is filed."""
@@ -60,7 +58,6 @@ class Mutant:
     edit:     the edit and its position in the file
     lines:    first and last line of the innermost statement that contains the edit, without the statements inside of it
     node:     first and last line of the function or constant
-    is_kernel: whether the function is a kernel, whose lines no recorder sees
     """
 
     path: str
@@ -71,7 +68,6 @@ class Mutant:
     edit: Edit
     lines: tuple[int, int] = field(compare=False, default=(0, 0))
     node: tuple[int, int] = field(compare=False, default=(0, 0))
-    is_kernel: bool = field(compare=False, default=False)
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:
@@ -147,7 +143,6 @@ def _mutants_of_file(path: str) -> Iterator[Mutant]:
             edit,
             _statement(source, node, edit),
             (node.lineno, node.end_lineno),
-            any(ast.unparse(each).startswith(KERNEL) for each in getattr(node, "decorator_list", ())),
         )
         if mutant.key not in seen:
             yield mutant

@@ -50,13 +50,10 @@ class Coverage:
     def tests_of(self, mutant: Mutant) -> list[str]:
         """Return the tests that execute the statement of a mutant.
 
-        Of a constant, those that execute a line that names it, or one made of it; of a kernel, a line of its folder.
+        Of a constant, those that execute a line that names it, or one made of it.
         """
         if mutant.function == MODULE:
             return self.tests_of_lines(line for name in names_made_of(mutant) for line in _lines_that_name(name))
-        if mutant.is_kernel:
-            folder = str(Path(mutant.path).parent)
-            return self.tests_of_lines(line for line in self._tests_of if str(Path(line[0]).parent) == folder)
         first, last = mutant.lines
         return self.tests_of_lines((mutant.path, line) for line in range(first, last + 1))
 

@@ -25,6 +25,8 @@ TIMES_OWN: Final = 10
 """The factor of that likelihood for rounds, and for tests of the mutant's own package."""
 TIMES_NAMED: Final = 100
 """The factor of that likelihood for tests in a file that is named for the mutant's module."""
+LONGEST_TEST: Final = 120.0
+"""CPU seconds after which a test ends, and judges nothing, when its lines are recorded: tracing makes it slower."""
 SHORTEST: Final = 0.02
 """Seconds that a test takes at least."""
 
@@ -162,7 +164,7 @@ def _record(judges: dict[str, Judge], plan: Plan, note: Callable[[str], None]) -
 
     def task(name: str) -> Task:
         return Task(
-            lambda folder, answer: record_judge(judges[name], plan.test_seconds, folder, answer),
+            lambda folder, answer: record_judge(judges[name], LONGEST_TEST, folder, answer),
             lambda answer, code, seconds: end(name, answer, code, seconds),
         )
 

@@ -18,6 +18,7 @@ import msgspec
 import mutant_coverage
 import mutant_trial
 import pytest
+import torch
 from mutant import MODULE, PARTS, ROOT, Mutant, generate, select
 from mutant_coverage import PASSED, Coverage, LineRecorder, RecordedTest, read_runs
 from mutant_edits import Edit, find_edits
@@ -263,6 +264,21 @@ def test_lines_are_recorded_in_all_threads_until_the_recorder_stops():
     recorder = LineRecorder([path])
     recorder.start()
     assert recorder.stop() == {}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the kernel is compiled here, not interpreted")
+def test_lines_of_a_kernel_are_recorded_in_the_interpreter():
+    pytest.importorskip("triton", reason="Triton is not installed")
+    path = "kgverify/engines/compiled/fused/note_kernels.py"
+    kernel = importlib.import_module(module_name(path)).move_base_kernel
+    base = torch.tensor([5], dtype=torch.int64)
+    recorder = LineRecorder([path])
+    recorder.start()
+    kernel[(1,)](torch.tensor([3], dtype=torch.int32), base, 2)
+    lines = recorder.stop()
+    assert base.item() == 7
+    first, *_, last = (line for *_, line in kernel.fn.__code__.co_lines())
+    assert int(lines[path], 16) & ((2 << last) - (2 << first))
 
 
 def test_recorded_lines_follow_the_text_of_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -212,3 +212,14 @@ def test_exactly_the_corruptions_may_be_drawn(graph_seed: int):
             is_found = np.isin(every[:, 1 + side], found[:, 1 + side])
             np.testing.assert_array_equal(may_be_drawn(graph, every, np.full(len(every), side)), is_found)
             assert (found[:, [0, 2 - side]] == triple[[0, 2 - side]]).all()
+
+
+def test_threads_draw_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = load_graph("countries")
+    alone = draw_candidates(graph, "test", range(24), 5, 1)
+    monkeypatch.setattr(draw, "BLOCK", 64)
+    monkeypatch.setattr(draw, "_FEW", 1)
+    monkeypatch.setattr(draw, "_MANY", 0)
+    monkeypatch.setattr(draw, "count_threads", lambda: 3)
+    for one, other in zip(alone, draw_candidates(graph, "test", range(24), 5, 1), strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 import kgverify as kv
+from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.engines.reference import program as reference_program
 from kgverify.errors import InternalError
+from kgverify.program.limits import Limits
 from kgverify.runs import fan_out
 from kgverify.runs.run import Run, reference_pipeline
 
@@ -25,7 +27,9 @@ def test_columns_give_the_same_derivations_as_names(name, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(reference_program, "MOST_LISTED", 1 << 40)
         names = reference_pipeline(run)
-    assert type(columns.engine.program.facts) is not type(names.engine.program.facts)
+        # Built when it is first needed.
+        of_names = names.engine.program.facts
+    assert type(columns.engine.program.facts) is not type(of_names)
     candidates = names.draw_for(run)
     for ours, theirs in zip(columns.engine.prove(candidates), names.engine.prove(candidates), strict=True):
         for one, other in zip(ours, theirs, strict=True):
@@ -55,13 +59,19 @@ def test_a_repeated_fact_is_one_fact_of_the_columns():
     assert list(built.facts) == list(map(tuple, graph.program.facts.tolist()))
 
 
-def test_processes_beside_an_evaluation_derive_the_same(monkeypatch):
+@pytest.mark.parametrize("has_network", [True, False])
+def test_processes_beside_a_costly_evaluation_derive_the_same(monkeypatch, has_network):
     monkeypatch.setattr(fan_out.os, "sched_getaffinity", lambda _: range(4))
-    monkeypatch.setattr(fan_out, "_LARGE", 0)
-    run = Run(kv.load_graph("countries"), num_queries=3, num_corruptions=20)
+    graph = kv.load_graph("countries")
+    policy = SHORTEST
+    if has_network:
+        policy = make_two_tower(graph.program, Limits(), seed=0, embedding=8, hidden=8, blocks=1)
+    else:
+        monkeypatch.setattr(fan_out, "_LARGE", 0)
+    run = Run(graph, policy=policy, num_queries=3, num_corruptions=20)
     here = reference_pipeline(run)
     candidates = here.draw_for(run)
-    with fan_out.reference_beside(run, 3 * fan_out._NUM_OF_LARGE) as beside:
+    with fan_out.reference_beside(run, 3 * fan_out._NUM_OF_COSTLY) as beside:
         assert type(beside.engine) is not type(here.engine)
         actual = beside.engine.prove(candidates)
     for ours, theirs in zip(actual, here.engine.prove(candidates), strict=True):

@@ -103,6 +103,21 @@ def test_atoms_of_the_least_model_that_are_wrong_are_named(num_missing: int, num
     assert ("the least model has p(c, d), which does not follow" in text) == bool(num_unsupported)
 
 
+def test_of_several_results_that_differ_the_first_is_shown():
+    found = [
+        SimpleNamespace(atom=f"p(a, {name})", query=query, side="tail", expected="proved", actual="failed")
+        for query, name in ((4, "b"), (5, "c"), (6, "d"))
+    ]
+    report = SimpleNamespace(wrong_figures=(), check=SimpleNamespace(model=None, differences=found), prover="other")
+    lines = _differences(report, "").plain.strip().splitlines()
+    assert lines[0].startswith("3 results differ from other; the first")
+    assert [" ".join(line.split()) for line in lines[1:4]] == [
+        "p(a, b) (query 4, tail side)",
+        "expected proved",
+        "actual failed",
+    ]
+
+
 def test_an_evaluation_without_proofs_exercised_too_little():
     proved = Exercise(outcomes={"PROVED": 1})
     for outcomes, is_enough in (({}, False), ({"proved": 0}, False), ({"proved": 1}, True)):

@@ -18,7 +18,7 @@ from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.delta_debugging import _count_fitting, count_down
 from kgverify.runs.parts import plan_parts
 from kgverify.runs.profiling import _REGION, _count_events, take_profile
-from kgverify.runs.run import MOST, Run
+from kgverify.runs.run import MOST, SCORE_SUMS, Run, describe_ranking
 from kgverify.runs.separate_workers import MOST_REPEATS
 from kgverify.runs.workers import _start_processes
 
@@ -55,6 +55,21 @@ class _Noting:
     def submit(self, work: Any) -> None:
         is_blocked = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
         self.seen.append((signal.getsignal(signal.SIGINT), is_blocked))
+
+
+@pytest.mark.parametrize(
+    ("names", "note"),
+    [
+        (("a", "b"), "a and b give no scores"),
+        (("a", "a"), "a gives no scores"),
+        (("", "b"), "b gives no scores"),
+        (("", ""), ""),
+    ],
+)
+def test_sides_without_scores_are_named(names: tuple[str, str], note: str) -> None:
+    engines = [SimpleNamespace(name=name, unknown=(SCORE_SUMS,) if name else ()) for name in names]
+    found = describe_ranking([SimpleNamespace(header=SimpleNamespace(engine=each)) for each in engines])  # type: ignore[misc]
+    assert found == ([f"{note}: both sides are ranked by PROVED or not alone"] if note else [])
 
 
 def test_processes_are_started_without_interrupts() -> None:

@@ -61,6 +61,17 @@ def test_a_trace_of_any_dialect_contradicts_nothing_and_is_judged_by_its_own_ste
     assert seen == {"stop", "uncounted", "dropped"}
 
 
+def test_uncounted_steps_of_a_trace_without_depths_are_not_counted():
+    trace = trace_in(Dialect(skips_unary=True), max_depth=3)
+    depth = trace.columns.steps.depth
+    assert (np.diff(depth.astype(int)) == 0).any()
+    steps = trace.columns.steps._replace(depth=np.zeros_like(depth))
+    without = replace(trace, columns=trace.columns._replace(steps=steps), fields=trace.fields - {"steps.depth"})
+    retaken, num_left = retake_steps(without, ReferenceEngine, DeclaredLimits())
+    assert num_left == 0
+    assert retaken.columns.steps.depth.tolist() == depth.tolist()
+
+
 def test_an_uncounted_step_contradicts_the_default_dialect():
     trace = trace_in(Dialect(skips_unary=True))
     limits = msgspec.structs.replace(trace.header.limits, dialect=OURS)

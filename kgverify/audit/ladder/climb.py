@@ -15,11 +15,9 @@ from torch import Tensor
 from kgverify.audit.audited_function import Function, Inputs, Subject
 from kgverify.audit.isolation import SECONDS, can_isolate, run_isolated
 from kgverify.audit.ladder.observation import (
-    USUAL,
     Deviation,
     DeviceLost,
     Observation,
-    Precision,
     compare_observations,
     observe,
     seeding,
@@ -27,7 +25,7 @@ from kgverify.audit.ladder.observation import (
 from kgverify.audit.ladder.rounding import RUNS, Excuse, Float64Run, excuse
 from kgverify.audit.properties.captured_values import CapturedState, Snapshot, find_captured_values, set_tensor
 from kgverify.audit.properties.syncs import Reads
-from kgverify.audit.values import list_device_types, list_leaves
+from kgverify.audit.values import USUAL, Precision, list_device_types, list_leaves
 from kgverify.engines.compiled.execution.caches import fresh_caches, is_compiling_afresh
 from kgverify.errors import UserError
 

@@ -23,11 +23,12 @@ from kgverify.audit.ladder.climb import (
 )
 from kgverify.audit.ladder.culprit import LINE, Culprit, find_culprit
 from kgverify.audit.ladder.minimal_graph import MinimalGraph, find_last_line, find_minimal_graph
-from kgverify.audit.ladder.observation import USUAL, Deviation, Precision
+from kgverify.audit.ladder.observation import Deviation
 from kgverify.audit.ladder.reproducer import Reproducer, write_reproducer
 from kgverify.audit.properties.captured_values import find_captured_values
 from kgverify.audit.report import AuditReport, Cell, ReportBuilder
 from kgverify.audit.source_lines import find_definition
+from kgverify.audit.values import USUAL, Precision
 from kgverify.runs.machine import describe_environment, read_compiler_settings
 
 AUDIT: Final = "values"

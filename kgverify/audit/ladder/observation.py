@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kgverify.audit.audited_function import Function, Inputs
 from kgverify.audit.properties.captured_values import find_captured_values, is_plain
-from kgverify.audit.values import copy_values, list_leaves, view_bits
+from kgverify.audit.values import USUAL, Other, Precision, copy_values, describe_difference, list_leaves
 from kgverify.errors import describe_error
 
 KINDS: Final = ("output", "argument", "captured", "gradient")
@@ -62,23 +62,6 @@ class Deviation(NamedTuple):
     kind: str
     where: str
     detail: str
-
-
-class Precision(NamedTuple):
-    """The differences that count. tolerance: largest absolute and relative error of a float; torch's own by dtype if None."""
-
-    tolerance: float | None = None
-    is_exact: bool = False
-
-
-USUAL: Final = Precision()
-
-
-class Other(NamedTuple):
-    """Stands for a value other than a tensor, array, container, or value of Python's own. text: if it has one of its own."""
-
-    kind: str
-    text: str = ""
 
 
 class DeviceLost(Exception):
@@ -243,55 +226,6 @@ def compare_observations(
         before, after = (each.aliases.get(path, "nothing") for each in (expected, actual))
         if before != after:
             yield Deviation(call, "aliasing", path, f"shares memory with {after}, expected {before}")
-
-
-def describe_difference(expected: Any, actual: Any, precision: Precision = USUAL) -> str:
-    """Describe how two leaves differ; empty if they are equal."""
-    if isinstance(expected, np.ndarray) and isinstance(actual, np.ndarray) and expected.dtype != object != actual.dtype:
-        expected, actual = torch.as_tensor(expected), torch.as_tensor(actual)
-    if not isinstance(expected, Tensor) or not isinstance(actual, Tensor):
-        return _describe_plain_difference(expected, actual)
-    for what in ("dtype", "shape", "requires_grad"):
-        if getattr(expected, what) != getattr(actual, what):
-            return f"expected {what} {getattr(expected, what)}, found {getattr(actual, what)}"
-    is_other = find_other_elements(expected, actual, precision)
-    if not bool(is_other.any()):
-        return ""
-    first = is_other.nonzero()[0].tolist()
-    at = f" at {first}" if first else ""
-    values = expected[tuple(first)].item(), actual[tuple(first)].item()
-    counted = f"{int(is_other.sum()):,} of {is_other.numel():,} elements"
-    return f"{counted};{at} expected {values[0]!r}, found {values[1]!r}"
-
-
-def find_other_elements(expected: Tensor, actual: Tensor, precision: Precision = USUAL) -> Tensor:
-    """Return a mask of the elements that are not equal; both tensors have one shape and dtype."""
-    if expected.is_quantized or expected.layout != torch.strided:
-        expected, actual = (each.dequantize() if each.is_quantized else each.to_dense() for each in (expected, actual))
-    if not expected.is_floating_point() and not expected.is_complex():
-        return expected != actual
-    if precision.is_exact:
-        is_other = view_bits(expected) != view_bits(actual)
-        return is_other.any(-1) if expected.is_complex() else is_other
-    relative, absolute = torch.testing._comparison.get_tolerances(expected.dtype, rtol=None, atol=None)
-    if precision.tolerance is not None:
-        relative = absolute = precision.tolerance
-    if expected.element_size() == 1:
-        expected, actual = expected.float(), actual.float()
-    return ~torch.isclose(actual, expected, relative, absolute, equal_nan=True)
-
-
-def _describe_plain_difference(expected: Any, actual: Any) -> str:
-    if type(expected) is not type(actual):
-        return f"expected a {_name_kind(expected)}, found a {_name_kind(actual)}"
-    if isinstance(expected, Other) and expected != actual:
-        return f"expected {expected.text or expected.kind}, found {actual.text or actual.kind}"
-    same = expected is actual or expected == actual or (expected != expected and actual != actual)
-    return "" if same else f"expected {expected!r}, found {actual!r}"
-
-
-def _name_kind(value: Any) -> str:
-    return value.kind if isinstance(value, Other) else type(value).__name__
 
 
 def _name_leaves(kind: str, tree: Any) -> dict[str, Any]:

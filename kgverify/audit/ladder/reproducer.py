@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import torch
-from torch import Tensor
 from torch.fx.graph_module import _format_import_block
 from torch.package.importer import ObjMismatchError, ObjNotFoundError, sys_importer
 
@@ -21,13 +20,10 @@ from kgverify.audit.ladder.climb import COLD, OFF, Climb
 from kgverify.audit.ladder.culprit import Culprit
 from kgverify.audit.ladder.minimal_graph import MinimalGraph
 from kgverify.audit.ladder.observation import Deviation
-from kgverify.audit.ladder.source_bundle import Bundle, NotStandalone, bundle, bundle_arguments
+from kgverify.audit.ladder.source_bundle import Bundle, NotStandalone, bundle, bundle_with
 from kgverify.audit.source_lines import find_line_in_text
 from kgverify.errors import first_line
 from kgverify.files.writing import make_folders, write_file
-
-MOST_WRITTEN: Final = 20_000
-"""Most elements of arguments that are written into the file; more of them go into a file beside it."""
 
 SECONDS: Final = 300
 
@@ -62,12 +58,17 @@ def write_reproducer(
     why = ""
     for make, shown, num_calls in attempts:
         try:
-            text = _render(subject, climb, shown, culprit, make(), path, num_calls)
+            bundled = make()
+            text = _render(subject, climb, shown, culprit, bundled, num_calls)
         except NotStandalone as error:
             why = str(error)
             continue
         make_folders(path.parent)
         write_file(path, text)
+        if bundled.tensors:
+            content = io.BytesIO()
+            torch.save(bundled.tensors, content)
+            write_file(path.with_suffix(".pt"), content.getvalue())
         why = _run(path)
         if not why:
             return Reproducer(path)
@@ -133,13 +134,11 @@ def _bundle_graph(minimal: MinimalGraph) -> Bundle:
         imports = _format_import_block(code.globals, sys_importer)
     except (ObjNotFoundError, ObjMismatchError) as error:
         raise NotStandalone(f"the graph needs something that cannot be imported: {first_line(str(error))}") from None
-    body = code.src.replace("def forward(self, ", "def graph(").replace("def forward(self", "def graph(")
-    body = _strip(body)
+    body = _strip(code.src.replace("def forward(self, ", "def graph(").replace("def forward(self", "def graph("))
     needed = (
         each for each in imports.splitlines() if re.search(rf"\b{re.escape(re.split(r'[ .]', each)[-1])}\b", body)
     )
-    imports = "\n".join(sorted({*needed, "import torch"}))
-    return Bundle(f"{imports}\n\n\n{body}", "graph", *bundle_arguments(minimal.arguments))
+    return bundle_with(needed, body, "graph", minimal.arguments)
 
 
 def _strip(body: str) -> str:
@@ -182,7 +181,6 @@ def _render(
     shown: Deviation,
     culprit: Culprit | None,
     bundled: Bundle,
-    path: Path,
     calls: int,
 ) -> str:
     about = [
@@ -195,9 +193,8 @@ def _render(
     kind = shown.kind if shown.kind in _CALL else "values"
     options = ", ".join(f"{name}={value!r}" for name, value in (climb.rung.options or {}).items())
     judge = _JUDGE_PLAIN if kind in ("aliasing", "class", "error", "end") else _JUDGE_VALUES
-    arguments = _write_tensors(bundled, path)
     lines = _MAIN.format(
-        arguments=arguments,
+        arguments=bundled.arguments.removeprefix("(").removesuffix(")"),
         calls=calls,
         call=_CALL[kind],
         name=bundled.name,
@@ -218,40 +215,3 @@ def _render(
     source = "\n".join(line for line in bundled.source.splitlines() if line.strip())
     head = f'"""{docstring}\n"""\n{source}\n'
     return head + (f"\n{imported}\n" + "\n".join(settings) + "\n" if settings else "") + lines
-
-
-def _write_tensors(bundled: Bundle, path: Path) -> str:
-    text = bundled.arguments
-    if sum(tensor.numel() for tensor in bundled.tensors) > MOST_WRITTEN:
-        make_folders(path.parent)
-        content = io.BytesIO()
-        torch.save(bundled.tensors, content)
-        write_file(path.with_suffix(".pt"), content.getvalue())
-        loaded = 'torch.load(__file__.removesuffix(".py") + ".pt", weights_only=True)'
-        return text.replace("TENSORS", loaded)
-    for number in reversed(range(len(bundled.tensors))):
-        text = text.replace(f"TENSORS[{number}]", _write(bundled.tensors[number]))
-    return text.strip().removeprefix("(").removesuffix(")")
-
-
-def _write(tensor: Tensor) -> str:
-    device = "" if tensor.device.type == "cpu" else f", device={tensor.device.type!r}"
-    held = tensor.detach().as_subclass(Tensor)
-    text = _write_values(held, device)
-    if not held.is_contiguous():
-        text = f"torch.empty_strided({tuple(held.shape)}, {held.stride()}, dtype={held.dtype!r}{device}).copy_({text})"
-    return f"{text}.requires_grad_()" if tensor.requires_grad else text
-
-
-def _write_values(held: Tensor, device: str) -> str:
-    shape = f".reshape({tuple(held.shape)})" if held.dim() != 1 else ""
-    if held.numel() > 1 and not held.is_complex() and held.dtype != torch.bool:
-        counted = torch.arange(held.numel()).to(held.dtype).reshape(held.shape)
-        if torch.equal(held.cpu(), counted):
-            kind = "" if held.dtype == torch.int64 else f", dtype={held.dtype!r}"
-            return f"torch.arange({held.numel()}{kind}{device}){shape}"
-    for name, value in (("ones", 1), ("zeros", 0)):
-        if held.numel() > 1 and bool((held == value).all()):
-            return f"torch.{name}({tuple(held.shape)}, dtype={held.dtype!r}{device})"
-    text = repr(held.tolist()).replace("inf", "float('inf')").replace("nan", "float('nan')")
-    return f"torch.tensor({text}, dtype={held.dtype!r}{device})"

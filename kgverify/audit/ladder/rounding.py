@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kgverify.audit.ladder.observation import Deviation, Observation, find_other_elements
+from kgverify.audit.ladder.observation import Deviation, Observation
+from kgverify.audit.values import find_other_elements
 
 RUNS: Final = 12
 """Eager runs with other roundings."""

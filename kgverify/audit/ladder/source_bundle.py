@@ -9,14 +9,18 @@ import sys
 import sysconfig
 import textwrap
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from kgverify.audit.source_lines import list_codes
+
+MOST_WRITTEN: Final = 10_000
+"""Most elements of a tensor that is written as source; a larger one goes into a file beside it."""
+_LOADING: Final = 'TENSORS = torch.load(__file__.removesuffix(".py") + ".pt", weights_only=True)\n'
 
 
 class NotStandalone(Exception):
@@ -24,7 +28,7 @@ class NotStandalone(Exception):
 
 
 class Bundle(NamedTuple):
-    """A Python module. name: of the function in it; arguments: an expression in it, with TENSORS[i] for tensors."""
+    """A Python module. name: of the function in it; arguments: an expression in it; tensors: to be saved beside it."""
 
     source: str
     name: str
@@ -40,13 +44,15 @@ def bundle(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Bundle:
     """
     bundler = _Bundler()
     name = bundler.add(function, getattr(function, "__name__", "function"))
-    written, tensors = bundler.write_arguments(arguments)
-    return Bundle("\n".join((*sorted(bundler.imports), "", *bundler.definitions)), name, written, tensors)
+    return bundler.finish(name, arguments)
 
 
-def bundle_arguments(arguments: tuple[Any, ...]) -> tuple[str, list[Tensor]]:
-    """Write arguments alone, all of them tensors or plain values."""
-    return _Bundler().write_arguments(arguments)
+def bundle_with(imports: Iterable[str], source: str, name: str, arguments: tuple[Any, ...]) -> Bundle:
+    """Bundle source that defines a function with arguments for it, all of them tensors or plain values."""
+    bundler = _Bundler()
+    bundler.imports.update(imports)
+    bundler.definitions.append(source)
+    return bundler.finish(name, arguments)
 
 
 class _Bundler:
@@ -56,12 +62,14 @@ class _Bundler:
         self.imports: set[str] = {"import torch"}
         self.definitions: list[str] = []
         self._names: dict[str, Any] = {}
-        self._tensors: list[Tensor] | None = None
+        self._tensors: list[Tensor] = []
 
-    def write_arguments(self, arguments: tuple[Any, ...]) -> tuple[str, list[Tensor]]:
-        """Write arguments as an expression, and list their tensors."""
-        self._tensors = []
-        return self._write(arguments), self._tensors
+    def finish(self, name: str, arguments: tuple[Any, ...]) -> Bundle:
+        """Return the bundle of a function with arguments."""
+        written = self._write(arguments)
+        loading = [_LOADING] if self._tensors else []
+        source = "\n".join((*sorted(self.imports), "", *loading, *self.definitions))
+        return Bundle(source, name, written, self._tensors)
 
     def add(self, value: Any, name: str) -> str:
         """Define a name in the bundle as a value."""
@@ -107,15 +115,13 @@ class _Bundler:
         if isinstance(value, (torch.dtype, torch.device)):
             return f"torch.{value!r}" if isinstance(value, torch.device) else repr(value)
         if isinstance(value, Tensor):
-            if self._tensors is not None:
-                self._tensors.append(value)
-                own = ""
-                if type(value) is not Tensor and not _is_installed(type(value)):
-                    own = f".as_subclass({self.add(type(value), type(value).__name__)})"
-                return f"TENSORS[{len(self._tensors) - 1}]{own}"
-            if value.numel() > 4096:
-                raise NotStandalone(f"a captured tensor has {value.numel():,} elements")
-            return f"torch.tensor({value.tolist()!r}, dtype={value.dtype!r}, device={str(value.device)!r})"
+            own = ""
+            if type(value) is not Tensor and not _is_installed(type(value)):
+                own = f".as_subclass({self.add(type(value), type(value).__name__)})"
+            if value.numel() <= MOST_WRITTEN:
+                return _write_tensor(value) + own
+            self._tensors.append(value)
+            return f"TENSORS[{len(self._tensors) - 1}]{own}"
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             kind = self.add(type(value), type(value).__name__)
             return f"{kind}({', '.join(self._write(each) for each in value)})"
@@ -235,3 +241,26 @@ def _is_installed(value: Any) -> bool:
     folders = {sysconfig.get_path(each) for each in ("stdlib", "platstdlib", "purelib", "platlib")}
     path = Path(file).resolve()
     return any(path.is_relative_to(Path(folder).resolve()) for folder in folders)
+
+
+def _write_tensor(tensor: Tensor) -> str:
+    device = "" if tensor.device.type == "cpu" else f", device={tensor.device.type!r}"
+    held = tensor.detach().as_subclass(Tensor)
+    text = _write_values(held, device)
+    if not held.is_contiguous():
+        text = f"torch.empty_strided({tuple(held.shape)}, {held.stride()}, dtype={held.dtype!r}{device}).copy_({text})"
+    return f"{text}.requires_grad_()" if tensor.requires_grad else text
+
+
+def _write_values(held: Tensor, device: str) -> str:
+    shape = f".reshape({tuple(held.shape)})" if held.dim() != 1 else ""
+    if held.numel() > 1 and not held.is_complex() and held.dtype != torch.bool:
+        counted = torch.arange(held.numel()).to(held.dtype).reshape(held.shape)
+        if torch.equal(held.cpu(), counted):
+            kind = "" if held.dtype == torch.int64 else f", dtype={held.dtype!r}"
+            return f"torch.arange({held.numel()}{kind}{device}){shape}"
+    for name, value in (("ones", 1), ("zeros", 0)):
+        if held.numel() > 1 and bool((held == value).all()):
+            return f"torch.{name}({tuple(held.shape)}, dtype={held.dtype!r}{device})"
+    text = repr(held.tolist()).replace("inf", "float('inf')").replace("nan", "float('nan')")
+    return f"torch.tensor({text}, dtype={held.dtype!r}{device})"

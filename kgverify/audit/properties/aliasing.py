@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -17,6 +18,7 @@ AUDIT = "aliasing"
 OVERWRITTEN = "overwritten-outputs"
 ADDRESSES = "address-stability"
 _SHARED = "an output that is an input, or a view of one, changes when that memory is written again"
+_CLONE = "return a clone, or write into a new tensor"
 _REPLAYED = "a captured graph returns its outputs in its own memory, which the next replay overwrites"
 
 
@@ -43,26 +45,23 @@ def find_aliasing(subject: Subject, run: CompiledRun, found: CapturedState, repo
     report.measures["shared_outputs"] = len(shared)
     report.details["aliased_outputs"] = tuple(f"{out} is or views {given}" for out, given in sorted(aliases.items()))
     report.details["shared_outputs"] = tuple(" and ".join(pair) for pair in sorted(shared))
+    at_return = partial(report.find, AUDIT, where=find_return(subject.function))
     for output, given in eager_aliases.items():
         if any(path == given and find_storage(tensor) in written for path, tensor, *_ in before):
-            report.find(
-                AUDIT,
+            at_return(
                 mechanism=_SHARED,
                 finding=f"{output} shares its memory with {given}, which the step writes in place: "
                 "an output that was kept changes with the next call",
-                where=find_return(subject.function),
-                remedy="return a clone, or write into a new tensor",
+                remedy=_CLONE,
             )
     only = [(out, given, "when compiled") for out, given in aliases.items() if out not in eager_aliases]
     only += [(out, given, "when not compiled") for out, given in eager_aliases.items() if out not in aliases]
     found_once = [f"{out} shares memory with {given} only {when}" for out, given, when in only]
     found_once += [f"{' and '.join(pair)} share memory only when compiled" for pair in shared - eager_shared]
     for finding in found_once:
-        report.find(
-            AUDIT,
+        at_return(
             mechanism="a write to one of two tensors that share memory is seen in the other",
             finding=finding,
-            where=find_return(subject.function),
             remedy="clone one of them in the step",
         )
 
@@ -112,7 +111,7 @@ def find_overwritten_outputs(subject: Subject, run: CompiledRun, report: ReportB
                 mechanism=_SHARED,
                 finding=f"{path} of a call is changed by a later call, with and without the compiler",
                 where=find_return(subject.function),
-                remedy="return a clone, or write into a new tensor",
+                remedy=_CLONE,
             )
         elif keeps_outputs:
             report.find(

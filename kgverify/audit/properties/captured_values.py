@@ -4,7 +4,7 @@ import copy
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from operator import getitem, setitem
@@ -114,6 +114,7 @@ class _Walk:
         self.found: list[CapturedValue] = []
         self.holders: list[Any] = []
         self.is_complete = True
+        self._codes: list[types.CodeType] = []
         # By identity; the values stay alive, since an identity says nothing of a value that is gone.
         self._seen: dict[int, Any] = {}
 
@@ -164,6 +165,14 @@ class _Walk:
     def _visit_plain_function(self, function: types.FunctionType) -> None:
         if not is_user_module(function.__module__):
             return
+        if not is_user_module(function.__globals__["__name__"]):
+            # A decorator of torch's made it around the user's function, and gave it the name of that one.
+            for cell in function.__closure__ or ():
+                # It may not be filled yet.
+                with suppress(ValueError):
+                    if isinstance(cell.cell_contents, types.FunctionType):
+                        self.visit_function(cell.cell_contents)
+            return
         code = function.__code__
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             read, put = partial(getattr, cell, "cell_contents"), partial(setattr, cell, "cell_contents")
@@ -172,6 +181,7 @@ class _Walk:
             if captured.read_if_present() is not _MISSING:
                 self.visit_value(captured, 0)
         for nested, names in list_codes(code):
+            self._codes.append(nested)
             for name in names:
                 if name not in function.__globals__:
                     continue
@@ -267,7 +277,7 @@ class _Walk:
             self.holders.append(owner)
             if isinstance(owner, torch.nn.Module):
                 self.holders += [owner._parameters, owner._buffers, owner._modules]
-        methods = _list_methods(type(owner))
+        codes = code, *_list_methods(type(owner)), *self._codes
         for name in list_members(owner):
 
             def put(new: Any, name: str = name) -> None:
@@ -283,7 +293,7 @@ class _Walk:
             def pick(name: str = name) -> Any:
                 return getattr(captured.read() if is_frozen and captured is not None else owner, name)
 
-            reader = code if find_read((code,), name) else next((c for c in methods if find_read((c,), name)), code)
+            reader = next((each for each in codes if name in each.co_names and find_read((each,), name)), code)
             self.visit_value(CapturedValue(f"{path}.{name}", name, reader, pick, put, is_inner=is_frozen), depth + 1)
 
 

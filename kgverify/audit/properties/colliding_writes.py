@@ -18,8 +18,8 @@ from kgverify.audit.audited_function import Subject
 from kgverify.audit.properties.captured_values import CapturedState, restoring
 from kgverify.audit.properties.compiled_run import make_call
 from kgverify.audit.report import ReportBuilder
-from kgverify.audit.source_lines import find_calling_line, find_short_line
-from kgverify.audit.values import Difference, copy_values, find_differences, view_bits
+from kgverify.audit.source_lines import find_calling_line
+from kgverify.audit.values import copy_values, find_differences, view_bits
 
 AUDIT = "duplicate-scatters"
 MOST_ELEMENTS: Final = 1 << 30
@@ -114,15 +114,13 @@ def _read_write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tup
     return target, position.reshape(-1), values.reshape(-1), name.endswith("_")
 
 
-def find_dependence(
-    run: Callable[[], Any], line: Callable[[], str] = find_short_line
-) -> tuple[_WriteOrder, dict[Repeated, Difference | None]]:
+def find_dependence(run: Callable[[], Any], line: Callable[[], str]) -> tuple[_WriteOrder, dict[Repeated, str]]:
     """Run a function, which returns what is read of its results, with colliding writes in either order.
 
     Each run must do the same. line: returns the line of the running operation
 
     Returns:
-        The colliding writes, and those on which a result depends, with the difference; None where they matter only together.
+        The colliding writes, and those on which a result depends, with the difference; empty where they matter only together.
     """
 
     def run_settled(first: frozenset[str]) -> tuple[_WriteOrder, Any]:
@@ -131,14 +129,13 @@ def find_dependence(
 
     seen, last = run_settled(frozenset())
 
-    def depends(first: frozenset[str]) -> Difference | None:
-        return next(find_differences(last, run_settled(first)[1]), None)
+    def find_effect(first: frozenset[str]) -> str:
+        return next(find_differences(last, run_settled(first)[1]), "")
 
-    if not seen.num or depends(_EVERYWHERE) is None:
+    if not seen.num or not find_effect(_EVERYWHERE):
         return seen, {}
-    alone = {each: depends(frozenset((each.where,))) for each in seen.repeated[:_MOST_LINES]}
-    read = {each: difference for each, difference in alone.items() if difference is not None}
-    return seen, {**read} or dict.fromkeys(seen.repeated)
+    alone = {each: find_effect(frozenset((each.where,))) for each in seen.repeated[:_MOST_LINES]}
+    return seen, {each: how for each, how in alone.items() if how} or dict.fromkeys(seen.repeated, "")
 
 
 def find_colliding_writes(subject: Subject, found: CapturedState, report: ReportBuilder) -> None:
@@ -148,7 +145,7 @@ def find_colliding_writes(subject: Subject, found: CapturedState, report: Report
         return find_calling_line(sys._getframe(1), subject.function)
 
     repeated: dict[str, Repeated] = {}
-    read: dict[str, tuple[Repeated, Difference | None]] = {}
+    read: dict[str, tuple[Repeated, str]] = {}
     for number in range(subject.calls):
         seen, depending = find_dependence(partial(_call_and_read, subject, number, found), line)
         for each in seen.repeated:
@@ -164,7 +161,7 @@ def find_colliding_writes(subject: Subject, found: CapturedState, report: Report
         report_dependence("", each, difference, report)
 
 
-def report_dependence(prefix: str, repeated: Repeated, difference: Difference | None, report: ReportBuilder) -> None:
+def report_dependence(prefix: str, repeated: Repeated, difference: str, report: ReportBuilder) -> None:
     """Report a collision on which a result depends."""
     how = f": if the first does, {difference}" if difference else ""
     report.find(

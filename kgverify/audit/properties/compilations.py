@@ -22,6 +22,7 @@ BREAKS: Final = "graph-breaks"
 RECOMPILATIONS: Final = "recompilations"
 FALLBACK: Final = "eager-fallback"
 _NAME: Final = re.compile(r"(?:tensor )?'?(?:[LG]\[')?([A-Za-z_]\w*)")
+_SIZE: Final = re.compile(r"size mismatch at index (\d+). expected (\d+)")
 
 
 def measure_graphs(run: CompiledRun, report: ReportBuilder, prefix: str = "") -> None:
@@ -150,13 +151,14 @@ def _shorten_reason(each: Compilation) -> str:
 
 
 def _locate_guard(each: Compilation, run: CompiledRun) -> str:
-    """Return the line of a guard: the one torch names, or that bound a size, or that first reads what changed."""
+    """Return the line of a guard: the one torch names, or that refuses the earlier size, or that first reads what changed."""
     files = {line.rpartition(":")[0] for line in (each.function, find_definition(run.function)) if line}
     named = find_line_in_text(each.reason, files)
     if named:
         return named
-    if each.graph is not None and "mismatch" in each.reason and each.graph.guard_lines:
-        return complete_path(each.graph.guard_lines[-1], files)
+    size = _SIZE.search(each.reason)
+    if each.graph is not None and size and (refusal := each.graph.find_refusal(int(size[1]), int(size[2]))):
+        return complete_path(refusal, files)
     name = _NAME.match(_shorten_reason(each))
     source = name[1] if name else ""
     for graph in (each.graph, *run.graphs):

@@ -62,15 +62,26 @@ class GraphInput:
 class Graph:
     """A compiled graph.
 
-    guard_lines: the user's lines that bound a size to one value
-    lines:       those of its operations, other than operations that give a value to the host
+    lines:      those of its operations, other than operations that give a value to the host
+    sizes:      its symbolic sizes: the sources, such as `L['rows'].size()[0]`, and the value when it was made
+    conditions: on these sizes, each with the line that asked for it
     """
 
     inputs: list[GraphInput | None]
     num_nodes: int
-    guard_lines: list[str]
     lines: set[str]
+    sizes: dict[Any, tuple[list[str], int]]
+    conditions: list[tuple[Any, str]]
     addresses: list[list[int]] = field(default_factory=list)
+
+    def find_refusal(self, dimension: int, size: int) -> str:
+        """Return the last line whose condition fails for another size of this dimension; empty if all hold."""
+        ending = f".size()[{dimension}]"
+        given = {
+            symbol: size if any(source.endswith(ending) for source in sources) else held
+            for symbol, (sources, held) in self.sizes.items()
+        }
+        return next((line for asked, line in reversed(self.conditions) if asked.xreplace(given) == False), "")  # noqa: E712
 
 
 @dataclass(frozen=True)
@@ -178,28 +189,33 @@ def _describe(module: torch.fx.GraphModule) -> Graph:
         if source is None or not isinstance(value, Tensor):
             inputs.append(None)
             continue
-        # A method before torch 2.11, an attribute from then on.
-        name = source.name() if callable(source.name) else source.name
         users = [find_line_in_text(user.meta.get("stack_trace") or "") for user in node.users]
         where = next(filter(None, users), find_line_in_text(node.meta.get("stack_trace") or ""))
         marks = node.meta.get("tensor_dict") or {}
-        inputs.append(GraphInput(str(name), where, marks.get(_STATIC) is not None))
-    return Graph(inputs, num_nodes, _find_guard_lines(), lines)
+        inputs.append(GraphInput(_name_source(source), where, marks.get(_STATIC) is not None))
+    return Graph(inputs, num_nodes, lines, *_read_sizes())
 
 
-def _find_guard_lines() -> list[str]:
-    """Return the lines that asked for the value of a symbolic size."""
+def _read_sizes() -> tuple[dict[Any, tuple[list[str], int]], list[tuple[Any, str]]]:
+    """Return the symbolic sizes of the graph that is compiled now, and the conditions on them."""
     context = torch._guards.TracingContext.try_get()
-    environment = getattr(getattr(context, "fake_mode", None), "shape_env", None)
-    lines = []
-    for guard in getattr(environment, "guards", None) or ():
-        if getattr(guard, "expr", None).__class__.__name__ not in ("Equality", "Eq"):
-            continue
-        stack = getattr(getattr(guard, "sloc", None), "user_loc", None) or getattr(guard, "stack", None)
-        found = find_line_in_text(str(stack)) if stack is not None else ""
-        named = re.search(r"\S+\.py:\d+", str(getattr(guard, "sloc", "")))
-        lines.append(found or (named[0] if named else ""))
-    return list(filter(None, lines))
+    shapes = getattr(getattr(context, "fake_mode", None), "shape_env", None)
+    if shapes is None:
+        return {}, []
+    # The latter before torch 2.11.
+    held = shapes.backed_var_to_val if hasattr(shapes, "backed_var_to_val") else shapes.var_to_val
+    sizes = {
+        symbol: ([*map(_name_source, sources)], held[symbol])
+        for symbol, sources in shapes.var_to_sources.items()
+        if symbol in held
+    }
+    asked = [(guard.expr, re.search(r"\S+\.py:\d+", str(guard.sloc))) for guard in shapes.guards]
+    return sizes, [(expression, named[0]) for expression, named in asked if named]
+
+
+def _name_source(source: Any) -> str:
+    """Return the name of a source, a method before torch 2.11 and an attribute from then on."""
+    return str(source.name() if callable(source.name) else source.name)
 
 
 @contextmanager

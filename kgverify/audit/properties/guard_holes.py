@@ -5,20 +5,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch._dynamo.backends.registry import lookup_backend
 from torch.utils import _pytree as pytree
 
 from kgverify.audit.audited_function import Function, Subject
 from kgverify.audit.properties.captured_values import CapturedState, CapturedValue, restoring
-from kgverify.audit.properties.compiled_run import CompileSetting, make_call, silencing_compiler
+from kgverify.audit.properties.compiled_run import CompileSetting, WatchingBackend, make_call, silencing_compiler
 from kgverify.audit.report import ReportBuilder
-from kgverify.audit.values import is_same, list_leaves
+from kgverify.audit.values import USUAL, is_same, list_device_types, list_leaves
 from kgverify.runs.machine import read_cpu_seconds
 
 AUDIT = "guard-holes"
+_MANY: Final = 1000
+"""More compilations of one frame than are made here."""
 
 
 def find_guard_holes(
@@ -26,13 +29,21 @@ def find_guard_holes(
 ) -> None:
     """Change one captured value after the other; compare compiled code, which may not recompile, with the function.
 
-    Guards are Dynamo's work, so the graphs themselves run eagerly, and on a CPU: a changed value that becomes a wrong index
-    ends a CUDA process. seconds: limit on the CPU time, after which further changes are skipped
+    The whole compiler takes part: AOTAutograd and Inductor read values while they compile, too. It runs on a CPU, since a changed
+    value that becomes a wrong index ends a CUDA process; what was on a CUDA device is compiled without Inductor, whose code
+    would be another there. seconds: limit on the CPU time of the changes; further ones are skipped
     """
     num_tried = num_without = num_holes = num_left = 0
-    until = read_cpu_seconds() + seconds
-    with _moving_to_cpu(subject, found) as subject, silencing_compiler():
-        compiled = torch.compile(subject.function, backend="eager", dynamic=setting.dynamic)
+    is_cuda = "cuda" in list_device_types((subject.inputs(0), [captured.get() for captured in found]))
+
+    def compile_anew() -> Function:
+        # A new backend: torch keeps one result for equal ones.
+        backend = partial(lookup_backend("aot_eager")) if is_cuda else WatchingBackend(setting)
+        return torch.compile(subject.function, backend=backend, dynamic=setting.dynamic)
+
+    unlimited = torch._dynamo.config.patch(recompile_limit=_MANY, accumulated_recompile_limit=_MANY)
+    with _moving_to_cpu(subject, found) as subject, silencing_compiler(), unlimited:
+        compiled = compile_anew()
         with restoring(found):
             plain, error = _observe(subject, subject.function)
         if error is not None:
@@ -43,13 +54,14 @@ def find_guard_holes(
         if error is not None:
             report.skip(AUDIT, f"the compiled function raised {type(error).__name__}")
             return
+        until = read_cpu_seconds() + seconds
         for captured in found:
             holes: list[str] = []
             for change, apply in _perturbations(captured):
                 if read_cpu_seconds() > until:
                     num_left += 1
                     continue
-                verdict = _try(subject, compiled, found, apply, plain, before)
+                verdict = _try(subject, compiled, compile_anew, found, apply, plain, before)
                 num_tried += verdict is not None
                 num_without += verdict is None
                 if verdict:
@@ -94,6 +106,7 @@ def _observe(subject: Subject, function: Function) -> tuple[Any, BaseException |
 def _try(
     subject: Subject,
     compiled: Function,
+    compile_anew: Callable[[], Function],
     found: CapturedState,
     apply: Callable[[], object],
     plain: Any,
@@ -115,7 +128,15 @@ def _try(
             actual, error = _observe(subject, compiled)
     if error is not None or is_same(expected, actual):
         return ""
-    return "compiled code gives the old answer" if is_same(actual, before) else "compiled code gives another answer"
+    if is_same(actual, before):
+        return "compiled code gives the old answer"
+    if is_same(expected, actual, USUAL):
+        return ""
+    # Code compiled after the change differs as much where it rounds otherwise, draws other random numbers, or is wrong.
+    with restoring(found):
+        apply()
+        anew, error = _observe(subject, compile_anew())
+    return "" if error is not None or is_same(anew, actual) else "compiled code gives another answer"
 
 
 def _list_other_values(value: Any) -> list[Any]:

@@ -59,11 +59,12 @@ def examine_properties(
         raise UserError("a CPU backend needs a C++ compiler", where="--mode", fix="install g++ or clang")
     announce("reading values, colliding writes")
     reads = _examine_eagerly(subject, found, report)
-    announce("guards")
-    find_guard_holes(subject, setting, found, report, GUARD_SECONDS)
     announce("compiling")
     with silencing_compiler(), restoring(found):
         _examine_compiled(subject, setting, found, report, reads, is_cuda=is_cuda, keeps_outputs=keeps_outputs)
+    # Afterwards: the graphs are in the caches then, and the time to compile has been measured.
+    announce("guards")
+    find_guard_holes(subject, setting, found, report, GUARD_SECONDS)
     _measure_parts(subject, setting, report, stage_seconds, announce, is_cuda=is_cuda)
     return is_cuda
 

@@ -51,18 +51,19 @@ class ProgramInference:
         text = names.goal(r.atoms, r.kind)
         if r.kind != GoalKind.GOAL and r.atoms:
             text = f"{text}, {names.goal(r.atoms)}"
-        if step is None or r.kind == GoalKind.FALSE:
+        if step is None or self._trace is None or r.kind == GoalKind.FALSE:
             return text
         found = step.explain(content_of(r)[1])
         if found.deviation is not Deviation.NONE:
             return f"{text}   ({found.detail})"
-        return f"{text}   by {self._name(found.clauses, names)} (inferred)"
+        return f"{text}   by {_name(found.clauses, Names(self._trace))} (inferred)"
 
-    def _name(self, clauses: Sequence[Clause], names: Names) -> str:
-        named = [names.clause(*clause) for clause in clauses[:MOST_CLAUSES]]
-        if len(clauses) > MOST_CLAUSES:
-            named.append(f"{len(clauses) - MOST_CLAUSES} more")
-        return " or ".join(named)
+
+def _name(clauses: Sequence[Clause], names: Names) -> str:
+    named = [names.clause(*clause) for clause in clauses[:MOST_CLAUSES]]
+    if len(clauses) > MOST_CLAUSES:
+        named.append(f"{len(clauses) - MOST_CLAUSES} more")
+    return " or ".join(named)
 
 
 def find_program(traces: Sequence[Trace]) -> Trace | None:

@@ -47,7 +47,9 @@ def estimate_bytes(layout: Layout, limits: Limits, policy: Policy, *, is_fused: 
             + 512
             + 16 * padded
         )
-        return layout.slots * slot + layout.score_window * (12 * atoms + 24) + layout.pool * 80
+        # The input layer's outputs for goals and rows: two numbers of two bytes each in bf16x3.
+        slot, row = slot + 4 * padded, 12 * atoms + 24 + 4 * padded
+        return layout.slots * slot + layout.score_window * row + layout.pool * 80
     slot = 24 * atoms * (limits.max_depth + 2) + 56 * (resolvents + 1) + 256
     item = 240 * atoms + 128
     row = 180 * atoms + 64 + 12 * atoms * embedding + 16 * hidden

@@ -1,7 +1,6 @@
 """The native evaluator as an engine: its library proves, and this module hands arrays to it and takes columns from it."""
 
 import ctypes
-import os
 import platform
 import time
 from collections.abc import Iterator, Sequence
@@ -33,6 +32,7 @@ from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import Program
 from kgverify.program.resolution import number_variables
 from kgverify.program.stages import Stage
+from kgverify.threads import count_threads
 from kgverify.trace.model.columns import (
     Candidates,
     CandidateSet,
@@ -266,14 +266,6 @@ class NativeEngine:
             starts_of(positions.num_atoms),
             np.ascontiguousarray(positions.atoms, np.int32),
         )
-
-
-def count_threads() -> int:
-    """Return `$OMP_NUM_THREADS`, or the cores that this process may use."""
-    named = os.environ.get("OMP_NUM_THREADS", "")
-    if named.isdecimal() and int(named):
-        return int(named)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Recorded:

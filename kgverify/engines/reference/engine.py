@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, pairwise
 
 import numpy as np
@@ -25,6 +25,7 @@ from kgreference.dialect import Dialect as ReferenceDialect
 from kgreference.dialect_step import OUR_STAGES, Stages, take_dialect_step
 from kgreference.policy import Policy as ReferencePolicy
 from kgreference.policy import Shortest
+from kgreference.program import Program as ReferenceProgram
 from kgreference.resolvent import Resolvent
 from kgreference.step import Limits as ReferenceLimits
 from kgreference.step import Step, take_step
@@ -77,11 +78,16 @@ class ReferenceEngine:
         check_policy(policy, program, limits)
         self._stages, self._triples = stages, triples
         self._replaced = [name for name in stages._fields if getattr(stages, name) is not getattr(OUR_STAGES, name)]
-        self.program = build_reference_program(program)
+        self._given = program
         self._limits = ReferenceLimits(limits.max_depth, limits.max_atoms, limits.max_resolvents, limits.exclude_query)
         self._dialect = build_reference_dialect(limits.dialect)
         self._policy: ReferencePolicy = Shortest() if policy.name == "shortest" else TwoTower(policy.weights)
         self._score_error = 0.0 if policy.name == "shortest" else 1e-9
+
+    @cached_property
+    def program(self) -> ReferenceProgram:
+        """The program in the reference's terms, built when it is first needed; InternalError as there."""
+        return build_reference_program(self._given)
 
     @property
     def info(self) -> EngineInfo:
@@ -99,6 +105,7 @@ class ReferenceEngine:
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
         """Run every candidate to its end."""
+        program = self.program
         parts = []
         with without_garbage_collection():
             begin = 0
@@ -107,7 +114,7 @@ class ReferenceEngine:
             rows = zip(candidates.atom.tolist(), self._find_positives(candidates), strict=True)
             for end, (row, is_positive) in enumerate(rows, 1):
                 derivation = derive(
-                    self.program, self._limits, self._policy, Atom(*row), self._dialect, self._stages, is_positive
+                    program, self._limits, self._policy, Atom(*row), self._dialect, self._stages, is_positive
                 )
                 derivations.append(derivation)
                 num_held += sum([len(step.after_resolve) for step in derivation.steps])
@@ -115,8 +122,7 @@ class ReferenceEngine:
                     parts.append(_derived_columns(candidates.take(slice(begin, end)), derivations))
                     begin, derivations, num_held = end, [], 0
                 progress(1)
-            if derivations or not parts:
-                parts.append(_derived_columns(candidates.take(slice(begin, None)), derivations))
+            parts.append(_derived_columns(candidates.take(slice(begin, None)), derivations))
             skip_existing_objects()
         return concatenate(parts)
 

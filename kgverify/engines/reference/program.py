@@ -1,6 +1,6 @@
 """The reference's program: numbered by the reference out of names, or with the columns of a large graph, which are checked."""
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,13 +97,16 @@ def _take_columns(program: Program, table: AtomTable) -> NumberedFacts:
     is_repeated = np.ones(len(rows), np.bool_)
     is_repeated[first] = False
     numbers = number_rows(facts, size)
-    if not (bool((numbers[1:] > numbers[:-1]).all()) and np.array_equal(rows[first], facts)):
+    if not (bool((numbers[1:] > numbers[:-1]).all()) and np.array_equal(np.take(rows, first, axis=0), facts)):
         raise InternalError("the facts of the program are not those of its file")
     repeated = number_rows(rows[is_repeated], size)
     found = np.minimum(np.searchsorted(numbers, repeated), len(numbers) - 1)
     if not (numbers[found] == repeated).all():
         raise InternalError("the program lacks a fact of its file")
-    return NumberedFacts(table.predicates, table.constants, FactColumns(facts[:, 0], facts[:, 1], facts[:, 2]))
+    # numpy finds them in a fraction of the reference's time.
+    extremes: Any = facts.min(0).tolist(), facts.max(0).tolist()
+    columns = FactColumns(facts[:, 0], facts[:, 1], facts[:, 2], extremes)
+    return NumberedFacts(table.predicates, table.constants, columns)
 
 
 def _check_sample(built: ReferenceProgram, table: AtomTable) -> None:

@@ -35,7 +35,7 @@ class ReferenceDraw:
         self.set_draw(num_corruptions, seed)
         self._graph = graph
         # The draw needs the numbers of the constants alone.
-        program = Program.from_names((), (), (), graph.program.symbols.constants)
+        program = Program((), graph.program.symbols.constants, (), ())
         self._corrupter = Corrupter(program, (), graph.domains)
         # Of each predicate; those of others decide nothing.
         self._known: dict[int, NDArray[np.int32]] = {}

@@ -26,7 +26,7 @@ from kgverify.trace.model.columns import Digests
 
 _LANES: Final = 128
 _WARP: Final = 32
-_MOST_TICKS: Final = 12 * TICKS_PER_REPLAY
+_MOST_TICKS: Final = 24 * TICKS_PER_REPLAY
 _STEP_BYTES: Final = 52
 _ROW_BYTES: Final = 9
 

@@ -130,40 +130,44 @@ def resolve_clauses(
         here = matches & (is_rule | (is_body == 0))
         p = tl.load(row, mask=here, other=PAD)
         here = here & (p != PAD)
-        a = tl.load(row + 1, mask=here, other=0)
-        b = tl.load(row + 2, mask=here, other=0)
-        offset = tl.where(is_body, 2 * A, 0)
-        a, b = _standardize_apart(a, offset), _standardize_apart(b, offset)
-        a = _substitute(_substitute(a, x1, t1), x2, t2)
-        b = _substitute(_substitute(b, x1, t1), x2, t2)
-        may_be_fact = here & (a >= 0) & (b >= 0)
-        if EXCLUDE:
-            may_be_fact = may_be_fact & ((p != q0) | (a != q1) | (b != q2))
-        left = here
-        if tl.max(may_be_fact.to(tl.int32), 0) > 0:
-            left = here & (_is_fact(may_be_fact, p, a, b, tables) == 0)
-        a, low, high, num_variables = _number(a, left, low, high, num_variables)
-        b, low, high, num_variables = _number(b, left, low, high, num_variables)
-        kept = left & (num_atoms < A)
-        place = tl.where(kept, num_atoms, 0) * 3
-        if COMPARE:
-            is_same = is_same & (
-                (kept == 0)
-                | (
-                    (tl.load(other_atoms + place, mask=kept, other=0) == p)
-                    & (tl.load(other_atoms + place + 1, mask=kept, other=0) == a)
-                    & (tl.load(other_atoms + place + 2, mask=kept, other=0) == b)
-                )
-            )
-        elif STORE:
-            tl.store(out_atoms + place, p, mask=kept)
-            tl.store(out_atoms + place + 1, a, mask=kept)
-            tl.store(out_atoms + place + 2, b, mask=kept)
+        if tl.max(here.to(tl.int32), 0) == 0:
+            # Padding comes last: no lane has another atom of a body, or of the goal.
+            j = tl.where(is_body, BODY, BODY + A - 1)
         else:
-            keys = tables.hash_keys + place
-            hashed += tl.where(kept, (p.to(tl.int64) - PAD) * tl.load(keys), 0)
-            hashed += tl.where(kept, (a.to(tl.int64) - PAD) * tl.load(keys + 1), 0)
-            hashed += tl.where(kept, (b.to(tl.int64) - PAD) * tl.load(keys + 2), 0)
-        num_atoms += left.to(tl.int32)
-        j += 1
+            a = tl.load(row + 1, mask=here, other=0)
+            b = tl.load(row + 2, mask=here, other=0)
+            offset = tl.where(is_body, 2 * A, 0)
+            a, b = _standardize_apart(a, offset), _standardize_apart(b, offset)
+            a = _substitute(_substitute(a, x1, t1), x2, t2)
+            b = _substitute(_substitute(b, x1, t1), x2, t2)
+            may_be_fact = here & (a >= 0) & (b >= 0)
+            if EXCLUDE:
+                may_be_fact = may_be_fact & ((p != q0) | (a != q1) | (b != q2))
+            left = here
+            if tl.max(may_be_fact.to(tl.int32), 0) > 0:
+                left = here & (_is_fact(may_be_fact, p, a, b, tables) == 0)
+            a, low, high, num_variables = _number(a, left, low, high, num_variables)
+            b, low, high, num_variables = _number(b, left, low, high, num_variables)
+            kept = left & (num_atoms < A)
+            place = tl.where(kept, num_atoms, 0) * 3
+            if COMPARE:
+                is_same = is_same & (
+                    (kept == 0)
+                    | (
+                        (tl.load(other_atoms + place, mask=kept, other=0) == p)
+                        & (tl.load(other_atoms + place + 1, mask=kept, other=0) == a)
+                        & (tl.load(other_atoms + place + 2, mask=kept, other=0) == b)
+                    )
+                )
+            elif STORE:
+                tl.store(out_atoms + place, p, mask=kept)
+                tl.store(out_atoms + place + 1, a, mask=kept)
+                tl.store(out_atoms + place + 2, b, mask=kept)
+            else:
+                keys = tables.hash_keys + place
+                hashed += tl.where(kept, (p.to(tl.int64) - PAD) * tl.load(keys), 0)
+                hashed += tl.where(kept, (a.to(tl.int64) - PAD) * tl.load(keys + 1), 0)
+                hashed += tl.where(kept, (b.to(tl.int64) - PAD) * tl.load(keys + 2), 0)
+            num_atoms += left.to(tl.int32)
+            j += 1
     return matches, num_atoms, num_variables, hashed, is_same

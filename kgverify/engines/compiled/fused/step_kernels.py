@@ -1,6 +1,6 @@
 """The second half of a fused tick: the choice among a slot's resolvents, the step, and the next candidate of an ended slot.
 
-A program is a slot; its lanes are resolvents, or the words of a goal.
+A program takes its slots one by one; its lanes are resolvents, or the words of a goal.
 """
 
 import triton
@@ -29,34 +29,37 @@ def _scores_of(slot, decisions, rows, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _is_same_goal(row, mask, best, rows, A):
-    """Return whether the resolvent of each lane equals that of the row `best`, atom for atom."""
+def _has_same_symbols(row, mask, best, rows, A):
+    """Return whether the resolvent of each lane has the same symbols as that of the row `best`.
+
+    The policy adds up the rows of predicates and of first arguments, and subtracts those of second arguments. Two resolvents
+    whose sums have the same terms have equal scores in exact arithmetic.
+    """
+    own, other = rows.atoms + best * (3 * A), rows.atoms + row * (3 * A)
     is_same = mask
     i = 0
     while i < 3 * A:
-        is_same = is_same & (
-            tl.load(rows.atoms + row * (3 * A) + i, mask=mask) == tl.load(rows.atoms + best * (3 * A) + i)
-        )
-        i += 1
+        # The second arguments change sides: then the terms are equal if each first term is on both sides as often.
+        predicate, first, second = tl.load(own + i), tl.load(own + i + 1), tl.load(other + i + 2, mask=mask)
+        of_predicate, of_first, of_second = tl.zeros_like(row), tl.zeros_like(row), tl.zeros_like(row)
+        j = 0
+        while j < 3 * A:
+            own_first, own_second = tl.load(own + j + 1), tl.load(own + j + 2)
+            other_first, other_second = tl.load(other + j + 1, mask=mask), tl.load(other + j + 2, mask=mask)
+            of_predicate += (tl.load(own + j) == predicate).to(tl.int64)
+            of_predicate -= (tl.load(other + j, mask=mask) == predicate).to(tl.int64)
+            of_first += (own_first == first).to(tl.int64) + (other_second == first).to(tl.int64)
+            of_first -= (other_first == first).to(tl.int64) + (own_second == first).to(tl.int64)
+            of_second += (own_first == second).to(tl.int64) + (other_second == second).to(tl.int64)
+            of_second -= (other_first == second).to(tl.int64) + (own_second == second).to(tl.int64)
+            j += 3
+        is_same = is_same & (of_predicate == 0) & (of_first == 0) & (of_second == 0)
+        i += 3
     return is_same
 
 
-@triton.jit(do_not_specialize=["margin", "A"])
-def find_close_kernel(
-    decisions,
-    rows,
-    tally,
-    close,
-    margin,
-    A,
-    IS_FIRST: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """List the slots whose highest scores of different resolvents are close, and the resolvents as close to the highest.
-
-    IS_FIRST: among all slots, whose choices are counted; else among those that were close already
-    """
-    slot = tl.program_id(0).to(tl.int64)
+@triton.jit
+def _find_close(slot, decisions, rows, tally, close, margin, A, IS_FIRST: tl.constexpr, BLOCK: tl.constexpr):
     is_asked = (tl.load(decisions.is_taken + slot) != 0) & (tl.load(decisions.kind + slot) == GOAL)
     is_asked = is_asked & (tl.load(decisions.num_resolvents + slot) > 1)
     if IS_FIRST == 0:
@@ -67,11 +70,13 @@ def find_close_kernel(
         choice = tl.min(tl.where(score == best, lane, BLOCK), 0)
         gap = best - tl.max(tl.where(lane == choice, float("-inf"), score), 0)
         is_close = gap <= margin
+        contends = mask & (score >= best - margin)
         if is_close:
-            # Equal resolvents have equal scores in any precision, and the first of them is chosen.
-            is_twin = (score == best) & _is_same_goal(first + lane, mask, first + choice, rows, A)
-            is_other = mask & (is_twin == 0)
-            gap = best - tl.max(tl.where(is_other, score, float("-inf")), 0)
+            # Equal scores, which rounding may have parted, are made equal, so that the first of them is chosen.
+            is_twin = contends & _has_same_symbols(first + lane, contends, first + choice, rows, A)
+            score = tl.where(is_twin, best, score)
+            tl.store(rows.score + first + lane, score, mask=is_twin)
+            gap = best - tl.max(tl.where(is_twin, float("-inf"), score), 0)
             is_close = gap <= margin
         if IS_FIRST:
             tl.store(tally.num_choices + slot, tl.load(tally.num_choices + slot) + 1)
@@ -80,16 +85,35 @@ def find_close_kernel(
             tl.store(tally.is_close + slot, is_close.to(tl.int32))
         if is_close:
             tl.store(close.slots + tl.atomic_add(close.num_slots, 1), slot.to(tl.int32))
-            contends = mask & (score >= best - margin)
             begin = tl.atomic_add(close.num_rows, tl.sum(contends.to(tl.int32), 0))
             place = begin + tl.cumsum(contends.to(tl.int32), 0) - 1
             tl.store(close.rows + place, (first + lane).to(tl.int32), mask=contends)
 
 
-@triton.jit
-def choose_kernel(decisions, rows, BLOCK: tl.constexpr):
-    """Choose the highest score, of equal scores the lowest index; if a score is NaN, the first NaN."""
+@triton.jit(do_not_specialize=["num_slots", "margin", "A"])
+def find_close_kernel(
+    decisions,
+    rows,
+    tally,
+    close,
+    num_slots,
+    margin,
+    A,
+    IS_FIRST: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """List the slots whose highest scores of different resolvents are close, and the resolvents as close to the highest.
+
+    IS_FIRST: among all slots, whose choices are counted; else among those that were close already
+    """
     slot = tl.program_id(0).to(tl.int64)
+    while slot < num_slots:
+        _find_close(slot, decisions, rows, tally, close, margin, A, IS_FIRST, BLOCK)
+        slot += tl.num_programs(0)
+
+
+@triton.jit
+def _choose(slot, decisions, rows, BLOCK: tl.constexpr):
     if tl.load(decisions.is_taken + slot) != 0:
         if tl.load(decisions.kind + slot) == GOAL:
             lane, mask, _first, score = _scores_of(slot, decisions, rows, BLOCK)
@@ -104,6 +128,15 @@ def choose_kernel(decisions, rows, BLOCK: tl.constexpr):
         else:
             tl.store(decisions.choice + slot, 0)
             tl.store(decisions.log_probability + slot, 0.0)
+
+
+@triton.jit(do_not_specialize=["num_slots"])
+def choose_kernel(decisions, rows, num_slots, BLOCK: tl.constexpr):
+    """Choose the highest score, of equal scores the lowest index; if a score is NaN, the first NaN."""
+    slot = tl.program_id(0).to(tl.int64)
+    while slot < num_slots:
+        _choose(slot, decisions, rows, BLOCK)
+        slot += tl.num_programs(0)
 
 
 @triton.jit
@@ -178,7 +211,7 @@ def _recycle(slot, lane, derivations, pool, tables, counts, num_steps, A, DEPTH)
             tl.store(derivations.pool_index + slot, NO_CANDIDATE)
 
 
-@triton.jit(do_not_specialize=["A", "DEPTH", "max_depth"])
+@triton.jit(do_not_specialize=["num_slots", "A", "DEPTH", "max_depth"])
 def advance_kernel(
     derivations,
     work,
@@ -188,6 +221,7 @@ def advance_kernel(
     rows,
     counts,
     num_steps,
+    num_slots,
     A,
     DEPTH,
     max_depth,
@@ -197,10 +231,12 @@ def advance_kernel(
     """Do `advance` and `finish` where a step is taken; RECYCLES: then `recycle`."""
     slot = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, BLOCK)
-    if tl.load(decisions.is_taken + slot) != 0:
-        _take_step(slot, lane, derivations, work, tables, decisions, rows, A, DEPTH, max_depth)
-    if RECYCLES:
-        # All threads read the stores of one.
-        tl.debug_barrier()
-        if tl.load(derivations.outcome + slot) != OPEN:
-            _recycle(slot, lane, derivations, pool, tables, counts, num_steps, A, DEPTH)
+    while slot < num_slots:
+        if tl.load(decisions.is_taken + slot) != 0:
+            _take_step(slot, lane, derivations, work, tables, decisions, rows, A, DEPTH, max_depth)
+        if RECYCLES:
+            # All threads read the stores of one.
+            tl.debug_barrier()
+            if tl.load(derivations.outcome + slot) != OPEN:
+                _recycle(slot, lane, derivations, pool, tables, counts, num_steps, A, DEPTH)
+        slot += tl.num_programs(0)

@@ -1,6 +1,7 @@
 """The buffers of a fused tick and the launches of its kernels, without synchronising with the host in between."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Final, NamedTuple
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from kgverify.engines.compiled.execution.device import free_memory
 from kgverify.engines.compiled.execution.host_copy import PendingCopy
-from kgverify.engines.compiled.execution.kernel_launch import compile_ahead
+from kgverify.engines.compiled.execution.kernel_launch import compile_ahead, count_processors
 from kgverify.engines.compiled.execution.kernel_launch import launch as launch_kernel
 from kgverify.engines.compiled.fused.levels import ScoreLevel
 from kgverify.engines.compiled.fused.record import Decisions, DigestLog, RowBuffers, StepLog, TickBuffers
@@ -27,11 +28,30 @@ from kgverify.engines.endings import StepDigests
 from kgverify.program.limits import Limits
 
 _WARP: Final = 32
-_LIGHT_ROUNDS: Final = 4
-_HEAVY_BLOCK: Final = 128
-_HEAVY_ROUNDS: Final = 256
-"""The most rounds in one tick: a warp tries 128 clauses of a slot, or 32,768 clauses of a slot with more."""
-_HEAVY_PROGRAMS: Final = 2112
+
+
+class _Trying(NamedTuple):
+    """The way in which slots with up to a number of clauses are tried.
+
+    most:     the most clauses of such a slot
+    block:    clauses that are tried at a time
+    rounds:   the most times in one tick
+    programs: the most programs for each multiprocessor, which take the slots one by one
+    warps:    warps of a program
+    """
+
+    most: int
+    block: int
+    rounds: int
+    programs: int
+    warps: int
+
+
+_LIGHT: Final = _Trying(128, 32, 4, 32, 1)
+_HEAVY: Final = _Trying(4096, 64, 64, 32, 1)
+_HEAVIEST: Final = _Trying(1 << 62, 2048, 32, 4, 16)
+_PROGRAMS_PER_PROCESSOR: Final = 32
+"""The most programs of one warp for each multiprocessor, which take the slots one by one."""
 _LANES: Final = 128
 
 _LOG_SHARE: Final = 0.25
@@ -53,11 +73,18 @@ class _Derivations(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """The counts of a tick: rows taken, goals scored, slots with many clauses; and candidates ended since `begin`. int32 []."""
+    """The counts of a tick, int32 []; and of candidates ended since `begin`.
+
+    rows:     rows taken
+    goals:    open goals
+    heavy:    slots with many clauses
+    heaviest: slots with more than these
+    """
 
     rows: Tensor
     goals: Tensor
     heavy: Tensor
+    heaviest: Tensor
     ended: Tensor
 
 
@@ -98,6 +125,9 @@ class FusedTicks:
         self._tables, self._limits, self._layout, self.levels = tables, limits, layout, tuple(levels)
         device = tables.facts.device
         slots, window = layout.slots, layout.score_window
+        self._num_processors = count_processors(device)
+        self._num_programs = min(slots, _PROGRAMS_PER_PROCESSOR * self._num_processors)
+        self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
         def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
@@ -111,13 +141,14 @@ class FusedTicks:
         self._segments = Segments(*columns(long, long, long, long, torch.bool))
         self._decisions = Decisions(*columns(short, short, long, long, long, double))
         self._rows = RowBuffers(empty(window), empty(window, layout.atoms, 3), empty(window, dtype=torch.float32))
-        self._goals, self._heavy = empty(slots), empty(slots)
+        self._goals, self._heavy, self._heaviest = empty(slots), empty(slots), empty(slots)
         # Far enough apart for equal alignment of every address.
-        self._counters = empty(3 + 2 * len(self.levels), _WARP)
-        self._counts = _Counts(self._counters[0, 0], self._counters[1, 0], self._counters[2, 0], empty())
+        self._counters = empty(4 + 2 * len(self.levels), _WARP)
+        rows, goals, heavy, heaviest = self._counters[:4, 0]
+        self._counts = _Counts(rows, goals, heavy, heaviest, empty())
         self._close = [
             _Close(empty(slots), empty(window), self._counters[i, 0], self._counters[i + 1, 0])
-            for i in range(3, 1 + 2 * len(self.levels), 2)
+            for i in range(4, 2 + 2 * len(self.levels), 2)
         ]
         self._features = [
             empty(slots, level.parameters[0].shape[1], dtype=double if level.precision == EXACT else single)
@@ -228,23 +259,36 @@ class FusedTicks:
         launch_kernel(
             look_up_kernel,
             triton.cdiv(slots, _LANES),
-            (*state, *found, self._heavy, self._counts),
+            (*state, *found, self._goals, self._heavy, self._heaviest, self._counts),
             (slots, atoms, len(tables.fact_keys), len(tables.rule_first) - 1),
-            LIGHT=_LIGHT_ROUNDS * _WARP,
+            LIGHT=_LIGHT.most,
+            HEAVY=_HEAVY.most,
             BLOCK=_LANES,
         )
-        for is_heavy in (False, True):
+        with self._beside():
+            self._compute_goals_()
+        heavy, heaviest = (self._heavy, self._counts.heavy), (self._heaviest, self._counts.heaviest)
+        for trying, listed in ((_LIGHT, heavy), (_HEAVY, heavy), (_HEAVIEST, heaviest)):
             launch_kernel(
                 try_kernel,
-                _HEAVY_PROGRAMS if is_heavy else slots,
-                (*state, *found, self._rows, self._goals, self._heavy, self._counts, self._empty_hash),
-                (atoms, body, self._visited_hash.shape[1], limits.max_atoms, limits.max_resolvents, stride, window),
+                min(slots, trying.programs * self._num_processors),
+                (*state, *found, self._rows, *listed, self._counts, self._empty_hash),
+                (
+                    slots,
+                    atoms,
+                    body,
+                    self._visited_hash.shape[1],
+                    limits.max_atoms,
+                    limits.max_resolvents,
+                    stride,
+                    window,
+                ),
                 EXCLUDE=limits.exclude_query,
-                LIGHT=_LIGHT_ROUNDS * _WARP,
-                ROUNDS=_HEAVY_ROUNDS if is_heavy else _LIGHT_ROUNDS,
-                BLOCK=_HEAVY_BLOCK if is_heavy else _WARP,
-                IS_HEAVY=is_heavy,
-                num_warps=_HEAVY_BLOCK // 128 if is_heavy else 1,
+                LIGHT=_LIGHT.most,
+                ROUNDS=trying.rounds,
+                BLOCK=trying.block,
+                IS_LISTED=trying is not _LIGHT,
+                num_warps=trying.warps,
             )
         launch_kernel(
             form_kernel,
@@ -255,35 +299,79 @@ class FusedTicks:
             IS_SHORTEST=not self.levels,
             BLOCK=_LANES,
         )
+        if self._side is not None:
+            torch.cuda.current_stream().wait_stream(self._side)
         self._score_()
-        launch_kernel(choose_kernel, slots, (self._decisions, self._rows), BLOCK=self._score_block, num_warps=1)
+        launch_kernel(
+            choose_kernel,
+            self._num_programs,
+            (self._decisions, self._rows),
+            (slots,),
+            BLOCK=self._score_block,
+            num_warps=1,
+        )
+
+    @contextmanager
+    def _beside(self) -> Iterator[None]:
+        """Launch on a stream of its own what depends on everything launched so far."""
+        if self._side is None:
+            yield
+            return
+        self._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side):
+            yield
 
     @property
     def _score_block(self) -> int:
         return max(_WARP, int(triton.next_power_of_2(self._limits.max_resolvents)))
 
     def _score_(self) -> None:
-        """Score all rows in the first precision, then close choices in the next ones."""
-        rows, goals, num_goals = None, self._goals, self._counts.goals
-        num_rows = self._counts.rows
+        """Score all rows in the first precision, whose goals are computed, then close choices in the next ones."""
         for number, level in enumerate(self.levels):
             if number:
                 close = self._close[number - 1]
                 launch_kernel(
                     find_close_kernel,
-                    self._layout.slots,
+                    self._num_programs,
                     (self._decisions, self._rows, self._tally, close),
-                    (2 * self.levels[number - 1].error, self._layout.atoms),
+                    (self._layout.slots, 2 * self.levels[number - 1].error, self._layout.atoms),
                     IS_FIRST=number == 1,
                     BLOCK=self._score_block,
                     num_warps=1,
                 )
-                rows, goals, num_goals, num_rows = close.rows, close.slots, close.num_slots, close.num_rows
-            features = self._features[number]
-            tower = partial(launch_tower, level.parameters, precision=level.precision, is_sparse=number > 0)
-            tower(self._derivations.goal, features, index=goals, count=num_goals)
-            scored = self._rows.atoms, self._rows.score
-            tower(*scored, index=rows, count=num_rows, features=features, slots=self._rows.slot)
+                self._compute_goals_(number)
+                index, count = close.rows, close.num_rows
+            else:
+                index, count = None, self._counts.rows
+            launch_tower(
+                level.parameters,
+                self._rows.atoms,
+                self._rows.score,
+                level.precision,
+                index=index,
+                count=count,
+                features=self._features[number],
+                slots=self._rows.slot,
+                is_sparse=number > 0,
+            )
+
+    def _compute_goals_(self, number: int = 0) -> None:
+        """Compute the towers of the goals that a level needs: all open ones in the first, then those of close choices."""
+        if number < len(self.levels):
+            level = self.levels[number]
+            goals, count = self._goals, self._counts.goals
+            if number:
+                close = self._close[number - 1]
+                goals, count = close.slots, close.num_slots
+            launch_tower(
+                level.parameters,
+                self._derivations.goal,
+                self._features[number],
+                level.precision,
+                index=goals,
+                count=count,
+                is_sparse=number > 0,
+            )
 
     def _advance_(self, *, recycles: bool) -> None:
         """Take the decided steps; then, if requested, give the slots of ended derivations the next candidates."""
@@ -291,9 +379,9 @@ class FusedTicks:
         state = self._kept, self._work, self._pool, self._tables
         launch_kernel(
             advance_kernel,
-            self._layout.slots,
+            self._num_programs,
             (*state, self._decisions, self._rows, self._counts, self._num_steps),
-            (self._layout.atoms, self._visited_hash.shape[1], self._limits.max_depth),
+            (self._layout.slots, self._layout.atoms, self._visited_hash.shape[1], self._limits.max_depth),
             RECYCLES=recycles,
             BLOCK=max(_WARP, triton.next_power_of_2(words)),
             num_warps=1,

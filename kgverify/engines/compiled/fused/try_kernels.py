@@ -1,7 +1,7 @@
 """The first half of a fused tick: every slot tries its own clauses, and a step whose clauses are tried gets rows.
 
 Kernels read and write the records of `state.py` and of `ticks.py`, whose fields are pointers here. In `look_up` a lane is a slot;
-in `try` a program is one, and its lanes are clauses; in `form` a lane is a row.
+in `try` a program takes its slots one by one, and its lanes are clauses; in `form` a lane is a row.
 """
 
 from typing import Final
@@ -32,16 +32,22 @@ def look_up_kernel(
     tables,
     segments,
     decisions,
+    goals,
     heavy,
+    heaviest,
     counts,
     num_slots,
     A,
     num_facts,
     num_predicates,
     LIGHT: tl.constexpr,
+    HEAVY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Do `select` and find the clauses that may match, for every open slot, and list the slots with many clauses."""
+    """Do `select` and find the clauses that may match, for every open slot; list these slots, and those with many clauses.
+
+    LIGHT, HEAVY: the most clauses of a slot that is not listed as heavy, and of one that is not among the heaviest
+    """
     slot = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = slot < num_slots
     tl.store(decisions.is_taken + slot, tl.zeros_like(slot).to(tl.int32), mask=inside)
@@ -68,11 +74,17 @@ def look_up_kernel(
         tl.store(segments.fact_first + slot, begin, mask=mask)
         tl.store(segments.num_facts + slot, end - begin, mask=mask)
         tl.store(segments.by_second + slot, by_second, mask=mask)
+        first_place = tl.atomic_add(counts.goals, tl.sum(mask.to(tl.int32), 0))
+        tl.store(goals + first_place + tl.cumsum(mask.to(tl.int32), 0) - 1, slot.to(tl.int32), mask=mask)
         left = num_rules + end - begin - tl.load(work.cursor + slot, mask=mask, other=0)
         is_heavy = mask & (left > LIGHT)
         if tl.max(is_heavy.to(tl.int32), 0) > 0:
+            is_heaviest = is_heavy & (left > HEAVY)
+            is_heavy = is_heavy & (left <= HEAVY)
             place = tl.atomic_add(counts.heavy + tl.zeros_like(slot), 1, mask=is_heavy)
             tl.store(heavy + place, slot.to(tl.int32), mask=is_heavy)
+            place = tl.atomic_add(counts.heaviest + tl.zeros_like(slot), 1, mask=is_heaviest)
+            tl.store(heaviest + place, slot.to(tl.int32), mask=is_heaviest)
 
 
 @triton.jit
@@ -84,7 +96,6 @@ def _try_slot(
     segments,
     decisions,
     rows,
-    goals,
     counts,
     empty_hash,
     A,
@@ -186,11 +197,9 @@ def _try_slot(
             place = first + i + lane
             tl.store(rows.slot + place, slots.to(tl.int32), mask=(i + lane < num_rows) & (place < window))
             i += BLOCK
-        if is_taken & (num_rows > 0):
-            tl.store(goals + tl.atomic_add(counts.goals, 1), slot.to(tl.int32))
 
 
-_SIZES: Final = ["A", "BODY", "DEPTH", "max_atoms", "max_resolvents", "row_stride", "window"]
+_SIZES: Final = ["num_slots", "A", "BODY", "DEPTH", "max_atoms", "max_resolvents", "row_stride", "window"]
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -201,10 +210,11 @@ def try_kernel(
     segments,
     decisions,
     rows,
-    goals,
-    heavy,
+    listed,
+    num_listed,
     counts,
     empty_hash,
+    num_slots,
     A,
     BODY,
     DEPTH,
@@ -216,29 +226,31 @@ def try_kernel(
     LIGHT: tl.constexpr,
     ROUNDS: tl.constexpr,
     BLOCK: tl.constexpr,
-    IS_HEAVY: tl.constexpr,
+    IS_LISTED: tl.constexpr,
 ):
-    """Run `match_rules` to `limit` and `close`, for slots with at most LIGHT clauses left, or for the others."""
+    """Run `match_rules` to `limit` and `close`, for slots with at most LIGHT clauses left, or for those listed."""
     hashed = tl.load(empty_hash)
-    if IS_HEAVY:
+    if IS_LISTED:
         number = tl.program_id(0)
-        num_heavy = tl.load(counts.heavy)
-        while number < num_heavy:
-            slot = tl.load(heavy + number).to(tl.int64)
+        num = tl.load(num_listed)
+        while number < num:
+            slot = tl.load(listed + number).to(tl.int64)
             _try_slot(
-                slot, derivations, work, tables, segments, decisions, rows, goals, counts, hashed, A, BODY, DEPTH, max_atoms,
+                slot, derivations, work, tables, segments, decisions, rows, counts, hashed, A, BODY, DEPTH, max_atoms,
                 max_resolvents, row_stride, window, EXCLUDE, ROUNDS, BLOCK,
             )  # fmt: skip
             number += tl.num_programs(0)
     else:
         slot = tl.program_id(0).to(tl.int64)
-        if tl.load(derivations.outcome + slot) == OPEN:
-            num = tl.load(segments.num_rules + slot) + tl.load(segments.num_facts + slot)
-            if num - tl.load(work.cursor + slot) <= LIGHT:
-                _try_slot(
-                    slot, derivations, work, tables, segments, decisions, rows, goals, counts, hashed, A, BODY, DEPTH,
-                    max_atoms, max_resolvents, row_stride, window, EXCLUDE, ROUNDS, BLOCK,
-                )  # fmt: skip
+        while slot < num_slots:
+            if tl.load(derivations.outcome + slot) == OPEN:
+                num = tl.load(segments.num_rules + slot) + tl.load(segments.num_facts + slot)
+                if num - tl.load(work.cursor + slot) <= LIGHT:
+                    _try_slot(
+                        slot, derivations, work, tables, segments, decisions, rows, counts, hashed, A, BODY, DEPTH,
+                        max_atoms, max_resolvents, row_stride, window, EXCLUDE, ROUNDS, BLOCK,
+                    )  # fmt: skip
+            slot += tl.num_programs(0)
 
 
 @triton.jit(do_not_specialize=["A", "BODY", "row_stride", "window"])

@@ -65,11 +65,20 @@ def build_tables(program: Program, num_atoms: int, device: torch.device, *, is_r
             where="graph",
             fix="split the graph: predicates * constants^2 must stay below 2^63",
         )
-    facts = program.facts.astype(np.int64) if len(program.facts) else np.zeros((0, 3), np.int64)
-    predicate, first, second = facts.T
+    num_facts = round_up(len(program.facts)) if is_rounded else max(1, len(program.facts))
+    filled = np.full((num_facts, 3), PAD, np.int32)
+    filled[: len(program.facts)] = program.facts.reshape(-1, 3)
+    # The device sorts: of millions of facts, uploading the result would take longer than all of it.
+    facts = torch.as_tensor(filled).to(device)
+    predicate, first, second = facts[: len(program.facts)].long().unbind(1)
     keys = (predicate * num_constants + first) * num_constants + second
-    second_keys = (predicate * num_constants + second) * num_constants + first
-    order = np.argsort(second_keys, kind="stable")
+    second_keys, order = torch.sort((predicate * num_constants + second) * num_constants + first, stable=True)
+    num_buckets = 4 * round_up(len(keys))
+    shift = 65 - num_buckets.bit_length()
+    bucket = (keys * FACT_HASH >> shift) & (num_buckets - 1)
+    bucket_sizes = torch.zeros(num_buckets + 1, dtype=torch.int32, device=device)
+    bucket_sizes.index_add_(0, bucket + 1, torch.ones_like(bucket, dtype=torch.int32))
+    fullest = bucket_sizes.amax().long()
 
     head_predicates = np.array([rule.clause_head.predicate for rule in program.rules], np.int64)
     longest = max((len(rule.body) for rule in program.rules), default=1)
@@ -77,14 +86,8 @@ def build_tables(program: Program, num_atoms: int, device: torch.device, *, is_r
     for i, rule in enumerate(program.rules):
         bodies[i, : len(rule.body)] = rule.body
     heads = np.array([rule.clause_head[1:] for rule in program.rules], np.int64).reshape(-1, 2)
-    num_buckets = 4 * round_up(len(keys))
-    shift = 65 - num_buckets.bit_length()
-    bucket = (keys * FACT_HASH >> shift) & (num_buckets - 1)
-    by_bucket = np.argsort(bucket, kind="stable")
-    bucket_first = np.searchsorted(bucket[by_bucket], np.arange(num_buckets + 1))
-
     bounds = np.arange((round_up(num_predicates) if is_rounded else num_predicates) + 1)
-    num_facts, num_rules = (round_up(num) if is_rounded else max(1, num) for num in (len(facts), len(program.rules)))
+    num_rules = round_up(len(program.rules)) if is_rounded else max(1, len(program.rules))
     # The empty body comes last.
     bodies = np.concatenate((bodies, np.full((num_rules - len(program.rules), *bodies.shape[1:]), PAD, np.int64)))
 
@@ -94,17 +97,20 @@ def build_tables(program: Program, num_atoms: int, device: torch.device, *, is_r
     def fill(array: NDArray[Any], size: int, value: int) -> NDArray[Any]:
         return np.concatenate((array, np.full((size - len(array), *array.shape[1:]), value, np.int64)))
 
+    def fill_facts(of_facts: Tensor, value: int) -> Tensor:
+        return torch.cat((of_facts, of_facts.new_full((num_facts - len(of_facts),), value)))
+
     never = 2**63 - 1
     return Tables(
         num_constants=tensor(np.array(num_constants)),
-        facts=tensor(fill(facts, num_facts, PAD), torch.int32),
-        fact_keys=tensor(fill(keys, num_facts, never)),
-        facts_by_second=tensor(fill(order, num_facts, 0)),
-        second_keys=tensor(fill(second_keys[order], num_facts, never)),
-        bucket_first=tensor(bucket_first, torch.int32),
-        bucket_keys=tensor(fill(keys[by_bucket], num_facts, never)),
-        bucket_shape=tensor(np.array((shift, np.diff(bucket_first).max()))),
-        predicate_first=tensor(np.searchsorted(predicate, bounds)),
+        facts=facts,
+        fact_keys=fill_facts(keys, never),
+        facts_by_second=fill_facts(order, 0),
+        second_keys=fill_facts(second_keys, never),
+        bucket_first=bucket_sizes.cumsum(0, dtype=torch.int32),
+        bucket_keys=fill_facts(keys[torch.argsort(bucket, stable=True)], never),
+        bucket_shape=torch.stack((torch.full_like(fullest, shift), fullest)),
+        predicate_first=torch.searchsorted(predicate.contiguous(), tensor(bounds)),
         rule_head=tensor(fill(heads, num_rules, PAD), torch.int32),
         rule_body=tensor(bodies, torch.int32),
         rules_by_head=tensor(fill(np.argsort(head_predicates, kind="stable"), num_rules, 0)),

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from kgverify.engines.compiled.state import Derivations, Pool, TickGaps, Work
 
-TICKS_PER_REPLAY: Final = 4
-"""Ticks of a captured graph. At most this number run in vain at the end of a pool."""
+TICKS_PER_REPLAY: Final = 2
+"""Ticks of a captured graph. Twice this number at most run in vain at the end of a pool."""
 
 
 class TickLoop:

@@ -18,8 +18,9 @@ from kgverify.engines.compiled.kernel_constants import PAD
 EXACT: Final = "float64"
 """The precision of the reference, which decides close choices."""
 PROGRAMS_PER_PROCESSOR: Final = 2
-SLICE: Final = 16
+SLICE: Final = 32
 """The rows of a weight matrix that are multiplied at a time."""
+NUM_WARPS: Final = 16
 
 
 @triton.jit
@@ -63,6 +64,7 @@ def exact_kernel(
     column = tl.arange(0, H)
     is_inside = column < width
     slice_ = tl.arange(0, K)
+    tile = slice_[:, None] * H + column[None, :]
     state = scratch + tl.program_id(0).to(tl.int64) * H
     number = tl.program_id(0)
     while number < num_rows:
@@ -84,14 +86,19 @@ def exact_kernel(
         x = x / tl.maximum(num_atoms, 1).to(tl.float64) + tl.load(input_bias + column, mask=is_inside, other=0.0).to(
             tl.float64
         )
+        if BLOCKS > 0:
+            # The next slice is loaded while one is multiplied.
+            following = tl.load(weights + tile)
         for block in range(BLOCKS):
             tl.store(state + column, x)
             tl.debug_barrier()
             y = tl.zeros((K, H), tl.float64)
             for k in range(0, H, K):
+                slice_of_block = following
+                place = block * (H * H) + (k + K) * H
+                following = tl.load(weights + tl.minimum(place, (BLOCKS * H - K) * H) + tile)
                 part = tl.load(state + k + slice_)
-                tile = block * (H * H) + (k + slice_)[:, None] * H + column[None, :]
-                y += part[:, None] * tl.load(weights + tile).to(tl.float64)
+                y += part[:, None] * slice_of_block.to(tl.float64)
             tl.debug_barrier()
             at = block * H + column
             x += tl.maximum(tl.sum(y, 0) + tl.load(biases + at).to(tl.float64), 0.0)
@@ -117,4 +124,4 @@ def launch(
     scratch = torch.empty((num_programs, rows.shape[1]), dtype=torch.float64, device=rows.device)
     ends = (*scoring, len(input_bias), scratch, out)
     given = (*goals, rows, first_rows, input_bias, weights, *vectors, *ends)
-    launch_kernel(exact_kernel, num_programs, given, K=SLICE, **constants, num_warps=8)
+    launch_kernel(exact_kernel, num_programs, given, K=SLICE, **constants, num_warps=NUM_WARPS)

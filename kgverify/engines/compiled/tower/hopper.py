@@ -2,8 +2,8 @@
 
 A program takes 128 goals at a time through all blocks, 64 for each of two groups of four warps. Their states stay in shared
 memory, as the operands that the products take: the rounded number, and for bf16x3 what its rounding left out. A warp of its
-own streams the weights in slices, for both groups; the second group is held back by some of them, so that products of the one
-run while the other goes through its norm.
+own streams the first states, which `embed.py` has computed, and the weights in slices, for both groups; the second group is
+held back by some of them, so that products of the one run while the other goes through its norm.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -11,6 +11,7 @@ run while the other goes through its norm.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import torch
 import triton
 from torch import Tensor
 from triton.experimental import gluon
@@ -28,6 +29,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from kgverify.engines.compiled.execution.kernel_launch import count_processors
 from kgverify.engines.compiled.execution.kernel_launch import launch as launch_kernel
 from kgverify.engines.compiled.kernel_constants import PAD
+from kgverify.engines.compiled.tower import embed
 
 HIDDEN: Final = 256
 GOALS_PER_PROGRAM: Final = 128
@@ -43,28 +45,24 @@ class Form(NamedTuple):
 
     slice_:     rows of the weights that are streamed at a time
     num_slices: number of slices that shared memory holds
-    gathered:   goals whose symbols' rows are added up at a time
     lead:       slices that the first group is ahead by at the start of a block; 0: not controlled
     is_split:   whether each factor is the sum of two numbers
     """
 
     slice_: int
     num_slices: int
-    gathered: int
     lead: int
     is_split: bool
 
 
-_SINGLE: Final = Form(64, 4, 32, 3, False)
-FORMS: Final = {"bf16": _SINGLE, "fp16": _SINGLE, "bf16x3": Form(64, 3, 32, 0, True)}
+_SINGLE: Final = Form(64, 4, 3, False)
+FORMS: Final = {"bf16": _SINGLE, "fp16": _SINGLE, "bf16x3": Form(64, 3, 0, True)}
 
 
 def can_launch(parameters: Sequence[Tensor], precision: str) -> bool:
     """Return whether the kernel supports these sizes and this precision."""
-    rows, _, input_bias, weights, *_ = parameters
-    # It counts the numbers of the symbols' rows in 32 bits.
-    is_addressed = rows.numel() <= 2**31
-    return precision in FORMS and len(input_bias) == HIDDEN and len(weights) > 0 and is_addressed
+    _, _, input_bias, weights, *_ = parameters
+    return precision in FORMS and len(input_bias) == HIDDEN and len(weights) > 0
 
 
 @gluon.jit
@@ -87,40 +85,6 @@ def has_atoms(atoms, index, start, num_rows, A, M: gl.constexpr, HAS_INDEX: gl.c
 
 
 @gluon.jit
-def add_atoms(atoms, goal, inside, A, rows, first_rows, input_bias, H: gl.constexpr, LAYOUT: gl.constexpr):
-    """Return the input layer's output, float32 [R, h]. An atom's symbols are read while the previous atom's rows are loaded."""
-    column = gl.arange(0, H, layout=gl.SliceLayout(0, LAYOUT))
-    first_variable = gl.load(first_rows)
-    first_constant = gl.load(first_rows + 1)
-    own = atoms + goal.to(gl.int64) * (3 * A)
-    predicate = gl.load(own, mask=inside, other=PAD)
-    first = gl.load(own + 1, mask=inside, other=0)
-    second = gl.load(own + 2, mask=inside, other=0)
-    is_atom = predicate != PAD
-    x = gl.zeros([goal.shape[0], H], gl.float32, layout=LAYOUT)
-    num_atoms = gl.zeros([goal.shape[0]], gl.float32, layout=gl.SliceLayout(1, LAYOUT))
-    j = 0
-    while gl.max(is_atom.to(gl.int32), 0) > 0:
-        mask = is_atom[:, None]
-        first_row = gl.where(first < 0, first_variable - first - 1, first_constant + first)
-        second_row = gl.where(second < 0, first_variable - second - 1, first_constant + second)
-        of_predicate = gl.load(rows + (predicate * H)[:, None] + column[None, :], mask=mask, other=0.0)
-        of_first = gl.load(rows + (first_row * H)[:, None] + column[None, :], mask=mask, other=0.0)
-        of_second = gl.load(rows + (second_row * H)[:, None] + column[None, :], mask=mask, other=0.0)
-        num_atoms += is_atom.to(gl.float32)
-        j += 1
-        more = is_atom & (j < A)
-        predicate = gl.load(own + 3 * j, mask=more, other=PAD)
-        first = gl.load(own + 3 * j + 1, mask=more, other=0)
-        second = gl.load(own + 3 * j + 2, mask=more, other=0)
-        is_atom = predicate != PAD
-        x += of_predicate.to(gl.float32)
-        x += of_first.to(gl.float32)
-        x -= of_second.to(gl.float32)
-    return x / gl.maximum(num_atoms, 1.0)[:, None] + gl.load(input_bias + column)[None, :]
-
-
-@gluon.jit
 def _step(place, phase, NUM_SLICES: gl.constexpr):
     """Return the place of the next slice, and the phase of its barriers."""
     place += 1
@@ -138,13 +102,32 @@ def _stream_slice(weights, row, ring, full, empty, place, phase, H: gl.constexpr
 
 
 @gluon.jit
+def _stream_states(
+    states, low_states, row, high, low, arrived, free, phase, G: gl.constexpr, H: gl.constexpr, IS_SPLIT: gl.constexpr
+):
+    mbarrier.wait(free, phase)
+    mbarrier.expect(arrived, G * H * 2 * (2 if IS_SPLIT else 1))
+    tma.async_copy_global_to_shared(states, [row, 0], arrived, high)
+    if IS_SPLIT:
+        tma.async_copy_global_to_shared(low_states, [row, 0], arrived, low)
+
+
+@gluon.jit
 def stream(
     atoms,
     index,
     num_rows,
     A,
+    states,
+    low_states,
     weights,
     low_weights,
+    first_high,
+    second_high,
+    first_low,
+    second_low,
+    arrived,
+    free,
     ring,
     full,
     empty,
@@ -157,19 +140,39 @@ def stream(
     HAS_INDEX: gl.constexpr,
     HAS_COUNT: gl.constexpr,
 ):
-    """Stream the weights of all blocks, slice by slice, once for each 128 goals."""
+    """Stream the first states and the weights of all blocks, slice by slice, once for each 128 goals."""
+    G: gl.constexpr = M // 2
     place = 0
     phase = 1
+    turn = 1
     for tile in range(gl.program_id(0), (num_rows + M - 1) // M, gl.num_programs(0)):
         is_used = num_rows
         if not HAS_COUNT:
             is_used = has_atoms(atoms, index, tile * M, num_rows, A, M, HAS_INDEX)
         if is_used > 0:
-            for row in range(0, BLOCKS * H, K):
-                _stream_slice(weights, row, ring, full, empty, place, phase, H, K)
+            row = tile * M
+            _stream_states(
+                states, low_states, row, first_high, first_low, arrived.index(0), free.index(0), turn, G, H, IS_SPLIT
+            )
+            _stream_states(
+                states,
+                low_states,
+                row + G,
+                second_high,
+                second_low,
+                arrived.index(1),
+                free.index(1),
+                turn,
+                G,
+                H,
+                IS_SPLIT,
+            )
+            turn ^= 1
+            for row_of_weights in range(0, BLOCKS * H, K):
+                _stream_slice(weights, row_of_weights, ring, full, empty, place, phase, H, K)
                 place, phase = _step(place, phase, NUM_SLICES)
                 if IS_SPLIT:
-                    _stream_slice(low_weights, row, ring, full, empty, place, phase, H, K)
+                    _stream_slice(low_weights, row_of_weights, ring, full, empty, place, phase, H, K)
                     place, phase = _step(place, phase, NUM_SLICES)
 
 
@@ -236,9 +239,6 @@ def _compute(
     index,
     num_rows,
     A,
-    rows,
-    first_rows,
-    input_bias,
     biases,
     scales,
     shifts,
@@ -248,6 +248,8 @@ def _compute(
     out,
     high,
     low,
+    arrived,
+    free,
     ring,
     full,
     empty,
@@ -259,7 +261,6 @@ def _compute(
     M: gl.constexpr,
     K: gl.constexpr,
     NUM_SLICES: gl.constexpr,
-    R: gl.constexpr,
     LEAD: gl.constexpr,
     IS_SPLIT: gl.constexpr,
     KEEPS: gl.constexpr,
@@ -270,30 +271,23 @@ def _compute(
     """Compute the towers of one group's 64 goals of each 128."""
     G: gl.constexpr = M // 2
     ACC: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, H, 16])
-    ROWS: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [4, 1], [1, 0])
     OPERAND: gl.constexpr = high.dtype
     column = gl.arange(0, H, layout=gl.SliceLayout(0, ACC))
     place = 0
     phase = 0
     turn = 0
+    used = 0
     for tile in range(gl.program_id(0), (num_rows + M - 1) // M, gl.num_programs(0)):
         is_used = num_rows
         if not HAS_COUNT:
             is_used = has_atoms(atoms, index, tile * M, num_rows, A, M, HAS_INDEX)
         if is_used > 0:
             first = tile * M + GROUP * G
-            for part in gl.static_range(0, G, R):
-                some, is_some = find_goals(index, first + part, num_rows, R, gl.SliceLayout(1, ROWS), HAS_INDEX)
-                x = add_atoms(atoms, some, is_some, A, rows, first_rows, input_bias, H, ROWS)
-                rounded = x.to(OPERAND)
-                high.slice(part, R, dim=0).store(rounded)
-                if IS_SPLIT:
-                    low.slice(part, R, dim=0).store((x - rounded.to(gl.float32)).to(OPERAND))
-            fence_async_shared()
-            gl.thread_barrier()
             goal, inside = find_goals(index, first, num_rows, G, gl.SliceLayout(1, ACC), HAS_INDEX)
             if SCORES:
                 slot = gl.load(slots + goal, mask=inside, other=0).to(gl.int32)
+            mbarrier.wait(arrived.index(GROUP), used)
+            used ^= 1
             for block in range(BLOCKS):
                 if LEAD > 0 and GROUP == 1:
                     mbarrier.wait(ahead, turn & 1)
@@ -306,6 +300,9 @@ def _compute(
                 y = gl.maximum(y, 0.0) + high.load(ACC).to(gl.float32)
                 if IS_SPLIT:
                     y += low.load(ACC).to(gl.float32)
+                if block == BLOCKS - 1:
+                    gl.thread_barrier()
+                    mbarrier.arrive(free.index(GROUP), count=1)
                 y = normalize(y, H) * load_vector(scales, kept, block, 1, H, KEEPS, ACC)
                 y += load_vector(shifts, kept, block, 2, H, KEEPS, ACC)
                 if block < BLOCKS - 1:
@@ -329,9 +326,8 @@ def _tower_kernel(
     count,
     num_rows,
     A,
-    rows,
-    first_rows,
-    input_bias,
+    states,
+    low_states,
     weights,
     low_weights,
     biases,
@@ -346,7 +342,6 @@ def _tower_kernel(
     M: gl.constexpr,
     K: gl.constexpr,
     NUM_SLICES: gl.constexpr,
-    R: gl.constexpr,
     LEAD: gl.constexpr,
     IS_SPLIT: gl.constexpr,
     KEEPS: gl.constexpr,
@@ -377,6 +372,11 @@ def _tower_kernel(
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=2)
     mbarrier.init(ahead, count=1)
+    arrived = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    free = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(arrived.index(i), count=1)
+        mbarrier.init(free.index(i), count=1)
     kept = ahead
     if KEEPS:
         kept = gl.allocate_shared_memory(gl.float32, [3 * BLOCKS, H], gl.SwizzledSharedLayout(1, 1, 1, order=[0]))
@@ -393,24 +393,25 @@ def _tower_kernel(
             (
                 _compute,
                 (
-                    atoms, index, num_rows, A, rows, first_rows, input_bias, biases, scales, shifts, features, slots, scale,
-                    out, first_high, first_low, ring, full, empty, ahead, kept, gl.constexpr(0), BLOCKS, H, M, K,
-                    NUM_SLICES, R, LEAD, IS_SPLIT, KEEPS, HAS_INDEX, HAS_COUNT, SCORES,
+                    atoms, index, num_rows, A, biases, scales, shifts, features, slots, scale, out, first_high, first_low,
+                    arrived, free, ring, full, empty, ahead, kept, gl.constexpr(0), BLOCKS, H, M, K, NUM_SLICES, LEAD,
+                    IS_SPLIT, KEEPS, HAS_INDEX, HAS_COUNT, SCORES,
                 ),
             ),
             (
                 _compute,
                 (
-                    atoms, index, num_rows, A, rows, first_rows, input_bias, biases, scales, shifts, features, slots, scale,
-                    out, second_high, second_low, ring, full, empty, ahead, kept, gl.constexpr(1), BLOCKS, H, M, K,
-                    NUM_SLICES, R, LEAD, IS_SPLIT, KEEPS, HAS_INDEX, HAS_COUNT, SCORES,
+                    atoms, index, num_rows, A, biases, scales, shifts, features, slots, scale, out, second_high, second_low,
+                    arrived, free, ring, full, empty, ahead, kept, gl.constexpr(1), BLOCKS, H, M, K, NUM_SLICES, LEAD,
+                    IS_SPLIT, KEEPS, HAS_INDEX, HAS_COUNT, SCORES,
                 ),
             ),
             (
                 stream,
                 (
-                    atoms, index, num_rows, A, weights, low_weights, ring, full, empty, BLOCKS, H, M, K, NUM_SLICES,
-                    IS_SPLIT, HAS_INDEX, HAS_COUNT,
+                    atoms, index, num_rows, A, states, low_states, weights, low_weights, first_high, second_high, first_low,
+                    second_low, arrived, free, ring, full, empty, BLOCKS, H, M, K, NUM_SLICES, IS_SPLIT, HAS_INDEX,
+                    HAS_COUNT,
                 ),
             ),
         ],
@@ -427,24 +428,38 @@ def launch(
     precision: str,
     constants: Mapping[str, Any],
 ) -> None:
-    """Launch the kernel with the arguments that `launch_tower` prepares, for what `can_launch` supports."""
-    rows, first_rows, input_bias, weights, low_weights, *vectors = parameters
+    """Launch the kernels with the arguments that `launch_tower` prepares, for what `can_launch` supports."""
+    rows, _, _, weights, low_weights, *vectors = parameters
     form = FORMS[precision]
-    num_programs = min(triton.cdiv(goals[3], GOALS_PER_PROGRAM), count_processors(rows.device))
+    num_rows = goals[3]
+    states = torch.empty((num_rows, HIDDEN), dtype=weights.dtype, device=rows.device)
+    low_states = torch.empty_like(states) if form.is_split else states
+    embed.launch(
+        parameters,
+        goals,
+        states,
+        low_states if form.is_split else None,
+        has_index=constants["HAS_INDEX"],
+        has_count=constants["HAS_COUNT"],
+    )
     layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     streamed = (
-        TensorDescriptor.from_tensor(part.view(-1, HIDDEN), [form.slice_, HIDDEN], layout)
-        for part in (weights, low_weights if form.is_split else weights)
+        TensorDescriptor.from_tensor(tensor, [num, HIDDEN], layout)
+        for tensor, num in (
+            (states, GOALS_PER_PROGRAM // 2),
+            (low_states, GOALS_PER_PROGRAM // 2),
+            (weights.view(-1, HIDDEN), form.slice_),
+            ((low_weights if form.is_split else weights).view(-1, HIDDEN), form.slice_),
+        )
     )
     launch_kernel(
         _tower_kernel,
-        num_programs,
-        (*goals, rows, first_rows, input_bias, *streamed, *vectors, *scoring, out),
+        min(triton.cdiv(num_rows, GOALS_PER_PROGRAM), count_processors(rows.device)),
+        (*goals, *streamed, *vectors, *scoring, out),
         **constants,
         M=GOALS_PER_PROGRAM,
         K=form.slice_,
         NUM_SLICES=form.num_slices,
-        R=form.gathered,
         LEAD=form.lead,
         IS_SPLIT=form.is_split,
         KEEPS=_has_room(form, len(weights)),

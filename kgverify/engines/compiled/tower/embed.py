@@ -1,0 +1,108 @@
+"""The input layer of the `two_tower` policy as a kernel of its own: the sum of the rows of a goal's symbols.
+
+These rows lie scattered in memory. Many programs at a time wait for them better than the few that multiply matrices.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kgverify.engines.compiled.execution.kernel_launch import count_processors
+from kgverify.engines.compiled.execution.kernel_launch import launch as launch_kernel
+from kgverify.engines.compiled.kernel_constants import PAD
+
+PROGRAMS_PER_PROCESSOR: Final = 32
+GOALS: Final = 16
+"""The goals that a program takes at a time."""
+
+
+@triton.jit(do_not_specialize=["num_rows", "A", "width"], do_not_specialize_on_alignment=["count"])
+def embed_kernel(
+    atoms,
+    index,
+    count,
+    num_rows,
+    A,
+    rows,
+    first_rows,
+    input_bias,
+    high,
+    low,
+    width,
+    H: tl.constexpr,
+    M: tl.constexpr,
+    HAS_INDEX: tl.constexpr,
+    HAS_COUNT: tl.constexpr,
+    IS_SPLIT: tl.constexpr,
+):
+    """Write the input layer's output for each goal, in the order of the index; parameters as in `launch_tower`."""
+    if HAS_COUNT:
+        num_rows = tl.minimum(num_rows, tl.load(count)).to(tl.int32)
+    column = tl.arange(0, H)
+    first_variable, first_constant = tl.load(first_rows), tl.load(first_rows + 1)
+    bias = tl.load(input_bias + column, mask=column < width, other=0.0)
+    start = tl.program_id(0) * M
+    while start < num_rows:
+        place = start + tl.arange(0, M)
+        inside = place < num_rows
+        goal = place
+        if HAS_INDEX:
+            goal = tl.load(index + place, mask=inside, other=0)
+        own = atoms + goal.to(tl.int64) * (3 * A)
+        is_atom = inside
+        x = tl.zeros((M, H), tl.float32)
+        num_atoms = tl.zeros((M,), tl.float32)
+        j = 0
+        while j < A:
+            predicate = tl.load(own + 3 * j, mask=is_atom, other=PAD)
+            is_atom = predicate != PAD
+            first = tl.load(own + 3 * j + 1, mask=is_atom, other=0)
+            second = tl.load(own + 3 * j + 2, mask=is_atom, other=0)
+            first = tl.where(first < 0, first_variable - first - 1, first_constant + first)
+            second = tl.where(second < 0, first_variable - second - 1, first_constant + second)
+            mask = is_atom[:, None]
+            x += tl.load(rows + (predicate.to(tl.int64) * H)[:, None] + column[None, :], mask=mask, other=0.0)
+            x += tl.load(rows + (first.to(tl.int64) * H)[:, None] + column[None, :], mask=mask, other=0.0)
+            x -= tl.load(rows + (second.to(tl.int64) * H)[:, None] + column[None, :], mask=mask, other=0.0)
+            num_atoms += is_atom.to(tl.float32)
+            j += 1
+        x = x / tl.maximum(num_atoms, 1.0)[:, None] + bias[None, :]
+        out = (place.to(tl.int64) * H)[:, None] + column[None, :]
+        rounded = x.to(high.dtype.element_ty)
+        tl.store(high + out, rounded, mask=inside[:, None])
+        if IS_SPLIT:
+            tl.store(low + out, (x - rounded.to(tl.float32)).to(low.dtype.element_ty), mask=inside[:, None])
+        start += tl.num_programs(0) * M
+
+
+def launch(
+    parameters: Sequence[Tensor],
+    goals: Sequence[Any],
+    high: Tensor,
+    low: Tensor | None,
+    *,
+    has_index: bool,
+    has_count: bool,
+) -> None:
+    """Launch the kernel with the arguments that `launch_tower` prepares.
+
+    high: [n, p]  each output, rounded to the type of the tensor
+    low:  [n, p]  what rounding left out; None if it is not wanted
+    """
+    rows, first_rows, input_bias, *_ = parameters
+    num_programs = min(triton.cdiv(goals[3], GOALS), PROGRAMS_PER_PROCESSOR * count_processors(rows.device))
+    launch_kernel(
+        embed_kernel,
+        num_programs,
+        (*goals, rows, first_rows, input_bias, high, high if low is None else low),
+        (len(input_bias),),
+        H=rows.shape[1],
+        M=GOALS,
+        HAS_INDEX=has_index,
+        HAS_COUNT=has_count,
+        IS_SPLIT=low is not None,
+        num_warps=4,
+    )

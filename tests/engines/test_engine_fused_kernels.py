@@ -1,0 +1,193 @@
+"""The kernels of fused ticks, each by its definition, in Triton's interpreter."""
+
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from kgverify.engines.compiled.engine import CompiledEngine
+from kgverify.engines.compiled.layout import choose_layout
+from kgverify.engines.compiled.state import FALSE, GOAL, NO_CANDIDATE, OPEN, PAD, TRUE, Layout
+from kgverify.engines.compiled.tick.slots import empty_derivations, empty_pool, empty_work
+from kgverify.engines.policy import make_two_tower
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.graphs.load import load_graph
+from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Outcome
+from kgverify.program.program import NamedRule
+from kgverify.runs.run import Run, reference_pipeline
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from kgverify.engines.compiled.execution.kernel_launch import launch as launch_kernel
+from kgverify.engines.compiled.fused import levels
+from kgverify.engines.compiled.fused.record import Decisions, RowBuffers
+from kgverify.engines.compiled.fused.step_kernels import advance_kernel, choose_kernel
+from kgverify.engines.compiled.fused.ticks import _Counts, _Derivations
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels are compiled here, and tested elsewhere")
+
+
+@pytest.mark.parametrize("excludes", [True, False])
+def test_each_slot_excludes_its_own_query(excludes: bool) -> None:
+    x, y = Variable("X"), Variable("Y")
+    pairs = [("p", "a", "b"), ("q", "b", "c"), ("p", "c", "a"), ("q", "c", "c")]
+    facts = tuple(NamedAtom(*each) for each in (*pairs, ("s", "a", "b"), ("s", "c", "a")))
+    rule = NamedRule(NamedAtom("p", x, y), (NamedAtom("p", x, y), NamedAtom("s", x, y)))
+    graph = KnowledgeGraph("pairs", train=facts, test=facts[: len(pairs)], rules=(rule,))
+    run = Run(graph, Limits(max_depth=1, exclude_query=excludes), num_corruptions=0)
+    pipeline = reference_pipeline(run)
+    candidates = pipeline.draw_for(run)
+    engine = CompiledEngine(
+        graph.program,
+        run.limits,
+        run.policy,
+        mode="fused",
+        device="cpu",
+        layout=choose_layout(run.limits, slots=8, pool=8),
+    )
+    found, wanted = engine.prove(candidates), pipeline.engine.prove(candidates)
+    outcome = Outcome.FAILED if excludes else Outcome.PROVED
+    assert found.candidates.outcome.tolist() == [outcome] * len(candidates.query)
+    for group, other in zip(found[:3], wanted[:3], strict=True):
+        for name, column, expected in zip(group._fields, group, other, strict=True):
+            np.testing.assert_array_equal(column, expected, name)
+
+
+def test_the_highest_score_is_chosen_and_the_first_of_equal_ones() -> None:
+    slots, size = 60, 4
+    rng = np.random.default_rng(0)
+    num = rng.integers(1, size + 1, slots)
+    first = np.cumsum(num) - num
+    scores = rng.choice(np.array([0.0, 0.25, 3.0, np.nan], np.float32), num.sum(), p=[0.4, 0.3, 0.2, 0.1])
+    is_taken, is_goal = (rng.random(slots) < 0.7 for _ in range(2))
+    choice, log_probability = np.full(slots, 9), np.full(slots, 9.0)
+    decisions = Decisions(
+        torch.tensor(is_taken, dtype=torch.int32),
+        torch.tensor(np.where(is_goal, GOAL, TRUE), dtype=torch.int32),
+        *map(torch.tensor, (first, num, choice, log_probability)),
+    )
+    rows = RowBuffers(*torch.zeros(2, 1), torch.tensor(scores))
+    launch_kernel(choose_kernel, 7, (decisions, rows), (slots,), BLOCK=4, num_warps=1)
+    for slot in np.flatnonzero(is_taken):
+        own = scores[first[slot] :][: num[slot]].astype(float)
+        is_best = np.isnan(own) if np.isnan(own).any() else own == own.max()
+        choice[slot] = is_best.argmax() if is_goal[slot] else 0
+        log_probability[slot] = own[choice[slot]] - np.log(np.exp(own).sum()) if is_goal[slot] else 0.0
+    np.testing.assert_array_equal(decisions.choice.numpy(), choice)
+    np.testing.assert_allclose(decisions.log_probability.numpy(), log_probability, atol=1e-12)
+    assert {*choice.tolist()} == {0, 1, 2, 3, 9}
+    assert np.isnan(log_probability).any()
+
+
+class _HashKeys(NamedTuple):
+    hash_keys: Tensor
+
+
+def _renumber(predicate: int, first: int, second: int) -> list[list[int]]:
+    """Return a goal of one atom, its variables numbered from -1 down, and a free row."""
+    numbers = {
+        variable: -1 - i for i, variable in enumerate(dict.fromkeys(each for each in (first, second) if each < 0))
+    }
+    return [[predicate, numbers.get(first, first), numbers.get(second, second)], [PAD] * 3]
+
+
+@pytest.mark.parametrize("recycles", [True, False])
+def test_slots_take_their_steps_and_ended_ones_the_next_candidates(recycles: bool) -> None:
+    slots, num_begun, num_waiting, max_depth, size = 40, 32, 16, 3, 4
+    layout = Layout(slots, 2, size, slots, slots * size, num_begun + num_waiting)
+    nowhere = torch.device("cpu")
+    rng = np.random.default_rng(1)
+    state, pool = empty_derivations(layout, max_depth, nowhere), empty_pool(layout, nowhere)
+    state.pool_index[:num_begun] = torch.tensor(rng.permutation(num_begun))
+    state.outcome[:num_begun] = OPEN
+    work = empty_work(layout, nowhere)
+    for each in (state.depth, state.is_limited, state.query, state.goal, state.visited, pool.query, *work[:7]):
+        each.copy_(torch.tensor(rng.integers(0, 3, each.shape)))
+    state.log_probability.copy_(-torch.arange(slots))
+    # Constants and variables in every arrangement.
+    pool.query[:, 1:] -= 2
+    pool.query[:, 0] += 7
+    pool.size.fill_(num_begun + num_waiting)
+    pool.next_index.fill_(num_begun)
+    dropped = (work.dropped_atoms > 0) | (work.dropped_resolvents > 0)
+    is_taken, kind = rng.random(slots) < 0.8, rng.choice([GOAL, TRUE, FALSE], slots)
+    is_taken[num_begun:] = False
+    choice = rng.integers(0, size, slots)
+    decisions = Decisions(
+        *(torch.tensor(each, dtype=torch.int32) for each in (is_taken, kind)),
+        *(torch.tensor(each) for each in (np.arange(slots) * size, np.full(slots, size), choice)),
+        torch.full((slots,), -0.5, dtype=torch.float64),
+    )
+    atoms = torch.tensor(rng.integers(-3, 9, (slots * size, 2, 3)), dtype=torch.int32)
+    rows = RowBuffers(torch.zeros(1), atoms, torch.zeros(1))
+    keys = torch.tensor([3, 5, 7, 11, 13, 17])
+    after = _Derivations(*(each.clone() for each in state), torch.zeros((slots, max_depth), dtype=torch.int64))
+    counts = _Counts(*torch.zeros((len(_Counts._fields), 1), dtype=torch.int32))
+    num_steps = torch.full((layout.pool,), 9, dtype=torch.int32)
+    launch_kernel(
+        advance_kernel,
+        3,
+        (after, work, pool, _HashKeys(keys), decisions, rows, counts, num_steps),
+        (slots, layout.atoms, max_depth, max_depth),
+        RECYCLES=recycles,
+        BLOCK=8,
+        num_warps=1,
+    )
+
+    new, results = [], {}
+    for slot in range(slots):
+        pool_index, query, goal, depth, outcome, limited, total, visited = (each[slot].tolist() for each in state)
+        hashed = [0] * max_depth
+
+        def visit(atoms: list[list[int]], depth: int, visited: list[Any] = visited, hashed: list[int] = hashed) -> None:
+            if depth < max_depth:
+                visited[depth] = atoms
+                hashed[depth] = sum(word * int(key) for word, key in zip(chain(*atoms), keys, strict=True))
+
+        if is_taken[slot]:
+            depth, total = depth + 1, total - 0.5
+            goal = atoms[slot * size + choice[slot]].tolist() if kind[slot] == GOAL else [[PAD] * 3] * 2
+            visit(goal, depth)
+            limited |= bool(dropped[slot]) and kind[slot] != TRUE
+            still = Outcome.DEPTH_LIMIT if depth >= max_depth else OPEN
+            outcome = {TRUE: Outcome.PROVED, FALSE: Outcome.FAILED, GOAL: still}[int(kind[slot])]
+        if recycles and outcome != OPEN:
+            if pool_index != NO_CANDIDATE:
+                results[pool_index] = outcome, limited, total, depth
+            pool_index = int(after.pool_index[slot])
+            if pool_index != NO_CANDIDATE:
+                new.append(pool_index)
+                query, depth, outcome, limited, total = pool.query[pool_index].tolist(), 0, OPEN, False, 0.0
+                goal = _renumber(*query)
+                visit(goal, 0)
+        wanted = pool_index, query, goal, depth, outcome, limited, total, visited, hashed
+        assert tuple(each[slot].tolist() for each in after) == wanted, slot
+    assert sorted(new) == list(range(num_begun, layout.pool)) * recycles
+    assert int(pool.next_index) == num_begun + len(new)
+    assert int(counts.ended) == len(results)
+    assert (after.pool_index == NO_CANDIDATE).any()
+    for place in range(layout.pool):
+        found = tuple(each[place].item() for each in (pool.outcome, pool.is_limited, pool.log_probability, num_steps))
+        assert found == results.get(place, (OPEN, False, 0.0, 9)), place
+    assert not any(each[is_taken].any() for each in (*work[:7], decisions.is_taken))
+    assert all(each[~is_taken].any() for each in work[:7])
+
+
+def test_the_error_of_each_precision_but_the_last_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(levels, "sample_size", lambda _: 8)
+    limits, device = Limits(), torch.device("cpu")
+    program = load_graph("countries").program
+    policy = make_two_tower(program, limits, seed=1, embedding=8, hidden=16, blocks=1)
+    built = levels.build_levels("bf16", policy, device)
+    *measured, last = levels.measure_errors(built, policy, limits.max_atoms, device)
+    assert [level.precision for level in (*measured, last)] == [level.precision for level in built]
+    errors = [level.error for level in measured]
+    assert len(errors) > 0
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] > last.error == 0.0
+    assert levels.measure_errors((), policy, limits.max_atoms, device) == ()
