@@ -1,10 +1,11 @@
 """The atoms of a resolvent, changed: bodies that lack an atom or are turned, and what is left of a longer goal."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from kgverify.comparison.inference.step_program import Made
+from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import Origin
 from kgverify.program.resolution import Atoms, number_variables
 
@@ -33,17 +34,21 @@ def _change(each: Made, num_rest: int, change: slice) -> Made:
     return each._replace(resolved=(*each.resolved[:num][change], *each.resolved[num:]))
 
 
-def could_be_pruned(made: Sequence[Made], changed: Sequence[Made]) -> bool:
-    """Return whether a single clause is changed, and lacks ground atoms alone."""
+def could_be_pruned(made: Sequence[Made], changed: Sequence[Made], is_like_fact: Callable[[Ids], bool]) -> bool:
+    """Return whether a single clause is changed, and lacks ground atoms alone, or atoms like facts."""
     pairs = [pair for pair in zip(made, changed, strict=True) if pair[0] != pair[1]]
     lost = (atom for own, other in pairs for atom in Counter(own.resolved) - Counter(other.resolved))
-    return len(pairs) < 2 and all(min(atom[1:]) >= 0 for atom in lost)
+    return len(pairs) < 2 and all(min(atom[1:]) >= 0 or is_like_fact(atom) for atom in lost)
 
 
 def has_lost_ground(shorter: Atoms, longer: Atoms) -> bool:
     """Return whether the shorter goal is the longer one without some ground atoms."""
     kept = embed(shorter, longer)
-    return kept is not None and all(min(atom[1:]) >= 0 for i, atom in enumerate(longer) if i not in kept)
+    return (
+        kept is not None
+        and len(shorter) < len(longer)
+        and all(min(atom[1:]) >= 0 for i, atom in enumerate(longer) if i not in kept)
+    )
 
 
 def embed(shorter: Atoms, longer: Atoms) -> set[int] | None:

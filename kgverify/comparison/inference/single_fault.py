@@ -390,7 +390,7 @@ class _Search:
         is_clear = confidence >= CLEAR
         for words, made in change_bodies(self._made, len(self._goal) - 1):
             # What one rule alone lacks may as well be lost otherwise, unless pruning leaves it.
-            if self._fits(made) and not (is_clear and could_be_pruned(self._made, made)):
+            if self._fits(made) and not (is_clear and could_be_pruned(self._made, made, self._program.is_like_fact)):
                 kind = DifferenceClass.SUBSTITUTED if self._has_more() else DifferenceClass.MISSING
                 return _Guess(Stage.RESOLVE, self._judge_proof(kind), words, confidence, is_clear)
         return None

@@ -86,8 +86,9 @@ def _attribute(
     *divergences: Divergence,
     actual_rank: Any = _rank_first,
 ) -> Attribution:
-    sides: Any = [_Run(columns=_Run(candidates=each)) for each in (expected, actual)]
-    return attribute_loss(*sides, divergences, tuple(causes), _rank_first, actual_rank)
+    left, right = (_Run(columns=_Run(candidates=each)) for each in (expected, actual))
+    given: tuple[Any, ...] = left, right, divergences, tuple(causes), _rank_first, actual_rank
+    return attribute_loss(*given)
 
 
 def _of_shares() -> Iterator[tuple[str, object, object]]:
@@ -129,7 +130,7 @@ def _of_ranks() -> Iterator[tuple[str, object, object]]:
     truth = find_truth(many, many.atom[:, 1] == 0, None)
     for ties, ranks in ((Ties.BOUNDS, (1, 301)), (Ties.REALISTIC, (151, 151)), (Ties.PESSIMISTIC, (301, 301))):
         ranked = give_ranks(count_above(many, truth, RankingRule(ties=ties)), ties)
-        yield f"300 ties, {ties.name}", [ranked.optimistic[0], ranked.pessimistic[0]], list(ranks)
+        yield f"300 ties, {ties.name}", [*ranked.optimistic.tolist(), *ranked.pessimistic.tolist()], [*ranks]
     few = _candidates([0, 1, 2, 3], [0.0, -0.5, -0.9, -1.5])
     few = few._replace(num_steps=np.array([1, 2, 5, 3], np.uint32))
     for margin, above in ((0.0, 0), (0.2, 2), (0.4, 3)):
