@@ -151,7 +151,7 @@ def _of_truth() -> Iterator[tuple[str, object, object]]:
 
 
 def _of_numbers() -> Iterator[tuple[str, object, object]]:
-    """Yield goals whose variables are numbered anew: 40,000 in one goal, and a hole, which is no variable."""
+    """Yield goals whose variables are numbered anew: 40,000 in one goal, and a hole beside variables."""
     num = 40_000
     numbers = np.arange(num, dtype=np.int32)
     turned = np.column_stack((numbers[::2] * 0, -num + numbers[::2], -num + numbers[1::2]))
