@@ -33,7 +33,7 @@ from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.header import EngineInfo
 from kgverify.verification.verify import verify
 
-PEAK_FLOPS = {"float32": 67e12, "bf16x3": 989e12, "bf16": 989e12}
+PEAK_FLOPS = {"float32": 67e12, "bf16x3": 989e12, "bf16": 989e12, "fp16": 989e12}
 """An H200's, dense, as its maker states them; of bf16x3, which multiplies three times, too."""
 
 WN18RR_SHARE = 512

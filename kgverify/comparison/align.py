@@ -69,7 +69,7 @@ def align_candidates(expected: CandidateReader, actual: CandidateReader, rows: i
 def _align_keys(
     expected: CandidateReader, actual: CandidateReader, keys: tuple[Words, Words], at_a_time: int
 ) -> Alignment | None:
-    """Pair candidates by their keys; None if different candidates have one key."""
+    """Pair candidates by their keys; None if this pairs different candidates, which have one key."""
     orders = [np.argsort(each, kind="stable") for each in keys]
     ordered = [each[order] for each, order in zip(keys, orders, strict=True)]
     occurrence = np.arange(len(ordered[0])) - np.searchsorted(ordered[0], ordered[0], side="left")
@@ -77,12 +77,8 @@ def _align_keys(
     is_paired = index < len(ordered[1])
     is_paired[is_paired] = ordered[1][index[is_paired]] == ordered[0][is_paired]
     rows = orders[0][is_paired], orders[1][index[is_paired]]
-    is_sure = (
-        _is_confirmed(expected, actual, *rows, at_a_time)
-        and _has_no_collision(expected, orders[0], ordered[0], at_a_time)
-        and _has_no_collision(actual, orders[1], ordered[1], at_a_time)
-    )
-    if not is_sure:
+    # Of each key, every candidate of one side is paired: with the same candidates, no other pairs are possible.
+    if not _is_confirmed(expected, actual, *rows, at_a_time):
         return None
     in_order = np.argsort(rows[0])
     return Alignment(
@@ -134,11 +130,6 @@ def _is_confirmed(
         if not all(np.array_equal(getattr(left, name), getattr(right, name)) for name in CandidateSet._fields):
             return False
     return True
-
-
-def _has_no_collision(reader: CandidateReader, order: NDArray[np.int64], ordered: Words, at_a_time: int) -> bool:
-    again = np.flatnonzero(ordered[1:] == ordered[:-1])
-    return _is_confirmed(reader, reader, order[again], order[again + 1], at_a_time)
 
 
 Draws = dict[tuple[int, str], str]

@@ -36,16 +36,17 @@ def derive(
 
     ``stages`` replaces stages by other functions. ``is_positive``: whether the query is a test triple, not a corruption.
     """
-    if min(limits.max_depth, limits.max_atoms, limits.max_resolvents) < 1:
+    if limits.max_depth < 1 or limits.max_atoms < 1 or limits.max_resolvents < 1:
         raise ValueError(f"every limit must be 1 or more, found {limits}")
-    is_ours = dialect == OURS and stages == OUR_STAGES
+    is_ours = (dialect is OURS or dialect == OURS) and (stages is OUR_STAGES or stages == OUR_STAGES)
     goal = canonical((query,))
     visited: set[Goal] = {goal}
     steps: list[Step] = []
-    outcome = Outcome.OPEN
+    is_limited = False
+    outcome = opened = Outcome.OPEN
     log_probability = 0.0
     depth = num_uncounted = 0
-    while outcome == Outcome.OPEN:
+    while outcome is opened:
         if is_ours:
             step = take_step(program, limits, policy, query, goal, depth, visited)
         else:
@@ -67,7 +68,8 @@ def derive(
         outcome = step.outcome
         depth = step.depth
         log_probability += step.log_probability
+        if step.dropped_atoms or step.dropped_resolvents:
+            is_limited = True
         goal = step.chosen.atoms
         visited.add(goal)
-    is_limited = any(step.dropped_atoms or step.dropped_resolvents for step in steps)
     return Derivation(query, steps, outcome, is_limited, log_probability)

@@ -6,7 +6,7 @@ from itertools import chain, count
 from typing import Final, NamedTuple, TypeVar
 
 from kgreference.facts import FactColumns, FactList, Facts, ListedFacts
-from kgreference.resolvent import Matches
+from kgreference.resolvent import NO_MATCHES, Matches
 from kgreference.terms import (
     Atom,
     Triple,
@@ -163,6 +163,8 @@ class Program:
 
     def rules_matching(self, atom: Triple) -> Matches:
         """Return the rules, in order, whose heads unify with an atom, standardized apart from it."""
+        if atom[0] not in self._rules_by_predicate:
+            return NO_MATCHES
         found = self._rules_matching.get(atom)
         if found is None:
             pattern, meant = self._pattern(atom)
@@ -208,6 +210,8 @@ class Program:
 
     def facts_matching(self, atom: Triple) -> Matches:
         """Return the facts, in order, that unify with an atom."""
+        if atom[1] >= 0 <= atom[2] and atom not in self.fact_index:
+            return NO_MATCHES
         found = self._facts_matching.get(atom)
         if found is None:
             origins = self.facts_like(atom)

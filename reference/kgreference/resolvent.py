@@ -47,7 +47,11 @@ class Matches(NamedTuple):
     @classmethod
     def of(cls, rows: Sequence[tuple[int, int, int, Goal, int]]) -> "Matches":
         """Build the columns from rows, one for each clause."""
-        return cls(*zip(*rows, strict=True)) if rows else cls((), (), (), (), ())
+        return cls(*zip(*rows, strict=True)) if rows else NO_MATCHES
+
+
+NO_MATCHES: Final = Matches((), (), (), (), ())
+"""The matches of an atom that unifies with nothing."""
 
 
 class Resolvent(NamedTuple):

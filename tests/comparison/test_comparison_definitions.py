@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +12,13 @@ import msgspec
 import numpy as np
 import pytest
 import xxhash
-from comparison_traces import column_of, small_trace, with_column, with_columns, with_header
+from comparison_traces import column_of, small_trace, with_column, with_columns, with_header, with_header_error
 from stream_pairs import base_trace, rename_constants, store
+from twins import select_resolvents
 
 from kgverify.comparison import source as sources
-from kgverify.comparison.classify import Surroundings, describe_recorded
+from kgverify.comparison.align import align_candidates
+from kgverify.comparison.classify import Surroundings, describe_recorded, find_surroundings
 from kgverify.comparison.comparable import compare_dialects
 from kgverify.comparison.compare import Comparer, compare
 from kgverify.comparison.equal_columns import has_equal_scores, has_equal_sums
@@ -24,18 +26,27 @@ from kgverify.comparison.inference.dialects import name_in_dialect
 from kgverify.comparison.inference.infer import ProgramInference
 from kgverify.comparison.inference.limits_seen import find_limits
 from kgverify.comparison.inference.origins import MOST_ATOMS, StepOrigins
+from kgverify.comparison.inference.single_fault import ALONE
 from kgverify.comparison.modulo.normalise import normalise, normalise_steps
 from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, ORDER, resolve_modulo
 from kgverify.comparison.recorded import evidence
-from kgverify.comparison.result import Verdict
+from kgverify.comparison.result import Level, Verdict
 from kgverify.comparison.source import open_source, wants_content
-from kgverify.comparison.step_view import StepReader
+from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.comparison.stored_columns import _PairedChecksums, _split_column
 from kgverify.errors import UserError
 from kgverify.program.dialect import OURS, Dialect
-from kgverify.program.outcomes import GoalKind
+from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import Symbols
-from kgverify.trace.model.columns import expand_rows, no_stage_items, select_candidates, select_steps, starts_of
+from kgverify.program.resolution import number_variables
+from kgverify.trace.model.columns import (
+    CandidateSet,
+    expand_rows,
+    no_stage_items,
+    select_candidates,
+    select_steps,
+    starts_of,
+)
 from kgverify.trace.model.trace import Trace
 
 VALUES = (-np.inf, -1.0, -1.0 - 2.0**-40, 0.0, 2.0**-30, 1.0, np.inf, np.nan)
@@ -87,6 +98,74 @@ def test_keys_that_collide_do_not_pair_candidates_of_traces_of_other_lengths(mon
     assert [compare(*pair).divergences for pair in ((trace, fewer), (fewer, trace))] == wanted
     assert wanted[0]
     assert wanted[1]
+
+
+@pytest.mark.parametrize("is_expected_longer", [True, False])
+def test_a_key_of_two_candidates_of_one_side_does_not_pair_either_with_a_third(
+    monkeypatch: pytest.MonkeyPatch, is_expected_longer: bool
+):
+    monkeypatch.setattr(
+        "kgverify.comparison.align.candidate_keys", lambda candidates: np.zeros(len(candidates[0]), "u8")
+    )
+    several, one = (
+        CandidateSet(np.zeros(num, np.int32), np.ones(num, np.int8), np.array([(0, 1, 2), (0, 1, 3)], np.int32)[-num:])
+        for num in (2, 1)
+    )
+    found = align_candidates(several, one) if is_expected_longer else align_candidates(one, several)
+    assert (found.expected.tolist(), found.actual.tolist()) == (([1], [0]) if is_expected_longer else ([0], [1]))
+    assert (found.missing.tolist(), found.extra.tolist()) == (([0], []) if is_expected_longer else ([], [0]))
+
+
+def test_a_trace_without_goals_counts_in_its_digests_what_it_knows():
+    steps = small_trace().columns.steps
+    trace = with_column(small_trace(), "steps.dropped_atoms", np.ones_like(steps.dropped_atoms))
+    trace = with_column(trace, "steps.choice", (steps.num_resolvents - 1).astype(np.int32))
+    lost = {"steps.dropped_atoms", "steps.dropped_resolvents"}
+    bare = with_column(trace, "steps.dropped_atoms", np.zeros_like(trace.columns.steps.dropped_atoms))
+    compact = with_header(replace(bare, fields=bare.fields - lost), level="compact")
+    for pair in ((trace, compact), (compact, trace)):
+        comparison = compare(*pair)
+        assert not comparison.divergences
+        assert lost <= {*comparison.coverage.not_compared}
+
+
+def test_steps_before_a_step_are_those_of_its_candidate():
+    reader = StepReader(small_trace().columns)
+    first = reader.first_step[1]
+    views = reader.read(first + 2), reader.read(first + 2)
+    divergence = SimpleNamespace(candidate=1, step=2, field="resolvents.atoms", stage="prune")
+    for own, has_history, num in ((views, True, 2), (views, False, 0), ((views[0], None), True, 0)):
+        found = find_surroundings(divergence, reader, own, error_bound=0.0, has_history=has_history)
+        assert found.earlier == tuple(reader.read(first + i) for i in range(num))
+
+
+def test_equal_digests_of_other_names_are_no_agreement():
+    trace = small_trace()
+    of_candidates = set(column_of(trace, "candidates.atom")[:, 1:].ravel().tolist())
+    others = sorted({*column_of(trace, "steps.goal_atoms")[:, 1:].ravel().tolist()} - of_candidates - {*range(-99, 0)})
+    constants = [*trace.symbols.constants]
+    constants[others[0]], constants[others[1]] = constants[others[1]], constants[others[0]]
+    swapped = replace(trace, symbols=Symbols(trace.symbols.predicates, tuple(constants)), facts=None, fact_lines=None)
+    compact = with_header(swapped, level="compact", program_sha256="")
+    for pair in ((trace, compact), (compact, trace)):
+        assert compare(*pair).verdict is Verdict.DIVERGE
+
+
+def test_without_goals_other_clauses_are_more_than_another_order():
+    trace = small_trace()
+    counts, origin = trace.columns.steps.num_resolvents.astype(np.int64), column_of(trace, "resolvents.origin")
+    # Two rules beside the one that is chosen.
+    row = int(np.flatnonzero((counts > 2) & (trace.columns.steps.choice == 0))[0])
+    first = int(starts_of(counts)[row]) + 1
+    swapped, changed = origin.copy(), origin.copy()
+    swapped[[first, first + 1]] = origin[[first + 1, first]]
+    changed[first] = origin[first + 1]
+    for origins, level in ((swapped, Level.ORDER), (changed, Level.RENAMING)):
+        wrong = with_column(trace, "resolvents.origin", origins)
+        digests = wrong.digests._replace(sequence=wrong.digests.sequence + (np.arange(len(counts)) == row))
+        pair = (with_header(each, level="compact") for each in (trace, replace(wrong, digests=digests)))
+        (found,) = compare(*pair).divergences
+        assert found.level is level
 
 
 def test_equal_ids_of_other_names_are_no_agreement():
@@ -158,6 +237,25 @@ def test_stages_keep_their_names_in_no_known_dialect_and_in_the_default_one():
     for dialect in (None, OURS):
         assert name_in_dialect(divergences, comparer.findings, dialect) == (divergences, comparer.findings)
     assert name_in_dialect(divergences, comparer.findings, Dialect(filters=("close",)))[0] != divergences
+
+
+@pytest.mark.parametrize(
+    ("filters", "hidden"),
+    [
+        (("prune", "revisit", "max_atoms"), None),
+        (("prune", "max_atoms", "revisit"), "max_atoms"),
+        (("prune", "duplicates", "revisit"), "duplicates"),
+        (("prune", "revisit", "duplicates"), "duplicates"),
+    ],
+)
+def test_a_filter_that_shows_no_output_hides_the_stage_of_the_others(filters: Any, hidden: str | None):
+    choices = column_of(small_trace(), "steps.choice") + 1
+    comparer = Comparer(small_trace(), with_column(small_trace(), "steps.choice", choices), kept=1, explains=True)
+    (found,) = comparer.compare().divergences
+    shown = msgspec.structs.replace(found, stage="prune", field="stage.prune")
+    (named,), (finding,) = name_in_dialect((shown,), comparer.findings, Dialect(filters=filters))
+    assert named.stage == ("prune" if hidden is None else "unknown")
+    assert finding.evidence.endswith(f"its filter {hidden} shows no output of its own") == (hidden is not None)
 
 
 def _repeated(trace: Trace, row: int, times: int) -> Trace:
@@ -272,6 +370,25 @@ def test_copies_without_an_id_of_their_recording_are_noted(tmp_path):
         (shutil.copytree if paths[0].is_dir() else shutil.copyfile)(paths[0], copy)
         comparers = [Comparer(paths[0], other) for other in (copy, changed, paths[2], trace)]
         assert [bool(evidence._note_copy(each.recorded)) for each in comparers] == [True, False, False, False]
+
+
+def test_a_trace_on_disk_is_verified_once_its_content_was(tmp_path):
+    source = open_source(store(small_trace(), tmp_path / "a"))
+    assert not source.is_verified
+    for content in (False, True):
+        source.verify(content=content)
+        assert source.is_verified == content
+
+
+def test_a_candidate_without_steps_has_no_first_digest():
+    columns = small_trace().columns
+    num_steps = columns.candidates.num_steps.copy()
+    left = select_steps(columns, np.arange(int(num_steps[0]), int(num_steps.sum())))
+    num_steps[0] = 0
+    idle = with_columns(small_trace(), left._replace(candidates=columns.candidates._replace(num_steps=num_steps)))
+    found = evidence._first_digests(open_source(idle), np.arange(len(num_steps)))
+    assert found is not None
+    assert found[:3].tolist() == [0, *idle.digests.sequence[[0, int(num_steps[1])]].tolist()]
 
 
 def test_ends_are_checked_in_every_file_of_a_trace(tmp_path, monkeypatch: pytest.MonkeyPatch):
@@ -399,6 +516,77 @@ def test_the_longest_resolvent_is_a_goal():
     found = find_limits(small_trace(), lambda candidate, step: None)
     assert found.longest == int(resolvents.num_atoms[resolvents.kind == GoalKind.GOAL].max())
     assert found.most == int(small_trace().columns.steps.num_resolvents.max())
+
+
+@pytest.mark.parametrize("is_shortened", [True, False])
+def test_a_limit_of_atoms_is_seen_where_a_rule_makes_longer_resolvents_elsewhere(is_shortened: bool):
+    resolvents = small_trace().columns.resolvents
+    longest = int(resolvents.num_atoms[resolvents.kind == GoalKind.GOAL].max())
+    by_rule = ((int(Origin.RULE), 0),)
+
+    def find_origins(candidate: int, step: StepView) -> Any:
+        """The first rule makes what the step has, and perhaps a resolvent that it lacks."""
+        made = {number_variables(iter(r.atoms)): by_rule for r in step.resolvents}
+        return SimpleNamespace(made=made | {((0, -1, -2),) * (longest + is_shortened): by_rule}, count_made=len)
+
+    trace = with_header(small_trace(), limits={"max_atoms": longest + 5})
+    assert find_limits(trace, find_origins).atoms == {longest + 5} | ({longest} if is_shortened else set())
+
+
+def test_an_agreement_beside_near_ties_keeps_what_each_side_made_behind_them():
+    expected = with_header_error(small_trace(), 1e9)
+    columns = expected.columns
+    counts, num_steps = columns.steps.num_resolvents.astype(np.int64), columns.candidates.num_steps
+    row = int(np.flatnonzero((counts[:-1] > 1) & (columns.steps.depth[1:] > 0) & (counts[1:] > 1))[0])
+    choice, score = columns.steps.choice.copy(), columns.resolvents.score.copy()
+    choice[row] = (choice[row] + 1) % counts[row]
+    score[starts_of(counts)[row] + choice[row]] += 1000
+    columns = columns._replace(
+        steps=columns.steps._replace(choice=choice), resolvents=columns.resolvents._replace(score=score)
+    )
+    rows = np.delete(np.arange(len(score)), starts_of(counts)[row + 2] - 1)
+    counts[row + 1] -= 1
+    columns = select_resolvents(columns, rows, counts)
+    comparer = Comparer(expected, with_columns(expected, columns), modulo=frozenset([DUPLICATES]))
+    comparison = comparer.compare()
+    assert (comparison.verdict, len(comparison.near_ties)) == (Verdict.AGREE, 1)
+    pair = comparer.load_pairs(np.arange(len(num_steps)))
+    made = [(len(each.kind), len(each.origin_kind), len(each.origin)) for each in (t.columns.resolvents for t in pair)]
+    assert made == [(num,) * 3 for num in (len(score), len(score) - 1)]
+
+
+def test_a_stage_is_inferred_only_where_that_is_asked_for():
+    trace = with_columns(small_trace(), small_trace().columns._replace(stages=no_stage_items()))
+    counts = trace.columns.steps.num_resolvents.astype(np.int64)
+    row = int(np.flatnonzero(counts > 1)[0])
+    rows = np.delete(np.arange(len(trace.columns.resolvents.kind)), starts_of(counts)[row + 1] - 1)
+    counts[row] -= 1
+    fewer = with_columns(trace, select_resolvents(trace.columns, rows, counts))
+    found = [compare(trace, fewer, explains=explains).divergences[0] for explains in (False, True)]
+    assert [bool(each.evidence) for each in found] == [False, True]
+
+
+def test_an_empty_list_without_origins_is_explained_by_contents_unless_a_proof_is_lost():
+    trace = with_columns(small_trace(), small_trace().columns._replace(stages=no_stage_items()))
+    trace = replace(trace, fields=trace.fields - {"resolvents.origin_kind", "resolvents.origin"})
+    resolvents, counts = trace.columns.resolvents, trace.columns.steps.num_resolvents.astype(np.int64)
+    starts = starts_of(counts)
+    is_goal = resolvents.kind == GoalKind.GOAL
+    has_goals = np.array([is_goal[begin:end].sum() > 1 for begin, end in pairwise(starts)])
+    is_proof = resolvents.kind[starts[:-1]] == GoalKind.TRUE
+    for row, is_explained in ((np.flatnonzero(has_goals)[0], False), (np.flatnonzero(is_proof)[0], True)):
+        begin, end = starts[row], starts[row + 1]
+        fewer = counts.copy()
+        fewer[row] = 1
+        kept = np.delete(np.arange(starts[-1]), slice(begin + 1, end))
+        columns = select_resolvents(trace.columns, kept, fewer)
+        made = columns.resolvents
+        kind, num_atoms = made.kind.copy(), made.num_atoms.copy()
+        atoms = np.delete(made.atoms, slice(*starts_of(num_atoms)[begin : begin + 2]), axis=0)
+        kind[begin], num_atoms[begin] = GoalKind.FALSE, 0
+        ended = columns._replace(resolvents=made._replace(kind=kind, num_atoms=num_atoms, atoms=atoms))
+        found = compare(trace, with_columns(trace, ended)).divergences[0]
+        assert found.evidence.endswith(ALONE) == is_explained, found
 
 
 def test_values_are_verified_only_where_that_is_asked_for(tmp_path):

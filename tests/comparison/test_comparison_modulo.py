@@ -21,6 +21,7 @@ from twins import TwinEngine, select_resolvents, twin
 
 import kgverify as kv
 from kgverify.comparison.compare import compare
+from kgverify.comparison.modulo.policy import parse_modulo
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
 from kgverify.faults.catalogue import FAULTS
@@ -89,6 +90,14 @@ def test_a_benign_difference_shows_both_sides_without_those_of_other_kinds():
     assert sorted(order.expected) == sorted(order.actual)
     assert names.field in ("resolvents.atoms", "steps.goal_atoms")
     assert names.expected != names.actual
+
+
+def test_none_declares_that_no_difference_is_benign():
+    assert parse_modulo("none") == frozenset()
+    assert parse_modulo(None) is None
+    assert parse_modulo("names, order") == parse_modulo(["order", "names"]) == {"names", "order"}
+    with pytest.raises(UserError, match="none excludes other kinds"):
+        parse_modulo("none,names")
 
 
 def test_the_rule_of_each_field_says_what_was_declared():

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from comparison_traces import (
+    column_of,
     number_backwards,
     small_lockstep_trace,
     small_trace,
+    with_column,
     with_columns,
     with_element,
     with_header,
@@ -20,6 +22,7 @@ from stream_pairs import store
 
 from kgverify.comparison.recorded import evidence
 from kgverify.comparison.result import Verdict
+from kgverify.comparison.source import open_source
 from kgverify.errors import UserError
 from kgverify.report.report import Report
 from kgverify.trace.maintain.check import check_trace
@@ -58,6 +61,12 @@ def test_a_recording_does_not_agree_with_itself(tmp_path: Path, shard_steps: int
     again = store(small_trace(), tmp_path / "again", shard_steps=shard_steps)
     assert judge(first, again).verdict is Verdict.AGREE
     assert judge(first, store(other(small_trace()), tmp_path / "other")).verdict is Verdict.AGREE
+
+
+def test_one_recording_of_two_engines_is_no_copy():
+    one, two = (with_header(each, recording="id") for each in (small_trace(), other(small_trace())))
+    assert judge(one, two).verdict is Verdict.AGREE
+    assert_withheld(one, with_header(two, engine={"mode": one.header.engine.mode}), "the same recording twice")
 
 
 def last_steps(trace: Trace) -> np.ndarray:
@@ -181,6 +190,13 @@ def test_an_error_of_scores_that_no_arithmetic_explains_is_not_accepted(policy: 
     assert not any("arithmetic" in reason for reason in accepted.reasons)
 
 
+def test_scores_that_are_all_infinite_explain_no_error():
+    trace = with_header(small_trace(), engine={"score_error": 1e6})
+    trace = with_header(trace, policy={"name": "theirs"})
+    trace = with_column(trace, "resolvents.score", np.full_like(column_of(trace, "resolvents.score"), -np.inf))
+    assert_withheld(trace, other(trace), "no arithmetic of precision")
+
+
 def test_an_error_beyond_the_bound_is_named():
     trace = with_header(small_trace(), engine={"score_error": 1e6})
     trace = with_header(trace, policy={"name": "theirs", "score_errors": {}})
@@ -207,6 +223,9 @@ def test_rules_are_compared_name_by_name():
     backwards = number_backwards(other(trace))
     assert judge(trace, backwards).verdict is Verdict.AGREE
     assert judge(trace, replace(backwards, rules=None)).verdict is Verdict.AGREE
+    facts = trace.facts.copy()
+    facts[:, 0] = len(trace.symbols.predicates) - 1 - facts[:, 0]
+    assert judge(trace, replace(backwards, rules=None, facts=facts)).verdict is Verdict.AGREE
     changed = (backwards.rules[1], backwards.rules[0], *backwards.rules[2:])
     assert_withheld(trace, replace(backwards, rules=changed), "rules that the traces hold are not the same")
 
@@ -237,6 +256,21 @@ def test_a_large_trace_is_checked_in_samples(tmp_path: Path, monkeypatch: pytest
     report = judge(*(store(each, tmp_path / f"s{i}") for i, each in enumerate((small_trace(), other(small_trace())))))
     assert report.verdict is Verdict.AGREE
     assert not any(note.startswith(evidence.SAMPLED) for note in report.notes)
+    num = len(small_trace().columns.candidates.query)
+    assert [begin for begin, _ in evidence._sample(open_source(first))] == [0, num - 1]
+    searched = [rows.tolist() for rows in evidence._rows_to_search(open_source(first))]
+    assert searched == [[0, 1, 2], [num - 3, num - 2, num - 1]]
+
+
+def test_an_excerpt_is_the_candidate_that_diverges_first():
+    trace = small_trace()
+    wrong = with_element(trace, "steps.choice", 30, lambda value: value + 1)
+    compared = compare_recorded(trace, wrong)
+    (found,) = compared.report.divergences
+    excerpt = compared.excerpt()
+    assert excerpt is not None
+    assert excerpt.columns.candidates.atom.tolist() == [trace.columns.candidates.atom[found.candidate].tolist()]
+    assert compare_recorded(trace, other(trace)).excerpt() is None
 
 
 @pytest.mark.parametrize("name", ["steps/outcome", "resolvents/kind", "candidates/side"])

@@ -168,6 +168,20 @@ def test_a_wrong_checksum_of_an_empty_column_is_found(tmp_path, verifies_content
     assert "steps/choice" in caught.value.where
 
 
+def test_candidates_between_two_whose_counts_differ_are_compared(tmp_path):
+    trace = base_trace()
+    num_steps = trace.columns.candidates.num_steps.copy()
+    first = int(np.flatnonzero((num_steps[:-2] > 1) & (num_steps[1:-1] > 1))[0])
+    num_steps[first] -= 1
+    num_steps[first + 2] += 1
+    other = with_column(trace, "candidates.num_steps", num_steps)
+    paths = [store(each, tmp_path / name) for name, each in (("a", trace), ("b", other))]
+    for verifies_content in (False, True):
+        found = compare(*paths, verifies_content=verifies_content).divergences
+        assert found == compare(trace, other).divergences
+        assert [each.candidate for each in found] == [first, first + 1, first + 2]
+
+
 def test_wrong_digests_of_a_step_that_agrees_are_found_where_they_differ(tmp_path):
     trace = base_trace()
     paths = [store(trace, tmp_path / name) for name in "ab"]

@@ -86,6 +86,22 @@ def test_a_shrunk_problem_keeps_its_dialect_and_the_difference():
     assert judge(again, as_maker(SecondEngine)) is None
 
 
+@pytest.mark.parametrize(
+    ("dialect", "max_depth"),
+    [
+        (Dialect(skips_unary=True), 20),
+        (Dialect(filters=("close", "prune")), 20),
+        (Dialect(filters=("max_atoms",), is_reversed=True), 200),
+    ],
+)
+def test_derivations_stay_short_where_a_dialect_lets_them_grow(dialect: Dialect, max_depth: int):
+    problem = decode_problem(bytes(SIZE))
+    for before in (200, 7):
+        deep = replace(problem, limits=msgspec.structs.replace(problem.limits, max_depth=before))
+        made = put_in_dialect(deep, dialect).limits
+        assert (made.dialect, made.max_depth) == (dialect, min(before, max_depth))
+
+
 def test_a_reproducer_names_the_switches_that_differ():
     problem = put_in_dialect(decode_problem(bytes(SIZE)), Dialect(filters=("close", "prune"), is_reversed=True))
     made = Reproducer(problem=problem, signature=judge_signature())

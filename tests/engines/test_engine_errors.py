@@ -20,6 +20,7 @@ from kgverify.engines.policy import SHORTEST, Policy, make_two_tower
 from kgverify.engines.protocol import positions_of
 from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.errors import InternalError, UserError
+from kgverify.program.dialect import Dialect
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program, Symbols
 
@@ -42,6 +43,11 @@ def test_a_layout_that_cannot_hold_what_the_limits_allow_is_refused(size: dict[s
     (name,) = size
     with pytest.raises(UserError, match=rf"layout\.{name}.*at least {needed}(.|\n)*fix: choose {name} >= {needed}"):
         choose_layout(LIMITS, **size)
+
+
+def test_another_dialect_is_refused() -> None:
+    with pytest.raises(UserError, match=r"dialect: the compiled evaluator supports the default dialect alone"):
+        CompiledEngine(PROGRAM, Limits(dialect=Dialect(ties="random")), SHORTEST, mode="eager", device="cpu")
 
 
 def test_a_layout_made_by_hand_is_checked_like_any_other() -> None:

@@ -1,6 +1,9 @@
 """Modes, precisions, memory and caches of an engine, for devices and settings that need not be those of this machine."""
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -9,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from kgverify.engines.compiled import batch_size
+from kgverify.engines.compiled import batch_size, execution_choice
 from kgverify.engines.compiled import engine as engine_module
 from kgverify.engines.compiled.batch_size import choose_evaluation_layout
 from kgverify.engines.compiled.engine import CompiledEngine
@@ -18,6 +21,7 @@ from kgverify.engines.compiled.execution.compilation import MODES, captures_grap
 from kgverify.engines.compiled.execution.device import free_memory, is_out_of_memory, products_set_to
 from kgverify.engines.compiled.execution.host_copy import PendingCopy
 from kgverify.engines.compiled.execution_choice import resolve_precision
+from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.stages.choose import SCORES
 from kgverify.engines.compiled.stages.stage_functions import build_stages
 from kgverify.engines.compiled.tick.step_record import Recorded, Results
@@ -56,6 +60,35 @@ def test_each_mode_is_chosen_or_refused(
         except UserError:
             found = ""
         assert found == wanted, (mode, where, obstacle)
+
+
+@pytest.mark.parametrize(
+    ("not_native", "reason"),
+    [
+        (None, "no C++ compiler is on the PATH"),
+        ("no C++ compiler is on the PATH", "no C++ compiler is on the PATH"),
+        ("it has no precision fp8", "not native, since it has no precision fp8; no C++ compiler is on the PATH"),
+    ],
+)
+def test_a_reason_for_two_choices_is_given_once(
+    not_native: str | None, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compilation.shutil, "which", lambda _: None)
+    for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(execution_choice, "why_not_native", lambda *_: not_native)
+    program, limits = load_graph("countries").program, Limits()
+    chosen = execution_choice.choose_execution(
+        "cpu",
+        "auto",
+        "float32",
+        program=program,
+        limits=limits,
+        policy=SHORTEST,
+        layout=choose_layout(limits),
+        stages=build_stages(SCORES["shortest"]),
+    )
+    assert (chosen.mode, chosen.reasons[1]) == ("eager", f"mode eager: {reason}")
 
 
 def test_graphs_are_captured_on_a_gpu_in_the_modes_that_have_them() -> None:
@@ -235,6 +268,16 @@ def test_weights_have_the_types_of_their_precision(
     assert not can_launch((*made[:3], made[3][:0], *made[4:]), precision)
 
 
+@pytest.mark.parametrize(("precision", "most"), [("bf16", 11), ("fp16", 11), ("bf16x3", 0)])
+def test_the_vectors_of_as_many_blocks_are_kept_as_fit_shared_memory(precision: str, most: int) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from kgverify.engines.compiled.tower.hopper import FORMS, _has_room
+
+    # Of 227 KiB, 1 KiB is kept. 128 states and 4 slices of 64 rows, or 2 x 128 and 3 x 64, take 512 bytes a row; a block
+    # has three vectors of 1 KiB.
+    assert [_has_room(FORMS[precision], num) for num in range(16)] == [num <= most for num in range(16)]
+
+
 @pytest.mark.parametrize("has_digests", [False, True])
 def test_candidates_of_which_digests_alone_were_recorded_have_steps_without_contents(has_digests: bool) -> None:
     num_steps = np.array([2, 0, 3], np.uint32)
@@ -252,8 +295,44 @@ def test_candidates_of_which_digests_alone_were_recorded_have_steps_without_cont
     assert [each.dtype for each in columns.steps] == [each.dtype for each in empty_columns(np.float32).steps]
 
 
+def test_kernels_that_were_added_to_the_cache_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "kernels"
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
+
+    def added(before: caches.CacheCounts) -> int | None:
+        return caches.describe_caches("fused", before).kernels_added
+
+    absent = caches.count_caches()
+    assert added(absent) is None
+    folder.mkdir()
+    empty = caches.count_caches()
+    assert [added(absent), added(empty)] == [0, 0]
+    (folder / "a").mkdir()
+    (folder / "b").mkdir()
+    two = caches.count_caches()
+    assert [added(absent), added(empty), added(two)] == [2, 2, 0]
+
+
+def test_caches_are_fresh_in_an_older_torch_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    utils = importlib.import_module("torch._inductor.utils")
+    entered: list[bool] = []
+
+    @contextmanager
+    def fresh() -> Iterator[None]:
+        entered.append(caches.is_compiling_afresh())
+        yield
+
+    monkeypatch.delattr(utils, "fresh_cache", raising=False)
+    monkeypatch.setattr(utils, "fresh_inductor_cache", fresh, raising=False)
+    with caches.fresh_caches():
+        assert caches.is_compiling_afresh()
+    assert entered == [False]
+    assert not caches.is_compiling_afresh()
+
+
 def test_processes_of_a_team_share_messages_and_counters() -> None:
     store = pytest.importorskip("torch.distributed").HashStore()
+    store.set_timeout(timedelta(seconds=2))
     leader, other = (process_group.TorchTeam(store, index, 2) for index in range(2))
     assert [leader.broadcast(message) for message in (b"a\0", b"b")] == [b"a\0", b"b"]
     assert [other.broadcast(b"c") for _ in range(2)] == [b"a\0", b"b"]

@@ -1,6 +1,7 @@
 """The kernels of fused ticks, each by its definition, in Triton's interpreter."""
 
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,10 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from kgverify.engines.compiled import execution_choice
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.state import FALSE, GOAL, NO_CANDIDATE, OPEN, PAD, TRUE, Layout
 from kgverify.engines.compiled.tick.slots import empty_derivations, empty_pool, empty_work
+from kgverify.engines.compiled.tick.tick_loop import TICKS_PER_REPLAY
 from kgverify.engines.policy import make_two_tower
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
@@ -19,15 +22,17 @@ from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import NamedRule
+from kgverify.program.stages import Stage
 from kgverify.runs.run import Run, reference_pipeline
+from kgverify.verification.replay import find_position
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from kgverify.engines.compiled.execution.kernel_launch import launch as launch_kernel
 from kgverify.engines.compiled.fused import levels
-from kgverify.engines.compiled.fused.record import Decisions, RowBuffers
+from kgverify.engines.compiled.fused.record import Decisions, RowBuffers, StepLog
 from kgverify.engines.compiled.fused.step_kernels import advance_kernel, choose_kernel
-from kgverify.engines.compiled.fused.ticks import _Counts, _Derivations
+from kgverify.engines.compiled.fused.ticks import FusedTicks, _Counts, _Derivations
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels are compiled here, and tested elsewhere")
 
@@ -39,7 +44,7 @@ def test_each_slot_excludes_its_own_query(excludes: bool) -> None:
     facts = tuple(NamedAtom(*each) for each in (*pairs, ("s", "a", "b"), ("s", "c", "a")))
     rule = NamedRule(NamedAtom("p", x, y), (NamedAtom("p", x, y), NamedAtom("s", x, y)))
     graph = KnowledgeGraph("pairs", train=facts, test=facts[: len(pairs)], rules=(rule,))
-    run = Run(graph, Limits(max_depth=1, exclude_query=excludes), num_corruptions=0)
+    run = Run(graph, Limits(max_depth=1, max_atoms=2, exclude_query=excludes), num_corruptions=0)
     pipeline = reference_pipeline(run)
     candidates = pipeline.draw_for(run)
     engine = CompiledEngine(
@@ -56,6 +61,46 @@ def test_each_slot_excludes_its_own_query(excludes: bool) -> None:
     for group, other in zip(found[:3], wanted[:3], strict=True):
         for name, column, expected in zip(group._fields, group, other, strict=True):
             np.testing.assert_array_equal(column, expected, name)
+
+
+def test_close_choices_are_made_again_in_the_next_precisions_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution_choice, "resolve_precision", lambda *_: "bf16")
+    monkeypatch.setattr(levels, "sample_size", lambda _: 8)
+    x, y = Variable("X"), Variable("Y")
+    names = ("s", "t", "u")
+    rules = tuple(NamedRule(NamedAtom("p", x, y), (NamedAtom(name, x, y),)) for name in names)
+    facts = tuple(NamedAtom(name, "a", "b") for name in ("p", *names))
+    graph = KnowledgeGraph(
+        "choices", train=facts, test=tuple(NamedAtom("p", a, b) for a in "ab" for b in "ab"), rules=rules
+    )
+    limits = Limits(max_depth=1, max_atoms=2)
+    policy = make_two_tower(graph.program, limits, seed=0, embedding=8, hidden=16, blocks=1)
+    run = Run(graph, limits, policy, num_corruptions=0)
+    pipeline = reference_pipeline(run)
+    candidates = pipeline.draw_for(run).take(slice(0, None, 2))
+    engine = CompiledEngine(
+        graph.program, limits, policy, mode="fused", device="cpu", layout=choose_layout(limits, slots=4, pool=5)
+    )
+    ticks = engine._ticks
+    assert isinstance(ticks, FusedTicks)
+    # Two choices are made by 2.9, one by 0.87 between two resolvents; the third is 5.8 below.
+    ticks.levels = tuple(level._replace(error=0.75) for level in ticks.levels)
+    wanted, found = pipeline.engine.prove(candidates), engine.prove(candidates)
+    assert found.steps.choice.tolist() == wanted.steps.choice.tolist()
+    assert len({*found.steps.choice.tolist()}) > 1
+    difference = np.abs(found.resolvents.score - wanted.resolvents.score)
+    assert difference.max() < 0.1
+    is_again = wanted.resolvents.score > 3.5
+    assert is_again.sum() == 2
+    assert difference[is_again].max() < 1e-5
+    assert ticks.take_gaps()[:2] == (3, 1)
+    # A candidate that waits after an interrupted run is not taken up by a step of a probe.
+    engine._pool.size.add_(1)
+    position = find_position(wanted, int(np.argmax(wanted.steps.num_resolvents)), 0)
+    shown, expected = (each.probe(position) for each in (engine, pipeline.engine))
+    np.testing.assert_allclose(shown[Stage.SCORE], expected[Stage.SCORE], atol=0.1)
+    for stage in (Stage.CHOOSE, Stage.ADVANCE):
+        assert shown[stage] == expected[stage]
 
 
 def test_the_highest_score_is_chosen_and_the_first_of_equal_ones() -> None:
@@ -82,6 +127,20 @@ def test_the_highest_score_is_chosen_and_the_first_of_equal_ones() -> None:
     np.testing.assert_allclose(decisions.log_probability.numpy(), log_probability, atol=1e-12)
     assert {*choice.tolist()} == {0, 1, 2, 3, 9}
     assert np.isnan(log_probability).any()
+
+
+def test_a_log_of_steps_holds_three_replays_however_little_memory_there_is() -> None:
+    layout = Layout(slots=5, atoms=2, resolvents=4, match_window=5, score_window=20, pool=5)
+    noted: Any = SimpleNamespace(num_rows=torch.zeros((), dtype=torch.int32))
+    log = StepLog(noted, Limits(), layout, 0)
+    log.clear()
+    # Nothing is logged, whatever may have been launched since.
+    assert all(log.has_room() for _ in range(9))
+    log._num_steps.fill_(3 * TICKS_PER_REPLAY * layout.slots)
+    assert not all(log.has_room() for _ in range(3))
+    log.clear()
+    log._num_rows.fill_(3 * TICKS_PER_REPLAY * layout.score_window)
+    assert not all(log.has_room() for _ in range(3))
 
 
 class _HashKeys(NamedTuple):

@@ -156,6 +156,16 @@ def test_a_model_beyond_its_memory_is_an_error_with_a_fix():
     assert LeastModel(program, device="cpu").num_atoms == 1 + 301**2
 
 
+def test_the_atoms_of_all_predicates_count_against_the_memory():
+    program = program_of("e(a, a)\nt(X, Y) <- e(Z, Z)\nu(X, Y) <- e(Z, Z)", constants=[f"c{i}" for i in range(9)])
+    num_atoms = 1 + 2 * 10**2
+    bytes_of_atom = 64
+    for most in (num_atoms - 100, num_atoms - 1):
+        with pytest.raises(UserError, match=f"more than {most} atoms"):
+            LeastModel(program, device="cpu", memory_budget=most * bytes_of_atom)
+    assert LeastModel(program, device="cpu", memory_budget=num_atoms * bytes_of_atom).num_atoms == num_atoms
+
+
 def test_countries_has_the_model_that_clingo_grounds():
     program = load_graph("countries").program
     assert model_of(program) == ground(program)

@@ -265,6 +265,65 @@ def test_a_linked_folder_is_not_used(kept: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
+def test_libraries_are_kept_in_the_folder_that_is_named_or_beside_other_caches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base: Path | None = tmp_path / "cache"
+    monkeypatch.setattr(library, "find_cache", lambda: base)
+    monkeypatch.delenv(library.LIBRARIES, raising=False)
+    assert library._find_folder() == tmp_path / "cache" / "native"
+    monkeypatch.setenv(library.LIBRARIES, str(tmp_path / "named"))
+    assert library._find_folder() == tmp_path / "named"
+    base = None
+    assert library._find_folder() == tmp_path / "named"
+    monkeypatch.delenv(library.LIBRARIES)
+    assert library._find_folder() is None
+
+
+def test_a_library_is_known_by_its_sources_its_compiler_and_the_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "cc"
+    compiler.write_text("1")
+    for name in library.SOURCES:
+        (tmp_path / name).write_text(name)
+    monkeypatch.setattr(library, "files", lambda _: tmp_path)
+
+    def find_key() -> str:
+        return library._find_key(str(compiler))
+
+    keys = [find_key()]
+    assert find_key() == keys[0]
+    for name in library.SOURCES:
+        (tmp_path / name).write_text(name.upper())
+        keys.append(find_key())
+    compiler.write_text("12")
+    keys.append(find_key())
+    monkeypatch.setattr(library, "OPTIONS", (*library.OPTIONS, "-g"))
+    keys.append(find_key())
+    assert len({*keys}) == len(keys)
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("touch prover.so", ""),
+        ("echo 'x.cpp:1: error: no' >&2; touch prover.so; exit 1", "cc fails: x.cpp:1: error: no"),
+        ("exit 4", "cc fails: exit code 4"),
+        ("exit 0", "cc fails: exit code 0"),
+    ],
+)
+def test_a_compiler_that_leaves_no_library_fails(script: str, message: str, tmp_path: Path) -> None:
+    compiler = tmp_path / "cc"
+    compiler.write_text(f"#!/bin/sh\n{script}\n")
+    compiler.chmod(0o755)
+    if message:
+        with pytest.raises(UserError, match=message):
+            library._compile(str(compiler), tmp_path)
+    else:
+        assert library._compile(str(compiler), tmp_path) == tmp_path / "prover.so"
+
+
 def test_without_a_compiler_the_mode_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     graph = load_graph("countries")
@@ -334,6 +393,24 @@ def test_a_device_is_looked_for_only_where_there_is_a_driver(tmp_path: Path, mon
         assert choice.is_on_cpu("cpu")
         assert not choice.is_on_cpu("cuda")
         assert choice.is_on_cpu("auto") is not (has_driver and has_cuda)
+
+
+def test_auto_takes_the_native_evaluator_on_a_cpu_where_nothing_speaks_against_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(choice, "why_not_native", lambda *_: None)
+    chosen = choice.choose_native("auto", "cpu", "float32", Limits(), SHORTEST)
+    assert chosen == (
+        "device cpu: as requested",
+        "mode native: the fastest on a CPU, and a C++ compiler was found",
+        "precision float32: its scores are exact",
+    )
+    for mode, device in (("auto", "cuda"), ("eager", "cpu"), ("fused", "cuda")):
+        assert choice.choose_native(mode, device, "float32", Limits(), SHORTEST) is None
+    monkeypatch.setattr(choice, "why_not_native", lambda *_: "there is an obstacle")
+    assert choice.choose_native("auto", "cpu", "float32", Limits(), SHORTEST) is None
+    with pytest.raises(UserError, match="there is an obstacle"):
+        choice.choose_native("native", "cpu", "float32", Limits(), SHORTEST)
 
 
 def test_what_others_own_or_can_write_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.stages.choose import Parameters, build_parameters, score_shortest, score_two_tower
 from kgverify.engines.compiled.stages.rescore import Rescoring, measure_gaps, rescore
 from kgverify.engines.compiled.state import GOAL, TRUE, Rows
-from kgverify.engines.compiled.tower.precision import estimate_score_error
-from kgverify.engines.policy import SHORTEST
+from kgverify.engines.compiled.tower.precision import declare_error, estimate_score_error
+from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
@@ -47,6 +47,16 @@ def test_of_usual_weights_the_error_is_small():
     parameters = build_parameters(policy, CPU, torch.float32)
     assert 0 < estimate_score_error(policy, 6, CPU, score_two_tower, parameters) < 1e-3
     assert estimate_score_error(SHORTEST, 6, CPU, score_shortest, ()) == 0
+
+
+def test_the_declared_error_is_that_of_the_sizes_or_of_what_was_seen():
+    policy = make_two_tower(load_graph("countries").program, Limits(), seed=1, embedding=4, hidden=16, blocks=2)
+    weights = {**policy.weights, "block.1.norm.weight": np.full(16, -2.0), "block.1.norm.bias": np.full(16, 1.0)}
+    policy = replace(policy, weights=weights)
+    # Of towers of 16 units of at most 2 + 1, the product by 16**0.5 is 36; 2 + 2 layers round sums of 16 units.
+    assert declare_error(policy, 0.0, CPU) == pytest.approx(36 * (2 + 2) * 16**0.5 * 2**-23)
+    assert declare_error(policy, 1.0, CPU) == 8.0
+    assert declare_error(policy, 1.0, torch.device("cuda")) == 4.0
 
 
 def score_coarsely(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:

@@ -241,6 +241,7 @@ def test_a_goal_is_revisited_only_where_all_atoms_agree_in_order(tables: Tables)
     first, second = goal((p, a, X), (q, X, b)), goal((q, X, b), (p, a, X))
     assert revisits(tables, first, goal((r, a, b)), first, depth=1)
     assert not revisits(tables, second, goal((r, a, b)), first, depth=1)
+    assert revisits(tables, second, first, second, depth=1)
     assert not revisits(tables, goal((p, a, X)), first, depth=0)
 
 

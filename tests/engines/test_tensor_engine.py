@@ -151,6 +151,35 @@ def test_every_encoding_gives_the_same_record(encoding):
         assert all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
 
 
+def test_a_program_without_constants_is_encoded():
+    program = Program.from_names([], [NamedRule(NamedAtom("p", X, Y), (NamedAtom("p", Y, X),))])
+    translation = encoding.Translation(kv.Encoding(predicates=3, true=90, false=91, first_variable=7), program)
+    atoms = np.array([[[0, -1, -2], [0, 4, -1]]])
+    assert translation.encode(atoms).tolist() == [[[3, 7, 8], [3, 4, 7]]]
+    assert translation.decode(translation.encode(atoms)).atoms.tolist() == atoms[0].tolist()
+
+
+def test_a_step_from_recorded_goals_has_the_next_variable_that_they_leave():
+    engine, calls = scripted(([[[1, 4, 2], [2, 4, 5]]], 1, 6), ([[[2, 1, 3]]], 1, 6), (STOPS,), batch_size=1)
+    columns = engine.prove(QUERY)
+    assert columns.candidates.num_steps.tolist() == [3]
+    del calls[:]
+    engine.step(positions_of(columns))
+    # The query has no variables; of those of a goal visited earlier the numbers stay in use.
+    assert [following.tolist() for _, following, _ in calls] == [[4], [6], [6]]
+
+
+def test_numbers_of_no_name_come_back_and_the_largest_ones_as_one():
+    translation = encoding.Translation(kv.Encoding(true=90, false=91, first_variable=-1), PROGRAM)
+    largest = 2**29 - 1
+    numbers = [largest - 1, largest, largest + 1, 2**40, -largest + 1, -largest, -largest - 1, -(2**40)]
+    states = np.array([[[number, abs(number), 1]] for number in numbers])
+    decoded = translation.decode(states)
+    assert decoded.atoms.max() < 2**31
+    back = translation.encode(decoded.atoms).tolist()
+    assert back == [[max(-largest, min(number, largest)), min(abs(number), largest), 1] for number in numbers]
+
+
 @pytest.mark.parametrize("arrays", ["torch", "numpy", lambda array: OnlyDlpack(array)])
 def test_arrays_of_any_library_are_read(arrays):
     def expand(self, states, next_variable, excluded):

@@ -1,8 +1,10 @@
 """The check of an evaluation: what is wrong in draw, model, parts, ranks or metrics is found, and named by a candidate."""
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,17 +13,19 @@ from run_engines import countries_run, eager_pipeline
 from kgverify.comparison.exercise.minimum import MINIMUM, Minimum
 from kgverify.engines.compiled.program.least_model import LeastModel
 from kgverify.errors import InternalError
-from kgverify.evaluation import evaluation_report, judge, rank_only
+from kgverify.evaluation import evaluation_report, judge, rank_only, self_test, wrong_candidates
 from kgverify.evaluation.evaluate import EvaluationResult, evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
+from kgverify.evaluation.judge import ComparedRanking, Figure, word_outcome
 from kgverify.evaluation.part_file import PartResult
 from kgverify.evaluation.part_store import identify
-from kgverify.evaluation.sampling import hash_results
+from kgverify.evaluation.sampling import choose_single, hash_results
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Outcome
 from kgverify.ranking import corrupt
 from kgverify.ranking.corrupt import ALL
 from kgverify.report.evaluation import EvaluationReport
@@ -100,6 +104,94 @@ def test_a_wrong_value_of_one_ranking_is_found(name: str, change: Callable[[np.n
     assert found.check is not None
     assert found.check.rankings.num_equal == 7
     assert found.check.differences[-1].query == 3
+
+
+def test_few_candidates_of_a_wrong_ranking_are_proved_again(monkeypatch: pytest.MonkeyPatch):
+    right, proved = wrong_candidates.prove_candidates, []
+
+    def record(engine: Any, candidates: Any) -> Any:
+        proved.append(len(candidates.query))
+        return right(engine, candidates)
+
+    monkeypatch.setattr(wrong_candidates, "_MOST_REPEATED", 3)
+    monkeypatch.setattr(wrong_candidates, "prove_candidates", record)
+    change = change_column("optimistic", -1, lambda rank: rank + 1)
+    assert not report(countries_run(num_queries=1, num_corruptions=9), change).is_sound
+    assert proved == [3]
+
+
+@pytest.mark.parametrize(
+    ("counts", "altered"),
+    [
+        # Open, proved, failed, and ended by the limit of the depth.
+        ([0, 1, 0, 0], [[1, 0, 0, 0], [0, 2, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]),
+        ([0, 0, 1, 0], [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 1]]),
+        ([0, 0, 2, 0], [[1, 0, 1, 0], [0, 1, 1, 0], [0, 0, 1, 1]]),
+    ],
+)
+def test_the_counts_of_outcomes_are_altered_at_the_cost_of_the_largest(counts: list[int], altered: list[list[int]]):
+    run = countries_run(num_queries=1, num_corruptions=0)
+    found = evaluate(run, eager_pipeline(run))
+    assert found is not None
+    results = found.results[0]._replace(num_outcomes=np.array([counts, counts], np.uint32))
+    ranks = [Figure(f"{name} rank", 1, 1, 1, 1) for name in ("optimistic", "pessimistic")]
+    unbounded = Figure("log-probability of the true triple", 0, 0, 0, np.inf)
+    counted = [
+        Figure(f"candidates {word_outcome(outcome)}", num, num, num, num)
+        for outcome, num in zip(Outcome, counts, strict=True)
+    ]
+    made = self_test._alter(results, 0, ComparedRanking(cast(Any, None), [*ranks, unbounded, *counted]))
+    assert [each.num_outcomes[0].tolist() for name, each in made if name == "num_outcomes"] == altered
+    # Of the true triple, an outcome and both directions of its log-probability are altered where it is bounded.
+    bounded = unbounded._replace(high=0)
+    names = Counter(
+        name for name, _ in self_test._alter(results, 0, ComparedRanking(cast(Any, None), [*ranks, bounded]))
+    )
+    names.pop("drawn", None)
+    assert names == {"num_ranked": 1, "optimistic": 2, "pessimistic": 2, "outcome": 1, "log_probability": 2}
+
+
+@pytest.mark.parametrize(("num", "num_true"), [(5, 2), (6, 3), (40, 8)])
+def test_half_of_the_single_candidates_are_true_if_there_are_enough(num: int, num_true: int):
+    run = countries_run(num_queries=4, num_corruptions=9)
+    found = evaluate(run, eager_pipeline(run))
+    assert found is not None
+    sample = choose_single(found.results[0], hash_results(found), num)
+    assert (len(sample.sample_query), int(sample.sample_is_true.sum())) == (num, num_true)
+
+
+def test_a_known_evaluation_that_is_reported_wrongly_is_a_bug(monkeypatch: pytest.MonkeyPatch):
+    run = countries_run(num_queries=1, num_corruptions=0)
+    pipeline = eager_pipeline(run)
+    found = evaluate(run, pipeline)
+    assert found is not None
+    unchecked = report_evaluation(run, found, pipeline, num_checked=0)
+    known = evaluation_report._KnownEvaluations("cpu", rank_only=False)
+    known._evaluated.set_result([(run, found.results[0])])
+    monkeypatch.setattr(evaluation_report, "_KNOWN", set())
+    monkeypatch.setattr(evaluation_report, "find_wrong_figures", lambda *given: ["a figure is wrong"])
+    with pytest.raises(InternalError, match="a known evaluation is reported wrongly: a figure is wrong"):
+        known.check_report(unchecked)
+    assert not known._is_known
+    monkeypatch.setattr(evaluation_report, "find_wrong_figures", lambda *given: [])
+    known.check_report(unchecked)
+    assert known._is_known
+
+
+def test_an_evaluation_without_a_check_needs_no_known_ones(monkeypatch: pytest.MonkeyPatch):
+    def refuse(*given: object) -> None:
+        raise AssertionError("the known evaluations were asked for")
+
+    monkeypatch.setattr(evaluation_report._KnownEvaluations, "check_report", refuse)
+    run = countries_run(num_queries=1, num_corruptions=0)
+    pipeline = eager_pipeline(run)
+    found = evaluate(run, pipeline)
+    assert found is not None
+    unchecked = report_evaluation(run, found, pipeline, num_checked=0, minimum={})
+    assert unchecked.check is None
+    assert list(unchecked.outcomes) == ["proved", "failed", "depth_limit", "open"]
+    assert unchecked.is_sound
+    assert not report_evaluation(run, found, pipeline, num_checked=0).is_sound
 
 
 def test_a_lost_query_is_found():

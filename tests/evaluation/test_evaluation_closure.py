@@ -1,6 +1,8 @@
 """The check of a least model finds every atom that is missing, and every one that has no reason."""
 
 from itertools import islice
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from numpy.typing import NDArray
 from kgreference import least_model
 from kgverify.engines.reference.program import build_reference_program
 from kgverify.evaluation.closure import check_model
+from kgverify.evaluation.self_test import find_removed_atom
 from kgverify.graphs.load import load_graph
 from kgverify.program.program import Program
 from kgverify.testing.problems.decode import draw_problems
@@ -64,6 +67,23 @@ def test_an_atom_without_a_reason_is_found():
             assert [added // size**2, added // size % size, added % size] in found.unsupported.tolist()
             num += 1
     assert num > 10
+
+
+def test_the_numbers_of_atoms_exceed_32_bits():
+    # A number would be 140,000 * 70,000 + 3, if it were computed in the 32 bits of a constant.
+    program: Any = SimpleNamespace(
+        symbols=SimpleNamespace(constants=range(70_000)), facts=np.array([[1, 69_999, 3]], np.int32), rules=()
+    )
+    found = check_model(program, np.array([(70_000 + 69_999) * 70_000 + 3]))
+    assert (found.missing.tolist(), found.unsupported.tolist(), found.num_atoms) == ([], [], 1)
+    assert find_removed_atom(program, np.array([(70_000 + 69_999) * 70_000 + 3]), 5) == 0
+
+
+def test_only_a_derived_atom_is_removed_to_test_the_check():
+    program = load_graph("countries").program
+    weights = len(program.symbols.constants) ** np.array([2, 1, 0])
+    assert find_removed_atom(program, program.facts @ weights, 3) == 0
+    assert find_removed_atom(program, find_keys(program), 3) == 1
 
 
 def test_a_model_that_is_too_large_is_not_called_closed():

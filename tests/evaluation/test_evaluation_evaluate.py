@@ -1,13 +1,21 @@
 """Large evaluations: the parts are those of the run, are kept as they end, and together say what one proof of all says."""
 
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from run_engines import ForeignEngine, TieBreakingEngine, countries_run, eager_pipeline, foreign_pipeline
 
+from kgverify.engines.protocol import Progress
 from kgverify.errors import UserError
+from kgverify.evaluation import evaluate as evaluate_module
 from kgverify.evaluation.evaluate import EvaluationResult, evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.part_file import PartResult
@@ -46,6 +54,54 @@ def assert_same_results(expected: dict[int, PartResult], actual: dict[int, PartR
 
 def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_each_candidate_counts_once_as_progress():
+    told: list[int] = []
+    totals: list[int] = []
+
+    @contextmanager
+    def phase(title: str, total: int) -> Iterator[Progress]:
+        totals.append(total)
+        yield told.append
+
+    run = small_run()
+    found = evaluate_all(run, eager_pipeline(run), phase=phase)
+    assert totals == [sum(part.num_candidates for part in found.plan.parts)]
+    assert min(told) >= 0
+    assert sum(told) == totals[0]
+
+
+class Counters:
+    """The numbers that the processes of a group share."""
+
+    index, size = 0, 2
+
+    def __init__(self) -> None:
+        self.numbers: Counter[str] = Counter()
+
+    def add(self, name: str, number: int) -> int:
+        self.numbers[name] += number
+        return self.numbers[name]
+
+
+def test_a_process_has_left_when_it_says_so_or_is_gone():
+    group, stops = Counters(), [False]
+    worker = evaluate_module._Worker(cast(Any, None), cast(Any, None), cast(Any, group), lambda: stops[0])
+    # A process that has not started yet is waited for, unless the evaluation stops.
+    assert not worker._has_left(1)
+    with subprocess.Popen(["sleep", "60"]) as other:
+        group.numbers["process 1"] = other.pid
+        assert [worker._has_left(1) for _ in range(3)] == [False] * 3
+        other.kill()
+    assert worker._has_left(1)
+    group.numbers["process 1"] = os.getpid()
+    assert not worker._has_left(1)
+    group.numbers["left 1"] = 1
+    assert worker._has_left(1)
+    del group.numbers["process 1"], group.numbers["left 1"]
+    stops[0] = True
+    assert worker._has_left(1)
 
 
 def test_the_parts_are_consecutive_queries_of_no_more_candidates_than_the_size():

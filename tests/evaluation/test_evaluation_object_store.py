@@ -1,13 +1,13 @@
 """Evaluations saved at URLs: the same files and checks as in a folder on a disk."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import kgverify as kv
 from kgverify.errors import UserError
-from kgverify.evaluation.part_store import RUN, write_summary
+from kgverify.evaluation.part_store import RUN, PartFolder, write_summary
 from kgverify.report.evaluation import EvaluationReport
 
 pytest.importorskip("fsspec", reason="kgverify[storage] is not installed")
@@ -78,6 +78,25 @@ def test_a_store_that_refuses_writing_is_found_before_the_work(store: Any, monke
     with pytest.raises(UserError, match="cannot be written") as caught:
         evaluate(URL)
     assert caught.value.where.startswith(URL)
+
+
+def test_a_forgotten_file_is_fetched_as_it_is_now(tmp_path: Path) -> None:
+    class Remote:
+        """A store with one object, which says how often it was asked for."""
+
+        num = 0
+
+        def join(self, name: str) -> "Remote":
+            return self
+
+        def fetch(self, folder: Path) -> None:
+            self.num += 1
+            (folder / "part").write_text(str(self.num))
+
+    folder = PartFolder(tmp_path, cast(Any, Remote()))
+    assert [folder.fetch("part").read_text() for _ in range(2)] == ["1", "1"]
+    folder.forget("part")
+    assert folder.fetch("part").read_text() == "2"
 
 
 def test_the_summary_is_an_object_beside_the_parts(store: Any) -> None:

@@ -3,7 +3,7 @@
 import io
 import zipfile
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from kgverify.evaluation.part_file import (
     DamagedError,
     PartResult,
     _lowest,
+    _read_arrays,
     hash_result,
     read_part,
     type_of_items,
@@ -132,3 +133,19 @@ def test_the_lowest_priorities_are_taken_whether_many_or_few_pass_the_first_limi
         of = rng.random(len(priority)) < 0.9
         wanted = sorted(np.flatnonzero(of).tolist(), key=lambda row: int(priority[row]))[:SAMPLED]
         assert _lowest(priority, of).tolist() == wanted
+
+
+def test_a_part_that_claims_more_bytes_than_its_file_has_is_damaged():
+    class Claiming:
+        """A file of one byte a member, none of which can be opened."""
+
+        def getinfo(self, name: str) -> zipfile.ZipInfo:
+            member = zipfile.ZipInfo(name)
+            member.file_size = 1
+            return member
+
+    num = len(PartResult._fields) + 2
+    with pytest.raises(DamagedError, match="unpacks to more bytes than it has"):
+        _read_arrays(cast(Any, Claiming()), num - 1)
+    with pytest.raises(AttributeError, match="open"):
+        _read_arrays(cast(Any, Claiming()), num)

@@ -32,6 +32,8 @@ def count_skipped(run: Run, pipeline: Pipeline) -> int:
     for name, expected, actual in zip(rankings._fields, rankings, part.rankings, strict=True):
         np.testing.assert_array_equal(actual, expected, err_msg=name)
     assert part.num_ranked.sum() == len(candidates.query)
+    # Only corruptions that were listed have a hash.
+    assert run.num_corruptions != ALL or not part.drawn.any()
     return int(part.num_ranked.sum()) - int(part.num_outcomes.sum())
 
 

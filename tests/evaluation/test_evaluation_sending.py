@@ -1,7 +1,7 @@
 """Parts that workers prove: several are stored at the same time, and what a stop or an error leaves behind."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -86,6 +86,28 @@ def test_results_that_arrived_before_a_stop_are_stored(tmp_path: Path) -> None:
     again = evaluate_by_threads(tmp_path / "run")
     assert again.num_resumed == len(found.results) >= 2
     assert not again.missing
+
+
+def test_four_parts_are_sent_ahead_for_each_thread() -> None:
+    sent: list[Future[Any]] = []
+    polls = iter(range(3))
+
+    class Idle(Threads):
+        """A worker with one thread, which never begins."""
+
+        def submit(self, *arguments: Any, **options: Any) -> Future[Any]:
+            sent.append(Future())
+            return sent[-1]
+
+        def count_threads(self) -> int:
+            return 1
+
+    given = {"workers": cast(DaskWorkers, Idle(1)), "make": partial(reference_pipeline, RUN)}
+    found = evaluate(RUN, reference_pipeline(RUN), part_size=6, should_stop=lambda: next(polls, None) is None, **given)
+    assert found is not None
+    assert len(found.missing) == 6
+    assert len(sent) == 4
+    assert all(each.cancelled() for each in sent)
 
 
 def test_no_part_is_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,8 @@
 import pytest
 
 from kgverify.comparison.inference.limits_seen import LimitsSeen
-from kgverify.comparison.inference.origins import Deviation, OriginInference
-from kgverify.comparison.inference.step_difference import Given, StepDifference, explain_difference
+from kgverify.comparison.inference.origins import Deviation, OriginInference, is_permutation
+from kgverify.comparison.inference.step_difference import OPEN, Given, StepDifference, explain_difference
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import Atom, NamedAtom, Variable
@@ -110,6 +110,7 @@ def test_the_program_implies_the_resolvents_of_these_tests():
         (ALL, [*ALL, resolvent(3)], "close", "malformed"),
         (ALL, [*ALL[:-1], goal((-1, 0, 0), (R, D, X))], "prune", "malformed"),
         (ALL, [*ALL, goal((R, 900, X))], "resolve", "malformed"),
+        (ALL, [*ALL[:-1], goal((-1, 0, 0), (R, D, X)), resolvent(3)], "prune", "malformed"),
         (ALL, [ALL[0], ALL[1], *ALL[:1:-1]], "match_facts", "reordered"),
         (ALL, [ALL[1], ALL[0], *ALL[2:]], "match_rules", "reordered"),
         (ALL, ALL[::-1], "resolve", "reordered"),
@@ -179,6 +180,16 @@ def test_facts_lost_before_a_limit_let_in_fewer_than_it_allows():
     assert found.evidence.startswith("2 facts missing, none extra, 1 let in by the limit in their place")
 
 
+def test_what_a_rule_and_a_fact_both_make_is_lost_by_either():
+    rules = (NamedRule(atom("q X Y"), (atom("q Y X"),)),)
+    graph = KnowledgeGraph("two ways", train=(atom("q a b"), atom("q b a")), test=(atom("q a a"),), rules=rules)
+    origins = OriginInference(Clauses(graph.program, exclude_query=True)).at(((0, A, B), (0, A, X)), (0, A, A))
+    rest = goal((0, A, X))
+    steps = (step(*[rest] * num, start=((0, A, B), (0, A, X))) for num in (2, 1))
+    found = explain_difference(*steps, Given(origins, (), (UNLIMITED, UNLIMITED), (1, 2)))
+    assert (found.kind.value, found.confidence) == ("missing", OPEN)
+
+
 def test_without_a_program_the_goal_alone_tells_rules_from_facts():
     found = explain(ALL, ALL[:-1], has_program=False)
     assert (found.stage.value, found.kind.value) == ("match_facts", "missing")
@@ -200,6 +211,15 @@ def test_without_a_program_the_goal_alone_tells_rules_from_facts():
 )
 def test_a_variable_bound_to_two_terms_needs_all_bindings_at_once(selected, clause, needs_all):
     assert INFERENCE.at((selected,), QUERY).needs_all_bindings(clause) is needs_all
+
+
+def test_a_permutation_has_the_same_atoms_in_any_order():
+    goal = ((P, A, X), (Q, X, Y))
+    assert is_permutation(goal, ((Q, Y, X), (P, A, Y)))
+    assert not is_permutation(goal, ((Q, X, Y), (P, A, Y)))
+    assert not is_permutation(goal, ((Q, X, Y), (P, B, X)))
+    assert not is_permutation(goal, goal[:1])
+    assert not is_permutation(goal[:1], goal)
 
 
 def test_arguments_that_are_matched_apart_bind_a_variable_twice():

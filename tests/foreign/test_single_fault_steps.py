@@ -198,7 +198,8 @@ def test_of_several_proofs_the_first_one_is_offered_alone():
     )
     every = [*BESIDE, *PROOFS]
     check(explain(PROOFS[:1], every, goals=(SHORT,)), "close", "extra", "resolvents beside a proof stay")
-    # A list that the program does not give is not explained.
+    # A list that the program does not give is not explained, nor is one of a goal without atoms.
+    assert explain([FALSE], [TRUE], goals=((),)) == []
     assert explain(PROOFS[:2], PROOFS[2:], goals=(SHORT,)) == []
     assert explain(PROOFS[:1], PROOFS[:1], goals=(SHORT,)) == []
 
@@ -343,6 +344,11 @@ def test_bodies_of_which_all_lack_an_atom_or_are_turned_are_changed():
 
 def guess(stage):
     return StepDifference(stage, DifferenceClass.MISSING, "", 0.5, (), ())
+
+
+def test_a_guess_at_a_whole_list_is_special_and_one_at_a_lost_clause_is_not():
+    assert explain(ALL, [fact((R, C, A))])[0].is_special
+    assert not explain(ALL, ALL[1:])[0].is_special
 
 
 @pytest.mark.parametrize(

@@ -88,10 +88,10 @@ FAULTS = {
 EVERY = [(stage, stages, dialect) for stage, (stages, dialects) in FAULTS.items() for dialect in dialects]
 
 
-def record(path, stages, dialect):
+def record(path, stages, dialect, **options):
     make = partial(ReferenceEngine, stages=Stages(**stages))
     limits = kv.Limits(max_resolvents=4, max_atoms=5, max_depth=8, dialect=dialect)
-    kv.record("countries", path, make, queries=3, corruptions=5, limits=limits)
+    kv.record("countries", path, make, queries=3, corruptions=5, limits=limits, **options)
     return path
 
 
@@ -100,6 +100,18 @@ def test_the_stage_of_a_single_fault_is_named_in_any_dialect(tmp_path, stage, st
     report = kv.compare("reference", record(tmp_path / "wrong.h5", stages, dialect))
     assert report.verdict is kv.Verdict.DIVERGE
     assert {cause.stage for cause in report.causes} == {stage}, str(report)
+
+
+def test_recorded_stages_are_compared_in_the_order_of_the_dialect(tmp_path):
+    dialect = Dialect(filters=("revisit", "prune", "close", "max_atoms", "max_resolvents"))
+    paths = []
+    for name, stages in (("right", {}), ("wrong", {"revisit": forget})):
+        paths.append(record(tmp_path / name, stages, dialect, level="deep"))
+    report = kv.compare(*paths)
+    # Pruning gets what `revisit` should have dropped.
+    assert {(cause.stage, report.divergences[cause.first].field) for cause in report.causes} == {
+        ("revisit", "stage.revisit")
+    }
 
 
 def test_an_empty_list_that_is_read_as_a_proof_is_a_false_proof_of_close(tmp_path):

@@ -13,7 +13,7 @@ from kgverify.engines.reference.ranking import compute_metrics as compute_by_ref
 from kgverify.engines.reference.ranking import rank_candidates as rank_by_reference
 from kgverify.errors import InternalError
 from kgverify.program.outcomes import Outcome
-from kgverify.ranking.groups import find_groups
+from kgverify.ranking.groups import drop_repeated, find_groups
 from kgverify.ranking.metric import MRR, compute_metrics
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
@@ -257,3 +257,9 @@ def test_a_side_without_rankings_has_no_metrics():
 def test_an_impossible_mean_reciprocal_rank_is_an_internal_error(rank: float):
     with pytest.raises(InternalError, match=r"outside \(0, 1\]"):
         compute_metrics(make_rankings([rank, rank], [rank, rank], [0, 1]))
+
+
+def test_the_same_atoms_of_queries_far_apart_are_not_repeated():
+    query, side = np.array([0, 1 << 30, 1 << 30, 0], np.int32), np.array([1, 1, 1, 0], np.int8)
+    candidates = CandidateSet(query, side, np.tile(np.array([0, 1, 2], np.int32), (4, 1)))
+    assert sorted(drop_repeated(candidates).tolist()) == [0, 1, 3]

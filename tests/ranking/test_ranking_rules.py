@@ -151,8 +151,12 @@ def test_the_true_triples_are_found_where_the_candidates_show_them():
     assert np.array_equal(found.atom, triples[found.key // 4])
     labels = (tail.atom == triples[tail.query]).all(1)
     labelled = find_truth(tail, labels.astype(np.uint8), None)
+    assert np.array_equal(labelled.key, np.unique(tail.query).astype(np.int64) * 4 + 1)
     assert np.array_equal(labelled.atom, triples[labelled.key // 4])
     assert labelled.how == ("as labelled",)
+    # A query with two labels has no certain one.
+    labels[np.flatnonzero(tail.query == tail.query[0])[:2]] = True
+    assert np.array_equal(find_truth(tail, labels, None).key, labelled.key[labelled.key != tail.query[0] * 4 + 1])
     mixed = tail.take(np.random.default_rng(1).permutation(len(tail.query)))
     unsure = find_truth(mixed, None, rankings)
     assert np.array_equal(unsure.atom, triples[unsure.key // 4])

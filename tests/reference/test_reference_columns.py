@@ -2,11 +2,13 @@
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import kgverify as kv
+from kgreference.facts import FactColumns, ListedFacts
 from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.engines.reference import program as reference_program
 from kgverify.errors import InternalError
@@ -50,6 +52,65 @@ def test_columns_that_are_not_those_of_the_file_are_refused(change):
         facts[[0, 1]] = facts[[1, 0]]
     with pytest.raises(InternalError, match="are not those of its file"):
         reference_program.build_reference_program(replace(program, facts=facts))
+
+
+def test_atoms_are_among_the_columns_or_not():
+    facts = FactColumns(*np.array([[0, 0, 1], [1, 2, 1], [1, 1, 2]]))
+    keys = facts.index_of.keys()
+    others = [(0, 1, 2), (1, 1, 1), (2, 1, 1), (0, -1, 1), (0, 1, -1)]
+    assert keys.isdisjoint([])
+    assert keys.isdisjoint(others)
+    for fact in facts:
+        assert fact in keys
+        assert not keys.isdisjoint([*others, fact])
+        assert not keys.isdisjoint([fact, *others])
+
+
+def test_listed_facts_are_found_in_their_own_order():
+    facts = ListedFacts([(1, 5, 6), (0, 2, 3), (1, 5, 4), (1, 2, 6), (0, 2, 3)])
+    assert list(facts) == [(1, 5, 6), (0, 2, 3), (1, 5, 4), (1, 2, 6)]
+    assert facts.index_of == {fact: number for number, fact in enumerate(facts)}
+    assert (list(facts.with_predicate(1)), list(facts.with_predicate(2))) == ([0, 2, 3], [])
+    assert (list(facts.with_first(1, 5)), list(facts.with_first(0, 5))) == ([0, 2], [])
+    assert (facts.with_second(1, 6), facts.with_second(0, 6)) == ([0, 3], [])
+
+
+class _Table(list):
+    distinct = property(lambda self: (None, np.arange(len(self))))
+
+
+@pytest.mark.parametrize("at", [0, -1])
+def test_the_first_and_the_last_fact_are_among_those_checked(at):
+    table = _Table(("p", str(number), "a") for number in range(1000))
+    facts, index = [*table], {*table}
+
+    def check():
+        built = SimpleNamespace(encode=lambda names: names, decode=lambda fact: fact, facts=facts, fact_index=index)
+        reference_program._check_sample(built, table)
+
+    check()
+    index.remove(table[at])
+    with pytest.raises(InternalError, match="the reference lacks the fact"):
+        check()
+    index.add(table[at])
+    facts[at] = ("q", "b", "a")
+    with pytest.raises(InternalError, match="which the file lacks"):
+        check()
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_numbered"),
+    [
+        ([[0, 0, 1], [1, 1, 2]], True),
+        ([[0, 0, 1], [1, 2, 1]], True),
+        ([[0, 0, 0], [1, 2, 1]], False),
+        ([[1, 0, 1], [0, 1, 2]], False),
+        ([[0, 0, 1], [0, 1, 2]], False),
+    ],
+)
+def test_predicates_and_constants_are_numbered_apart(rows, is_numbered):
+    table = SimpleNamespace(rows=np.array(rows), predicates=("p", "q"), constants=("a", "b", "c"))
+    assert reference_program._is_numbered(table) == is_numbered
 
 
 def test_a_repeated_fact_is_one_fact_of_the_columns():

@@ -1,10 +1,12 @@
 """Parts of reports against their definitions: goals side by side, steps of one side, and lines about an evaluation."""
 
+import io
 from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from report_runs import change
 from rich.text import Text
 
 from kgverify.comparison.exercise.exercise import Exercise
@@ -13,9 +15,11 @@ from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.report import derivations
-from kgverify.report.evaluation import EvaluationReport, _differences, _speed
-from kgverify.report.steps import MOST_CANDIDATES, render_trace
+from kgverify.report.evaluation import EvaluationReport, _counts, _differences, _speed
+from kgverify.report.render.screen import Screen
+from kgverify.report.steps import MOST_CANDIDATES, MOST_RESOLVENTS, render_derivation, render_step, render_trace
 from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
+from kgverify.verification.verify import Verification
 
 NAMES = SimpleNamespace(
     atom=lambda atom: f"p{atom[0]}",
@@ -83,6 +87,13 @@ def test_a_candidate_that_a_side_lacks_has_no_steps():
     assert [derivations._count(counts, each) for each in (0, 1, 2, 3, -1, None)] == [3, 0, 2, 0, 0, 0]
 
 
+def test_outcomes_without_candidates_are_left_out_but_proofs_are_always_counted():
+    assert (
+        _counts({"proved": 0, "failed": 3, "open": 0, "depth_limit": 2}) == "0 proved, 3 failed, 2 at the depth limit"
+    )
+    assert _counts({"proved": 1200, "failed": 0, "open": 1}) == "1,200 proved, 1 left open"
+
+
 def test_the_speed_of_several_processes_says_how_many():
     report = SimpleNamespace(
         candidates_per_second=100.0, num_parts=3, num_parts_resumed=0, seconds=1.0, warm_up_seconds=0.0
@@ -101,6 +112,20 @@ def test_atoms_of_the_least_model_that_are_wrong_are_named(num_missing: int, num
     text = _differences(report, "").plain
     assert ("the least model misses p(a, b)" in text) == bool(num_missing)
     assert ("the least model has p(c, d), which does not follow" in text) == bool(num_unsupported)
+
+
+def test_a_report_with_its_traces_keeps_the_command_that_made_it(faulty: Verification):
+    report = change(faulty.report, command="kgverify diff", engines=None)
+    assert report.with_traces(faulty).command == "kgverify diff"
+    assert report.with_traces(faulty, command="kgverify compare").command == "kgverify compare"
+    assert change(report, command="").with_traces(faulty).command == ""
+    assert report.with_traces(faulty).traces is faulty
+
+
+def test_a_planted_fault_that_is_found_is_not_called_idle(faulty: Verification, agreeing: Verification):
+    assert faulty.report.environment.actual.faults == ("fact-cap",)
+    for each in (faulty, agreeing):
+        assert not any("changed no step" in note for note in each.report.notes)
 
 
 def test_of_several_results_that_differ_the_first_is_shown():
@@ -123,6 +148,42 @@ def test_an_evaluation_without_proofs_exercised_too_little():
     for outcomes, is_enough in (({}, False), ({"proved": 0}, False), ({"proved": 1}, True)):
         report = SimpleNamespace(check=SimpleNamespace(exercise=proved), outcomes=outcomes, minimum={"proved": 1})
         assert bool(EvaluationReport.reasons.fget(report)) != is_enough
+
+
+def test_the_steps_of_a_derivation_are_lines_without_gaps():
+    found = {"goal": "p(a, b)", "score": None, "clause": "fact p(a, b)"}
+    candidate = dict.fromkeys(("query", "side", "outcome", "is_limited", "log_probability"))
+    view = SimpleNamespace(
+        candidate=lambda row: {**candidate, "atom": "p(a, b)", "num_steps": 3},
+        step=lambda row, number: {"goal": [f"p{number}"], "choice": 0, "resolvents": [found]},
+    )
+    text = io.StringIO()
+    Screen(file=text, width=120).print(render_derivation(view, 7))
+    lines = [line.split() for line in text.getvalue().splitlines()]
+    assert [line[:2] for line in lines] == [
+        ["candidate", "7:"],
+        ["step", "goal"],
+        *([f"{i}", f"p{i}"] for i in range(3)),
+    ]
+
+
+@pytest.mark.parametrize("num_more", [-1, 0, 1])
+def test_resolvents_that_are_not_listed_are_counted(num_more: int):
+    found = {"goal": "p(a, b)", "score": None, "clause": None}
+    step = dict.fromkeys(("choice", "outcome", "dropped_atoms", "dropped_resolvents"))
+    view = SimpleNamespace(
+        candidate=lambda row: {"atom": "p(a, b)"},
+        step=lambda row, number: {
+            **step,
+            "goal": ["p(a, b)"],
+            "resolvents": [found] * (MOST_RESOLVENTS + num_more),
+            "stages": {"resolve": ["p(a, b)"] * (MOST_RESOLVENTS + num_more)},
+        },
+    )
+    text = io.StringIO()
+    Screen(file=text, width=120).print(render_step(view, 0, 0))
+    assert text.getvalue().count("... and 1 more") == 2 * (num_more > 0)
+    assert text.getvalue().count("more") == 2 * (num_more > 0)
 
 
 @pytest.mark.parametrize("num_more", [-1, 0, 1, 2])

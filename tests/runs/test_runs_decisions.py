@@ -12,7 +12,7 @@ import pytest
 from run_engines import countries_run
 
 from kgverify.errors import UserError
-from kgverify.ranking.corrupt import ALL
+from kgverify.ranking.corrupt import ALL, count_candidates
 from kgverify.runs import dask_workers, machine, parts
 from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.delta_debugging import _count_fitting, count_down
@@ -29,6 +29,20 @@ def test_the_size_of_parts_follows_from_the_device_and_from_what_is_ranked(monke
     for device, rank_only, num in product(("cpu", "cuda", "other"), (False, True), (9, ALL)):
         plan = plan_parts(countries_run(num_queries=2, num_corruptions=num), device, rank_only=rank_only)
         assert plan.size == 101 + (device == "cuda") + 2 * (rank_only and num == ALL)
+
+
+def test_parts_divide_the_queries_by_their_candidates() -> None:
+    run = countries_run(num_queries=7, num_corruptions=3)
+    counts = count_candidates(run.graph, run.split, run.queries, 3)
+    most = int(counts.max())
+    for size in (1, most, 2 * most, 7 * most):
+        parts = plan_parts(run, "cpu", size).parts
+        assert [query for part in parts for query in part.queries] == list(run.queries)
+        assert [part.num_candidates for part in parts] == [counts[part.queries].sum() for part in parts]
+        assert [part.number for part in parts] == list(range(len(parts)))
+        assert all(part.num_candidates <= size or len(part.queries) == 1 for part in parts)
+        assert all(a.num_candidates + counts[b.queries[0]] > size for a, b in pairwise(parts))
+    assert len(parts) == 1
 
 
 def test_the_counts_of_blocks_go_down_from_all_to_one() -> None:
@@ -146,13 +160,15 @@ def test_the_processor_is_named_by_what_there_is(
     assert machine.read_processor() == name
 
 
-@pytest.mark.deep
 def test_the_settings_of_the_compiler_are_those_that_were_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     import torch._inductor.config as config
 
+    for name in ("TORCHINDUCTOR_X", "TRITON_CACHE_DIR", "OTHER"):
+        monkeypatch.setenv(name, "1")
     with config.patch(max_autotune=not config.max_autotune):
         changed = machine.read_compiler_settings()
+    assert [name in changed for name in ("TORCHINDUCTOR_X", "TRITON_CACHE_DIR", "OTHER")] == [True, False, False]
     name = "torch._inductor.config.max_autotune"
     assert changed[name] == str(not config.max_autotune)
     own = [each for each in changed if each.startswith("torch._inductor.config.")]
@@ -198,6 +214,16 @@ def _call(workers: _Calls) -> Any:
     call = dask_workers._Call(int, (), {})
     workers._calls.add(call)
     return call
+
+
+def test_the_threads_of_all_workers_are_counted_from_time_to_time() -> None:
+    threads: dict[str, int] = {}
+    workers: Any = SimpleNamespace(_client=SimpleNamespace(nthreads=lambda: threads), _num_threads=1, _counted=-1e9)
+    assert DaskWorkers.count_threads(workers) == 1
+    threads.update(a=2, b=3)
+    assert DaskWorkers.count_threads(workers) == 1
+    workers._counted = -1e9
+    assert DaskWorkers.count_threads(workers) == 5
 
 
 def test_a_scheduler_that_is_away_for_a_short_time_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kgverify.program.atoms import NamedAtom
 from kgverify.testing.campaigns import campaign as campaigns
 from kgverify.testing.campaigns import tasks
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
@@ -168,3 +169,10 @@ def test_a_boundary_problem_is_small_or_rare():
     sizes = [draw_boundary_problem(0, i).size for i in indices_alone(100)]
     assert sorted(sizes)[80] < 100
     assert isinstance(draw_boundary_problem(0, 15), Problem)
+
+
+def test_features_of_a_whole_run_are_counted_where_a_problem_runs_alone():
+    problem = Problem(unranked=(NamedAtom("p", "a", "b"),))
+    together, alone = (count_features(prepare_batches([problem] * num)) for num in (3, 1))
+    assert (together["no facts"], alone["no facts"]) == (0, 1)
+    assert (together["an unranked ground query"], alone["an unranked ground query"]) == (3, 1)

@@ -12,17 +12,18 @@ from kgverify.program.atoms import NamedAtom
 from kgverify.runs.separate_workers import MOST_KILLS
 from kgverify.testing.campaigns import campaign as campaigns
 from kgverify.testing.campaigns import tasks
-from kgverify.testing.campaigns.campaign import Campaign, Tally, run_campaign
-from kgverify.testing.campaigns.corpus import Corpus, is_shrunk
+from kgverify.testing.campaigns.campaign import MOST_EXAMPLES, Campaign, Tally, run_campaign
+from kgverify.testing.campaigns.corpus import NOT_SHRUNK, Block, Corpus, is_shrunk
 from kgverify.testing.campaigns.known_divergences import KnownDivergence, KnownStatus, read_known
-from kgverify.testing.campaigns.result import CampaignResult
+from kgverify.testing.campaigns.result import CampaignResult, FoundDivergence
 from kgverify.testing.campaigns.tasks import try_block
+from kgverify.testing.checking import watchdog
 from kgverify.testing.checking.check import judge
 from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, Sides, find_maker
 from kgverify.testing.checking.failure import Failure, Signature
 from kgverify.testing.problems.features import ALL_FEATURES
 from kgverify.testing.problems.problem import Problem
-from kgverify.testing.reproducers.reproducer import make_reproducer
+from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
 from kgverify.testing.reproducers.text_format import read_reproducer
 
 LOST = EngineSpec(faults=("last-fact-lost",))
@@ -204,6 +205,15 @@ def test_a_known_divergence_is_gone_when_its_reproducer_agrees(corpus):
     assert not result.is_passed
 
 
+def test_a_known_divergence_is_gone_where_a_replay_or_enough_problems_do_not_show_it():
+    entry, name = known(within=100), LOST_SIGNATURE
+    assert entry.judge({name}, {name}, 100, TODAY) is KnownStatus.OCCURS
+    assert entry.judge((), {name}, 0, TODAY) is KnownStatus.GONE
+    assert entry.judge((), (), 100, TODAY) is KnownStatus.GONE
+    assert entry.judge({"another"}, {"another"}, 99, TODAY) is KnownStatus.NOT_JUDGED
+    assert entry.judge({name}, (), 0, date(2026, 6, 2)) is KnownStatus.EXPIRED
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -232,10 +242,36 @@ def test_a_file_of_known_divergences_lists_each_once(tmp_path):
     assert [each.signature for each in read_known(path)] == ["a", "z"]
 
 
-def test_reproducers_of_one_signature_get_names_of_their_own(corpus):
+def make_agreeing(**changes: object) -> Reproducer:
+    """Return a reproducer of a problem on which both sides agree now."""
     problem = Problem(unranked=(NamedAtom("p", "a", "b"),))
     failure = Failure(index=0, problem=problem, group=(problem,), signature=Signature("prune", "stage.prune", "extra"))
-    paths = [Corpus(corpus).add(make_reproducer(failure, EngineSpec())) for _ in range(3)]
+    return replace(make_reproducer(failure, EngineSpec()), **changes)
+
+
+def test_the_corpus_is_replayed_where_no_problem_is_left(corpus):
+    path = Corpus(corpus).add(make_agreeing())
+    result = run_campaign(Campaign(corpus=corpus, examples=0))
+    assert [(each.file, each.signature, each.found) for each in result.replays] == [
+        (str(path), "prune stage.prune extra", "")
+    ]
+    assert result.num_problems == 0
+
+
+def test_a_reproducer_whose_shrink_ended_its_process_counts_as_shrunk(corpus, monkeypatch):
+    path = Corpus(corpus).add(make_agreeing(notes=("a note", NOT_SHRUNK)))
+
+    def do_all(run, executor, phase, tasks, take, after_death):
+        assert len(tasks) == 1
+        take(0, after_death)
+
+    monkeypatch.setattr(campaigns._Run, "_do_all", do_all)
+    campaigns._Run(Campaign(corpus=corpus), lambda tally: None).shrink_found(None)
+    assert read_reproducer(path).notes == ("a note",)
+
+
+def test_reproducers_of_one_signature_get_names_of_their_own(corpus):
+    paths = [Corpus(corpus).add(make_agreeing()) for _ in range(3)]
     stem, second, third = (path.stem for path in paths)
     assert (second, third) == (f"{stem}-2", f"{stem}-3")
     assert [path for path, _ in Corpus(corpus).reproducers()] == sorted(paths)
@@ -246,6 +282,42 @@ def test_a_campaign_runs_in_this_process_by_default(corpus):
     others = (replace(here, jobs=2), replace(here, is_apart=True), replace(here, scheduler="tcp://localhost:1"))
     assert here.runs_here
     assert not any(each.runs_here for each in others)
+
+
+def test_a_default_number_of_problems_is_tried_where_no_budget_is_given(corpus):
+    assert Campaign(corpus=corpus).most_examples == MOST_EXAMPLES
+    assert Campaign(corpus=corpus, examples=5).most_examples == 5
+    assert Campaign(corpus=corpus, seconds=1.0).most_examples is None
+    assert Campaign(corpus=corpus, examples=5, seconds=1.0).most_examples == 5
+
+
+def test_a_partial_block_that_is_tried_again_counts_once(corpus, monkeypatch):
+    def work(run, executor, tasks, take, report, retry):
+        for number, _, (_, _, _, _, num_problems, *_) in tasks:
+            take(number, Block(number=number, num_problems=num_problems, num_steps=10 * num_problems))
+            report(())
+
+    monkeypatch.setattr(campaigns._Run, "_work", work)
+    tallies: list[Tally] = []
+    for examples in (40, 96):
+        run = campaigns._Run(Campaign(corpus=corpus, examples=examples), tallies.append)
+        run.try_blocks(None)
+    # Blocks of 32 and 8 problems; then two of 32, the first of them in place of the 8.
+    assert [(each.done, each.steps) for each in tallies] == [(32, 320), (40, 400), (64, 640), (96, 960)]
+
+
+@pytest.mark.parametrize("has_log", [False, True])
+def test_only_a_process_that_can_be_replaced_may_end_itself(monkeypatch, tmp_path, has_log):
+    may_end: list[bool] = []
+
+    def record(batch, make, *, lockstep):
+        may_end.append(watchdog._nothing is not None)
+        return []
+
+    monkeypatch.setattr(tasks, "find_suspects", record)
+    try_block(Sides(EAGER), 0, 0, 32, 4, False, (), tmp_path / "log" if has_log else None)
+    assert set(may_end) == {has_log}
+    assert watchdog._nothing is None
 
 
 def test_problems_that_ended_a_process_are_run_in_halves_and_not_alone(monkeypatch):
@@ -379,3 +451,51 @@ def test_a_divergence_beyond_the_limit_is_shrunk_by_the_next_campaign(corpus):
     assert not found.is_shrunk
     (found,) = run_campaign(replace(campaign, most_shrunk=1)).divergences
     assert found.is_shrunk
+
+
+def describe(**given: object) -> list[str]:
+    """Return the lines of a result that has these values, and 0 everywhere else."""
+    empty: dict[type, object] = {int: 0, float: 0.0, bool: False, str: ""}
+    fields = {name: empty.get(kind, kind()) for name, kind in CampaignResult.__annotations__.items() if kind in empty}
+    lists: dict[str, object] = {name: [] for name in ("divergences", "known", "replays")}
+    counts: dict[str, object] = {name: {} for name in ("features", "stages", "classes")}
+    return str(CampaignResult(**{**fields, **lists, **counts, **given})).splitlines()
+
+
+def new_divergence(number: int, **given: object) -> FoundDivergence:
+    return FoundDivergence(signature=f"prune extra {number}", stage="prune", kind="extra", is_new=True, **given)
+
+
+@pytest.mark.parametrize(("num", "more"), [(20, []), (21, ["1 more in the corpus"]), (25, ["5 more in the corpus"])])
+def test_twenty_new_divergences_are_listed(num, more):
+    lines = describe(divergences=[new_divergence(number) for number in range(num)])
+    assert [line for line in lines if line.startswith("prune extra")] == [
+        f"prune extra {number}   in the corpus" for number in range(20)
+    ]
+    assert [line for line in lines if "more in the corpus" in line] == more
+
+
+@pytest.mark.parametrize("num_lines", [12, 13])
+def test_a_long_program_of_a_divergence_is_cut(num_lines):
+    program = [f"p(a, c{i})." for i in range(num_lines)]
+    found = new_divergence(0, program="\n".join(program), file="a.kg", num_problems=2, first=7, neighbour="one less")
+    lines = describe(divergences=[found])
+    shown = program if num_lines == 12 else [*program[:11], "... 13 lines in all"]
+    assert lines[-len(shown) - 3 :] == [
+        "prune extra 0   in 2 problems, first in problem 7",
+        *(f"   {line}" for line in shown),
+        "   both sides agree with one change: one less",
+        "   kgverify replay a.kg   (not shrunk yet)",
+    ]
+
+
+def test_features_stages_and_classes_are_counted():
+    counts = {"features": {"PROVED": 3, "FAILED": 0, "a loop": 0}, "stages": {"select": 1, "prune": 1_200}}
+    lines = describe(num_measured=4, **counts)
+    assert lines[-3:] == [
+        "   features    1 of 3, counted in 4 problems",
+        "                 never: FAILED, a loop",
+        "   stages      prune 1,200, select 1",
+    ]
+    assert describe(num_measured=4, classes={"extra": 2})[-1] == "   classes     extra 2"
+    assert not any("features" in line for line in describe(num_measured=0, **counts))

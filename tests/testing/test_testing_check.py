@@ -1,7 +1,9 @@
 """Checking problems: no false alarm, failures confirmed alone or in the smallest group, every kind of failure reported."""
 
 import tempfile
+from contextlib import nullcontext
 from itertools import islice
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -12,11 +14,12 @@ from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.errors import InternalError
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.program import NamedRule
+from kgverify.ranking.corrupt import ALL
 from kgverify.runs.run import reference_pipeline
-from kgverify.testing.checking import check
+from kgverify.testing.checking import check, watchdog
 from kgverify.testing.checking.check import check_problems, find_suspects, judge, prepare_batches, verify_problems
 from kgverify.testing.checking.engine_makers import as_maker, compiled_maker
-from kgverify.testing.checking.failure import CRASH
+from kgverify.testing.checking.failure import CRASH, UNDECIDED
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.text_format import read_reproducer, saving_bugs
@@ -24,6 +27,7 @@ from kgverify.trace.model.columns import empty_columns
 from kgverify.verification import verify as verify_module
 
 PROBLEMS = list(islice(draw_problems(0), 96))
+FACT = NamedAtom("p", "a", "b")
 
 
 @pytest.mark.parametrize("lockstep", [False, True])
@@ -119,6 +123,41 @@ def test_an_exception_from_inside_any_part_of_the_pipeline_under_test_is_its_cra
     (failure,) = check_problems([problem], make, lockstep=True)
     assert failure.signature == ("", "", CRASH, "IndexError")
     assert failure.message == "no room"
+
+
+@pytest.mark.parametrize("blamed", range(6))
+def test_a_group_shrinks_to_the_problem_that_is_blamed_where_every_one_differs(monkeypatch, blamed):
+    monkeypatch.setattr(check, "_prepare", lambda indices, problems, reference: problems)
+    monkeypatch.setattr(check, "_find_suspicious", lambda batch, *given: set(range(len(batch))))
+    merged = SimpleNamespace(problems=PROBLEMS[:6], reference=None)
+    assert check._shrink_group(merged, blamed, None, False) == ([PROBLEMS[blamed]], 0)
+
+
+@pytest.mark.parametrize("is_replaceable", [False, True])
+def test_native_code_that_does_not_return_ends_a_process_that_may_be_replaced(monkeypatch, is_replaceable):
+    calls: list[tuple[float, bool]] = []
+    monkeypatch.setattr(
+        watchdog.faulthandler, "dump_traceback_later", lambda seconds, exit, file: calls.append((seconds, exit))
+    )
+    with watchdog.in_replaceable_process() if is_replaceable else nullcontext(), watchdog.limit_time(7.0):
+        # Ten seconds of real time for each of CPU time.
+        assert calls == ([(70.0, True)] if is_replaceable else [])
+
+
+@pytest.mark.parametrize(("num_corruptions", "judged"), [(1, [1, ALL]), (0, [0]), (ALL, [ALL])])
+def test_a_problem_with_drawn_corruptions_is_judged_with_all_as_well(monkeypatch, num_corruptions, judged):
+    problem = Problem(facts=(FACT,), queries=(FACT,), num_corruptions=num_corruptions)
+    (batch,) = prepare_batches([problem])
+    attempts: list[int] = []
+
+    def agree(attempt, *given, **options):
+        attempts.append(attempt.num_corruptions)
+
+    monkeypatch.setattr(check, "judge", agree)
+    monkeypatch.setattr(check, "_judge_group", lambda *given: None)
+    # It agrees alone and in its run: the difference did not occur again.
+    assert check.confirm(check.Suspect(batch, 0), compiled_maker()).signature.kind == UNDECIDED
+    assert attempts == judged
 
 
 @pytest.mark.parametrize("columns", [None, empty_columns()._replace(steps=None)])

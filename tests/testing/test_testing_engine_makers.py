@@ -9,9 +9,9 @@ from kgverify.errors import UserError
 from kgverify.program.atoms import NamedAtom
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
-from kgverify.testing.checking.engine_makers import adapt_pipeline, compiled_maker, load_factory
+from kgverify.testing.checking.engine_makers import adapt_pipeline, compiled_maker, find_supported, load_factory
 from kgverify.testing.problems.merge import merge
-from kgverify.testing.problems.problem import Problem, Sizes
+from kgverify.testing.problems.problem import PolicySpec, Problem, Sizes
 
 FACT = NamedAtom("p", "a", "b")
 
@@ -66,3 +66,27 @@ def test_a_file_becomes_a_module_under_an_identifier_of_its_own(tmp_path):
         assert made is load_factory(f"{path}:make", "--engine")
         assert (made.__module__ == name) == (name == "unusual_engine")
         del sys.modules[made.__module__]
+
+
+@pytest.mark.parametrize(
+    ("error", "supported"),
+    [
+        (NotImplementedError("no weights"), []),
+        # A mistake of the user, such as a policy of a type that the engine lacks; every engine has `shortest`.
+        (UserError("no weights", where="policy", fix="none"), [0, 2]),
+        # A crash, which the problems show.
+        (ValueError("no weights"), [0, 1, 2]),
+    ],
+)
+def test_problems_of_a_policy_that_an_engine_refuses_are_not_supported(error, supported):
+    made: list[str] = []
+
+    def make(run, sizes):
+        made.append(run.policy.name)
+        raise error
+
+    shortest = Problem(queries=(FACT,))
+    network = Problem(queries=(FACT,), policy=PolicySpec("two_tower"))
+    assert find_supported(make, [shortest, network, shortest]) == supported
+    # Once for each policy.
+    assert made == ["shortest", "two_tower"]

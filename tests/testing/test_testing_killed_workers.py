@@ -140,6 +140,8 @@ def test_a_process_that_is_killed_without_work_is_replaced():
         process.join()
         time.sleep(0.2)
         assert workers.submit(abs, -2).result() == 2
+        (process,) = multiprocessing.active_children()
+    assert not process.is_alive()
 
 
 def end_once(file: Path, end: str) -> str:

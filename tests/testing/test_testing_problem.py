@@ -15,7 +15,7 @@ from kgverify.runs.run import reference_pipeline
 from kgverify.testing.checking.check import prepare_batches
 from kgverify.testing.problems.decode import SIZE, decode_problem, draw_problems
 from kgverify.testing.problems.merge import group_problems, merge
-from kgverify.testing.problems.problem import PolicySpec, Problem, Sizes, Spread
+from kgverify.testing.problems.problem import MAX_SPREAD, PolicySpec, Problem, Sizes, Spread
 
 X, Y = Variable("X"), Variable("Y")
 FACT = NamedAtom("p", "a", "b")
@@ -41,12 +41,19 @@ def test_the_size_counts_facts_rules_and_body_atoms():
         {"policy": PolicySpec("longest")},
         {"sizes": Sizes(slots=0)},
         {"spread": Spread(-1, 0, 0)},
+        {"spread": Spread(MAX_SPREAD + 1, 0, 0)},
+        {"spread": Spread(0, MAX_SPREAD + 1, 0)},
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
 def test_what_is_no_problem_is_refused(wrong):
     with pytest.raises(UserError, match="fix:"):
         Problem(**{"queries": (FACT,), **wrong})
+
+
+def test_a_spread_may_have_as_many_symbols_as_sixteen_bits_count():
+    spread = Spread(1 << 16, 1 << 16, 1 << 17)
+    assert Problem(queries=(FACT,), spread=spread).spread == spread
 
 
 def test_a_problem_alone_keeps_its_names_and_declares_its_domain():

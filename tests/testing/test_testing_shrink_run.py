@@ -3,9 +3,11 @@
 import os
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import msgspec
 import pytest
+from known_shrinks import IN_STEP, RuledOracle
 from run_engines import UNEXPLAINED
 
 from kgverify.errors import UserError
@@ -21,6 +23,7 @@ from kgverify.testing.checking.engine_makers import EngineSpec, find_maker
 from kgverify.testing.checking.failure import Failure, Signature
 from kgverify.testing.problems.problem import NO_SPREAD, Problem
 from kgverify.testing.shrinking import shrink_run as shrink_runs
+from kgverify.testing.shrinking.neighbour import Neighbour
 from kgverify.testing.shrinking.shrink import Shrunk
 from kgverify.testing.shrinking.shrink_run import (
     MAX_RUN_CALLS,
@@ -107,6 +110,25 @@ def test_the_limits_of_a_shrink_are_passed_on(countries, lost, monkeypatch):
     assert given == [(2, 7, 3.5)] * len(given)
 
 
+@pytest.mark.parametrize("is_found", [True, False])
+def test_out_of_calls_a_slice_is_the_smallest_problem_that_was_found_to_fail(countries, monkeypatch, is_found):
+    small, large = (Problem(facts=countries.train[:num], unranked=countries.test[:1]) for num in (2, 9))
+    oracle = RuledOracle(IN_STEP, lambda problem: is_found and len(problem.facts) > 1, max_calls=2)
+    monkeypatch.setattr(
+        shrink_runs,
+        "Slicer",
+        lambda *given: SimpleNamespace(slices=lambda divergence: [[Problem(unranked=small.unranked)]]),
+    )
+    report = SimpleNamespace(divergences=[None], policy=SimpleNamespace(name="shortest"))
+    assert [oracle.holds(each) for each in (large, small)] == [is_found, is_found]
+    given = SimpleNamespace(report=report), countries, 1, oracle
+    if is_found:
+        assert shrink_runs._find_slice(*given) == small
+    else:
+        with pytest.raises(shrink_runs.NoSlice, match="in 2 runs"):
+            shrink_runs._find_slice(*given)
+
+
 def test_a_shrink_against_another_reference_names_it(countries, lost):
     problem = Problem(unranked=(NamedAtom("p", "a", "b"),))
     failure = Failure(index=0, problem=problem, group=(problem,), signature=Signature("prune", "stage.prune", "extra"))
@@ -114,6 +136,39 @@ def test_a_shrink_against_another_reference_names_it(countries, lost):
     run = ShrunkRun(shrunk=shrunk, sliced=problem, graph=countries, report=lost.report, engine=EngineSpec())
     assert "compared with" not in str(run)
     assert "compared with compiled" in str(replace(run, reference=EngineSpec()))
+
+
+def test_the_agreeing_neighbour_is_a_reproducer_without_a_difference(countries, lost):
+    problem, other = (Problem(unranked=(NamedAtom("p", "a", name),)) for name in ("b", "c"))
+    failure = Failure(index=0, problem=problem, group=(problem,), signature=Signature("prune", "stage.prune", "extra"))
+    options = {"failure": failure, "original": (problem,), "calls": 1, "seconds": 0.5, "is_finished": True}
+    given = {"sliced": problem, "graph": countries, "report": lost.report, "engine": EngineSpec()}
+    run = ShrunkRun(shrunk=Shrunk(neighbour=Neighbour(other, "the query p(a, c)"), **options), **given)
+    assert ShrunkRun(shrunk=Shrunk(neighbour=None, **options), **given).agreeing is None
+    made = run.agreeing
+    assert made == replace(
+        run.reproducer,
+        problem=other,
+        candidate="",
+        step=-1,
+        expected=(),
+        actual=(),
+        message="",
+        neighbour="",
+        notes=("both sides agree; they differ without one change: the query p(a, c)",),
+    )
+
+
+@pytest.mark.parametrize("num_facts", [22, 23])
+def test_of_a_long_problem_the_first_and_the_last_lines_are_shown(countries, lost, num_facts):
+    # Beside the facts, a problem has a line for its query and one for its settings.
+    problem = Problem(facts=countries.train[:num_facts], unranked=(NamedAtom("p", "a", "b"),))
+    failure = Failure(index=0, problem=problem, group=(problem,), signature=Signature("prune", "stage.prune", "extra"))
+    shrunk = Shrunk(failure=failure, original=(problem,), neighbour=None, calls=1, seconds=0.5, is_finished=True)
+    text = str(ShrunkRun(shrunk=shrunk, sliced=problem, graph=countries, report=lost.report, engine=EngineSpec()))
+    program = str(problem).splitlines()
+    shown = program if num_facts == 22 else [*program[:12], "... 1 lines", *program[13:]]
+    assert text.splitlines()[-len(shown) :] == [f"   {line}" for line in shown]
 
 
 def test_a_divergence_that_the_engine_does_not_show_is_an_error(countries, lost):

@@ -6,6 +6,7 @@ import zlib
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import h5py
 import msgspec
@@ -14,6 +15,7 @@ import pytest
 from trace_builders import HEADER, SYMBOLS, make_columns, open_writer
 
 from kgverify.errors import InternalError, UserError
+from kgverify.program.limits import Limits
 from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.hdf5 import reading, stored_array, writing
 from kgverify.trace.hdf5.reading import FLETCHER32, StoredFile, most_bytes
@@ -131,6 +133,20 @@ def test_digests_that_are_wrong_in_any_way_are_no_known_ones(name: str, monkeypa
 def test_a_header_is_an_object(content: bytes):
     with pytest.raises(msgspec.MsgspecError):
         decode_header(content)
+
+
+def test_a_header_without_a_dialect_has_the_default_one_where_all_limits_are_known():
+    names = {"engine": {"name": "a"}, "policy": {"name": "shortest"}, "program_sha256": "0" * 64}
+    limits = {"max_depth": 3, "max_atoms": 4, "max_resolvents": 5, "exclude_query": False}
+
+    def decode(limits: dict[str, int], version: int) -> Any:
+        return decode_header(msgspec.json.encode({**names, "limits": limits, "schema_version": version})).limits
+
+    for version in (1, 2, 3):
+        assert decode(limits, version) == Limits(**limits)
+    # Versions 1 and 2 left out limits that had their defaults.
+    assert decode({"max_depth": 3}, 2) == Limits(max_depth=3)
+    assert decode({"max_depth": 3}, 3).dialect is None
 
 
 def test_datasets_that_belong_together_are_required():

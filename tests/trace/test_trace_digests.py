@@ -1,6 +1,6 @@
 """Laws of the digests, and a slow second reading of their definition."""
 
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
@@ -226,3 +226,11 @@ def test_counts_that_do_not_add_up_are_no_digest():
     short = columns._replace(resolvents=columns.resolvents._replace(atoms=columns.resolvents.atoms[:-1]))
     with pytest.raises(ValueError, match="add up"):
         compute_digests(short)
+
+
+def test_a_row_of_more_elements_than_a_block_is_a_piece_of_its_own():
+    block = 1 << 15
+    counts = np.array([2, 2 * block, 2 * block, 1, 1])
+    # A generator that does not advance never ends.
+    assert list(islice(module._pieces(counts), 9)) == [(0, 1), (1, 2), (2, 3), (3, 5)]
+    assert list(islice(module._pieces(np.full(block, 1)), 9)) == [(0, block // 2), (block // 2, block)]

@@ -55,6 +55,7 @@ def path(request, tmp_path):
 def test_what_is_mapped_is_what_is_read(path):
     mapped, trace = TraceFile(path), read_trace(path)
     mapped.verify_content()
+    assert (mapped.num_candidates, mapped.num_steps) == (40, len(trace.columns.steps.depth))
     assert_same_columns(mapped.read_candidates(0, mapped.num_candidates), trace.columns)
     assert (mapped.header, mapped.symbols, mapped.fields) == (trace.header, trace.symbols, trace.fields)
     assert (mapped.is_complete, mapped.compute_root()) == (trace.is_complete, trace.root)
@@ -234,3 +235,10 @@ def test_parts_of_a_folder_join_as_columns_do(tmp_path):
     mapped = TraceFile(tmp_path / "a")
     parts = [mapped.read_candidates(i, min(i + 7, 40)) for i in range(0, 40, 7)]
     assert_same_columns(concatenate(parts), COLUMNS)
+
+
+def test_rows_of_a_contiguous_dataset_are_views_of_the_file(tmp_path):
+    write(tmp_path / "a", "file")
+    file = DataFile(tmp_path / "a")
+    for name in ("steps/depth", "resolvents/atoms"):
+        assert np.shares_memory(file.read(name, 0, 9), file.read(name, 3, 5))

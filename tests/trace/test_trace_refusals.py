@@ -373,3 +373,20 @@ def test_chunks_and_the_built_in_filters_are_read(path):
     reseal(path)
     actual = read_trace(path)
     assert (actual.root, actual.fields) == (expected.root, expected.fields)
+
+
+def test_a_checksum_may_come_before_the_compression(path):
+    expected = read_trace(path)
+    with h5py.File(path, "r+") as file:
+        array = file["resolvents/atoms"][()]
+        del file["resolvents/atoms"]
+        plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plan.set_chunk((5, 3))
+        plan.set_fletcher32()
+        plan.set_deflate(4)
+        space = h5py.h5s.create_simple(array.shape)
+        h5py.h5d.create(file.id, b"resolvents/atoms", h5py.h5t.py_create(array.dtype), space, plan)
+        file["resolvents/atoms"][...] = array
+    reseal(path)
+    actual = read_trace(path)
+    np.testing.assert_array_equal(actual.columns.resolvents.atoms, expected.columns.resolvents.atoms)

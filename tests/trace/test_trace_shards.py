@@ -26,7 +26,7 @@ from trace_builders import (
 from kgverify.errors import UserError
 from kgverify.trace.files import manifest as module
 from kgverify.trace.model.columns import select_candidates
-from kgverify.trace.read.trace_file import read_trace
+from kgverify.trace.read.trace_file import TraceFile, read_trace
 
 COLUMNS = make_columns(11, 60)
 
@@ -286,6 +286,8 @@ def test_a_doubled_shard(folder):
 
     edit_manifest(folder, complete_forgery)
     refuse(folder, r"found \[1\], expected \[2\]")
+    with pytest.raises(UserError, match=r"shard-00002\.h5 is shard 1 once more, expected shard 2"):
+        TraceFile(folder)
 
 
 @pytest.mark.parametrize("name", ["num_candidates", "num_steps", "root"])

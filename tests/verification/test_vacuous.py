@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from run_engines import countries_run, eager_pipeline
 
@@ -21,6 +22,7 @@ from kgverify.comparison.source import MemorySource, open_source
 from kgverify.comparison.step_view import StepReader
 from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.program.outcomes import GoalKind, Origin
+from kgverify.program.stages import STEP_STAGES
 from kgverify.report.content import Outcomes
 from kgverify.report.exercise import describe_stages
 from kgverify.runs.run import reference_pipeline
@@ -31,6 +33,7 @@ from kgverify.testing.exhaustive.scope import find_scope
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import Problem
 from kgverify.trace.model.columns import Columns
+from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.evidence import judge_exercise
 from kgverify.verification.verify import verify
 
@@ -343,6 +346,18 @@ def test_the_exercise_is_that_of_the_steps_one_by_one(seed: int):
         )
         assert (exercise.steps, exercise.counted) == (len(trace.columns.steps.depth),) * 2
         assert exercise.choices == exercise.stages["choose"]
+
+
+def test_goals_that_were_revisited_are_counted_where_the_stage_before_is_known(tmp_path: Path):
+    path = tmp_path / "deep.h5"
+    kv.record("countries", path, "reference", queries=1, corruptions=2, level="deep")
+    trace = read_trace(path)
+    assert count_exercise(MemorySource(trace), None).stages["revisit"] > 0
+    for stage in ("revisit", "rename"):
+        bit = 1 << [each.value for each in STEP_STAGES].index(stage)
+        stages = trace.columns.stages._replace(told=trace.columns.stages.told & ~np.array(bit, np.uint16))
+        fewer = replace(trace, columns=trace.columns._replace(stages=stages))
+        assert "revisit" not in count_exercise(MemorySource(fewer), None).stages
 
 
 def test_a_large_trace_is_read_on_until_the_minimum_is_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

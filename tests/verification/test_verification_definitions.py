@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from run_engines import countries_run
 
+from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import Comparison, Verdict
 from kgverify.comparison.step_view import StepReader
@@ -26,7 +27,7 @@ from kgverify.ranking.corrupt import ALL
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.ranking.rules import Counts, Ranks, give_ranks
 from kgverify.runs.retake import retake_steps
-from kgverify.runs.run import Run, build_trace, reference_pipeline
+from kgverify.runs.run import Run, build_trace, reference_pipeline, reference_triples
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.infer_stage import StepInference
 from kgverify.verification.lockstep import restore_candidates
@@ -55,6 +56,19 @@ def test_the_rule_of_a_side_without_ranks_is_the_other_sides(trace: Trace):
         assert found.rules is not None
         assert (found.rules.expected.is_recorded, found.rules.actual.is_recorded) == has_ranks
         assert found.rules.expected.rule == found.rules.actual.rule
+
+
+@pytest.mark.parametrize("labelled", [0, 1])
+def test_labels_of_either_side_say_more_than_what_the_candidates_show(trace: Trace, labelled: int):
+    candidates = trace.columns.candidates
+    groups = candidates.query.astype(int) * 4 + candidates.side
+    # The last of each group, which nothing but the label makes a true triple.
+    last = np.flatnonzero(np.append(np.diff(groups) != 0, True))
+    labels = np.zeros(len(groups), np.uint8)
+    labels[last] = 1
+    truth = _Recognition((trace, trace), [labels if side == labelled else None for side in (0, 1)], 0.0)._truth
+    assert truth.how[0] == "as labelled"
+    assert truth.atom.tolist() == candidates.atom[last].tolist()
 
 
 def test_an_unrecorded_rule_is_one_that_explains_the_other_sides_ranks():
@@ -177,6 +191,37 @@ def test_positives_are_the_queries_themselves_and_what_belongs_to_none():
         ]
 
 
+def test_candidates_are_ranked_only_if_every_log_probability_is_finite(trace: Trace):
+    run = countries_run(num_queries=2, num_corruptions=5)
+    pipeline, candidates = reference_pipeline(run), trace.columns.candidates
+    ranked = pipeline.rank_finite(run, candidates)
+    assert ranked is not None
+    assert trace.rankings is not None
+    assert all(map(np.array_equal, ranked, trace.rankings))
+    for unknown in (np.nan, -np.inf):
+        for at in (0, -1):
+            sums = candidates.log_probability.copy()
+            sums[at] = unknown
+            assert pipeline.rank_finite(run, candidates._replace(log_probability=sums)) is None
+
+
+def test_a_graph_with_an_empty_split_has_positives():
+    run = countries_run(num_queries=1, num_corruptions=1)
+    limits = msgspec.structs.replace(run.limits, dialect=Dialect(exclusion="positives_only"))
+    without = replace(run, limits=limits, graph=replace(run.graph, valid=()))
+    assert reference_triples(without).tolist() == run.triples.tolist()
+    assert reference_triples(replace(without, limits=run.limits)) is None
+
+
+def test_steps_retaken_alone_keep_the_depth_at_which_they_were_recorded(trace: Trace):
+    alone = replace(trace, columns=lockstep_columns(trace.columns), rankings=None)
+    depth, num_atoms = alone.columns.steps.depth, alone.columns.steps.num_atoms
+    assert ((depth > 0) & (num_atoms > 1)).any()
+    assert ((depth > 0) & (num_atoms == 1)).any()
+    retaken, _ = retake_steps(alone, ReferenceEngine, DeclaredLimits())
+    assert retaken.columns.steps.depth.tolist() == depth.tolist()
+
+
 @pytest.mark.parametrize("max_depth", [2, 3])
 def test_a_step_from_goals_visited_counts_as_it_did_in_the_derivation(max_depth: int):
     x, y = Variable("X"), Variable("Y")
@@ -194,3 +239,8 @@ def test_a_step_from_goals_visited_counts_as_it_did_in_the_derivation(max_depth:
     alone = pipeline.engine.step(positions_of(columns))
     assert alone.steps.outcome.tolist() == columns.steps.outcome.tolist()
     assert alone.steps.choice.tolist() == columns.steps.choice.tolist()
+    retaken, num_left = retake_steps(
+        build_trace(run, pipeline.engine, columns, None), ReferenceEngine, DeclaredLimits()
+    )
+    assert num_left == 0
+    assert retaken.columns.steps.depth.tolist() == columns.steps.depth.tolist()

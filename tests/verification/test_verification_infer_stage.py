@@ -84,6 +84,15 @@ def test_one_lost_resolvent_as_long_as_the_limit_allows_is_a_fault_of_limit():
     assert infer(**given, max_atoms=3) is Stage.REVISIT
 
 
+def test_a_drop_that_is_not_counted_is_a_fault_of_limit_unless_the_engine_loses_the_clause_elsewhere():
+    kept = [goal(FACT, 0, *LEFT)]
+    given = {"resolved": {(FACT, 0): LEFT, (FACT, 1): ((1, 4, 2),)}, "wanted": kept, "got": kept, "counts": (0, 1)}
+    assert infer(**given, max_resolvents=1, finds=[(FACT, 1)]) is Stage.LIMIT
+    assert infer(**given, max_resolvents=1) is Stage.MATCH_FACTS
+    # No longer goal can be asked for.
+    assert infer(**given, max_resolvents=1, max_atoms=1) is Stage.LIMIT
+
+
 def test_a_resolvent_cut_at_the_limit_is_a_fault_of_limit():
     long = ((0, 1, X), (0, X, Y), (1, Y, 2))
     cut = [goal(RULE, 0, *long[:2])]

@@ -61,6 +61,33 @@ def test_a_step_that_is_right_alone_is_a_fault_of_the_batch_machinery():
     assert replayed.outputs is None
 
 
+class WrongAlone:
+    """An engine that steps right, and makes one wrong choice in every run of its own. row: the step of that choice."""
+
+    def __init__(self, engine, row):
+        self.info, self.probe, self.step = engine.info, engine.probe, engine.step
+        self._prove, self._row = engine.prove, row
+
+    def prove(self, candidates, *options):
+        columns = self._prove(candidates, *options)
+        choice = columns.steps.choice.copy()
+        choice[self._row] += 1
+        return columns._replace(steps=columns.steps._replace(choice=choice))
+
+
+@pytest.mark.parametrize(("step", "stage"), [(0, "recycle"), (1, "advance")])
+def test_what_goes_wrong_before_a_step_is_handed_on_by_advance_or_put_there_by_recycle(step, stage):
+    run = countries_run()
+    pipeline = reference_pipeline(run)
+    wrong = WrongAlone(pipeline.engine, step)
+    candidates = pipeline.draw(run.graph, "test", run.queries, 5, 0)
+    trace, other = (build_trace(run, each, each.prove(candidates), None) for each in (pipeline.engine, wrong))
+    divergences = compare(trace, other).divergences
+    assert [(each.candidate, each.step) for each in divergences] == [(0, step)]
+    (replayed,) = Explainer(trace, Comparer(trace, other), {}, (pipeline.engine, wrong)).replay(divergences)
+    assert replayed.divergence.stage == stage
+
+
 @pytest.mark.parametrize(
     ("stage", "expected", "actual", "shown"),
     [

@@ -12,7 +12,7 @@ from kgverify.errors import InternalError
 from kgverify.program.stages import Stage
 from kgverify.verification import separate as module
 from kgverify.verification.evidence import describe_idle
-from kgverify.verification.replay import Replayed, _check_evidence
+from kgverify.verification.replay import NOT_REPLAYED, Replayed, _check_evidence
 from kgverify.verification.separate import Seen, separate
 
 
@@ -68,6 +68,27 @@ def test_evidence_that_is_not_a_divergences_own_is_refused() -> None:
     for changes in wrong:
         with pytest.raises(InternalError, match="divergence 0 has the evidence of another one"):
             _check_evidence((divergence,), [[replayed(), replayed(**changes)]], 1)
+
+
+def assumed(outputs: Any = None, **changes: Any) -> Replayed:
+    options = {"is_assumed": True, "evidence": f"of its like; {NOT_REPLAYED}"}
+    divergence = seen(Stage.LIMIT, DifferenceClass.LIMIT).divergence
+    return Replayed(msgspec.structs.replace(divergence, **{**options, **changes}), outputs, like=replayed())
+
+
+def test_a_divergence_that_is_assumed_to_be_like_another_says_so() -> None:
+    divergence = seen(Stage.LIMIT, DifferenceClass.LIMIT).divergence
+    _check_evidence((divergence,) * 2, [[replayed()], [assumed()]], 1)
+    wrong = (
+        *({"is_assumed": False}, {"is_replayed": True}, {"stage": "close"}, {"evidence": "of its like"}),
+        *({"field": "steps.choice"}, {"expected": 7}, {"actual": 7}, {"outputs": (1, 2)}),
+    )
+    for changes in wrong:
+        with pytest.raises(InternalError, match="divergence 1 has the evidence of another one"):
+            _check_evidence((divergence,) * 2, [[replayed()], [assumed(**changes)]], 1)
+    # One that was to be replayed is not assumed to be like another.
+    with pytest.raises(InternalError, match="divergence 1 has"):
+        _check_evidence((divergence,) * 2, [[replayed()], [assumed()]], 2)
 
 
 @pytest.mark.parametrize(

@@ -111,13 +111,14 @@ class ReferenceEngine:
             begin = 0
             derivations: list[Derivation] = []
             num_held = 0
-            rows = zip(candidates.atom.tolist(), self._find_positives(candidates), strict=True)
-            for end, (row, is_positive) in enumerate(rows, 1):
+            rows = zip(map(Atom._make, candidates.atom.tolist()), self._find_positives(candidates), strict=True)
+            for end, (query, is_positive) in enumerate(rows, 1):
                 derivation = derive(
-                    program, self._limits, self._policy, Atom(*row), self._dialect, self._stages, is_positive
+                    program, self._limits, self._policy, query, self._dialect, self._stages, is_positive
                 )
                 derivations.append(derivation)
-                num_held += sum([len(step.after_resolve) for step in derivation.steps])
+                for step in derivation.steps:
+                    num_held += len(step.after_resolve)
                 if num_held > _MOST_HELD:
                     parts.append(_derived_columns(candidates.take(slice(begin, end)), derivations))
                     begin, derivations, num_held = end, [], 0

@@ -217,7 +217,7 @@ def step_features(outputs: StageOutputs, problem: Problem, query: object, goal: 
     survivors = [len(atoms) for _, _, atoms in outputs[Stage.REVISIT]]
     num_goals = sum(item[0] == GoalKind.GOAL for item in kept)
     origins = {item[1] for item in kept}
-    rest = {term for atom in goal[1:] for term in atom[1:] if term < 0}  # type: ignore[index]
+    rest = {term for atom in goal[1:] for term in atom[1:]}  # type: ignore[index]
     num_dropped_by_visit = len(outputs[Stage.RENAME]) - len(outputs[Stage.REVISIT])
     checks = {
         "no resolvent": closed[0][0] == GoalKind.FALSE,

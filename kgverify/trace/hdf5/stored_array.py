@@ -245,11 +245,9 @@ def _inflate(raw: NDArray[np.uint8], most: int, chunk: Chunk, stored: StoredArra
     inflater = zlib.decompressobj()
     try:
         content = inflater.decompress(raw.data, most)
-        if not inflater.eof:
-            content += inflater.decompress(inflater.unconsumed_tail, 1)
     except zlib.error as error:
         raise _damaged(chunk, stored, f"it does not inflate: {error}") from error
-    if not inflater.eof or len(content) > most:
+    if not inflater.eof:
         raise _damaged(chunk, stored, f"it inflates to another size than {most} bytes")
     return np.frombuffer(content, np.uint8)
 

@@ -173,9 +173,9 @@ def check_together(arrays: Collection[str], where: str) -> None:
 
 def check_level(arrays: Collection[str], level: str, where: str) -> None:
     """Raise a UserError for a dataset that a trace of this level may not hold."""
-    if odd := sorted(left_out(parse_level(level, f"{where}:header")).intersection(arrays)):
+    if odd := left_out(parse_level(level, f"{where}:header")).intersection(arrays):
         raise UserError(
             f"found, but the level is {str(level)!r}, which leaves it out",
-            where=f"{where}:{odd[0]}",
+            where=f"{where}:{min(odd)}",
             fix="leave it out, or name the level whose datasets these are",
         )

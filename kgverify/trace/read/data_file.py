@@ -171,7 +171,7 @@ class DataFile:
         stored = self.stored.get(name)
         if stored is None:
             return absent_column(name, len(rows))
-        if stored.offset < 0 or self._loaded is not None:
+        if stored.offset < 0:
             return take_rows(stored, rows, lambda begin, end: self.read(name, begin, end))
         taken: NDArray[Any] = self._view(stored)[rows]
         return taken
@@ -246,7 +246,7 @@ class DataFile:
 
     def release(self) -> None:
         """Let the system reclaim the mapped pages; they are read again when they are needed."""
-        if hasattr(mmap, "MADV_DONTNEED") and "_map" in self.__dict__ and self._map is not None:
+        if hasattr(mmap, "MADV_DONTNEED") and "_map" in self.__dict__:
             self._map.madvise(mmap.MADV_DONTNEED)
 
     def load(self) -> Trace:
