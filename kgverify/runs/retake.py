@@ -253,4 +253,4 @@ def _fill(recorded: Columns, taken: Columns, rows: NDArray[np.int64]) -> Columns
     every = lockstep_columns(recorded)
     left = np.setdiff1d(np.arange(len(recorded.steps.num_atoms)), rows)
     joined = concatenate([taken, select_candidates(every, left)])
-    return select_candidates(joined, np.argsort(np.concatenate([rows, left]), kind="stable"))
+    return select_candidates(joined, np.argsort(np.concatenate([rows, left])))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kgverify.audit import step
 from kgverify.audit.isolation import can_isolate, run_isolated
+from kgverify.audit.ladder import reproducer
 from kgverify.errors import UserError
 
 pytestmark = pytest.mark.skipif(not can_isolate(), reason="needs Linux without CUDA")
@@ -84,3 +85,16 @@ def test_an_error_of_the_work_is_raised_here() -> None:
 
     with pytest.raises(UserError, match="no"):
         run_isolated(work, lambda value: None)
+
+
+@pytest.mark.deep
+def test_a_script_may_take_long_on_a_busy_machine_but_not_much_of_the_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reproducer, "SECONDS", 5)
+    monkeypatch.setattr(reproducer, "_WALL", 100)
+    waiting, looping = tmp_path / "waiting.py", tmp_path / "looping.py"
+    waiting.write_text("import time\ntime.sleep(6)\nraise AssertionError('DIFFERS')\n", "utf-8")
+    looping.write_text("while True:\n    pass\n", "utf-8")
+    assert reproducer._run(waiting) == ""
+    assert reproducer._run(looping) == "it ran for more than 5 s"

@@ -88,6 +88,16 @@ def test_an_inferred_fact_is_named_if_the_actual_trace_alone_has_the_facts():
     assert shown.endswith(f"   by {fact} (inferred)")
 
 
+def test_nothing_is_inferred_from_facts_whose_rules_are_lost():
+    actual, _ = lose_a_fact(small_trace())
+    fields = actual.fields - {"resolvents.origin_kind", "resolvents.origin"}
+    assert small_trace().header.clauses.rules
+    expected, bare = (replace(each, rules=None, fields=fields) for each in (small_trace(), actual))
+    first = compare(expected, replace(bare, facts=None, fact_lines=None)).divergences[0]
+    assert "(inferred)" not in str(first.expected)
+    assert "no program to infer origins from" in first.evidence
+
+
 def test_outcomes_and_sides_have_names_and_other_numbers_none():
     assert [outcome_name(outcome) for outcome in range(5)] == ["OPEN", "PROVED", "FAILED", "DEPTH_LIMIT", "outcome#4"]
     assert [side_name(side) for side in (0, 1, 2)] == ["head", "tail", "none"]

@@ -11,12 +11,12 @@ from comparison_traces import small_lockstep_trace, with_column, with_columns, w
 from stream_pairs import CHANGES, base_trace, chunk, shuffle, store, tie
 
 from kgverify.comparison import stored_columns
-from kgverify.comparison.compare import SKIPPED, compare
+from kgverify.comparison.compare import SKIPPED, Comparer, compare
 from kgverify.comparison.recorded.evidence import SAMPLED
 from kgverify.comparison.result import Level, Verdict
 from kgverify.errors import UserError
 from kgverify.report.report import encode_report
-from kgverify.trace.model.columns import empty_columns
+from kgverify.trace.model.columns import empty_columns, select_candidates
 from kgverify.trace.read import data_file as content
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.verify import compare_recorded
@@ -168,7 +168,9 @@ def test_a_wrong_checksum_of_an_empty_column_is_found(tmp_path, verifies_content
     assert "steps/choice" in caught.value.where
 
 
-def test_candidates_between_two_whose_counts_differ_are_compared(tmp_path):
+def test_candidates_between_two_whose_counts_differ_are_compared(tmp_path, monkeypatch):
+    # A piece has one row.
+    monkeypatch.setattr(stored_columns, "PIECE_BYTES", 4)
     trace = base_trace()
     num_steps = trace.columns.candidates.num_steps.copy()
     first = int(np.flatnonzero((num_steps[:-2] > 1) & (num_steps[1:-1] > 1))[0])
@@ -180,6 +182,20 @@ def test_candidates_between_two_whose_counts_differ_are_compared(tmp_path):
         found = compare(*paths, verifies_content=verifies_content).divergences
         assert found == compare(trace, other).divergences
         assert [each.candidate for each in found] == [first, first + 1, first + 2]
+
+
+def test_the_counterparts_of_candidates_are_found_whether_both_traces_order_them_alike_or_not(tmp_path):
+    trace = base_trace()
+    num = len(trace.columns.candidates.query)
+    rows = np.array([3, 0, 5])
+    for order in (np.arange(num), np.arange(num)[::-1]):
+        other = with_columns(trace, select_candidates(trace.columns, order))
+        comparer = Comparer(
+            *(store(each, tmp_path / f"{order[0]}{name}") for name, each in (("a", trace), ("b", other)))
+        )
+        comparer.compare()
+        atoms = [trace.columns.candidates.atom[rows], other.columns.candidates.atom[comparer.counterparts(rows)]]
+        assert np.array_equal(*atoms)
 
 
 def test_wrong_digests_of_a_step_that_agrees_are_found_where_they_differ(tmp_path):

@@ -15,7 +15,7 @@ from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.state import FALSE, GOAL, NO_CANDIDATE, OPEN, PAD, TRUE, Layout
 from kgverify.engines.compiled.tick.slots import empty_derivations, empty_pool, empty_work
 from kgverify.engines.compiled.tick.tick_loop import TICKS_PER_REPLAY
-from kgverify.engines.policy import make_two_tower
+from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom, Variable
@@ -24,6 +24,7 @@ from kgverify.program.outcomes import Outcome
 from kgverify.program.program import NamedRule
 from kgverify.program.stages import Stage
 from kgverify.runs.run import Run, reference_pipeline
+from kgverify.trace.model.columns import CandidateSet
 from kgverify.verification.replay import find_position
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -141,6 +142,16 @@ def test_a_log_of_steps_holds_three_replays_however_little_memory_there_is() -> 
     log.clear()
     log._num_rows.fill_(3 * TICKS_PER_REPLAY * layout.score_window)
     assert not all(log.has_room() for _ in range(3))
+
+
+def test_no_candidates_have_no_digests() -> None:
+    engine = CompiledEngine(load_graph("countries").program, Limits(), SHORTEST, mode="fused", device="cpu")
+    nobody = CandidateSet(np.zeros(0, np.int32), np.zeros(0, np.int8), np.zeros((0, 3), np.int32))
+    evaluation = engine.evaluate(nobody, has_digests=True)
+    assert evaluation.digests is not None
+    assert [len(each) for each in (evaluation.digests.num_steps, *evaluation.digests.digests)] == [0] * 4
+    assert engine.evaluate(nobody).digests is None
+    assert len(evaluation.results.outcome) == 0
 
 
 class _HashKeys(NamedTuple):

@@ -329,6 +329,8 @@ def test_without_a_compiler_the_mode_is_refused(monkeypatch: pytest.MonkeyPatch,
     graph = load_graph("countries")
     with pytest.raises(UserError, match=r"no C\+\+ compiler"):
         make_evaluator(graph.program, Limits(), SHORTEST, mode="native")
+    with pytest.raises(UserError, match=r"no C\+\+ compiler"):
+        load_again()
     broken = tmp_path / "g++"
     broken.write_text("#!/bin/sh\necho 'x.cpp:1: error: no' >&2\nexit 1\n")
     os.chmod(broken, 0o755)

@@ -13,13 +13,13 @@ from run_engines import countries_run, eager_pipeline
 from kgverify.comparison.exercise.minimum import MINIMUM, Minimum
 from kgverify.engines.compiled.program.least_model import LeastModel
 from kgverify.errors import InternalError
-from kgverify.evaluation import evaluation_report, judge, rank_only, self_test, wrong_candidates
+from kgverify.evaluation import check, evaluation_report, judge, rank_only, sampling, self_test, wrong_candidates
 from kgverify.evaluation.evaluate import EvaluationResult, evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.judge import ComparedRanking, Figure, word_outcome
-from kgverify.evaluation.part_file import PartResult
+from kgverify.evaluation.part_file import PartResult, join_results
 from kgverify.evaluation.part_store import identify
-from kgverify.evaluation.sampling import choose_single, hash_results
+from kgverify.evaluation.sampling import RankingSample, choose_single, hash_results
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
@@ -68,7 +68,7 @@ def test_a_sound_evaluation_is_checked_whole_if_it_is_small(num_corruptions: int
     check = found.check
     assert check is not None
     assert found.is_sound
-    assert (check.rankings.num_checked, check.rankings.num_equal) == (8, 8)
+    assert (check.rankings.num_checked, check.rankings.num_equal, check.rankings.num_near_ties) == (8, 8, 0)
     assert (check.rankings.strength.chance, check.rankings.strength.share) == (1.0, 1 / 8)
     assert check.num_alterations > 10
     assert (check.model is not None) == rank_only
@@ -102,7 +102,7 @@ def test_a_wrong_value_of_one_ranking_is_found(name: str, change: Callable[[np.n
     found = report(countries_run(num_queries=4, num_corruptions=9), change_column(name, -1, change))
     assert not found.is_sound
     assert found.check is not None
-    assert found.check.rankings.num_equal == 7
+    assert (found.check.rankings.num_equal, found.check.rankings.num_near_ties) == (7, 0)
     assert found.check.differences[-1].query == 3
 
 
@@ -158,6 +158,14 @@ def test_half_of_the_single_candidates_are_true_if_there_are_enough(num: int, nu
     assert found is not None
     sample = choose_single(found.results[0], hash_results(found), num)
     assert (len(sample.sample_query), int(sample.sample_is_true.sum())) == (num, num_true)
+
+
+def test_looking_at_the_next_ranking_does_not_take_it():
+    stratum = sampling._Stratum(cast(Any, iter("abc")))
+    taken = []
+    while stratum.peek() == stratum.peek() is not None:
+        taken.append(stratum.take())
+    assert (taken, stratum.num_taken, stratum.peek()) == (["a", "b", "c"], 3, None)
 
 
 def test_a_known_evaluation_that_is_reported_wrongly_is_a_bug(monkeypatch: pytest.MonkeyPatch):
@@ -295,6 +303,17 @@ def test_a_check_that_does_not_compare_is_a_bug_of_kgverify(monkeypatch: pytest.
     monkeypatch.setattr(judge.Judge, "compare_single", compare)
     with pytest.raises(InternalError, match="sample_outcome of candidate 0 was altered"):
         report(run)
+
+
+def test_a_check_that_chooses_no_ranking_where_the_largest_is_small_enough_is_a_bug(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(check, "choose_rankings", lambda *given: RankingSample([], []))
+    run = countries_run(num_queries=1, num_corruptions=3)
+    pipeline = eager_pipeline(run)
+    found = evaluate(run, pipeline)
+    assert found is not None
+    # Four of the eight candidates are single ones, and a ranking has four.
+    with pytest.raises(InternalError, match="the check chose no ranking"):
+        check.check_evaluation(run, pipeline, found, join_results(found.results.values()), 8)
 
 
 def test_every_property_of_a_run_belongs_to_its_identity():

@@ -92,8 +92,10 @@ def test_a_process_has_left_when_it_says_so_or_is_gone():
     assert not worker._has_left(1)
     with subprocess.Popen(["sleep", "60"]) as other:
         group.numbers["process 1"] = other.pid
-        assert [worker._has_left(1) for _ in range(3)] == [False] * 3
-        other.kill()
+        try:
+            assert [worker._has_left(1) for _ in range(3)] == [False] * 3
+        finally:
+            other.kill()
     assert worker._has_left(1)
     group.numbers["process 1"] = os.getpid()
     assert not worker._has_left(1)

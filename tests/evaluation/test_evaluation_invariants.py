@@ -5,22 +5,24 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import ANY
 
 import msgspec
 import numpy as np
 import pytest
 from run_engines import ForeignEngine, countries_run, eager_pipeline
 
+from kgverify.engines.compiled.execution import process_group
 from kgverify.errors import UserError
 from kgverify.evaluation import closure, judge, self_test, wrong_candidates
 from kgverify.evaluation.closure import check_model
-from kgverify.evaluation.evaluate import EvaluationResult, evaluate
+from kgverify.evaluation.evaluate import EvaluationResult, SingleProcess, evaluate, join_process_group
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.judge import ComparedCandidates, Endings, derive_endings
 from kgverify.evaluation.part_file import ChoiceStatistics, Sample, join_results, summarize_part
 from kgverify.evaluation.part_store import PartFolder, opened_folder
 from kgverify.evaluation.rank_only import DrawnCorruptions, choose_num_outside
-from kgverify.evaluation.sampling import choose_rankings
+from kgverify.evaluation.sampling import _Stratum, choose_rankings
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import NamedRule, Program
@@ -72,6 +74,14 @@ def test_a_folder_is_locked_and_its_files_are_fetched_where_requested(tmp_path: 
     for name in ("there", "elsewhere"):
         assert PartFolder(tmp_path, remote).fetch(name) == tmp_path / name
     assert fetched == ["elsewhere"]
+
+
+def test_processes_that_form_no_team_evaluate_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    teams = iter([None, "team"])
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(process_group, "join_team", lambda: next(teams))
+    assert isinstance(join_process_group(), SingleProcess)
+    assert join_process_group() == "team"  # type: ignore[comparison-overlap]
 
 
 def evaluated(run: Run, **options: Any) -> EvaluationResult:
@@ -132,6 +142,15 @@ def test_a_ranking_that_costs_far_more_than_the_check_may_is_not_chosen() -> Non
     assert (sizes[2], sizes[8], sizes[1000]) == (0, 1, 6)
 
 
+def test_a_ranking_that_is_too_expensive_at_first_stays_the_next_one() -> None:
+    first: Any
+    second: Any
+    first, second = SimpleNamespace(), SimpleNamespace()
+    stratum = _Stratum(iter([first, second]))
+    assert [stratum.peek(), stratum.peek(), stratum.take(), stratum.peek()] == [first, first, first, second]
+    assert stratum.num_taken == 1
+
+
 @pytest.mark.parametrize(("error", "is_unclear"), [(0.0, False), (0.45, False), (0.5, True), (0.6, True)])
 def test_a_choice_is_unclear_within_twice_the_errors(
     error: float, is_unclear: bool, monkeypatch: pytest.MonkeyPatch
@@ -147,6 +166,7 @@ class _Judge:
 
     def __init__(self, sample: Sample) -> None:
         self._sample, self.num = sample, 0
+        self.scores: set[float] = set()
 
     def find_endings(self, atoms: np.ndarray) -> Endings:
         unclear: Any = SimpleNamespace(is_unclear=np.zeros(len(atoms), np.bool_))
@@ -158,6 +178,7 @@ class _Judge:
         for left, right in zip(self._sample, other, strict=True):
             differs |= (left != right).reshape(len(differs), -1).any(1)
         assert differs.sum() == 1
+        self.scores.update(other.sample_log_probability.tolist())
         return SimpleNamespace(wrong=np.flatnonzero(differs))
 
 
@@ -168,6 +189,8 @@ def test_the_first_and_the_last_candidate_of_a_sample_are_altered(num: int) -> N
     comparing: Any = _Judge(sample)
     compared = ComparedCandidates(trues, ~trues, trues * 0.0, trues * 0.5, None)  # type: ignore[arg-type]
     assert self_test.find_altered_candidates(comparing, sample, compared) == comparing.num == 4 * min(num, 2)
+    # The bound is 0.5: scores at twice that distance, and a little more, must differ.
+    assert sorted(comparing.scores) == (pytest.approx([-1e-6, 1, 2 + 1e-6]) if num > 1 else ANY)
 
 
 def test_every_gap_is_altered_in_the_self_test(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from kgverify.comparison.inference.limits_seen import LimitsSeen
 from kgverify.comparison.inference.origins import Deviation, OriginInference, is_permutation
-from kgverify.comparison.inference.step_difference import OPEN, Given, StepDifference, explain_difference
+from kgverify.comparison.inference.step_difference import GUESSED, OPEN, Given, StepDifference, explain_difference
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import Atom, NamedAtom, Variable
@@ -110,6 +110,7 @@ def test_the_program_implies_the_resolvents_of_these_tests():
         (ALL, [*ALL, resolvent(3)], "close", "malformed"),
         (ALL, [*ALL[:-1], goal((-1, 0, 0), (R, D, X))], "prune", "malformed"),
         (ALL, [*ALL, goal((R, 900, X))], "resolve", "malformed"),
+        ([*ALL, goal((R, 900, X))], ALL, "resolve", "malformed"),
         (ALL, [*ALL[:-1], goal((-1, 0, 0), (R, D, X)), resolvent(3)], "prune", "malformed"),
         (ALL, [ALL[0], ALL[1], *ALL[:1:-1]], "match_facts", "reordered"),
         (ALL, [ALL[1], ALL[0], *ALL[2:]], "match_rules", "reordered"),
@@ -188,6 +189,11 @@ def test_what_a_rule_and_a_fact_both_make_is_lost_by_either():
     steps = (step(*[rest] * num, start=((0, A, B), (0, A, X))) for num in (2, 1))
     found = explain_difference(*steps, Given(origins, (), (UNLIMITED, UNLIMITED), (1, 2)))
     assert (found.kind.value, found.confidence) == ("missing", OPEN)
+
+
+def test_what_no_clause_makes_is_a_guess_where_it_is_missing():
+    found = explain([*ALL, goal((R, B, C), (Q, C, C))], ALL)
+    assert (found.kind.value, found.confidence) == ("missing", GUESSED)
 
 
 def test_without_a_program_the_goal_alone_tells_rules_from_facts():

@@ -228,6 +228,18 @@ def test_the_resolvents_of_an_earlier_goal_are_a_fault_of_advance():
     check(found, "advance", "stale", "the resolvents are those of the step 2 before this one")
 
 
+def test_an_empty_list_is_rather_that_of_lost_clauses_than_of_an_earlier_dead_end():
+    found = names_of(explain(ALL, [FALSE], goals=(((R, A, X),), START)))
+    assert (found[0], found[-1]) == (("match_rules", "missing"), ("advance", "stale"))
+
+
+def test_goals_are_visited_before_if_they_are_so_without_their_facts():
+    start: Goal = ((Q, A, B), (P, A, C), (R, A, B))
+    left = [rule(number, (R, A, B)) for number in (2, 3)]
+    found = explain(left, [FALSE], goals=(((R, A, B),), start), dialect=FORGETFUL)
+    check(found, "revisit", "missing", "goals visited before are dropped")
+
+
 def test_goals_visited_before_that_stay_or_are_dropped_are_a_fault_of_revisit():
     cyclic: Goal = ((Q, X, Y), (R, A, A))
     """A rule gives it again, and two facts give the goal before it."""
@@ -357,6 +369,7 @@ def test_a_guess_at_a_whole_list_is_special_and_one_at_a_lost_clause_is_not():
         # The only stage that explains both steps, though it is not the likeliest of either.
         (["limit prune", "match_facts prune"], "prune prune"),
         (["limit", "limit match_facts"], "limit limit"),
+        (["limit prune", "match_facts prune", "close prune"], "prune prune prune"),
         # No stage explains both.
         (["limit prune", "match_facts"], "limit match_facts"),
         # Two stages do: the likelier one, and of equally likely ones the earlier.

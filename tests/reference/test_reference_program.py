@@ -7,7 +7,7 @@ import pytest
 from reference_programs import program_of, random_program
 
 from kgreference import Atom, Program, Rule, Variable, canonical, substitute, unify, variable
-from kgreference.facts import FactColumns
+from kgreference.facts import FactColumns, ListedFacts
 from kgreference.program import Memo
 from kgreference.terms import variables
 
@@ -64,12 +64,16 @@ def test_a_rule_about_the_first_constant_matches_that_constant_alone():
     assert [len(program.rules_matching(Atom(1, 1, second)).origins) for second in (1, 0)] == [0, 1]
 
 
-@pytest.mark.parametrize("as_columns", [False, True])
-def test_the_index_finds_every_fact_that_unifies_in_ascending_order(as_columns):
+@pytest.mark.parametrize("kind", ["ascending", "columns", "listed"])
+def test_the_index_finds_every_fact_that_unifies_in_ascending_order(kind):
     rng = random.Random(2)
     for _ in range(100):
         program = random_program(rng)
-        if as_columns:
+        if kind == "listed":
+            shuffled = rng.sample(program.facts, len(program.facts))
+            program = Program(program.predicates, program.constants, ListedFacts(shuffled), program.rules)
+            assert list(program.facts) == shuffled
+        if kind == "columns":
             listed, columns = program, zip(*program.facts, strict=True) if program.facts else ((), (), ())
             facts = FactColumns(*(array("i", column) for column in columns))
             program = Program(listed.predicates, listed.constants, facts, listed.rules)

@@ -10,6 +10,7 @@ from kgverify.comparison.compare import Comparer
 from kgverify.program.stages import STEP_STAGES
 from kgverify.report.derivations import SidesReader
 from kgverify.report.stepper.stage_walk import INPUT, Mark, StageLine, walk_stages
+from kgverify.trace.model.columns import select_steps
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.verify import Verification
@@ -40,6 +41,30 @@ def set_first(value):
         values[0] = value
 
     return edit
+
+
+def test_each_side_has_a_number_of_steps_of_its_own(agreeing: Verification):
+    trace = agreeing.expected
+    num_steps = trace.columns.candidates.num_steps.copy()
+    num_steps[0] -= 1
+    kept = np.delete(np.arange(len(trace.columns.steps.depth)), int(num_steps[0]))
+    columns = select_steps(trace.columns, kept)
+    columns = columns._replace(candidates=columns.candidates._replace(num_steps=num_steps))
+    reader = SidesReader(trace, replace(trace, columns=columns, digests=compute_digests(columns)))
+    assert reader.num_steps(0) == (num_steps[0] + 1, num_steps[0])
+
+
+def test_a_step_behind_another_choice_is_not_reached_the_same_way(agreeing: Verification):
+    trace = agreeing.expected
+    steps, num_steps = trace.columns.steps, trace.columns.candidates.num_steps
+    first = np.cumsum(num_steps) - num_steps
+    candidate = int(np.flatnonzero((num_steps > 1) & (steps.num_resolvents[first.astype(int)] > 1))[0])
+    choice = steps.choice.copy()
+    row = int(first[candidate])
+    choice[row] = (choice[row] + 1) % int(steps.num_resolvents[row])
+    columns = trace.columns._replace(steps=steps._replace(choice=choice))
+    reader = SidesReader(trace, replace(trace, columns=columns, digests=compute_digests(columns)))
+    assert [reader.read(candidate, step)[2] for step in (0, 1)] == [True, False]
 
 
 def test_a_replay_settles_the_stages_before_the_culprit(faulty: Verification):

@@ -1,5 +1,6 @@
 """The parts of a run, the blocks of a search, the start of workers, the events of a profile, and the names of a machine."""
 
+import os
 import signal
 import threading
 import time
@@ -8,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from run_engines import countries_run
 
@@ -17,10 +19,10 @@ from kgverify.runs import dask_workers, machine, parts
 from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.delta_debugging import _count_fitting, count_down
 from kgverify.runs.parts import plan_parts
-from kgverify.runs.profiling import _REGION, _count_events, take_profile
-from kgverify.runs.run import MOST, SCORE_SUMS, Run, describe_ranking
-from kgverify.runs.separate_workers import MOST_REPEATS
-from kgverify.runs.workers import _start_processes
+from kgverify.runs.profiling import _REGION, _count_events, _find_peak, take_profile
+from kgverify.runs.run import MOST, SCORE_SUMS, Run, describe_ranking, reference_pipeline
+from kgverify.runs.separate_workers import MOST_REPEATS, describe_end
+from kgverify.runs.workers import _environment, _start_processes
 
 
 def test_the_size_of_parts_follows_from_the_device_and_from_what_is_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,6 +129,29 @@ def test_the_events_of_a_profile_are_counted() -> None:
     assert dict(found.waits) == {"cudaStreamSynchronize": 1}
 
 
+def test_the_peak_of_memory_is_found_in_the_order_of_time() -> None:
+    def event(ts: int, num_bytes: int, name: str = "[memory]") -> dict[str, Any]:
+        return {"name": name, "ts": str(ts), "args": {"Bytes": num_bytes}}
+
+    # 3, 8, 1 and 5 bytes are held.
+    events = [event(10, 4), event(1, 3), event(2, 5), event(9, -7), {"name": "add"}, event(0, 99, "other")]
+    assert _find_peak(events) == 8
+    assert _find_peak([]) == 0
+
+
+def test_the_end_of_a_process_is_named_by_its_signal() -> None:
+    assert [describe_end(code) for code in (0, 3, -9, -200)] == ["exit code 0", "exit code 3", "SIGKILL", "signal 200"]
+
+
+def test_environment_variables_get_their_values_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KGVERIFY_ONE", "5")
+    monkeypatch.delenv("KGVERIFY_TWO", raising=False)
+    names = ("KGVERIFY_ONE", "KGVERIFY_TWO")
+    with _environment(names):
+        assert [os.environ.get(name) for name in names] == ["1", "1"]
+    assert [os.environ.get(name) for name in names] == ["5", None]
+
+
 @pytest.mark.deep
 def test_work_on_a_cpu_is_profiled_with_its_memory() -> None:
     torch = pytest.importorskip("torch")
@@ -185,6 +210,17 @@ def test_a_run_may_ask_for_as_many_queries_as_ids_can_count() -> None:
         Run(run.graph, num_queries=MOST + 1)
 
 
+def test_one_log_probability_that_is_not_finite_leaves_no_ranks() -> None:
+    run = countries_run(num_queries=1, num_corruptions=3)
+    pipeline = reference_pipeline(run)
+    candidates = pipeline.engine.prove(pipeline.draw_for(run)).candidates
+    assert pipeline.rank_finite(run, candidates) is not None
+    for value in (np.nan, np.inf):
+        scores = candidates.log_probability.copy()
+        scores[-1] = value
+        assert pipeline.rank_finite(run, candidates._replace(log_probability=scores)) is None
+
+
 class _Calls(DaskWorkers):
     """The workers of a scheduler that answers only after some attempts."""
 
@@ -224,6 +260,30 @@ def test_the_threads_of_all_workers_are_counted_from_time_to_time() -> None:
     assert DaskWorkers.count_threads(workers) == 1
     workers._counted = -1e9
     assert DaskWorkers.count_threads(workers) == 5
+
+
+def test_results_of_an_earlier_connection_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    for is_known in (False, True):
+        workers: Any = _Calls(monkeypatch)
+        call, sent, handled = _call(workers), object(), []
+        call.sent[:] = [sent] if is_known else [object()]
+        workers._handle = lambda *ended, handled=handled: handled.append(ended)
+
+        def get(timeout: float, workers: Any = workers, ended: Any = (call, sent)) -> Any:
+            workers._is_closing = True
+            return ended
+
+        workers._ended = SimpleNamespace(get=get)
+        workers._watch()
+        assert handled == [(call, sent)] * is_known
+
+
+def test_workers_that_cannot_be_counted_are_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = SimpleNamespace(status="running", close=lambda timeout: None)
+    monkeypatch.setattr(dask_workers, "_connect", lambda address: client)
+    monkeypatch.setattr(dask_workers, "_POLL_SECONDS", 0.01)
+    with DaskWorkers("tcp://localhost:1") as workers:
+        assert workers.count_threads() == 1
 
 
 def test_a_scheduler_that_is_away_for_a_short_time_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:

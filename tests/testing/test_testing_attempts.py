@@ -114,6 +114,11 @@ def test_default_numbers_are_not_changed():
         ),
         (
             replace(ONE, rules=(RULE,)),
+            lambda p: not p.rules or p.rules[0].body != RULE.body[:1],
+            "without r(Y, Y) in the rule {rule}",
+        ),
+        (
+            replace(ONE, rules=(RULE,)),
             lambda p: not p.rules or p.rules[0].clause_head == RULE.clause_head or len(p.rules[0].body) < 2,
             "the head p(Y, Y) instead of p(X, Y) of the rule {rule}",
         ),

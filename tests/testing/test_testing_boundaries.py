@@ -15,7 +15,13 @@ from kgverify.testing.campaigns.tasks import replay_text, try_block
 from kgverify.testing.checking import watchdog
 from kgverify.testing.checking.check import find_suspects, prepare_alone, prepare_batches
 from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, Sides, compiled_maker
-from kgverify.testing.problems.boundaries import ALONE_EVERY, draw_boundary_problem, draw_device_problem, runs_alone
+from kgverify.testing.problems.boundaries import (
+    ALONE_EVERY,
+    draw_boundary_problem,
+    draw_device_problem,
+    fit_sizes,
+    runs_alone,
+)
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.features import BOUNDARY_FEATURES, count_features
 from kgverify.testing.problems.problem import Problem
@@ -55,6 +61,16 @@ def corpus(tmp_path, monkeypatch) -> Path:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(campaigns, "BLOCK_SIZE", 64)
     return tmp_path / "corpus"
+
+
+@pytest.mark.parametrize(("num", "slots"), [(16, {1, 15, 16, 17}), (17, {16, 17})])
+def test_many_candidates_get_about_as_many_slots(num, slots):
+    problem = Problem(
+        facts=(NamedAtom("p", "a", "c0"),), unranked=tuple(NamedAtom("p", "a", f"c{i}") for i in range(num))
+    )
+    (batch,) = prepare_batches([problem])
+    given = batch.merged.problems[0], batch.merged.graph.program, batch.columns
+    assert {fit_sizes(*given, seed, 0).sizes.slots for seed in range(80)} == slots
 
 
 def test_the_problems_that_run_alone_follow_from_seed_and_index():

@@ -1,14 +1,18 @@
 """Campaigns: what they try, keep and replay, how they resume, and how known divergences are judged."""
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from kgverify.errors import UserError
 from kgverify.program.atoms import NamedAtom
+from kgverify.program.dialect import Dialect
 from kgverify.runs.separate_workers import MOST_KILLS
 from kgverify.testing.campaigns import campaign as campaigns
 from kgverify.testing.campaigns import tasks
@@ -270,6 +274,16 @@ def test_a_reproducer_whose_shrink_ended_its_process_counts_as_shrunk(corpus, mo
     assert read_reproducer(path).notes == ("a note",)
 
 
+@pytest.mark.parametrize(("most", "num"), [(0, 0), (1, 1), (2, 2), (9, 3)])
+def test_no_more_reproducers_are_shrunk_than_a_campaign_allows(corpus, monkeypatch, most, num):
+    nums: list[int] = []
+    for _ in range(3):
+        Corpus(corpus).add(make_agreeing(notes=(NOT_SHRUNK,)))
+    monkeypatch.setattr(campaigns._Run, "_do_all", lambda run, executor, phase, tasks, *given: nums.append(len(tasks)))
+    campaigns._Run(Campaign(corpus=corpus, most_shrunk=most), lambda tally: None).shrink_found(None)
+    assert nums == [num]
+
+
 def test_reproducers_of_one_signature_get_names_of_their_own(corpus):
     paths = [Corpus(corpus).add(make_agreeing()) for _ in range(3)]
     stem, second, third = (path.stem for path in paths)
@@ -353,6 +367,11 @@ def test_a_block_whose_process_ends_is_tried_again_without_what_ended_it(corpus,
     run = campaigns._Run(Campaign(corpus=corpus, examples=32, is_apart=True), lambda tally: None)
     run.try_blocks(None)
     assert tried[-1] == ((3, 4),)
+
+
+def test_groups_that_ended_a_process_are_halved_down_to_single_problems():
+    halved = tasks._halve([[1, 2], [3], [4, 5, 6, 7]], {(1, 2), (3,), (4, 5, 6, 7), (6, 7)})
+    assert list(halved) == [[1], [2], [3], [4, 5], [6], [7]]
 
 
 def test_the_smallest_groups_contain_no_other():
@@ -453,6 +472,34 @@ def test_a_divergence_beyond_the_limit_is_shrunk_by_the_next_campaign(corpus):
     assert found.is_shrunk
 
 
+def test_of_several_divergences_those_beyond_the_limit_wait(corpus):
+    found = [(corpus / f"{i}.kg", make_agreeing(notes=(NOT_SHRUNK,))) for i in range(3)]
+    tasks: list[object] = []
+    run: Any = SimpleNamespace(
+        replays=(),
+        corpus=SimpleNamespace(reproducers=lambda: found),
+        campaign=Campaign(corpus=corpus, engine=LOST, most_shrunk=2),
+        is_interrupted=False,
+        _do_all=lambda executor, phase, given, *others: tasks.extend(given),
+    )
+    campaigns._Run.shrink_found(run, None)  # type: ignore[arg-type]
+    assert len(tasks) == 2
+
+
+def test_tasks_that_end_together_are_handed_over_in_their_order(corpus):
+    def submit(number: int) -> Future[int]:
+        done: Future[int] = Future()
+        done.set_result(number)
+        return done
+
+    taken: list[tuple[int, int]] = []
+    run: Any = SimpleNamespace(campaign=Campaign(corpus=corpus, jobs=6), is_interrupted=False)
+    tasks = ((number, int, (10 * number,)) for number in range(12))
+    executor: Any = SimpleNamespace(submit=lambda function, number: submit(function(number)))
+    campaigns._Run._work(run, executor, tasks, lambda *each: taken.append(each), lambda at_work: None, None)  # type: ignore[arg-type]
+    assert taken == [(number, 10 * number) for number in range(12)]
+
+
 def describe(**given: object) -> list[str]:
     """Return the lines of a result that has these values, and 0 everywhere else."""
     empty: dict[type, object] = {int: 0, float: 0.0, bool: False, str: ""}
@@ -489,6 +536,11 @@ def test_a_long_program_of_a_divergence_is_cut(num_lines):
     ]
 
 
+def test_the_dialect_of_a_campaign_is_named_unless_it_is_kgverifys():
+    assert not any("dialect" in line for line in describe())
+    assert "   dialect     ties random" in describe(dialect=Dialect(ties="random"))
+
+
 def test_features_stages_and_classes_are_counted():
     counts = {"features": {"PROVED": 3, "FAILED": 0, "a loop": 0}, "stages": {"select": 1, "prune": 1_200}}
     lines = describe(num_measured=4, **counts)
@@ -499,3 +551,9 @@ def test_features_stages_and_classes_are_counted():
     ]
     assert describe(num_measured=4, classes={"extra": 2})[-1] == "   classes     extra 2"
     assert not any("features" in line for line in describe(num_measured=0, **counts))
+
+
+def test_a_dialect_other_than_the_default_one_is_named():
+    other = Dialect(is_reversed=True)
+    assert not any("dialect" in line for line in describe())
+    assert f"   dialect     {other}" in describe(dialect=other)

@@ -14,12 +14,15 @@ from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.errors import InternalError
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.program import NamedRule
-from kgverify.ranking.corrupt import ALL
+from kgverify.ranking.corrupt import ALL, draw_candidates
+from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.checking import check, watchdog
 from kgverify.testing.checking.check import check_problems, find_suspects, judge, prepare_batches, verify_problems
 from kgverify.testing.checking.engine_makers import as_maker, compiled_maker
 from kgverify.testing.checking.failure import CRASH, UNDECIDED
+from kgverify.testing.checking.guard import guard
+from kgverify.testing.checking.watchdog import EngineCrash
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.text_format import read_reproducer, saving_bugs
@@ -123,6 +126,41 @@ def test_an_exception_from_inside_any_part_of_the_pipeline_under_test_is_its_cra
     (failure,) = check_problems([problem], make, lockstep=True)
     assert failure.signature == ("", "", CRASH, "IndexError")
     assert failure.message == "no room"
+
+
+@pytest.mark.parametrize("wrong", ["prove", "step"])
+def test_what_one_way_of_running_alone_shows_is_a_failure(wrong):
+    x, y, z = map(Variable, "XYZ")
+    problem = Problem(
+        facts=tuple(NamedAtom("p", "a", f"c{i}") for i in range(5)),
+        rules=(NamedRule(NamedAtom("q", x, z), (NamedAtom("p", x, y), NamedAtom("r", y, z))),),
+        unranked=(NamedAtom("q", "a", x),),
+    )
+
+    def make(run, sizes):
+        sound = reference_pipeline(run)
+        engine = Raising(sound.engine, "")
+        setattr(engine, wrong, getattr(compiled_maker(faults=["last-fact-lost"])(run, sizes).engine, wrong))
+        return sound._replace(engine=engine)
+
+    assert len(check_problems([problem], make, lockstep=True)) == 1
+
+
+def test_the_exceptions_of_kgverifys_own_draw_and_ranks_are_not_the_engines():
+    (batch,) = prepare_batches([PROBLEMS[0]])
+    merged = batch.merged
+
+    def guarded(draw, rank):
+        return guard(lambda run, sizes: reference_pipeline(run)._replace(draw=draw, rank=rank))(
+            merged.run, merged.sizes
+        )
+
+    assert guarded(draw_candidates, rank_candidates)[1:3] == (draw_candidates, rank_candidates)
+    other = guarded(lambda *given: None, lambda *given: None)
+    with pytest.raises(EngineCrash):
+        other.draw()
+    with pytest.raises(EngineCrash):
+        other.rank()
 
 
 @pytest.mark.parametrize("blamed", range(6))

@@ -13,10 +13,11 @@ import pytest
 from kgverify.api.replay import replay
 from kgverify.errors import UserError
 from kgverify.runs import separate_workers
-from kgverify.runs.separate_workers import MOST_KILLS, RepeatingWorkers, SeparateWorkers, weigh_end
+from kgverify.runs.separate_workers import MOST_KILLS, RepeatingWorkers, SeparateWorkers, describe_end, weigh_end
 from kgverify.testing.campaigns import campaign as campaigns
 from kgverify.testing.campaigns.campaign import Campaign, Tally, run_campaign
 from kgverify.testing.campaigns.result import CampaignResult
+from kgverify.testing.campaigns.tasks import _halve
 from kgverify.testing.checking.engine_makers import PLAIN, EngineSpec
 from kgverify.testing.reproducers.text_format import read_reproducer
 
@@ -82,6 +83,11 @@ def kill_every(seconds: float, killed: list[int], most: int) -> Callable[[Tally]
     return watch
 
 
+def test_a_group_that_ended_a_process_is_halved_until_its_parts_did_not():
+    deaths = [(1, 2, 3, 4), (1, 2), (9,)]
+    assert list(_halve([[1, 2, 3, 4], [9], [7, 8]], deaths)) == [[1], [2], [3, 4], [9], [7, 8]]
+
+
 @pytest.mark.deep
 def test_a_campaign_whose_processes_are_killed_has_the_result_of_an_undisturbed_one(tmp_path: Path):
     campaign = Campaign(corpus=tmp_path / "one", engine=PLAIN, examples=640, most_shrunk=0)
@@ -130,6 +136,11 @@ def test_a_keyboard_interrupt_that_an_engine_raises_in_a_process_is_its_crash(tm
 def test_a_kill_counts_less_than_another_end():
     assert weigh_end(-signal.SIGKILL) == weigh_end(-signal.SIGTERM) == 1
     assert weigh_end(0) == weigh_end(1) == weigh_end(-signal.SIGSEGV) == MOST_KILLS
+
+
+def test_the_end_of_a_process_is_described_by_its_signal():
+    ends = {0: "exit code 0", 70: "exit code 70", -9: "SIGKILL", -signal.SIGSEGV: "SIGSEGV", -99: "signal 99"}
+    assert {code: describe_end(code) for code in ends} == ends
 
 
 def test_a_process_that_is_killed_without_work_is_replaced():

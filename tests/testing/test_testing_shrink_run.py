@@ -24,6 +24,7 @@ from kgverify.testing.checking.failure import Failure, Signature
 from kgverify.testing.problems.problem import NO_SPREAD, Problem
 from kgverify.testing.shrinking import shrink_run as shrink_runs
 from kgverify.testing.shrinking.neighbour import Neighbour
+from kgverify.testing.shrinking.proof_slice import Slicer
 from kgverify.testing.shrinking.shrink import Shrunk
 from kgverify.testing.shrinking.shrink_run import (
     MAX_RUN_CALLS,
@@ -110,23 +111,38 @@ def test_the_limits_of_a_shrink_are_passed_on(countries, lost, monkeypatch):
     assert given == [(2, 7, 3.5)] * len(given)
 
 
+def test_the_chosen_divergence_is_shrunk(countries, monkeypatch):
+    monkeypatch.setattr(shrink_runs, "Oracle", lambda maker, signature, **options: signature)
+    monkeypatch.setattr(shrink_runs, "sign", lambda report, divergence: divergence)
+    monkeypatch.setattr(shrink_runs, "_find_slice", lambda *given: pytest.fail(str(given[-2:])))
+    verification = SimpleNamespace(
+        report=SimpleNamespace(divergences=["first", "second", "third"], lockstep=False),
+        expected=SimpleNamespace(header=SimpleNamespace(program_sha256=countries.program.sha256)),
+    )
+    with pytest.raises(pytest.fail.Exception, match=r"\(2, 'second'\)"):
+        shrink_divergence(verification, countries, None, 2)
+
+
 @pytest.mark.parametrize("is_found", [True, False])
 def test_out_of_calls_a_slice_is_the_smallest_problem_that_was_found_to_fail(countries, monkeypatch, is_found):
     small, large = (Problem(facts=countries.train[:num], unranked=countries.test[:1]) for num in (2, 9))
     oracle = RuledOracle(IN_STEP, lambda problem: is_found and len(problem.facts) > 1, max_calls=2)
-    monkeypatch.setattr(
-        shrink_runs,
-        "Slicer",
-        lambda *given: SimpleNamespace(slices=lambda divergence: [[Problem(unranked=small.unranked)]]),
-    )
-    report = SimpleNamespace(divergences=[None], policy=SimpleNamespace(name="shortest"))
+    sliced: list[str] = []
+
+    def slices(divergence):
+        sliced.append(divergence)
+        return [[Problem(unranked=small.unranked)]]
+
+    monkeypatch.setattr(shrink_runs, "Slicer", lambda *given: SimpleNamespace(slices=slices))
+    report = SimpleNamespace(divergences=["first", "second", "third"], policy=SimpleNamespace(name="shortest"))
     assert [oracle.holds(each) for each in (large, small)] == [is_found, is_found]
-    given = SimpleNamespace(report=report), countries, 1, oracle
+    given = SimpleNamespace(report=report), countries, 2, oracle
     if is_found:
         assert shrink_runs._find_slice(*given) == small
     else:
         with pytest.raises(shrink_runs.NoSlice, match="in 2 runs"):
             shrink_runs._find_slice(*given)
+    assert sliced == ["second"]
 
 
 def test_a_shrink_against_another_reference_names_it(countries, lost):
@@ -174,6 +190,20 @@ def test_of_a_long_problem_the_first_and_the_last_lines_are_shown(countries, los
 def test_a_divergence_that_the_engine_does_not_show_is_an_error(countries, lost):
     with pytest.raises(UserError, match="no part of the graph was found"):
         shrink_run(lost, graph=countries, engine=EngineSpec())
+
+
+def test_facts_that_only_the_judged_engine_matches_are_touched():
+    x, y, z = map(Variable, "XYZ")
+    rule = NamedRule(NamedAtom("r", x, y), (NamedAtom("s", z, z), NamedAtom("q", x, y)))
+    facts = (NamedAtom("s", "c", "d"), NamedAtom("q", "a", "e"))
+    graph = KnowledgeGraph("loops", train=facts, test=(NamedAtom("r", "a", "b"),), rules=(rule,))
+    verification = verified(graph, "repeated-goal-variable", corruptions=0)
+    divergence = verification.report.divergences[0]
+    slicer = Slicer(verification, graph)
+    assert slicer.touched(divergence) == facts[:1]
+    # Before the steps from 1 on, no fact is touched; a divergence of no step comes after all of them.
+    at_step = {step: slicer.touched(msgspec.structs.replace(divergence, step=step)) for step in (0, 1, -1)}
+    assert at_step == {0: (), 1: facts[:1], -1: facts[:1]}
 
 
 @pytest.fixture(scope="module")

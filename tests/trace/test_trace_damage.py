@@ -6,6 +6,7 @@ from hostile_traces import copy_as_plain_h5py
 from trace_builders import FACTS, HEADER, RANKINGS, SYMBOLS, assert_same_trace, make_columns, open_writer, write_file
 
 from kgverify.errors import UserError
+from kgverify.trace.hdf5.stored_array import translate_hdf5_errors
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 
@@ -45,6 +46,15 @@ def test_a_flipped_bit_is_an_error_or_changes_nothing(path):
         else:
             assert_same_trace(trace, expected)
     assert num_refused > 50
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"), [(OSError("no room\nand more"), "no room"), (KeyError(), "KeyError"), (ValueError("x"), "x")]
+)
+def test_the_first_line_of_an_hdf5_error_is_the_reason(error, reason):
+    with pytest.raises(UserError) as caught, translate_hdf5_errors("a.trace"):
+        raise error
+    assert caught.value.message.endswith(f"damaged: {reason}")
 
 
 def test_a_cut_file_is_an_error(path):

@@ -21,8 +21,8 @@ from kgverify.trace.hdf5 import reading, stored_array, writing
 from kgverify.trace.hdf5.reading import FLETCHER32, StoredFile, most_bytes
 from kgverify.trace.hdf5.stored_array import check_extents
 from kgverify.trace.hdf5.writing import Packing, write_arrays
-from kgverify.trace.model import digest_vectors
-from kgverify.trace.model.columns import select_candidates
+from kgverify.trace.model import digest_vectors, validate
+from kgverify.trace.model.columns import are_equal, select_candidates
 from kgverify.trace.model.header import decode_header
 from kgverify.trace.model.levels import check_level, check_together, left_out, parse_level
 from kgverify.trace.model.trace import Unknown, join_unknown, merge_fields
@@ -63,6 +63,15 @@ def test_a_stream_is_inflated_to_exactly_its_size():
             for level in (0, 1, 9):
                 raw = np.frombuffer(zlib.compress(content, level), np.uint8)
                 assert stored_array._inflate(raw, num, None, None).tobytes() == content
+
+
+def test_a_stream_of_another_size_is_damaged():
+    chunk, stored = SimpleNamespace(index=(0,), offset=0), SimpleNamespace(where="a")
+    content = bytes(range(200)) * 50
+    whole = zlib.compress(content)
+    for raw, most in ((whole, len(content) - 1), (whole, 1), (whole[:-1], len(content)), (whole[:-1], 4096)):
+        with pytest.raises(UserError, match="inflates to another size"):
+            stored_array._inflate(np.frombuffer(raw, np.uint8), most, chunk, stored)
 
 
 def test_only_the_built_in_filters_are_run_and_each_once():
@@ -285,3 +294,38 @@ def test_what_is_appended_at_that_time_is_forced_to_disk_as_well(tmp_path: Path,
             assert not has_synced.wait(0.1)
         thread.join()
         assert has_synced.is_set()
+
+
+def test_arrays_of_different_types_are_unequal_except_floats():
+    whole, half = [1, 2], [1.0, np.nan]
+    assert are_equal(np.array(whole, np.int32), np.array(whole, np.int32))
+    assert not are_equal(np.array(whole, np.int32), np.array(whole, np.int64))
+    assert not are_equal(np.array(whole, np.int32), np.array(whole, np.float64))
+    assert are_equal(np.array(whole, np.float32), np.array(whole, np.float64))
+    for is_equal in (False, True):
+        assert are_equal(np.array(half, np.float32), np.array(half), equal_nan=is_equal) is is_equal
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError("no such chunk\n(at offset 7)"), "no such chunk"),
+        (KeyError(), "KeyError"),
+        (RuntimeError(" "), "RuntimeError"),
+    ],
+)
+def test_the_first_line_of_what_hdf5_says_is_the_reason(error: Exception, reason: str):
+    with pytest.raises(UserError) as caught, stored_array.translate_hdf5_errors("a trace"):
+        raise error
+    assert caught.value.message == f"HDF5 cannot read it, it is cut off or damaged: {reason}"
+    assert caught.value.where == "a trace"
+
+
+@pytest.mark.parametrize("num", [4, 5000])
+@pytest.mark.parametrize("column", [0, 1, 2])
+def test_an_id_that_no_symbol_has_is_refused_in_every_column(num: int, column: int):
+    atoms = np.zeros((num, 3), np.int32)
+    validate._check_atoms("here", atoms, SYMBOLS)
+    atoms[3, column] = 10_000
+    with pytest.raises(UserError, match="row 3 is 10000"):
+        validate._check_atoms("here", atoms, SYMBOLS)

@@ -14,7 +14,7 @@ from kgverify.trace.hdf5 import reading
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.model.columns import FIELDS, Rankings
 from kgverify.trace.model.schema import STAGES, encode_columns, encode_level, encode_symbols
-from kgverify.trace.read.trace_file import read_trace
+from kgverify.trace.read.trace_file import TraceFile, read_trace
 
 
 def make_arrays(seed=1):
@@ -110,10 +110,32 @@ def test_a_dataset_cannot_be_lost_or_renamed_unnoticed(path):
     refuse(path, "one was renamed, removed or added")
 
 
+def test_a_dataset_where_a_group_is_expected(path):
+    with h5py.File(path, "r+") as file:
+        del file["resolvents"]
+        file["resolvents"] = np.zeros(3, np.int32)
+    refuse(path, "missing, expected a dataset")
+
+
+def test_the_first_version_has_one_level(tmp_path):
+    arrays = make_arrays()
+    header = json.loads(arrays["header"].tobytes()) | {"schema_version": 1, "level": "deep"}
+    arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    write_arrays(tmp_path / "a", arrays, "test")
+    assert read_trace(tmp_path / "a").header.level == "steps"
+
+
 def test_a_dataset_without_checksum(path):
     with h5py.File(path, "r+") as file:
         del file["steps/choice"].attrs["xxh3"]
     assert refuse(path, "no attribute `xxh3`").where.endswith("steps/choice")
+
+
+@pytest.mark.parametrize("change", [np.atleast_1d, np.int64, np.float64])
+def test_a_checksum_that_is_not_one_unsigned_integer(path, change):
+    with h5py.File(path, "r+") as file:
+        file["steps/choice"].attrs["xxh3"] = change(np.uint64(7))
+    assert refuse(path, "no attribute `xxh3` that is one uint64").where.endswith("steps/choice")
 
 
 def test_an_altered_value(path):
@@ -169,6 +191,8 @@ CHANGES = [
     ("rankings/side", 0, 7, "expected a code of Side"),
     ("program/facts", (0, 1), -1, "a variable, expected ground atoms"),
     ("program/facts", (0, 0), 9, "expected a predicate's id"),
+    ("program/facts", (0, 1), 40, "expected a constant's id"),
+    ("program/facts", (0, 2), 40, "expected a constant's id"),
     ("symbols/predicates_offsets", 0, 1, "do not ascend"),
     ("symbols/constants_offsets", 3, 2**63, "do not ascend"),
     ("symbols/constants_offsets", -1, 3, "do not ascend"),
@@ -232,6 +256,16 @@ def test_an_invalid_header(tmp_path, change, match):
     arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
     write_arrays(tmp_path / "a", arrays, "test")
     assert refuse(tmp_path / "a", match).where.endswith("header")
+
+
+def test_a_dataset_that_the_level_leaves_out(tmp_path):
+    arrays = make_arrays()
+    compact = msgspec.structs.replace(HEADER, level="compact")
+    arrays["header"] = np.frombuffer(msgspec.json.encode(compact), np.uint8)
+    arrays["digests/sequence"] = np.zeros(len(arrays["steps/choice"]), np.uint64)
+    write_arrays(tmp_path / "a", arrays, "test")
+    with pytest.raises(UserError, match="the level is 'compact', which leaves it out"):
+        TraceFile(tmp_path / "a")
 
 
 def test_digests_that_are_too_few(tmp_path):

@@ -20,6 +20,8 @@ from trace_builders import (
 )
 
 from kgverify.errors import UserError
+from kgverify.trace.hdf5.stored_array import StoredArray
+from kgverify.trace.hdf5.writing import _shuffled
 from kgverify.trace.model.columns import empty_columns
 from kgverify.trace.model.schema import OPTIONAL_COLUMNS
 from kgverify.trace.read.trace_file import read_trace
@@ -132,6 +134,27 @@ def test_a_writer_refuses_what_a_reader_would(tmp_path):
     # What was appended before is kept, nothing else is written.
     assert {p.name for p in tmp_path.iterdir()} == {".a.lock", "a.partial"}
     assert_same_columns(read_trace(tmp_path / "a.partial").columns, columns)
+
+
+def test_closing_again_writes_nothing(tmp_path):
+    writer = open_writer(tmp_path / "a", HEADER, SYMBOLS)
+    writer.append(make_columns(1, 3))
+    writer.close()
+    (tmp_path / "a").unlink()
+    writer.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_last_chunk_of_a_dataset_is_filled_up_with_zeros():
+    # The low bytes of all elements come first.
+    assert _shuffled(np.arange(5, dtype="<u2") + 0x100, (3,), (3,)) == b"\x03\x04\x00\x01\x01\x00"
+
+
+def test_the_extents_of_a_dataset_are_what_it_stores():
+    starts = {0: [(0, 24)], 5: [(5, 29)], -1: []}
+    for start, extents in starts.items():
+        assert StoredArray("a:b", np.dtype(np.int64), (3,), start).extents == extents
+    assert StoredArray("a:b", np.dtype(np.int64), (0,), 5).extents == []
 
 
 def test_a_folder_that_is_not_a_trace_is_not_replaced(tmp_path):

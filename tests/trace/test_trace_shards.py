@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -26,7 +27,10 @@ from trace_builders import (
 from kgverify.errors import UserError
 from kgverify.trace.files import manifest as module
 from kgverify.trace.model.columns import select_candidates
-from kgverify.trace.read.trace_file import TraceFile, read_trace
+from kgverify.trace.model.digests import compute_sequence, root_digest
+from kgverify.trace.model.schema import SEQUENCE, encode_columns
+from kgverify.trace.read.trace_file import TraceFile, check_same_run, read_trace
+from kgverify.trace.write.shards import _root_of
 
 COLUMNS = make_columns(11, 60)
 
@@ -60,6 +64,64 @@ def test_shards_read_as_one_file_does(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["many", "one"]
 
 
+def test_a_recording_interrupted_before_its_first_shard_is_not_complete(tmp_path):
+    leave_unfinished(tmp_path / "a", stop=3)
+    partial = tmp_path / "a.partial"
+    assert not list(partial.glob("shard-*.h5"))
+    trace = read_trace(partial)
+    assert (trace.source, trace.is_complete) == (str(partial), False)
+    assert_same_columns(trace.columns, select_candidates(COLUMNS, np.arange(3)))
+
+
+def test_the_root_of_a_shard_in_parts_is_that_of_all_its_steps():
+    for num in range(2, 12):
+        parts = [select_candidates(COLUMNS, np.array([row])) for row in range(num)]
+        arrays = [{**encode_columns(part), SEQUENCE: compute_sequence(part)} for part in parts]
+        whole = select_candidates(COLUMNS, np.arange(num))
+        root = root_digest(whole.candidates, compute_sequence(whole))
+        assert _root_of({name: [each[name] for each in arrays] for name in arrays[0]}) == root
+
+
+@pytest.mark.parametrize("num_blocks", range(2, 9))
+def test_the_root_of_a_file_read_in_blocks_is_that_of_all_its_steps(tmp_path, monkeypatch, num_blocks):
+    rows = np.flatnonzero(COLUMNS.candidates.num_steps == 3)[:num_blocks]
+    assert len(rows) == num_blocks
+    monkeypatch.setattr("kgverify.trace.read.data_file.BLOCK_STEPS", 3)
+    write_file(tmp_path / "a", HEADER, SYMBOLS, select_candidates(COLUMNS, rows))
+    (file,) = TraceFile(tmp_path / "a").files
+    assert len(list(file.split())) == num_blocks
+    assert file.verify_content() == read_trace(tmp_path / "a").root
+
+
+def test_the_first_of_several_differences_between_shards_is_named():
+    def make(number):
+        stored = {f"program/{each:02}": SimpleNamespace(checksum=number) for each in range(1, 40)}
+        return SimpleNamespace(stored={**stored, "program/00": SimpleNamespace(checksum=0)}, path=Path("a"))
+
+    check_same_run(make(1), make(1))
+    with pytest.raises(UserError, match="a:program/01: differs from that of a"):
+        check_same_run(make(1), make(2))
+
+
+def test_a_batch_of_wrong_values_that_fills_a_shard_is_refused(tmp_path):
+    wrong = COLUMNS._replace(candidates=COLUMNS.candidates._replace(outcome=COLUMNS.candidates.outcome + np.int8(4)))
+    with open_writer(tmp_path / "a", HEADER, SYMBOLS, facts=FACTS, shard_steps=1) as writer:
+        with pytest.raises(UserError, match="expected a code of Outcome"):
+            writer.append(wrong, compute_sequence(COLUMNS))
+        writer.append(COLUMNS)
+    assert_same_columns(read_trace(tmp_path / "a").columns, COLUMNS)
+
+
+def test_closing_twice_writes_once(tmp_path):
+    writer = open_writer(tmp_path / "a", HEADER, SYMBOLS, facts=FACTS, shard_steps=20)
+    append_from(writer)
+    writer.close()
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()}
+    writer.close()
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
 def test_a_single_shard_is_not_complete(tmp_path):
     record(tmp_path / "a")
     names = sorted((tmp_path / "a").glob("shard-*.h5"))
@@ -90,6 +152,15 @@ def test_a_resumed_recording_is_the_uninterrupted_one(tmp_path):
     assert not (tmp_path / "a.partial").exists()
     actual, expected = read_trace(tmp_path / "a"), read_trace(tmp_path / "whole")
     assert_same_trace(actual, expected)
+
+
+def test_every_shard_of_a_resumed_recording_has_the_id_with_which_it_began(tmp_path):
+    leave_unfinished(tmp_path / "a")
+    began = read_trace(tmp_path / "a.partial").header.recording
+    record(tmp_path / "a", resume=True)
+    ids = {read_trace(path).header.recording for path in (tmp_path / "a").glob("shard-*.h5")}
+    assert ids == {began}
+    assert began
 
 
 def test_resuming_nothing_records_from_the_start(tmp_path):

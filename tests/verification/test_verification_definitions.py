@@ -26,7 +26,7 @@ from kgverify.program.stages import Stage
 from kgverify.ranking.corrupt import ALL
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.ranking.rules import Counts, Ranks, give_ranks
-from kgverify.runs.retake import retake_steps
+from kgverify.runs.retake import describe_left, retake_steps
 from kgverify.runs.run import Run, build_trace, reference_pipeline, reference_triples
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.infer_stage import StepInference
@@ -203,6 +203,11 @@ def test_candidates_are_ranked_only_if_every_log_probability_is_finite(trace: Tr
             sums = candidates.log_probability.copy()
             sums[at] = unknown
             assert pipeline.rank_finite(run, candidates._replace(log_probability=sums)) is None
+
+
+def test_steps_that_are_left_are_counted_in_words():
+    assert describe_left(1) == "1 recorded step starts from a goal with a hole or without atoms, and was not judged"
+    assert describe_left(2) == "2 recorded steps start from a goal with a hole or without atoms, and were not judged"
 
 
 def test_a_graph_with_an_empty_split_has_positives():

@@ -47,8 +47,8 @@ def estimate_bytes(layout: Layout, limits: Limits, policy: Policy, *, is_fused: 
             + 512
             + 16 * padded
         )
-        # The input layer's outputs for goals and rows: two numbers of two bytes each in bf16x3.
-        slot, row = slot + 4 * padded, 12 * atoms + 24 + 4 * padded
+        # The input layer's outputs for goals and rows take two bytes each.
+        slot, row = slot + 2 * padded, 12 * atoms + 24 + 2 * padded
         return layout.slots * slot + layout.score_window * row + layout.pool * 80
     slot = 24 * atoms * (limits.max_depth + 2) + 56 * (resolvents + 1) + 256
     item = 240 * atoms + 128

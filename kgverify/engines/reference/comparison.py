@@ -43,7 +43,7 @@ def compare_again(expected: Trace, actual: Trace, tolerance: float, *, lockstep:
 def _read(trace: Trace, fields: frozenset[str], has_clauses: bool, has_facts: bool) -> Iterator[Proved]:
     """Yield the candidates of a trace, without the columns that only one trace has."""
     symbols, (candidates, steps, resolvents, _) = trace.symbols, trace.columns
-    facts = trace.facts.tolist() if has_facts and trace.facts is not None else []
+    facts: Any = trace.facts if has_facts and trace.facts is not None else ()
 
     def argument(number: int) -> Any:
         return symbols.constants[number] if 0 <= number < len(symbols.constants) else number
@@ -56,7 +56,7 @@ def _read(trace: Trace, fields: frozenset[str], has_clauses: bool, has_facts: bo
     def clause(kind: int, number: int) -> Any:
         if not has_clauses:
             return None
-        return (kind, name(facts[number])) if kind == 2 and 0 <= number < len(facts) else (kind, number)
+        return (kind, name(facts[number].tolist())) if kind == 2 and 0 <= number < len(facts) else (kind, number)
 
     def known(field: str, values: Any) -> Iterator[Any]:
         listed = values.tolist()

@@ -29,14 +29,12 @@ def embed_kernel(
     rows,
     first_rows,
     input_bias,
-    high,
-    low,
+    out,
     width,
     H: tl.constexpr,
     M: tl.constexpr,
     HAS_INDEX: tl.constexpr,
     HAS_COUNT: tl.constexpr,
-    IS_SPLIT: tl.constexpr,
 ):
     """Write the input layer's output for each goal, in the order of the index; parameters as in `launch_tower`."""
     if HAS_COUNT:
@@ -70,39 +68,28 @@ def embed_kernel(
             num_atoms += is_atom.to(tl.float32)
             j += 1
         x = x / tl.maximum(num_atoms, 1.0)[:, None] + bias[None, :]
-        out = (place.to(tl.int64) * H)[:, None] + column[None, :]
-        rounded = x.to(high.dtype.element_ty)
-        tl.store(high + out, rounded, mask=inside[:, None])
-        if IS_SPLIT:
-            tl.store(low + out, (x - rounded.to(tl.float32)).to(low.dtype.element_ty), mask=inside[:, None])
+        own = (place.to(tl.int64) * H)[:, None] + column[None, :]
+        tl.store(out + own, x.to(out.dtype.element_ty), mask=inside[:, None])
         start += tl.num_programs(0) * M
 
 
 def launch(
-    parameters: Sequence[Tensor],
-    goals: Sequence[Any],
-    high: Tensor,
-    low: Tensor | None,
-    *,
-    has_index: bool,
-    has_count: bool,
+    parameters: Sequence[Tensor], goals: Sequence[Any], out: Tensor, *, has_index: bool, has_count: bool
 ) -> None:
     """Launch the kernel with the arguments that `launch_tower` prepares.
 
-    high: [n, p]  each output, rounded to the type of the tensor
-    low:  [n, p]  what rounding left out; None if it is not wanted
+    out: [n, p]  the outputs, rounded to its type
     """
     rows, first_rows, input_bias, *_ = parameters
     num_programs = min(triton.cdiv(goals[3], GOALS), PROGRAMS_PER_PROCESSOR * count_processors(rows.device))
     launch_kernel(
         embed_kernel,
         num_programs,
-        (*goals, rows, first_rows, input_bias, high, high if low is None else low),
+        (*goals, rows, first_rows, input_bias, out),
         (len(input_bias),),
         H=rows.shape[1],
         M=GOALS,
         HAS_INDEX=has_index,
         HAS_COUNT=has_count,
-        IS_SPLIT=low is not None,
         num_warps=4,
     )

@@ -1,15 +1,15 @@
 """The `two_tower` policy as one kernel for Hopper, in Gluon: `portable.py` with each transfer and product placed by hand.
 
 A program takes 128 goals at a time through all blocks, 64 for each of two groups of four warps. Their states stay in shared
-memory, as the operands that the products take: the rounded number, and for bf16x3 what its rounding left out. A warp of its
-own streams the first states, which `embed.py` has computed, and the weights in slices, for both groups; the second group is
-held back by some of them, so that products of the one run while the other goes through its norm.
+memory, rounded, as the operands that the products take. A warp of its own streams the first states, which `embed.py` has
+computed, and the weights in slices, for both groups; the second group is held back by some of them, so that products of the
+one run while the other goes through its norm.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 import triton
@@ -40,29 +40,20 @@ BARRIER_BYTES: Final = 1024
 """Room kept for barriers, and for what reductions pass between warps."""
 
 
-class Form(NamedTuple):
-    """The form in which a precision is computed.
-
-    slice_:     rows of the weights that are streamed at a time
-    num_slices: number of slices that shared memory holds
-    lead:       slices that the first group is ahead by at the start of a block; 0: not controlled
-    is_split:   whether each factor is the sum of two numbers
-    """
-
-    slice_: int
-    num_slices: int
-    lead: int
-    is_split: bool
-
-
-_SINGLE: Final = Form(64, 4, 3, False)
-FORMS: Final = {"bf16": _SINGLE, "fp16": _SINGLE, "bf16x3": Form(64, 3, 0, True)}
+PRECISIONS: Final = ("bf16", "fp16")
+"""The precisions of a single product."""
+SLICE: Final = 64
+"""Rows of the weights that are streamed at a time."""
+NUM_SLICES: Final = 4
+"""Slices that shared memory holds."""
+LEAD: Final = 3
+"""Slices that the first group is ahead by at the start of a block."""
 
 
 def can_launch(parameters: Sequence[Tensor], precision: str) -> bool:
     """Return whether the kernel supports these sizes and this precision."""
     _, _, input_bias, weights, *_ = parameters
-    return precision in FORMS and len(input_bias) == HIDDEN and len(weights) > 0
+    return precision in PRECISIONS and len(input_bias) == HIDDEN and len(weights) > 0
 
 
 @gluon.jit
@@ -102,14 +93,10 @@ def _stream_slice(weights, row, ring, full, empty, place, phase, H: gl.constexpr
 
 
 @gluon.jit
-def _stream_states(
-    states, low_states, row, high, low, arrived, free, phase, G: gl.constexpr, H: gl.constexpr, IS_SPLIT: gl.constexpr
-):
+def _stream_states(states, row, to, arrived, free, phase, G: gl.constexpr, H: gl.constexpr):
     mbarrier.wait(free, phase)
-    mbarrier.expect(arrived, G * H * 2 * (2 if IS_SPLIT else 1))
-    tma.async_copy_global_to_shared(states, [row, 0], arrived, high)
-    if IS_SPLIT:
-        tma.async_copy_global_to_shared(low_states, [row, 0], arrived, low)
+    mbarrier.expect(arrived, G * H * 2)
+    tma.async_copy_global_to_shared(states, [row, 0], arrived, to)
 
 
 @gluon.jit
@@ -119,13 +106,9 @@ def stream(
     num_rows,
     A,
     states,
-    low_states,
     weights,
-    low_weights,
-    first_high,
-    second_high,
-    first_low,
-    second_low,
+    first_state,
+    second_state,
     arrived,
     free,
     ring,
@@ -136,7 +119,6 @@ def stream(
     M: gl.constexpr,
     K: gl.constexpr,
     NUM_SLICES: gl.constexpr,
-    IS_SPLIT: gl.constexpr,
     HAS_INDEX: gl.constexpr,
     HAS_COUNT: gl.constexpr,
 ):
@@ -150,37 +132,18 @@ def stream(
         if not HAS_COUNT:
             is_used = has_atoms(atoms, index, tile * M, num_rows, A, M, HAS_INDEX)
         if is_used > 0:
-            row = tile * M
-            _stream_states(
-                states, low_states, row, first_high, first_low, arrived.index(0), free.index(0), turn, G, H, IS_SPLIT
-            )
-            _stream_states(
-                states,
-                low_states,
-                row + G,
-                second_high,
-                second_low,
-                arrived.index(1),
-                free.index(1),
-                turn,
-                G,
-                H,
-                IS_SPLIT,
-            )
+            _stream_states(states, tile * M, first_state, arrived.index(0), free.index(0), turn, G, H)
+            _stream_states(states, tile * M + G, second_state, arrived.index(1), free.index(1), turn, G, H)
             turn ^= 1
-            for row_of_weights in range(0, BLOCKS * H, K):
-                _stream_slice(weights, row_of_weights, ring, full, empty, place, phase, H, K)
+            for row in range(0, BLOCKS * H, K):
+                _stream_slice(weights, row, ring, full, empty, place, phase, H, K)
                 place, phase = _step(place, phase, NUM_SLICES)
-                if IS_SPLIT:
-                    _stream_slice(low_weights, row_of_weights, ring, full, empty, place, phase, H, K)
-                    place, phase = _step(place, phase, NUM_SLICES)
 
 
 @gluon.jit
 def multiply(
     acc,
-    high,
-    low,
+    state,
     ring,
     full,
     empty,
@@ -192,18 +155,14 @@ def multiply(
     K: gl.constexpr,
     NUM_SLICES: gl.constexpr,
     LEAD: gl.constexpr,
-    IS_SPLIT: gl.constexpr,
 ):
-    """Return acc + state @ weights, float32 [64, h]. A slice is released once the products of the next are issued."""
+    """Return acc + state @ weights, float32 [64, h]. A slice is released once the product of the next is issued."""
     before = place
-    PARTS: gl.constexpr = 2 if IS_SPLIT else 1
-    for step in gl.static_range(H // K * PARTS):
+    for step in gl.static_range(H // K):
         mbarrier.wait(full.index(place), phase)
-        acc = warpgroup_mma(high.slice(step // PARTS * K, K, dim=1), ring.index(place), acc, is_async=True)
-        if IS_SPLIT and step % 2 == 0:
-            acc = warpgroup_mma(low.slice(step // PARTS * K, K, dim=1), ring.index(place), acc, is_async=True)
+        acc = warpgroup_mma(state.slice(step * K, K, dim=1), ring.index(place), acc, is_async=True)
         if step > 0:
-            acc = warpgroup_mma_wait(2 if IS_SPLIT and step % 2 == 0 else 1, deps=(acc,))
+            acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index(before), count=1)
             if GROUP == 0 and step == LEAD:
                 mbarrier.arrive(ahead, count=1)
@@ -246,8 +205,7 @@ def _compute(
     slots,
     scale,
     out,
-    high,
-    low,
+    state,
     arrived,
     free,
     ring,
@@ -262,7 +220,6 @@ def _compute(
     K: gl.constexpr,
     NUM_SLICES: gl.constexpr,
     LEAD: gl.constexpr,
-    IS_SPLIT: gl.constexpr,
     KEEPS: gl.constexpr,
     HAS_INDEX: gl.constexpr,
     HAS_COUNT: gl.constexpr,
@@ -271,7 +228,7 @@ def _compute(
     """Compute the towers of one group's 64 goals of each 128."""
     G: gl.constexpr = M // 2
     ACC: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, H, 16])
-    OPERAND: gl.constexpr = high.dtype
+    OPERAND: gl.constexpr = state.dtype
     column = gl.arange(0, H, layout=gl.SliceLayout(0, ACC))
     place = 0
     phase = 0
@@ -289,27 +246,22 @@ def _compute(
             mbarrier.wait(arrived.index(GROUP), used)
             used ^= 1
             for block in range(BLOCKS):
-                if LEAD > 0 and GROUP == 1:
+                if GROUP == 1:
                     mbarrier.wait(ahead, turn & 1)
                     turn += 1
                 bias = load_vector(biases, kept, block, 0, H, KEEPS, ACC)
                 acc = warpgroup_mma_init(gl.zeros([G, H], gl.float32, layout=ACC) + bias)
                 y, place, phase = multiply(
-                    acc, high, low, ring, full, empty, ahead, place, phase, GROUP, H, K, NUM_SLICES, LEAD, IS_SPLIT
+                    acc, state, ring, full, empty, ahead, place, phase, GROUP, H, K, NUM_SLICES, LEAD
                 )
-                y = gl.maximum(y, 0.0) + high.load(ACC).to(gl.float32)
-                if IS_SPLIT:
-                    y += low.load(ACC).to(gl.float32)
+                y = gl.maximum(y, 0.0) + state.load(ACC).to(gl.float32)
                 if block == BLOCKS - 1:
                     gl.thread_barrier()
                     mbarrier.arrive(free.index(GROUP), count=1)
                 y = normalize(y, H) * load_vector(scales, kept, block, 1, H, KEEPS, ACC)
                 y += load_vector(shifts, kept, block, 2, H, KEEPS, ACC)
                 if block < BLOCKS - 1:
-                    state = y.to(OPERAND)
-                    high.store(state)
-                    if IS_SPLIT:
-                        low.store((y - state.to(gl.float32)).to(OPERAND))
+                    state.store(y.to(OPERAND))
                     fence_async_shared()
                     gl.thread_barrier()
                 elif SCORES:
@@ -327,9 +279,7 @@ def _tower_kernel(
     num_rows,
     A,
     states,
-    low_states,
     weights,
-    low_weights,
     biases,
     scales,
     shifts,
@@ -343,7 +293,6 @@ def _tower_kernel(
     K: gl.constexpr,
     NUM_SLICES: gl.constexpr,
     LEAD: gl.constexpr,
-    IS_SPLIT: gl.constexpr,
     KEEPS: gl.constexpr,
     HAS_INDEX: gl.constexpr,
     HAS_COUNT: gl.constexpr,
@@ -356,14 +305,8 @@ def _tower_kernel(
     G: gl.constexpr = M // 2
     OPERAND: gl.constexpr = weights.dtype
     STATE: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
-    first_high = gl.allocate_shared_memory(OPERAND, [G, H], STATE)
-    second_high = gl.allocate_shared_memory(OPERAND, [G, H], STATE)
-    if IS_SPLIT:
-        first_low = gl.allocate_shared_memory(OPERAND, [G, H], STATE)
-        second_low = gl.allocate_shared_memory(OPERAND, [G, H], STATE)
-    else:
-        first_low = first_high
-        second_low = second_high
+    first_state = gl.allocate_shared_memory(OPERAND, [G, H], STATE)
+    second_state = gl.allocate_shared_memory(OPERAND, [G, H], STATE)
     ring = gl.allocate_shared_memory(OPERAND, [NUM_SLICES, K, H], weights.layout)
     full = gl.allocate_shared_memory(gl.int64, [NUM_SLICES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [NUM_SLICES, 1], mbarrier.MBarrierLayout())
@@ -393,25 +336,24 @@ def _tower_kernel(
             (
                 _compute,
                 (
-                    atoms, index, num_rows, A, biases, scales, shifts, features, slots, scale, out, first_high, first_low,
+                    atoms, index, num_rows, A, biases, scales, shifts, features, slots, scale, out, first_state,
                     arrived, free, ring, full, empty, ahead, kept, gl.constexpr(0), BLOCKS, H, M, K, NUM_SLICES, LEAD,
-                    IS_SPLIT, KEEPS, HAS_INDEX, HAS_COUNT, SCORES,
+                    KEEPS, HAS_INDEX, HAS_COUNT, SCORES,
                 ),
             ),
             (
                 _compute,
                 (
-                    atoms, index, num_rows, A, biases, scales, shifts, features, slots, scale, out, second_high, second_low,
+                    atoms, index, num_rows, A, biases, scales, shifts, features, slots, scale, out, second_state,
                     arrived, free, ring, full, empty, ahead, kept, gl.constexpr(1), BLOCKS, H, M, K, NUM_SLICES, LEAD,
-                    IS_SPLIT, KEEPS, HAS_INDEX, HAS_COUNT, SCORES,
+                    KEEPS, HAS_INDEX, HAS_COUNT, SCORES,
                 ),
             ),
             (
                 stream,
                 (
-                    atoms, index, num_rows, A, states, low_states, weights, low_weights, first_high, second_high, first_low,
-                    second_low, arrived, free, ring, full, empty, BLOCKS, H, M, K, NUM_SLICES, IS_SPLIT, HAS_INDEX,
-                    HAS_COUNT,
+                    atoms, index, num_rows, A, states, weights, first_state, second_state, arrived, free, ring, full, empty,
+                    BLOCKS, H, M, K, NUM_SLICES, HAS_INDEX, HAS_COUNT,
                 ),
             ),
         ],
@@ -429,28 +371,14 @@ def launch(
     constants: Mapping[str, Any],
 ) -> None:
     """Launch the kernels with the arguments that `launch_tower` prepares, for what `can_launch` supports."""
-    rows, _, _, weights, low_weights, *vectors = parameters
-    form = FORMS[precision]
+    rows, _, _, weights, _, *vectors = parameters
     num_rows = goals[3]
     states = torch.empty((num_rows, HIDDEN), dtype=weights.dtype, device=rows.device)
-    low_states = torch.empty_like(states) if form.is_split else states
-    embed.launch(
-        parameters,
-        goals,
-        states,
-        low_states if form.is_split else None,
-        has_index=constants["HAS_INDEX"],
-        has_count=constants["HAS_COUNT"],
-    )
+    embed.launch(parameters, goals, states, has_index=constants["HAS_INDEX"], has_count=constants["HAS_COUNT"])
     layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     streamed = (
-        TensorDescriptor.from_tensor(tensor, [num, HIDDEN], layout)
-        for tensor, num in (
-            (states, GOALS_PER_PROGRAM // 2),
-            (low_states, GOALS_PER_PROGRAM // 2),
-            (weights.view(-1, HIDDEN), form.slice_),
-            ((low_weights if form.is_split else weights).view(-1, HIDDEN), form.slice_),
-        )
+        TensorDescriptor.from_tensor(states, [GOALS_PER_PROGRAM // 2, HIDDEN], layout),
+        TensorDescriptor.from_tensor(weights.view(-1, HIDDEN), [SLICE, HIDDEN], layout),
     )
     launch_kernel(
         _tower_kernel,
@@ -458,19 +386,17 @@ def launch(
         (*goals, *streamed, *vectors, *scoring, out),
         **constants,
         M=GOALS_PER_PROGRAM,
-        K=form.slice_,
-        NUM_SLICES=form.num_slices,
-        LEAD=form.lead,
-        IS_SPLIT=form.is_split,
-        KEEPS=_has_room(form, len(weights)),
+        K=SLICE,
+        NUM_SLICES=NUM_SLICES,
+        LEAD=LEAD,
+        KEEPS=_has_room(len(weights)),
         GROUP_REGISTERS=GROUP_REGISTERS,
         STREAM_REGISTERS=STREAM_REGISTERS,
         num_warps=4,
     )
 
 
-def _has_room(form: Form, num_blocks: int) -> bool:
+def _has_room(num_blocks: int) -> bool:
     """Return whether all biases, scales and shifts fit shared memory beside the states and the slices."""
-    states = GOALS_PER_PROGRAM * (2 if form.is_split else 1)
-    wide = (states + form.num_slices * form.slice_) * HIDDEN * 2
+    wide = (GOALS_PER_PROGRAM + NUM_SLICES * SLICE) * HIDDEN * 2
     return wide + 3 * num_blocks * HIDDEN * 4 + BARRIER_BYTES <= SHARED_BYTES
