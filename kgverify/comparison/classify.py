@@ -190,7 +190,18 @@ def _of_matches(stage: Stage, around: Surroundings) -> Finding:
         return Finding(DifferenceClass.MISSING, evidence, 1.0, situation)
     if extra:
         return Finding(DifferenceClass.EXTRA, f"{count_of(extra.total(), what)} extra, none missing", 1.0, situation)
+    if around.outputs is None:
+        num = [_num_all(step) for step in around.steps]
+        if num[0] != num[1]:
+            kind = DifferenceClass.MISSING if num[0] > num[1] else DifferenceClass.EXTRA
+            evidence = f"{count_of(abs(num[0] - num[1]), 'resolvent')} {kind.value} among those that the limits drop"
+            return Finding(kind, evidence, 0.9, situation)
     return Finding(DifferenceClass.REORDERED, f"the same {what}s in a different order", 1.0)
+
+
+def _num_all(step: StepView) -> int:
+    """Count the resolvents before the limits drop any."""
+    return sum(r.kind == GoalKind.GOAL for r in step.resolvents) + step.dropped_atoms + step.dropped_resolvents
 
 
 def _clauses(step: StepView, stage: Stage) -> Counter[int]:

@@ -26,8 +26,8 @@ from kgverify.comparison.comparable import (
 )
 from kgverify.comparison.equal_columns import has_equal_columns, has_same_bytes
 from kgverify.comparison.goals import Rebuilding, find_goals, find_rebuilds
+from kgverify.comparison.inference.choose import adopt_guess, prefer_one_stage
 from kgverify.comparison.inference.infer import ProgramInference, find_program
-from kgverify.comparison.inference.single_fault import adopt_guess, prefer_one_stage
 from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.modulo.benign import BenignCount
 from kgverify.comparison.modulo.normalise import rename_candidates

@@ -22,6 +22,8 @@ from kgverify.trace.model.columns import Candidates
 NUM_CONSTANTS: Final = 70_003
 NUM_QUERIES: Final = 70_001
 QUERIES: Final = (0, 1, 255, 256, 8_192, 32_767, 32_768, 65_535, 65_536, 70_000)
+CROWD: Final = range(1_000, 2_200)
+"""More queries of one predicate than its known triples are looked up one by one for."""
 WIDE: Final = 0
 """The predicate whose arguments may be any entity; those of the others are a few, far apart."""
 SEEDS: Final = ((1 << 32) + 5, (1 << 63) + 1, -3)
@@ -57,19 +59,25 @@ class LargeGraph:
 
     @cached_property
     def triples(self) -> NDArray[np.int32]:
-        """The split, int32 [NUM_QUERIES, 3], of which only `QUERIES` are used."""
+        """The split, int32 [NUM_QUERIES, 3], of which only `QUERIES` and `CROWD` are used."""
         triples = np.zeros((NUM_QUERIES, 3), np.int32)
         few = self.few
         for i, query in enumerate(QUERIES):
             # Modulo 2^7 and 2^8 the predicates are one.
             triples[query] = (72, 72 + 256)[i % 2], few[-1 - i], few[3 * i % len(few)]
         triples[QUERIES[-1]] = WIDE, few[-2], few[-2]
+        known = self._find_known(triples)
+        known = known[known[:, 0] == triples[QUERIES[0], 0]]
+        triples[CROWD.start : CROWD.stop] = known[np.arange(len(CROWD)) * 7 % len(known)]
         return triples
 
     @cached_property
     def known_triples(self) -> NDArray[np.int32]:
         """The queries, and triples beside them: int32 [n, 3], in order."""
-        queries = self.triples[list(QUERIES)].tolist()
+        return self._find_known(self.triples)
+
+    def _find_known(self, triples: NDArray[np.int32]) -> NDArray[np.int32]:
+        queries = triples[list(QUERIES)].tolist()
         beside = [(p, int(e), b) for p, _, b in queries for e in self.few[::3]]
         beside += [(p, a, int(e)) for p, a, _ in queries for e in self.few[1::4]]
         return np.array(sorted({*map(tuple, queries), *beside}), np.int32)
@@ -123,6 +131,16 @@ def shuffle(candidates: Candidates) -> Candidates:
     return Candidates(*(column[np.append(rows, rows[:9])] for column in every))
 
 
+def make_behind(entities: tuple[int, ...]) -> tuple[Candidates, NDArray[np.int32]]:
+    """Return a group of candidates of which 3 is the true one, and the split."""
+    zeros = np.zeros(len(entities), np.uint32)
+    atom = np.column_stack((zeros, zeros, entities)).astype(np.int32)
+    outcome, side = np.full(len(entities), Outcome.PROVED, np.int8), np.ones(len(entities), np.int8)
+    sums = np.array([0.0, -1.0, 2.0, 0.5, 0.5, 3.0])[list(entities)]
+    candidates = Candidates(zeros.astype(np.int32), side, atom, zeros, outcome, zeros.astype(np.uint8), sums)
+    return candidates, np.array([(0, 0, 3)], np.int32)
+
+
 def make_rankable() -> Iterator[Candidates]:
     """Yield the candidates that are ranked."""
     yield make_candidates(70_000, (0, 9_000, 70_000))
@@ -136,6 +154,7 @@ def answers() -> Iterator[tuple[str, str]]:
     for num, seed, queries in ((3, SEEDS[0], QUERIES), *((2, seed, few) for seed in SEEDS[1:]), (ALL, 0, few)):
         yield f"{num} corruptions, seed {seed}", hash_columns(draw_candidates(graph, "test", queries, num, seed))
     yield f"{MANY} corruptions, seed 0", hash_columns(draw_candidates(graph, "test", few, MANY, 0))
+    yield "queries of one predicate", hash_columns(draw_candidates(graph, "test", CROWD, 5, 0))
     of_wide = draw_candidates(graph, "test", QUERIES[-1:], ALL, 0, (Side.TAIL,))
     yield "all tails of many", hash_columns(of_wide)
     counts = [count_candidates(graph, "test", QUERIES, num) for num in (ALL, 20, MANY)]
@@ -148,6 +167,8 @@ def answers() -> Iterator[tuple[str, str]]:
         for tolerance in TOLERANCES if i else TOLERANCES[1:]:
             ranked = rank_candidates(candidates, np.zeros((NUM_QUERIES, 3), np.int32), tolerance)
             yield f"ranks {i}, tolerance {tolerance}", hash_columns(ranked)
+    for name, entities in {"behind others": (0, 1, 2, 3, 4, 5), "twice": (3, 0, 1, 2, 3, 4, 5)}.items():
+        yield f"a true triple {name}", hash_columns(rank_candidates(*make_behind(entities), TOLERANCES[0]))
     for tolerance in EDGES:
         ranked = rank_candidates(make_edges(tolerance), np.zeros((NUM_QUERIES, 3), np.int32), tolerance)
         yield f"gaps at the edges of {tolerance}", hash_columns(ranked)
@@ -181,6 +202,7 @@ KNOWN: Final[dict[str, str]] = {
     "2 corruptions, seed -3": "c1c1da654f33a5d8",
     "-1 corruptions, seed 0": "674dec5e5d13aaa2",
     "25 corruptions, seed 0": "f53997840772b8c2",
+    "queries of one predicate": "d9f71160023cf565",
     "all tails of many": "a06beaa3cc7a81cd",
     "numbers of candidates": "dd84c07b4786f49e",
     "candidates that may be drawn": "a364942b5c6bcbe1",
@@ -188,6 +210,8 @@ KNOWN: Final[dict[str, str]] = {
     "ranks 0, tolerance 0.5": "bf2a853a4b2aa7d6",
     "ranks 1, tolerance 0.0": "101d41dffad5856c",
     "ranks 1, tolerance 0.5": "2e087d7f760776a2",
+    "a true triple behind others": "41ed5dfe20705613",
+    "a true triple twice": "41ed5dfe20705613",
     "gaps at the edges of 0.0": "d471115eee1229ed",
     "gaps at the edges of 0.0001": "e9431f0aa2bb2aa8",
     "gaps at the edges of 0.25": "e9431f0aa2bb2aa8",

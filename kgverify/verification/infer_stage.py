@@ -6,7 +6,7 @@ separates matching from the stages after it.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -31,10 +31,10 @@ def shows_stages(outputs: StageOutputs, until: Stage) -> bool:
 
 
 class Asked(NamedTuple):
-    """The clauses of the resolvents that each engine has in a step from some goal."""
+    """The resolvents that each engine has in a step from some goal: the atoms by clause, in the order of the list."""
 
-    expected: frozenset[Clause]
-    actual: frozenset[Clause]
+    expected: Mapping[Clause, Goal]
+    actual: Mapping[Clause, Goal]
 
 
 class StepInference:
@@ -94,7 +94,9 @@ class StepInference:
             if self._pruned[got] != ():
                 return Stage.PRUNE
             # A later proof than the first, or other resolvents beside it.
-            return Stage.CLOSE if wanted == got else self._of_lost_match(wanted) or Stage.CLOSE
+            if wanted == got:
+                return Stage.CLOSE
+            return self._of_lost_match(wanted) or self._of_turned_match(wanted, got) or Stage.CLOSE
         if any(item[1:3] == wanted for item in self._got):
             return Stage.PRUNE
         lost = self._of_lost_match(wanted, is_sure=True)
@@ -130,7 +132,7 @@ class StepInference:
             rest = _goal(self._resolved[clause]) if len(actual) > len(expected) else expected
             is_less = len(actual) != len(expected) and _is_part(actual, rest)
             if is_less and _num_open(actual) == _num_open(rest):
-                return Stage.PRUNE
+                return Stage.RESOLVE if self._loses_open_atoms(clause) else Stage.PRUNE
             if list(map(_shape, actual)) == list(map(_shape, expected)) and self._is_renamed(clause, actual):
                 return Stage.RENAME
             return Stage.RESOLVE
@@ -198,8 +200,8 @@ class StepInference:
             return Stage.LIMIT
         if all(len(self._left[clause]) == self._limits.max_atoms for clause in missing):
             # As long as the limit allows, and lost with no other goal visited as well: dropped without being counted.
-            asked = self._ask(self._goals[-1:])
-            if asked.expected.issuperset(missing) and not asked.actual.intersection(missing):
+            asked = self._ask([self._goals[-1]] * len(self._goals))
+            if asked.expected.keys() >= {*missing} and asked.actual.keys().isdisjoint(missing):
                 return Stage.LIMIT
         if not got and not any(self._own_counts):
             # All are gone at once: none of several matches was lost, and `revisit` judges them one by one.
@@ -231,10 +233,30 @@ class StepInference:
         return self._matching(clause)
 
     def _ask_unprovable(self) -> Asked:
-        """Ask with the first atom of the goal before an atom that nothing can prove: no resolvent is empty or visited."""
-        atom = Atom(*self._goals[-1][0])
-        fresh = 1 + max((-1 - term for term in atom[1:] if term < 0), default=-1)
-        return self._ask([(atom, Atom(atom.predicate, encode_variable(fresh), encode_variable(fresh)))])
+        """Ask with the first atom of the goal before an atom that nothing can prove: no resolvent is empty or visited.
+
+        The depth stays, since an engine may be wrong from some depth on.
+        """
+        return self._ask_before_unprovable(Atom(*self._goals[-1][0]))
+
+    def _ask_before_unprovable(self, atom: Atom) -> Asked:
+        fresh = encode_variable(1 + max((-1 - term for term in atom[1:] if term < 0), default=-1))
+        return self._ask([(atom, Atom(atom.predicate, fresh, fresh))] * len(self._goals))
+
+    def _of_turned_match(self, wanted: Clause, got: Clause) -> Stage | None:
+        """Return the stage that matches two clauses of one kind if the engine lists them in another order as well."""
+        if self._limits.max_atoms < 2 or wanted[0] != got[0]:
+            return None
+        pairs = [[clause for clause in side if clause in (wanted, got)] for side in self._ask_unprovable()]
+        return self._matching(wanted) if pairs == [[wanted, got], [got, wanted]] else None
+
+    def _loses_open_atoms(self, clause: Clause) -> bool:
+        """Return whether a clause gives fewer atoms with variables if the selected atom has only variables."""
+        if self._limits.max_atoms < 2:
+            return False
+        atom = Atom(self._goals[-1][0][0], encode_variable(0), encode_variable(1))
+        expected, actual = (side.get(clause) for side in self._ask_before_unprovable(atom))
+        return expected is not None and actual is not None and _num_open(actual) < _num_open(expected)
 
     @staticmethod
     def _matching(clause: Clause) -> Stage:
@@ -251,7 +273,7 @@ def ask_engines(engines: tuple[Engine, Engine], position: Positions, goals: Sequ
         np.array([atom for goal in goals for atom in goal], np.int32).reshape(-1, 3),
     )
     listed = (read_step_outputs(engine.step(asked))[Stage.LIMIT][0] for engine in engines)
-    return Asked(*(frozenset((int(kind), int(clause)) for _, kind, clause, _ in items) for items in listed))
+    return Asked(*({(int(kind), int(clause)): _goal(atoms) for _, kind, clause, atoms in items} for items in listed))
 
 
 def _goal(atoms: Any) -> Goal:

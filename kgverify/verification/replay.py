@@ -19,8 +19,9 @@ from kgverify.comparison.classify import (
     group_causes,
 )
 from kgverify.comparison.compare import Comparer
+from kgverify.comparison.inference.choose import adopt_guess, name_others
 from kgverify.comparison.inference.dialects import follows_inference, name_in_dialect, order_of_stages
-from kgverify.comparison.inference.single_fault import adopt_guess, explain_by_one_stage, is_special
+from kgverify.comparison.inference.single_fault import explain_by_one_stage
 from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.inference.step_program import StepProgram
 from kgverify.comparison.locate import is_close, locate_difference
@@ -72,6 +73,7 @@ class Replayed(NamedTuple):
     views:   the two steps that differ, if they are not those that were compared first
     like:    a divergence whose stage and class it gets, if it was not replayed itself
     is_inferred: whether the stage was inferred from the result of the step, which the engine repeated
+    other:       another stage whose fault would leave the same, if the engine's answers cannot tell it apart
     """
 
     divergence: Divergence
@@ -79,6 +81,7 @@ class Replayed(NamedTuple):
     views: tuple[StepView, StepView] | None = None
     like: "Replayed | None" = None
     is_inferred: bool = False
+    other: Stage | None = None
 
 
 def _without_nan(view: StepView) -> StepView:
@@ -95,6 +98,17 @@ def _move(divergence: Divergence, stage: Stage, **changes: Any) -> Divergence:
 
 def _of_machinery(divergence: Divergence) -> Divergence:
     return _move(divergence, Stage.RECYCLE, is_replayed=True)
+
+
+def _settle(replayed: list[Replayed]) -> list[Replayed]:
+    """Choose between two stages of a divergence where only one of them is at fault in others."""
+    sure = {each.divergence.stage for each in replayed if each.other is None}
+    return [
+        each._replace(divergence=_move(each.divergence, each.other), other=None)
+        if each.other is not None and each.other.value in sure and each.divergence.stage not in sure
+        else each
+        for each in replayed
+    ]
 
 
 def _outputs_of(view: StepView) -> StageOutputs:
@@ -268,10 +282,11 @@ class Explainer:
         if not self._comparer.has_origins:
             # The resolvents were explained by the program, and that is all that is known.
             return Replayed(divergence)
-        guess = self._explain_by_one_stage(position, alone)
-        is_clear = guess is not None and is_special(guess)
+        guesses = self._explain_by_one_stage(position, alone)
+        # What a clause gives is asked of the engine.
+        is_clear = bool(guesses) and guesses[0].is_special and guesses[0].stage is not Stage.RESOLVE
         if is_clear or not isinstance(self._expected, ProbedEngine) or not follows_inference(self._limits.dialect):
-            return Replayed(divergence if guess is None else adopt_guess(divergence, guess), is_inferred=True)
+            return Replayed(adopt_guess(divergence, guesses[0]) if guesses else divergence, is_inferred=True)
         expected, actual = probes or (normalise_outputs(self._expected.probe(position), self._modulo), own)
         _, (goals,) = read_positions(position)
         ask = partial(ask_engines, (self._expected, self._actual), position)
@@ -281,13 +296,15 @@ class Explainer:
         stage = inference.find()
         if stage is not None:
             divergence = msgspec.structs.replace(divergence, stage=stage.value)
-        return Replayed(divergence, is_inferred=True)
+        # A rule's resolvent may be lost since it lacks atoms, and is then a goal visited before.
+        is_open = stage is Stage.MATCH_RULES and any(guess.stage is Stage.RESOLVE for guess in guesses)
+        return Replayed(divergence, is_inferred=True, other=Stage.RESOLVE if is_open else None)
 
-    def _explain_by_one_stage(self, position: Positions, alone: Columns) -> StepDifference | None:
-        """Return the likeliest stage whose fault alone explains the step; None if no fault does."""
+    def _explain_by_one_stage(self, position: Positions, alone: Columns) -> list[StepDifference]:
+        """Return the stages whose fault alone explains the step, the likeliest first."""
         inference = self._comparer.program.origins
         if inference is None:
-            return None
+            return []
         _, (goals,) = read_positions(position)
         visited = [number_variables(iter(goal)) for goal in goals]
         predicate, first, second = position.candidates.atom[0].tolist()
@@ -295,8 +312,7 @@ class Explainer:
         steps = (StepReader(self._normalise(each)).read(0) for each in (self._expected.step(position), alone))
         known = self._comparer.expected.fields & self._comparer.actual.fields
         has_counts = "steps.dropped_resolvents" in known
-        guesses = explain_by_one_stage(program, *steps, has_origins=True, has_counts=has_counts)
-        return guesses[0] if guesses else None
+        return explain_by_one_stage(program, *steps, has_origins=True, has_counts=has_counts)
 
     def _judge_right_step(self, divergence: Divergence) -> Divergence:
         """Name the stage of a step that is right when repeated: the machinery around it, or what the step before left.
@@ -417,6 +433,7 @@ class Explainer:
 
     def group(self, replayed: list[Replayed]) -> tuple[tuple[Divergence, ...], tuple[Cause, ...]]:
         """Return the divergences with their classes, and their causes."""
+        replayed = _settle(replayed)
         seen = [Seen(each.divergence, self.classify(each), self._surround(each)) for each in replayed]
         findings = separate(seen)
         divergences = [each.divergence for each in replayed]
@@ -431,9 +448,8 @@ class Explainer:
         found = classify(replayed.divergence, self._surround(replayed))
         if not replayed.is_inferred:
             return found
-        return found._replace(
-            evidence=f"{found.evidence}; {INFERRED}", confidence=round(INFERRED_SHARE * found.confidence, 2)
-        )
+        words = (found.evidence, INFERRED, *([name_others([replayed.other.value])] if replayed.other else ()))
+        return found._replace(evidence="; ".join(words), confidence=round(INFERRED_SHARE * found.confidence, 2))
 
     def _surround(self, replayed: Replayed) -> Surroundings:
         """Collect what the class of a divergence depends on."""

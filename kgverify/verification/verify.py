@@ -49,6 +49,7 @@ from kgverify.verification.replay import Explainer, Replayed
 from kgverify.verification.rerun import rerun
 from kgverify.verification.self_testing.known_answers.answers import check_known_differences, check_known_pairs
 from kgverify.verification.self_testing.known_answers.conditions import check_known_conditions
+from kgverify.verification.self_testing.known_answers.figures import check_known_figures
 from kgverify.verification.self_testing.known_answers.files import check_known_files
 from kgverify.verification.self_testing.known_answers.runs import check_known_runs, check_traces_of_runs
 from kgverify.verification.self_testing.planted_runs import (
@@ -149,6 +150,8 @@ def verify(
             check_once({"conditions": partial(check_known_conditions, verify)})
     of_ranking = comparison.divergences[len(replayed) :]
     divergences, causes = explainer.group([*replayed, *(Replayed(each, None) for each in of_ranking)])
+    if tests_itself:
+        check_known_figures()
     outputs = [each.outputs for each in replayed]
     divergences, causes = describe_conditions(
         causes,
@@ -276,7 +279,10 @@ def compare_recorded(
         allows_dialects=allows_dialects,
         progress=progress,
     )
-    checks: dict[str, Callable[[], None]] = {"pairs": partial(check_known_pairs, _judge_known, is_recorded=True)}
+    checks: dict[str, Callable[[], None]] = {
+        "figures": check_known_figures,
+        "pairs": partial(check_known_pairs, _judge_known, is_recorded=True),
+    }
     if any(isinstance(source, FileSource) for source in comparer.sources):
         checks["files"] = partial(check_known_files, _judge_known)
     if not {source.header.level for source in comparer.sources} <= {TraceLevel.STEPS, TraceLevel.DIGESTS}:

@@ -23,7 +23,7 @@ from kgverify.comparison.comparable import compare_dialects
 from kgverify.comparison.compare import Comparer, compare
 from kgverify.comparison.equal_columns import has_equal_scores, has_equal_sums
 from kgverify.comparison.inference.dialects import name_in_dialect
-from kgverify.comparison.inference.infer import ProgramInference
+from kgverify.comparison.inference.infer import ProgramInference, find_program
 from kgverify.comparison.inference.limits_seen import find_limits
 from kgverify.comparison.inference.origins import MOST_ATOMS, StepOrigins
 from kgverify.comparison.inference.single_fault import ALONE
@@ -596,3 +596,14 @@ def test_values_are_verified_only_where_that_is_asked_for(tmp_path):
     open_source(path).verify(content=False)
     with pytest.raises(UserError, match="steps/choice"):
         open_source(path).verify(content=True)
+
+
+def test_a_program_has_its_facts_and_its_rules():
+    trace = small_trace()
+    without_facts, without_rules = replace(trace, facts=None), replace(trace, rules=None)
+    assert trace.header.clauses.rules
+    assert find_program((without_facts, without_rules)) is None
+    assert find_program((without_facts, without_rules, trace)) is trace
+    clauses = msgspec.structs.replace(trace.header.clauses, rules=())
+    facts_alone = replace(without_rules, header=msgspec.structs.replace(trace.header, clauses=clauses))
+    assert find_program((without_facts, facts_alone)) is facts_alone

@@ -248,6 +248,15 @@ def test_a_library_is_compiled_once_and_kept_for_its_owner_alone(kept: Path) -> 
     assert len(compiled) == 3, "nor one that others can write"
 
 
+def test_no_candidates_have_no_results_and_no_digests() -> None:
+    problem = random_problem(0)
+    none = problem.candidates.take(np.zeros(0, np.int64))
+    found = native(problem).evaluate(none, has_digests=True)
+    assert found.digests is not None
+    sizes = {len(each) for each in (*found.results, found.digests.num_steps, *found.digests.digests)}
+    assert (sizes, found.num_choices) == ({0}, 0)
+
+
 @pytest.mark.parametrize("mode", [0o777, 0o775])
 def test_a_folder_that_others_can_write_is_not_used(kept: Path, mode: int) -> None:
     kept.mkdir()

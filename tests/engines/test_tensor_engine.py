@@ -250,6 +250,8 @@ def test_scores_and_choices_of_the_engine_are_recorded_and_followed():
     assert columns.steps.choice.tolist() == [1, 0]
     assert np.isnan(columns.candidates.log_probability[0])
     assert engine.info.mode == "numpy"
+    engine, _ = scripted((goals, 3, 9, [0.5, np.nan, 1.0]), (STOPS, 1, 9, [0.0]))
+    assert engine.prove(QUERY).steps.choice.tolist() == [2, 0], "NaN is the lowest score"
 
 
 def test_scores_that_are_given_in_some_calls_only_are_refused():

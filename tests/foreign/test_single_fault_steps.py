@@ -2,9 +2,11 @@
 
 import pytest
 
-from kgverify.comparison.inference.single_fault import ALONE, explain_by_one_stage, is_special, prefer_one_stage
-from kgverify.comparison.inference.step_difference import CLEAR, GUESSED, StepDifference
-from kgverify.comparison.inference.step_program import StepProgram
+from kgverify.comparison.inference.changed_atoms import change_bodies, could_be_pruned
+from kgverify.comparison.inference.choose import prefer_one_stage
+from kgverify.comparison.inference.single_fault import ALONE, explain_by_one_stage
+from kgverify.comparison.inference.step_difference import StepDifference
+from kgverify.comparison.inference.step_program import Made, StepProgram
 from kgverify.comparison.result import DifferenceClass
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.graphs.graph import KnowledgeGraph
@@ -331,18 +333,34 @@ def test_another_limit_of_atoms_is_a_fault_of_limit(most, expected, actual, drop
 
 def test_one_missing_resolvent_as_long_as_the_limit_is_rather_lost_where_nothing_counts_it():
     found = explain(ALL, ALL[1:], dropped=None, max_atoms=3)
-    assert names_of(found) == [("match_rules", "missing")]
+    assert names_of(found) == [("match_rules", "missing"), ("limit", "limit")]
+
+
+def test_stages_that_explain_as_much_are_named_together():
+    found = prefer_one_stage(
+        [[guess(Stage.PRUNE), guess(Stage.LIMIT), guess(Stage.RESOLVE)], [guess(Stage.PRUNE), guess(Stage.RESOLVE)]]
+    )
+    assert [each.stage for each in found] == [Stage.PRUNE] * 2
+    assert all(each.evidence.endswith("cannot tell it from a fault of resolve") for each in found)
+
+
+def test_bodies_of_which_all_lack_an_atom_or_are_turned_are_changed():
+    made = [Made((int(Origin.RULE), 0), ((Q, A, X), (P, X, Y), (R, B, C))), Made((int(Origin.FACT), 0), ((R, B, C),))]
+    bodies = [changed[0].resolved[:-1] for _, changed in change_bodies(made, 1)]
+    assert bodies == [((Q, A, X),), ((P, X, Y),), ((P, X, Y), (Q, A, X))]
+    assert all(changed[1] == made[1] for _, changed in change_bodies(made, 1))
+    shorter = [made[0]._replace(resolved=((Q, A, X), (R, B, C))), made[1]]
+    assert not could_be_pruned(made, shorter, lambda atom: False)
+    assert could_be_pruned(made, shorter, lambda atom: True)
 
 
 def guess(stage):
     return StepDifference(stage, DifferenceClass.MISSING, "", 0.5, (), ())
 
 
-@pytest.mark.parametrize("stage", Stage)
-def test_only_a_clear_guess_at_a_selection_or_an_earlier_goal_is_special(stage):
-    for confidence, is_clear in ((GUESSED, False), (CLEAR, True)):
-        found = is_special(guess(stage)._replace(confidence=confidence))
-        assert found == (is_clear and stage in (Stage.SELECT, Stage.ADVANCE))
+def test_a_guess_at_a_whole_list_is_special_and_one_at_a_lost_clause_is_not():
+    assert explain(ALL, [fact((R, C, A))])[0].is_special
+    assert not explain(ALL, ALL[1:])[0].is_special
 
 
 @pytest.mark.parametrize(

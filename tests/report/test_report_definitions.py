@@ -17,7 +17,14 @@ from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.report import derivations
 from kgverify.report.evaluation import EvaluationReport, _counts, _differences, _speed
 from kgverify.report.render.screen import Screen
-from kgverify.report.steps import MOST_CANDIDATES, MOST_RESOLVENTS, render_derivation, render_step, render_trace
+from kgverify.report.steps import (
+    MOST_CANDIDATES,
+    MOST_RESOLVENTS,
+    _render_stages,
+    render_derivation,
+    render_step,
+    render_trace,
+)
 from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
 from kgverify.verification.verify import Verification
 
@@ -202,3 +209,18 @@ def test_candidates_that_are_not_listed_are_counted(num_more: int):
     view.trace = view
     rest = [each.plain for each in render_trace(view).renderables if isinstance(each, Text)][1:]
     assert [text.split(";")[0] for text in rest] == ([f"... and {num_more} more"] if num_more > 0 else [])
+
+
+@pytest.mark.parametrize("num_more", [-1, 0, 1, 2])
+def test_lines_of_a_stage_that_are_not_shown_are_counted(num_more: int):
+    _, table = _render_stages({"resolve": ["p(a)"] * (MOST_RESOLVENTS + num_more)})
+    (cell,) = table.columns[1].cells
+    lines = cell.plain.splitlines()
+    assert lines.count("p(a)") == min(MOST_RESOLVENTS, MOST_RESOLVENTS + num_more)
+    rest = [line.split(";")[0] for line in lines if line != "p(a)"]
+    assert rest == ([f"... and {num_more} more"] if num_more > 0 else [])
+
+
+def test_outcomes_without_candidates_are_left_out_except_proofs():
+    assert _counts({"proved": 0, "failed": 2, "open": 0}) == "0 proved, 2 failed"
+    assert _counts({"proved": 1_200, "failed": 0, "open": 3}) == "1,200 proved, 3 left open"

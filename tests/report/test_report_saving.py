@@ -71,6 +71,14 @@ def test_a_run_that_is_saved_over_its_own_traces_in_another_order_is_right(
     assert [found.expected.root, found.actual.root] == [read_trace(inputs / name).root for name in ("shards", "a.h5")]
 
 
+def test_a_run_that_is_saved_over_its_own_traces_keeps_them(inputs: Path, faulty: Verification, tmp_path: Path):
+    run = tmp_path / "run"
+    save(faulty, run, TraceFile(inputs / "a.h5"), TraceFile(inputs / "shards"))
+    save(faulty, run, TraceFile(run / "expected.h5"), TraceFile(run / "actual.h5"))
+    found = read_run(run)
+    assert [found.expected.root, found.actual.root] == [read_trace(inputs / name).root for name in ("a.h5", "shards")]
+
+
 @pytest.mark.parametrize("name", ["expected.h5", "actual.h5", "lockstep.h5", REPORT])
 def test_a_run_follows_no_link(inputs: Path, faulty: Verification, tmp_path: Path, name: str):
     (tmp_path / "run").mkdir()

@@ -275,11 +275,15 @@ def _infer(sample: Sample, edited: Resolvents, number: int) -> Stage | None:
     items = tuple((each.kind, each.origin_kind, each.origin, tuple(map(tuple, each.atoms))) for each in edited)
     dropped = sample.outputs[Stage.LIMIT][1:]
     counts = dropped if number % 3 else tuple(np.add(dropped, (0, 1)).tolist())
-    matched = {(kind, clause) for kind, clause, _ in sample.outputs[Stage.RESOLVE]}
+    made = {
+        (kind, clause): tuple(Atom(*atom) for atom in atoms) for kind, clause, atoms in sample.outputs[Stage.RESOLVE]
+    }
+    matched = set(made)
     answers = (matched, {item[1:3] for item in items} & matched, set())
 
     def ask(goals: Sequence[Any]) -> Asked:
-        return Asked(frozenset(matched), frozenset(answers[(number + len(goals)) % 3]))
+        found = answers[(number + len(goals)) % 3]
+        return Asked(made, {clause: atoms for clause, atoms in made.items() if clause in found})
 
     actual: StageOutputs = {Stage.LIMIT: (items, *counts)}
     goals = [tuple(step.goal) for step in (*sample.earlier, sample.view)]

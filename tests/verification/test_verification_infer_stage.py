@@ -34,11 +34,13 @@ def infer(
     again=(),
     goals=(GOAL,),
     pruned=None,
+    resolved_again=None,
     **limits,
 ):
     """Infer the stage of a step whose clauses resolve and prune to some atoms; the actual engine finds `finds` if asked.
 
-    again: what it finds from the same goal alone
+    again:          what it finds from the same goal alone
+    resolved_again: what the expected engine makes if asked, where `finds` has the atoms of the actual one
     """
     made = [(kind, clause, atoms) for (kind, clause), atoms in resolved.items()]
     rest = [(kind, clause, (pruned or {}).get((kind, clause), atoms)) for kind, clause, atoms in made]
@@ -53,7 +55,11 @@ def infer(
     }
 
     def ask(asked_goals):
-        return Asked(frozenset(resolved), frozenset(again if list(asked_goals) == [GOAL] else finds))
+        assert len(asked_goals) == len(goals), "an engine may be wrong from some depth on"
+        if isinstance(finds, dict):
+            return Asked(resolved_again or resolved, finds)
+        found = again if list(asked_goals) == [GOAL] * len(goals) else finds
+        return Asked(resolved, {clause: resolved.get(clause, LEFT) for clause in found})
 
     actual = {Stage.LIMIT: (tuple(got), *own)}
     return StepInference(expected, actual, Limits(**limits), 0.0, goals, ask).find()
@@ -122,3 +128,25 @@ def test_a_proof_lost_among_the_limits_is_a_fault_of_prune_if_atoms_were_to_be_p
     assert infer(**given, got=[goal(FACT, 7, *LEFT)]) is Stage.PRUNE
     assert infer(**given, got=[FALSE], finds=[]) is Stage.MATCH_FACTS
     assert infer(**given, got=[FALSE], finds=[(FACT, 7)]) is Stage.CLOSE
+
+
+def test_facts_in_another_order_make_another_proof():
+    first, last = (FACT, 3), (FACT, 9)
+    resolved, asked = {first: (), last: ()}, {first: LEFT, last: LEFT}
+    given = {"resolved": resolved, "wanted": [true(*first)], "got": [true(*last)], "goals": [GOAL[:1]]}
+    turned = {last: LEFT, first: LEFT}
+    assert infer(**given, resolved_again=asked, finds=turned) is Stage.MATCH_FACTS
+    assert infer(**given, resolved_again=asked, finds=asked) is Stage.CLOSE
+
+
+def test_a_body_that_is_short_with_variables_as_well_is_a_fault_of_resolve():
+    rule, ground, whole = (RULE, 0), ((0, 1, 2), (1, 2, 3)), ((0, X, Y), (1, Y, 3))
+    given = {"resolved": {rule: ground}, "wanted": [goal(*rule, *ground)], "got": [goal(*rule, ground[0])]}
+    for found, stage in ((whole[:1], Stage.RESOLVE), (whole, Stage.PRUNE)):
+        assert infer(**given, resolved_again={rule: whole}, finds={rule: found}) is stage
+
+
+@pytest.mark.parametrize("depth", [0, 3])
+def test_an_engine_is_asked_at_the_depth_of_the_step(depth: int):
+    goals = [*[LEFT] * depth, GOAL]
+    assert infer({(RULE, 0): GOAL}, [goal(RULE, 0, *GOAL)], [FALSE], goals=goals) is Stage.MATCH_RULES

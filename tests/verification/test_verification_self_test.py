@@ -190,11 +190,13 @@ def test_a_second_comparison_sees_what_is_reported_elsewhere(trace: Trace):
 
 CHECKS = {
     "check_known_conditions",
+    "check_known_figures",
     *("check_known_differences", "check_known_pairs", "check_known_runs", "check_known_files", "check_traces_of_runs"),
     *("check_sample", "check_known_draws", "plant_in_repetition", "plant_in_verification", "plant_in_recorded"),
     *("withhold_agreement", "check_consistency", "check_attribution"),
 }
 _ALWAYS = {"check_consistency"}
+_IN_MEMORY = {"check_known_figures"}
 _MADE = {
     # differs, in lockstep: the checks made
     (False, False): {"check_known_differences", "check_sample", "check_known_draws", "plant_in_verification"},
@@ -239,7 +241,8 @@ def test_a_verification_makes_its_checks(run: Run, differs: bool, in_lockstep: b
             run, reference_pipeline(run), foreign_pipeline(run, ForeignEngine(run, spoil)), **options
         ).report
         assert (report.verdict is Verdict.DIVERGE) == differs
-        wanted = _MADE[differs, in_lockstep] if tests_itself else {"check_attribution"} & _MADE[differs, in_lockstep]
+        every = _MADE[differs, in_lockstep]
+        wanted = every | _IN_MEMORY if tests_itself else {"check_attribution"} & every
         assert made == wanted | _ALWAYS
 
 
@@ -255,7 +258,7 @@ def test_a_comparison_of_recordings_makes_its_checks(
     monkeypatch.setattr(verify_module, "check_once", lambda checks: made.update(checks))
     found = compare_recorded(*pair)
     of_verdict = {"conditions"} if differs else {"plant_in_recorded"}
-    assert made == {"pairs", "files", "check_sample", "withhold_agreement"} | of_verdict | _ALWAYS
+    assert made == {"figures", "pairs", "files", "check_sample", "withhold_agreement"} | of_verdict | _ALWAYS
     # Both traces are read whole on demand.
     assert np.array_equal(found.expected.columns.steps.dropped_atoms, trace.columns.steps.dropped_atoms)
     assert np.array_equal(found.actual.columns.steps.dropped_atoms, dropped)

@@ -8,7 +8,7 @@ from kgverify.comparison.inference.content import content_of, plain
 from kgverify.comparison.inference.dialects import follows_inference
 from kgverify.comparison.inference.limits_seen import LimitsSeen, find_limits
 from kgverify.comparison.inference.origins import Clause, Deviation, OriginInference, StepOrigins
-from kgverify.comparison.inference.single_fault import ALONE, explain_by_one_stage, is_special
+from kgverify.comparison.inference.single_fault import explain_by_one_stage
 from kgverify.comparison.inference.step_difference import Given, StepDifference, explain_difference
 from kgverify.comparison.inference.step_program import StepProgram
 from kgverify.comparison.result import DifferenceClass
@@ -112,7 +112,7 @@ class BlockInference:
         guesses = self._explain_by_one_stage(candidate, step, expected, actual)
         if not self.has_origins:
             guesses = self._doubt(guesses, candidate, step, expected, actual)
-        if guesses and guesses[0].evidence.endswith(ALONE):
+        if guesses:
             self.guesses[candidate, step] = guesses
         return guesses[0] if guesses else None
 
@@ -122,7 +122,7 @@ class BlockInference:
         """Return guesses at a step without origins, or else its explanation by contents.
 
         The contents alone fit many faults. In the dialect whose order of stages they presume, the rules for contents, which
-        know the limits that other steps show, say more than all guesses but the most special.
+        know the limits that other steps show, say more than all guesses but the most special. Then the guesses follow.
         """
         if [r.content for r in expected.resolvents] == [r.content for r in actual.resolvents]:
             return guesses
@@ -132,7 +132,10 @@ class BlockInference:
         given = Given(origins, self._earlier(candidate, step), self._limits, self._num_symbols)
         found = explain_difference(expected, actual, given)
         is_lost = found.kind is DifferenceClass.PROOF_LOST and [r.kind for r in actual.resolvents] == [GoalKind.FALSE]
-        return guesses if guesses and (is_special(guesses[0]) or is_lost) else [found]
+        special = [guess for guess in guesses if guess.is_special]
+        if special or (guesses and is_lost):
+            return [*special, found, *(guess for guess in guesses if not guess.is_special)]
+        return [found, *guesses]
 
     def _explain_by_one_stage(
         self, candidate: int, step: int, expected: StepView, actual: StepView

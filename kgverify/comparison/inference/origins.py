@@ -170,6 +170,12 @@ class StepOrigins:
             found.setdefault(_keep(atoms, is_pruned), []).append(clause)
         return {atoms: tuple(clauses) for atoms, clauses in found.items()}
 
+    def deletes_by(self, clauses: Iterable[Clause]) -> bool:
+        """Return whether pruning deletes atoms of what each of these clauses makes."""
+        wanted = set(clauses)
+        found = [any(made.is_pruned) for made in self.results if made.clause in wanted]
+        return bool(found) and all(found)
+
     def in_order(self) -> list[Atoms]:
         """Return the resolvents that the program implies, canonical and pruned, in the order of the semantics."""
         return [_keep(atoms, is_pruned) for _, atoms, is_pruned in self.results]

@@ -7,10 +7,10 @@ selected. A change that gives exactly the actual list explains it, in any dialec
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
-import msgspec
-
+from kgverify.comparison.inference.changed_atoms import change_bodies, could_be_pruned, embed, has_lost_ground
 from kgverify.comparison.inference.content import content_of
 from kgverify.comparison.inference.step_difference import CERTAIN, CLEAR, GUESSED, LIKELY, OPEN, StepDifference
 from kgverify.comparison.inference.step_program import (
@@ -21,18 +21,16 @@ from kgverify.comparison.inference.step_program import (
     StepProgram,
     Variation,
 )
-from kgverify.comparison.result import DifferenceClass, Divergence
+from kgverify.comparison.result import DifferenceClass
 from kgverify.comparison.step_view import StepView
 from kgverify.errors import count_of
 from kgverify.program.dialect import Filter
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.resolution import Atoms, number_variables
-from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.program.stages import Stage
 
 ALONE: Final = "a fault of this stage alone explains the step"
 """The end of the evidence where a stage was found so."""
-
-_SPECIAL: Final = frozenset({Stage.SELECT, Stage.ADVANCE})
 
 MOST_CLAUSES: Final = 4096
 """The clauses that match a goal beyond which its step is not taken again."""
@@ -43,6 +41,7 @@ class _Guess(NamedTuple):
     kind: DifferenceClass
     evidence: str
     confidence: float = CLEAR
+    is_special: bool = False
 
 
 def explain_by_one_stage(
@@ -62,22 +61,16 @@ def explain_by_one_stage(
     missing, extra = search.differing()
     return [
         StepDifference(
-            each.stage, each.kind, f"{each.evidence}; {ALONE}", each.confidence, tuple(missing), tuple(extra)
+            each.stage,
+            each.kind,
+            f"{each.evidence}; {ALONE}",
+            each.confidence,
+            tuple(missing),
+            tuple(extra),
+            each.is_special,
         )
         for each in search.find()
     ]
-
-
-def is_special(guess: StepDifference) -> bool:
-    """Return whether a guess is clear, and of a stage whose fault makes a whole list that hardly another fault makes."""
-    return guess.confidence >= CLEAR and guess.stage in _SPECIAL
-
-
-def adopt_guess(divergence: Divergence, guess: StepDifference) -> Divergence:
-    """Return the divergence with the stage and the class of a guess."""
-    return msgspec.structs.replace(
-        divergence, stage=guess.stage.value, kind=guess.kind, evidence=guess.evidence, confidence=guess.confidence
-    )
 
 
 class _Search:
@@ -119,16 +112,23 @@ class _Search:
             for search in (
                 self._of_ends,
                 self._of_counts,
+                partial(self._of_short_list, CLEAR),
                 self._of_earlier_goal_with_goals,
                 self._of_selection,
                 self._of_filters,
                 self._of_order,
                 self._of_limit,
                 self._of_memory,
+                self._of_bodies,
+                self._of_cut_bodies,
                 self._of_atoms,
                 self._of_clauses,
                 self._of_lost_proofs,
                 self._of_cut_order,
+                partial(self._change_bodies, GUESSED),
+                self._of_deleted_atoms,
+                self._of_short_list,
+                partial(self._select_another, GUESSED),
                 self._of_earlier_goal,
             )
         )
@@ -165,8 +165,7 @@ class _Search:
 
     def _class_of_filter(self) -> DifferenceClass:
         """Return the class of a filter that lets more through, perhaps in the place of others, or less."""
-        is_more = any(r.kind != GoalKind.FALSE for r in self.differing()[1])
-        return self._judge_proof(DifferenceClass.EXTRA if is_more else DifferenceClass.MISSING)
+        return self._judge_proof(DifferenceClass.EXTRA if self._has_more() else DifferenceClass.MISSING)
 
     # Guesses
 
@@ -220,17 +219,24 @@ class _Search:
         for back, goal in enumerate(reversed(self._program.visited[:-1]), 1):
             if goal and goal != self._goal and self._fits(self._program.match(goal)):
                 evidence = f"the resolvents are those of the step {back} before this one"
-                return _Guess(Stage.ADVANCE, DifferenceClass.STALE, evidence, confidence)
+                return _Guess(Stage.ADVANCE, DifferenceClass.STALE, evidence, confidence, confidence >= CLEAR)
         return None
 
     def _of_selection(self) -> _Guess | None:
-        if not any(r.kind != GoalKind.FALSE for r in self.differing()[1]):
-            return None
+        return self._select_another() if self._has_more() else None
+
+    def _select_another(self, confidence: float = CLEAR) -> _Guess | None:
         for i in range(1, len(self._goal)):
             goal = (self._goal[i], *self._goal[:i], *self._goal[i + 1 :])
             if self._goal[i] != self._goal[0] and self._fits(self._program.match(goal)):
-                return _Guess(Stage.SELECT, DifferenceClass.SUBSTITUTED, f"atom {i + 1} of the goal is selected")
+                evidence = f"atom {i + 1} of the goal is selected"
+                kind = DifferenceClass.SUBSTITUTED
+                return _Guess(Stage.SELECT, kind, evidence, confidence, is_special=confidence >= CLEAR)
         return None
+
+    def _has_more(self) -> bool:
+        """Return whether the actual side has something that the expected side lacks."""
+        return any(r.kind != GoalKind.FALSE for r in self.differing()[1])
 
     def _of_order(self) -> _Guess | None:
         rules, facts = ([each for each in self._made if each.clause[0] == kind] for kind in (Origin.RULE, Origin.FACT))
@@ -326,12 +332,14 @@ class _Search:
         return _Guess(Stage.REVISIT, self._class_of_filter(), f"visited goals are compared as by the memory {other}")
 
     def _of_lost_proofs(self) -> _Guess | None:
-        """Guess at several proofs that are lost together."""
+        """Guess at proofs that are lost together."""
         is_pruned = "prune" in self._program.usual.filters
         left = [each for each in self._made if (self._program.prune(each.resolved) if is_pruned else each.resolved)]
         num = len(self._made) - len(left)
-        if "close" not in self._program.usual.filters or num < 2 or not self._fits(left):
+        if "close" not in self._program.usual.filters or not num or not self._fits(left):
             return None
+        if num == 1:
+            return _Guess(Stage.CLOSE, self._judge_proof(DifferenceClass.MISSING), "the proof is lost", GUESSED)
         return _Guess(
             Stage.CLOSE, self._judge_proof(DifferenceClass.MISSING), f"all {num} proofs of the step are lost", OPEN
         )
@@ -374,8 +382,59 @@ class _Search:
     def _made_before_cap(self, whole: Listed) -> list[Key]:
         return [key for key in whole.keys if key[0] not in (GoalKind.FALSE, GoalKind.STOP)]
 
-    def _of_atoms(self) -> _Guess | None:
-        """Guess at clauses that made other atoms."""
+    def _of_bodies(self) -> _Guess | None:
+        """Guess at rules of which all lose an atom of their bodies, or turn these."""
+        return self._change_bodies(CLEAR) if self._has_more() else None
+
+    def _change_bodies(self, confidence: float) -> _Guess | None:
+        is_clear = confidence >= CLEAR
+        for words, made in change_bodies(self._made, len(self._goal) - 1):
+            # What one rule alone lacks may as well be lost otherwise, unless pruning leaves it.
+            if self._fits(made) and not (is_clear and could_be_pruned(self._made, made, self._program.is_like_fact)):
+                kind = DifferenceClass.SUBSTITUTED if self._has_more() else DifferenceClass.MISSING
+                return _Guess(Stage.RESOLVE, self._judge_proof(kind), words, confidence, is_clear)
+        return None
+
+    def _of_short_list(self, confidence: float = GUESSED) -> _Guess | None:
+        """Guess at limits that drop more than the declared ones: as counted, or where nothing was counted."""
+        usual, num = self._program.usual, len(self._actual.keys)
+        if self._has_more() or self._has_counts != (confidence >= CLEAR):
+            return None
+        shorter = [(usual._replace(max_resolvents=num), f"the list ends after {count_of(num, 'resolvent')}")]
+        for atoms in range((usual.max_atoms or 0) - 1, 0, -1):
+            words = f"more than {count_of(atoms, 'atom')}" if atoms < (usual.max_atoms or 0) - 1 else "max_atoms atoms"
+            shorter.append((usual._replace(max_atoms=atoms), f"resolvents of {words} are dropped"))
+        for changed, words in shorter:
+            if self._fits(self._made, changed):
+                kind = self._judge_proof(DifferenceClass.LIMIT)
+                return _Guess(Stage.LIMIT, kind, words, confidence, confidence >= CLEAR)
+        return None
+
+    def _of_deleted_atoms(self) -> _Guess | None:
+        """Guess at resolvents without some of their ground atoms, where no clause is known."""
+        missing, extra = self.differing()
+        if self._has_origins or "prune" not in self._program.usual.filters or not self._has_more():
+            return None
+        left = [content_of(r)[1] for r in missing]
+        for r in extra:
+            atoms = content_of(r)[1]
+            whole = next((other for other in left if has_lost_ground(atoms, other)), None)
+            if whole is None:
+                return None
+            left.remove(whole)
+        # `close` lists a proof alone.
+        if left and [kind for kind, _, _ in self._actual.keys] != [GoalKind.TRUE]:
+            return None
+        kind = self._judge_proof(DifferenceClass.MISSING)
+        return _Guess(Stage.PRUNE, kind, "ground atoms that the facts lack are deleted", GUESSED)
+
+    def _of_cut_bodies(self) -> _Guess | None:
+        """Guess at clauses that lose the end of their bodies."""
+        guess = self._of_atoms(is_cut=True)
+        return guess if guess is not None and guess.stage is Stage.RESOLVE and guess.confidence == OPEN else None
+
+    def _of_atoms(self, *, is_cut: bool = False) -> _Guess | None:
+        """Guess at clauses that made other atoms. is_cut: whether these may be bodies without their ends."""
         if not self._has_origins:
             return None
         own = {clause: (kind, atoms) for kind, atoms, clause in self._actual.keys if clause != NO_CLAUSE}
@@ -390,7 +449,7 @@ class _Search:
                 changed.append(each)
                 continue
             changed.append(Made(each.clause, found[1], found[0], is_fixed=True))
-            guesses.append(self._guess_change(each, found[1]))
+            guesses.append(self._guess_change(each, found[1], is_cut=is_cut))
         if not guesses or not self._fits(changed):
             return None
         guess = min(guesses, key=lambda each: list(Stage).index(each.stage))
@@ -400,7 +459,7 @@ class _Search:
         is_pruned = "prune" in self._program.usual.filters
         return self._program.prune(each.resolved) if is_pruned else number_variables(iter(each.resolved))
 
-    def _guess_change(self, each: Made, atoms: Atoms) -> _Guess:
+    def _guess_change(self, each: Made, atoms: Atoms, *, is_cut: bool) -> _Guess:
         """Guess at the stage that made these atoms of what a clause gives."""
         right, resolved = self._right_atoms(each), each.resolved
         is_pruned = "prune" in self._program.usual.filters
@@ -409,15 +468,15 @@ class _Search:
             return _Guess(Stage.PRUNE, DifferenceClass.MALFORMED, "holes stay where facts were deleted")
         if len(atoms) == self._program.usual.max_atoms and atoms == number_variables(iter(right[: len(atoms)])):
             return _Guess(Stage.LIMIT, DifferenceClass.LIMIT, f"atoms beyond {len(atoms)} are cut")
-        kept = _embed(atoms, resolved)
+        kept = embed(atoms, resolved)
         if is_pruned and kept is not None and len(atoms) != len(right):
             lost = [atom for i, atom in enumerate(resolved) if i not in kept]
             num = abs(len(atoms) - len(right))
             kind = DifferenceClass.EXTRA if len(atoms) > len(right) else DifferenceClass.MISSING
             wrong = [atom for atom in lost if not self._program.is_fact(atom)]
             num_body = len(resolved) - len(self._goal) + 1
-            is_cut = bool(wrong) and wrong == list(resolved[num_body - len(wrong) : num_body])
-            if is_cut and not any(map(self._program.is_like_fact, wrong)):
+            is_end = bool(wrong) and wrong == list(resolved[num_body - len(wrong) : num_body])
+            if is_cut and is_end and not any(map(self._program.is_like_fact, wrong)):
                 words = f"{count_of(num, 'atom')} of the end of the body missing"
                 return _Guess(Stage.RESOLVE, DifferenceClass.SUBSTITUTED, words, OPEN)
             return _Guess(Stage.PRUNE, kind, f"{count_of(num, 'atom')} {kind.value} after pruning")
@@ -497,37 +556,3 @@ def _take(left: Counter, key: object) -> bool:  # type: ignore[type-arg]
 
 def _matching(kind: int) -> Stage:
     return Stage.MATCH_RULES if kind == Origin.RULE else Stage.MATCH_FACTS
-
-
-def _embed(shorter: Atoms, longer: Atoms) -> set[int] | None:
-    """Return the places of atoms that give the shorter goal up to the names of variables, the earliest; None if none do."""
-    places: list[int] = []
-    start = 0
-    for atom in shorter:
-        shape = atom[0], max(atom[1], -1), max(atom[2], -1)
-        for i in range(start, len(longer)):
-            other = longer[i]
-            if (other[0], max(other[1], -1), max(other[2], -1)) == shape:
-                places.append(i)
-                start = i + 1
-                break
-        else:
-            return None
-    return set(places) if number_variables(longer[i] for i in places) == number_variables(iter(shorter)) else None
-
-
-def prefer_one_stage(guesses: Sequence[Sequence[StepDifference]]) -> list[StepDifference]:
-    """Choose a guess for each of several steps: of the stage that explains all of them, or else the likeliest.
-
-    guesses: those of each step, the likeliest first; one or more
-    """
-    likeliest = [found[0] for found in guesses]
-    common = set.intersection(*({each.stage for each in found} for found in guesses)) if guesses else set()
-    if not common or len({each.stage for each in likeliest}) < 2:
-        return likeliest
-
-    def rank(stage: Stage) -> int:
-        return sum([each.stage for each in found].index(stage) for found in guesses)
-
-    stage = min(common, key=lambda each: (rank(each), STEP_STAGES.index(each)))
-    return [next(each for each in found if each.stage is stage) for found in guesses]

@@ -55,7 +55,7 @@ class Given(NamedTuple):
 
 
 class StepDifference(NamedTuple):
-    """The stage and the class of a difference, with the resolvents that differ."""
+    """The stage and the class of a difference, and whether hardly another fault makes these resolvents (`is_special`)."""
 
     stage: Stage
     kind: DifferenceClass
@@ -63,6 +63,7 @@ class StepDifference(NamedTuple):
     confidence: float
     missing: tuple[ResolventView, ...] = ()
     extra: tuple[ResolventView, ...] = ()
+    is_special: bool = False
 
 
 class _Vote(NamedTuple):
@@ -517,7 +518,9 @@ class _Explainer:
             return _Vote(Stage.PRUNE, DifferenceClass.MISSING, confidence, why)
         if deviation is Deviation.MATCH:
             return self._judge_extra(actual, found)
-        return _Vote(Stage.RESOLVE, DifferenceClass.SUBSTITUTED, confidence, why or "the same clause gave other atoms")
+        is_moved = deviation is Deviation.ATOM_ORDER and own and self._origins and self._origins.deletes_by(own.clauses)
+        stage = Stage.PRUNE if is_moved else Stage.RESOLVE
+        return _Vote(stage, DifferenceClass.SUBSTITUTED, confidence, why or "the same clause gave other atoms")
 
     def _judge_extra(self, r: ResolventView, found: Explanation | None) -> _Vote:
         """Judge a resolvent that only the actual side has."""
@@ -571,8 +574,7 @@ class _Explainer:
         kinds = found.kinds if found is not None else frozenset()
         if len(kinds) == 1:
             return Stage.MATCH_FACTS if Origin.FACT in kinds else Stage.MATCH_RULES
-        is_fact = self._is_like_fact(plain(r.atoms))
-        return Stage.MATCH_FACTS if is_fact else Stage.MATCH_RULES
+        return Stage.MATCH_FACTS if self._is_like_fact(plain(r.atoms)) else Stage.MATCH_RULES
 
     def _was_visited(self, r: ResolventView) -> bool:
         """Return whether a resolvent has the atoms of a goal visited before, in any order and number."""

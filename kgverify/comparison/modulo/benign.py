@@ -29,7 +29,7 @@ class BenignCount:
 
     def __init__(self) -> None:
         self._num_steps: Counter[str] = Counter()
-        self._candidates: dict[str, list[NDArray[np.int64]]] = {}
+        self._candidates: dict[str, list[NDArray[np.integer]]] = {}
         self._first: dict[str, Benign] = {}
 
     def add(self, found: BenignSteps, rows: NDArray[np.integer]) -> None:
@@ -44,7 +44,7 @@ class BenignCount:
         """Add what another comparison counted. owner: int [N], this trace's candidate for each of the other's."""
         for kind, num in other._num_steps.items():
             self._num_steps[kind] += num
-            self._candidates.setdefault(kind, []).append(owner[other.candidates(kind)].astype(np.int64))
+            self._candidates.setdefault(kind, []).append(owner[other.candidates(kind)])
             first = other._first[kind]
             self._keep_first(kind, msgspec.structs.replace(first, candidate=int(owner[first.candidate])))
 

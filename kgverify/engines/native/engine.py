@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.engines.endings import Evaluation, Results, StepDigests, join_digests, no_digests, no_results
+from kgverify.engines.endings import Evaluation, Results, StepDigests, join_digests, no_results
 from kgverify.engines.native.arrays import (
     COLUMNS,
     TRIED,
@@ -182,7 +182,7 @@ class NativeEngine:
             num_choices, num_rescored = num_choices + ran.counts[6], num_rescored + ran.counts[7]
             smallest = min(smallest, ran.smallest_gap)
         joined = Results(*map(np.concatenate, zip(*results, strict=True)))
-        taken = (join_digests(digests) if digests else no_digests()) if has_digests else None
+        taken = join_digests(digests) if has_digests else None
         return Evaluation(joined, num_choices, num_rescored, smallest, taken)
 
     def step(self, positions: Positions) -> Columns:
