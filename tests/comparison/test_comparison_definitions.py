@@ -19,11 +19,11 @@ from twins import select_resolvents
 from kgverify.comparison import source as sources
 from kgverify.comparison.align import align_candidates
 from kgverify.comparison.classify import Surroundings, describe_recorded, find_surroundings
-from kgverify.comparison.comparable import compare_dialects
+from kgverify.comparison.comparable import Numbering, _blank, _renumber, compare_dialects
 from kgverify.comparison.compare import Comparer, compare
-from kgverify.comparison.equal_columns import has_equal_scores, has_equal_sums
+from kgverify.comparison.equal_columns import has_equal_scores, has_equal_sums, has_same_bytes
 from kgverify.comparison.inference.dialects import name_in_dialect
-from kgverify.comparison.inference.infer import ProgramInference, find_program
+from kgverify.comparison.inference.infer import BlockInference, ProgramInference, find_program
 from kgverify.comparison.inference.limits_seen import find_limits
 from kgverify.comparison.inference.origins import MOST_ATOMS, StepOrigins
 from kgverify.comparison.inference.single_fault import ALONE
@@ -32,7 +32,7 @@ from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, ORDER, resolve_
 from kgverify.comparison.recorded import evidence
 from kgverify.comparison.result import Level, Verdict
 from kgverify.comparison.source import open_source, wants_content
-from kgverify.comparison.step_view import StepReader, StepView
+from kgverify.comparison.step_view import UNNAMED, Names, StepReader, StepView
 from kgverify.comparison.stored_columns import _PairedChecksums, _split_column
 from kgverify.errors import UserError
 from kgverify.program.dialect import OURS, Dialect
@@ -607,3 +607,66 @@ def test_a_program_has_its_facts_and_its_rules():
     clauses = msgspec.structs.replace(trace.header.clauses, rules=())
     facts_alone = replace(without_rules, header=msgspec.structs.replace(trace.header, clauses=clauses))
     assert find_program((without_facts, facts_alone)) is facts_alone
+
+
+def test_the_same_bytes_are_those_of_all_elements_in_order():
+    numbers = np.arange(6)
+    assert has_same_bytes(numbers[::2], np.array([0, 2, 4]))
+    assert has_same_bytes(numbers, numbers.copy())
+    for other in (numbers[:5], numbers[::-1], numbers.reshape(2, 3), numbers.astype(np.int32)):
+        assert not has_same_bytes(numbers, other)
+        assert not has_same_bytes(other, numbers)
+
+
+def test_names_that_only_the_other_trace_has_get_further_numbers_and_ids_without_a_name_stay():
+    values, ids = np.array([-2, 0, 1, 2, 3, 4, 9], np.int32), np.array([7, 5], np.int32)
+    converted = _renumber(values, ids, num_names=4)
+    assert converted.tolist() == [-2, 7, 5, 2 | UNNAMED, 3 | UNNAMED, 4, 9]
+
+
+def test_facts_in_another_order_do_not_forbid_digests_of_the_same_names():
+    trace = with_header(small_trace(), level="digests")
+    assert trace.facts is not None
+    for other, is_comparable in (
+        (replace(trace, facts=trace.facts[::-1]), True),
+        (rename_constants(trace, np.random.default_rng(0)), False),
+    ):
+        assert (Numbering(trace, other).reasons == ()) == is_comparable
+
+
+def test_a_trace_without_atoms_has_none_of_a_trace_with_atoms():
+    columns = _blank(small_trace().columns, ("steps.goal_atoms", "resolvents.atoms"), removes_atoms=True)
+    assert (columns.steps.goal_atoms.shape, columns.resolvents.atoms.shape) == ((0, 3), (0, 3))
+
+
+@pytest.mark.parametrize("name", [None, "sequence", "multiset"])
+def test_every_stored_digest_of_equal_steps_must_be_equal(name: str | None):
+    columns, rows = small_trace().columns, np.arange(2)
+    stored = [{each: np.zeros(3, np.uint64) for each in ("sequence", "multiset")} for _ in range(2)]
+    if name is not None:
+        stored[1][name][1] = 1
+    sources = [SimpleNamespace(stored_digests=lambda _, own=own: own) for own in stored]
+    comparer = SimpleNamespace(
+        sources=sources,
+        _numbering=SimpleNamespace(is_same=True),
+        _ignored=frozenset(),
+        score_tolerance=0.0,
+        has_like_digests=True,
+    )
+    assert Comparer.agrees(comparer, (columns, columns), rows, rows) == (name is None, False)
+
+
+def test_a_step_without_origins_is_explained_by_the_earlier_steps_of_its_candidate():
+    trace, asked = small_trace(), []
+
+    def find_earlier(*place: int) -> tuple[StepView, ...]:
+        asked.append(place)
+        return ()
+
+    program = SimpleNamespace(origins=None, at=lambda goal, atom: None)
+    options = {"has_origins": False, "has_counts": True}
+    inference = BlockInference(program, (trace, trace), Names(trace), find_earlier, **options)
+    reader = StepReader(trace.columns)
+    first = reader.read(int(np.argmax(trace.columns.steps.num_resolvents > 1)))
+    assert inference.explain(1, 2, first, first._replace(resolvents=first.resolvents[:1])) is not None
+    assert set(asked) == {(1, 2)}

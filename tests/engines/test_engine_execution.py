@@ -370,3 +370,18 @@ def test_a_process_started_with_others_joins_them_with_a_gpu_of_its_own(monkeypa
         assert team is not None
         assert (team.index, team.size) == (2, 3)
     assert taken == [1, 0]
+
+
+@pytest.mark.parametrize(("kernels", "state"), [(None, "unknown"), (0, "warm"), (1, "cold"), (2, "cold")])
+def test_a_cache_is_cold_if_a_kernel_was_added(kernels: int | None, state: str) -> None:
+    assert caches._state("fused", 0, 0, kernels) == state
+
+
+def test_only_a_failed_compilation_is_explained() -> None:
+    with compilation._explained_failures("compiled"):
+        pass
+    failure = torch._dynamo.exc.TorchDynamoException
+    cases = (failure("no"), UserError), (failure("CUDA out of memory"), failure), (ValueError("other"), ValueError)
+    for error, kind in cases:
+        with pytest.raises(kind), compilation._explained_failures("compiled"):
+            raise error

@@ -192,3 +192,17 @@ def test_the_kernels_take_the_goals_of_every_setting_that_is_drawn() -> None:
     limits = [setting.limits for setting in SETTINGS]
     assert max(each.max_atoms for each in limits) <= MOST_ATOMS
     assert max(each.max_resolvents for each in limits) <= MOST_RESOLVENTS
+
+
+@pytest.mark.parametrize(("steps_less", "rows_less", "fits"), [(0, 0, True), (1, 0, False), (0, 1, False)])
+def test_a_log_has_room_for_a_replay_of_full_ticks(steps_less: int, rows_less: int, fits: bool) -> None:
+    slots, rows = 3 * record.TICKS_PER_REPLAY, 10 * record.TICKS_PER_REPLAY
+    log = SimpleNamespace(
+        _ticks_since=0,
+        _steps_seen=5,
+        _rows_seen=7,
+        _layout=SimpleNamespace(slots=3, score_window=10),
+        _steps=SimpleNamespace(depth=range(5 + slots - steps_less)),
+        _rows=SimpleNamespace(origin=range(7 + rows - rows_less)),
+    )
+    assert StepLog._fits(log) is fits

@@ -248,6 +248,14 @@ def test_a_library_is_compiled_once_and_kept_for_its_owner_alone(kept: Path) -> 
     assert len(compiled) == 3, "nor one that others can write"
 
 
+def test_choices_between_several_resolvents_are_counted() -> None:
+    engine, problem = countries(make_two_tower(load_graph("countries").program, Limits(), seed=1))
+    num_resolvents = engine.prove(problem.candidates).steps.num_resolvents
+    found = engine.evaluate(problem.candidates)
+    assert found.num_choices == int((num_resolvents > 1).sum()) > 0
+    assert found.num_rescored < found.num_choices
+
+
 def test_no_candidates_have_no_results_and_no_digests() -> None:
     problem = random_problem(0)
     none = problem.candidates.take(np.zeros(0, np.int64))

@@ -130,7 +130,7 @@ def filter_rows(table: Table, view: View) -> Table:
         begin, end = _ranges(view.keys_by(bound[0]), table.columns[bound[0]], view.num_constants)
         is_kept = begin < end
     columns = {variable: column[is_kept] for variable, column in table.columns.items()}
-    return Table(columns, int(is_kept.sum()) if not columns else len(next(iter(columns.values()))))
+    return Table(columns, len(next(iter(columns.values()))))
 
 
 def expand(table: Table, view: View, needed: set[int], most_rows: int) -> Iterator[Table]:
