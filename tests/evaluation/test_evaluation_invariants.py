@@ -16,7 +16,7 @@ from kgverify.engines.compiled.execution import process_group
 from kgverify.errors import UserError
 from kgverify.evaluation import closure, judge, self_test, wrong_candidates
 from kgverify.evaluation.closure import check_model
-from kgverify.evaluation.evaluate import EvaluationResult, SingleProcess, evaluate, join_process_group
+from kgverify.evaluation.evaluate import EvaluationResult, SingleProcess, _Worker, evaluate, join_process_group
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.judge import ComparedCandidates, Endings, derive_endings
 from kgverify.evaluation.part_file import ChoiceStatistics, Sample, join_results, summarize_part
@@ -93,6 +93,14 @@ def test_what_a_model_lacks_is_a_candidate_of_both_sides() -> None:
     assert found.side.tolist() == [0, 1]
     assert found.query.tolist() == [0, 0]
     assert found.atom.tolist() == run.triples[:1].tolist() * 2
+
+
+def test_the_candidates_of_other_processes_are_reported_once() -> None:
+    reported: list[int] = []
+    worker: Any = SimpleNamespace(_group=SimpleNamespace(add=lambda name, num: 30), _num_own=10, _num_reported=5)
+    for _ in range(2):
+        _Worker._report_others(worker, reported.append)
+    assert reported == [15, 0]
 
 
 def evaluated(run: Run, **options: Any) -> EvaluationResult:

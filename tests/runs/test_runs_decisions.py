@@ -22,7 +22,7 @@ from kgverify.runs import dask_workers, machine, parts
 from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.delta_debugging import _count_fitting, count_down
 from kgverify.runs.parts import plan_parts
-from kgverify.runs.profiling import _REGION, _count_events, _find_peak, take_profile
+from kgverify.runs.profiling import _REGION, _count_events, _find_peak, _silent_stderr, take_profile
 from kgverify.runs.retake import describe_left
 from kgverify.runs.run import MOST, SCORE_SUMS, Run, describe_ranking, reference_pipeline
 from kgverify.runs.separate_workers import MOST_REPEATS, RepeatingWorkers, describe_end
@@ -143,6 +143,17 @@ def test_the_peak_of_memory_is_found_in_the_order_of_time() -> None:
     assert _find_peak([]) == 0
 
 
+def test_errors_are_printed_again_after_a_profile() -> None:
+    def identify() -> tuple[int, int, int]:
+        status = os.fstat(2)
+        return status.st_dev, status.st_ino, status.st_rdev
+
+    before = identify()
+    with _silent_stderr():
+        assert identify()[2] == os.stat(os.devnull).st_rdev
+    assert identify() == before
+
+
 def test_the_end_of_a_process_is_named_by_its_signal() -> None:
     assert [describe_end(code) for code in (0, 3, -9, -200)] == ["exit code 0", "exit code 3", "SIGKILL", "signal 200"]
 
@@ -195,9 +206,13 @@ def test_the_settings_of_the_compiler_are_those_that_were_changed(monkeypatch: p
 
     for name in ("TORCHINDUCTOR_X", "TRITON_CACHE_DIR", "OTHER"):
         monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("TRITON_ANY", "1")
+    monkeypatch.setenv("TRITON_CACHE_DIR", "somewhere")
     with config.patch(max_autotune=not config.max_autotune):
         changed = machine.read_compiler_settings()
     assert [name in changed for name in ("TORCHINDUCTOR_X", "TRITON_CACHE_DIR", "OTHER")] == [True, False, False]
+    assert changed["TRITON_ANY"] == "1"
+    assert "TRITON_CACHE_DIR" not in changed
     name = "torch._inductor.config.max_autotune"
     assert changed[name] == str(not config.max_autotune)
     own = [each for each in changed if each.startswith("torch._inductor.config.")]

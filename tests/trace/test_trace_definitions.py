@@ -360,3 +360,7 @@ def test_a_chunk_larger_than_the_cache_is_kept_alone(monkeypatch: pytest.MonkeyP
         chunk = np.zeros(100, np.uint8)
         assert cache.get(("file", number), lambda chunk=chunk: chunk) is chunk
         assert (cache.num_bytes, len(cache._chunks)) == (100, 1)
+
+
+def test_a_program_without_facts_is_sound():
+    validate.check_facts(np.zeros((0, 3), np.int32), np.zeros(0, np.int32), SYMBOLS, "file")

@@ -132,6 +132,14 @@ def test_closing_twice_writes_once(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
+def test_each_recording_in_shards_has_its_own_name(tmp_path, whole):
+    record(tmp_path / "a")
+    write_file(tmp_path / "one", HEADER, SYMBOLS, COLUMNS, RANKINGS, facts=FACTS)
+    names = [read_trace(tmp_path / name).header.recording for name in ("a", "one")]
+    assert len({*names, whole.header.recording}) == 3
+    assert names[1] == ""
+
+
 def test_a_single_shard_is_not_complete(tmp_path):
     record(tmp_path / "a")
     names = sorted((tmp_path / "a").glob("shard-*.h5"))
