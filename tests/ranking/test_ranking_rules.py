@@ -132,6 +132,12 @@ def test_what_a_rule_leaves_unexplained_is_kept_for_other_candidates():
     is_moved = last.pessimistic != odd.pessimistic
     assert is_moved.any()
     np.testing.assert_array_equal(last.pessimistic[is_moved], last.num_ranked[is_moved])
+    better = candidates._replace(log_probability=np.where(truth.mark(candidates), 500.0, candidates.log_probability))
+    first = ranker(better)
+    is_moved = (first.optimistic != odd.optimistic) & (first.num_ranked > 3)
+    assert is_moved.any()
+    # The first rank, and what the rule leaves unexplained.
+    assert set(first.optimistic[is_moved].tolist()) == {3.5}
 
 
 def test_the_true_triples_are_found_where_the_candidates_show_them():
