@@ -1,6 +1,8 @@
 """Two comparisons written independently, ours and `kgreference.compare`, find the same in traces changed at random."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from comparison_traces import column_of, small_lockstep_trace, small_trace, with
 from stream_pairs import CHANGES, Change, base_trace, forget_rankings, rank_otherwise
 from twins import twin
 
+from kgreference import compare
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import Verdict
 from kgverify.engines.reference.comparison import compare_again
@@ -117,3 +120,15 @@ def test_both_comparisons_find_the_same(change: Change) -> None:
         check_by_second(found, second, f"seed {seed}")
         verdicts.add(found.verdict)
     assert Verdict.DIVERGE in verdicts or change is forget
+
+
+def test_sums_are_close_up_to_the_tolerance_and_what_their_size_rounds() -> None:
+    assert compare._are_close(1.0, 1.5, 0.5)
+    assert not compare._are_close(1.0, 1.5, 0.499)
+    rules: Any = SimpleNamespace(tolerance=0.0)
+    ends: list[Any] = [
+        SimpleNamespace(steps=[], outcome=1, is_limited=False, log_probability=-1e6 - apart)
+        for apart in (0, 5e-4, 2e-3)
+    ]
+    # A billionth of a million.
+    assert [compare._compare_ends(ends[0], end, rules) is None for end in ends] == [True, True, False]

@@ -16,7 +16,7 @@ from kgverify.engines.compiled.execution import process_group
 from kgverify.errors import UserError
 from kgverify.evaluation import closure, judge, self_test, wrong_candidates
 from kgverify.evaluation.closure import check_model
-from kgverify.evaluation.evaluate import EvaluationResult, SingleProcess, evaluate, join_process_group
+from kgverify.evaluation.evaluate import EvaluationResult, SingleProcess, _Worker, evaluate, join_process_group
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.judge import ComparedCandidates, Endings, derive_endings
 from kgverify.evaluation.part_file import ChoiceStatistics, Sample, join_results, summarize_part
@@ -82,6 +82,25 @@ def test_processes_that_form_no_team_evaluate_alone(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(process_group, "join_team", lambda: next(teams))
     assert isinstance(join_process_group(), SingleProcess)
     assert join_process_group() == "team"  # type: ignore[comparison-overlap]
+
+
+def test_what_a_model_lacks_is_a_candidate_of_both_sides() -> None:
+    run = countries_run(num_queries=1, num_corruptions=2)
+    results: Any = SimpleNamespace(query=np.array([0, 0]))
+    found = wrong_candidates.find_missing_candidates(
+        run, results, SimpleNamespace(missing=run.triples.astype(np.int64))
+    )  # type: ignore[arg-type]
+    assert found.side.tolist() == [0, 1]
+    assert found.query.tolist() == [0, 0]
+    assert found.atom.tolist() == run.triples[:1].tolist() * 2
+
+
+def test_the_candidates_of_other_processes_are_reported_once() -> None:
+    reported: list[int] = []
+    worker: Any = SimpleNamespace(_group=SimpleNamespace(add=lambda name, num: 30), _num_own=10, _num_reported=5)
+    for _ in range(2):
+        _Worker._report_others(worker, reported.append)
+    assert reported == [15, 0]
 
 
 def evaluated(run: Run, **options: Any) -> EvaluationResult:

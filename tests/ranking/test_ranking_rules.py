@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from ranking_graphs import make_graph
 
+from kgverify.graphs.load import load_graph
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.corrupt import BOTH_SIDES, draw_candidates
 from kgverify.ranking.rank import rank_candidates
@@ -21,7 +22,7 @@ from kgverify.ranking.rules import (
     list_rules,
     ranks_of,
 )
-from kgverify.ranking.truth import find_truth
+from kgverify.ranking.truth import Truth, find_truth
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
 
 TOLERANCE = 1e-4
@@ -167,3 +168,9 @@ def test_rules_are_listed_by_simplicity_and_without_scores_only_outcomes():
         RankedBy.OUTCOME
     }
     assert len(RULES) == len(set(RULES)) == len(list(product(Counted, Ties))) * 5
+
+
+def test_without_true_triples_no_candidate_is_one():
+    candidates = draw_candidates(load_graph("countries"), "test", range(1), 3, 0)
+    marked = Truth(np.zeros(0, np.int64), np.zeros((0, 3), np.int32)).mark(candidates)
+    assert marked.tolist() == [False] * len(candidates.query)

@@ -4,11 +4,13 @@ import itertools
 from collections import Counter
 from itertools import islice
 
+import numpy as np
 import pytest
 from judges import draws
 from reference_programs import program_of
 
 from kgreference import HEAD, TAIL, Atom, Corrupter, Program, mix
+from kgreference.corrupt import mix_all
 
 NAMES = [f"c{number}" for number in range(30)]
 
@@ -28,6 +30,7 @@ def test_the_mixer_is_splitmix64():
     assert [mix(state) for state in states] == [draws.mix(state) for state in states] == SPLITMIX64
     assert mix(0) == 0xE220A8397B1DCDAF
     assert mix(2**64) == mix(0)
+    assert mix_all(np.array(states, np.uint64)).tolist() == SPLITMIX64
 
 
 @pytest.mark.parametrize(

@@ -142,3 +142,16 @@ def test_an_invalid_program_is_refused():
         Program(["p"], ["a"], [Atom(1, 0, 0)], [])
     with pytest.raises(ValueError, match="a constant of"):
         Program(["p"], ["a"], [], [Rule(Atom(0, 0, -1), (Atom(0, 1, -1),))])
+
+
+def test_the_index_has_facts_alone():
+    facts = FactColumns(*(array("i", column) for column in ([0, 0], [1, 2], [3, 3])))
+    assert (facts.index_of[Atom(0, 2, 3)], Atom(0, 1, 2) in facts.index_of) == (1, False)
+    with pytest.raises(KeyError):
+        facts.index_of[Atom(0, 1, 2)]
+
+
+@pytest.mark.parametrize("fact", [("p", Variable("X"), "a"), ("p", "a", Variable("X"))])
+def test_a_named_fact_with_a_variable_is_an_error(fact):
+    with pytest.raises(ValueError, match="must not hold a variable"):
+        Program.from_names(facts=[fact])

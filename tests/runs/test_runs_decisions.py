@@ -4,8 +4,11 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from itertools import pairwise, product
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,9 +22,10 @@ from kgverify.runs import dask_workers, machine, parts
 from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.delta_debugging import _count_fitting, count_down
 from kgverify.runs.parts import plan_parts
-from kgverify.runs.profiling import _REGION, _count_events, _find_peak, take_profile
+from kgverify.runs.profiling import _REGION, _count_events, _find_peak, _silent_stderr, take_profile
+from kgverify.runs.retake import describe_left
 from kgverify.runs.run import MOST, SCORE_SUMS, Run, describe_ranking, reference_pipeline
-from kgverify.runs.separate_workers import MOST_REPEATS, describe_end
+from kgverify.runs.separate_workers import MOST_REPEATS, RepeatingWorkers, describe_end
 from kgverify.runs.workers import _environment, _start_processes
 
 
@@ -139,6 +143,17 @@ def test_the_peak_of_memory_is_found_in_the_order_of_time() -> None:
     assert _find_peak([]) == 0
 
 
+def test_errors_are_printed_again_after_a_profile() -> None:
+    def identify() -> tuple[int, int, int]:
+        status = os.fstat(2)
+        return status.st_dev, status.st_ino, status.st_rdev
+
+    before = identify()
+    with _silent_stderr():
+        assert identify()[2] == os.stat(os.devnull).st_rdev
+    assert identify() == before
+
+
 def test_the_end_of_a_process_is_named_by_its_signal() -> None:
     assert [describe_end(code) for code in (0, 3, -9, -200)] == ["exit code 0", "exit code 3", "SIGKILL", "signal 200"]
 
@@ -191,9 +206,13 @@ def test_the_settings_of_the_compiler_are_those_that_were_changed(monkeypatch: p
 
     for name in ("TORCHINDUCTOR_X", "TRITON_CACHE_DIR", "OTHER"):
         monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("TRITON_ANY", "1")
+    monkeypatch.setenv("TRITON_CACHE_DIR", "somewhere")
     with config.patch(max_autotune=not config.max_autotune):
         changed = machine.read_compiler_settings()
     assert [name in changed for name in ("TORCHINDUCTOR_X", "TRITON_CACHE_DIR", "OTHER")] == [True, False, False]
+    assert changed["TRITON_ANY"] == "1"
+    assert "TRITON_CACHE_DIR" not in changed
     name = "torch._inductor.config.max_autotune"
     assert changed[name] == str(not config.max_autotune)
     own = [each for each in changed if each.startswith("torch._inductor.config.")]
@@ -260,6 +279,55 @@ def test_the_threads_of_all_workers_are_counted_from_time_to_time() -> None:
     assert DaskWorkers.count_threads(workers) == 1
     workers._counted = -1e9
     assert DaskWorkers.count_threads(workers) == 5
+
+
+def test_an_error_in_a_result_is_that_of_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers: Any = _Calls(monkeypatch)
+    call, sent = _call(workers), object()
+    call.sent[:] = [sent]
+
+    def get(timeout: float) -> Any:
+        workers._is_closing = True
+        return call, sent
+
+    def fail(*given: object) -> None:
+        raise ValueError("no result")
+
+    workers._ended, workers._handle = SimpleNamespace(get=get), fail
+    workers._watch()
+    assert str(call.future.exception(timeout=0)) == "no result"
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [(-9, f"a worker died {MOST_REPEATS} times before"), (1, "a worker died before its work was done \\(exit code 1")],
+)
+def test_a_call_that_ends_its_processes_is_an_error(code: int, message: str) -> None:
+    def submit(*given: object) -> Future[int]:
+        ended: Future[int] = Future()
+        ended.set_exception(BrokenProcessPool("ended"))
+        return ended
+
+    restarted: list[int] = []
+    worker = SimpleNamespace(executor=SimpleNamespace(submit=submit), restart=lambda: restarted.append(code) or code)
+    workers: Any = SimpleNamespace(_free=SimpleQueue(), _restarts=threading.Lock(), _is_ending=False)
+    workers._free.put(worker)
+    with pytest.raises(UserError, match=message):
+        RepeatingWorkers._do(workers, int, (), {})
+    assert restarted == [code] * (MOST_REPEATS if code < 0 else 1)
+    workers._is_ending = True
+    workers._free.put(worker)
+    with pytest.raises(BrokenProcessPool):
+        RepeatingWorkers._do(workers, int, (), {})
+    assert restarted == [code] * (MOST_REPEATS if code < 0 else 1)
+
+
+def test_steps_that_were_not_judged_are_described() -> None:
+    assert [describe_left(num).split(" from ")[0] for num in (1, 2)] == [
+        "1 recorded step starts",
+        "2 recorded steps start",
+    ]
+    assert [describe_left(num).split(", and ")[1] for num in (1, 2)] == ["was not judged", "were not judged"]
 
 
 def test_results_of_an_earlier_connection_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

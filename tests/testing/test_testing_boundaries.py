@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kgverify.program.atoms import NamedAtom
+from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.testing.campaigns import campaign as campaigns
 from kgverify.testing.campaigns import tasks
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
@@ -144,6 +144,13 @@ def test_another_problem_comes_last_in_the_run_of_each_block():
     ends = [tasks._end_with_open_query(group, problems, number) for number in range(6)]
     assert all(sorted(each) == group for each in ends)
     assert len({each[-1] for each in ends}) > 3
+
+
+def test_a_problem_with_two_variables_comes_last_if_there_is_one():
+    half, both = (Problem(unranked=(NamedAtom("p", first, Variable("Y")),)) for first in ("a", Variable("X")))
+    for number in range(2):
+        assert tasks._end_with_open_query([0, 1], [both, half], number) == [1, 0]
+        assert tasks._end_with_open_query([0, 1], [half, half], number) == [1 - number, number]
 
 
 def test_an_engine_that_hangs_is_a_divergence_and_the_campaign_continues(corpus, monkeypatch):

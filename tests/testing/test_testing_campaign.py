@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from kgverify.errors import UserError
-from kgverify.program.atoms import NamedAtom
+from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.dialect import Dialect
+from kgverify.program.program import NamedRule
 from kgverify.runs.separate_workers import MOST_KILLS
 from kgverify.testing.campaigns import campaign as campaigns
 from kgverify.testing.campaigns import tasks
@@ -498,6 +499,30 @@ def test_tasks_that_end_together_are_handed_over_in_their_order(corpus):
     executor: Any = SimpleNamespace(submit=lambda function, number: submit(function(number)))
     campaigns._Run._work(run, executor, tasks, lambda *each: taken.append(each), lambda at_work: None, None)  # type: ignore[arg-type]
     assert taken == [(number, 10 * number) for number in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("most", "blocks"), [(0, []), (20, [(0, 20)]), (64, [(0, 32), (1, 32)]), (65, [(0, 32), (1, 32), (2, 1)])]
+)
+def test_no_block_is_empty(most, blocks):
+    assert list(campaigns._blocks_to_do({}, 32, most)) == blocks
+
+
+def test_features_that_did_not_occur_are_not_counted():
+    block = Block(number=0, num_problems=3, features={"a loop": 2, "a fork": 0})
+    assert Tally("try").add(block).features == {"a loop"}
+
+
+def test_a_divergence_of_the_corpus_alone_has_no_first_problem(corpus):
+    x, y, z = map(Variable, "XYZ")
+    rule = NamedRule(NamedAtom("q", x, z), (NamedAtom("p", x, y), NamedAtom("r", y, z)))
+    facts = tuple(NamedAtom("p", "a", f"c{i}") for i in range(3))
+    problem = Problem(facts=facts, rules=(rule,), unranked=(NamedAtom("q", "a", x),))
+    failure = judge(problem, find_maker(LOST))
+    assert failure is not None
+    Corpus(corpus).add(make_reproducer(failure, LOST))
+    (found,) = run_campaign(Campaign(corpus=corpus, engine=LOST, examples=0)).divergences
+    assert (found.num_problems, found.first) == (0, -1)
 
 
 def describe(**given: object) -> list[str]:

@@ -166,7 +166,9 @@ def test_the_exceptions_of_kgverifys_own_draw_and_ranks_are_not_the_engines():
 @pytest.mark.parametrize("blamed", range(6))
 def test_a_group_shrinks_to_the_problem_that_is_blamed_where_every_one_differs(monkeypatch, blamed):
     monkeypatch.setattr(check, "_prepare", lambda indices, problems, reference: problems)
-    monkeypatch.setattr(check, "_find_suspicious", lambda batch, *given: set(range(len(batch))))
+    monkeypatch.setattr(
+        check, "_find_suspicious", lambda batch, *given: set(range(len(batch))) if given == (None, False) else set()
+    )
     merged = SimpleNamespace(problems=PROBLEMS[:6], reference=None)
     assert check._shrink_group(merged, blamed, None, False) == ([PROBLEMS[blamed]], 0)
 
@@ -192,10 +194,18 @@ def test_a_problem_with_drawn_corruptions_is_judged_with_all_as_well(monkeypatch
         attempts.append(attempt.num_corruptions)
 
     monkeypatch.setattr(check, "judge", agree)
-    monkeypatch.setattr(check, "_judge_group", lambda *given: None)
+    judged_last: list[object] = []
+    monkeypatch.setattr(check, "_judge_group", lambda *given: judged_last.extend(given[3:]))
     # It agrees alone and in its run: the difference did not occur again.
-    assert check.confirm(check.Suspect(batch, 0), compiled_maker()).signature.kind == UNDECIDED
+    assert check.confirm(check.Suspect(batch, 0), compiled_maker(), lockstep=True).signature.kind == UNDECIDED
     assert attempts == judged
+    assert judged_last == [0, True]
+
+
+@pytest.mark.parametrize(("query", "owner"), [(-1, 2), (0, 1), (1, 0), (2, 2)])
+def test_a_divergence_that_names_no_query_is_the_last_problems(query, owner):
+    merged = SimpleNamespace(owner=np.array([1, 0]), problems="abc")
+    assert check._owner(merged, SimpleNamespace(query=query)) == owner
 
 
 @pytest.mark.parametrize("columns", [None, empty_columns()._replace(steps=None)])

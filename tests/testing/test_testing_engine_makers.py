@@ -9,11 +9,19 @@ from kgverify.errors import UserError
 from kgverify.program.atoms import NamedAtom
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
+from kgverify.testing.checking import engine_makers
 from kgverify.testing.checking.engine_makers import adapt_pipeline, compiled_maker, find_supported, load_factory
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import PolicySpec, Problem, Sizes
 
 FACT = NamedAtom("p", "a", "b")
+
+
+def test_a_folder_is_searched_first_and_later_last(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", ["elsewhere"])
+    with engine_makers._searched_first(str(tmp_path)):
+        assert sys.path == [str(tmp_path), "elsewhere"]
+    assert sys.path == ["elsewhere", str(tmp_path)]
 
 
 def test_the_evaluator_gets_the_sizes_of_the_batch():

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from kgverify.errors import UserError
+from kgverify.runs import ledger
 from kgverify.runs.ledger import Ledger
 
 
@@ -22,6 +23,15 @@ class Done(msgspec.Struct):
 
 def open_ledger(path, name="count", block_size=10):
     return Ledger(path, Work(name, block_size), Done, title="log of a test")
+
+
+def test_an_error_of_the_system_is_one_of_the_user(tmp_path, monkeypatch):
+    def fail(*given):
+        raise OSError(5, "no such disk")
+
+    monkeypatch.setattr(ledger, "write_file", fail)
+    with pytest.raises(UserError, match="cannot be used: no such disk"):
+        open_ledger(tmp_path / "log.jsonl")
 
 
 def test_records_are_read_again_and_a_torn_line_is_cut_off(tmp_path):

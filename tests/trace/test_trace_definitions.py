@@ -3,6 +3,7 @@
 import os
 import threading
 import zlib
+from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from kgverify.trace.hdf5 import reading, stored_array, writing
 from kgverify.trace.hdf5.reading import FLETCHER32, StoredFile, most_bytes
 from kgverify.trace.hdf5.stored_array import check_extents
 from kgverify.trace.hdf5.writing import Packing, write_arrays
-from kgverify.trace.model import digest_vectors, validate
+from kgverify.trace.model import digest_vectors, trace, validate
 from kgverify.trace.model.columns import are_equal, select_candidates
 from kgverify.trace.model.header import decode_header
 from kgverify.trace.model.levels import check_level, check_together, left_out, parse_level
@@ -329,3 +330,37 @@ def test_an_id_that_no_symbol_has_is_refused_in_every_column(num: int, column: i
     atoms[3, column] = 10_000
     with pytest.raises(UserError, match="row 3 is 10000"):
         validate._check_atoms("here", atoms, SYMBOLS)
+
+
+def test_what_belongs_together_is_named_by_what_is_there():
+    check_together({"program/rule_lengths", "program/rule_atoms"}, "file")
+    with pytest.raises(UserError, match="missing, while program/rule_atoms is there") as caught:
+        check_together({"program/rule_atoms"}, "file")
+    assert caught.value.where == "file:program/rule_lengths"
+
+
+def test_unknown_fields_are_kept_apart_at_every_level():
+    given = {"a": 1, "b": {"c": 2, "d": 3}, "e": {"f": 4}}
+    assert trace._without(given, {"b": {"c": 0}, "e": {"f": 0}}) == {"a": 1, "b": {"d": 3}}
+    assert trace._without([1], {}) == {}
+
+
+def test_a_rule_without_a_body_is_refused():
+    atoms = np.zeros((3, 3), np.int32)
+    for lengths, is_sound in (([3], True), ([2, 1], False), ([2], False)):
+        given = {"program/rule_lengths": np.array(lengths), "program/rule_atoms": atoms}
+        with nullcontext() if is_sound else pytest.raises(UserError, match="a head and one or more atoms"):
+            validate.check_rules(given, SYMBOLS, "file")
+
+
+def test_a_chunk_larger_than_the_cache_is_kept_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(stored_array, "_KEPT_BYTES", 10)
+    cache = stored_array.ChunkCache()
+    for number in range(3):
+        chunk = np.zeros(100, np.uint8)
+        assert cache.get(("file", number), lambda chunk=chunk: chunk) is chunk
+        assert (cache.num_bytes, len(cache._chunks)) == (100, 1)
+
+
+def test_a_program_without_facts_is_sound():
+    validate.check_facts(np.zeros((0, 3), np.int32), np.zeros(0, np.int32), SYMBOLS, "file")

@@ -82,6 +82,13 @@ def test_another_schema_version(path, version, fix):
     assert fix in refuse(path, f"schema version is {version}, expected 1, 2 or 3").fix
 
 
+@pytest.mark.parametrize("version", [np.array([3, 3]), np.float64(3)])
+def test_a_schema_version_that_is_not_one_integer(path, version):
+    with h5py.File(path, "r+") as file:
+        file.attrs["schema_version"] = version
+    refuse(path, "`schema_version` is not one integer")
+
+
 def test_attributes_of_variable_length(path):
     with h5py.File(path, "r+") as file:
         file.attrs["format"] = "kgverify-trace"

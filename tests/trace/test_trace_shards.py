@@ -93,6 +93,16 @@ def test_the_root_of_a_file_read_in_blocks_is_that_of_all_its_steps(tmp_path, mo
     assert file.verify_content() == read_trace(tmp_path / "a").root
 
 
+@pytest.mark.parametrize("name", ["xxh3", "root"])
+def test_the_manifest_is_compared_with_the_content_of_shards(folder, name):
+    trace = TraceFile(folder)
+    trace.verify_content()
+    (shard, *others) = trace.shards
+    trace.shards = (msgspec.structs.replace(shard, **{name: "0" * 16}), *others)
+    with pytest.raises(UserError):
+        trace.verify_content()
+
+
 def test_the_first_of_several_differences_between_shards_is_named():
     def make(number):
         stored = {f"program/{each:02}": SimpleNamespace(checksum=number) for each in range(1, 40)}
@@ -120,6 +130,14 @@ def test_closing_twice_writes_once(tmp_path):
     writer.close()
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_each_recording_in_shards_has_its_own_name(tmp_path, whole):
+    record(tmp_path / "a")
+    write_file(tmp_path / "one", HEADER, SYMBOLS, COLUMNS, RANKINGS, facts=FACTS)
+    names = [read_trace(tmp_path / name).header.recording for name in ("a", "one")]
+    assert len({*names, whole.header.recording}) == 3
+    assert names[1] == ""
 
 
 def test_a_single_shard_is_not_complete(tmp_path):
