@@ -111,7 +111,7 @@ def _keys(reader: CandidateReader, at_a_time: int) -> Words:
 
 def _exact_keys(expected: CandidateReader, actual: CandidateReader) -> tuple[Words, Words]:
     loaded = [reader.take(np.arange(reader.num_candidates)) for reader in (expected, actual)]
-    rows = [np.column_stack((c.query, c.side, c.atom)).astype(np.int64) for c in loaded]
+    rows = [np.column_stack((c.query, c.side, c.atom)) for c in loaded]
     _, keys = np.unique(np.concatenate(rows), axis=0, return_inverse=True)
     words = words_of(keys.reshape(-1))
     return words[: len(rows[0])], words[len(rows[0]) :]

@@ -22,9 +22,10 @@ from kgverify.comparison.classify import Surroundings, describe_recorded, find_s
 from kgverify.comparison.comparable import Numbering, _blank, _renumber, compare_dialects
 from kgverify.comparison.compare import Comparer, compare
 from kgverify.comparison.equal_columns import has_equal_scores, has_equal_sums, has_same_bytes
+from kgverify.comparison.inference import limits_seen
 from kgverify.comparison.inference.dialects import name_in_dialect
 from kgverify.comparison.inference.infer import BlockInference, ProgramInference, find_program
-from kgverify.comparison.inference.limits_seen import find_limits
+from kgverify.comparison.inference.limits_seen import _is_list_limit, _Sample, find_limits
 from kgverify.comparison.inference.origins import MOST_ATOMS, StepOrigins
 from kgverify.comparison.inference.single_fault import ALONE
 from kgverify.comparison.modulo.normalise import normalise, normalise_steps
@@ -670,3 +671,32 @@ def test_a_step_without_origins_is_explained_by_the_earlier_steps_of_its_candida
     first = reader.read(int(np.argmax(trace.columns.steps.num_resolvents > 1)))
     assert inference.explain(1, 2, first, first._replace(resolvents=first.resolvents[:1])) is not None
     assert set(asked) == {(1, 2)}
+
+
+def test_a_limit_of_lists_is_seen_in_several_cut_lists_with_other_numbers_by_rules():
+    rule = {((0, -1, -2),): ((int(Origin.RULE), 0),)}
+    resolvents = [SimpleNamespace(atoms=((0, -1, -2),)), SimpleNamespace(atoms=((1, -1, -2),))]
+
+    def cut(num_by_rules: int, num_made: int = 5) -> Any:
+        step = SimpleNamespace(resolvents=resolvents[:1] * num_by_rules + resolvents[1:] * (4 - num_by_rules))
+        return step, SimpleNamespace(made=rule, count_made=lambda _: num_made)
+
+    assert _is_list_limit([cut(1), cut(1), cut(2)], 4)
+    assert not _is_list_limit([cut(1), cut(2)], 4), "two lists are too few"
+    assert not _is_list_limit([cut(1), cut(1), cut(1)], 4), "a cap on the rules does the same"
+    assert not _is_list_limit([cut(1), cut(1), cut(2, num_made=4)], 4), "the last list is whole"
+
+
+def test_a_limit_is_looked_for_in_a_bounded_number_of_steps(monkeypatch):
+    monkeypatch.setattr(limits_seen, "MOST_SAMPLED", 2)
+    sample = _Sample(small_trace(), lambda candidate, step: SimpleNamespace())
+    assert len(list(sample.read(np.arange(1)))) == 1
+    assert len(list(sample.read(np.arange(5)))) == 2
+
+
+def test_unpaired_candidates_count_among_the_divergences_that_are_listed():
+    trace = small_trace()
+    fewer = with_columns(trace, select_candidates(trace.columns, np.arange(1, len(trace.columns.candidates.query))))
+    choices = column_of(fewer, "steps.choice") + 1
+    comparer = Comparer(trace, with_column(fewer, "steps.choice", choices), kept=1)
+    assert len(comparer.compare().divergences) == 1

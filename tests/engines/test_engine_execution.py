@@ -385,3 +385,23 @@ def test_only_a_failed_compilation_is_explained() -> None:
     for error, kind in cases:
         with pytest.raises(kind), compilation._explained_failures("compiled"):
             raise error
+
+
+def test_nothing_was_cached_where_torch_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._dynamo.utils, "counters", {})
+    assert caches.count_caches()[:4] == (0, 0, 0, 0)
+
+
+def test_a_device_is_as_requested_or_as_found() -> None:
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert execution_choice._device_reason("cpu", cpu) == "as requested"
+    assert execution_choice._device_reason("auto", cpu) == "torch found no CUDA device"
+    assert execution_choice._device_reason("auto", cuda) == "torch found one"
+
+
+def test_a_narrow_network_can_be_fused() -> None:
+    pytest.importorskip("triton")
+    program, limits = load_graph("countries").program, Limits()
+    policy, layout = make_two_tower(program, limits, seed=0), choose_layout(limits, slots=1)
+    stages = build_stages(SCORES["two_tower"])
+    assert execution_choice.why_not_fused(program, limits, policy, layout, stages, torch.device("cuda")) is None

@@ -442,3 +442,8 @@ def test_a_number_of_no_name_comes_back_as_it_was(numbers):
     assert names.encode(ids).tolist() == kept.tolist()
     assert ids.min() >= 0
     assert ids.max() < 2**31 - 2
+
+
+def test_an_engine_without_a_step_is_not_implemented():
+    with pytest.raises(NotImplementedError):
+        kv.TensorEngine.expand(None, ROW, ONE, None)

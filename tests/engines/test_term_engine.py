@@ -236,3 +236,11 @@ def test_a_black_box_takes_few_lines():
 def test_a_black_box_takes_no_step():
     with pytest.raises(UserError, match="steps of a black box are unknown"):
         ProvesAll(PROGRAM, kv.Limits(), SHORTEST).step(None)
+
+
+def test_a_black_box_is_asked_by_names_and_by_variables():
+    asked = []
+    engine = type("Asked", (kv.OutcomeEngine,), {"decide": lambda self, query: asked.append(query) or True})
+    atoms = np.array([[0, 0, 1], [1, -1, 0], [1, 2, -2]], np.int32)
+    engine(PROGRAM, kv.Limits(), SHORTEST).prove(CandidateSet(np.zeros(3, np.int32), np.full(3, 2, np.int8), atoms))
+    assert asked == [("p", "a", "b"), ("q", "?0", "a"), ("q", "c", "?1")]

@@ -224,3 +224,19 @@ def test_lines_of_a_stage_that_are_not_shown_are_counted(num_more: int):
 def test_outcomes_without_candidates_are_left_out_except_proofs():
     assert _counts({"proved": 0, "failed": 2, "open": 0}) == "0 proved, 2 failed"
     assert _counts({"proved": 1_200, "failed": 0, "open": 3}) == "1,200 proved, 3 left open"
+
+
+def test_the_side_without_a_step_is_named_before_choices_that_differ():
+    missing = ["", "The expected side has no such step.", "The actual side has no such step."]
+    beyond = "The two derivations diverged before this step: differences here are consequences."
+    for sides, is_same_way, note in (
+        ((1, 2), True, missing[0]),
+        ((None, 2), True, missing[1]),
+        ((1, None), False, missing[2]),
+        ((1, 2), False, beyond),
+    ):
+        reader = SimpleNamespace(
+            sides=SimpleNamespace(read=lambda *_, found=(*sides, is_same_way): found),
+            _derive=lambda step, expected, actual, note: derivations.Derivation((), step, note=note),
+        )
+        assert derivations.DerivationReader.read_step(reader, 0, 1).note == note

@@ -16,7 +16,8 @@ from trace_builders import (
 )
 
 from kgverify.errors import UserError
-from kgverify.report.steps import LazyTraceView, TraceView
+from kgverify.report import steps
+from kgverify.report.steps import LazyTraceView, TraceView, view_trace
 from kgverify.trace.hdf5.stored_array import ChunkCache
 from kgverify.trace.model.columns import concatenate, select_candidates, starts_of
 from kgverify.trace.model.levels import TraceLevel, has_goals
@@ -83,6 +84,14 @@ def test_an_element_is_of_the_candidate_that_holds_it(path):
         for starts in (below[1], below[0], first):
             owner = np.searchsorted(starts, owner, side="right") - 1
         assert mapped.candidate_of("resolvents/atoms", atom) == owner
+
+
+def test_a_trace_is_read_as_a_whole_if_it_is_small(path, monkeypatch):
+    trace = TraceFile(path)
+    num_bytes = sum(stored.num_bytes for file in trace.files for stored in file.stored.values())
+    for most, kind in ((num_bytes, TraceView), (num_bytes - 1, LazyTraceView)):
+        monkeypatch.setattr(steps, "MOST_READ", most)
+        assert type(view_trace(trace)) is kind
 
 
 def test_a_look_shows_what_reading_everything_shows(path):

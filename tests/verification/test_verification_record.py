@@ -359,3 +359,14 @@ def test_an_invalid_output_of_probe_is_an_error_of_the_engine(tmp_path: Path):
     with pytest.raises(UserError, match="invalid output of a stage") as caught:
         record(run, Pipeline(Odd(run), *reference_pipeline(run)[1:]), tmp_path / "a", level="deep")
     assert caught.value.where == "engine foreign"
+
+
+@pytest.mark.parametrize("name", [None, "query", "side", "atom"])
+def test_candidates_recorded_before_must_be_the_first_of_the_run(name: str | None, tmp_path: Path) -> None:
+    drawn = CandidateSet(np.arange(3, dtype=np.int32), np.zeros(3, np.int8), np.arange(9, dtype=np.int32).reshape(3, 3))
+    before = drawn.take(slice(2))
+    if name is None:
+        recording._check_resumed(drawn, before, tmp_path / "a.h5")
+        return
+    with pytest.raises(UserError, match="candidates that are not the first of this run"):
+        recording._check_resumed(drawn, before._replace(**{name: getattr(before, name) + 1}), tmp_path / "a.h5")

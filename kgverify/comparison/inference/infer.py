@@ -132,10 +132,10 @@ class BlockInference:
         given = Given(origins, self._earlier(candidate, step), self._limits, self._num_symbols)
         found = explain_difference(expected, actual, given)
         is_lost = found.kind is DifferenceClass.PROOF_LOST and [r.kind for r in actual.resolvents] == [GoalKind.FALSE]
+        if is_lost:
+            return [*guesses, found]
         special = [guess for guess in guesses if guess.is_special]
-        if special or (guesses and is_lost):
-            return [*special, found, *(guess for guess in guesses if not guess.is_special)]
-        return [found, *guesses]
+        return [*special, found, *(guess for guess in guesses if not guess.is_special)]
 
     def _explain_by_one_stage(
         self, candidate: int, step: int, expected: StepView, actual: StepView

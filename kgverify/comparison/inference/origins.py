@@ -107,11 +107,6 @@ class StepOrigins:
         """The number of clauses that match the selected atom."""
         return len(self.results)
 
-    @property
-    def num_rules(self) -> int:
-        """The number of rules that match the selected atom."""
-        return sum(made.clause[0] == Origin.RULE for made in self.results)
-
     def position_of(self, clause: Clause) -> int:
         """Return the position, from 0, of a clause that matches among those of its kind."""
         return self.positions[clause]
