@@ -91,9 +91,9 @@ def test_a_strategy_that_torch_cannot_compile_is_listed_with_its_message():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on CUDA graphs are captured")
 def test_captured_graphs_are_absent_on_a_cpu():
-    result = measure_strategies(small_run(), tiny_plan(), steps=6, names=("captured-4", "captured-6"))
+    result = measure_strategies(small_run(), tiny_plan(), steps=6, names=("captured-2", "captured-6"))
     assert [each.state for each in result.measurements] == [State.ABSENT, State.ABSENT]
-    assert "CUDA" in result.find("captured-4").reason
+    assert "CUDA" in result.find("captured-2").reason
 
 
 def test_an_interruption_keeps_the_strategies_before_it():
@@ -150,7 +150,7 @@ def test_an_unknown_strategy_or_no_ticks_are_mistakes():
         measure_strategies(small_run(), tiny_plan(), names=("unroled",))
     with pytest.raises(UserError, match="at least 1 tick"):
         measure_strategies(small_run(), tiny_plan(), steps=0)
-    assert list(list_strategies(20))[-2:] == ["captured-4", "captured-20"]
+    assert list(list_strategies(20))[-2:] == ["captured-2", "captured-20"]
 
 
 @pytest.mark.deep
@@ -183,6 +183,6 @@ def test_torchs_while_loop_ends_as_eager_does():
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are captured on a CUDA device")
 def test_captured_graphs_of_any_length_end_as_eager_does():
-    names = ("captured-4", "captured-6")
+    names = ("captured-2", "captured-6")
     result = measure_strategies(small_run(), tiny_plan(device="cuda"), steps=6, names=names)
     assert [each.state for each in result.measurements] == [State.TIMED, State.TIMED], render_result(result)

@@ -23,7 +23,7 @@ ALLOWED = {
     "kgverify/audit/__init__.py": {"import_module": "a table in the file"},
     "kgverify/audit/isolation.py": {
         "CDLL": "the libraries that are loaded already",
-        "load": "what a fork of this process has sent",
+        "loads": "what a fork of this process has sent",
     },
     "kgverify/audit/ladder/culprit.py": {"import_module": "settings of torch, listed in the file"},
     "kgverify/cli/__init__.py": {"exec": "an empty text"},
