@@ -8,7 +8,7 @@ selected. A change that gives exactly the actual list explains it, in any dialec
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from kgverify.comparison.inference.changed_atoms import change_bodies, could_be_pruned, embed, has_lost_ground
 from kgverify.comparison.inference.content import content_of
@@ -22,12 +22,14 @@ from kgverify.comparison.inference.step_program import (
     Variation,
 )
 from kgverify.comparison.result import DifferenceClass
-from kgverify.comparison.step_view import StepView
+from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.errors import count_of
 from kgverify.program.dialect import Filter
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.resolution import Atoms, number_variables
 from kgverify.program.stages import Stage
+
+Item = TypeVar("Item")
 
 ALONE: Final = "a fault of this stage alone explains the step"
 """The end of the evidence where a stage was found so."""
@@ -91,7 +93,7 @@ class _Search:
         self._expected, self._actual = (self._read(step) for step in (expected, actual))
         self._wanted = program.list(made, program.usual)
 
-    def differing(self) -> tuple[list, list]:  # type: ignore[type-arg]
+    def differing(self) -> tuple[list[ResolventView], list[ResolventView]]:
         """Return the resolvents that the actual side lacks, and those that it has beside the expected ones."""
         sides = [
             [(self._key(key), r) for key, r in zip(listed.keys, step.resolvents, strict=True)]
@@ -546,7 +548,7 @@ class _Search:
         )
 
 
-def _take(left: Counter, key: object) -> bool:  # type: ignore[type-arg]
+def _take(left: Counter[Item], key: Item) -> bool:
     """Take one of what is left; return whether there was one."""
     if left[key] <= 0:
         return False
