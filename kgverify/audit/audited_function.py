@@ -27,7 +27,6 @@ class Subject:
     parts:       functions that it is composed of, each a subject by itself, from the first called to the last
     calls:       the number of calls with different arguments worth comparing
     first:       the number of the first call, by which random numbers are seeded
-    read:        picks from its result what a caller reads; the rest may hold anything
     """
 
     name: str
@@ -36,7 +35,6 @@ class Subject:
     parts: Mapping[str, "Subject"] = field(default_factory=dict)
     calls: int = 6
     first: int = 0
-    read: Callable[[Any], Any] = lambda output: output
 
     def inputs(self, call: int) -> Inputs:
         """Make the arguments of a call, which share no memory with those of any other."""

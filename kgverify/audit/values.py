@@ -101,6 +101,19 @@ def copy_tensor(tensor: Tensor) -> Tensor | None:
         return None
 
 
+def find_storage(tensor: Tensor) -> int:
+    """Return the address of the memory that a tensor is in; 0 for none."""
+    try:
+        return tensor.untyped_storage().data_ptr() if tensor.numel() else 0
+    except RuntimeError:
+        return 0
+
+
+def count_writes(tensor: Tensor) -> int:
+    """Return the number of writes in place; -1 for tensors of inference mode, which do not count them."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
 def copy_values(tree: Any) -> Any:
     """Copy nested values into memory that nothing else writes."""
 

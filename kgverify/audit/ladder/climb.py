@@ -458,11 +458,9 @@ def _call(
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
     with seeding(subject.first + number):
         if float64 is None:
-            return observe(function, inputs, subject.read, captures=subject.function)
+            return observe(function, inputs, captures=subject.function)
         run = float64()
-        convert = run.shadow_of if run.is_shadowing else lambda leaf: leaf
-        around: Callable[[], AbstractContextManager[Any]] = lambda: run  # noqa: E731  a context, made once
-        return observe(function, inputs, subject.read, captures=subject.function, around=around, convert=convert)
+        return observe(function, inputs, captures=subject.function, around=run, convert=run.shadow_of)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from inspect import isclass
 from operator import attrgetter
@@ -35,6 +36,8 @@ LOWERING: Final = "lowering"
 DECOMPOSITION: Final = "decomposition"
 SWITCH: Final = "switch"
 LINE: Final = "line"
+_CHANGE: Final = "change"
+"""Not an item, but a pass that changed its graph."""
 
 _KINDS: Final = {
     "pre_grad_passes": PASS,
@@ -145,9 +148,9 @@ def find_culprit(
             if chosen.judge(actual)[0]:
                 break
         search = _Search(chosen, climb, deadline, announce)
-        return search.finish(
-            _search_items(search, items) or _search_lines(search, list_lines(chosen, climb.rung)), items
-        )
+        lines = [item for item in items if item.kind == LINE]
+        items = [item for item in items if item.kind != LINE]
+        return search.finish(_search_items(search, items) or _search_lines(search, lines), items)
 
 
 def list_single(judge: Judge, climb: Climb) -> list[Judge]:
@@ -207,52 +210,36 @@ def _search_lines(search: "_Search", lines: Sequence[Item]) -> Sequence[Item]:
     return lines[first : first + 1]
 
 
-def list_lines(judge: Judge, rung: Rung) -> list[Item]:
-    """Make calls on a rung, and list the user's lines that Dynamo traces, in order."""
-    seen: dict[str, Item] = {}
-
-    def record(traced: tuple[str, str]) -> None:
-        line, function = traced
-        seen.setdefault(line, Item(LINE, line, (function,)))
-
-    def listen(send: Callable[[tuple[str, str]], None]) -> AbstractContextManager[None]:
-        def report(line: str, function: str) -> None:
-            if is_user_file(line.rpartition(":")[0]):
-                send((line, function))
-
-        return _tracing(report)
-
-    judge.watch(rung, listen=listen, receive=record)
-    return list(seen.values())
-
-
 def list_items(judge: Judge, rung: Rung) -> tuple[list[Item], Watched]:
-    """Make calls on a rung; list all items that take part, and the switches that can be changed. Return the calls as well."""
-    seen: dict[tuple[str, str], list[str]] = {}
+    """Make calls on a rung; list what takes part, with the user's lines in the order of the trace. Return the calls as well."""
+    seen: dict[tuple[str, str], dict[str, None]] = {}
 
-    changing: set[str] = set()
-
-    def record(ran: tuple[str, str]) -> None:
-        subsystem, name = ran
-        if not subsystem:
-            changing.add(name)
-            return
-        subsystems = seen.setdefault((_KINDS[subsystem], name), [])
-        if subsystem not in subsystems:
-            subsystems.append(subsystem)
+    def record(ran: tuple[str, str, str]) -> None:
+        kind, name, where = ran
+        seen.setdefault((kind, name), {})[where] = None
 
     @contextmanager
-    def listen(send: Callable[[tuple[str, str]], None]) -> Iterator[None]:
+    def listen(send: Callable[[tuple[str, ...]], None]) -> Iterator[None]:
+        send_once = cache(lambda *ran: send(ran))
+
         def answer(subsystem: str, name: str) -> bool:
             if subsystem in _KINDS:
-                send((subsystem, name))
+                send_once(_KINDS[subsystem], name, subsystem)
             return False
 
-        with _answering(answer), _watching_passes(lambda name: send(("", name))):
+        def meet(line: str, function: str) -> None:
+            if is_user_file(line.rpartition(":")[0]):
+                send_once(LINE, line, function)
+
+        with _answering(answer), _watching_passes(lambda name: send_once(_CHANGE, name, "")), _tracing(meet):
             yield
 
     actual = judge.watch(rung, listen=listen, receive=record)
-    items = [Item(kind, name, tuple(each), kind == PASS and name in changing) for (kind, name), each in seen.items()]
+    items = [
+        Item(kind, name, tuple(where), kind == PASS and (_CHANGE, name) in seen)
+        for (kind, name), where in seen.items()
+        if kind != _CHANGE
+    ]
     return items + [item for item in _list_switches(rung) if item.name not in _OF_CACHES], actual
 
 

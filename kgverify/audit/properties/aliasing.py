@@ -9,10 +9,10 @@ from torch import Tensor
 
 from kgverify.audit.audited_function import Subject
 from kgverify.audit.properties.captured_values import CapturedState, CapturedValue, find_captured_values, restoring
-from kgverify.audit.properties.compiled_run import Call, CompiledRun, find_storage, make_call
+from kgverify.audit.properties.compiled_run import Call, CompiledRun, make_call
 from kgverify.audit.report import ReportBuilder
 from kgverify.audit.source_lines import find_definition, find_return
-from kgverify.audit.values import copy_tensor, is_same, list_tensors
+from kgverify.audit.values import copy_tensor, count_writes, find_storage, is_same, list_tensors
 
 AUDIT = "aliasing"
 OVERWRITTEN = "overwritten-outputs"
@@ -27,13 +27,13 @@ def find_aliasing(subject: Subject, run: CompiledRun, found: CapturedState, repo
     if not run.calls:
         return
     inputs = subject.joint_inputs(range(1))[0]
-    before = [(path, tensor, copy_tensor(tensor), _version(tensor)) for path, tensor in _list_inputs(inputs, found)]
+    before = [(path, tensor, copy_tensor(tensor), count_writes(tensor)) for path, tensor in _list_inputs(inputs, found)]
     with restoring(found):
         eager, error = make_call(subject.function, inputs, 0)
         written = {
             find_storage(tensor)
             for _, tensor, old, version in before
-            if _version(tensor) != version or (old is not None and not is_same(old, tensor.detach()))
+            if count_writes(tensor) != version or (old is not None and not is_same(old, tensor.detach()))
         } - {0}
         eager_aliases = _find_aliases(eager, [(path, tensor) for path, tensor, *_ in before])
         eager_shared = _find_shared(eager)
@@ -69,11 +69,6 @@ def find_aliasing(subject: Subject, run: CompiledRun, found: CapturedState, repo
 def _list_inputs(inputs: Any, found: CapturedState) -> list[tuple[str, Tensor]]:
     captured = [(each.path, value) for each in found if isinstance(value := each.get(), Tensor)]
     return [*list_tensors(inputs, "argument "), *captured]
-
-
-def _version(tensor: Tensor) -> int:
-    """Return the number of writes in place; tensors of inference mode do not count them."""
-    return -1 if tensor.is_inference() else tensor._version
 
 
 def _find_aliases(call: Call, givens: list[tuple[str, Tensor]]) -> dict[str, str]:
