@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from kgverify.audit.values import deepcopy_values
-from kgverify.errors import UserError, describe_error
+from kgverify.errors import UserError, describe_error, suggest
 
 Function: TypeAlias = Callable[..., Any]
 
@@ -88,8 +88,9 @@ def make_subject(name: str, function: Function, make_inputs: Callable[[], Inputs
     return Subject(name, function, lambda call: make_inputs())  # type: ignore[call-arg]
 
 
-def check_modes(modes: Sequence[str], known: Sequence[str]) -> None:
-    """Raise UserError for an unknown mode."""
-    for mode in modes:
-        if mode not in known:
-            raise UserError(f"unknown mode {mode!r}", where="--mode", fix=f"choose one of {', '.join(known)}")
+def check_names(what: str, names: Sequence[str], known: Sequence[str]) -> None:
+    """Raise UserError for an unknown name of a mode or a rung."""
+    for name in names:
+        if name not in known:
+            fix = suggest(name, known) or f"choose {', '.join(known)}"
+            raise UserError(f"unknown {what} {name!r}", where=f"--{what}", fix=fix)

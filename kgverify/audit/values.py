@@ -88,9 +88,9 @@ def list_tensors(tree: Any, prefix: str = "") -> list[tuple[str, Tensor]]:
     return [(f"{prefix}{path}", leaf) for path, leaf in list_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def list_device_types(tree: Any) -> set[str]:
-    """List the types of the devices on which the tensors are."""
-    return {leaf.device.type for _, leaf in list_tensors(tree)}
+def is_on_cuda(tree: Any) -> bool:
+    """Return whether a tensor of nested containers is on a CUDA device."""
+    return any(tensor.is_cuda for _, tensor in list_tensors(tree))
 
 
 def copy_tensor(tensor: Tensor) -> Tensor | None:

@@ -282,35 +282,34 @@ class _Search:
 
     def __init__(self, judge: Judge, climb: Climb, deadline: float, announce: Callable[[int], None]) -> None:
         self._judge, self._climb, self._deadline, self._announce = judge, climb, deadline, announce
-        self._known: dict[frozenset[Item], bool] = {}
-        self._failed: set[frozenset[Item]] = set()
+        # None: an attempt that fails in another way.
+        self._known: dict[frozenset[Item], bool | None] = {}
         self._is_complete = True
         self.has_failed = False
 
     def repairs(self, items: Sequence[Item]) -> bool:
         """Return whether leaving out these items repairs the subject."""
         key = frozenset(items)
-        if key in self._known:
-            self.has_failed = key in self._failed
-            return self._known[key]
-        if read_cpu_seconds() > self._deadline:
-            self._is_complete = False
-            return False
-        self._announce(len(self._known) + 1)
+        if key not in self._known:
+            if read_cpu_seconds() > self._deadline:
+                self._is_complete = False
+                return False
+            self._announce(len(self._known) + 1)
+            self._known[key] = self._attempt(items)
+        self.has_failed = self._known[key] is None
+        return bool(self._known[key])
+
+    def _attempt(self, items: Sequence[Item]) -> bool | None:
         try:
             with compiling_without(items):
                 actual = run_as_found(self._judge, self._climb)
         except DeviceLost:
-            self._deadline = read_cpu_seconds()
-            self._known[key] = self._is_complete = False
+            self._deadline, self._is_complete = 0.0, False
             return False
         deviations, _ = self._judge.judge(actual)
         known = self._climb.deviations[0].kind
-        self.has_failed = any(each.kind in ("error", "end") and each.kind != known for each in deviations)
-        if self.has_failed:
-            self._failed.add(key)
-        self._known[key] = not deviations
-        return not deviations
+        has_failed = any(each.kind in ("error", "end") and each.kind != known for each in deviations)
+        return None if has_failed else not deviations
 
     def finish(self, items: Sequence[Item], all_items: Sequence[Item]) -> Culprit:
         """Return the items with the state of the search."""

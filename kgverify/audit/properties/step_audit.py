@@ -10,7 +10,7 @@ from typing import Final
 
 import torch
 
-from kgverify.audit.audited_function import COMPILE_MODES, Subject, check_modes
+from kgverify.audit.audited_function import COMPILE_MODES, Subject, check_names
 from kgverify.audit.properties.aliasing import find_aliasing, find_overwritten_outputs, find_unstable_addresses
 from kgverify.audit.properties.captured_values import CapturedState, find_captured_values, restoring
 from kgverify.audit.properties.colliding_writes import find_colliding_writes
@@ -27,7 +27,7 @@ from kgverify.audit.properties.launches import (
 from kgverify.audit.properties.syncs import EagerReads, find_cuda_syncs, find_syncs, watch_eager_reads
 from kgverify.audit.report import Cell, ReportBuilder
 from kgverify.audit.source_lines import find_definition, find_stack_line
-from kgverify.audit.values import list_device_types
+from kgverify.audit.values import is_on_cuda
 from kgverify.engines.compiled.execution.compilation import has_cpp_compiler
 from kgverify.errors import UserError
 from kgverify.runs.machine import describe_environment
@@ -53,9 +53,9 @@ def examine_properties(
     stage_seconds: time limit for compiling the parts. The caller chooses the folder of the caches; a fresh one makes the compile
     times comparable.
     """
-    check_modes((setting.mode,), COMPILE_MODES)
+    check_names("mode", (setting.mode,), COMPILE_MODES)
     found = find_captured_values(subject.function)
-    is_cuda = "cuda" in list_device_types((subject.inputs(0), [captured.get() for captured in found]))
+    is_cuda = is_on_cuda((subject.inputs(0), found.read_data()))
     if not is_cuda and not has_cpp_compiler():
         raise UserError("a CPU backend needs a C++ compiler", where="--mode", fix="install g++ or clang")
     announce("reading values, colliding writes")
