@@ -289,7 +289,7 @@ def climb(
         unsteady = tuple(found for pair in pairs for found in compare_observations(*pair, precision))
         climbs: list[Climb] = []
         impossible = []
-        is_cuda = is_on_cuda((subject.inputs(0), find_captured_values(subject.function).read_data()))
+        is_cuda = is_on_cuda((subject.inputs(0), [each.get() for each in find_captured_values(subject.function)]))
         is_seeded = False
         for rung in () if unsteady else rungs:
             if rung is EAGER:

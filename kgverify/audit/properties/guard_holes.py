@@ -34,7 +34,7 @@ def find_guard_holes(
     would be another there. seconds: limit on the CPU time of the changes; further ones are skipped
     """
     num_tried = num_without = num_holes = num_left = 0
-    is_cuda = is_on_cuda((subject.inputs(0), found.read_data()))
+    is_cuda = is_on_cuda((subject.inputs(0), [captured.get() for captured in found]))
 
     def compile_anew() -> Function:
         # A new backend: torch keeps one result for equal ones.

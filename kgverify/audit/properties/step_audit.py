@@ -55,7 +55,7 @@ def examine_properties(
     """
     check_names("mode", (setting.mode,), COMPILE_MODES)
     found = find_captured_values(subject.function)
-    is_cuda = is_on_cuda((subject.inputs(0), found.read_data()))
+    is_cuda = is_on_cuda((subject.inputs(0), [captured.get() for captured in found]))
     if not is_cuda and not has_cpp_compiler():
         raise UserError("a CPU backend needs a C++ compiler", where="--mode", fix="install g++ or clang")
     announce("reading values, colliding writes")
