@@ -53,10 +53,10 @@ def embed_kernel(
         is_atom = inside
         x = tl.zeros((M, H), tl.float32)
         num_atoms = tl.zeros((M,), tl.float32)
+        predicate = tl.load(own, mask=is_atom, other=PAD)
+        is_atom = predicate != PAD
         j = 0
-        while j < A:
-            predicate = tl.load(own + 3 * j, mask=is_atom, other=PAD)
-            is_atom = predicate != PAD
+        while (j < A) & (tl.max(is_atom.to(tl.int32), 0) > 0):
             first = tl.load(own + 3 * j + 1, mask=is_atom, other=0)
             second = tl.load(own + 3 * j + 2, mask=is_atom, other=0)
             first = tl.where(first < 0, first_variable - first - 1, first_constant + first)
@@ -67,6 +67,8 @@ def embed_kernel(
             x -= tl.load(rows + (second.to(tl.int64) * H)[:, None] + column[None, :], mask=mask, other=0.0)
             num_atoms += is_atom.to(tl.float32)
             j += 1
+            predicate = tl.load(own + 3 * j, mask=is_atom & (j < A), other=PAD)
+            is_atom = predicate != PAD
         x = x / tl.maximum(num_atoms, 1.0)[:, None] + bias[None, :]
         own = (place.to(tl.int64) * H)[:, None] + column[None, :]
         tl.store(out + own, x.to(out.dtype.element_ty), mask=inside[:, None])
