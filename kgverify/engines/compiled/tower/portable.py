@@ -45,7 +45,7 @@ FORMS: Final = {
     "bf16x3": Form(128, 64, 2),
     "bf16": Form(64, 64, 3),
     "fp16": Form(64, 64, 3),
-    EXACT: Form(16, 32, 2),
+    EXACT: Form(16, 16, 4),
 }
 PROGRAMS_PER_PROCESSOR: Final = 4
 """The most programs of a launch; each goes through blocks of goals in turn, with its own scratch memory."""
