@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from kgverify.engines.compiled.stages.choose import Parameters
 from kgverify.engines.compiled.tower.launch import build_tower_parameters, launch_tower

@@ -66,7 +66,9 @@ def _list_contests(slot, row, contends, close, CONTENDERS: tl.constexpr, BLOCK: 
     contests = close.contests + tl.atomic_add(close.num_contests, num_contests) * (CONTENDERS + 1)
     lane = tl.arange(0, BLOCK)
     place = tl.cumsum(contends.to(tl.int32), 0) - 1
-    tl.store(contests + place // CONTENDERS * (CONTENDERS + 1) + 1 + place % CONTENDERS, row.to(tl.int32), mask=contends)
+    tl.store(
+        contests + place // CONTENDERS * (CONTENDERS + 1) + 1 + place % CONTENDERS, row.to(tl.int32), mask=contends
+    )
     goals = tl.zeros_like(lane) + slot.to(tl.int32)
     tl.store(contests + lane * (CONTENDERS + 1), goals, mask=lane < num_contests)
     # What is left of the last contest is empty.
