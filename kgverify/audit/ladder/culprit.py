@@ -247,15 +247,10 @@ def _list_switches(rung: Rung) -> list[Item]:
     """List the switches of the parts of the compiler that take part on a rung."""
     parts = {"eager": (_DYNAMO,), "inductor": (_INDUCTOR, _FUNCTORCH, _DYNAMO)}
     used = parts.get((rung.options or {}).get("backend", ""), (_FUNCTORCH, _DYNAMO))
-    found = (
-        (module, setting, value, _read_setting(module, setting))
-        for module, setting, value in SWITCHES
-        if module in used
-    )
     return [
         Item(SWITCH, f"{setting}={value}", (module,), setting in _LIKELY)
-        for module, setting, value, present in found
-        if present is not _MISSING and (present is None or present != value)
+        for module, setting, value in SWITCHES
+        if module in used and _read_setting(module, setting, value) != value
     ]
 
 
@@ -388,14 +383,11 @@ def _watching_passes(meet: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
-_MISSING: Final = object()
-
-
-def _read_setting(module: str, setting: str) -> Any:
+def _read_setting(module: str, setting: str, missing: Any) -> Any:
     with warnings.catch_warnings():
         # Some settings are deprecated.
         warnings.simplefilter("ignore")
         try:
             return attrgetter(setting)(import_module(module))
         except AttributeError:
-            return _MISSING
+            return missing

@@ -30,7 +30,6 @@ from kgverify.audit.source_lines import find_definition, find_stack_line
 from kgverify.audit.values import is_on_cuda
 from kgverify.engines.compiled.execution.compilation import has_cpp_compiler
 from kgverify.errors import UserError
-from kgverify.runs.machine import describe_environment
 
 GUARD_SECONDS: Final = 20.0
 """The limit on the CPU time for changing captured values."""
@@ -157,13 +156,3 @@ def _measure_parts(
     report.add_section("stages", "each stage by itself", (columns | row for row in rows))
     if skipped:
         report.skip("stages", f"not compiled by themselves for lack of time: {', '.join(skipped)}")
-
-
-def describe_setting(setting: CompileSetting, *, is_cuda: bool, has_fresh_cache: bool) -> dict[str, str]:
-    """Describe everything on which the measures depend."""
-    return describe_environment(
-        "cuda" if is_cuda else "cpu",
-        mode=setting.mode,
-        dynamic=str(setting.dynamic),
-        cache="fresh" if has_fresh_cache else "the process's own",
-    )
