@@ -18,6 +18,8 @@ from kgverify.program.program import NamedRule, Program, render_named
 
 Split: TypeAlias = Literal["train", "valid", "test"]
 
+_ROW: Final = np.dtype((np.void, 12))
+"""The bytes of a triple."""
 MOST_LISTED: Final = 10
 """The rules, and the triples of each split, that a notebook shows."""
 
@@ -138,7 +140,9 @@ class KnowledgeGraph:
             after = np.searchsorted(numbers, wanted)
             is_new = np.ones(len(others), np.bool_)
             is_new[after < len(facts)] = numbers[after[after < len(facts)]] != wanted[after < len(facts)]
-            known = np.insert(facts, after[is_new], others[is_new], axis=0)
+            # numpy inserts single values several times faster than rows.
+            single, added = (np.ascontiguousarray(rows).view(_ROW).ravel() for rows in (facts, others[is_new]))
+            known = np.insert(single, after[is_new], added).view(np.int32).reshape(-1, 3)
         known.setflags(write=False)
         return known
 

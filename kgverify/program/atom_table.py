@@ -14,6 +14,8 @@ from kgverify.program.atoms import NamedAtom, Variable
 _CHUNK: Final = 1 << 12
 _PART: Final = 1 << 16
 """The rows that are sorted at once, but for those of one predicate."""
+_MOST_BITS: Final = 63
+"""The bits of numbers that are sorted."""
 
 
 class Numbering(dict[str, int]):
@@ -208,7 +210,7 @@ def sort_rows(rows: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.in
     ends = np.cumsum(np.bincount(predicates))
     ordered = np.empty((len(rows), 3), np.int32)
     num = 0
-    for begin, end in _divide(ends.tolist(), 64 - bits[1] - bits[2]):
+    for begin, end in _divide(ends.tolist(), _MOST_BITS - bits[1] - bits[2]):
         found = np.take(rows, order[begin:end], axis=0)
         within = _order_part(found, bits)
         # `take` copies whole rows; an index array takes several times as long.
@@ -242,32 +244,32 @@ def _divide(ends: list[int], num_bits: int) -> Iterator[tuple[int, int]]:
 
 
 def _order_part(rows: NDArray[np.int32], bits: Sequence[int]) -> NDArray[np.int64]:
-    """Return the order of rows, int64 [n], whose ids have these bits; equal rows keep their order.
-
-    Positions are packed into the numbers of rows: numpy sorts numbers several times faster than it finds their order.
-    """
-    position_bits = len(rows).bit_length()
-    positions = np.arange(len(rows), dtype=np.uint64)
-    predicates = rows[:, 0] - rows[0, 0]
-    predicate_bits = int(predicates[-1]).bit_length()
-    if predicate_bits + bits[1] + bits[2] + position_bits > 64:
+    """Return the order of rows, int64 [n], whose ids have these bits; equal rows keep their order."""
+    numbers = (rows[:, 0] - rows[0, 0]).astype(np.int64)
+    if int(numbers[-1]).bit_length() + bits[1] + bits[2] + len(rows).bit_length() > _MOST_BITS:
         # One predicate with very many rows.
-        order = _order_numbers(rows[:, 2].astype(np.uint64), positions, position_bits)
-        return order[_order_numbers(rows[order, 1].astype(np.uint64), positions, position_bits)]
-    numbers = predicates.astype(np.uint64)
+        order = order_numbers(rows[:, 2])
+        return order[order_numbers(rows[order, 1])]
     for column in (1, 2):
-        numbers <<= np.uint64(bits[column])
-        numbers |= rows[:, column].astype(np.uint64)
-    return _order_numbers(numbers, positions, position_bits)
+        numbers <<= bits[column]
+        numbers |= rows[:, column]
+    return order_numbers(numbers)
 
 
-def _order_numbers(numbers: NDArray[np.uint64], positions: NDArray[np.uint64], position_bits: int) -> NDArray[np.int64]:
-    """Return the order of numbers, which are overwritten: int64 [n]; equal ones keep theirs."""
-    numbers <<= np.uint64(position_bits)
-    numbers |= positions
-    numbers.sort()
-    numbers &= np.uint64((1 << position_bits) - 1)
-    return numbers.view(np.int64)
+def order_numbers(numbers: NDArray[np.signedinteger[Any]]) -> NDArray[np.int64]:
+    """Return the order of numbers of at least 0: int64 [n]; equal ones keep theirs.
+
+    numpy sorts numbers several times faster than it finds their order. So their positions are packed into them.
+    """
+    position_bits = len(numbers).bit_length()
+    if int(numbers.max(initial=0)).bit_length() + position_bits > _MOST_BITS:
+        return np.argsort(numbers, kind="stable")
+    packed = numbers.astype(np.int64)
+    packed <<= position_bits
+    packed |= np.arange(len(numbers))
+    packed.sort()
+    packed &= (1 << position_bits) - 1
+    return packed
 
 
 def find_first_occurrences(numbers: NDArray[np.int32], size: int) -> NDArray[np.int64]:

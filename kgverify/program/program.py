@@ -165,14 +165,27 @@ class Program:
         digest = hashlib.sha256()
         for names in (self.symbols.predicates, self.symbols.constants):
             digest.update(len(names).to_bytes(8, "little"))
-            encoded = (name.encode("utf-8", "surrogatepass") for name in names)
-            digest.update(b"".join([len(each).to_bytes(8, "little") + each for each in encoded]))
+            digest.update(_encode_names(names).data)
         digest.update(len(self.facts).to_bytes(8, "little"))
-        digest.update(np.ascontiguousarray(self.facts, "<i4").tobytes())
+        digest.update(np.ascontiguousarray(self.facts, "<i4").data)
         for head, body in self.rules:
             digest.update(len(body).to_bytes(8, "little"))
             digest.update(np.array((head, *body), "<i4").tobytes())
         return digest.hexdigest()
+
+
+def _encode_names(names: Sequence[str]) -> NDArray[np.uint8]:
+    """Return the bytes of names in UTF-8, each after the number of its bytes in 8 bytes, little-endian."""
+    encoded = "".join(names).encode("utf-8", "surrogatepass")
+    lengths = np.fromiter(map(len, names), "<i8", len(names))
+    if len(encoded) != lengths.sum():
+        lengths = np.fromiter((len(name.encode("utf-8", "surrogatepass")) for name in names), "<i8", len(names))
+    counts = np.stack((np.full(len(names), 8), lengths), 1).ravel()
+    is_length = np.repeat(np.tile((True, False), len(names)), counts)
+    content = np.empty(len(is_length), np.uint8)
+    content[is_length] = lengths.view(np.uint8)
+    content[~is_length] = np.frombuffer(encoded, np.uint8)
+    return content
 
 
 def encode_atoms(

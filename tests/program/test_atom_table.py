@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgverify.program import atom_table
-from kgverify.program.atom_table import AtomTable, is_numbered, sort_rows
+from kgverify.program.atom_table import AtomTable, is_numbered, order_numbers, sort_rows
 from kgverify.program.atoms import NamedAtom, Variable
 
 NAMES = st.sampled_from("abcdefg")
@@ -68,6 +68,11 @@ def test_rows_are_sorted_whether_or_not_their_numbers_fit_64_bits(
     every = list(map(tuple, rows.tolist()))
     assert list(map(tuple, unique.tolist())) == sorted(set(every))
     assert first.tolist() == [every.index(row) for row in sorted(set(every))]
+
+
+@given(st.lists(st.sampled_from([0, 1, 2, 1 << 40, (1 << 63) - 1]), max_size=12))
+def test_equal_numbers_keep_their_order(numbers: list[int]) -> None:
+    assert order_numbers(np.array(numbers, np.int64)).tolist() == sorted(range(len(numbers)), key=numbers.__getitem__)
 
 
 def test_no_rows_are_sorted_rows() -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from kgverify.engines.policy import Policy
 from kgverify.errors import UserError
+from kgverify.program.atom_table import order_numbers
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
 
@@ -124,7 +125,7 @@ def program_arrays(program: Program) -> Arrays:
         )
     facts = np.ascontiguousarray(program.facts, np.int32).reshape(-1, 3)
     predicate, _, second = facts.T
-    by_second = np.argsort(predicate.astype(np.int64) * max(1, num_constants) + second, kind="stable")
+    by_second = order_numbers(predicate.astype(np.int64) * max(1, num_constants) + second)
     bounds = np.arange(num_predicates + 1)
     rules = [(rule.clause_head, *rule.body) for rule in program.rules]
     heads = np.array([atoms[0].predicate for atoms in rules], np.int64)
