@@ -1,13 +1,17 @@
 """A function without arguments that is sent to workers, and called once in each of their threads."""
 
-import hashlib
 import pickle
 import threading
 import zlib
 from collections.abc import Callable
 from typing import Any, Final
 
+import xxhash
+
 _LARGE: Final = 1 << 24
+"""The size in bytes from which compressing takes longer than sending."""
+_COMPRESSED: Final = b"\x78"
+"""The first byte of what zlib compresses, which no pickle has."""
 
 _of_thread = threading.local()
 
@@ -24,16 +28,16 @@ class SentMaker:
 
     def __init__(self, make: Callable[[], Any], share: Callable[[bytes], Any] = bytes) -> None:
         content = pickle.dumps(make)
-        # What is large takes longer to compress than to send.
-        pickled = zlib.compress(content, level=1 if len(content) < _LARGE else 0)
-        self.arguments = share(pickled), hashlib.sha256(pickled).hexdigest()
+        name = xxhash.xxh3_128_hexdigest(content)
+        self.arguments = share(content if len(content) >= _LARGE else zlib.compress(content, level=1)), name
 
 
-def make_once(pickled: bytes, name: str) -> Any:
+def make_once(content: bytes, name: str) -> Any:
     """Return what the function makes: once for each thread, and kept until another is needed."""
     if getattr(_of_thread, "name", None) != name:
         # What was made before may hold as much memory.
         _of_thread.made = _of_thread.name = None
-        _of_thread.made = pickle.loads(zlib.decompress(pickled))()
+        is_compressed = content.startswith(_COMPRESSED)
+        _of_thread.made = pickle.loads(zlib.decompress(content) if is_compressed else content)()
         _of_thread.name = name
     return _of_thread.made

@@ -18,7 +18,8 @@ from kgverify.trace.model.header import EngineInfo
 if TYPE_CHECKING:
     from kgverify.engines.reference.parallel import FannedOut
 
-_MOST_BESIDE: Final = 8
+_MOST_BESIDE: Final = 16
+"""The most processes that wait beside other work. Each holds the program in its memory."""
 
 _NUM_OF_PROCESS: Final = 1024
 """The candidates for which a further process is worth its start."""
@@ -56,7 +57,7 @@ def reference_beside(run: Run, num: int) -> Iterator[Pipeline]:
     """
     is_costly = run.policy.num_blocks > 0 or len(run.graph.program.facts) > _LARGE
     worth = _NUM_OF_COSTLY if is_costly else _NUM_OF_PROCESS
-    jobs = min(_MOST_BESIDE, len(os.sched_getaffinity(0)) // 2, (num - 1) // worth)
+    jobs = min(_MOST_BESIDE, len(os.sched_getaffinity(0)) - 1, (num - 1) // worth)
     if jobs < 2:
         yield reference_pipeline(run)
         return

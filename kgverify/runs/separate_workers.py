@@ -4,14 +4,13 @@ import signal
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack
 from queue import SimpleQueue
 from threading import Lock
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from kgverify.errors import UserError
-from kgverify.runs.workers import find_process, single_threaded, start_workers
+from kgverify.runs.workers import find_process, start_workers
 
 T = TypeVar("T")
 
@@ -44,8 +43,6 @@ class SeparateWorkers(Executor):
     """
 
     def __init__(self, jobs: int) -> None:
-        self._settings = ExitStack()
-        self._settings.enter_context(single_threaded())
         self._workers = [_Worker() for _ in range(jobs)]
 
     def submit(self, function: Callable[..., T], /, *arguments: object, **named: object) -> Future[T]:
@@ -68,9 +65,10 @@ class SeparateWorkers(Executor):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         """End the processes, at once after a KeyboardInterrupt."""
-        for worker in self._workers:
-            worker.end(kind, error, traceback)
-        self._settings.close()
+        with ThreadPoolExecutor(len(self._workers)) as threads:
+            # A process with a large program takes long to end.
+            for _ in threads.map(lambda worker: worker.end(kind, error, traceback), self._workers):
+                pass
         return None
 
 

@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from multiprocessing.context import SpawnContext, SpawnProcess
 from multiprocessing.process import BaseProcess
 from typing import Any, Final
@@ -14,29 +14,18 @@ from typing import Any, Final
 from kgverify.runs.interrupts import expect_no_interrupt
 
 _NUM_THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""The variables that a process reads when it loads torch, before anything can be called there."""
 _SAFE_PATH: Final = "PYTHONSAFEPATH"
-_changing_path: Final = threading.Lock()
+"""The variable that keeps Python from searching the current folder for modules.
 
-
-def single_threaded() -> AbstractContextManager[None]:
-    """Let processes that start before the context ends use one thread each."""
-    # A process reads these when it loads torch, before anything can be called there.
-    return _environment(_NUM_THREADS)
-
-
-@contextmanager
-def _without_current_folder() -> Iterator[None]:
-    """Let Python processes that start before the context ends not search the current folder for modules.
-
-    It may be a stranger's, and Python searches it first until the process has received the path of its parent.
-    """
-    with _changing_path, _environment((_SAFE_PATH,)):
-        yield
+It may be a stranger's, and Python searches it first until the process has received the path of its parent.
+"""
+_changing: Final = threading.Lock()
 
 
 @contextmanager
 def _environment(names: Iterable[str]) -> Iterator[None]:
-    """Set environment variables to 1 until the context ends."""
+    """Set environment variables to 1 until the context ends, which must be soon: this process reads them too."""
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(dict.fromkeys(before, "1"))
     try:
@@ -50,11 +39,11 @@ def _environment(names: Iterable[str]) -> Iterator[None]:
 
 
 class _Process(SpawnProcess):
-    """A process that searches for modules only where its parent does."""
+    """A process that uses one thread, and searches for modules only where its parent does."""
 
     def start(self) -> None:
         """Start the process."""
-        with _without_current_folder():
+        with _changing, _environment((*_NUM_THREADS, _SAFE_PATH)):
             super().start()
 
 
@@ -70,9 +59,9 @@ def start_workers(jobs: int) -> Iterator[Executor]:
     """
     # Not with a fork, which would lose torch's threads. The executor starts a process that tracks its semaphores.
     own = os.environ.get(_SAFE_PATH)
-    with _without_current_folder():
+    with _changing, _environment((_SAFE_PATH,)):
         created = ProcessPoolExecutor(jobs, mp_context=_Context(), initializer=_begin, initargs=(own,))
-    with single_threaded(), created as executor:
+    with created as executor:
         _start_processes(executor, jobs)
         try:
             yield executor

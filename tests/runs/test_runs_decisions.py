@@ -6,6 +6,7 @@ import threading
 import time
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 from queue import SimpleQueue
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from run_engines import countries_run
 
+from kgverify.engines.sent_maker import SentMaker, make_once
 from kgverify.errors import UserError
 from kgverify.ranking.corrupt import ALL, count_candidates
 from kgverify.runs import dask_workers, machine, parts
@@ -26,7 +28,7 @@ from kgverify.runs.profiling import _REGION, _count_events, _find_peak, _silent_
 from kgverify.runs.retake import describe_left
 from kgverify.runs.run import MOST, SCORE_SUMS, Run, describe_ranking, reference_pipeline
 from kgverify.runs.separate_workers import MOST_REPEATS, RepeatingWorkers, describe_end
-from kgverify.runs.workers import _environment, _start_processes
+from kgverify.runs.workers import _environment, _start_processes, start_workers
 
 
 def test_the_size_of_parts_follows_from_the_device_and_from_what_is_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,3 +399,16 @@ def test_a_call_whose_workers_die_is_repeated_so_often_and_no_more(monkeypatch: 
     assert len(workers.sent) == MOST_REPEATS - 1
     with pytest.raises(UserError, match=f"{MOST_REPEATS} times, workers died"):
         call.future.result()
+
+
+def test_a_worker_uses_one_thread_and_this_process_as_many_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    with start_workers(1) as executor:
+        assert executor.submit(os.getenv, "OMP_NUM_THREADS").result() == "1"
+        assert os.environ["OMP_NUM_THREADS"] == "7"
+
+
+@pytest.mark.parametrize("size", [10, (1 << 24) + 1])
+def test_what_workers_need_arrives_as_it_was_sent(size: int) -> None:
+    made = SentMaker(partial(bytes, size)).arguments
+    assert make_once(*made) == bytes(size)

@@ -1,6 +1,8 @@
 """Ticks run one after the other in buffers at fixed addresses, without synchronising with the host in between."""
 
+import gc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import torch
@@ -70,7 +72,7 @@ class TickLoop:
                 self._take_tick_()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with _without_collection(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
             for _ in range(TICKS_PER_REPLAY):
                 self._take_tick_()
         pool.size.copy_(size)
@@ -78,6 +80,19 @@ class TickLoop:
         # Only now, so that a capture that failed for want of memory is retried.
         self._graph = graph
         return graph
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Collect garbage now, and none inside the context: freeing the graph or the memory of another engine ends a capture."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def copy_buffers_(buffers: Derivations | Work | Pool | TickGaps, values: Derivations | Work | Pool | TickGaps) -> None:
