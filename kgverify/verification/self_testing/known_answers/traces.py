@@ -279,7 +279,7 @@ def _check_queue() -> None:
             pass
         has_ended.set()
 
-    thread = threading.Thread(target=end)
+    thread = threading.Thread(target=end, daemon=True)
     with first:
         thread.start()
         is_early = has_ended.wait(_MOMENT)
