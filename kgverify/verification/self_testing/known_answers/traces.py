@@ -244,14 +244,16 @@ def _check_packed(folder: Path) -> None:
 
 def _check_digests(folder: Path) -> None:
     """Read digests alone: of so many candidates that the last one is alone in its block, and without what is not counted."""
-    path, num = folder / "digests.h5", BLOCK_STEPS + 1
+    path, num = folder / "digests", BLOCK_STEPS + 1
     # One step, none, and so on.
     columns = make_columns(3 - np.arange(num) % 2 * 2)
     sequence = np.arange(len(columns.steps.depth), dtype=np.uint64) << np.uint64(40)
     header = msgspec.structs.replace(HEADER, level="digests", absent=DROPPED)
-    with _open(path, Storage(), header=header) as writer:
+    # The batch fills a shard, and nothing is left for the last one.
+    with _open(path, Storage(shard_steps=1), header=header) as writer:
         writer.append(columns, sequence)
     file = TraceFile(path)
+    require_known(file.is_complete, "a trace whose last shard is full")
     require_known(file.header.absent == DROPPED, "the columns that digests do not count")
     require_known([*file.split()] == [(0, num - 1), (num - 1, num)], "blocks of many candidates")
     require_known(file.compute_root() == root_digest(columns.candidates, sequence), "the root of many candidates")
