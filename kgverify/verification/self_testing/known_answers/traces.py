@@ -51,7 +51,7 @@ HEADER: Final = Header(EngineInfo("known"), Limits(max_depth=9), PolicyInfo("kno
 _WAIT: Final = 10.0
 """The longest that a thread waits for another one, in seconds."""
 _MOMENT: Final = 0.01
-"""How long an append that must wait is watched, in seconds."""
+"""The time for which an append that must wait is watched, in seconds."""
 
 Batch = tuple[tuple[int, ...], bool]
 """The numbers of candidates, and whether their digests are given."""
@@ -243,7 +243,7 @@ def _check_packed(folder: Path) -> None:
 
 
 def _check_digests(folder: Path) -> None:
-    """Read digests alone: of so many candidates that the last one is alone in its block, and without what is not counted."""
+    """Read digests alone, of more candidates than a block has, whose header names columns that they do not count."""
     path, num = folder / "digests", BLOCK_STEPS + 1
     # One step, none, and so on.
     columns = make_columns(3 - np.arange(num) % 2 * 2)
