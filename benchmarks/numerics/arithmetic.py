@@ -21,13 +21,13 @@ from kgverify.audit.audited_function import (
     Inputs,
     MakeInputs,
     Subject,
-    check_modes,
+    check_names,
     make_subject,
 )
 from kgverify.audit.properties.colliding_writes import find_dependence, report_dependence
 from kgverify.audit.report import AuditReport, ReportBuilder
 from kgverify.audit.source_lines import find_calling_line
-from kgverify.audit.values import copy_values, find_differences, list_device_types, list_leaves, list_tensors, view_bits
+from kgverify.audit.values import copy_values, find_differences, is_on_cuda, list_leaves, list_tensors, view_bits
 from kgverify.engines.compiled.execution.device import products_set_to
 from kgverify.errors import describe_error
 from kgverify.runs.machine import describe_environment, read_product_settings
@@ -75,9 +75,9 @@ def audit_numerics(
     Raises:
         UserError: where make_inputs does not return a tuple, or for an unknown mode.
     """
-    check_modes(modes, ("eager", *COMPILE_MODES))
+    check_names("mode", modes, ("eager", *COMPILE_MODES))
     subject = make_subject(name, fn, make_inputs)
-    device = torch.device("cuda" if "cuda" in list_device_types(subject.inputs(0)) else "cpu")
+    device = torch.device("cuda" if is_on_cuda(subject.inputs(0)) else "cpu")
     report = ReportBuilder()
     axis = None if batch_axis is None else BatchAxis(batch_axis, batched)
     audit_repetition(subject, report, modes=modes, repetitions=repetitions, axis=axis, large=large)
@@ -226,7 +226,7 @@ def audit_repetition(
            CUDA, and no such calls on a CPU
     """
     inputs = subject.inputs(0)
-    if large is None and "cuda" in list_device_types(inputs):
+    if large is None and is_on_cuda(inputs):
         large = LARGE
     variants: list[tuple[str, Callable[[], Inputs]]] = [
         (f", call {call}" if call else "", partial(subject.inputs, call))

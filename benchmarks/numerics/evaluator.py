@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from benchmarks.numerics.arithmetic import audit_batch, audit_colliding_writes, audit_repetition, audit_settings
 from benchmarks.numerics.choose_stage import audit_choose
 from benchmarks.numerics.precision_ladder import ChoiceStates, climb_precisions, collect_choice_states
-from kgverify.audit.audited_function import COMPILE_MODES, Subject, check_modes
+from kgverify.audit.audited_function import COMPILE_MODES, Subject, check_names
 from kgverify.audit.evaluator.audited_tick import build_tick_subject
 from kgverify.audit.report import AuditReport, ReportBuilder
 from kgverify.engines.compiled.engine import CompiledEngine
@@ -53,7 +53,7 @@ def audit_evaluator(
     on = resolve_device(device)
     compiled = None if mode in (None, "eager") else str(mode)
     modes = ("eager",) if compiled is None else ("eager", compiled)
-    check_modes(modes, ("eager", *COMPILE_MODES))
+    check_names("mode", modes, ("eager", *COMPILE_MODES))
     stages = build_stages(SCORES[run.policy.name]) if stages is None else stages
     report = ReportBuilder()
     with phase("ties and NaN", 0), on_device(on, has_products=True):

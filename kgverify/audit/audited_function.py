@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from kgverify.audit.values import deepcopy_values
-from kgverify.errors import UserError, describe_error
+from kgverify.errors import UserError, describe_error, suggest
 
 Function: TypeAlias = Callable[..., Any]
 
@@ -27,7 +27,6 @@ class Subject:
     parts:       functions that it is composed of, each a subject by itself, from the first called to the last
     calls:       the number of calls with different arguments worth comparing
     first:       the number of the first call, by which random numbers are seeded
-    read:        picks from its result what a caller reads; the rest may hold anything
     """
 
     name: str
@@ -36,7 +35,6 @@ class Subject:
     parts: Mapping[str, "Subject"] = field(default_factory=dict)
     calls: int = 6
     first: int = 0
-    read: Callable[[Any], Any] = lambda output: output
 
     def inputs(self, call: int) -> Inputs:
         """Make the arguments of a call, which share no memory with those of any other."""
@@ -90,8 +88,9 @@ def make_subject(name: str, function: Function, make_inputs: Callable[[], Inputs
     return Subject(name, function, lambda call: make_inputs())  # type: ignore[call-arg]
 
 
-def check_modes(modes: Sequence[str], known: Sequence[str]) -> None:
-    """Raise UserError for an unknown mode."""
-    for mode in modes:
-        if mode not in known:
-            raise UserError(f"unknown mode {mode!r}", where="--mode", fix=f"choose one of {', '.join(known)}")
+def check_names(what: str, names: Sequence[str], known: Sequence[str]) -> None:
+    """Raise UserError for an unknown name of a mode or a rung."""
+    for name in names:
+        if name not in known:
+            fix = suggest(name, known) or f"choose {', '.join(known)}"
+            raise UserError(f"unknown {what} {name!r}", where=f"--{what}", fix=fix)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from kgverify.audit import isolation
-from kgverify.audit.audited_function import COMPILE_MODES, Function, Inputs, MakeInputs, check_modes, make_subject
+from kgverify.audit.audited_function import COMPILE_MODES, Function, Inputs, MakeInputs, check_names, make_subject
 from kgverify.audit.budget import check_budget, read_budget
 from kgverify.audit.ladder.climb import RUNGS, warm_up_compiler
 from kgverify.audit.ladder.modes_audit import SECONDS, LadderOptions, audit_values, describe_compiler
@@ -19,7 +19,7 @@ from kgverify.audit.report import AuditReport, ReportBuilder
 from kgverify.audit.values import Precision
 from kgverify.engines.compiled.execution.caches import fresh_caches
 from kgverify.engines.compiled.execution.device import resolve_device
-from kgverify.errors import UserError, suggest
+from kgverify.errors import UserError
 
 RUNG_NAMES: Final = tuple(rung.name for rung in RUNGS[1:])
 
@@ -80,8 +80,8 @@ def step(
         raise UserError(f"expected 0 or more, found {tolerance}", where="tolerance", fix="give an error such as 1e-5")
     if tolerance is not None and exact:
         raise UserError("cannot be combined with exact", where="tolerance", fix="give one of the two")
-    check_modes((mode,), COMPILE_MODES)
-    check_rungs(rungs)
+    check_names("mode", (mode,), COMPILE_MODES)
+    check_names("rung", rungs, RUNG_NAMES)
     limits = read_budget(Path(budget)) if isinstance(budget, (str, Path)) else check_budget(budget or {})
     subject = replace(make_subject(name, function, make_inputs), calls=calls)
     if device != "auto":
@@ -129,11 +129,3 @@ def step(
         report.skip("properties", str(error))
     environment = {**describe_compiler(), "mode": mode, "dynamic": str(dynamic)}
     return report.build(subject.name, environment, budget=limits, is_conclusive=is_conclusive)
-
-
-def check_rungs(names: Sequence[str]) -> None:
-    """Raise UserError for an unknown rung."""
-    for each in names:
-        if each not in RUNG_NAMES:
-            fix = suggest(each, RUNG_NAMES) or f"choose {', '.join(RUNG_NAMES)}"
-            raise UserError(f"unknown rung {each!r}", where="--rung", fix=fix)

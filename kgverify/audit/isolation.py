@@ -147,9 +147,6 @@ def _describe_end(code: int, printed: BinaryIO) -> str:
 
 def _pause_threads() -> None:
     """End the idle threads of OpenMP, which a fork does not have and would wait for; they start again when needed."""
-    loaded = ctypes.CDLL(None)
-    for name in ("libgomp.so.1", "libiomp5.so"):
+    for name in ("libgomp.so.1", "libiomp5.so", None):
         with suppress(OSError, AttributeError):
             ctypes.CDLL(name, mode=os.RTLD_NOLOAD).omp_pause_resource_all(_HARD)
-    with suppress(AttributeError):
-        loaded.omp_pause_resource_all(_HARD)

@@ -97,28 +97,15 @@ def _show_cell(cell: Cell) -> Text:
 
 
 def _render_measures(report: AuditReport) -> Iterator[RenderableType]:
-    """Render all measures in a table, and those of stages in a second one."""
     if not report.measures:
         return
     table = _make_table("measures")
     table.show_header = False
     table.add_column()
     table.add_column(justify="right")
-    rows: dict[str, dict[str, str]] = {}
     for key, value in report.measures.items():
-        if key.startswith("stages."):
-            _, stage, measure = key.split(".")
-            rows.setdefault(stage, {})[measure] = _show_measure(key, value)
-        else:
-            table.add_row(Text(make_visible(key.replace("_", " "))), _show_measure(key, value))
+        table.add_row(Text(make_visible(key.replace("_", " "))), _show_measure(key, value))
     yield table
-    if rows:
-        columns = list(dict.fromkeys(measure for row in rows.values() for measure in row))
-        stages = _make_table("each stage by itself")
-        stages.add_column("stage")
-        for column in columns:
-            stages.add_column(column.replace("_", " "), justify="right")
-        yield fit_rows(stages, [[stage, *(row.get(column, "") for column in columns)] for stage, row in rows.items()])
 
 
 def _show_measure(key: str, value: float) -> str:

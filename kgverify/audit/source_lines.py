@@ -68,6 +68,11 @@ def find_line_in_text(text: str, files: Iterable[str] = ()) -> str:
     return ""
 
 
+def find_node_line(node: torch.fx.Node) -> str:
+    """Return the user line of a node of a graph; empty if there is no such line."""
+    return find_line_in_text(node.meta.get("stack_trace") or "")
+
+
 def complete_path(line: str, files: Iterable[str]) -> str:
     """Complete a line that has only the end of its file's name, from these files and those of the loaded modules."""
     ending, _, number = line.rpartition(":")

@@ -88,9 +88,9 @@ def list_tensors(tree: Any, prefix: str = "") -> list[tuple[str, Tensor]]:
     return [(f"{prefix}{path}", leaf) for path, leaf in list_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def list_device_types(tree: Any) -> set[str]:
-    """List the types of the devices on which the tensors are."""
-    return {leaf.device.type for _, leaf in list_tensors(tree)}
+def is_on_cuda(tree: Any) -> bool:
+    """Return whether a tensor of nested containers is on a CUDA device."""
+    return any(tensor.is_cuda for _, tensor in list_tensors(tree))
 
 
 def copy_tensor(tensor: Tensor) -> Tensor | None:
@@ -99,6 +99,19 @@ def copy_tensor(tensor: Tensor) -> Tensor | None:
         return tensor.detach().clone()
     except RuntimeError:
         return None
+
+
+def find_storage(tensor: Tensor) -> int:
+    """Return the address of the memory that a tensor is in; 0 for none."""
+    try:
+        return tensor.untyped_storage().data_ptr() if tensor.numel() else 0
+    except RuntimeError:
+        return 0
+
+
+def count_writes(tensor: Tensor) -> int:
+    """Return the number of writes in place; -1 for tensors of inference mode, which do not count them."""
+    return -1 if tensor.is_inference() else tensor._version
 
 
 def copy_values(tree: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import xxhash
 
 _LARGE: Final = 1 << 24
-"""What has this many bytes takes longer to compress than to send."""
+"""The size in bytes from which compressing takes longer than sending."""
 _COMPRESSED: Final = b"\x78"
 """The first byte of what zlib compresses, which no pickle has."""
 

@@ -1,9 +1,9 @@
 """Doubts about the columns of tables without a header row: a first row that may be one, and columns in another order."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final
 
 from kgverify.errors import count_of
 from kgverify.graphs.formats.parsed import Triples
@@ -71,33 +71,20 @@ def _shares_name(first: NamedAtom, other: NamedAtom) -> bool:
     return first.predicate == other.predicate or not {first.first, first.second}.isdisjoint((other.first, other.second))
 
 
-class Names(NamedTuple):
-    """The different names of each column."""
-
-    heads: Set[str]
-    relations: Set[str]
-    tails: Set[str]
-
-
-def find_names(triples: Triples) -> Names:
-    """Return the different names of each column."""
-    relations, heads, tails = map(AtomTable.of(triples.atoms).names_in, range(3))
-    return Names(heads, relations, tails)
-
-
-def find_unlikely_order(split: Names, train: Names, file: str) -> Iterator[str]:
+def find_unlikely_order(triples: AtomTable, train: AtomTable, file: str) -> Iterator[str]:
     """Warn about a table without a header row whose names say that its columns are not head, relation and tail."""
-    heads, relations, tails = split
-    if not relations:
+    relations = triples.names_in(0)
+    # Names that are both head and tail are entities.
+    if not relations or (triples.has_common_arguments() if triples is train else train.names_in(0) & relations):
         return
+    heads, tails = triples.names_in(1), triples.names_in(2)
     for word, few, other in (("first", heads, tails), ("third", tails, heads)):
-        if split is not train:
-            is_likely = train.relations.isdisjoint(relations) and few <= train.relations
+        if triples is not train:
+            is_likely = few <= train.names_in(0)
         else:
-            # Names that are both head and tail are entities; few names that are neither are relations.
-            is_likely = heads.isdisjoint(tails) and (
-                (few.isdisjoint(relations) and not other.isdisjoint(relations))
-                or (_MIN_RATIO * len(few) <= len(relations) and 2 * len(few) <= len(other))
+            # Few names that are neither head nor tail are relations.
+            is_likely = (few.isdisjoint(relations) and not other.isdisjoint(relations)) or (
+                _MIN_RATIO * len(few) <= len(relations) and 2 * len(few) <= len(other)
             )
         if is_likely:
             yield (

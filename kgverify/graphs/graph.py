@@ -129,9 +129,9 @@ class KnowledgeGraph:
     def known_triples(self) -> NDArray[np.int32]:
         """All triples of train, valid and test: int32 [K, 3] predicate, head, tail; unique, ascending."""
         facts, size = self.program.facts, len(self.program.symbols.constants)
-        others, _ = sort_rows(np.concatenate([self._find_rows("valid"), self._find_rows("test")]), size)
+        others, _ = sort_rows(np.concatenate([self._find_rows("valid"), self._find_rows("test")]))
         if (len(self.program.symbols.predicates) + 1) * size**2 >= 2**63:
-            known, _ = sort_rows(np.concatenate([facts, others]), size)
+            known, _ = sort_rows(np.concatenate([facts, others]))
         else:
             # The facts are in order: a few others are put between them.
             numbers, wanted = number_rows(facts, size), number_rows(others, size)

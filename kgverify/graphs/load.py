@@ -17,7 +17,7 @@ from kgverify.errors import UserError, suggest
 from kgverify.files.reading import STANDARD_INPUT
 from kgverify.files.remote import fetched, names_url
 from kgverify.garbage_collection import without_garbage_collection
-from kgverify.graphs.column_order import check_columns, find_names, find_unlikely_order
+from kgverify.graphs.column_order import check_columns, find_unlikely_order
 from kgverify.graphs.domains import parse_domains
 from kgverify.graphs.embedded import list_embedded
 from kgverify.graphs.folder import (
@@ -154,10 +154,11 @@ def _build(
             parse = parse_openke if is_openke(names[split]) else parse_pykeen
             splits[split] = parse(texts[split], entities, relations)
         else:
-            splits[split] = parse_triples(texts[split].text, names[split])
+            splits[split] = parse_triples(texts[split].content, names[split])
             # A large text is not needed beside its triples.
-            texts[split] = texts[split]._replace(text="")
-    splits = {split: each._replace(atoms=AtomTable.of(each.atoms)) for split, each in splits.items()}
+            texts[split] = texts[split]._replace(content=b"")
+    tables = {split: AtomTable.of(each.atoms) for split, each in splits.items()}
+    splits = {split: each._replace(atoms=tables[split]) for split, each in splits.items()}
     train, valid, test = (splits[split] for split in SPLITS)
     if not train.atoms:
         raise UserError(
@@ -166,13 +167,13 @@ def _build(
             fix="write one triple a line: relation(head,tail). or head<TAB>relation<TAB>tail",
         )
     doubts = tuple(check_columns(splits, names))
-    columns = {split: find_names(each) for split, each in splits.items()}
-    constants = set[str]().union(*(names for heads, _, tails in columns.values() for names in (heads, tails)))
+    constants = tables["train"].constant_ids | tables["valid"].constant_ids
+    constants |= tables["test"].constant_ids
     domains = (
         parse_domains(texts["domains"].text, texts["domains"].name, constants=constants) if "domains" in texts else {}
     )
-    declared = constants.union(*domains.values())
-    predicates = {name for each in columns.values() for name in each.relations}
+    declared = constants | {name: 0 for names in domains.values() for name in names} if domains else constants
+    predicates = {name for each in tables.values() for name in each.predicates}
     rules, rule_warnings = (
         parse_rules(texts["rules"].text, texts["rules"].name, constants=declared, predicates=predicates)
         if "rules" in texts
@@ -186,15 +187,15 @@ def _build(
             if split in names and not triples.atoms:
                 yield f"{names[split]}: no triple in it"
             if triples.is_table and triples.header is None:
-                yield from find_unlikely_order(columns[split], columns["train"], names[split])
+                yield from find_unlikely_order(tables[split], tables["train"], names[split])
         yield from rule_warnings
         yield from _find_repeated_facts(train, names.get("train", name))
-        yield from find_rule_warnings(rules, facts=columns["train"].relations, triples=predicates, constants=declared)
-        strangers = {name for names in domains.values() for name in names} - constants
+        yield from find_rule_warnings(rules, facts=tables["train"].predicates, triples=predicates, constants=declared)
+        strangers = {name for names in domains.values() for name in names if name not in constants}
         if strangers:
             number = _count(len(strangers), "constant")
             yield f"{texts['domains'].name}: {number} that no triple has, such as {min(strangers)!r}"
-        if num_leaks := AtomTable.of(train.atoms).count_common(AtomTable.of(test.atoms)):
+        if num_leaks := tables["train"].count_common(tables["test"]):
             yield f"{names.get('test', 'test')}: {_count(num_leaks, 'triple')} also in train"
 
     graph = KnowledgeGraph(

@@ -31,7 +31,7 @@ from kgverify.program.atom_table import AtomTable
 from kgverify.program.program import NamedRule
 
 SMALLEST: Final = 4 << 20
-"""Characters of the files of a graph below which reading it takes no longer than finding it."""
+"""Bytes of the files of a graph below which reading it takes no longer than finding it."""
 MOST_BYTES: Final = 4 << 30
 """Bytes of all stored graphs."""
 
@@ -76,7 +76,7 @@ def find_folder() -> Path | None:
 
 def find_key(name: str, texts: Mapping[str, TextFile]) -> str | None:
     """Return the name under which a graph with these files by role is stored; None if it is small, or nothing is kept."""
-    if find_folder() is None or sum(len(text.text) for text in texts.values()) < SMALLEST:
+    if find_folder() is None or sum(len(text.content) for text in texts.values()) < SMALLEST:
         return None
     parts = [name, *(part for role, text in texts.items() for part in (role, text.name, text.sha256))]
     return hashlib.sha256(msgspec.msgpack.encode([digest_own_code(), *parts])).hexdigest()

@@ -13,15 +13,20 @@ from kgverify.program.program import Source
 _SHOWN_CHARACTERS = 80
 _MAX_LINE_BYTES: Final = 16 << 20
 """Bytes of a line: all constants of a domain may be on one."""
-_MARK: Final = "\ufeff"
+_MARK: Final = "\ufeff".encode()
 
 
 class TextFile(NamedTuple):
-    """A file's name without its folder, its text without a byte order mark, and the sha256 of its bytes."""
+    """A file's name without its folder, its text in UTF-8 without a byte order mark, and the sha256 of its bytes."""
 
     name: str
-    text: str
+    content: bytes
     sha256: str
+
+    @property
+    def text(self) -> str:
+        """The text."""
+        return self.content.decode()
 
 
 def read_text(file: Traversable, *, standard_input: bool = False) -> TextFile:
@@ -37,8 +42,7 @@ def read_text(file: Traversable, *, standard_input: bool = False) -> TextFile:
     stored = read_file(file, purpose="a file of the graph", standard_input=standard_input)
     content = decompress(stored, where=str(file))
     _check_lines(content, file.name)
-    text = _decode(content, file.name)
-    return TextFile(file.name, text, hashlib.sha256(stored).hexdigest())
+    return TextFile(file.name, _check_text(content, file.name), hashlib.sha256(stored).hexdigest())
 
 
 def _check_lines(content: bytes, file: str) -> None:
@@ -54,19 +58,23 @@ def _check_lines(content: bytes, file: str) -> None:
         begin = end + 1
 
 
-def _decode(content: bytes, file: str) -> str:
+def _check_text(content: bytes, file: str) -> bytes:
+    """Return a text in UTF-8 without byte order marks. UserError, with the line, for what is not text."""
+    is_ascii = content.isascii()
     encoding = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
     try:
-        text = content.decode(encoding)
+        if not is_ascii:
+            decoded = content.decode(encoding)
+            content = content if encoding == "utf-8" else decoded.encode()
     except UnicodeDecodeError as error:
         line_number = max(1, len(split_text(content[: error.start].decode(encoding, "replace") + "|")))
         found = f"the byte 0x{content[error.start]:02x}"
         raise line_error(Source(file, line_number), "UTF-8 text", found, "save the file in UTF-8") from error
-    if (position := text.find("\0")) >= 0:
-        line_number = len(split_text(text[: position + 1]))
+    if (position := content.find(b"\0")) >= 0:
+        line_number = len(split_text(content[: position + 1].decode()))
         raise line_error(Source(file, line_number), "text", "the character NUL", "save the file as text in UTF-8")
     # Files that were put one after the other have a mark at the beginning of each.
-    return text.removeprefix(_MARK).replace(f"\n{_MARK}", "\n") if _MARK in text else text
+    return content if is_ascii else content.removeprefix(_MARK).replace(b"\n" + _MARK, b"\n")
 
 
 def split_text(text: str) -> list[str]:

@@ -30,37 +30,37 @@ _FOREIGN_NAMES: Final = {
 }
 
 
-def parse_triples(text: str, file: str) -> Triples:
-    """Parse the triples of a text. UserError, with `file` and line, at the first line that is not a triple."""
-    if "\r" in text:
-        text = "\n".join(split_text(text))
-    texts = split_text(_take_lines(text))
+def parse_triples(content: bytes, file: str) -> Triples:
+    """Parse the triples of a text in UTF-8. UserError, with `file` and line, at the first line that is not a triple."""
+    if b"\r" in content:
+        content = content.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    texts = split_text(_take_lines(content).decode())
     if not any(_list_content(texts)):
-        texts = split_text(text)
+        texts = split_text(content.decode())
     line, first = next(_list_content(texts), (0, ""))
     if match := _FOREIGN.match(first):
         name, fix = _FOREIGN_NAMES[match.lastgroup or ""]
         raise line_error(Source(file, line), f"{TABULAR} or {FUNCTIONAL}", f"{name}: {show(first)}", fix)
     has_tabs = first.count("\t") >= 2
     if ntriples.is_statement(first) or (ntriples.begins_statement(first) and not has_tabs):
-        return ntriples.parse_ntriples(split_text(text), file)
+        return ntriples.parse_ntriples(split_text(content.decode()), file)
     is_functional = is_facts(first) if has_tabs else _is_functional(first)
     delimiter = "" if is_functional else find_delimiter(texts, file)
-    plain = parse_plain(text, delimiter, texts[0]) if delimiter else parse_plain_facts(text)
+    plain = parse_plain(content, delimiter, texts[0]) if delimiter else parse_plain_facts(content)
     if plain is not None:
         return plain
-    texts = split_text(text)
+    texts = split_text(content.decode())
     return parse_table(texts, delimiter, file) if delimiter else parse_facts(list(enumerate(texts, 1)), file)
 
 
-def _take_lines(text: str) -> str:
+def _take_lines(content: bytes) -> bytes:
     """Return the first lines of a text: more than determine the format."""
     end = 0
     for _ in range(NUM_SAMPLED_LINES):
-        end = text.find("\n", end) + 1
+        end = content.find(b"\n", end) + 1
         if not end:
-            return text
-    return text[:end]
+            return content
+    return content[:end]
 
 
 def _list_content(texts: Sequence[str]) -> Iterator[tuple[int, str]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import repeat, starmap
+from itertools import count, repeat, starmap
 from operator import itemgetter
 from typing import Any, Final, overload
 
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from kgverify.program.atoms import NamedAtom, Variable
 
 _CHUNK: Final = 1 << 12
+_PART: Final = 1 << 16
+"""The rows that are sorted at once, but for those of one predicate."""
 
 
 class Numbering(dict[str, int]):
@@ -113,10 +115,18 @@ class AtomTable(Sequence[NamedAtom]):
         if self._order is not None:
             # `take` copies whole rows; an index array takes several times as long.
             return np.take(self.rows, self._order, axis=0), self._order.astype(np.int64)
-        return sort_rows(self.rows, len(self.constants))
+        return sort_rows(self.rows)
 
-    def names_by_appearance(self) -> tuple[list[str], list[str]]:
+    @cached_property
+    def constant_ids(self) -> dict[str, int]:
+        """The index of each constant."""
+        return dict(zip(self.constants, count(), strict=False))
+
+    def names_by_appearance(self) -> tuple[Sequence[str], Sequence[str]]:
         """Return the predicates and the constants that occur, in the order of their first occurrence."""
+        if is_numbered(self.rows[:, :1], len(self.predicates)) and is_numbered(self.rows[:, 1:], len(self.constants)):
+            # Names of files are in this order already.
+            return self.predicates, self.constants
         predicates = find_first_occurrences(self.rows[:, 0], len(self.predicates))
         constants = find_first_occurrences(self.rows[:, 1:].ravel(), len(self.constants))
         return [self.predicates[i] for i in predicates.tolist()], [self.constants[i] for i in constants.tolist()]
@@ -129,6 +139,16 @@ class AtomTable(Sequence[NamedAtom]):
         if occurs.all():
             return set(names)
         return {names[i] for i in np.flatnonzero(occurs).tolist()}
+
+    def has_common_arguments(self) -> bool:
+        """Return whether some constant is the first argument of an atom, and the second of one."""
+        for num in (_CHUNK, len(self.rows)):
+            occurs = np.zeros((2, len(self.constants)), np.bool_)
+            for each, column in zip(occurs, self.rows[:num, 1:].T, strict=True):
+                each[column] = True
+            if (occurs[0] & occurs[1]).any():
+                return True
+        return False
 
     def encode(self, predicate_ids: dict[str, int], constant_ids: dict[str, int]) -> NDArray[np.int32]:
         """Return the rows in other ids: int32 [n, 3]; -1 for a name without one."""
@@ -152,9 +172,9 @@ class AtomTable(Sequence[NamedAtom]):
     def count_common(self, other: "AtomTable") -> int:
         """Count the different atoms that another table holds as well."""
         rows, _ = self.distinct
-        ids = (dict(zip(names, range(len(names)), strict=True)) for names in (self.predicates, self.constants))
-        wanted = other.encode(*ids)
-        wanted, _ = sort_rows(wanted[(wanted >= 0).all(1)], len(self.constants))
+        predicate_ids = dict(zip(self.predicates, count(), strict=False))
+        wanted = other.encode(predicate_ids, self.constant_ids)
+        wanted, _ = sort_rows(wanted[(wanted >= 0).all(1)])
         # Few of many: the rows of a predicate are neighbours.
         begins = np.searchsorted(rows[:, 0], wanted[:, 0])
         ends = np.searchsorted(rows[:, 0], wanted[:, 0], "right")
@@ -176,13 +196,78 @@ def number_rows(rows: NDArray[np.int32], num_constants: int) -> NDArray[np.int64
     return numbers
 
 
-def sort_rows(rows: NDArray[np.int32], num_constants: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Return the different rows in order, int32 [m, 3], and the first occurrence of each, int64 [m]."""
-    if len(rows) and (int(rows[:, 0].max()) + 1) * num_constants**2 < 2**63:
-        _, first = np.unique(number_rows(rows, num_constants), return_index=True)
-        return np.take(rows, first, axis=0), first
-    unique, first = np.unique(rows.reshape(-1, 3), axis=0, return_index=True)
-    return unique, first
+def sort_rows(rows: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return the different rows of ids, int32 [n, 3], in order, int32 [m, 3], and the first occurrence of each, int64 [m].
+
+    The rows are grouped by predicate, and then sorted some predicates at a time, which needs little memory.
+    """
+    bits = [int(column.max(initial=0)).bit_length() for column in rows.T]
+    # numpy sorts numbers of 16 bits by radix.
+    predicates = rows[:, 0].astype(np.uint16 if bits[0] <= 16 else np.int32)
+    order = np.argsort(predicates, kind="stable")
+    ends = np.cumsum(np.bincount(predicates))
+    ordered = np.empty((len(rows), 3), np.int32)
+    num = 0
+    for begin, end in _divide(ends.tolist(), 64 - bits[1] - bits[2]):
+        found = np.take(rows, order[begin:end], axis=0)
+        within = _order_part(found, bits)
+        # `take` copies whole rows; an index array takes several times as long.
+        found = np.take(found, within, axis=0)
+        is_first = np.ones(len(found), np.bool_)
+        differs = (found.ravel()[3:] != found.ravel()[:-3]).reshape(-1, 3)
+        is_first[1:] = differs[:, 0] | differs[:, 1] | differs[:, 2]
+        if not is_first.all():
+            found, within = found[is_first], within[is_first]
+        ordered[num : num + len(found)] = found
+        order[num : num + len(found)] = order[begin:end][within]
+        num += len(found)
+    return ordered[:num], order[:num]
+
+
+def _divide(ends: list[int], num_bits: int) -> Iterator[tuple[int, int]]:
+    """Yield the bounds of some predicates' rows: about `_PART`, if they can be numbered with their predicates; or of one.
+
+    ends: where the rows of each predicate end
+    """
+    begin = end = predicates = 0
+    for following in ends:
+        num = following - begin
+        if end > begin and (num > _PART or predicates.bit_length() + num.bit_length() > num_bits):
+            yield begin, end
+            begin, predicates = end, 0
+        predicates += following > begin
+        end = following
+    if end > begin:
+        yield begin, end
+
+
+def _order_part(rows: NDArray[np.int32], bits: Sequence[int]) -> NDArray[np.int64]:
+    """Return the order of rows, int64 [n], whose ids have these bits; equal rows keep their order.
+
+    Positions are packed into the numbers of rows: numpy sorts numbers several times faster than it finds their order.
+    """
+    position_bits = len(rows).bit_length()
+    positions = np.arange(len(rows), dtype=np.uint64)
+    predicates = rows[:, 0] - rows[0, 0]
+    predicate_bits = int(predicates[-1]).bit_length()
+    if predicate_bits + bits[1] + bits[2] + position_bits > 64:
+        # One predicate with very many rows.
+        order = _order_numbers(rows[:, 2].astype(np.uint64), positions, position_bits)
+        return order[_order_numbers(rows[order, 1].astype(np.uint64), positions, position_bits)]
+    numbers = predicates.astype(np.uint64)
+    for column in (1, 2):
+        numbers <<= np.uint64(bits[column])
+        numbers |= rows[:, column].astype(np.uint64)
+    return _order_numbers(numbers, positions, position_bits)
+
+
+def _order_numbers(numbers: NDArray[np.uint64], positions: NDArray[np.uint64], position_bits: int) -> NDArray[np.int64]:
+    """Return the order of numbers, which are overwritten: int64 [n]; equal ones keep theirs."""
+    numbers <<= np.uint64(position_bits)
+    numbers |= positions
+    numbers.sort()
+    numbers &= np.uint64((1 << position_bits) - 1)
+    return numbers.view(np.int64)
 
 
 def find_first_occurrences(numbers: NDArray[np.int32], size: int) -> NDArray[np.int64]:
@@ -192,3 +277,11 @@ def find_first_occurrences(numbers: NDArray[np.int32], size: int) -> NDArray[np.
     first[numbers[::-1]] = np.arange(len(numbers) - 1, -1, -1, dtype=np.int32)
     order = np.argsort(first, kind="stable")
     return order[: int((first < len(numbers)).sum())]
+
+
+def is_numbered(numbers: NDArray[np.int32], size: int) -> bool:
+    """Return whether numbers, int32 [n, k], are those below `size` in the order of their first occurrence."""
+    most = np.maximum.accumulate(numbers.ravel())
+    if not len(most):
+        return not size
+    return bool(most[0] == 0 and most[-1] == size - 1 and np.diff(most).max(initial=0) <= 1)

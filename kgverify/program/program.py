@@ -111,10 +111,13 @@ class Program:
     ) -> "Program":
         """Build a program: number symbols by first appearance (facts, rules, queries, further constants), order the facts."""
         table = AtomTable.of(facts)
-        by_appearance = table.names_by_appearance()
+        predicates, constants_of_facts = table.names_by_appearance()
         # Names of files are numbered so already.
-        is_numbered = by_appearance == (list(table.predicates), list(table.constants))
-        predicate_ids, constant_ids = (dict(zip(names, count(), strict=False)) for names in by_appearance)
+        is_numbered = predicates is table.predicates and constants_of_facts is table.constants
+        predicate_ids = dict(zip(predicates, count(), strict=False))
+        constant_ids = (
+            table.constant_ids.copy() if is_numbered else dict(zip(constants_of_facts, count(), strict=False))
+        )
         named_queries = tuple(queries)
         of_rules = (atom for rule in rules for atom in (rule.clause_head, *rule.body))
         for predicate, first, second in chain(of_rules, named_queries):
@@ -127,9 +130,7 @@ class Program:
             if name not in constant_ids:
                 constant_ids[name] = len(constant_ids)
 
-        unique, first_row = (
-            table.distinct if is_numbered else sort_rows(table.encode(predicate_ids, constant_ids), len(constant_ids))
-        )
+        unique, first_row = table.distinct if is_numbered else sort_rows(table.encode(predicate_ids, constant_ids))
         if fact_lines is None:
             lines = np.zeros(len(first_row), np.int32)
         elif isinstance(fact_lines, range):

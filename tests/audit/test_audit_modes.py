@@ -248,3 +248,30 @@ def test_a_custom_rung_can_be_climbed() -> None:
     first = climb(Subject("count", count_rows, draw_rows, calls=1), rungs=(wrong,)).first
     assert first is not None
     assert first.deviations[0].call == "call 1"
+
+
+def add_flipped(state: Tensor, values: Tensor) -> Tensor:
+    return state.add_(values.flip(0)).mul_(2.5).sum()
+
+
+def double_array(values: Tensor) -> object:
+    return values.numpy() * 2
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (add_flipped, (torch.arange(3.0, dtype=torch.float64), torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64))),
+        (double_array, (torch.arange(3.0),)),
+    ],
+)
+def test_an_error_in_float64_memory_written_in_place_or_in_an_array_is_no_rounding(
+    function: object, arguments: tuple[Tensor, ...]
+) -> None:
+    def shift(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> object:
+        return lambda *given: [each + 1e-2 for each in graph(*given)]
+
+    wrong = Rung("wrong", "an error", {"backend": shift})
+    first = climb(Subject("step", function, lambda call: arguments, calls=1), rungs=(wrong,)).first
+    assert first is not None
+    assert first.deviations[0].kind == "output"

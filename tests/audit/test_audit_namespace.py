@@ -42,7 +42,7 @@ def make_report(**options: object) -> AuditReport:
     for _ in range(2):
         report.find("syncs", mechanism="the host waits", finding="a value is read", where="a.py:1", remedy="[keep] it")
         report.skip("launches", "no CUDA device")
-    report.measures |= {"compile_seconds": 2.0, "graph_nodes": 12.0, "stages.choose.aten_calls": 3.0}
+    report.measures |= {"compile_seconds": 2.0, "graph_nodes": 12.0}
     report.details["recompilations"] = tuple(f"call {number}" for number in range(20))
     report.add_section("builds", "builds", [{"mode": "eager", "num_close": 1234, "is_right": True, "gap": 0.5}])
     report.add_section("empty", "nothing", [])
@@ -78,7 +78,6 @@ def test_a_report_is_rendered_in_reading_order():
         "yes",
         "0.5",
         "2.00 s",
-        "each stage by itself",
         "and 8 more",
         "over budget: max_findings: 1, allowed 0",
         "not measured: launches: no CUDA device",

@@ -9,7 +9,7 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from kgverify.engines.compiled.fused.levels import build_levels
+from kgverify.engines.compiled.fused.scoring import build_scoring
 from kgverify.engines.compiled.fused.ticks import FusedTicks
 from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.program.tables import build_tables
@@ -42,7 +42,7 @@ def compile_ticks(graph: str, limits: Limits, slots: int, pool: int) -> None:
     layout = choose_layout(limits, slots=slots, pool=pool)
     buffers = empty_derivations(layout, limits.max_depth, CPU), empty_work(layout, CPU), empty_pool(layout, CPU)
     tables = build_tables(program, layout.atoms, CPU, is_rounded=True)
-    FusedTicks(tables, limits, layout, build_levels("fp16", policy, CPU), buffers).compile()
+    FusedTicks(tables, limits, layout, build_scoring("fp16", policy, CPU), buffers).compile()
 
 
 def main() -> None:

@@ -34,6 +34,7 @@ from kgverify.engines.compiled.fused.record import Decisions, DigestLog, RowBuff
 from kgverify.engines.compiled.fused.resolve_kernels import MOST_ATOMS, MOST_RESOLVENTS
 from kgverify.engines.compiled.fused.step_kernels import find_close_kernel
 from kgverify.engines.compiled.fused.ticks import FusedTicks, _Close, _Tally
+from kgverify.engines.compiled.tower.portable import CONTENDERS, CONTEST
 
 SIZES = DEFAULT_SIZES._replace(slots=2, pool=3)
 
@@ -72,7 +73,7 @@ def test_what_fused_ticks_record_and_show_is_what_the_reference_proves(
     assert isinstance(eager, CompiledEngine)
     assert isinstance(engine._ticks, FusedTicks)
     # So that every choice counts as close.
-    engine._ticks.levels = tuple(level._replace(error=50.0) for level in engine._ticks.levels)
+    engine._ticks.scoring = engine._ticks.scoring and engine._ticks.scoring._replace(error=50.0)
     monkeypatch.setattr(StepLog, "has_room", lambda _: policy == "shortest")
     ended: list[int] = []
     sent = []
@@ -111,17 +112,17 @@ def _count_symbols(atoms: list[list[int]]) -> Counter[tuple[str, int]]:
     return Counter({symbol: num for symbol, num in count.items() if num})
 
 
-@pytest.mark.parametrize("is_first", [True, False])
-def test_choices_are_close_that_another_resolvent_could_win(is_first: bool) -> None:
-    margin, slots, size = 0.25, 160, 4
-    rng = np.random.default_rng(int(is_first))
+@pytest.mark.parametrize("size", [4, 8, 32])
+def test_choices_are_close_that_another_resolvent_could_win(size: int) -> None:
+    margin, slots = 0.25, 160
+    rng = np.random.default_rng(size)
     num = rng.integers(1, size + 1, slots)
     first = np.cumsum(num) - num
     scores = rng.choice([0.0, 0.125, 0.25, 1.0], num.sum()).astype(np.float32)
     words = rng.integers(0, 2, (num.sum(), 2, 3)) - [0, 1, 1]
     words[rng.random(num.sum()) < 0.2, 1] = PAD
     symbols = [_count_symbols(row.tolist()) for row in words]
-    is_taken, kind, was_close = (rng.random(slots) < share for share in (0.8, 0.8, 0.7))
+    is_taken, kind = (rng.random(slots) < share for share in (0.8, 0.8))
     ids = {"dtype": torch.int32}
     decisions = Decisions(
         torch.tensor(is_taken, **ids),
@@ -136,24 +137,23 @@ def test_choices_are_close_that_another_resolvent_could_win(is_first: bool) -> N
     tally = _Tally(
         *(torch.zeros(slots, dtype=torch.int64) for _ in range(2)),
         torch.full((slots,), torch.inf),
-        torch.tensor(was_close, **ids),
     )
-    close = _Close(*(torch.full((number,), -1, **ids) for number in (slots, len(scores))), *torch.zeros((2, 1), **ids))
+    close = _Close(torch.full((len(scores), CONTEST), 77, **ids), torch.zeros(1, **ids))
     launch_kernel(
         find_close_kernel,
         7,
         (decisions, rows, tally, close),
         (slots, margin, 2),
-        IS_FIRST=is_first,
-        BLOCK=4,
+        CONTENDERS=CONTENDERS,
+        BLOCK=size,
         num_warps=1,
     )
 
-    wanted_slots, wanted_rows, wanted_scores, is_rewritten = [], [], scores.copy(), False
+    wanted, wanted_scores, is_rewritten = {}, scores.copy(), False
     for slot in range(slots):
         own = np.arange(first[slot], first[slot] + num[slot])
         best = own[np.argmax(scores[own])]
-        is_asked = is_taken[slot] and kind[slot] and num[slot] > 1 and (is_first or was_close[slot])
+        is_asked = is_taken[slot] and kind[slot] and num[slot] > 1
         others = [row for row in own if row != best]
         if scores[best] - max((scores[row] for row in others), default=-np.inf) <= margin:
             # Resolvents with the same symbols win or lose together, however their scores were rounded.
@@ -166,26 +166,27 @@ def test_choices_are_close_that_another_resolvent_could_win(is_first: bool) -> N
         gap = scores[best] - max((scores[row] for row in others), default=-np.inf)
         is_close = is_asked and gap <= margin
         if is_close:
-            wanted_slots.append(slot)
-            wanted_rows += [row for row in own if scores[row] >= scores[best] - margin]
-        if is_first:
-            assert int(tally.num_choices[slot]) == is_asked
-            assert int(tally.num_rescored[slot]) == is_close
-            assert float(tally.smallest[slot]) == (gap if is_asked else np.inf)
-    assert len(wanted_slots) > 1
+            wanted[slot] = [row for row in own if scores[row] >= scores[best] - margin]
+        assert int(tally.num_choices[slot]) == is_asked
+        assert int(tally.num_rescored[slot]) == is_close
+        assert float(tally.smallest[slot]) == (gap if is_asked else np.inf)
+    assert len(wanted) > 1
     assert is_rewritten
     np.testing.assert_array_equal(rows.score.numpy(), wanted_scores)
-    assert sorted(close.slots[: int(close.num_slots)].tolist()) == wanted_slots
-    assert sorted(close.rows[: int(close.num_rows)].tolist()) == wanted_rows
+    found: dict[int, list[int]] = {}
+    for slot, *contending in close.contests[: int(close.num_contests)].tolist():
+        found.setdefault(slot, []).extend(row for row in contending if row >= 0)
+    assert {slot: sorted(contending) for slot, contending in found.items()} == wanted
+    assert int(close.num_contests) == sum(-(-len(contending) // CONTENDERS) for contending in wanted.values())
 
 
-@pytest.mark.parametrize("num_levels", range(4))
-def test_gaps_are_counted_where_there_is_a_second_level(num_levels: int) -> None:
-    tally = _Tally(torch.tensor([2, 3]), torch.tensor([1, 0]), torch.tensor([0.5, 0.25]), torch.zeros(2))
+@pytest.mark.parametrize("has_network", [False, True])
+def test_gaps_are_counted_where_scores_are_rounded(has_network: bool) -> None:
+    tally = _Tally(torch.tensor([2, 3]), torch.tensor([1, 0]), torch.tensor([0.5, 0.25]))
     cleared: list[bool] = []
-    of = SimpleNamespace(levels=[None] * num_levels, _tally=tally, clear_gaps=lambda: cleared.append(True))
-    assert FusedTicks.take_gaps(of) == ((5, 1, 0.25) if num_levels > 1 else (0, 0, np.inf))
-    assert bool(cleared) == (num_levels > 1)
+    of = SimpleNamespace(scoring=has_network or None, _tally=tally, clear_gaps=lambda: cleared.append(True))
+    assert FusedTicks.take_gaps(of) == ((5, 1, 0.25) if has_network else (0, 0, np.inf))
+    assert bool(cleared) == has_network
 
 
 def test_the_kernels_take_the_goals_of_every_setting_that_is_drawn() -> None:

@@ -30,10 +30,11 @@ from kgverify.verification.replay import find_position
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from kgverify.engines.compiled.execution.kernel_launch import launch as launch_kernel
-from kgverify.engines.compiled.fused import levels
+from kgverify.engines.compiled.fused import scoring
 from kgverify.engines.compiled.fused.record import Decisions, RowBuffers, StepLog
 from kgverify.engines.compiled.fused.step_kernels import advance_kernel, choose_kernel
 from kgverify.engines.compiled.fused.ticks import FusedTicks, _Counts, _Derivations
+from kgverify.engines.compiled.tower.launch import build_tower_parameters
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels are compiled here, and tested elsewhere")
 
@@ -64,9 +65,9 @@ def test_each_slot_excludes_its_own_query(excludes: bool) -> None:
             np.testing.assert_array_equal(column, expected, name)
 
 
-def test_close_choices_are_made_again_in_the_next_precisions_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_choices_are_made_again_in_float64_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution_choice, "resolve_precision", lambda *_: "bf16")
-    monkeypatch.setattr(levels, "sample_size", lambda _: 8)
+    monkeypatch.setattr(scoring, "sample_size", lambda _: 8)
     x, y = Variable("X"), Variable("Y")
     names = ("s", "t", "u")
     rules = tuple(NamedRule(NamedAtom("p", x, y), (NamedAtom(name, x, y),)) for name in names)
@@ -85,7 +86,8 @@ def test_close_choices_are_made_again_in_the_next_precisions_and_no_others(monke
     ticks = engine._ticks
     assert isinstance(ticks, FusedTicks)
     # Two choices are made by 2.9, one by 0.87 between two resolvents; the third is 5.8 below.
-    ticks.levels = tuple(level._replace(error=0.75) for level in ticks.levels)
+    assert ticks.scoring is not None
+    ticks.scoring = ticks.scoring._replace(error=0.75)
     wanted, found = pipeline.engine.prove(candidates), engine.prove(candidates)
     assert found.steps.choice.tolist() == wanted.steps.choice.tolist()
     assert len({*found.steps.choice.tolist()}) > 1
@@ -248,16 +250,15 @@ def test_slots_take_their_steps_and_ended_ones_the_next_candidates(recycles: boo
     assert all(each[~is_taken].any() for each in work[:7])
 
 
-def test_the_error_of_each_precision_but_the_last_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(levels, "sample_size", lambda _: 8)
+def test_the_error_of_a_precision_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "sample_size", lambda _: 8)
     limits, device = Limits(), torch.device("cpu")
     program = load_graph("countries").program
     policy = make_two_tower(program, limits, seed=1, embedding=8, hidden=16, blocks=1)
-    built = levels.build_levels("bf16", policy, device)
-    *measured, last = levels.measure_errors(built, policy, limits.max_atoms, device)
-    assert [level.precision for level in (*measured, last)] == [level.precision for level in built]
-    errors = [level.error for level in measured]
-    assert len(errors) > 0
-    assert errors == sorted(errors, reverse=True)
-    assert errors[-1] > last.error == 0.0
-    assert levels.measure_errors((), policy, limits.max_atoms, device) == ()
+    built = scoring.build_scoring("bf16", policy, device)
+    assert built is not None
+    assert built.error == 0
+    bf16 = scoring.measure_error(built, policy, limits.max_atoms, device)
+    exact = built._replace(precision="bf16x3", parameters=build_tower_parameters(policy, "bf16x3", device))
+    assert bf16.error > scoring.measure_error(exact, policy, limits.max_atoms, device).error > 0
+    assert scoring.build_scoring("bf16", SHORTEST, device) is None

@@ -34,8 +34,8 @@ from kgverify.trace.model.levels import TraceLevel
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from kgverify.engines.compiled.fused.levels import build_levels
 from kgverify.engines.compiled.fused.record import StepLog
+from kgverify.engines.compiled.fused.scoring import build_scoring
 from kgverify.engines.compiled.fused.ticks import FusedTicks
 from kgverify.engines.compiled.tower.launch import build_tower_parameters, build_tower_score
 
@@ -75,7 +75,8 @@ def test_fused_kernels_choose_as_the_reference_does_in_every_precision(
     ticks = engine._ticks
     assert isinstance(ticks, FusedTicks)
     # So that every choice counts as close.
-    ticks.levels = tuple(level._replace(error=50.0) for level in ticks.levels)
+    assert ticks.scoring is not None
+    ticks.scoring = ticks.scoring._replace(error=50.0)
     actual, expected = engine.prove(candidates), reference_pipeline(run).engine.prove(candidates)
     assert actual.steps.choice.tolist() == expected.steps.choice.tolist()
     assert actual.resolvents.atoms.tolist() == expected.resolvents.atoms.tolist()
@@ -260,7 +261,7 @@ def test_the_estimate_of_fused_ticks_counts_the_features_of_every_precision(hidd
         empty_pool(layout, nowhere),
     )
     tables = build_tables(program, layout.atoms, nowhere)
-    ticks = FusedTicks(tables, limits, layout, build_levels(precision, policy, nowhere), buffers)
-    of_features = sum(features.nbytes for features in ticks._features)
+    ticks = FusedTicks(tables, limits, layout, build_scoring(precision, policy, nowhere), buffers)
+    of_features = ticks._features.nbytes
     wide, narrow = (estimate_bytes(layout, limits, each, is_fused=True) for each in (policy, SHORTEST))
     assert wide - narrow >= of_features > 0

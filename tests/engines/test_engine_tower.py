@@ -9,7 +9,6 @@ from torch import Tensor
 
 from kgverify.engines.compiled.stages.choose import build_parameters, score_two_tower, tower
 from kgverify.engines.compiled.state import PAD
-from kgverify.engines.compiled.tower.exact import EXACT
 from kgverify.engines.compiled.tower.precision import draw_goals
 from kgverify.engines.policy import Policy, make_two_tower
 from kgverify.errors import UserError
@@ -19,11 +18,8 @@ from kgverify.program.limits import Limits
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from kgverify.engines.compiled.tower import embed
-from kgverify.engines.compiled.tower.launch import (
-    build_tower_parameters,
-    build_tower_score,
-    launch_tower,
-)
+from kgverify.engines.compiled.tower.launch import build_tower_parameters, build_tower_score, launch_tower
+from kgverify.engines.compiled.tower.portable import CONTEST, EXACT, score_contests
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LIMITS = Limits()
@@ -44,14 +40,13 @@ def count_of(number: int) -> Tensor:
     return torch.tensor([number], dtype=torch.int32, device=DEVICE)
 
 
-@pytest.mark.parametrize("is_sparse", [False, True])
-def test_only_the_rows_of_an_index_before_the_count_are_written(is_sparse: bool) -> None:
+def test_only_the_rows_of_an_index_before_the_count_are_written() -> None:
     policy = make_policy()
     goals = draw(policy, 0, 300)
     index = torch.randperm(300, generator=torch.Generator().manual_seed(0))[:200].to(DEVICE, torch.int32)
     out = torch.full((300, 64), UNTOUCHED, device=DEVICE)
     parameters = build_tower_parameters(policy, PRECISION, DEVICE)
-    launch_tower(parameters, goals, out, PRECISION, index=index, count=count_of(150), is_sparse=is_sparse)
+    launch_tower(parameters, goals, out, PRECISION, index=index, count=count_of(150))
     expected = tower(build_parameters(policy, DEVICE, torch.float64), goals)
     is_written = torch.zeros(300, dtype=torch.bool, device=DEVICE)
     is_written[index[:150].long()] = True
@@ -115,6 +110,43 @@ def test_exact_scores_are_those_of_float64() -> None:
     expected = score_two_tower(exact, goals, resolvents, slots.long())
     assert torch.allclose(out[index[:6].long()], expected[index[:6].long()], atol=1e-12)
     assert (out[index[6:].long()] == UNTOUCHED).all()
+
+
+@pytest.mark.parametrize(("precision", "bound"), [(EXACT, 1e-12), ("float32", 1e-4)])
+@pytest.mark.parametrize("number", [0, 1, 4, 7, 40])
+def test_resolvents_of_contests_are_scored_against_their_goals(number: int, precision: str, bound: float) -> None:
+    policy = make_policy()
+    goals, resolvents = draw(policy, 0, 9), draw(policy, 1, 40)
+    rng = np.random.default_rng(number)
+    rows, slot_of, wanted = rng.permutation(40), {}, np.full((40, CONTEST), -1)
+    for contest, own in enumerate(np.split(rows, np.cumsum(rng.integers(1, CONTEST, 30))[:13])):
+        wanted[contest, 0] = rng.integers(0, 9)
+        own = own[: CONTEST - 1]
+        wanted[contest, rng.permutation(CONTEST - 1)[: len(own)] + 1] = own
+        slot_of |= dict.fromkeys(own.tolist() if contest < number else [], wanted[contest, 0])
+    out = torch.full((40,), UNTOUCHED, dtype=torch.float64, device=DEVICE)
+    contests = torch.tensor(wanted, dtype=torch.int32, device=DEVICE)
+    parameters = build_tower_parameters(policy, precision, DEVICE)
+    score_contests(parameters, goals, resolvents, contests, count_of(min(number, 14)), out, precision)
+    exact = build_parameters(policy, DEVICE, torch.float64)
+    scored = torch.tensor(sorted(slot_of), dtype=torch.int64, device=DEVICE)
+    slots = torch.tensor([slot_of[row] for row in scored.tolist()], dtype=torch.int64, device=DEVICE)
+    expected = score_two_tower(exact, goals, resolvents[scored], slots)
+    assert len(scored) >= min(number, 10)
+    assert torch.allclose(out[scored], expected, atol=bound, rtol=0)
+    out[scored] = UNTOUCHED
+    assert (out == UNTOUCHED).all()
+
+
+def test_a_resolvent_has_the_same_exact_score_at_every_place() -> None:
+    policy = make_policy()
+    goals, resolvents = draw(policy, 0, 1), draw(policy, 1, 1).expand(200, -1, -1).contiguous()
+    contests = torch.arange(-1, 199, dtype=torch.int32).reshape(-1, CONTEST)
+    contests[:, 0] = 0
+    out = torch.zeros(200, dtype=torch.float64, device=DEVICE)
+    parameters = build_tower_parameters(policy, EXACT, DEVICE)
+    score_contests(parameters, goals, resolvents, contests.to(DEVICE), count_of(50), out, EXACT)
+    assert len(out[contests[:, 1:].flatten().long()].unique()) == 1
 
 
 @pytest.mark.parametrize("name", ["embedding.constant", "block.0.bias"])

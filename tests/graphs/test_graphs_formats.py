@@ -21,16 +21,16 @@ from kgverify.graphs.triples import parse_triples
 
 
 def rows(text: str) -> list[tuple[str, ...]]:
-    return [(str(a.first), a.predicate, str(a.second)) for a in parse_triples(text, "train.csv").atoms]
+    return [(str(a.first), a.predicate, str(a.second)) for a in parse_triples(text.encode(), "train.csv").atoms]
 
 
 def warnings(text: str) -> list[str]:
-    return [each.removeprefix("train.csv:") for each in parse_triples(text, "train.csv").warnings]
+    return [each.removeprefix("train.csv:") for each in parse_triples(text.encode(), "train.csv").warnings]
 
 
 def fail(text: str) -> tuple[str, str]:
     with pytest.raises(UserError) as caught:
-        parse_triples(text, "train.csv")
+        parse_triples(text.encode(), "train.csv")
     assert caught.value.fix
     return caught.value.where, caught.value.message
 
@@ -145,7 +145,7 @@ NAMES = st.text(st.characters(exclude_characters="\t\n\r", exclude_categories=["
 @given(st.lists(st.tuples(NAMES, NAMES, NAMES), min_size=1, max_size=4))
 def test_the_quick_reader_of_plain_tables_agrees_with_the_other(lines: list[tuple[str, str, str]]) -> None:
     texts = ["\t".join(line) for line in lines]
-    if plain := tables.parse_plain("\n".join(texts), "\t", texts[0]):
+    if plain := tables.parse_plain("\n".join(texts).encode(), "\t", texts[0]):
         table = tables._Table("\t", "train.tsv")
         found, header = table.read_rows(texts)
         assert (found.fields, header, table.warnings) == (lines, None, [])

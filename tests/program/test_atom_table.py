@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgverify.program.atom_table import AtomTable, sort_rows
+from kgverify.program import atom_table
+from kgverify.program.atom_table import AtomTable, is_numbered, sort_rows
 from kgverify.program.atoms import NamedAtom, Variable
 
 NAMES = st.sampled_from("abcdefg")
@@ -34,9 +35,10 @@ def test_what_a_table_counts_is_what_sets_of_atoms_count(
     assert row == next((i for i, atom in enumerate(atoms) if atom in atoms[:i]), -1)
     assert table.count_common(AtomTable.of(others)) == len(set(atoms) & set(others))
     predicates, constants = table.names_by_appearance()
-    assert predicates == list(Counter(atom.predicate for atom in atoms))
-    assert constants == list(Counter(term for atom in atoms for term in atom[1:]))
+    assert list(predicates) == list(Counter(atom.predicate for atom in atoms))
+    assert list(constants) == list(Counter(term for atom in atoms for term in atom[1:]))
     assert [table.names_in(i) for i in range(3)] == [{str(atom[i]) for atom in atoms} for i in range(3)]
+    assert table.has_common_arguments() == (not table.names_in(1).isdisjoint(table.names_in(2)))
 
 
 @given(ATOMS)
@@ -51,9 +53,32 @@ def test_an_atom_with_a_variable_has_no_place_in_a_table() -> None:
         AtomTable.of((NamedAtom("r", "a", Variable("X")),))
 
 
-@pytest.mark.parametrize("num_constants", [4, 1 << 31])
-def test_rows_are_sorted_whether_or_not_their_numbers_fit_64_bits(num_constants: int) -> None:
-    rows = np.random.default_rng(0).integers(0, 4, (50, 3)).astype(np.int32)
-    unique, first = sort_rows(rows, num_constants)
-    assert unique.tolist() == sorted(map(list, set(map(tuple, rows.tolist()))))
-    assert rows[first].tolist() == unique.tolist()
+@pytest.mark.parametrize("most", [0, 3, 1 << 17, (1 << 31) - 1], ids="{:,}".format)
+@pytest.mark.parametrize("part", [1, 7, 1 << 16])
+def test_rows_are_sorted_whether_or_not_their_numbers_fit_64_bits(
+    most: int, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(atom_table, "_PART", part)
+    random = np.random.default_rng(0)
+    values = np.unique([0, most // 3, most // 2, most])
+    rows = random.choice(values, (300, 3)).astype(np.int32)
+    # A table of counts has a place for each predicate.
+    rows[:, 0] = random.integers(0, min(most, 40) + 1, 300)
+    unique, first = sort_rows(rows)
+    every = list(map(tuple, rows.tolist()))
+    assert list(map(tuple, unique.tolist())) == sorted(set(every))
+    assert first.tolist() == [every.index(row) for row in sorted(set(every))]
+
+
+def test_no_rows_are_sorted_rows() -> None:
+    unique, first = sort_rows(np.zeros((0, 3), np.int32))
+    assert (unique.shape, first.shape) == ((0, 3), (0,))
+
+
+@given(st.lists(st.integers(0, 4), max_size=8))
+def test_numbers_are_in_the_order_of_their_first_occurrence_or_not(numbers: list[int]) -> None:
+    size = max(numbers, default=-1) + 1
+    expected = list(dict.fromkeys(numbers)) == list(range(size))
+    column = np.array(numbers, np.int32)[:, None]
+    assert is_numbered(column, size) == expected
+    assert not is_numbered(column, size + 1)

@@ -28,7 +28,7 @@ quick = settings(max_examples=40, database=None, deadline=None, suppress_health_
 @given(strategies.symbols().flatmap(strategies.facts))
 @quick
 def test_facts_survive_being_written_and_read(facts):
-    assert parse_triples(render_triples(facts), "facts").atoms == facts
+    assert parse_triples(render_triples(facts).encode(), "facts").atoms == facts
 
 
 @given(strategies.symbols().flatmap(strategies.rules))

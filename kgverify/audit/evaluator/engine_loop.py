@@ -9,12 +9,11 @@ from unittest.mock import patch
 
 from torch._dynamo import utils as dynamo_utils
 
-from kgverify.audit.properties.compiled_run import CompileSetting
-from kgverify.audit.properties.step_audit import describe_setting
 from kgverify.audit.report import AuditReport, ReportBuilder
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.tick.tick_loop import TICKS_PER_REPLAY, TickLoop
 from kgverify.errors import UserError
+from kgverify.runs.machine import describe_environment
 from kgverify.runs.profiling import Profile, take_profile
 from kgverify.trace.model.columns import CandidateSet
 
@@ -67,9 +66,10 @@ def audit_loop(
         _check_waits(seen, ticks["looks"], num_pools, info.mode, report)
     else:
         report.skip("loop", "replays, device time and waits are those of a CUDA device")
-    setting = CompileSetting(dynamic=False)
-    environment = describe_setting(setting, is_cuda=is_cuda, has_fresh_cache=False)
-    return report.build("loop", environment | {"mode": info.mode, "precision": info.precision}, budget=budget)
+    environment = describe_environment(
+        info.device, mode=info.mode, dynamic="False", cache="the process's own", precision=info.precision
+    )
+    return report.build("loop", environment, budget=budget)
 
 
 @contextmanager

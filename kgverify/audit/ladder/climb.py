@@ -24,8 +24,8 @@ from kgverify.audit.ladder.observation import (
 )
 from kgverify.audit.ladder.rounding import RUNS, Excuse, Float64Run, excuse
 from kgverify.audit.properties.captured_values import CapturedState, Snapshot, find_captured_values, set_tensor
-from kgverify.audit.properties.syncs import Reads
-from kgverify.audit.values import USUAL, Precision, list_device_types, list_leaves
+from kgverify.audit.properties.syncs import watch_eager_reads
+from kgverify.audit.values import USUAL, Precision, is_on_cuda, list_leaves
 from kgverify.engines.compiled.execution.caches import fresh_caches, is_compiling_afresh
 from kgverify.errors import UserError
 
@@ -132,16 +132,14 @@ class Judge:
         """The calls in float64, and with other roundings; one of the latter where no operation rounds."""
         run = partial(watch, self.subject, EAGER, self.expected, repetitions=0)
         others: list[Watched] = []
-        has_rounded = False
+        made: list[Float64Run] = []
 
         def round_otherwise() -> Float64Run:
             made.append(Float64Run(len(others)))
             return made[-1]
 
-        while len(others) < RUNS and (has_rounded or not others):
-            made: list[Float64Run] = []
+        while len(others) < RUNS and (not others or any(each.has_rounded for each in made)):
             others.append(run(float64=round_otherwise))
-            has_rounded |= any(each.has_rounded for each in made)
         return run(float64=Float64Run), others
 
     @property
@@ -291,13 +289,9 @@ def climb(
         unsteady = tuple(found for pair in pairs for found in compare_observations(*pair, precision))
         climbs: list[Climb] = []
         impossible = []
-        is_cuda = "cuda" in list_device_types(
-            (subject.inputs(0), [each.get() for each in find_captured_values(subject.function)])
-        )
+        is_cuda = is_on_cuda((subject.inputs(0), [each.get() for each in find_captured_values(subject.function)]))
         is_seeded = False
-        if unsteady:
-            rungs = ()
-        for rung in rungs:
+        for rung in () if unsteady else rungs:
             if rung is EAGER:
                 continue
             if rung.name == "reduce-overhead" and not is_cuda:
@@ -366,15 +360,7 @@ def find_smallest_part(
         judge = Judge(part)
         if judge.judge(judge.watch(rung))[0]:
             found.append(part)
-    return min(found, key=_count_operators, default=None)
-
-
-def _count_operators(subject: Subject) -> int:
-    """Count the operators of one call in eager."""
-    reads = Reads(subject.function)
-    with reads:
-        subject.function(*subject.inputs(0))
-    return reads.num_operations
+    return min(found, key=lambda part: watch_eager_reads(replace(part, calls=1)).num_operations, default=None)
 
 
 def watch(
@@ -458,11 +444,9 @@ def _call(
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
     with seeding(subject.first + number):
         if float64 is None:
-            return observe(function, inputs, subject.read, captures=subject.function)
+            return observe(function, inputs, captures=subject.function)
         run = float64()
-        convert = run.shadow_of if run.is_shadowing else lambda leaf: leaf
-        around: Callable[[], AbstractContextManager[Any]] = lambda: run  # noqa: E731  a context, made once
-        return observe(function, inputs, subject.read, captures=subject.function, around=around, convert=convert)
+        return observe(function, inputs, captures=subject.function, around=run, convert=run.shadow_of)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from inspect import isclass
 from operator import attrgetter
@@ -35,6 +36,8 @@ LOWERING: Final = "lowering"
 DECOMPOSITION: Final = "decomposition"
 SWITCH: Final = "switch"
 LINE: Final = "line"
+_CHANGE: Final = "change"
+"""Not an item, but a pass that changed its graph."""
 
 _KINDS: Final = {
     "pre_grad_passes": PASS,
@@ -145,9 +148,9 @@ def find_culprit(
             if chosen.judge(actual)[0]:
                 break
         search = _Search(chosen, climb, deadline, announce)
-        return search.finish(
-            _search_items(search, items) or _search_lines(search, list_lines(chosen, climb.rung)), items
-        )
+        lines = [item for item in items if item.kind == LINE]
+        items = [item for item in items if item.kind != LINE]
+        return search.finish(_search_items(search, items) or _search_lines(search, lines), items)
 
 
 def list_single(judge: Judge, climb: Climb) -> list[Judge]:
@@ -207,52 +210,36 @@ def _search_lines(search: "_Search", lines: Sequence[Item]) -> Sequence[Item]:
     return lines[first : first + 1]
 
 
-def list_lines(judge: Judge, rung: Rung) -> list[Item]:
-    """Make calls on a rung, and list the user's lines that Dynamo traces, in order."""
-    seen: dict[str, Item] = {}
-
-    def record(traced: tuple[str, str]) -> None:
-        line, function = traced
-        seen.setdefault(line, Item(LINE, line, (function,)))
-
-    def listen(send: Callable[[tuple[str, str]], None]) -> AbstractContextManager[None]:
-        def report(line: str, function: str) -> None:
-            if is_user_file(line.rpartition(":")[0]):
-                send((line, function))
-
-        return _tracing(report)
-
-    judge.watch(rung, listen=listen, receive=record)
-    return list(seen.values())
-
-
 def list_items(judge: Judge, rung: Rung) -> tuple[list[Item], Watched]:
-    """Make calls on a rung; list all items that take part, and the switches that can be changed. Return the calls as well."""
-    seen: dict[tuple[str, str], list[str]] = {}
+    """Make calls on a rung; list what takes part, with the user's lines in the order of the trace. Return the calls as well."""
+    seen: dict[tuple[str, str], dict[str, None]] = {}
 
-    changing: set[str] = set()
-
-    def record(ran: tuple[str, str]) -> None:
-        subsystem, name = ran
-        if not subsystem:
-            changing.add(name)
-            return
-        subsystems = seen.setdefault((_KINDS[subsystem], name), [])
-        if subsystem not in subsystems:
-            subsystems.append(subsystem)
+    def record(ran: tuple[str, str, str]) -> None:
+        kind, name, where = ran
+        seen.setdefault((kind, name), {})[where] = None
 
     @contextmanager
-    def listen(send: Callable[[tuple[str, str]], None]) -> Iterator[None]:
+    def listen(send: Callable[[tuple[str, ...]], None]) -> Iterator[None]:
+        send_once = cache(lambda *ran: send(ran))
+
         def answer(subsystem: str, name: str) -> bool:
             if subsystem in _KINDS:
-                send((subsystem, name))
+                send_once(_KINDS[subsystem], name, subsystem)
             return False
 
-        with _answering(answer), _watching_passes(lambda name: send(("", name))):
+        def meet(line: str, function: str) -> None:
+            if is_user_file(line.rpartition(":")[0]):
+                send_once(LINE, line, function)
+
+        with _answering(answer), _watching_passes(lambda name: send_once(_CHANGE, name, "")), _tracing(meet):
             yield
 
     actual = judge.watch(rung, listen=listen, receive=record)
-    items = [Item(kind, name, tuple(each), kind == PASS and name in changing) for (kind, name), each in seen.items()]
+    items = [
+        Item(kind, name, tuple(where), kind == PASS and (_CHANGE, name) in seen)
+        for (kind, name), where in seen.items()
+        if kind != _CHANGE
+    ]
     return items + [item for item in _list_switches(rung) if item.name not in _OF_CACHES], actual
 
 
@@ -260,15 +247,10 @@ def _list_switches(rung: Rung) -> list[Item]:
     """List the switches of the parts of the compiler that take part on a rung."""
     parts = {"eager": (_DYNAMO,), "inductor": (_INDUCTOR, _FUNCTORCH, _DYNAMO)}
     used = parts.get((rung.options or {}).get("backend", ""), (_FUNCTORCH, _DYNAMO))
-    found = (
-        (module, setting, value, _read_setting(module, setting))
-        for module, setting, value in SWITCHES
-        if module in used
-    )
     return [
         Item(SWITCH, f"{setting}={value}", (module,), setting in _LIKELY)
-        for module, setting, value, present in found
-        if present is not _MISSING and (present is None or present != value)
+        for module, setting, value in SWITCHES
+        if module in used and _read_setting(module, setting, value) != value
     ]
 
 
@@ -295,35 +277,34 @@ class _Search:
 
     def __init__(self, judge: Judge, climb: Climb, deadline: float, announce: Callable[[int], None]) -> None:
         self._judge, self._climb, self._deadline, self._announce = judge, climb, deadline, announce
-        self._known: dict[frozenset[Item], bool] = {}
-        self._failed: set[frozenset[Item]] = set()
+        # None: an attempt that fails in another way.
+        self._known: dict[frozenset[Item], bool | None] = {}
         self._is_complete = True
         self.has_failed = False
 
     def repairs(self, items: Sequence[Item]) -> bool:
         """Return whether leaving out these items repairs the subject."""
         key = frozenset(items)
-        if key in self._known:
-            self.has_failed = key in self._failed
-            return self._known[key]
-        if read_cpu_seconds() > self._deadline:
-            self._is_complete = False
-            return False
-        self._announce(len(self._known) + 1)
+        if key not in self._known:
+            if read_cpu_seconds() > self._deadline:
+                self._is_complete = False
+                return False
+            self._announce(len(self._known) + 1)
+            self._known[key] = self._attempt(items)
+        self.has_failed = self._known[key] is None
+        return bool(self._known[key])
+
+    def _attempt(self, items: Sequence[Item]) -> bool | None:
         try:
             with compiling_without(items):
                 actual = run_as_found(self._judge, self._climb)
         except DeviceLost:
-            self._deadline = read_cpu_seconds()
-            self._known[key] = self._is_complete = False
+            self._deadline, self._is_complete = 0.0, False
             return False
         deviations, _ = self._judge.judge(actual)
         known = self._climb.deviations[0].kind
-        self.has_failed = any(each.kind in ("error", "end") and each.kind != known for each in deviations)
-        if self.has_failed:
-            self._failed.add(key)
-        self._known[key] = not deviations
-        return not deviations
+        has_failed = any(each.kind in ("error", "end") and each.kind != known for each in deviations)
+        return None if has_failed else not deviations
 
     def finish(self, items: Sequence[Item], all_items: Sequence[Item]) -> Culprit:
         """Return the items with the state of the search."""
@@ -402,14 +383,11 @@ def _watching_passes(meet: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
-_MISSING: Final = object()
-
-
-def _read_setting(module: str, setting: str) -> Any:
+def _read_setting(module: str, setting: str, missing: Any) -> Any:
     with warnings.catch_warnings():
         # Some settings are deprecated.
         warnings.simplefilter("ignore")
         try:
             return attrgetter(setting)(import_module(module))
         except AttributeError:
-            return _MISSING
+            return missing

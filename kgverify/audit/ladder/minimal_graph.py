@@ -18,8 +18,8 @@ from kgverify.audit.ladder.climb import (
     watch_isolated,
 )
 from kgverify.audit.ladder.observation import Deviation, seeding
-from kgverify.audit.source_lines import find_line_in_text
-from kgverify.audit.values import deepcopy_values
+from kgverify.audit.source_lines import find_node_line
+from kgverify.audit.values import count_writes, deepcopy_values, find_storage, list_tensors
 from kgverify.runs.delta_debugging import minimize
 from kgverify.runs.machine import read_cpu_seconds
 
@@ -144,9 +144,9 @@ class _Search:
         deviation = self._find_deviation(graph, arguments) or self.deviation
         assert deviation is not None
         named = [each for each in kept if isinstance(each, Node)]
-        lines = [find_line_in_text(each.meta.get("stack_trace") or "") for each in named]
+        lines = [*map(find_node_line, named)]
         labels = (f"{_name(node)} at {at}" if at else _name(node) for node, at in zip(named, lines, strict=True))
-        where = _find_origin(graph, deviation) or next(filter(None, reversed(lines)), "")
+        where = _find_origin(graph, arguments, deviation) or next(filter(None, reversed(lines)), "")
         operations = tuple(dict.fromkeys(labels))
         return MinimalGraph(graph, arguments, self._calls, deviation, operations, where, self._is_complete)
 
@@ -235,46 +235,38 @@ def _name(node: Node) -> str:
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
 
 
-def _find_origin(graph: GraphModule, deviation: Deviation) -> str:
+class _Writes(Interpreter):
+    """A run of a graph that records the memory that each node writes in place."""
+
+    def __init__(self, graph: GraphModule) -> None:
+        super().__init__(graph, garbage_collect_values=False)
+        self.written: dict[Node, set[int]] = {}
+
+    def run_node(self, n: Node) -> Any:
+        """Run a node, and compare how often its arguments have been written."""
+        given = [(tensor, count_writes(tensor)) for _, tensor in list_tensors([*map(self.env.get, n.all_input_nodes)])]
+        result = super().run_node(n)
+        self.written[n] = {find_storage(tensor) for tensor, num in given if count_writes(tensor) != num}
+        return result
+
+
+def _find_origin(graph: GraphModule, arguments: Inputs, deviation: Deviation) -> str:
     """Return the line of the node that made the leaf that deviates, or wrote it last."""
     number = deviation.where.partition("[")[2].partition("]")[0]
     nodes = list(graph.graph.nodes)
-    if deviation.kind == "argument" and number.isdigit():
-        given = [node for node in nodes if node.op == "placeholder"][int(number)]
-        writers = [node for node in nodes if _is_in_place(node) and _find_base(node) is given]
-    elif deviation.kind == "output" and number.isdigit():
-        made = nodes[-1].args[0][int(number)]
-        writers = [
-            node for node in nodes if node is made or (_is_in_place(node) and _find_base(node) is _find_base(made))
-        ]
-    else:
+    held = {"argument": [node for node in nodes if node.op == "placeholder"], "output": nodes[-1].args[0]}
+    if deviation.kind not in held or not number.isdigit():
         return ""
-    lines = (find_line_in_text(node.meta.get("stack_trace") or "") for node in reversed(writers))
-    return next(filter(None, lines), "")
-
-
-def _find_base(node: Any) -> Any:
-    """Return the node whose memory a chain of views and writes in place is in."""
-    while isinstance(node, Node) and node.op.startswith("call") and node.args and isinstance(node.args[0], Node):
-        if not (_is_in_place(node) or _name(node) in _VIEWS):
-            break
-        node = node.args[0]
-    return node
-
-
-_VIEWS = {
-    *("getitem", "view", "reshape", "t", "transpose", "permute", "select", "narrow", "unsqueeze", "squeeze", "expand"),
-    *("flatten", "unbind", "movedim", "detach", "diagonal", "view_as", "split", "chunk"),
-}
-
-
-def _is_in_place(node: Node) -> bool:
-    name = _name(node)
-    return name.endswith("_") or name in ("setitem", "iadd", "isub", "imul", "itruediv", "ior", "iand", "ixor")
+    made = held[deviation.kind][int(number)]
+    run = _Writes(graph)
+    run.run(*deepcopy_values(arguments))
+    value = run.env[made] if isinstance(made, Node) else None
+    memory = find_storage(value) if isinstance(value, Tensor) else 0
+    writers = (node for node in reversed(nodes) if node is made or memory in run.written[node])
+    return next(filter(None, map(find_node_line, writers)), "")
 
 
 def find_last_line(subject: Subject, patience: float) -> str:
     """Return the last of the user's lines whose operations are in a graph; empty if there is no such line."""
     nodes = (node for graph, _ in trace_graphs(subject, patience) for node in graph.graph.nodes)
-    lines = [find_line_in_text(node.meta.get("stack_trace") or "") for node in nodes]
-    return next(filter(None, reversed(lines)), "")
+    return next(filter(None, reversed([*map(find_node_line, nodes)])), "")

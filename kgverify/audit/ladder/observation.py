@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kgverify.audit.audited_function import Function, Inputs
 from kgverify.audit.properties.captured_values import find_captured_values, is_plain
-from kgverify.audit.values import USUAL, Other, Precision, copy_values, describe_difference, list_leaves
+from kgverify.audit.values import USUAL, Other, Precision, copy_values, describe_difference, find_storage, list_leaves
 from kgverify.errors import describe_error
 
 KINDS: Final = ("output", "argument", "captured", "gradient")
@@ -86,13 +86,12 @@ def seeding(number: int) -> Iterator[None]:
 def observe(
     function: Function,
     inputs: Inputs,
-    read: Callable[[Any], Any] = lambda output: output,
     *,
     captures: Function | None = None,
-    around: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    around: AbstractContextManager[Any] = nullcontext(),  # noqa: B008  it has no state
     convert: Callable[[Any], Any] = lambda leaf: leaf,
 ) -> Observation:
-    """Call a function and record its effects, errors included; of the outputs only what is read.
+    """Call a function and record its effects, errors included.
 
     captures: the function whose captured state is read; that of `function` is not
     around:   the context of the call; convert: maps a leaf to the value that is recorded
@@ -101,8 +100,8 @@ def observe(
     gradients: dict[str, Any] = {}
     states = _read_generators()
     try:
-        with around():
-            output = read(function(*inputs))
+        with around:
+            output = function(*inputs)
             draws = states != _read_generators()
             outputs = _name_leaves("output", output)
             arguments = _name_leaves("argument", inputs)
@@ -164,11 +163,7 @@ def _find_aliases(arguments: dict[str, Any], captured: dict[str, Any], outputs: 
     first_at: dict[int, str] = {}
     captured = {f"captured {path}": leaf for path, leaf in captured.items()}
     for path, leaf in (*arguments.items(), *captured.items(), *outputs.items()):
-        if not isinstance(leaf, Tensor) or leaf.layout != torch.strided or leaf.numel() == 0:
-            continue
-        try:
-            address = leaf.untyped_storage().data_ptr()
-        except (RuntimeError, NotImplementedError):
+        if not isinstance(leaf, Tensor) or not (address := find_storage(leaf)):
             continue
         if address in first_at and not path.startswith("argument"):
             aliases[path] = first_at[address]

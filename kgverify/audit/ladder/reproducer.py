@@ -22,7 +22,7 @@ from kgverify.audit.ladder.culprit import Culprit
 from kgverify.audit.ladder.minimal_graph import MinimalGraph
 from kgverify.audit.ladder.observation import Deviation
 from kgverify.audit.ladder.source_bundle import Bundle, NotStandalone, bundle, bundle_with
-from kgverify.audit.source_lines import find_line_in_text
+from kgverify.audit.source_lines import find_node_line
 from kgverify.errors import first_line
 from kgverify.files.writing import make_folders, write_file
 
@@ -136,8 +136,7 @@ def _bundle_graph(minimal: MinimalGraph) -> Bundle:
     if held:
         raise NotStandalone(f"the graph holds {held[0][0]}")
     for node in graph.graph.nodes:
-        line = find_line_in_text(node.meta.get("stack_trace") or "")
-        node.meta = {"line": line}
+        node.meta = {"line": find_node_line(node)}
     code = graph.graph.python_code("self")
     try:
         imports = _format_import_block(code.globals, sys_importer)

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kgverify.audit.ladder.observation import Deviation, Observation
-from kgverify.audit.values import find_other_elements
+from kgverify.audit.values import find_other_elements, is_same
 
 RUNS: Final = 12
 """Eager runs with other roundings."""
@@ -42,14 +42,9 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # By address, size and dtype: the memory, which must stay alive, and its shadow.
         self._shadows: dict[tuple[int, int, torch.dtype], tuple[Any, Tensor]] = {}
 
-    @property
-    def is_shadowing(self) -> bool:
-        """True if the run has values in float64, false if it rounds otherwise."""
-        return self._noise is None
-
     def shadow_of(self, leaf: Any) -> Any:
-        """Return the float64 values of a tensor; any other leaf as it is."""
-        return self._find(leaf).clone() if _has_shadow(leaf) else leaf
+        """Return the float64 values of a tensor; in a run that rounds otherwise, and for any other leaf, the leaf."""
+        return self._find(leaf).clone() if self._noise is None and _has_shadow(leaf) else leaf
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation, and beside it in float64."""
@@ -60,20 +55,14 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not is_view:
                 self._start_again((args, kwargs, out))
             return out
-        exact = magnitude = None
         if self._noise is not None:
-            exact = _run_in_float64(func, args, kwargs, lambda each: each.double())
-            if func.overloadpacket.__name__ in _LINEAR:
-                magnitude = _run_in_float64(func, args, kwargs, lambda each: each.double().abs())
-        shadows = None if self._noise is not None else _run_in_float64(func, args, kwargs, self._find)
+            return self._round_otherwise(func, args, kwargs)
+        shadows = _run_in_float64(func, args, kwargs, self._find)
         out = func(*args, **kwargs)
-        if exact is not None:
-            self._round_otherwise(func, out, exact, magnitude)
-        if self._noise is None:
-            if shadows is None:
-                self._start_again((args, kwargs, out))
-            else:
-                self._keep(out, shadows)
+        if shadows is None:
+            self._start_again((args, kwargs, out))
+        else:
+            self._keep(out, shadows)
         return out
 
     def _find(self, tensor: Tensor) -> Tensor:
@@ -82,7 +71,7 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
         key = memory.data_ptr(), memory.nbytes(), tensor.dtype
         if key not in self._shadows:
             whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(memory)
-            self._shadows[key] = memory, whole.detach().double()
+            self._shadows[key] = memory, whole.detach().to(torch.float64, copy=True)
         return self._shadows[key][1].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
     def _keep(self, out: Any, shadows: Any) -> None:
@@ -98,23 +87,29 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if _has_shadow(leaf):
                 self._find(leaf).copy_(leaf.detach())
 
-    def _round_otherwise(self, func: Any, out: Any, exact: Any, magnitude: Any) -> None:
-        own = pytree.tree_leaves(out)
-        sizes = pytree.tree_leaves(magnitude) if magnitude is not None else [None] * len(own)
-        for value, true, size in zip(own, pytree.tree_leaves(exact), sizes, strict=True):
+    def _round_otherwise(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operation, and replace what it rounds by another rounding."""
+        # Copies, since it may write in place.
+        exact = _run_in_float64(func, args, kwargs, lambda each: each.to(torch.float64, copy=True))
+        is_linear = func.overloadpacket.__name__ in _LINEAR
+        sums = _run_in_float64(func, args, kwargs, lambda each: each.double().abs()) if is_linear else None
+        out = func(*args, **kwargs)
+        if exact is None:
+            return out
+        leaves = map(pytree.tree_leaves, (out, exact, exact if sums is None else sums))
+        for value, true, size in zip(*leaves, strict=True):
             if not _has_shadow(value) or not isinstance(true, Tensor) or true.shape != value.shape:
                 continue
             is_rounded = (value.double() != true) & true.isfinite() & value.isfinite()
             if not bool(is_rounded.any()):
                 continue
             self.has_rounded = True
-            if size is None:
-                size = true.abs()
-                if torch.Tag.pointwise not in func.tags:
-                    size = torch.where(is_rounded, size, 0.0).amax().expand_as(true)
+            if sums is None and torch.Tag.pointwise not in func.tags:
+                size = torch.where(is_rounded, size.abs(), 0.0).amax().expand_as(true)
             unit = 2 * torch.rand(value.shape, generator=self._noise, dtype=torch.float64).to(value.device) - 1
             noise = unit * size * (_ULPS * torch.finfo(value.dtype).eps)
             value.copy_(torch.where(is_rounded, true + noise, value.double()))
+        return out
 
 
 def _has_shadow(leaf: Any) -> bool:
@@ -177,37 +172,39 @@ def excuse(
 
     shadow: the same call in float64; others: the same call in eager with other roundings
     """
-    if deviation.kind == "structure":
-        changed = any(list(one.leaves(deviation.where)) != list(expected.leaves(deviation.where)) for one in others)
-        return Excuse(deviation.call, deviation.where, 0, 0.0, 0.0, 0.0) if changed else None
     if deviation.kind in ("aliasing", "class", "error", "end"):
         return None
-    before, after = (each.leaves(deviation.kind).get(deviation.where) for each in (expected, actual))
+
+    def read(one: Observation) -> Any:
+        if deviation.kind == "structure":
+            return list(one.leaves(deviation.where))
+        return one.leaves(deviation.kind).get(deviation.where)
+
+    def excused(num: int) -> Excuse:
+        return Excuse(deviation.call, deviation.where, num, 0.0, 0.0, 0.0)
+
+    before, after, variants = read(expected), read(actual), [*map(read, others)]
     if not isinstance(before, Tensor) or not isinstance(after, Tensor):
-        varied = [one.leaves(deviation.kind).get(deviation.where) for one in others]
-        same = any(each == after for each in varied) and not isinstance(before, Tensor)
-        return Excuse(deviation.call, deviation.where, 1, 0.0, 0.0, 0.0) if same else None
+        return excused(1) if any(is_same(each, after) for each in variants) else None
     if before.dtype != after.dtype or before.requires_grad != after.requires_grad:
         return None
-    variants = [one.leaves(deviation.kind).get(deviation.where) for one in others]
-    varied_shapes = [each for each in variants if isinstance(each, Tensor) and each.shape != before.shape]
-    if before.shape != after.shape or varied_shapes:
-        return Excuse(deviation.call, deviation.where, after.numel(), 0.0, 0.0, 0.0) if varied_shapes else None
     held = [each for each in variants if isinstance(each, Tensor)]
+    if any(each.shape != before.shape for each in held):
+        return excused(after.numel())
+    if before.shape != after.shape:
+        return None
     is_other = find_other_elements(before, after).detach()
-    if not before.is_floating_point():
-        changes = torch.zeros_like(is_other)
-        for each in held:
-            changes |= each != before
-        is_excused = not bool((is_other & ~changes).any())
-        return Excuse(deviation.call, deviation.where, int(is_other.sum()), 0.0, 0.0, 0.0) if is_excused else None
-    return _excuse_float(deviation, before.detach(), after.detach(), shadow, held, is_other)
+    if before.is_floating_point():
+        return _excuse_float(deviation, before.detach(), after.detach(), read(shadow), held, is_other)
+    is_steady = is_other.clone()
+    for each in held:
+        is_steady &= each == before
+    return None if bool(is_steady.any()) else excused(int(is_other.sum()))
 
 
 def _excuse_float(
-    deviation: Deviation, before: Tensor, after: Tensor, shadow: Observation, held: list[Tensor], is_other: Tensor
+    deviation: Deviation, before: Tensor, after: Tensor, exact: Any, held: list[Tensor], is_other: Tensor
 ) -> Excuse | None:
-    exact = shadow.leaves(deviation.kind).get(deviation.where)
     one, other = before.double(), after.double()
     if not isinstance(exact, Tensor) or exact.shape != one.shape:
         exact = one

@@ -11,7 +11,7 @@ import textwrap
 import types
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -144,15 +144,11 @@ class _Bundler:
         raise NotStandalone(f"a {type(value).__module__}.{type(value).__name__} cannot be written as source")
 
     def _add_function(self, function: types.FunctionType, name: str, *, is_decorated: bool = False) -> None:
-        tree = _parse(function)
-        functions = (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
-        found = next(functions, None)
-        if found is None or function.__name__ == "<lambda>":
-            raise NotStandalone(f"{function.__qualname__} has no source (a lambda?): make it a function with a name")
+        found = _parse(function, name)
+        assert not isinstance(found, ast.ClassDef)
         captured = inspect.getclosurevars(function).nonlocals
         names = {name for code, names in list_codes(function.__code__) for name in (*names, *code.co_freevars)}
         self._need(names, {**function.__globals__, **captured})
-        found.name = name
         # Annotations are not needed, and would require imports.
         found.returns = None
         for argument in (*found.args.posonlyargs, *found.args.args, *found.args.kwonlyargs):
@@ -167,16 +163,12 @@ class _Bundler:
         else:
             # They have done their work, such as to register the function.
             found.decorator_list = []
-        self.definitions.append(ast.unparse(_without_docstrings(found)) + "\n")
+        self.definitions.append(ast.unparse(found) + "\n")
 
     def _add_class(self, kind: type, name: str) -> None:
-        tree = _parse(kind)
-        found = next((node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)), None)
-        if found is None:
-            raise NotStandalone(f"class {kind.__qualname__} has no source")
+        found = _parse(kind, name)
         self._need(_loaded(found), vars(sys.modules[kind.__module__]))
-        found.name = name
-        self.definitions.append(ast.unparse(_without_docstrings(found)) + "\n")
+        self.definitions.append(ast.unparse(found) + "\n")
 
     def _need(self, names: set[str], scope: dict[str, Any]) -> None:
         for each in sorted(names & scope.keys()):
@@ -184,11 +176,23 @@ class _Bundler:
                 self.add(scope[each], each)
 
 
-def _parse(value: Any) -> ast.Module:
+_Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def _parse(value: Any, name: str) -> _Definition:
+    """Return the definition of a function or class under a name, without docstrings."""
     try:
-        return ast.parse(textwrap.dedent(inspect.getsource(value)))
+        tree = ast.parse(textwrap.dedent(inspect.getsource(value)))
     except (OSError, TypeError, SyntaxError) as error:
         raise NotStandalone(f"the source of {getattr(value, '__qualname__', value)} cannot be read: {error}") from None
+    found = [node for node in ast.walk(tree) if isinstance(node, _Definition)]
+    if not found or value.__name__ == "<lambda>":
+        raise NotStandalone(f"{value.__qualname__} has no source (a lambda?): make it a function with a name")
+    for node in found:
+        if ast.get_docstring(node):
+            node.body = node.body[1:] or [ast.Pass()]
+    found[0].name = name
+    return found[0]
 
 
 def _find_wrapped(function: types.FunctionType) -> types.FunctionType | None:
@@ -198,13 +202,6 @@ def _find_wrapped(function: types.FunctionType) -> types.FunctionType | None:
         if isinstance(held, types.FunctionType) and not _is_installed(held):
             return held
     return None
-
-
-def _without_docstrings(tree: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> ast.AST:
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and ast.get_docstring(node):
-            node.body = node.body[1:] or [ast.Pass()]
-    return tree
 
 
 def _loaded(tree: ast.AST) -> set[str]:

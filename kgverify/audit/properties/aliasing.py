@@ -9,10 +9,10 @@ from torch import Tensor
 
 from kgverify.audit.audited_function import Subject
 from kgverify.audit.properties.captured_values import CapturedState, CapturedValue, find_captured_values, restoring
-from kgverify.audit.properties.compiled_run import Call, CompiledRun, find_storage, make_call
+from kgverify.audit.properties.compiled_run import Call, CompiledRun, make_call
 from kgverify.audit.report import ReportBuilder
 from kgverify.audit.source_lines import find_definition, find_return
-from kgverify.audit.values import copy_tensor, is_same, list_tensors
+from kgverify.audit.values import copy_tensor, count_writes, find_storage, is_same, list_tensors
 
 AUDIT = "aliasing"
 OVERWRITTEN = "overwritten-outputs"
@@ -26,44 +26,44 @@ def find_aliasing(subject: Subject, run: CompiledRun, found: CapturedState, repo
     """Compare which leaves share memory with and without the compiler, and whether that memory is written in place."""
     if not run.calls:
         return
-    inputs = subject.joint_inputs(range(1))[0]
-    before = [(path, tensor, copy_tensor(tensor), _version(tensor)) for path, tensor in _list_inputs(inputs, found)]
+    inputs = subject.inputs(0)
+    given = _list_inputs(inputs, found)
+    before = [(tensor, copy_tensor(tensor), count_writes(tensor)) for _, tensor in given]
     with restoring(found):
         eager, error = make_call(subject.function, inputs, 0)
         written = {
             find_storage(tensor)
-            for _, tensor, old, version in before
-            if _version(tensor) != version or (old is not None and not is_same(old, tensor.detach()))
+            for tensor, old, num in before
+            if count_writes(tensor) != num or (old is not None and not is_same(old, tensor.detach()))
         } - {0}
-        eager_aliases = _find_aliases(eager, [(path, tensor) for path, tensor, *_ in before])
-        eager_shared = _find_shared(eager)
+        expected = _find_aliases(eager, given)
     if error is not None:
         return
     call = run.calls[0]
-    aliases, shared = _find_aliases(call, _list_inputs(call.inputs, found)), _find_shared(call)
-    report.measures["aliased_outputs"] = len(aliases)
-    report.measures["shared_outputs"] = len(shared)
-    report.details["aliased_outputs"] = tuple(f"{out} is or views {given}" for out, given in sorted(aliases.items()))
-    report.details["shared_outputs"] = tuple(" and ".join(pair) for pair in sorted(shared))
+    actual = _find_aliases(call, _list_inputs(call.inputs, found))
+    shared = {output: first for output, first in actual.items() if first.startswith("output")}
+    aliased = {output: first for output, first in actual.items() if output not in shared}
+    report.measures |= {"aliased_outputs": len(aliased), "shared_outputs": len(shared)}
+    report.details["aliased_outputs"] = tuple(
+        f"{output} is or views {first}" for output, first in sorted(aliased.items())
+    )
+    report.details["shared_outputs"] = tuple(f"{first} and {output}" for output, first in sorted(shared.items()))
     at_return = partial(report.find, AUDIT, where=find_return(subject.function))
-    for output, given in eager_aliases.items():
-        if any(path == given and find_storage(tensor) in written for path, tensor, *_ in before):
+    for path, memory in eager.memory:
+        if memory in written:
             at_return(
                 mechanism=_SHARED,
-                finding=f"{output} shares its memory with {given}, which the step writes in place: "
+                finding=f"output{path} shares its memory with {expected[f'output{path}']}, which the step writes in place: "
                 "an output that was kept changes with the next call",
                 remedy=_CLONE,
             )
-    only = [(out, given, "when compiled") for out, given in aliases.items() if out not in eager_aliases]
-    only += [(out, given, "when not compiled") for out, given in eager_aliases.items() if out not in aliases]
-    found_once = [f"{out} shares memory with {given} only {when}" for out, given, when in only]
-    found_once += [f"{' and '.join(pair)} share memory only when compiled" for pair in shared - eager_shared]
-    for finding in found_once:
-        at_return(
-            mechanism="a write to one of two tensors that share memory is seen in the other",
-            finding=finding,
-            remedy="clone one of them in the step",
-        )
+    for one, other, when in ((actual, expected, "when compiled"), (expected, actual, "when not compiled")):
+        for output in (path for path in one if path not in other):
+            at_return(
+                mechanism="a write to one of two tensors that share memory is seen in the other",
+                finding=f"{output} shares memory with {one[output]} only {when}",
+                remedy="clone one of them in the step",
+            )
 
 
 def _list_inputs(inputs: Any, found: CapturedState) -> list[tuple[str, Tensor]]:
@@ -71,21 +71,16 @@ def _list_inputs(inputs: Any, found: CapturedState) -> list[tuple[str, Tensor]]:
     return [*list_tensors(inputs, "argument "), *captured]
 
 
-def _version(tensor: Tensor) -> int:
-    """Return the number of writes in place; tensors of inference mode do not count them."""
-    return -1 if tensor.is_inference() else tensor._version
-
-
 def _find_aliases(call: Call, givens: list[tuple[str, Tensor]]) -> dict[str, str]:
-    by_storage = {memory: path for path, tensor in reversed(givens) if (memory := find_storage(tensor))}
-    return {f"output{path}": by_storage[memory] for path, memory in call.memory if memory in by_storage}
-
-
-def _find_shared(call: Call) -> set[tuple[str, str]]:
-    first = {memory: path for path, memory in reversed(call.memory)}
-    return {
-        (f"output{first[memory]}", f"output{path}") for path, memory in call.memory if memory and path != first[memory]
-    }
+    """Return the outputs that share memory with what was given, or with an earlier output: the first that does."""
+    first = {memory: path for path, tensor in reversed(givens) if (memory := find_storage(tensor))}
+    aliases: dict[str, str] = {}
+    for path, memory in call.memory:
+        if memory in first:
+            aliases[f"output{path}"] = first[memory]
+        elif memory:
+            first[memory] = f"output{path}"
+    return aliases
 
 
 def find_overwritten_outputs(subject: Subject, run: CompiledRun, report: ReportBuilder, *, keeps_outputs: bool) -> None:

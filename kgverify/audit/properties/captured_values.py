@@ -100,10 +100,8 @@ def find_captured_values(function: Callable[..., Any], arguments: tuple[Any, ...
     walk.visit_function(function)
     values = list(walk.found)
     code = find_code(function)
-    for number in range(len(arguments) if code is not None else 0):
-        assert code is not None
-        path, read = f"argument [{number}]", partial(getitem, arguments, number)
-        walk.visit_value(CapturedValue(path, str(number), code, read, _refuse), 0)
+    if code is not None:
+        walk.visit_given("argument [{}]", enumerate(arguments), code)
     return CapturedState(values, walk.holders, walk.is_complete)
 
 
@@ -128,6 +126,12 @@ class _Walk:
         self._seen[id(value)] = value
         return True
 
+    def visit_given(self, path: str, given: Iterable[tuple[Any, Any]], code: types.CodeType) -> None:
+        """Walk over values that cannot be replaced, each with its number or name, which takes its place in the path."""
+        for name, value in given:
+            read = partial(lambda value: value, value)
+            self.visit_value(CapturedValue(path.format(name), str(name), code, read, _refuse), 0)
+
     def visit_function(self, function: Any) -> None:
         """Walk over anything callable."""
         if not self._is_first_visit(function):
@@ -146,10 +150,9 @@ class _Walk:
             self.visit_function(function.__wrapped__)
         elif hasattr(function, "func") and hasattr(function, "args"):
             self.visit_function(function.func)
-            given = [*enumerate(function.args), *(getattr(function, "keywords", None) or {}).items()]
-            for number, value in given if code is not None else ():
-                path, read = f"argument {number} of the partial", partial(lambda value: value, value)
-                self.visit_value(CapturedValue(path, str(number), code, read, _refuse), 0)  # type: ignore[arg-type]
+            if code is not None:
+                given = [*enumerate(function.args), *(getattr(function, "keywords", None) or {}).items()]
+                self.visit_given("argument {} of the partial", given, code)
         elif isinstance(function, torch.nn.Module) or (
             not isinstance(function, type) and is_user_module(type(function).__module__)
         ):
@@ -191,9 +194,7 @@ class _Walk:
                 elif is_user_module(value.__name__):
                     for attribute in (each for each in names if each in vars(value)):
                         self._visit_item(vars(value), attribute, f"global {name}.{attribute}", attribute, nested, 0)
-        for number, value in enumerate(function.__defaults__ or ()):
-            path, read = f"default {number}", partial(lambda value: value, value)
-            self.visit_value(CapturedValue(path, str(number), code, read, _refuse), 0)
+        self.visit_given("default {}", enumerate(function.__defaults__ or ()), code)
         for name in function.__kwdefaults__ or {}:
             self._visit_item(function.__kwdefaults__, name, f"default {name}", name, code, 0)
 

@@ -183,4 +183,4 @@ def _call_and_read(subject: Subject, number: int, found: CapturedState) -> Any:
         if error is not None:
             raise error
         held = [value for captured in found if isinstance(value := captured.get(), Tensor)]
-        return copy_values((subject.read(call.output), inputs, held))
+        return copy_values((call.output, inputs, held))

@@ -25,13 +25,15 @@ _NAME: Final = re.compile(r"(?:tensor )?'?(?:[LG]\[')?([A-Za-z_]\w*)")
 _SIZE: Final = re.compile(r"size mismatch at index (\d+). expected (\d+)")
 
 
-def measure_graphs(run: CompiledRun, report: ReportBuilder, prefix: str = "") -> None:
+def measure_graphs(run: CompiledRun) -> dict[str, float]:
     """Measure the graphs, their nodes, the seconds spent in compiling, and the generated kernels."""
-    report.measures[f"{prefix}graphs"] = len(run.graphs)
-    report.measures[f"{prefix}graph_nodes"] = max((graph.num_nodes for graph in run.graphs), default=0)
-    # Frames compiled within a frame count in its time.
-    report.measures[f"{prefix}compile_seconds"] = sum(each.seconds for each in run.compilations)
-    report.measures[f"{prefix}kernels_generated"] = run.num_kernels
+    return {
+        "graphs": len(run.graphs),
+        "graph_nodes": max((graph.num_nodes for graph in run.graphs), default=0),
+        # Frames compiled within a frame count in its time.
+        "compile_seconds": sum(each.seconds for each in run.compilations),
+        "kernels_generated": run.num_kernels,
+    }
 
 
 def find_graph_breaks(run: CompiledRun, num_eager_calls: int, report: ReportBuilder) -> None:

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch._dynamo import utils as dynamo_utils
 
 from kgverify.audit.audited_function import Function, Inputs, Subject
-from kgverify.audit.source_lines import find_line_in_text, find_stack_line
-from kgverify.audit.values import copy_tensor, list_tensors
+from kgverify.audit.source_lines import find_node_line, find_stack_line
+from kgverify.audit.values import copy_tensor, find_storage, list_tensors
 
 _STATIC: Final = "_dynamo_static_input_type"
 _MOST_METRICS: Final = 4096
@@ -182,15 +182,14 @@ def _describe(module: torch.fx.GraphModule) -> Graph:
         if node.op not in ("placeholder", "output"):
             num_nodes += 1
             if getattr(node.target, "__name__", str(node.target)) not in _READING:
-                lines.add(find_line_in_text(node.meta.get("stack_trace") or ""))
+                lines.add(find_node_line(node))
         if node.op != "placeholder":
             continue
         source, value = getattr(node, "_dynamo_source", None), node.meta.get("example_value")
         if source is None or not isinstance(value, Tensor):
             inputs.append(None)
             continue
-        users = [find_line_in_text(user.meta.get("stack_trace") or "") for user in node.users]
-        where = next(filter(None, users), find_line_in_text(node.meta.get("stack_trace") or ""))
+        where = next(filter(None, map(find_node_line, (*node.users, node))), "")
         marks = node.meta.get("tensor_dict") or {}
         inputs.append(GraphInput(_name_source(source), where, marks.get(_STATIC) is not None))
     return Graph(inputs, num_nodes, lines, *_read_sizes())
@@ -308,14 +307,6 @@ def make_call(function: Function, inputs: Inputs, number: int) -> tuple[Call, Ba
     memory = [(path, find_storage(tensor)) for path, tensor in tensors]
     snapshot = [(path, copy_tensor(tensor)) for path, tensor in tensors]
     return Call(inputs, output, snapshot, memory, 0, seconds), error
-
-
-def find_storage(tensor: Tensor) -> int:
-    """Return the address of the memory that a tensor is in; 0 for none."""
-    try:
-        return tensor.untyped_storage().data_ptr() if tensor.numel() else 0
-    except RuntimeError:
-        return 0
 
 
 def _read_compilation(each: Any, call: int, fresh: list[Graph], before: list[Compilation]) -> Compilation:

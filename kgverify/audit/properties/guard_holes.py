@@ -16,7 +16,7 @@ from kgverify.audit.audited_function import Function, Subject
 from kgverify.audit.properties.captured_values import CapturedState, CapturedValue, restoring
 from kgverify.audit.properties.compiled_run import CompileSetting, WatchingBackend, make_call, silencing_compiler
 from kgverify.audit.report import ReportBuilder
-from kgverify.audit.values import USUAL, is_same, list_device_types, list_leaves
+from kgverify.audit.values import USUAL, is_on_cuda, is_same, list_leaves
 from kgverify.runs.machine import read_cpu_seconds
 
 AUDIT = "guard-holes"
@@ -34,7 +34,7 @@ def find_guard_holes(
     would be another there. seconds: limit on the CPU time of the changes; further ones are skipped
     """
     num_tried = num_without = num_holes = num_left = 0
-    is_cuda = "cuda" in list_device_types((subject.inputs(0), [captured.get() for captured in found]))
+    is_cuda = is_on_cuda((subject.inputs(0), [captured.get() for captured in found]))
 
     def compile_anew() -> Function:
         # A new backend: torch keeps one result for equal ones.

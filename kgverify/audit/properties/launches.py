@@ -2,8 +2,10 @@
 
 import logging
 import statistics
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from logging.handlers import BufferingHandler
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -62,13 +64,14 @@ def measure_launches(run: CompiledRun, seen: Profile, num_calls: int, report: Re
 
 
 def find_missing_replays(
-    run: CompiledRun, seen: Profile, skips: list[str], num_calls: int, report: ReportBuilder
+    run: CompiledRun, seen: Profile, messages: list[logging.LogRecord], num_calls: int, report: ReportBuilder
 ) -> None:
     """Find out why calls do not replay captured graphs although the mode asks for them."""
     if not run.setting.asks_for_graphs or seen.num_replays >= num_calls:
         return
     counted = f"{seen.num_replays} replays and {seen.num_launches} kernel launches in {num_calls} calls"
-    for text in dict.fromkeys(skips) or [""]:
+    texts = dict.fromkeys(each.getMessage() for each in messages)
+    for text in [text for text in texts if "cudagraph" in text.lower()] or [""]:
         report.find(
             REPLAYS,
             mechanism="what cannot be captured is launched kernel by kernel; the compiler's counters may not show it",
@@ -78,34 +81,21 @@ def find_missing_replays(
         )
 
 
-class _CudagraphMessages(logging.Handler):
-    """A collection of the compiler's messages about CUDA graphs."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a message that is about CUDA graphs."""
-        if "cudagraph" in (text := record.getMessage()).lower():
-            self.texts.append(text)
-
-
 @contextmanager
-def collecting_skip_reasons() -> Iterator[list[str]]:
-    """Collect the compiler's messages about graphs that it did not capture."""
-    messages = _CudagraphMessages()
+def collecting_messages() -> Iterator[list[logging.LogRecord]]:
+    """Collect the compiler's messages, among them the reasons why it did not capture a graph."""
+    handler = BufferingHandler(sys.maxsize)
     names = [n for n in logging.root.manager.loggerDict if n.endswith(("__perf_hints", "__cudagraphs"))]
     loggers = [logging.getLogger(name) for name in names if name.startswith("torch._inductor")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
-        logger.addHandler(messages)
+        logger.addHandler(handler)
         logger.setLevel(logging.DEBUG)
     try:
-        yield messages.texts
+        yield handler.buffer
     finally:
         for logger, level in zip(loggers, levels, strict=True):
-            logger.removeHandler(messages)
+            logger.removeHandler(handler)
             logger.setLevel(level)
 
 

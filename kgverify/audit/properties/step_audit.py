@@ -5,11 +5,12 @@ import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from logging import LogRecord
 from typing import Final
 
 import torch
 
-from kgverify.audit.audited_function import COMPILE_MODES, Subject, check_modes
+from kgverify.audit.audited_function import COMPILE_MODES, Subject, check_names
 from kgverify.audit.properties.aliasing import find_aliasing, find_overwritten_outputs, find_unstable_addresses
 from kgverify.audit.properties.captured_values import CapturedState, find_captured_values, restoring
 from kgverify.audit.properties.colliding_writes import find_colliding_writes
@@ -17,19 +18,18 @@ from kgverify.audit.properties.compilations import find_graph_breaks, find_recom
 from kgverify.audit.properties.compiled_run import CompileSetting, run_compiled, silencing_compiler
 from kgverify.audit.properties.guard_holes import find_guard_holes
 from kgverify.audit.properties.launches import (
-    collecting_skip_reasons,
+    collecting_messages,
     find_copied_inputs,
     find_missing_replays,
     measure_launches,
     profile_calls,
 )
 from kgverify.audit.properties.syncs import EagerReads, find_cuda_syncs, find_syncs, watch_eager_reads
-from kgverify.audit.report import ReportBuilder
+from kgverify.audit.report import Cell, ReportBuilder
 from kgverify.audit.source_lines import find_definition, find_stack_line
-from kgverify.audit.values import list_device_types
+from kgverify.audit.values import is_on_cuda
 from kgverify.engines.compiled.execution.compilation import has_cpp_compiler
 from kgverify.errors import UserError
-from kgverify.runs.machine import describe_environment
 
 GUARD_SECONDS: Final = 20.0
 """The limit on the CPU time for changing captured values."""
@@ -52,9 +52,9 @@ def examine_properties(
     stage_seconds: time limit for compiling the parts. The caller chooses the folder of the caches; a fresh one makes the compile
     times comparable.
     """
-    check_modes((setting.mode,), COMPILE_MODES)
+    check_names("mode", (setting.mode,), COMPILE_MODES)
     found = find_captured_values(subject.function)
-    is_cuda = "cuda" in list_device_types((subject.inputs(0), [captured.get() for captured in found]))
+    is_cuda = is_on_cuda((subject.inputs(0), [captured.get() for captured in found]))
     if not is_cuda and not has_cpp_compiler():
         raise UserError("a CPU backend needs a C++ compiler", where="--mode", fix="install g++ or clang")
     announce("reading values, colliding writes")
@@ -96,14 +96,14 @@ def _examine_compiled(
     is_cuda: bool,
     keeps_outputs: bool,
 ) -> None:
-    nothing: AbstractContextManager[list[str]] = nullcontext([])
-    with collecting_skip_reasons() if is_cuda and setting.asks_for_graphs else nothing as skips:
+    nothing: AbstractContextManager[list[LogRecord]] = nullcontext([])
+    with collecting_messages() if is_cuda and setting.asks_for_graphs else nothing as messages:
         limit = torch._dynamo.config.recompile_limit
         run, compiled = run_compiled(subject, setting, more_calls=max(0, limit + 2 - subject.calls))
         find_syncs(reads, run, report)
         find_graph_breaks(run, reads.num_operations, report)
         find_recompilations(run, reads.num_operations, report)
-        measure_graphs(run, report)
+        report.measures |= measure_graphs(run)
         if run.error is not None:
             report.skip("launches", "the compiled function raised")
             return
@@ -118,7 +118,7 @@ def _examine_compiled(
         with restoring(found):
             find_cuda_syncs(subject, compiled, report, is_cuda)
         if is_cuda:
-            find_missing_replays(run, seen, skips, len(inputs), report)
+            find_missing_replays(run, seen, messages, len(inputs), report)
             with restoring(found):
                 find_copied_inputs(subject, run, compiled, inputs, found, report)
 
@@ -134,34 +134,25 @@ def _measure_parts(
 ) -> None:
     """Measure each part by itself: calls of aten, kernels, nodes, compile time; on CUDA launches and device time."""
     until = time.monotonic() + seconds
+    rows: list[dict[str, Cell]] = []
     skipped = []
     for name, part in subject.parts.items():
-        prefix = f"stages.{name}."
         single = replace(part, calls=1)
         announce(f"stage {name}")
-        report.measures[f"{prefix}aten_calls"] = watch_eager_reads(single).num_operations
+        rows.append({"stage": name, "aten_calls": watch_eager_reads(single).num_operations})
         if time.monotonic() > until:
             skipped.append(name)
             continue
         with silencing_compiler():
             run, compiled = run_compiled(single, setting)
-            measure_graphs(run, report, prefix)
+            rows[-1] |= measure_graphs(run)
             if run.error is not None:
                 report.skip("stages", f"{name} raised when compiled: {type(run.error).__name__}")
             elif is_cuda:
                 seen = profile_calls(compiled, single.joint_inputs(range(1)), is_cuda=True)
-                report.measures[f"{prefix}launches"] = seen.num_launches
-                report.measures[f"{prefix}device_kernels"] = seen.num_kernels
-                report.measures[f"{prefix}device_seconds"] = seen.device_seconds
+                rows[-1]["launches"], rows[-1]["device_kernels"] = seen.num_launches, seen.num_kernels
+                rows[-1]["device_seconds"] = seen.device_seconds
+    columns = dict.fromkeys((column for row in rows for column in row), "")
+    report.add_section("stages", "each stage by itself", (columns | row for row in rows))
     if skipped:
         report.skip("stages", f"not compiled by themselves for lack of time: {', '.join(skipped)}")
-
-
-def describe_setting(setting: CompileSetting, *, is_cuda: bool, has_fresh_cache: bool) -> dict[str, str]:
-    """Describe everything on which the measures depend."""
-    return describe_environment(
-        "cuda" if is_cuda else "cpu",
-        mode=setting.mode,
-        dynamic=str(setting.dynamic),
-        cache="fresh" if has_fresh_cache else "the process's own",
-    )

@@ -15,6 +15,7 @@ from kgverify.escaping import make_visible
 from kgverify.faults.catalogue import find_faults
 from kgverify.faults.plant import plant_faults
 from kgverify.report.render.screen import Text
+from kgverify.runs.machine import describe_environment
 
 
 @with_run_options(queries=2, corruptions="4")
@@ -44,7 +45,7 @@ def audit_compile(
     from kgverify.audit.evaluator.audited_tick import build_tick_subject
     from kgverify.audit.evaluator.engine_loop import audit_loop
     from kgverify.audit.properties.compiled_run import CompileSetting
-    from kgverify.audit.properties.step_audit import describe_setting, examine_properties
+    from kgverify.audit.properties.step_audit import examine_properties
     from kgverify.audit.report import ReportBuilder
     from kgverify.engines.compiled.engine import CompiledEngine
     from kgverify.engines.compiled.execution.caches import fresh_caches
@@ -85,7 +86,12 @@ def audit_compile(
             )
             report = builder.build(
                 subject.name,
-                describe_setting(setting, is_cuda=is_cuda, has_fresh_cache=fresh),
+                describe_environment(
+                    "cuda" if is_cuda else "cpu",
+                    mode=setting.mode,
+                    dynamic=str(setting.dynamic),
+                    cache="fresh" if fresh else "the process's own",
+                ),
                 budget={key: limit for key, limit in limits.items() if key not in _OF_LOOP},
             )
             loop = audit_loop(

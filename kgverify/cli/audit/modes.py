@@ -100,10 +100,11 @@ def check_reproducer(path: Path | None) -> None:
 
 def choose_rungs(names: list[str] | None) -> "tuple[Rung, ...]":
     """Return the named rungs, or all of them. UserError for an unknown one."""
-    from kgverify.audit.audited_step import check_rungs
+    from kgverify.audit.audited_function import check_names
+    from kgverify.audit.audited_step import RUNG_NAMES
     from kgverify.audit.ladder.climb import RUNGS
 
-    check_rungs(names or ())
+    check_names("rung", names or (), RUNG_NAMES)
     return tuple(each for each in RUNGS if not names or each.name in names)
 
 

@@ -122,16 +122,16 @@ class CompiledEngine:
         buffers = self._derivations, self._work, self._pool
         if self._mode != FUSED:
             return StageTicks(self._setting, self._tables, self._parameters, buffers, self._mode)
-        from kgverify.engines.compiled.fused.levels import build_levels, measure_errors
+        from kgverify.engines.compiled.fused.scoring import build_scoring, measure_error
         from kgverify.engines.compiled.fused.ticks import FusedTicks
 
-        levels = build_levels(self._precision, policy, self._device)
-        ticks = FusedTicks(self._tables, self.limits, self.layout, levels, buffers)
+        scoring = build_scoring(self._precision, policy, self._device)
+        ticks = FusedTicks(self._tables, self.limits, self.layout, scoring, buffers)
         if self._device.type == "cuda":
             ticks.compile()
-        ticks.levels = measure_errors(levels, policy, self.limits.max_atoms, self._device)
-        if levels:
-            self._score_error = ticks.levels[0].error
+        if scoring is not None:
+            ticks.scoring = measure_error(scoring, policy, self.limits.max_atoms, self._device)
+            self._score_error = ticks.scoring.error
         return ticks
 
     @property

@@ -9,15 +9,18 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.program.atom_table import find_first_occurrences
-
-_MOST_BYTES: Final = 64
+MOST_BYTES: Final = 64
 """The longest name that is packed."""
-_FACTORS: Final = np.random.default_rng(0).integers(0, 2**64, _MOST_BYTES // 8, np.uint64) | np.uint64(1)
+_FACTORS: Final = np.random.default_rng(0).integers(0, 2**64, MOST_BYTES // 8, np.uint64) | np.uint64(1)
+_MASKS: Final = np.array([(1 << 8 * length) - 1 for length in range(9)], np.uint64)
+"""The bits of a word that hold its first bytes, by their number."""
 _MOST_PROBES: Final = 256
 """The slots in which a name is looked for; further ones are needed only for names chosen to have one hash."""
 _EMPTY: Final = -1
 _FEWEST_SLOTS: Final = 1 << 12
+_ROWS: Final = 1 << 16
+"""The rows whose numbers are replaced at once."""
+_LINE_END: Final = ord("\n")
 
 
 class NameColumn:
@@ -25,79 +28,95 @@ class NameColumn:
 
     def __init__(self) -> None:
         self._num = 0
-        # Of each different name: its words, uint64 [capacity, W], and its hash; the first `num` rows are used.
-        self._words: NDArray[np.uint64] = np.zeros((0, 1), np.uint64)
-        self._hashes: NDArray[np.uint64] = np.zeros(0, np.uint64)
+        self._num_added = 0
+        # Of each different name: its words, uint64 [W, capacity], its hash, and the index of its first occurrence among all
+        # names that were added; the first `num` columns are used.
+        self._words: NDArray[np.uint64] = np.zeros((1, 1), np.uint64)
+        self._hashes: NDArray[np.uint64] = np.zeros(1, np.uint64)
+        self._firsts: NDArray[np.int64] = np.zeros(1, np.int64)
         self._slots: NDArray[np.int32] = np.full(_FEWEST_SLOTS, _EMPTY, np.int32)
 
     def add(
         self, stored: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> NDArray[np.int32] | None:
-        """Return preliminary numbers of the names between positions of a text, int32 [n]; None if they cannot be packed."""
+        """Return preliminary numbers of names, int32 [n]; None if they cannot be packed.
+
+        Args:
+            stored: Bytes without NUL in the names, and at least `MOST_BYTES` of them after the last name.
+            starts: Where each name begins.
+            ends: Where each name ends.
+        """
         lengths = ends - starts
         width = max(1, -(-int(lengths.max(initial=1)) // 8))
-        # A packed name ends with zeros.
-        if 8 * width > _MOST_BYTES or not stored.all():
+        if 8 * width > MOST_BYTES:
             return None
-        padded = np.concatenate((stored, np.zeros(8 * width, np.uint8)))
         # The eight bytes at each position.
-        at: NDArray[np.uint64] = np.ndarray((len(padded) - 7,), "<u8", padded, strides=(1,))
-        words = np.empty((len(starts), width), np.uint64)
-        hashes = np.zeros(len(starts), np.uint64)
-        for i in range(width):
-            bits = (8 * np.clip(lengths - 8 * i, 0, 8)).astype(np.uint64)
-            # A shift by 64 bits is undefined.
-            mask = np.where(bits == 64, ~np.uint64(0), (np.uint64(1) << (bits & np.uint64(63))) - np.uint64(1))
-            words[:, i] = at[starts + 8 * i] & mask
-            # A word of zeros adds nothing, so that the hash of a name does not depend on W.
-            product = words[:, i] * _FACTORS[i]
-            product ^= product >> np.uint64(29)
-            hashes += product
+        at: NDArray[np.uint64] = np.ndarray((len(stored) - 7,), "<u8", stored, strides=(1,))
+        words = np.zeros((width, len(starts)), np.uint64)
+        words[0] = at[starts] & _MASKS[np.minimum(lengths, 8) if width > 1 else lengths]
+        hashes = _mix(words[0], 0)
+        for i in range(1, width):
+            rows = np.flatnonzero(lengths > 8 * i)
+            found = at[starts[rows] + 8 * i] & _MASKS[np.minimum(lengths[rows] - 8 * i, 8)]
+            words[i, rows] = found
+            hashes[rows] += _mix(found, i)
         hashes *= _FACTORS[0]
         return self._number(words, hashes)
 
     def _number(self, words: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDArray[np.int32] | None:
-        self._widen(words.shape[1])
-        words = np.pad(words, ((0, 0), (0, self._words.shape[1] - words.shape[1])))
-        numbers = np.full(len(words), _EMPTY, np.int32)
-        pending = np.arange(len(words))
-        probes = 0
+        width = max(len(words), len(self._words))
+        words, self._words = _widen(words, width), _widen(self._words, width)
         slots = self._first_slots(hashes)
+        numbers = self._slots[slots]
+        pending = np.flatnonzero(~self._are_equal(numbers, words))
+        slots = slots[pending]
+        probes = 0
         while len(pending):
-            found = self._slots[slots]
-            is_empty = found == _EMPTY
+            is_empty = self._slots[slots] == _EMPTY
             if is_empty.any():
                 num_slots = len(self._slots)
                 self._insert(words, hashes, pending[is_empty], slots[is_empty])
                 if len(self._slots) != num_slots:
                     slots, probes = self._first_slots(hashes[pending]), 0
                     continue
-                found = self._slots[slots]
-            is_same = (self._words[found] == words[pending]).all(1)
+            found = self._slots[slots]
+            is_same = self._are_equal(found, words[:, pending])
             numbers[pending[is_same]] = found[is_same]
             pending, slots = pending[~is_same], (slots[~is_same] + 1) & (len(self._slots) - 1)
             probes += 1
             if probes > _MOST_PROBES:
                 return None
+        self._num_added += len(numbers)
         return numbers
+
+    def _are_equal(self, numbers: NDArray[np.int32], words: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Return whether names with numbers have these words, uint64 [W, n]."""
+        is_equal: NDArray[np.bool_] = numbers != _EMPTY
+        for stored, wanted in zip(self._words, words, strict=True):
+            is_equal &= stored[numbers] == wanted
+        return is_equal
 
     def _first_slots(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
         bits = len(self._slots).bit_length() - 1
-        return (hashes >> np.uint64(64 - bits)).astype(np.int64)
+        return (hashes >> np.uint64(64 - bits)).view(np.int64)
 
     def _insert(
         self, words: NDArray[np.uint64], hashes: NDArray[np.uint64], rows: NDArray[np.int64], slots: NDArray[np.int64]
     ) -> None:
-        """Store names in empty slots, one in each; of several names for a slot one is stored."""
-        self._slots[slots] = np.arange(len(rows), dtype=np.int32)
+        """Store names in empty slots, one in each; of several names for a slot, the first is stored."""
+        # Of repeated indices the last one counts.
+        self._slots[slots[::-1]] = np.arange(len(rows) - 1, -1, -1, dtype=np.int32)
         is_stored = self._slots[slots] == np.arange(len(rows))
         rows, slots = rows[is_stored], slots[is_stored]
-        end = self._num + len(rows)
-        if end > len(self._words):
-            self._words = _grow(self._words, end)
-            self._hashes = _grow(self._hashes, end)
-        self._words[self._num : end], self._hashes[self._num : end] = words[rows], hashes[rows]
-        self._slots[slots] = np.arange(self._num, end, dtype=np.int32)
+        begin, end = self._num, self._num + len(rows)
+        if end > len(self._hashes):
+            capacity = max(end, 2 * begin)
+            self._words, self._hashes, self._firsts = (
+                _grow(each, capacity) for each in (self._words, self._hashes, self._firsts)
+            )
+        self._words[:, begin:end], self._hashes[begin:end] = words[:, rows], hashes[rows]
+        self._firsts[begin:end] = self._num_added + rows
+        self._slots[slots] = np.arange(begin, end, dtype=np.int32)
         self._num = end
         if 2 * end > len(self._slots):
             self._rebuild(8 * len(self._slots))
@@ -113,25 +132,39 @@ class NameColumn:
             is_left = self._slots[slots] != pending
             pending, slots = pending[is_left], (slots[is_left] + 1) & (num_slots - 1)
 
-    def _widen(self, width: int) -> None:
-        missing = width - self._words.shape[1]
-        if missing > 0:
-            self._words = np.pad(self._words, ((0, 0), (0, missing)))
+    def finish(self, numbers: NDArray[np.int32]) -> NDArray[np.uint8]:
+        """Replace preliminary numbers, int32 [n, k], by those in order of first occurrence.
 
-    def finish(self, numbers: NDArray[np.int32]) -> tuple[str, ...]:
-        """Replace preliminary numbers, int32 [n, k], by those in order of first occurrence; return the names in this order."""
-        words = self._words[: self._num]
+        Return the names in this order: bytes, with a line feed after each name.
+        """
         del self._slots
-        order = find_first_occurrences(numbers.ravel(), len(words))
+        order = np.argsort(self._firsts[: self._num])
         final = np.empty(len(order), np.int32)
         final[order] = np.arange(len(order))
-        numbers[...] = final[numbers]
-        joined = words[order].astype("<u8", copy=False).view(f"S{8 * words.shape[1]}").ravel().tolist()
-        return tuple(b"\n".join(joined).decode().split("\n"))
+        for begin in range(0, len(numbers), _ROWS):
+            some = numbers[begin : begin + _ROWS]
+            some[...] = final[some]
+        # A packed name ends with zeros.
+        padded: NDArray[np.uint8] = np.full((len(order), 8 * len(self._words) + 1), _LINE_END, np.uint8)
+        padded[:, :-1] = self._words.T[order].astype("<u8", copy=False).view(np.uint8)
+        names: NDArray[np.uint8] = padded[padded != 0]
+        return names
 
 
-def _grow(rows: NDArray[Any], num: int) -> NDArray[Any]:
-    """Return rows with space for at least `num`."""
-    larger = np.empty((max(num, 2 * len(rows)), *rows.shape[1:]), rows.dtype)
-    larger[: len(rows)] = rows
+def _mix(words: NDArray[np.uint64], index: int) -> NDArray[np.uint64]:
+    """Return what words at an index of their names add to the hashes."""
+    product: NDArray[np.uint64] = words * _FACTORS[index]
+    product ^= product >> np.uint64(29)
+    return product
+
+
+def _widen(words: NDArray[np.uint64], width: int) -> NDArray[np.uint64]:
+    """Return names with words of zeros at the end: uint64 [width, n]."""
+    return words if len(words) == width else np.pad(words, ((0, width - len(words)), (0, 0)))
+
+
+def _grow(stored: NDArray[Any], num: int) -> NDArray[Any]:
+    """Return an array with space for `num` elements in the last dimension."""
+    larger = np.empty((*stored.shape[:-1], num), stored.dtype)
+    larger[..., : stored.shape[-1]] = stored
     return larger

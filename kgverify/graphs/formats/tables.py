@@ -27,8 +27,8 @@ _NAMES: Final = {"\t": "<TAB>", ",": ",", ";": ";", "|": "|", " ": " "}
 """The delimiters, as errors show them."""
 _SEPARATORS: Final = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "pipes", " ": "blanks"}
 _SIGNS: Final = ("%", "#")
-_SPECIAL_BEGINNINGS: Final = " \"'%#\n"
-"""The beginnings of names that need attention; a line feed ends an empty name."""
+_SPECIAL_BEGINNINGS: Final = b" \"'%#"
+"""The beginnings of names that need attention."""
 _COMMENT: Final = re.compile(r"[ ]*[%#](?:[ \t%#!]|$)")
 _NUM_SAMPLED: Final = 100
 NUM_SAMPLED_LINES: Final = 10 * _NUM_SAMPLED
@@ -102,19 +102,16 @@ def parse_table(texts: Sequence[str], delimiter: str, file: str) -> Triples:
     )
 
 
-def parse_plain(text: str, delimiter: str, first: str) -> Triples | None:
+def parse_plain(content: bytes, delimiter: str, first: str) -> Triples | None:
     """Parse a table in which each line has three names and nothing needs attention; return None for any other table.
 
-    first: the first line
+    content: the text in UTF-8, with lines that end with LF
+    first:   the first line
     """
     fields = first.split(delimiter)
     if delimiter == " " or _find_roles(fields) or _lacks_relation(fields):
         return None
-    return parse_plain_table(text, delimiter, _need_attention)
-
-
-def _need_attention(names: str) -> bool:
-    return " \n" in names or any(f"\n{beginning}" in names for beginning in _SPECIAL_BEGINNINGS)
+    return parse_plain_table(content, delimiter, _SPECIAL_BEGINNINGS)
 
 
 def _is_content(text: str) -> bool:

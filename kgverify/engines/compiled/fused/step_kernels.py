@@ -59,12 +59,28 @@ def _has_same_symbols(row, mask, best, rows, A):
 
 
 @triton.jit
-def _find_close(slot, decisions, rows, tally, close, margin, A, IS_FIRST: tl.constexpr, BLOCK: tl.constexpr):
+def _list_contests(slot, row, contends, close, CONTENDERS: tl.constexpr, BLOCK: tl.constexpr):
+    """List the slot with its contending rows, `CONTENDERS` of them in each contest."""
+    num = tl.sum(contends.to(tl.int32), 0)
+    num_contests = (num + CONTENDERS - 1) // CONTENDERS
+    contests = close.contests + tl.atomic_add(close.num_contests, num_contests) * (CONTENDERS + 1)
+    lane = tl.arange(0, BLOCK)
+    place = tl.cumsum(contends.to(tl.int32), 0) - 1
+    tl.store(
+        contests + place // CONTENDERS * (CONTENDERS + 1) + 1 + place % CONTENDERS, row.to(tl.int32), mask=contends
+    )
+    goals = tl.zeros_like(lane) + slot.to(tl.int32)
+    tl.store(contests + lane * (CONTENDERS + 1), goals, mask=lane < num_contests)
+    # What is left of the last contest is empty.
+    free = num % CONTENDERS + tl.arange(0, CONTENDERS + 1)
+    last = contests + (num_contests - 1) * (CONTENDERS + 1) + 1
+    tl.store(last + free, tl.zeros_like(free) - 1, mask=(num % CONTENDERS > 0) & (free < CONTENDERS))
+
+
+@triton.jit
+def _find_close(slot, decisions, rows, tally, close, margin, A, CONTENDERS: tl.constexpr, BLOCK: tl.constexpr):
     is_asked = (tl.load(decisions.is_taken + slot) != 0) & (tl.load(decisions.kind + slot) == GOAL)
-    is_asked = is_asked & (tl.load(decisions.num_resolvents + slot) > 1)
-    if IS_FIRST == 0:
-        is_asked = is_asked & (tl.load(tally.is_close + slot) != 0)
-    if is_asked:
+    if is_asked & (tl.load(decisions.num_resolvents + slot) > 1):
         lane, mask, first, score = _scores_of(slot, decisions, rows, BLOCK)
         best = tl.max(score, 0)
         choice = tl.min(tl.where(score == best, lane, BLOCK), 0)
@@ -78,16 +94,11 @@ def _find_close(slot, decisions, rows, tally, close, margin, A, IS_FIRST: tl.con
             tl.store(rows.score + first + lane, score, mask=is_twin)
             gap = best - tl.max(tl.where(is_twin, float("-inf"), score), 0)
             is_close = gap <= margin
-        if IS_FIRST:
-            tl.store(tally.num_choices + slot, tl.load(tally.num_choices + slot) + 1)
-            tl.store(tally.num_rescored + slot, tl.load(tally.num_rescored + slot) + is_close.to(tl.int64))
-            tl.store(tally.smallest + slot, tl.minimum(tl.load(tally.smallest + slot), gap))
-            tl.store(tally.is_close + slot, is_close.to(tl.int32))
+        tl.store(tally.num_choices + slot, tl.load(tally.num_choices + slot) + 1)
+        tl.store(tally.num_rescored + slot, tl.load(tally.num_rescored + slot) + is_close.to(tl.int64))
+        tl.store(tally.smallest + slot, tl.minimum(tl.load(tally.smallest + slot), gap))
         if is_close:
-            tl.store(close.slots + tl.atomic_add(close.num_slots, 1), slot.to(tl.int32))
-            begin = tl.atomic_add(close.num_rows, tl.sum(contends.to(tl.int32), 0))
-            place = begin + tl.cumsum(contends.to(tl.int32), 0) - 1
-            tl.store(close.rows + place, (first + lane).to(tl.int32), mask=contends)
+            _list_contests(slot, first + lane, contends, close, CONTENDERS, BLOCK)
 
 
 @triton.jit(do_not_specialize=["num_slots", "margin", "A"])
@@ -99,16 +110,13 @@ def find_close_kernel(
     num_slots,
     margin,
     A,
-    IS_FIRST: tl.constexpr,
+    CONTENDERS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """List the slots whose highest scores of different resolvents are close, and the resolvents as close to the highest.
-
-    IS_FIRST: among all slots, whose choices are counted; else among those that were close already
-    """
+    """List the slots whose highest scores of different resolvents are close, with the resolvents as close to the highest."""
     slot = tl.program_id(0).to(tl.int64)
     while slot < num_slots:
-        _find_close(slot, decisions, rows, tally, close, margin, A, IS_FIRST, BLOCK)
+        _find_close(slot, decisions, rows, tally, close, margin, A, CONTENDERS, BLOCK)
         slot += tl.num_programs(0)
 
 

@@ -1,6 +1,6 @@
 """The buffers of a fused tick and the launches of its kernels, without synchronising with the host in between."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Final, NamedTuple
@@ -13,8 +13,8 @@ from kgverify.engines.compiled.execution.device import free_memory
 from kgverify.engines.compiled.execution.host_copy import PendingCopy
 from kgverify.engines.compiled.execution.kernel_launch import compile_ahead, count_processors
 from kgverify.engines.compiled.execution.kernel_launch import launch as launch_kernel
-from kgverify.engines.compiled.fused.levels import ScoreLevel
 from kgverify.engines.compiled.fused.record import Decisions, DigestLog, RowBuffers, StepLog, TickBuffers
+from kgverify.engines.compiled.fused.scoring import Scoring
 from kgverify.engines.compiled.fused.step_kernels import advance_kernel, choose_kernel, find_close_kernel
 from kgverify.engines.compiled.fused.try_kernels import form_kernel, look_up_kernel, try_kernel
 from kgverify.engines.compiled.program.tables import Tables
@@ -22,8 +22,8 @@ from kgverify.engines.compiled.stages.resolve import goal_hash
 from kgverify.engines.compiled.state import PAD, Derivations, Layout, Pool, Segments, Work
 from kgverify.engines.compiled.tick.step_record import Chunk
 from kgverify.engines.compiled.tick.tick_loop import TickLoop
-from kgverify.engines.compiled.tower.exact import EXACT
 from kgverify.engines.compiled.tower.launch import launch_tower
+from kgverify.engines.compiled.tower.portable import CONTENDERS, CONTEST, EXACT, score_contests
 from kgverify.engines.endings import StepDigests
 from kgverify.program.limits import Limits
 
@@ -89,28 +89,24 @@ class _Counts(NamedTuple):
 
 
 class _Tally(NamedTuple):
-    """Choices per slot, those made again (int64 [B]), the smallest gap (float32 [B]), and is_close of this one (int32 [B])."""
+    """Choices per slot and those made again (int64 [B]), and the smallest gap (float32 [B])."""
 
     num_choices: Tensor
     num_rescored: Tensor
     smallest: Tensor
-    is_close: Tensor
 
 
 class _Close(NamedTuple):
-    """The choices to make again: their slots int32 [B], the contending rows int32 [R], and the numbers of both, int32 []."""
+    """The choices to make again, as `score_contests` takes them: int32 [R, CONTEST] and their number, int32 []."""
 
-    slots: Tensor
-    rows: Tensor
-    num_slots: Tensor
-    num_rows: Tensor
+    contests: Tensor
+    num_contests: Tensor
 
 
 class FusedTicks:
     """The state of all slots, and the ticks that advance it.
 
-    levels: precisions; the first for all scores, each further one for choices that are close in the previous one; none for
-            `shortest`
+    scoring: of the policy; None for `shortest`
     """
 
     def __init__(
@@ -118,11 +114,11 @@ class FusedTicks:
         tables: Tables,
         limits: Limits,
         layout: Layout,
-        levels: Sequence[ScoreLevel],
+        scoring: Scoring | None,
         buffers: tuple[Derivations, Work, Pool],
     ) -> None:
         self._derivations, self._work, self._pool = buffers
-        self._tables, self._limits, self._layout, self.levels = tables, limits, layout, tuple(levels)
+        self._tables, self._limits, self._layout, self.scoring = tables, limits, layout, scoring
         device = tables.facts.device
         slots, window = layout.slots, layout.score_window
         self._num_processors = count_processors(device)
@@ -136,6 +132,7 @@ class FusedTicks:
             return (empty(slots, dtype=dtype) for dtype in dtypes)
 
         short, long, single, double = torch.int32, torch.int64, torch.float32, torch.float64
+        hidden = 0 if scoring is None else scoring.parameters[0].shape[1]
         self._visited_hash = empty(slots, self._derivations.visited.shape[1], dtype=long)
         self._kept = _Derivations(*self._derivations, self._visited_hash)
         self._segments = Segments(*columns(long, long, long, long, torch.bool))
@@ -143,18 +140,12 @@ class FusedTicks:
         self._rows = RowBuffers(empty(window), empty(window, layout.atoms, 3), empty(window, dtype=torch.float32))
         self._goals, self._heavy, self._heaviest = empty(slots), empty(slots), empty(slots)
         # Far enough apart for equal alignment of every address.
-        self._counters = empty(4 + 2 * len(self.levels), _WARP)
-        rows, goals, heavy, heaviest = self._counters[:4, 0]
+        self._counters = empty(5, _WARP)
+        rows, goals, heavy, heaviest, num_contests = self._counters[:, 0]
         self._counts = _Counts(rows, goals, heavy, heaviest, empty())
-        self._close = [
-            _Close(empty(slots), empty(window), self._counters[i, 0], self._counters[i + 1, 0])
-            for i in range(4, 2 + 2 * len(self.levels), 2)
-        ]
-        self._features = [
-            empty(slots, level.parameters[0].shape[1], dtype=double if level.precision == EXACT else single)
-            for level in self.levels
-        ]
-        self._tally = _Tally(*columns(long, long, single, short))
+        self._close = _Close(empty(window if hidden else 0, CONTEST), num_contests)
+        self._features = empty(slots, hidden, dtype=single)
+        self._tally = _Tally(*columns(long, long, single))
         self._empty_hash = (tables.hash_keys * PAD).sum()
         self.clear_gaps()
         self._num_steps = empty(layout.pool)
@@ -236,7 +227,7 @@ class FusedTicks:
 
     def take_gaps(self) -> tuple[int, int, float]:
         """Return and reset the number of choices, the number made again, and the smallest gap."""
-        if len(self.levels) < 2:
+        if self.scoring is None:
             return 0, 0, float("inf")
         tally = self._tally
         counts = int(tally.num_choices.sum()), int(tally.num_rescored.sum()), float(tally.smallest.amin())
@@ -296,7 +287,7 @@ class FusedTicks:
             (*state, self._decisions, self._rows, self._counts),
             (atoms, body, stride, window),
             EXCLUDE=limits.exclude_query,
-            IS_SHORTEST=not self.levels,
+            IS_SHORTEST=self.scoring is None,
             BLOCK=_LANES,
         )
         if self._side is not None:
@@ -326,51 +317,46 @@ class FusedTicks:
         return max(_WARP, int(triton.next_power_of_2(self._limits.max_resolvents)))
 
     def _score_(self) -> None:
-        """Score all rows in the first precision, whose goals are computed, then close choices in the next ones."""
-        for number, level in enumerate(self.levels):
-            if number:
-                close = self._close[number - 1]
-                launch_kernel(
-                    find_close_kernel,
-                    self._num_programs,
-                    (self._decisions, self._rows, self._tally, close),
-                    (self._layout.slots, 2 * self.levels[number - 1].error, self._layout.atoms),
-                    IS_FIRST=number == 1,
-                    BLOCK=self._score_block,
-                    num_warps=1,
-                )
-                self._compute_goals_(number)
-                index, count = close.rows, close.num_rows
-            else:
-                index, count = None, self._counts.rows
-            launch_tower(
-                level.parameters,
-                self._rows.atoms,
-                self._rows.score,
-                level.precision,
-                index=index,
-                count=count,
-                features=self._features[number],
-                slots=self._rows.slot,
-                is_sparse=number > 0,
-            )
+        """Score all rows, whose goals are computed; then score those of close choices again."""
+        if self.scoring is None:
+            return
+        launch_tower(
+            self.scoring.parameters,
+            self._rows.atoms,
+            self._rows.score,
+            self.scoring.precision,
+            count=self._counts.rows,
+            features=self._features,
+            slots=self._rows.slot,
+        )
+        launch_kernel(
+            find_close_kernel,
+            self._num_programs,
+            (self._decisions, self._rows, self._tally, self._close),
+            (self._layout.slots, 2 * self.scoring.error, self._layout.atoms),
+            CONTENDERS=CONTENDERS,
+            BLOCK=self._score_block,
+            num_warps=1,
+        )
+        score_contests(
+            self.scoring.exact,
+            self._derivations.goal,
+            self._rows.atoms,
+            *self._close,
+            self._rows.score,
+            EXACT,
+        )
 
-    def _compute_goals_(self, number: int = 0) -> None:
-        """Compute the towers of the goals that a level needs: all open ones in the first, then those of close choices."""
-        if number < len(self.levels):
-            level = self.levels[number]
-            goals, count = self._goals, self._counts.goals
-            if number:
-                close = self._close[number - 1]
-                goals, count = close.slots, close.num_slots
+    def _compute_goals_(self) -> None:
+        """Compute the towers of all open goals."""
+        if self.scoring is not None:
             launch_tower(
-                level.parameters,
+                self.scoring.parameters,
                 self._derivations.goal,
-                self._features[number],
-                level.precision,
-                index=goals,
-                count=count,
-                is_sparse=number > 0,
+                self._features,
+                self.scoring.precision,
+                index=self._goals,
+                count=self._counts.goals,
             )
 
     def _advance_(self, *, recycles: bool) -> None:

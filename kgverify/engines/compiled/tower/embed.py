@@ -33,6 +33,7 @@ def embed_kernel(
     width,
     H: tl.constexpr,
     M: tl.constexpr,
+    ATOMS: tl.constexpr,
     HAS_INDEX: tl.constexpr,
     HAS_COUNT: tl.constexpr,
 ):
@@ -50,13 +51,15 @@ def embed_kernel(
         if HAS_INDEX:
             goal = tl.load(index + place, mask=inside, other=0)
         own = atoms + goal.to(tl.int64) * (3 * A)
-        is_atom = inside
+        at = tl.arange(0, ATOMS)
+        predicates = tl.load(own[:, None] + 3 * at[None, :], mask=inside[:, None] & (at < A)[None, :], other=PAD)
+        num_atoms = tl.sum((predicates != PAD).to(tl.int32), 1)
+        most = tl.max(num_atoms, 0)
         x = tl.zeros((M, H), tl.float32)
-        num_atoms = tl.zeros((M,), tl.float32)
         j = 0
-        while j < A:
-            predicate = tl.load(own + 3 * j, mask=is_atom, other=PAD)
-            is_atom = predicate != PAD
+        while j < most:
+            is_atom = j < num_atoms
+            predicate = tl.load(own + 3 * j, mask=is_atom, other=0)
             first = tl.load(own + 3 * j + 1, mask=is_atom, other=0)
             second = tl.load(own + 3 * j + 2, mask=is_atom, other=0)
             first = tl.where(first < 0, first_variable - first - 1, first_constant + first)
@@ -65,9 +68,8 @@ def embed_kernel(
             x += tl.load(rows + (predicate.to(tl.int64) * H)[:, None] + column[None, :], mask=mask, other=0.0)
             x += tl.load(rows + (first.to(tl.int64) * H)[:, None] + column[None, :], mask=mask, other=0.0)
             x -= tl.load(rows + (second.to(tl.int64) * H)[:, None] + column[None, :], mask=mask, other=0.0)
-            num_atoms += is_atom.to(tl.float32)
             j += 1
-        x = x / tl.maximum(num_atoms, 1.0)[:, None] + bias[None, :]
+        x = x / tl.maximum(num_atoms, 1).to(tl.float32)[:, None] + bias[None, :]
         own = (place.to(tl.int64) * H)[:, None] + column[None, :]
         tl.store(out + own, x.to(out.dtype.element_ty), mask=inside[:, None])
         start += tl.num_programs(0) * M
@@ -89,6 +91,7 @@ def launch(
         (len(input_bias),),
         H=rows.shape[1],
         M=GOALS,
+        ATOMS=triton.next_power_of_2(goals[4]),
         HAS_INDEX=has_index,
         HAS_COUNT=has_count,
         num_warps=4,

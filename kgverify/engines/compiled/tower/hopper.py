@@ -1,9 +1,9 @@
 """The `two_tower` policy as one kernel for Hopper, in Gluon: `portable.py` with each transfer and product placed by hand.
 
-A program takes 128 goals at a time through all blocks, 64 for each of two groups of four warps. Their states stay in shared
-memory, rounded, as the operands that the products take. A warp of its own streams the first states, which `embed.py` has
-computed, and the weights in slices, for both groups; the second group is held back by some of them, so that products of the
-one run while the other goes through its norm.
+A program takes 128 goals at a time through all blocks, 64 for each of two groups of four warps. Their states stay in registers,
+rounded, as the operands that the products take: shared memory has enough to do with the weights. A warp of its own streams the
+first states, which `embed.py` has computed, and the weights in slices, for both groups; the second group is held back by some
+of them, so that products of the one run while the other goes through its norm.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -141,6 +141,26 @@ def stream(
 
 
 @gluon.jit
+def _halve(x):
+    """Return the left and the right half of the columns."""
+    return gl.split(gl.permute(gl.reshape(x, [x.shape[0], 2, x.shape[1] // 2]), [0, 2, 1]))
+
+
+@gluon.jit
+def _quarter(x, LAYOUT: gl.constexpr):
+    """Return the columns in four parts, as operands that a product takes from registers."""
+    left, right = _halve(x)
+    first, second = _halve(left)
+    third, fourth = _halve(right)
+    return (
+        gl.convert_layout(first, LAYOUT, assert_trivial=True),
+        gl.convert_layout(second, LAYOUT, assert_trivial=True),
+        gl.convert_layout(third, LAYOUT, assert_trivial=True),
+        gl.convert_layout(fourth, LAYOUT, assert_trivial=True),
+    )
+
+
+@gluon.jit
 def multiply(
     acc,
     state,
@@ -151,16 +171,16 @@ def multiply(
     place,
     phase,
     GROUP: gl.constexpr,
-    H: gl.constexpr,
-    K: gl.constexpr,
     NUM_SLICES: gl.constexpr,
     LEAD: gl.constexpr,
+    OPERAND: gl.constexpr,
 ):
     """Return acc + state @ weights, float32 [64, h]. A slice is released once the product of the next is issued."""
+    parts = _quarter(state, OPERAND)
     before = place
-    for step in gl.static_range(H // K):
+    for step in gl.static_range(4):
         mbarrier.wait(full.index(place), phase)
-        acc = warpgroup_mma(state.slice(step * K, K, dim=1), ring.index(place), acc, is_async=True)
+        acc = warpgroup_mma(parts[step], ring.index(place), acc, is_async=True)
         if step > 0:
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index(before), count=1)
@@ -168,7 +188,7 @@ def multiply(
                 mbarrier.arrive(ahead, count=1)
         before = place
         place, phase = _step(place, phase, NUM_SLICES)
-    y = warpgroup_mma_wait(0, deps=(acc,))
+    y, _first, _second, _third, _fourth = warpgroup_mma_wait(0, deps=(acc, parts[0], parts[1], parts[2], parts[3]))
     mbarrier.arrive(empty.index(before), count=1)
     return y, place, phase
 
@@ -228,7 +248,7 @@ def _compute(
     """Compute the towers of one group's 64 goals of each 128."""
     G: gl.constexpr = M // 2
     ACC: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, H, 16])
-    OPERAND: gl.constexpr = state.dtype
+    OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=ACC, k_width=2)
     column = gl.arange(0, H, layout=gl.SliceLayout(0, ACC))
     place = 0
     phase = 0
@@ -245,6 +265,9 @@ def _compute(
                 slot = gl.load(slots + goal, mask=inside, other=0).to(gl.int32)
             mbarrier.wait(arrived.index(GROUP), used)
             used ^= 1
+            x = state.load(ACC)
+            gl.thread_barrier()
+            mbarrier.arrive(free.index(GROUP), count=1)
             for block in range(BLOCKS):
                 if GROUP == 1:
                     mbarrier.wait(ahead, turn & 1)
@@ -252,23 +275,20 @@ def _compute(
                 bias = load_vector(biases, kept, block, 0, H, KEEPS, ACC)
                 acc = warpgroup_mma_init(gl.zeros([G, H], gl.float32, layout=ACC) + bias)
                 y, place, phase = multiply(
-                    acc, state, ring, full, empty, ahead, place, phase, GROUP, H, K, NUM_SLICES, LEAD
+                    acc, x, ring, full, empty, ahead, place, phase, GROUP, NUM_SLICES, LEAD, OPERAND
                 )
-                y = gl.maximum(y, 0.0) + state.load(ACC).to(gl.float32)
-                if block == BLOCKS - 1:
-                    gl.thread_barrier()
-                    mbarrier.arrive(free.index(GROUP), count=1)
+                y = gl.maximum(y, 0.0) + x.to(gl.float32)
                 y = normalize(y, H) * load_vector(scales, kept, block, 1, H, KEEPS, ACC)
                 y += load_vector(shifts, kept, block, 2, H, KEEPS, ACC)
-                if block < BLOCKS - 1:
-                    state.store(y.to(OPERAND))
-                    fence_async_shared()
-                    gl.thread_barrier()
-                elif SCORES:
-                    feature = gl.load(features + (slot * H)[:, None] + column[None, :], mask=inside[:, None], other=0.0)
-                    gl.store(out + goal, gl.sum(y * feature, 1) * scale, mask=inside)
-                else:
-                    gl.store(out + (goal.to(gl.int64) * H)[:, None] + column[None, :], y, mask=inside[:, None])
+                x = y.to(state.dtype)
+                if block == BLOCKS - 1:
+                    if SCORES:
+                        own = features + (slot * H)[:, None] + column[None, :]
+                        feature = gl.load(own, mask=inside[:, None], other=0.0)
+                        gl.store(out + goal, gl.sum(y * feature, 1) * scale, mask=inside)
+                    else:
+                        own = out + (goal.to(gl.int64) * H)[:, None] + column[None, :]
+                        gl.store(own, y, mask=inside[:, None])
 
 
 @gluon.jit(do_not_specialize=["num_rows", "A"], do_not_specialize_on_alignment=["count"])

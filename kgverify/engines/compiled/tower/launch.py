@@ -14,9 +14,8 @@ from torch import Tensor
 
 from kgverify.engines.compiled.program.tables import round_up
 from kgverify.engines.compiled.stages.choose import Parameters, Score, pad_rows
-from kgverify.engines.compiled.tower import exact, portable
-from kgverify.engines.compiled.tower.exact import EXACT
-from kgverify.engines.compiled.tower.portable import WIDE
+from kgverify.engines.compiled.tower import portable
+from kgverify.engines.compiled.tower.portable import EXACT, WIDE
 from kgverify.engines.policy import Policy
 from kgverify.errors import UserError
 
@@ -45,7 +44,6 @@ def launch_tower(
     count: Tensor | None = None,
     features: Tensor | None = None,
     slots: Tensor | None = None,
-    is_sparse: bool = False,
 ) -> None:
     """Write scores [n] of goals, atoms int32 [n, A, 3], into `out`; without `features` and `slots` their towers [n, h].
 
@@ -55,7 +53,6 @@ def launch_tower(
     count:      int32 [] or [1]  the number of them to compute at most; the rest is not read; None: all
     features:   float32 [B, h]; float64 in float64
     slots:      int32 or int64 [n]
-    is_sparse:  whether much fewer goals are expected than there is room for
 
     This never waits for the device; programs and memory depend only on the tensors' sizes.
     """
@@ -67,13 +64,11 @@ def launch_tower(
     scoring = (rows if features is None else features, atoms if slots is None else slots, 1 / math.sqrt(width))
     constants = {"BLOCKS": len(weights), "H": hidden}
     constants |= {"HAS_INDEX": index is not None, "HAS_COUNT": count is not None, "SCORES": features is not None}
-    hopper = None if is_sparse or precision == EXACT else _find_hopper(atoms.device)
-    if precision == EXACT:
-        exact.launch(parameters, goals, scoring, out, constants)
-    elif hopper is not None and hopper.can_launch(parameters, precision):
+    hopper = _find_hopper(atoms.device)
+    if hopper is not None and hopper.can_launch(parameters, precision):
         hopper.launch(parameters, goals, scoring, out, precision, constants)
     else:
-        portable.launch(parameters, goals, scoring, out, precision, constants, is_sparse=is_sparse)
+        portable.launch(parameters, goals, scoring, out, precision, constants)
 
 
 @cache
@@ -153,7 +148,7 @@ def build_tower_parameters(
     if precision == "fp16":
         _check_float16(rows, input_bias, weights, *vectors)
     low_weights = torch.zeros(0, dtype=torch.bfloat16)
-    if precision not in (*WIDE, EXACT):
+    if precision not in WIDE:
         unrounded, weights = weights, weights.to(NARROW[precision])
         if precision == "bf16x3":
             low_weights = (unrounded - weights.float()).bfloat16()

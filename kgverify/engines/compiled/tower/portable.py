@@ -3,8 +3,12 @@
 A program computes the tower of a block of goals: it adds up their symbols' rows, which have been through the input layer
 already, and takes them through the blocks, the two halves of a state side by side so that each product is of square tiles.
 Blocks in which every goal is padding end at once, so the cost is that of the goals that are there.
+
+In float64 it decides close choices. The goals then come in contests, each with its resolvents, and no launch waits for another.
+Every contest takes the same instructions at any position, so that its scores are always the same numbers.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -17,8 +21,14 @@ from kgverify.engines.compiled.execution.kernel_launch import count_processors
 from kgverify.engines.compiled.execution.kernel_launch import launch as launch_kernel
 from kgverify.engines.compiled.kernel_constants import PAD
 
-WIDE: Final = ("float32",)
-"""The precisions whose factors are kept in float32."""
+EXACT: Final = "float64"
+"""The precision of the reference, which decides close choices."""
+WIDE: Final = ("float32", EXACT)
+"""The precisions whose weights are kept in float32."""
+CONTENDERS: Final = 3
+"""The most resolvents of a contest."""
+CONTEST: Final = 1 + CONTENDERS
+"""The goals of a contest: that of the step, then its resolvents."""
 
 
 class Form(NamedTuple):
@@ -35,9 +45,8 @@ FORMS: Final = {
     "bf16x3": Form(128, 64, 2),
     "bf16": Form(64, 64, 3),
     "fp16": Form(64, 64, 3),
+    EXACT: Form(16, 16, 4),
 }
-SPARSE_FORMS: Final = {precision: Form(16, 64, 3, 4) for precision in ("bf16x3", "bf16", "fp16")}
-"""The forms for a few goals, which are spread over more programs, so that each finishes sooner."""
 PROGRAMS_PER_PROCESSOR: Final = 4
 """The most programs of a launch; each goes through blocks of goals in turn, with its own scratch memory."""
 
@@ -53,6 +62,7 @@ def _add_product(a, b, y, IS_INTERPRETED: tl.constexpr):
 @triton.jit(do_not_specialize=["num_rows", "A", "width"], do_not_specialize_on_alignment=["count"])
 def tower_kernel(
     atoms,
+    resolvents,
     index,
     count,
     num_rows,
@@ -76,7 +86,9 @@ def tower_kernel(
     H: tl.constexpr,
     K: tl.constexpr,
     M: tl.constexpr,
+    C: tl.constexpr,
     PRECISION: tl.constexpr,
+    FLOAT: tl.constexpr,
     IS_WIDE: tl.constexpr,
     HAS_INDEX: tl.constexpr,
     HAS_COUNT: tl.constexpr,
@@ -84,9 +96,13 @@ def tower_kernel(
     IS_PADDED: tl.constexpr,
     IS_INTERPRETED: tl.constexpr,
 ):
-    """Towers, or scores, of blocks of M goals; parameters as in `launch_tower`."""
+    """Compute towers, or scores, of blocks of M goals; parameters as in `launch_tower`.
+
+    FLOAT: the type of states and sums
+    C:     the goals of a contest, whose parameters are those of `score_contests`; 1 for goals alone
+    """
     if HAS_COUNT:
-        num_rows = tl.minimum(num_rows, tl.load(count)).to(tl.int32)
+        num_rows = tl.minimum(num_rows, C * tl.load(count)).to(tl.int32)
     column = tl.arange(0, H)
     # A state goes through memory to be read in slices again: a product takes its operands slice by slice. It is the
     # program's own, and stays in the second-level cache.
@@ -98,20 +114,23 @@ def tower_kernel(
         goal = start + tl.arange(0, M)
         inside = goal < num_rows
         if HAS_INDEX:
-            goal = tl.load(index + goal, mask=inside, other=0)
+            goal = tl.load(index + goal, mask=inside, other=-1)
+            inside = goal >= 0
         own = atoms + goal.to(tl.int64) * (3 * A)
+        if C > 1:
+            own = tl.where(tl.arange(0, M) % C == 0, own, resolvents + goal.to(tl.int64) * (3 * A))
         is_atom = inside & (tl.load(own, mask=inside, other=PAD) != PAD)
         if tl.max(is_atom.to(tl.int32), 0) > 0:
             first_variable, first_constant = tl.load(first_rows), tl.load(first_rows + 1)
-            x = tl.zeros((M, H), tl.float32)
-            num_atoms = tl.zeros((M,), tl.float32)
+            x = tl.zeros((M, H), FLOAT)
+            num_atoms = tl.zeros((M,), FLOAT)
             j = 0
             while (j < A) & (tl.max(is_atom.to(tl.int32), 0) > 0):
                 row = tl.load(own + 3 * j, mask=is_atom, other=0)
                 embedding = tl.load(
                     rows + row.to(tl.int64)[:, None] * H + column[None, :], mask=is_atom[:, None], other=0.0
                 )
-                x += embedding.to(tl.float32)
+                x += embedding.to(FLOAT)
                 for k in tl.static_range(1, 3):
                     argument = tl.load(own + 3 * j + k, mask=is_atom, other=0)
                     row = tl.where(argument < 0, first_variable - argument - 1, first_constant + argument)
@@ -119,10 +138,10 @@ def tower_kernel(
                         rows + row.to(tl.int64)[:, None] * H + column[None, :], mask=is_atom[:, None], other=0.0
                     )
                     if k == 1:
-                        x += embedding.to(tl.float32)
+                        x += embedding.to(FLOAT)
                     else:
-                        x -= embedding.to(tl.float32)
-                num_atoms += is_atom.to(tl.float32)
+                        x -= embedding.to(FLOAT)
+                num_atoms += is_atom.to(FLOAT)
                 j += 1
                 more = is_atom & (j < A)
                 is_atom = more & (tl.load(own + 3 * j, mask=more, other=PAD) != PAD)
@@ -141,13 +160,14 @@ def tower_kernel(
                         low = (x - high.to(tl.float32)).to(tl.bfloat16)
                         tl.store(low_scratch + first + state + column[None, :], low)
                 tl.debug_barrier()
-                y = tl.zeros((M, H), tl.float32)
+                y = tl.zeros((M, H), FLOAT)
                 for k in range(0, H, K):
                     operand = state + k + slice_[None, :]
                     tile = block * (H * H) + (k + slice_)[:, None] * H + column[None, :]
                     weight = tl.load(weights + tile)
                     if IS_WIDE:
-                        y = tl.dot(tl.load(scratch + first + operand), weight, y, input_precision=PRECISION)
+                        part = tl.load(scratch + first + operand)
+                        y = tl.dot(part, weight.to(FLOAT), y, input_precision=PRECISION, out_dtype=FLOAT)
                     else:
                         high_part = tl.load(scratch + first + operand)
                         y = _add_product(high_part, weight, y, IS_INTERPRETED)
@@ -163,7 +183,13 @@ def tower_kernel(
                 factor = 1.0 / tl.sqrt(tl.sum(x * x, 1) / width + 1e-5)
                 x = x * factor[:, None] * tl.load(scales + at)[None, :] + tl.load(shifts + at)[None, :]
 
-            if SCORES:
+            if C > 1:
+                place, parts = tl.arange(0, C), tl.reshape(x, (M // C, C, H))
+                feature = tl.sum(tl.where(place[None, :, None] == 0, parts, 0.0), 1)
+                score = tl.sum(parts * feature[:, None, :], 2) * scale
+                row = tl.reshape(goal, (M // C, C))
+                tl.store(out + row, score, mask=(row >= 0) & (place[None, :] > 0))
+            elif SCORES:
                 slot = tl.load(slots + goal, mask=inside, other=0)
                 feature = tl.load(
                     goal_features + slot.to(tl.int32)[:, None] * H + column[None, :], mask=inside[:, None], other=0.0
@@ -181,16 +207,52 @@ def launch(
     out: Tensor,
     precision: str,
     constants: Mapping[str, Any],
-    *,
-    is_sparse: bool,
 ) -> None:
     """Launch the kernel with the arguments that `launch_tower` prepares."""
+    atoms, *others = goals
+    _launch(parameters, (atoms, atoms, *others), scoring, out, precision, {**constants, "C": 1})
+
+
+def score_contests(
+    parameters: Sequence[Tensor],
+    goals: Tensor,
+    resolvents: Tensor,
+    contests: Tensor,
+    count: Tensor,
+    out: Tensor,
+    precision: str,
+) -> None:
+    """Write the scores of the resolvents of contests into `out`, at their rows.
+
+    parameters: of `build_tower_parameters`
+    goals:      int32 [B, A, 3], resolvents: int32 [n, A, 3]
+    contests:   int32 [m, CONTEST]  the goal of each, then its resolvents, each at most once; -1 for none
+    count:      int32 [] or [1]  the number of contests; the rest is not read
+    out:        float32 or float64 [n]
+
+    This never waits for the device.
+    """
+    weights, width = parameters[3], len(parameters[2])
+    constants = {"BLOCKS": len(weights), "H": parameters[0].shape[1], "C": CONTEST}
+    constants |= {"HAS_INDEX": True, "HAS_COUNT": True, "SCORES": True}
+    given = (goals, resolvents, contests, count, contests.numel(), goals.shape[1])
+    _launch(parameters, given, (parameters[0], contests, 1 / math.sqrt(width)), out, precision, constants)
+
+
+def _launch(
+    parameters: Sequence[Tensor],
+    goals: Sequence[Any],
+    scoring: Sequence[Any],
+    out: Tensor,
+    precision: str,
+    constants: Mapping[str, Any],
+) -> None:
     rows, _, input_bias, weights, low_weights, *_ = parameters
     hidden, width, device = rows.shape[1], len(input_bias), rows.device
-    form = SPARSE_FORMS.get(precision, FORMS[precision]) if is_sparse else FORMS[precision]
-    num_programs = min(triton.cdiv(goals[3], form.goals), PROGRAMS_PER_PROCESSOR * count_processors(device))
+    form = FORMS[precision]
+    num_programs = min(triton.cdiv(goals[4], form.goals), PROGRAMS_PER_PROCESSOR * count_processors(device))
     state = (num_programs * form.goals, hidden)
-    scratch = torch.empty(state, dtype=weights.dtype, device=device)
+    scratch = torch.empty(state, dtype=rows.dtype if precision in WIDE else weights.dtype, device=device)
     low_scratch = torch.empty(state if len(low_weights) else 0, dtype=weights.dtype, device=device)
     launch_kernel(
         tower_kernel,
@@ -199,7 +261,8 @@ def launch(
         **constants,
         K=min(hidden, form.slice_),
         M=form.goals,
-        PRECISION="ieee" if precision == "float32" else precision,
+        PRECISION="ieee" if precision in WIDE else precision,
+        FLOAT=tl.float64 if precision == EXACT else tl.float32,
         IS_WIDE=precision in WIDE,
         IS_PADDED=width < hidden,
         IS_INTERPRETED=not out.is_cuda,

@@ -1,0 +1,47 @@
+"""The scores of the policy in one precision, with those in float64 that decide close choices."""
+
+from typing import NamedTuple
+
+import torch
+
+from kgverify.engines.compiled.stages.choose import Parameters
+from kgverify.engines.compiled.tower.launch import build_tower_parameters, launch_tower
+from kgverify.engines.compiled.tower.portable import CONTEST, EXACT, score_contests
+from kgverify.engines.compiled.tower.precision import declare_error, draw_goals, sample_size
+from kgverify.engines.policy import Policy
+
+
+class Scoring(NamedTuple):
+    """A policy in a precision and in float64. error: of its scores in the precision, in nats; 0 if not yet measured."""
+
+    precision: str
+    parameters: Parameters
+    exact: Parameters
+    error: float = 0.0
+
+
+def build_scoring(precision: str, policy: Policy, device: torch.device) -> Scoring | None:
+    """Return the scoring of a policy, its error not yet measured; None for `shortest`."""
+    if policy.name != "two_tower":
+        return None
+    fast, exact = (build_tower_parameters(policy, each, device, is_rounded=True) for each in (precision, EXACT))
+    return Scoring(precision, fast, exact)
+
+
+def measure_error(scoring: Scoring, policy: Policy, max_atoms: int, device: torch.device) -> Scoring:
+    """Measure the error, with the launches of a tick."""
+    num = sample_size(device)
+    goals, resolvents = (draw_goals(policy, max_atoms, seed, device, num) for seed in (0, 1))
+    numbers = torch.arange(num, dtype=torch.int32, device=device)
+    count = torch.full((1,), num, dtype=torch.int32, device=device)
+    features = torch.empty((num, scoring.parameters[0].shape[1]), dtype=torch.float32, device=device)
+    scores, exact = torch.empty((2, num), dtype=torch.float32, device=device)
+    launch_tower(scoring.parameters, goals, features, scoring.precision, index=numbers, count=count)
+    launch_tower(
+        scoring.parameters, resolvents, scores, scoring.precision, count=count, features=features, slots=numbers
+    )
+    contests = torch.full((num, CONTEST), -1, dtype=torch.int32, device=device)
+    contests[:, :2] = numbers[:, None]
+    score_contests(scoring.exact, goals, resolvents, contests, count, exact, EXACT)
+    seen = float((scores - exact).abs().max())
+    return scoring._replace(error=declare_error(policy, seen, device))
