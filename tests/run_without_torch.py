@@ -40,6 +40,7 @@ FILES = (
     "testing/test_testing_strategies.py",
     "verification/test_verification_dialects.py",
     "verification/test_verification_fan_out.py",
+    "verification/test_verification_known_traces.py",
     "verification/test_verification_rebuild.py",
     "verification/test_verification_recorded_loss.py",
     "verification/test_verification_remembered.py",

@@ -164,15 +164,22 @@ class KnowledgeGraph:
             return self._all_constants
         known = self.known_triples
         begin, end = find_predicate(known, predicate_id)
-        seen = np.unique(known[begin:end, 1 + side])
-        ids, domains, members = self._domain_members
-        low, high = (np.searchsorted(ids, seen, which) for which in ("left", "right"))
+        seen = known[begin:end, 1 + side]
+        starts, domains, members = self._domain_members
+        low, high = starts[seen], starts[seen + 1]
         if (low == high).any():
             return self._all_constants
-        holding = np.unique(domains[_expand_ranges(low, high)]).tolist()
-        found = np.unique(np.concatenate([members[i] for i in holding])) if holding else ids[:0]
-        found.setflags(write=False)
-        return found
+        holding = tuple(np.unique(domains[_expand_ranges(low, high)]).tolist())
+        if holding not in self._unions:
+            found = np.unique(np.concatenate([self._all_constants[:0], *(members[i] for i in holding)]))
+            found.setflags(write=False)
+            self._unions[holding] = found
+        return self._unions[holding]
+
+    @cached_property
+    def _unions(self) -> dict[tuple[int, ...], NDArray[np.int32]]:
+        """The constants of several domains, as far as they were asked for."""
+        return {}
 
     @cached_property
     def _all_constants(self) -> NDArray[np.int32]:
@@ -185,14 +192,14 @@ class KnowledgeGraph:
         return {}
 
     @cached_property
-    def _domain_members(self) -> tuple[NDArray[np.int32], NDArray[np.int32], list[NDArray[np.int32]]]:
-        """The constants of all domains, int32 [n], ascending; the index of the domain of each, int32 [n]; and those of each."""
+    def _domain_members(self) -> tuple[NDArray[np.int64], NDArray[np.int32], list[NDArray[np.int32]]]:
+        """The domains of each constant: where they begin, int64 [C + 1], and their indices; and the constants of each domain."""
         ids = self.program.symbols.constant_ids
         members = [np.array([ids[name] for name in names], np.int32) for names in self.domains.values()]
         every = np.concatenate(members)
         order = np.argsort(every, kind="stable")
         domains = np.repeat(np.arange(len(members), dtype=np.int32), [len(each) for each in members])
-        return every[order], domains[order], members
+        return np.searchsorted(every[order], np.arange(len(ids) + 1)), domains[order], members
 
     def _find_rows(self, split: str) -> NDArray[np.int32]:
         if split not in self._rows:

@@ -120,17 +120,17 @@ def _group_by_argument(graph: KnowledgeGraph, triple: NDArray[np.int32], side: N
         domain = graph.argument_domain(predicate, Side(of_side))
         begin, end = find_predicate(known, predicate)
         wanted = triple[rows, 2 - of_side]
-        by_kept = np.arange(begin, end, dtype=np.int32)
+        by_kept = known[begin:end]
         if of_side == Side.HEAD:
             if end - begin > _FEW:
                 # Only triples that share the tail of a row matter; sorting all of a predicate would take longer.
-                by_kept = by_kept[np.isin(known[begin:end, 2], wanted)]
-            by_kept = by_kept[np.argsort(known[by_kept, 2], kind="stable")]
-        kept = known[by_kept, 2 - of_side]
+                by_kept = by_kept[np.isin(by_kept[:, 2], wanted)]
+            by_kept = by_kept[np.argsort(by_kept[:, 2], kind="stable")]
+        kept = by_kept[:, 2 - of_side]
         starts = np.searchsorted(kept, wanted, "left").astype(np.int64)
         counts = np.searchsorted(kept, wanted, "right") - starts
         offsets = starts_of(counts)
-        excluded = known[by_kept[np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1])], 1 + of_side]
+        excluded = by_kept[np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1]), 1 + of_side]
         column = np.searchsorted(domain, excluded)
         yield Group(rows, domain, offsets, column)
 

@@ -25,7 +25,9 @@ _NUM_OF_PROCESS: Final = 1024
 """The candidates for which a further process is worth its start."""
 
 _NUM_OF_COSTLY: Final = 96
-"""The same for a policy with a network, or for more than `_LARGE` facts, of which more match at each step."""
+"""The same for a network with more than `_WIDE` weights, or for more than `_LARGE` facts, of which more match at each step."""
+
+_WIDE: Final = 100_000
 
 _LARGE: Final = 100_000
 
@@ -55,7 +57,8 @@ def reference_beside(run: Run, num: int) -> Iterator[Pipeline]:
 
     Its processes start at once, if they save time and there are cores left.
     """
-    is_costly = run.policy.num_blocks > 0 or len(run.graph.program.facts) > _LARGE
+    num_weights = sum(array.size for name, array in run.policy.weights.items() if name.startswith("block."))
+    is_costly = num_weights > _WIDE or len(run.graph.program.facts) > _LARGE
     worth = _NUM_OF_COSTLY if is_costly else _NUM_OF_PROCESS
     jobs = min(_MOST_BESIDE, len(os.sched_getaffinity(0)) - 1, (num - 1) // worth)
     if jobs < 2:

@@ -52,6 +52,7 @@ from kgverify.verification.self_testing.known_answers.conditions import check_kn
 from kgverify.verification.self_testing.known_answers.figures import check_known_figures
 from kgverify.verification.self_testing.known_answers.files import check_known_files
 from kgverify.verification.self_testing.known_answers.runs import check_known_runs, check_traces_of_runs
+from kgverify.verification.self_testing.known_answers.traces import check_known_traces, check_loaded_recorder
 from kgverify.verification.self_testing.planted_runs import (
     RememberingEngine,
     check_attribution,
@@ -120,6 +121,7 @@ def verify(
     own = read_declared(actual.engine, traces[1].columns)
     determinism = Determinism(*is_deterministic)
     if tests_itself:
+        check_loaded_recorder()
         check_known_differences(_exercise_known)
     recorded, traces = traces, rank_alike(run, (expected, actual), traces)
     infos = expected.engine.info, actual.engine.info
@@ -280,6 +282,7 @@ def compare_recorded(
         progress=progress,
     )
     checks: dict[str, Callable[[], None]] = {
+        "traces": check_known_traces,
         "figures": check_known_figures,
         "pairs": partial(check_known_pairs, _judge_known, is_recorded=True),
     }

@@ -90,7 +90,9 @@ class Corrupter:
         found = np.searchsorted(domain, taken)
         is_there = found < len(domain)
         is_there[is_there] = domain[found[is_there]] == np.array(taken)[is_there]
-        return np.delete(domain, found[is_there])
+        is_left = np.ones(len(domain), np.bool_)
+        is_left[found[is_there]] = False
+        return domain[is_left]
 
     def draw(self, query: Atom, index: int, side: int, k: int | None, seed: int) -> list[Atom]:
         """Return k corruptions of one side of the query at ``index`` of its split, by ascending entity.

@@ -282,12 +282,11 @@ def _encode_facts(
         predicate, first, second = fact
         if predicate not in predicate_ids:
             predicate_ids[predicate] = len(predicate_ids)
-        if not isinstance(first, str) or not isinstance(second, str):
-            raise ValueError(f"a fact must not hold a variable, found {fact}")
-        if first not in constant_ids:
-            constant_ids[first] = len(constant_ids)
-        if second not in constant_ids:
-            constant_ids[second] = len(constant_ids)
+        if first not in constant_ids or second not in constant_ids:
+            if not isinstance(first, str) or not isinstance(second, str):
+                raise ValueError(f"a fact must not hold a variable, found {fact}")
+            constant_ids.setdefault(first, len(constant_ids))
+            constant_ids.setdefault(second, len(constant_ids))
         encoded.append((predicate_ids[predicate], constant_ids[first], constant_ids[second]))
     return encoded
 

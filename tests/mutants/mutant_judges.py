@@ -5,6 +5,7 @@ from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
+from kgverify.engines.compiled.tick.known_steps import check_known_steps
 from kgverify.engines.native.choice import NATIVE
 from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
 from kgverify.errors import InternalError
@@ -19,6 +20,7 @@ from kgverify.testing.problems.problem import Problem, Sizes
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo
 from kgverify.verification import verify
+from kgverify.verification.self_testing.known_answers.traces import check_known_traces
 
 NUM_PROBLEMS: Final = 240
 """The number of generated problems on which a mutant is tried."""
@@ -53,6 +55,8 @@ _KNOWN: Final[dict[str, Callable[[], object]]] = {
     "known models": lambda: check_known_models("cpu"),
     "known folder": check_known_folder,
     "known evaluation": lambda: list(check_known_evaluation("cpu")),
+    "known traces": check_known_traces,
+    "known steps": check_known_steps,
     "known files": lambda: verify.check_known_files(verify._judge_known),
 }
 """The checks that `diff` and `evaluate` make before they give a verdict; each raises an error if it is wrong."""

@@ -127,6 +127,7 @@ def test_processes_beside_a_costly_evaluation_derive_the_same(monkeypatch, has_n
     policy = SHORTEST
     if has_network:
         policy = make_two_tower(graph.program, Limits(), seed=0, embedding=8, hidden=8, blocks=1)
+        monkeypatch.setattr(fan_out, "_WIDE", 8 * 8)
     else:
         monkeypatch.setattr(fan_out, "_LARGE", 0)
     run = Run(graph, policy=policy, num_queries=3, num_corruptions=20)
@@ -148,3 +149,11 @@ def test_numbers_by_first_appearance_are_recognized() -> None:
                 numbers,
                 size,
             )
+
+
+def test_a_small_network_is_derived_in_this_process(monkeypatch):
+    monkeypatch.setattr(fan_out.os, "sched_getaffinity", lambda _: range(4))
+    graph = kv.load_graph("countries")
+    run = Run(graph, policy=make_two_tower(graph.program, Limits(), seed=0), num_queries=3, num_corruptions=20)
+    with fan_out.reference_beside(run, 3 * fan_out._NUM_OF_COSTLY) as beside:
+        assert type(beside.engine) is type(reference_pipeline(run).engine)

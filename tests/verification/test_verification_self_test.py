@@ -190,13 +190,13 @@ def test_a_second_comparison_sees_what_is_reported_elsewhere(trace: Trace):
 
 CHECKS = {
     "check_known_conditions",
-    "check_known_figures",
+    *("check_known_figures", "check_loaded_recorder"),
     *("check_known_differences", "check_known_pairs", "check_known_runs", "check_known_files", "check_traces_of_runs"),
     *("check_sample", "check_known_draws", "plant_in_repetition", "plant_in_verification", "plant_in_recorded"),
     *("withhold_agreement", "check_consistency", "check_attribution"),
 }
 _ALWAYS = {"check_consistency"}
-_IN_MEMORY = {"check_known_figures"}
+_IN_MEMORY = {"check_known_figures", "check_loaded_recorder"}
 _MADE = {
     # differs, in lockstep: the checks made
     (False, False): {"check_known_differences", "check_sample", "check_known_draws", "plant_in_verification"},
@@ -258,7 +258,7 @@ def test_a_comparison_of_recordings_makes_its_checks(
     monkeypatch.setattr(verify_module, "check_once", lambda checks: made.update(checks))
     found = compare_recorded(*pair)
     of_verdict = {"conditions"} if differs else {"plant_in_recorded"}
-    assert made == {"figures", "pairs", "files", "check_sample", "withhold_agreement"} | of_verdict | _ALWAYS
+    assert made == {"traces", "figures", "pairs", "files", "check_sample", "withhold_agreement"} | of_verdict | _ALWAYS
     # Both traces are read whole on demand.
     assert np.array_equal(found.expected.columns.steps.dropped_atoms, trace.columns.steps.dropped_atoms)
     assert np.array_equal(found.actual.columns.steps.dropped_atoms, dropped)

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from kgverify.engines.policy import Policy
 from kgverify.errors import UserError
-from kgverify.program.atom_table import order_numbers
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
 
@@ -46,7 +45,6 @@ ProgramArrays = _structure(
         (
             "facts",
             "fact_first",
-            "by_second",
             "rule_atoms",
             "rule_start",
             "rule_variables",
@@ -124,8 +122,6 @@ def program_arrays(program: Program) -> Arrays:
             fix="split the graph",
         )
     facts = np.ascontiguousarray(program.facts, np.int32).reshape(-1, 3)
-    predicate, _, second = facts.T
-    by_second = order_numbers(predicate.astype(np.int64) * max(1, num_constants) + second)
     bounds = np.arange(num_predicates + 1)
     rules = [(rule.clause_head, *rule.body) for rule in program.rules]
     heads = np.array([atoms[0].predicate for atoms in rules], np.int64)
@@ -134,8 +130,7 @@ def program_arrays(program: Program) -> Arrays:
         num_predicates,
         len(facts),
         facts,
-        np.searchsorted(predicate, bounds).astype(np.int64),
-        by_second.astype(np.int32),
+        np.searchsorted(facts[:, 0], bounds).astype(np.int64),
         np.array([*chain.from_iterable(rules)], np.int32).reshape(-1, 3),
         _starts([len(atoms) for atoms in rules]),
         np.array(variables, np.int32),

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -48,7 +49,6 @@ struct ProgramArrays {
     int64_t num_predicates, num_facts;
     const Atom *facts;             // [num_facts] ascending
     const int64_t *fact_first;     // [num_predicates + 1] where the facts of each predicate begin
-    const int32_t *by_second;      // [num_facts] indices of facts, ascending by (predicate, second, first)
     const Atom *rule_atoms;        // of all rules, each head first
     const int64_t *rule_start;     // [num_rules + 1] where the atoms of each rule begin
     const int32_t *rule_variables; // [num_rules] the number of variables of each rule
@@ -60,43 +60,79 @@ struct Limits {
     int64_t max_depth, max_atoms, max_resolvents, exclude_query;
 };
 
-class Program : public ProgramArrays {
+// The facts of each constant in one argument, ascending: a search reads facts of that constant alone, however many others exist.
+class ArgumentIndex {
   public:
-    explicit Program(const ProgramArrays &arrays) : ProgramArrays(arrays) {
-        size_t size = 8;
-        while (size < static_cast<size_t>(num_facts) + num_facts / 4) size *= 2;
-        buckets_.assign(size, {EMPTY, 0});
-        for (int64_t i = 0; i < num_facts; i++) {
-            const uint64_t hash = hash_of(facts[i]);
-            size_t at = hash & (size - 1);
-            while (buckets_[at].index != EMPTY) at = (at + 1) & (size - 1);
-            buckets_[at] = {static_cast<int32_t>(i), static_cast<uint32_t>(hash >> 32)};
+    struct Entry {
+        int32_t predicate, other;  // the other argument
+        int32_t fact;
+    };
+    struct Range {
+        const Entry *first, *last;
+        size_t size() const { return last - first; }
+        const Entry *begin() const { return first; }
+        const Entry *end() const { return last; }
+    };
+
+    ArgumentIndex(const ProgramArrays &program, int32_t Atom::*argument, int32_t Atom::*other) : entries_(program.num_facts) {
+        int32_t highest = -1;
+        for (int64_t i = 0; i < program.num_facts; i++) highest = std::max(highest, program.facts[i].*argument);
+        ends_.assign(static_cast<size_t>(highest) + 2, 0);
+        for (int64_t i = 0; i < program.num_facts; i++) ends_[program.facts[i].*argument + 1]++;
+        // Each begins where the one before it ends, and grows by its own facts, in their order.
+        std::partial_sum(ends_.begin(), ends_.end(), ends_.begin());
+        for (int64_t i = 0; i < program.num_facts; i++) {
+            const Atom &fact = program.facts[i];
+            entries_[ends_[fact.*argument]++] = {fact.predicate, fact.*other, static_cast<int32_t>(i)};
         }
     }
 
+    Range of(int32_t constant) const {
+        if (static_cast<size_t>(constant) + 1 >= ends_.size()) return {nullptr, nullptr};
+        const Entry *entries = entries_.data();
+        return {entries + (constant ? ends_[constant - 1] : 0), entries + ends_[constant]};
+    }
+
+    // The first entry that is not below a predicate and an argument.
+    static const Entry *search(const Range &range, int64_t predicate, int32_t other) {
+        const auto is_below = [=](const Entry &entry, int) {
+            return entry.predicate < predicate || (entry.predicate == predicate && entry.other < other);
+        };
+        return std::lower_bound(range.first, range.last, 0, is_below);
+    }
+
+  private:
+    std::vector<int32_t> ends_;  // of each constant's entries
+    std::vector<Entry> entries_;
+};
+
+class Program : public ProgramArrays {
+  public:
+    explicit Program(const ProgramArrays &arrays)
+        : ProgramArrays(arrays), by_first_(arrays, &Atom::first, &Atom::second),
+          by_second_(arrays, &Atom::second, &Atom::first) {}
+
     // The index of a fact; -1 for an atom that is none.
     int64_t find_fact(const Atom &atom) const {
-        const uint64_t hash = hash_of(atom);
-        for (size_t at = hash & (buckets_.size() - 1);; at = (at + 1) & (buckets_.size() - 1)) {
-            const Bucket bucket = buckets_[at];
-            if (bucket.index == EMPTY) return -1;
-            if (bucket.tag == static_cast<uint32_t>(hash >> 32) && facts[bucket.index] == atom) return bucket.index;
-        }
+        const ArgumentIndex::Range of_first = by_first_.of(atom.first), of_second = by_second_.of(atom.second);
+        const bool is_by_first = of_first.size() <= of_second.size();
+        const auto range = is_by_first ? of_first : of_second;
+        const int32_t other = is_by_first ? atom.second : atom.first;
+        const auto *found = ArgumentIndex::search(range, atom.predicate, other);
+        return found != range.last && found->predicate == atom.predicate && found->other == other ? found->fact : -1;
+    }
+
+    // The facts that have the predicate of an atom and its only constant.
+    ArgumentIndex::Range find_facts(const Atom &atom) const {
+        const auto range = atom.first >= 0 ? by_first_.of(atom.first) : by_second_.of(atom.second);
+        const auto *first = ArgumentIndex::search(range, atom.predicate, 0);
+        return {first, ArgumentIndex::search({first, range.last}, int64_t{atom.predicate} + 1, 0)};
     }
 
     bool has_clauses(const Atom &atom) const { return atom.predicate >= 0 && atom.predicate < num_predicates; }
 
   private:
-    static constexpr int32_t EMPTY = -1;
-    struct Bucket {
-        int32_t index;
-        uint32_t tag;
-    };
-    std::vector<Bucket> buckets_;
-
-    static uint64_t hash_of(const Atom &atom) {
-        return mix(word(atom.first) << 32 ^ static_cast<uint32_t>(atom.second) ^ word(atom.predicate) * 0x9E3779B97F4A7C15);
-    }
+    ArgumentIndex by_first_, by_second_;
 };
 
 struct Resolvent {
@@ -325,34 +361,25 @@ class Expansion {
     }
 
     void match_facts(const Derivation &derivation, const Goal &goal, const Atom &selected, Step &step, Probe *probe) {
-        const Atom *facts = program_.facts;
-        const int32_t *by_second = program_.by_second;
         const bool has_first = selected.first >= 0, has_second = selected.second >= 0;
-        int64_t low = program_.fact_first[selected.predicate], high = program_.fact_first[selected.predicate + 1];
-        if (has_first && has_second) {
-            low = program_.find_fact(selected);
-            high = low < 0 ? low : low + 1;
-        } else if (has_first) {
-            const auto below = [](const Atom &fact, int32_t id) { return fact.first < id; };
-            const auto above = [](int32_t id, const Atom &fact) { return id < fact.first; };
-            const Atom *begin = std::lower_bound(facts + low, facts + high, selected.first, below);
-            high = std::upper_bound(begin, facts + high, selected.first, above) - facts;
-            low = begin - facts;
-        } else if (has_second) {
-            const auto below = [&](int32_t fact, int32_t id) { return facts[fact].second < id; };
-            const auto above = [&](int32_t id, int32_t fact) { return id < facts[fact].second; };
-            const int32_t *begin = std::lower_bound(by_second + low, by_second + high, selected.second, below);
-            high = std::upper_bound(begin, by_second + high, selected.second, above) - by_second;
-            low = begin - by_second;
-        }
-        for (int64_t i = low; i < high; i++) {
-            const int32_t index = has_second && !has_first ? by_second[i] : static_cast<int32_t>(i);
-            const Atom &fact = facts[index];
+        // Returns whether other facts are to be tried.
+        const auto match = [&](int64_t index, const Atom &fact) {
             Unifier unifier;
-            if (!unifier.unify(fact.first, fact.second, selected)) continue;
-            if (limits_.exclude_query && fact == derivation.query) continue;
-            form(derivation, goal, FACT, index, {nullptr, 0}, 0, unifier, step, probe);
-            if (step.has_true && !probe) return;
+            if (!unifier.unify(fact.first, fact.second, selected)) return true;
+            if (limits_.exclude_query && fact == derivation.query) return true;
+            form(derivation, goal, FACT, static_cast<int32_t>(index), {nullptr, 0}, 0, unifier, step, probe);
+            return !step.has_true || probe;
+        };
+        if (has_first && has_second) {
+            const int64_t index = program_.find_fact(selected);
+            if (index >= 0) match(index, selected);
+        } else if (has_first || has_second) {
+            for (const auto &[predicate, other, index] : program_.find_facts(selected))
+                if (!match(index, {predicate, has_first ? selected.first : other, has_first ? other : selected.second})) return;
+        } else {
+            const int64_t *first = program_.fact_first + selected.predicate;
+            for (int64_t i = first[0]; i < first[1]; i++)
+                if (!match(i, program_.facts[i])) return;
         }
     }
 

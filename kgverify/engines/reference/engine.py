@@ -3,7 +3,7 @@
 import platform
 from collections.abc import Sequence
 from functools import cached_property, partial
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,6 @@ from kgverify.trace.model.columns import (
     Resolvents,
     Steps,
     concatenate,
-    starts_of,
 )
 from kgverify.trace.model.header import EngineInfo
 
@@ -146,10 +145,10 @@ class ReferenceEngine:
             Stage.SELECT: tuple(step.selected),
             Stage.MATCH_RULES: tuple(step.matched_rules),
             Stage.MATCH_FACTS: tuple(step.matched_facts),
-            Stage.RESOLVE: tuple(_without_kind(each, canonical(each.atoms)) for each in step.after_resolve),
-            Stage.PRUNE: tuple(_without_kind(each, canonical(each.atoms)) for each in step.after_prune),
-            Stage.RENAME: tuple(_without_kind(each, each.atoms) for each in step.after_rename),
-            Stage.REVISIT: tuple(_without_kind(each, each.atoms) for each in step.after_revisit),
+            Stage.RESOLVE: tuple([_without_kind(each, canonical(each.atoms)) for each in step.after_resolve]),
+            Stage.PRUNE: tuple([_without_kind(each, canonical(each.atoms)) for each in step.after_prune]),
+            Stage.RENAME: tuple([_without_kind(each, each.atoms) for each in step.after_rename]),
+            Stage.REVISIT: tuple([_without_kind(each, each.atoms) for each in step.after_revisit]),
             Stage.CLOSE: tuple(map(_with_kind, step.after_close)),
             Stage.LIMIT: (limited, step.dropped_atoms, step.dropped_resolvents),
             Stage.SCORE: tuple(step.scores),
@@ -160,9 +159,9 @@ class ReferenceEngine:
 
     def _take_steps(self, positions: Positions) -> list[Step]:
         atoms = [Atom(*row) for row in positions.atoms.tolist()]
-        atom_starts = starts_of(positions.num_atoms).tolist()
+        atom_starts = [0, *accumulate(positions.num_atoms.tolist())]
         goals: list[Goal] = [tuple(atoms[a:b]) for a, b in pairwise(atom_starts)]
-        starts = starts_of(positions.num_goals).tolist()
+        starts = [0, *accumulate(positions.num_goals.tolist())]
         positives = self._find_positives(positions.candidates)
         return [
             self._take_step(Atom(*row), int(positions.depth[i]), goals[starts[i] : starts[i + 1]], positives[i])
@@ -206,7 +205,7 @@ class ReferenceEngine:
 
 
 def _plain(atoms: Goal) -> tuple[tuple[int, int, int], ...]:
-    return tuple((p, a, b) for p, a, b in atoms)
+    return tuple([(p, a, b) for p, a, b in atoms])
 
 
 def _without_kind(resolvent: Resolvent, atoms: Goal) -> tuple[int, int, tuple[tuple[int, int, int], ...]]:

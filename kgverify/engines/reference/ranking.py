@@ -93,7 +93,7 @@ def compute_metrics(rankings: Rankings) -> dict[str, float]:
 
 def rank_candidates(candidates: Candidates, triples: NDArray[np.int32], tolerance: float) -> Rankings:
     """Rank the true triple of each query and side among its corruptions; triples int32 [n, 3] is the split."""
-    groups: dict[tuple[int, int], dict[Atom, float]] = {}
+    groups: dict[tuple[int, int], dict[tuple[int, ...], float]] = {}
     for query, side, atom, log_probability, outcome in zip(
         candidates.query.tolist(),
         candidates.side.tolist(),
@@ -103,10 +103,10 @@ def rank_candidates(candidates: Candidates, triples: NDArray[np.int32], toleranc
         strict=True,
     ):
         scores = groups.setdefault((query, side), {})
-        scores.setdefault(Atom(*atom), ranking_score(log_probability, Outcome(outcome)))
+        scores.setdefault(tuple(atom), ranking_score(log_probability, Outcome(outcome)))
     rows = []
     for (query, side), scores in sorted(groups.items()):
-        true = Atom(*triples[query].tolist())
+        true = tuple(triples[query].tolist())
         if true in scores:
             ranks = rank(scores[true], [score for atom, score in scores.items() if atom != true], tolerance)
             rows.append((query, side, len(scores), ranks.optimistic, ranks.pessimistic))

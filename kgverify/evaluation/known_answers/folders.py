@@ -4,7 +4,6 @@ The parts of a known evaluation are stored and read again. Then each property of
 parts are exchanged, and a value of a part is changed; none of these may be taken.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from kgverify.evaluation.known_answers.evaluations import (
 from kgverify.evaluation.part_file import PartResult, hash_result, join_results
 from kgverify.evaluation.part_store import Identity, PartFolder, PartStore, identify
 from kgverify.evaluation.proving import FullWork
-from kgverify.files.writing import temporary_folder
+from kgverify.files.writing import memory_folder
 from kgverify.program.limits import Limits
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
@@ -53,9 +52,7 @@ def check_known_folder() -> None:
     results = {part.number: work.summarize(part, work.prove(part, work.draw(part), no_progress)) for part in parts}
     if not np.array_equal(join_results(results.values()).query, np.repeat(np.arange(NUM_QUERIES), 2)):
         raise InternalError("the parts of a known evaluation do not hold every query once")
-    # A folder in memory has no disk to wait for.
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with temporary_folder("kgverify-", memory) as folder:
+    with memory_folder() as folder:
         store = PartStore(PartFolder(folder), identity)
         store.open(parts, _nothing)
         for part in parts:

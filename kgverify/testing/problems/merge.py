@@ -167,14 +167,14 @@ def _rename(problem: Problem, prefix: str) -> _Part:
         if not prefix
         else _put_prefix(problem, plain, prefix)
     )
-    unknown = dict.fromkeys(query.predicate for query in unranked)
-    for atoms in (queries, *((rule.clause_head, *rule.body) for rule in rules), facts if unknown else ()):
-        for predicate, _, _ in atoms:
-            unknown.pop(predicate, None)
+    known = {predicate for atoms in (facts, queries) for predicate, _, _ in atoms}
+    known.update(predicate for rule in rules for predicate, _, _ in (rule.clause_head, *rule.body))
+    unknown = [predicate for predicate in dict.fromkeys(atom.predicate for atom in unranked) if predicate not in known]
 
     filler = ""
     if unknown or not queries or problem.spread[:2] != (0, 0):
-        filler = prefix + free_prefix(FILLER, (*plain, *(atom.predicate for atom in problem.atoms())), FILLER)
+        names = (*plain, *(predicate.removeprefix(prefix) for predicate in (*known, *unknown)))
+        filler = prefix + free_prefix(FILLER, names, FILLER)
     after = min(problem.spread.after, len(facts))
     facts[after:after] = _spread_facts(problem, filler)
     constant = domain[0] if domain else f"{filler}c"

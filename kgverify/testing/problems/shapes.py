@@ -100,9 +100,25 @@ RULES: Final = tuple(
 """Each item is one rule or several; a rule is its head and its body."""
 
 
-@lru_cache(maxsize=1 << 14)
+def _find_holes(shape: tuple[tuple[RuleAtom, ...], ...]) -> tuple[int, bool, bool]:
+    """Return the number of predicates of a shape, and whether it has the holes a and b."""
+    atoms = [atom for rule in shape for atom in rule]
+    terms = [term for atom in atoms for term in atom[1:]]
+    return 1 + max(atom.predicate for atom in atoms), "a" in terms, "b" in terms
+
+
+_HOLES: Final = tuple(map(_find_holes, RULES))
+
+
 def fill_rules(shape: int, predicates: tuple[str, ...], a: str, b: str) -> tuple[NamedRule, ...]:
     """Return the rules of a shape; predicates are those of the holes p, q, r and s."""
+    # What a shape has no hole for would fill the cache with equal rules.
+    num, has_a, has_b = _HOLES[shape]
+    return _fill_rules(shape, predicates[:num], a if has_a else "", b if has_b else "")
+
+
+@lru_cache(maxsize=1 << 14)
+def _fill_rules(shape: int, predicates: tuple[str, ...], a: str, b: str) -> tuple[NamedRule, ...]:
     constants = {"a": a, "b": b}
 
     def fill(atom: RuleAtom) -> NamedAtom:
@@ -121,7 +137,7 @@ def fill_long_rule(head: str, body: str, end: str, length: int) -> NamedRule:
     return NamedRule(NamedAtom(head, variables[0], variables[-1]), atoms)
 
 
-@lru_cache(maxsize=1 << 12)
+@lru_cache(maxsize=1 << 15)
 def fill_facts(shape: str, predicate: str, constants: tuple[str, ...], at: int, size: int) -> tuple[NamedAtom, ...]:
     """Return the facts of a shape over the constants; `at` is the constant with which it begins."""
     num = len(constants)

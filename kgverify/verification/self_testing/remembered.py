@@ -1,8 +1,8 @@
-"""Successes of the known answers that `kgverify diff` remembers from one process to the next, for identical code alone.
+"""Successes of the known answers that commands remember from one process to the next, for identical code alone.
 
 A success counts for the same source of kgverify and of the reference, the same compiled code, and the same versions of what it
-runs on. Only a command that runs no engine of a third party asks for it: such an engine may change the judge in memory.
-Each failure to read or to write means that the known answers are checked.
+runs on. Only `kgverify diff` and `kgverify record` ask for it, and only if they run no engine of a third party: such an engine
+may change the judge in memory. Each failure to read or to write means that the known answers are checked.
 """
 
 import hashlib

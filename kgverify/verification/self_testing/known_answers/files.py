@@ -1,9 +1,7 @@
 """Known pairs on disk: the traces of known pairs, stored whole, in shards, with fewer columns, incomplete and damaged."""
 
 import hashlib
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,7 +12,7 @@ import numpy as np
 
 from kgverify.comparison.compare import Sizes
 from kgverify.errors import UserError
-from kgverify.files.writing import temporary_folder
+from kgverify.files.writing import memory_folder
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.model.columns import COUNTS, select_candidates
@@ -197,17 +195,9 @@ def _spoil(data: bytes, content: bytes) -> bytes:
     return data.replace(content, content[:-1] + bytes([content[-1] ^ 1]))
 
 
-@contextmanager
-def _memory_folder() -> Iterator[Path]:
-    """Make a folder in memory, if possible, which has no disk to wait for."""
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with temporary_folder("kgverify-known-", memory) as folder:
-        yield folder
-
-
 def known_file_answers(judge: JudgeRecorded) -> Iterator[tuple[str, Answer]]:
     """Yield the answers of a judge for the known pairs on disk."""
-    with _memory_folder() as folder:
+    with memory_folder() as folder:
         for known in stored_pairs(folder):
             try:
                 _, report = judge(known.expected, known.actual, **known.options)
@@ -223,5 +213,5 @@ def check_known_files(judge: JudgeRecorded) -> None:
     """InternalError unless each known pair on disk has its known answer."""
     for name, answer in known_file_answers(judge):
         require_known(name, answer)
-    with _memory_folder() as folder:
+    with memory_folder() as folder:
         _check_refusals(judge, folder)
