@@ -2,13 +2,13 @@
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from kgverify.engines.compiled.state import Derivations, Pool, TickGaps, Work
+from kgverify.garbage_collection import without_garbage_collection
 
 TICKS_PER_REPLAY: Final = 2
 """Ticks of a captured graph. Twice this number at most run in vain at the end of a pool."""
@@ -72,7 +72,9 @@ class TickLoop:
                 self._take_tick_()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with _without_collection(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        # Freeing the graph or the memory of another engine would end the capture.
+        gc.collect()
+        with without_garbage_collection(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
             for _ in range(TICKS_PER_REPLAY):
                 self._take_tick_()
         pool.size.copy_(size)
@@ -80,19 +82,6 @@ class TickLoop:
         # Only now, so that a capture that failed for want of memory is retried.
         self._graph = graph
         return graph
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Collect garbage now, and none inside the context: freeing the graph or the memory of another engine ends a capture."""
-    gc.collect()
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def copy_buffers_(buffers: Derivations | Work | Pool | TickGaps, values: Derivations | Work | Pool | TickGaps) -> None:
