@@ -1,6 +1,7 @@
 """Known traces and known steps are recorded and read as they are, and a mistake in what records or reads them is noticed."""
 
 import errno
+import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -89,7 +90,8 @@ def test_the_recorder_is_tested_only_where_it_is_loaded(monkeypatch: pytest.Monk
 
 
 def test_known_steps_are_recorded():
-    known_steps = pytest.importorskip("kgverify.engines.compiled.tick.known_steps")
+    pytest.importorskip("torch", reason="the recorder needs torch")
+    known_steps = importlib.import_module("kgverify.engines.compiled.tick.known_steps")
     known_steps.check_known_steps.__wrapped__()
 
 
@@ -106,7 +108,8 @@ def test_known_steps_are_recorded():
     ],
 )
 def test_a_mistake_in_the_recorder_is_a_bug(name: str, change: Any, column: str, monkeypatch: pytest.MonkeyPatch):
-    known_steps = pytest.importorskip("kgverify.engines.compiled.tick.known_steps")
+    pytest.importorskip("torch", reason="the recorder needs torch")
+    known_steps = importlib.import_module("kgverify.engines.compiled.tick.known_steps")
     step_record = sys.modules[RECORDER]
     monkeypatch.setattr(step_record, name, _with(getattr(step_record, name), change))
     with pytest.raises(InternalError, match=f"known steps are recorded with a wrong column {column}"):
