@@ -87,9 +87,8 @@ def test_processes_that_form_no_team_evaluate_alone(monkeypatch: pytest.MonkeyPa
 def test_what_a_model_lacks_is_a_candidate_of_both_sides() -> None:
     run = countries_run(num_queries=1, num_corruptions=2)
     results: Any = SimpleNamespace(query=np.array([0, 0]))
-    found = wrong_candidates.find_missing_candidates(
-        run, results, SimpleNamespace(missing=run.triples.astype(np.int64))
-    )  # type: ignore[arg-type]
+    model: Any = SimpleNamespace(missing=run.triples.astype(np.int64))
+    found = wrong_candidates.find_missing_candidates(run, results, model)
     assert found.side.tolist() == [0, 1]
     assert found.query.tolist() == [0, 0]
     assert found.atom.tolist() == run.triples[:1].tolist() * 2

@@ -38,14 +38,14 @@ def estimate_bytes(layout: Layout, limits: Limits, policy: Policy, *, is_fused: 
     has_products = policy.name != "shortest"
     hidden, embedding = (int(n) for n in policy.weights["input.weight"].shape) if has_products else (0, 0)
     if is_fused:
-        # As wide as the kernels take them: float32 in two precisions, float64 in the third.
+        # The towers of goals are in float32, as wide as the kernels take them.
         padded = max(32, round_up(hidden)) if has_products else 0
         slot = (
             12 * atoms * (limits.max_depth + 1)
             + 48 * atoms * limits.max_depth
             + 16 * (resolvents + 1)
             + 512
-            + 16 * padded
+            + 4 * padded
         )
         # The input layer's outputs for goals and rows take two bytes each.
         slot, row = slot + 2 * padded, 12 * atoms + 24 + 2 * padded

@@ -155,8 +155,7 @@ class Problem:
     def domain(self) -> tuple[str, ...]:
         """The constants that may be drawn as corruptions, in order of first appearance."""
         of_facts: Any = [term for _, first, second in self.facts for term in (first, second)]
-        of_rules = [atom for rule in self.rules for atom in (rule.clause_head, *rule.body)]
-        others = list_constants((*of_rules, *self.queries, *self.unranked))
+        others = list_constants(self.atoms(with_facts=False))
         return tuple(dict.fromkeys((*of_facts, *others, *self.constants)))
 
     def atoms(self, *, with_facts: bool = True) -> Iterable[NamedAtom]:

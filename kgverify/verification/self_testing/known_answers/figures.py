@@ -204,7 +204,7 @@ _BOUNDS: Final = {
 """The bounds of that network, two digits rounded up."""
 
 
-def figures() -> Iterator[tuple[str, object, object]]:
+def figures() -> Iterator[tuple[str, Any, Any]]:
     """Yield each figure by name: as it is computed, and as it is known."""
     for part in (_of_shares, _of_ranks, _of_truth, _of_numbers, _of_errors):
         yield from part()
@@ -215,7 +215,7 @@ def check_known_figures() -> None:
     """InternalError unless each figure is the known one."""
     for name, found, known in figures():
         if isinstance(known, list) and any(isinstance(each, float) for each in known):
-            is_right = np.allclose(found, known, rtol=0, atol=1e-12)  # type: ignore[arg-type]
+            is_right = np.allclose(found, known, rtol=0, atol=1e-12)
         else:
             is_right = found == known
         require(bool(is_right), f"the known figure {name!r} is {known}, and was computed as {found}")
