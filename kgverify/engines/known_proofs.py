@@ -150,16 +150,13 @@ def build_close_run() -> KnownRun:
     return KnownRun(program, limits, Policy("two_tower", weights), tuple(atoms), frozenset(range(far, len(atoms))))
 
 
-def list_evaluator_checks() -> dict[str, Callable[[], None]]:
+def list_proof_checks() -> dict[str, Callable[[], None]]:
     """Return the known-answer tests of the evaluators that this process has loaded; each name says what it depends on."""
     checks: dict[str, Callable[[], None]] = {}
     if "kgverify.engines.native.engine" in sys.modules:
         checks["proofs of the native evaluator"] = check_native_proofs
     if "kgverify.engines.compiled.engine" in sys.modules:
-        from kgverify.engines.compiled.tick.known_steps import check_known_steps
-
-        torch = f"torch {version('torch')}"
-        checks |= {f"proofs on tensors, {torch}": check_tensor_proofs, f"steps, {torch}": check_known_steps}
+        checks[f"proofs on tensors, torch {version('torch')}"] = check_tensor_proofs
     return checks
 
 
@@ -169,17 +166,16 @@ def check_native_proofs() -> None:
     from kgverify.engines.native.engine import NativeEngine
 
     for run in (build_wide_run(), build_close_run()):
-        engine = NativeEngine(run.program, run.limits, run.policy, threads=_THREADS)
-        error = engine.info.score_error
+        engine = NativeEngine(run.program, run.limits, run.policy, threads=_THREADS, name="the native evaluator")
         near, far = sorted(run.near), [row for row in range(len(run.atoms)) if row not in run.near]
         # Only candidates of the first part have choices that are made again.
         rows = [*near, *(far * _PART)[:_PART], *far]
-        _check_proofs(run, engine, error, rows)
-        _check_gaps(run, _check_endings(run, engine, error, rows, has_digests=True), error, rows)
+        _check_proofs(run, engine, rows)
+        _check_gaps(run, engine, _check_endings(run, engine, rows, has_digests=True), rows)
         for place in range(0, _PART if near else 0, _PART // _PLACES):
             rows = (far * _PART)[:_PART]
             rows[place] = near[0]
-            _check_gaps(run, engine.evaluate(run.candidates.take(np.array(rows))), error, rows)
+            _check_gaps(run, engine, engine.evaluate(run.candidates.take(np.array(rows))), rows)
 
 
 @cache
@@ -191,21 +187,22 @@ def check_tensor_proofs() -> None:
 
     run = build_wide_run()
     layout = choose_layout(run.limits, slots=2, match_window=_MATCH_WINDOW, score_window=NUM_KEPT, pool=2)
-    engine = CompiledEngine(run.program, run.limits, run.policy, mode="eager", device="cpu", layout=layout)
+    options: dict[str, Any] = {"mode": "eager", "device": "cpu", "layout": layout, "name": "the evaluator on tensors"}
+    engine, rows = CompiledEngine(run.program, run.limits, run.policy, **options), range(len(run.atoms))
     with single_thread():
-        _check_proofs(run, engine, 0.0, range(len(run.atoms)))
-        _check_endings(run, engine, 0.0, range(len(run.atoms)), has_digests=False)
+        _check_proofs(run, engine, rows)
+        _check_endings(run, engine, rows, has_digests=False)
 
 
-def _check_proofs(run: KnownRun, engine: Engine, error: float, rows: Sequence[int]) -> None:
+def _check_proofs(run: KnownRun, engine: Engine, rows: Sequence[int]) -> None:
     """InternalError unless candidates are proved as expected, and steps are repeated from each of their positions."""
     chosen = np.array(rows)
-    _require_columns(engine.prove(run.candidates.take(chosen)), select_candidates(run.expected, chosen), error)
+    _require_columns(engine, engine.prove(run.candidates.take(chosen)), select_candidates(run.expected, chosen))
     repeated = engine.step(positions_of(run.expected))
-    _require_columns(repeated[1:], run.expected[1:], error)
+    _require_columns(engine, repeated[1:], run.expected[1:])
 
 
-def _check_endings(run: KnownRun, engine: Any, error: float, rows: Sequence[int], *, has_digests: bool) -> Evaluation:
+def _check_endings(run: KnownRun, engine: Any, rows: Sequence[int], *, has_digests: bool) -> Evaluation:
     """Evaluate candidates, with digests if the engine takes some; InternalError unless they end as expected."""
     chosen = np.array(rows)
     found: Evaluation = engine.evaluate(run.candidates.take(chosen), has_digests=has_digests)
@@ -214,35 +211,37 @@ def _check_endings(run: KnownRun, engine: Any, error: float, rows: Sequence[int]
     ended = expected.candidates._replace(
         outcome=outcome.astype(np.int8), is_limited=is_limited.astype(np.uint8), log_probability=log_probability
     )
-    _require_columns([ended], [expected.candidates], error)
+    _require_columns(engine, [ended], [expected.candidates])
     if found.digests is not None:
-        _require(np.array_equal(found.digests.digests.sequence, compute_sequence(expected)), "digests")
+        words = found.digests.digests.sequence
+        _require(engine, np.array_equal(words, compute_sequence(expected)), "digests")
     return found
 
 
-def _check_gaps(run: KnownRun, found: Evaluation, error: float, rows: Sequence[int]) -> None:
+def _check_gaps(run: KnownRun, engine: Engine, found: Evaluation, rows: Sequence[int]) -> None:
     """InternalError unless choices are counted, and their gaps measured, up to the error of scores."""
-    if not error:
-        return
-    gaps = [gap for row in rows for gap in run.gaps[row]]
-    # No gap is close to this bound.
-    num_rescored = sum(gap <= 2 * error for gap in gaps)
-    _require(found.num_choices == len(gaps), "number of choices")
-    _require(found.num_rescored == num_rescored, "number of choices made again")
-    _require(abs(found.smallest_gap - min(gaps)) <= 2 * error, "smallest gap")
+    margin = 2 * engine.info.score_error
+    # Scores without an error are never computed again.
+    gaps = [gap for row in rows for gap in run.gaps[row]] if margin else []
+    _require(engine, found.num_choices == len(gaps), "number of choices")
+    # No gap is close to the margin.
+    _require(engine, found.num_rescored == sum(gap <= margin for gap in gaps), "number of choices made again")
+    smallest = min(gaps, default=np.inf)
+    _require(engine, found.smallest_gap == smallest or abs(found.smallest_gap - smallest) <= margin, "smallest gap")
 
 
-def _require_columns(found: Sequence[Any], expected: Sequence[Any], error: float) -> None:
-    tolerance = error * 2 * _LENGTH + 1e-9
+def _require_columns(engine: Engine, found: Sequence[Any], expected: Sequence[Any]) -> None:
+    tolerance = engine.info.score_error * 2 * _LENGTH + 1e-9
     for group, other in zip(found, expected, strict=True):
         for name, column in group._asdict().items():
             right: NDArray[Any] = getattr(other, name)
-            is_right = column.shape == right.shape
-            if is_right and right.dtype.kind == "f":
-                is_right = bool((np.abs(column - right) <= tolerance).all())
-            _require(is_right and (right.dtype.kind == "f" or np.array_equal(column, right)), f"column {name}")
+            if right.dtype.kind == "f":
+                is_right = column.shape == right.shape and bool((np.abs(column - right) <= tolerance).all())
+            else:
+                is_right = np.array_equal(column, right)
+            _require(engine, is_right, f"column {name}")
 
 
-def _require(is_right: bool, what: str) -> None:
+def _require(engine: Engine, is_right: bool, what: str) -> None:
     if not is_right:
-        raise InternalError(f"known candidates are proved with a wrong {what}")
+        raise InternalError(f"{engine.info.name} proves known candidates with a wrong {what}")

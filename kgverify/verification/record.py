@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kgverify.engines.known_proofs import list_evaluator_checks
 from kgverify.engines.native.choice import is_on_cpu
 from kgverify.engines.protocol import (
     CompilerCaches,
@@ -31,7 +30,7 @@ from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.stage_items import encode_stage_outputs
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Durability, Storage, TraceWriter
-from kgverify.verification.self_testing.known_answers.traces import check_known_traces
+from kgverify.verification.self_testing.known_answers.traces import check_known_traces, check_loaded_recorder
 from kgverify.verification.self_testing.remembered import check_once
 
 if TYPE_CHECKING:
@@ -125,9 +124,10 @@ def record(
     append_threads: the chunks appended at the same time, each in memory; the trace is the same. By default the number
                     that `choose_append_threads` returns
 
-    InternalError if known candidates are proved wrongly, or known columns are not recorded and read as they are.
+    InternalError if known columns are not recorded and read as they are.
     """
-    check_once(list_evaluator_checks() | {"traces": check_known_traces})
+    check_loaded_recorder()
+    check_once({"traces": check_known_traces})
     candidates = pipeline.draw_for(run)
     program = run.graph.program
     proved: list[Candidates] = []

@@ -26,7 +26,7 @@ from kgverify.comparison.source import FileSource, MemorySource, StepSource, has
 from kgverify.comparison.step_view import outcome_name
 from kgverify.conditions.declared import read_declared
 from kgverify.conditions.describe import describe_conditions
-from kgverify.engines.known_proofs import list_evaluator_checks
+from kgverify.engines.known_proofs import list_proof_checks
 from kgverify.engines.protocol import ExplainedEngine, Progress, no_progress
 from kgverify.errors import InternalError
 from kgverify.program.outcomes import Outcome
@@ -53,7 +53,7 @@ from kgverify.verification.self_testing.known_answers.conditions import check_kn
 from kgverify.verification.self_testing.known_answers.figures import check_known_figures
 from kgverify.verification.self_testing.known_answers.files import check_known_files
 from kgverify.verification.self_testing.known_answers.runs import check_known_runs, check_traces_of_runs
-from kgverify.verification.self_testing.known_answers.traces import check_known_traces
+from kgverify.verification.self_testing.known_answers.traces import check_known_traces, check_loaded_recorder
 from kgverify.verification.self_testing.planted_runs import (
     RememberingEngine,
     check_attribution,
@@ -122,7 +122,7 @@ def verify(
     own = read_declared(actual.engine, traces[1].columns)
     determinism = Determinism(*is_deterministic)
     if tests_itself:
-        check_once(list_evaluator_checks())
+        check_loaded_recorder()
         check_known_differences(_exercise_known)
     recorded, traces = traces, rank_alike(run, (expected, actual), traces)
     infos = expected.engine.info, actual.engine.info
@@ -180,6 +180,7 @@ def verify(
     comparison, exercised = judge_exercise(comparison, sides, outcomes, minimum)
     if comparison.verdict is Verdict.AGREE and tests_itself:
         check_known_draws()
+        check_once(list_proof_checks())
         if check_determinism:
             plant_in_repetition(_is_same, traces[1].columns)
         ranks = expected_rank, actual_rank

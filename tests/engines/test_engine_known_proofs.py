@@ -63,7 +63,7 @@ def test_a_mistake_in_the_native_evaluator_is_a_bug(
 ):
     right = getattr(engine, name)
     monkeypatch.setattr(engine, name, lambda *given: change(right(*given)))
-    with pytest.raises(InternalError, match=f"known candidates are proved with a wrong {what}"):
+    with pytest.raises(InternalError, match=f"the native evaluator proves known candidates with a wrong {what}"):
         known_proofs.check_native_proofs.__wrapped__()
 
 
@@ -86,7 +86,7 @@ def test_only_loaded_evaluators_are_tested(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delitem(sys.modules, "kgverify.engines.native.engine")
     monkeypatch.delitem(sys.modules, "kgverify.engines.compiled.engine", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert known_proofs.list_evaluator_checks() == {}
+    assert known_proofs.list_proof_checks() == {}
 
 
 def test_known_candidates_have_rare_choices():

@@ -19,7 +19,7 @@ from kgverify.trace.write import loop_writer, resume, shards, writer
 from kgverify.trace.write.commit_queue import CommitTicket
 from kgverify.verification.self_testing.known_answers import traces
 from kgverify.verification.self_testing.known_answers.trace_formula import NUM_STEPS, make_columns, make_steps
-from kgverify.verification.self_testing.known_answers.traces import check_known_traces
+from kgverify.verification.self_testing.known_answers.traces import check_known_traces, check_loaded_recorder
 
 RECORDER = "kgverify.engines.compiled.tick.step_record"
 
@@ -81,6 +81,12 @@ def test_a_folder_in_memory_is_deleted():
     with memory_folder() as folder:
         (folder / "file").touch()
     assert not Path(folder).exists()
+
+
+def test_the_recorder_is_tested_only_where_it_is_loaded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delitem(sys.modules, RECORDER, raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    check_loaded_recorder()
 
 
 def test_known_steps_are_recorded():

@@ -4,6 +4,7 @@ Batches fill shards of unequal sizes, bring digests of their own or none, and ar
 resumed; malformed columns and folders of another run must be refused.
 """
 
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -82,6 +83,14 @@ def check_known_traces() -> None:
         _check_queue()
         _check_types()
         _check_joined_digests()
+
+
+def check_loaded_recorder() -> None:
+    """InternalError if this process has loaded the compiled evaluator, and it does not record known steps as they are."""
+    if "kgverify.engines.compiled.tick.step_record" in sys.modules:
+        from kgverify.engines.compiled.tick.known_steps import check_known_steps
+
+        check_known_steps()
 
 
 @contextmanager
