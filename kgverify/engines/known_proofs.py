@@ -31,8 +31,10 @@ NUM_KEPT: Final = NUM_CLAUSES - 10
 """The resolvents kept of them, as many as the score window holds."""
 _MATCH_WINDOW: Final = 260
 
+_DEPTH: Final = 10
+"""The depth of the derivation beside, more than the windows of the wide step."""
 _LENGTH: Final = 16
-"""The constants of a chain."""
+"""The constants of the chains between which scores decide."""
 _APART: Final = 1e-7
 """The size of the differences between the embeddings of twins: of their scores, float32 tells nothing."""
 _THREADS: Final = 4
@@ -111,8 +113,8 @@ def build_wide_run() -> KnownRun:
         Rule(Atom(leads, x, y), (Atom(links, x, z), Atom(links, z, u), Atom(links, u, v), Atom(leads, v, y))),
     )
     facts = [(has, 0, i) for i in range(NUM_CLAUSES)]
-    facts += [(links, i, to) for i in range(_LENGTH) for to in (0, i + 1)]
-    limits = Limits(max_depth=_LENGTH, max_atoms=3, max_resolvents=NUM_KEPT)
+    facts += [(links, i, to) for i in range(_DEPTH) for to in (0, i + 1)]
+    limits = Limits(max_depth=_DEPTH, max_atoms=3, max_resolvents=NUM_KEPT)
     program = _build_program("hiklm", NUM_CLAUSES, facts, rules)
     return KnownRun(program, limits, SHORTEST, (Atom(leads, 0, NUM_CLAUSES - 1), Atom(starts, 0, 1)))
 
