@@ -183,7 +183,7 @@ def test_choices_are_close_that_another_resolvent_could_win(size: int) -> None:
 @pytest.mark.parametrize("has_network", [False, True])
 def test_gaps_are_counted_where_scores_are_rounded(has_network: bool) -> None:
     tally = _Tally(torch.tensor([2, 3]), torch.tensor([1, 0]), torch.tensor([0.5, 0.25]))
-    of = SimpleNamespace(scoring=has_network or None, _tally=tally, _num_choices=torch.stack(tally[:2]))
+    of = SimpleNamespace(scoring=has_network or None, _tally=tally)
     assert FusedTicks.read_gaps(of) == ((5, 1, 0.25) if has_network else (0, 0, np.inf))
 
 

@@ -153,8 +153,7 @@ class FusedTicks:
         self._counts = _Counts(rows, goals, light, heavy, heaviest, *self._progress)
         self._close = _Close(empty(window if hidden else 0, CONTEST), num_contests)
         self._features = empty(slots, hidden, dtype=single)
-        self._num_choices = empty(2, slots, dtype=long)
-        self._tally = _Tally(self._num_choices[0], self._num_choices[1], empty(slots, dtype=single))
+        self._tally = _Tally(*columns(long, long, single))
         self._empty_hash = (tables.hash_keys * PAD).sum()
         self.clear_gaps()
         self._num_steps = empty(layout.pool)
@@ -243,12 +242,16 @@ class FusedTicks:
         """Return the number of choices, the number made again, and the smallest gap, since `clear_gaps`."""
         if self.scoring is None:
             return 0, 0, float("inf")
-        (num_choices, num_rescored), smallest = copy_to_host(self._num_choices.sum(1), self._tally.smallest.amin())
+        tally = self._tally
+        num_choices, num_rescored, smallest = copy_to_host(
+            tally.num_choices.sum(), tally.num_rescored.sum(), tally.smallest.amin()
+        )
         return int(num_choices), int(num_rescored), float(smallest)
 
     def clear_gaps(self) -> None:
         """Reset the counts of choices."""
-        self._num_choices.zero_()
+        self._tally.num_choices.zero_()
+        self._tally.num_rescored.zero_()
         self._tally.smallest.fill_(torch.inf)
 
     def _decide_(self, *, counts_all: bool) -> None:
