@@ -108,12 +108,16 @@ def _build_program(
 
 
 def build_wide_run() -> KnownRun:
-    """Return a run whose second candidate has a step of many clauses, while the first one goes along a chain and back."""
-    starts, has, ends, leads, links, nothing = range(6)
+    """Return a run whose second candidate has a step of many clauses, while the first one goes along a chain and back.
+
+    The third one is proved by its first step, and the fourth one fails.
+    """
+    starts, has, ends, leads, links, nothing, is_true = range(7)
     x, y, z, u, v = -1, -2, -3, -4, -5
     rules = (
         Rule(Atom(starts, x, y), (Atom(has, x, z), Atom(ends, z, y))),
         Rule(Atom(ends, x, y), (Atom(nothing, x, y),)),
+        Rule(Atom(is_true, x, y), (Atom(has, x, y),)),
         Rule(Atom(leads, x, y), (Atom(links, x, z), Atom(leads, z, y))),
         # Longer than the limit.
         Rule(Atom(leads, x, y), (Atom(links, x, z), Atom(links, z, u), Atom(links, u, v), Atom(leads, v, y))),
@@ -121,8 +125,9 @@ def build_wide_run() -> KnownRun:
     facts = [(has, 0, i) for i in range(NUM_CLAUSES)]
     facts += [(links, i, to) for i in range(_DEPTH) for to in (0, i + 1)]
     limits = Limits(max_depth=_DEPTH, max_atoms=3, max_resolvents=NUM_KEPT)
-    program = _build_program("hiklmn", NUM_CLAUSES, facts, rules)
-    return KnownRun(program, limits, SHORTEST, (Atom(leads, 0, NUM_CLAUSES - 1), Atom(starts, 0, 1)))
+    program = _build_program("hiklmno", NUM_CLAUSES, facts, rules)
+    atoms = Atom(leads, 0, NUM_CLAUSES - 1), Atom(starts, 0, 1), Atom(is_true, 0, 1), Atom(nothing, 0, 1)
+    return KnownRun(program, limits, SHORTEST, atoms)
 
 
 def build_close_run() -> KnownRun:
@@ -215,7 +220,8 @@ def check_tensor_proofs() -> None:
         )
         _check_proofs(wide, engine, range(len(wide.atoms)))
         _check_steps(wide, engine)
-        _check_endings(wide, engine, range(len(wide.atoms)), has_digests=False)
+        # Of three pools.
+        _check_endings(wide, engine, (0, 1, 2, 2, 3, 3), has_digests=False)
         layout = choose_layout(close.limits, slots=3, match_window=40, score_window=12, pool=4)
         engine = CompiledEngine(close.program, close.limits, close.policy, layout=layout, **options)
         _check_proofs(close, engine, range(_NUM_FAR))
