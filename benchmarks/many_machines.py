@@ -25,6 +25,13 @@ from kgverify.runs.run import Run, reference_pipeline
 
 Results = dict[int, Any]
 
+SETTINGS = {
+    "distributed.scheduler.allowed-failures": 10,
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1s",
+}
+"""Those of docs/machines.md that are not about certificates."""
+
 
 def build_run(given: argparse.Namespace) -> Run:
     return Run(kv.load_graph(given.graph), num_queries=given.queries, num_corruptions=given.corruptions)
@@ -52,7 +59,7 @@ def evaluate_on_workers(given: argparse.Namespace, num_workers: int) -> tuple[Re
     run, stop = build_run(given), threading.Event()
     killed: list[str] = []
     with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 10}),
+        dask.config.set(SETTINGS),
         distributed.LocalCluster(
             n_workers=num_workers, threads_per_worker=1, dashboard_address="127.0.0.1:0"
         ) as cluster,

@@ -47,8 +47,10 @@ PARTS_AHEAD: Final = 4
 STORING_THREADS: Final = 8
 """The results of workers that are stored at the same time."""
 PIECES: Final = 8
-"""Pieces into which the last parts are cut for each thread of the workers, so that none waits long for the others at the end."""
-_MOST_CUT: Final = 32
+"""Pieces into which each of the last parts is cut, so that no worker waits long for the others at the end."""
+PARTS_CUT: Final = 2
+"""Parts that are cut for each thread of the workers, which may hold a part to begin next beside the one that it proves."""
+_MOST_CUT: Final = 64
 """The most parts that are cut: this process draws and ranks their candidates."""
 _LEAST_PIECE: Final = 32
 """The least candidates of a piece of several."""
@@ -246,11 +248,11 @@ def _send_parts(
             while not should_stop():
                 num_threads = workers.count_threads()
                 while left and len(proving) + len(storing) < PARTS_AHEAD * num_threads:
-                    num_cut = min(num_threads, _MOST_CUT, len(missing))
+                    num_cut = min(PARTS_CUT * num_threads, _MOST_CUT, len(missing))
                     is_cut = is_divisible and len(left) <= num_cut
                     part = left.popleft()
                     if is_cut:
-                        pieces = _cut(work.draw(part), PIECES * num_threads // num_cut)
+                        pieces = _cut(work.draw(part), PIECES * max(1, num_threads // num_cut))
                         calls = [workers.submit(do_piece, *made, part, piece) for piece in pieces]
                     else:
                         calls = [workers.submit(do_part, *made, part)]

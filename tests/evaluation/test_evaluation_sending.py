@@ -142,25 +142,25 @@ def make_slotted(run: Run) -> Pipeline:
 def test_the_last_parts_are_cut_into_pieces_and_their_results_are_the_same(part_size: int | None) -> None:
     run = Run(kv.load_graph("countries"), num_queries=12, num_corruptions=50)
     with Counting(4) as workers:
-        given = {"workers": cast(DaskWorkers, workers), "make": partial(reference_pipeline, run)}
+        given: dict[str, Any] = {"workers": cast(DaskWorkers, workers), "make": partial(reference_pipeline, run)}
         found = evaluate(run, reference_pipeline(run), part_size=part_size, **given)
     alone = evaluate(run, reference_pipeline(run), part_size=part_size)
     assert found is not None
     assert alone is not None
     assert hashes(found) == hashes(alone)
     num_parts, sizes = len(found.plan.parts), [num for name, num in workers.calls if name == "do_piece"]
-    assert len(workers.calls) - len(sizes) == max(0, num_parts - 4)
+    assert len(workers.calls) - len(sizes) == max(0, num_parts - 8)
     if part_size is None:
         # The only part occupies all four.
         assert (num_parts, len(sizes)) == (1, found.num_candidates // 32)
     assert min(sizes) >= 32
-    assert sum(sizes) == sum(part.num_candidates for part in found.plan.parts[-4:])
+    assert sum(sizes) == sum(part.num_candidates for part in found.plan.parts[-8:])
 
 
 def test_parts_of_an_engine_with_slots_are_sent_whole() -> None:
     run = Run(kv.load_graph("countries"), num_queries=2, num_corruptions=50)
     with Counting(4) as workers:
-        given = {"workers": cast(DaskWorkers, workers), "make": partial(make_slotted, run)}
+        given: dict[str, Any] = {"workers": cast(DaskWorkers, workers), "make": partial(make_slotted, run)}
         found = evaluate(run, make_slotted(run), **given)
     assert found is not None
     assert [name for name, _ in workers.calls] == ["do_part"] * len(found.plan.parts)
