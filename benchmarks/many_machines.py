@@ -3,10 +3,12 @@
     python benchmarks/many_machines.py --queries 400 --workers 2 --kill 10
     python benchmarks/many_machines.py --queries 400 --workers 8 --repeats 4 --beside
 
-`--beside` runs the single process at the same time as the workers, on a machine with a core more than workers.
+`--beside` runs the single process at the same time as the workers, on a machine with a core more than workers. Linear means
+linear in the cores that the workers have, at most one for each.
 """
 
 import argparse
+import os
 import random
 import threading
 from concurrent.futures import ProcessPoolExecutor
@@ -105,8 +107,10 @@ def main() -> None:
         expected, alone = single.result()
     print(f"1 process: {alone:.1f} s")
     for number, results, seconds, num_killed in rows:
+        num_cores = min(number, len(os.sched_getaffinity(0)))
         print(
-            f"{number} workers, {num_killed} killed: {seconds:.1f} s, {alone / seconds / number:.2f} of linear, "
+            f"{number} workers on {num_cores} cores, {num_killed} killed: {seconds:.1f} s, "
+            f"{alone / seconds / num_cores:.2f} of linear, "
             f"results {'identical' if are_identical(results, expected) else 'DIFFER'}"
         )
 

@@ -250,12 +250,12 @@ def _send_parts(
                 while left and len(proving) + len(storing) < PARTS_AHEAD * num_threads:
                     num_cut = min(PARTS_CUT * num_threads, _MOST_CUT, len(missing))
                     is_cut = is_divisible and len(left) <= num_cut
-                    part = left.popleft()
+                    part, calls = left.popleft(), list[Future[Any]]()
                     if is_cut:
                         pieces = _cut(work.draw(part), PIECES * max(1, num_threads // num_cut))
-                        calls = [workers.submit(do_piece, *made, part, piece) for piece in pieces]
+                        calls += [workers.submit(do_piece, *made, part, piece) for piece in pieces]
                     else:
-                        calls = [workers.submit(do_part, *made, part)]
+                        calls.append(workers.submit(do_part, *made, part))
                     sent = _SentPart(part, calls, is_cut=is_cut)
                     for call in calls:
                         proving[call] = sent
