@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kgreference.resolvent import Resolvent
+from kgreference.resolvent import Kind, Resolvent
 from kgreference.terms import Goal
 
 Array = NDArray[np.float64]
@@ -19,7 +19,10 @@ NORM_EPSILON = 1e-5
 LEAST_ROWS: Final = 8
 """The rows of the smallest matrix product: the goals computed together, and zeros after them."""
 
-MOST_ROWS: Final = 64
+MOST_ROWS: Final = 32
+
+_MOST_PRODUCTS: Final = 1 << 18
+"""The multiplications of a product that OpenBLAS does without starting threads, whose waiting takes longer than the work."""
 
 
 class TwoTower:
@@ -54,6 +57,15 @@ class TwoTower:
         towers = self._find_towers([goal, *(resolvent.atoms for resolvent in resolvents if resolvent.atoms)])
         tower = towers[goal]
         return [float(tower @ towers[resolvent.atoms]) / scale if resolvent.atoms else 0.0 for resolvent in resolvents]
+
+    def prepare(self, steps: Iterable[tuple[Goal, Sequence[Resolvent]]]) -> None:
+        """Cache the towers that the scores of several steps need, as far as the cache has room."""
+        self._find_towers(
+            atoms
+            for goal, resolvents in steps
+            if resolvents[0].kind is Kind.GOAL
+            for atoms in (goal, *[resolvent.atoms for resolvent in resolvents])
+        )
 
     def tower(self, atoms: Goal) -> Array:
         """Return f(atoms), float64 [h]."""
@@ -92,9 +104,9 @@ class TwoTower:
 
     def _apply_network(self, embedded: Array) -> Array:
         """Return f of rows of embeddings, float64 [n, d], as rows, float64 [n, h]."""
-        x = embedded @ self._weights["input.weight"].T + self._weights["input.bias"]
+        x = multiply(embedded, self._weights["input.weight"]) + self._weights["input.bias"]
         for weight, bias, scale, shift in self._blocks:
-            x = x + np.maximum(x @ weight.T + bias, 0.0)
+            x = x + np.maximum(multiply(x, weight) + bias, 0.0)
             # The functions of numpy for mean and variance do the same, and take several times as long for a few rows.
             centred = x - _mean(x)
             variance = _mean(centred * centred)
@@ -162,6 +174,12 @@ def _mean(rows: Array) -> Array:
     return means
 
 
+def multiply(rows: Array, matrix: Array) -> Array:
+    """Return the product of each row with a matrix [m, k], as rows, float64 [n, m]: some columns at a time."""
+    num = max(1, _MOST_PRODUCTS // (MOST_ROWS * matrix.shape[1]))
+    return np.concatenate([rows @ matrix[begin : begin + num].T for begin in range(0, len(matrix), num)], axis=1)
+
+
 @cache
 def multiplies_rows_alike(num: int, height: int, width: int) -> bool:
     """Return whether numpy multiplies each of `num` rows by a matrix [height, width] as it does the first of eight.
@@ -172,4 +190,4 @@ def multiplies_rows_alike(num: int, height: int, width: int) -> bool:
     row, matrix = random.normal(size=width), random.normal(size=(height, width))
     first = np.zeros((LEAST_ROWS, width))
     first[0] = row
-    return bool((np.tile(row, (num, 1)) @ matrix.T == (first @ matrix.T)[0]).all())
+    return bool((multiply(np.tile(row, (num, 1)), matrix) == multiply(first, matrix)[0]).all())
