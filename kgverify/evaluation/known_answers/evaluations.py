@@ -25,7 +25,7 @@ from kgverify.program.atoms import Atom, NamedAtom, Variable
 from kgverify.program.outcomes import Outcome, Side
 from kgverify.program.program import NamedRule
 from kgverify.ranking.corrupt import ALL, draw_candidates
-from kgverify.ranking.rank import rank_candidates
+from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
 from kgverify.runs.parts import plan_parts
 from kgverify.runs.run import Pipeline, Run
 from kgverify.trace.model.columns import CandidateSet, Columns
@@ -39,6 +39,8 @@ FEW: Final = 3
 """The corruptions of a query and side where not all are taken."""
 BLOCK_SIZE: Final = 58
 """The corruptions that are proved at once where those that cannot affect a rank are left out: those of four or five kinds."""
+_APART: Final = RANK_TOLERANCE / 8
+"""The distance of log-probabilities that tie."""
 
 Triple = tuple[int, int, int]
 
@@ -76,6 +78,8 @@ class Endings(dict[Triple, Ending]):
         else:
             outcome = Outcome.DEPTH_LIMIT if kind % 2 else Outcome.FAILED
             log_probability = -0.5 * (number // 8 % 9)
+        # A tie is no equality.
+        log_probability += (number // 32 % 3 - 1) * _APART
         self[atom] = Ending(
             int(outcome), number // 16 % 2, log_probability, number % 5, number % 3, 1.1 + number % 1009 / 7
         )
