@@ -35,6 +35,9 @@ _DEPTH: Final = 10
 """The depth of the derivation beside, more than the windows of the wide step."""
 _LENGTH: Final = 16
 """The constants of the chains between which scores decide."""
+_SEED: Final = 163
+_NUM_FAR: Final = 6
+"""The candidates without choices that are made again."""
 _APART: Final = 1e-7
 """The size of the differences between the embeddings of twins: of their scores, float32 tells nothing."""
 _THREADS: Final = 4
@@ -120,17 +123,26 @@ def build_wide_run() -> KnownRun:
 
 
 def build_close_run() -> KnownRun:
-    """Return a run with a network of three blocks; candidates that begin in its second chain choose between twins."""
-    leads, links, ends = range(3)
-    x, y, z, u = -1, -2, -3, -4
-    step = Rule(Atom(leads, x, y), (Atom(links, x, z), Atom(leads, z, y)))
-    rules = (
-        step,
+    """Return a run with a network of three blocks, goals of up to five atoms, and proofs.
+
+    Some candidates begin with a step that drops one resolvent. Those that begin in the second chain choose between twins.
+    """
+    leads, links, ends, is_long, has_many = range(5)
+    x, y, z = -1, -2, -3
+    others = range(-3, -12, -1)
+    along = Rule(Atom(leads, x, y), (Atom(links, x, z), Atom(leads, z, y)))
+    # Its resolvent has nine variables.
+    loose = (Atom(links, x, others[0]), *(Atom(ends, first, first - 1) for first in others[1::2]))
+    rules = [
+        along,
         Rule(Atom(leads, x, y), (Atom(links, x, z), Atom(ends, z, y))),
         # The same resolvents as those of the first one.
-        step,
-        Rule(Atom(leads, x, y), (Atom(links, x, z), Atom(links, z, u), Atom(leads, u, y))),
-    )
+        along,
+        Rule(Atom(leads, x, y), loose),
+        Rule(Atom(is_long, x, y), (*loose, Atom(ends, x, y))),
+        Rule(Atom(is_long, x, y), (Atom(leads, x, y),)),
+        *(Rule(Atom(has_many, x, y), (Atom(leads, x, y), *loose[:i])) for i in range(5)),
+    ]
     near = _LENGTH
     twins = 2 * _LENGTH
     facts = [(links, i, to) for i in range(_LENGTH) for to in (i + 1, i + 2, i - 3) if 0 <= to < _LENGTH]
@@ -138,18 +150,18 @@ def build_close_run() -> KnownRun:
         for of in (near + i, twins + i):
             facts += [(links, of, near + i + 1), (links, of, twins + i + 1)]
             facts += [(links, of, near)] if i % 3 else []
-    facts += [(ends, i, 5) for i in (4, 9, near + 9, twins + 9)]
-    program = _build_program("klm", 3 * _LENGTH, facts, rules)
-    limits = Limits(max_depth=13, max_atoms=2, max_resolvents=6)
-    atoms = [Atom(leads, i % 7, to) for i, to in enumerate((1, 2, 5, 3, 5, 4, 6, 5))]
-    far = len(atoms)
+    facts += [(ends, i, to) for i in range(twins) for to in range(_LENGTH) if (i * 5 + to * 3) % 7 < 2]
+    program = _build_program("klmno", 3 * _LENGTH, facts, rules)
+    limits = Limits(max_depth=8, max_atoms=5, max_resolvents=4)
+    atoms = [Atom((leads, is_long, has_many)[i % 3], i % 7, i * 5 % _LENGTH) for i in range(_NUM_FAR)]
     atoms += [Atom(leads, near + i, to) for i, to in enumerate((5, 2, 5))]
-    policy = make_two_tower(program, limits, seed=3, embedding=12, hidden=24, blocks=3)
+    policy = make_two_tower(program, limits, seed=_SEED, embedding=12, hidden=24, blocks=3)
     constants = policy.weights["embedding.constant"].astype(np.float64)
     apart = np.random.default_rng(5).standard_normal((_LENGTH, constants.shape[1])) * _APART
     constants[twins:] = constants[near:twins] + apart
     weights = dict(policy.weights) | {"embedding.constant": constants}
-    return KnownRun(program, limits, Policy("two_tower", weights), tuple(atoms), frozenset(range(far, len(atoms))))
+    near_rows = frozenset(range(_NUM_FAR, len(atoms)))
+    return KnownRun(program, limits, Policy("two_tower", weights), tuple(atoms), near_rows)
 
 
 def list_proof_checks() -> dict[str, Callable[[], None]]:
@@ -173,6 +185,7 @@ def check_native_proofs() -> None:
         # Only candidates of the first part have choices that are made again.
         rows = [*near, *(far * _PART)[:_PART], *far]
         _check_proofs(run, engine, rows)
+        _check_steps(run, engine)
         _check_gaps(run, engine, _check_endings(run, engine, rows, has_digests=True), rows)
         for place in range(0, _PART if near else 0, _PART // _PLACES):
             rows = (far * _PART)[:_PART]
@@ -187,21 +200,30 @@ def check_tensor_proofs() -> None:
     from kgverify.engines.compiled.execution.device import single_thread
     from kgverify.engines.compiled.layout import choose_layout
 
-    run = build_wide_run()
-    layout = choose_layout(run.limits, slots=2, match_window=_MATCH_WINDOW, score_window=NUM_KEPT, pool=2)
-    options: dict[str, Any] = {"mode": "eager", "device": "cpu", "layout": layout, "name": "the evaluator on tensors"}
-    engine, rows = CompiledEngine(run.program, run.limits, run.policy, **options), range(len(run.atoms))
+    wide, close = build_wide_run(), build_close_run()
+    options: dict[str, Any] = {"mode": "eager", "device": "cpu", "name": "the evaluator on tensors"}
+    sizes = {"slots": 2, "match_window": _MATCH_WINDOW, "score_window": NUM_KEPT, "pool": 2}
     with single_thread():
-        _check_proofs(run, engine, rows)
-        _check_endings(run, engine, rows, has_digests=False)
+        engine = CompiledEngine(
+            wide.program, wide.limits, wide.policy, layout=choose_layout(wide.limits, **sizes), **options
+        )
+        _check_proofs(wide, engine, range(len(wide.atoms)))
+        _check_steps(wide, engine)
+        _check_endings(wide, engine, range(len(wide.atoms)), has_digests=False)
+        layout = choose_layout(close.limits, slots=3, match_window=40, score_window=12, pool=4)
+        engine = CompiledEngine(close.program, close.limits, close.policy, layout=layout, **options)
+        _check_proofs(close, engine, range(_NUM_FAR))
 
 
 def _check_proofs(run: KnownRun, engine: Engine, rows: Sequence[int]) -> None:
-    """InternalError unless candidates are proved as expected, and steps are repeated from each of their positions."""
+    """InternalError unless candidates are proved as expected."""
     chosen = np.array(rows)
     _require_columns(engine, engine.prove(run.candidates.take(chosen)), select_candidates(run.expected, chosen))
-    repeated = engine.step(positions_of(run.expected))
-    _require_columns(engine, repeated[1:], run.expected[1:])
+
+
+def _check_steps(run: KnownRun, engine: Engine) -> None:
+    """InternalError unless every step is repeated from its position."""
+    _require_columns(engine, engine.step(positions_of(run.expected))[1:3], run.expected[1:3])
 
 
 def _check_endings(run: KnownRun, engine: Any, rows: Sequence[int], *, has_digests: bool) -> Evaluation:

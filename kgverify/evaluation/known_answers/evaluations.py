@@ -39,6 +39,8 @@ FEW: Final = 3
 """The corruptions of a query and side where not all are taken."""
 BLOCK_SIZE: Final = 58
 """The corruptions that are proved at once where those that cannot affect a rank are left out: those of four or five kinds."""
+_PART_SIZE: Final = 500
+"""The candidates of a part where some parts are planned."""
 _APART: Final = RANK_TOLERANCE / 8
 """The distance of log-probabilities that tie."""
 
@@ -216,6 +218,10 @@ def _find_wrong_values(run: Run, engine: FormulaEngine, result: PartResult, *, r
             yield f"query {group[0]}, side {group[1]}: its limited candidates"
         if counted[Outcome.PROVED] != counts[Outcome.PROVED] or sum(counted) > len(atoms):
             yield f"query {group[0]}, side {group[1]}: its PROVED candidates"
+    for each in plan_parts(run, "cpu", _PART_SIZE).parts:
+        rows = np.isin(result.query, each.queries)
+        if each.num_candidates != int(result.num_ranked[rows].sum()):
+            yield f"the number of candidates of part {each.number}"
     yield from _find_wrong_samples(run, result, of_group)
     statistics = result.num_choices.item(), result.num_rescored.item(), result.smallest_gap.item()
     if statistics != (engine.num_choices, engine.num_rescored, min(engine.gaps)):
