@@ -1,4 +1,4 @@
-"""Asynchronous copies of tensors from the device to the host."""
+"""Copies of tensors from the device to the host, without a wait for each."""
 
 from typing import Any, Final, Generic, TypeVar
 
@@ -66,6 +66,14 @@ class HostCopy:
         """Wait until every copy is complete."""
         if self._event is not None:
             self._event.synchronize()
+
+
+def copy_to_host(*tensors: Tensor) -> list[NDArray[Any]]:
+    """Copy tensors to the host, with a single wait."""
+    copies = [tensor.to("cpu", non_blocking=True, copy=True) for tensor in tensors]
+    if any(tensor.is_cuda for tensor in tensors):
+        torch.cuda.current_stream().synchronize()
+    return [copy.numpy() for copy in copies]
 
 
 _STREAMS: dict[torch.device, torch.cuda.Stream] = {}
