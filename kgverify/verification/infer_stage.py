@@ -7,6 +7,7 @@ stages have nothing to do. Such goals separate matching, resolution and the limi
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -62,7 +63,8 @@ class StepInference:
         fact: KnownFact | None = None,
     ) -> None:
         self._expected, self._actual, self._limits, self._tolerance = expected, actual, limits, tolerance
-        self._goals, self._ask, self._fact = goals, ask, fact
+        # Many clauses lead to the same question.
+        self._goals, self._ask, self._fact = goals, cache(ask), fact
         (self._wanted, *self._counts), (self._got, *self._own_counts) = expected[Stage.LIMIT], actual[Stage.LIMIT]
         self._matched = {
             *((int(Origin.RULE), clause) for clause in expected[Stage.MATCH_RULES]),
@@ -164,7 +166,7 @@ class StepInference:
         for rest in map(canonical, rests):
             if self._is_full(rest):
                 return False
-            asked = self._ask([(self._fact.atom, *rest)] * len(self._goals))
+            asked = self._ask(((self._fact.atom, *rest),) * len(self._goals))
             wanted, got = (side.get(self._fact.clause) for side in asked)
             if wanted is not None and got is not None and _has_wrong_variables(wanted, got):
                 return True
@@ -184,7 +186,7 @@ class StepInference:
         if num_open < 0:
             return None
         facts = [self._fact.atom] * (num_rest - num_open) if self._fact is not None else []
-        asked = self._ask([(selected, *facts, *_unprovable(selected, num_open))] * len(self._goals))
+        asked = self._ask(((selected, *facts, *_unprovable(selected, num_open)),) * len(self._goals))
         expected, actual = (side.get(clause) for side in asked)
         if expected is None or actual is None or expected == actual:
             return None
@@ -260,7 +262,7 @@ class StepInference:
             return Stage.LIMIT
         if all(len(self._left[clause]) == self._limits.max_atoms for clause in missing):
             # As long as the limit allows, and lost with no other goal visited as well: dropped without being counted.
-            asked = self._ask([self._goals[-1]] * len(self._goals))
+            asked = self._ask((self._goals[-1],) * len(self._goals))
             if asked.expected.keys() >= {*missing} and asked.actual.keys().isdisjoint(missing):
                 return self._of_change_within_limits(missing[0]) or Stage.LIMIT
         if not got and not any(self._own_counts):
@@ -300,7 +302,7 @@ class StepInference:
         return self._ask_before_unprovable(Atom(*self._goals[-1][0]))
 
     def _ask_before_unprovable(self, atom: Atom) -> Asked:
-        return self._ask([(atom, *_unprovable(atom, 1))] * len(self._goals))
+        return self._ask(((atom, *_unprovable(atom, 1)),) * len(self._goals))
 
     def _of_turned_match(self, wanted: Clause, got: Clause) -> Stage | None:
         """Return the stage that matches two clauses of one kind if the engine lists them in another order as well."""

@@ -55,8 +55,12 @@ def infer(
         Stage.LIMIT: (tuple(wanted), *counts),
     }
 
+    seen = set()
+
     def ask(asked_goals):
         assert len(asked_goals) == len(goals), "an engine may be wrong from some depth on"
+        assert asked_goals not in seen, "the answer is known"
+        seen.add(asked_goals)
         if isinstance(finds, dict):
             found = {} if again is None and list(asked_goals) == [goals[-1]] * len(goals) else finds
             return Asked(
