@@ -141,11 +141,14 @@ class _KnownEvaluations:
 
     def _evaluate(self) -> list[tuple[Run, PartResult]]:
         # Commands that do not evaluate need no reference.
+        from kgverify.engines.known_proofs import list_proof_checks
         from kgverify.evaluation.known_answers.checks import check_known_checks
         from kgverify.evaluation.known_answers.evaluations import check_known_evaluation
         from kgverify.evaluation.known_answers.folders import check_known_folder
         from kgverify.evaluation.known_answers.models import check_known_models
 
+        for check in list_proof_checks().values():
+            check()
         if self._rank_only:
             check_known_models(self._device)
         check_known_draws()

@@ -26,6 +26,7 @@ from kgverify.comparison.source import FileSource, MemorySource, StepSource, has
 from kgverify.comparison.step_view import outcome_name
 from kgverify.conditions.declared import read_declared
 from kgverify.conditions.describe import describe_conditions
+from kgverify.engines.known_proofs import list_proof_checks
 from kgverify.engines.protocol import ExplainedEngine, Progress, no_progress
 from kgverify.errors import InternalError
 from kgverify.program.outcomes import Outcome
@@ -179,6 +180,7 @@ def verify(
     comparison, exercised = judge_exercise(comparison, sides, outcomes, minimum)
     if comparison.verdict is Verdict.AGREE and tests_itself:
         check_known_draws()
+        check_once(list_proof_checks())
         if check_determinism:
             plant_in_repetition(_is_same, traces[1].columns)
         ranks = expected_rank, actual_rank

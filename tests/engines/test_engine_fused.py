@@ -183,10 +183,8 @@ def test_choices_are_close_that_another_resolvent_could_win(size: int) -> None:
 @pytest.mark.parametrize("has_network", [False, True])
 def test_gaps_are_counted_where_scores_are_rounded(has_network: bool) -> None:
     tally = _Tally(torch.tensor([2, 3]), torch.tensor([1, 0]), torch.tensor([0.5, 0.25]))
-    cleared: list[bool] = []
-    of = SimpleNamespace(scoring=has_network or None, _tally=tally, clear_gaps=lambda: cleared.append(True))
-    assert FusedTicks.take_gaps(of) == ((5, 1, 0.25) if has_network else (0, 0, np.inf))
-    assert bool(cleared) == has_network
+    of = SimpleNamespace(scoring=has_network or None, _tally=tally)
+    assert FusedTicks.read_gaps(of) == ((5, 1, 0.25) if has_network else (0, 0, np.inf))
 
 
 def test_the_kernels_take_the_goals_of_every_setting_that_is_drawn() -> None:

@@ -65,6 +65,32 @@ def test_each_slot_excludes_its_own_query(excludes: bool) -> None:
             np.testing.assert_array_equal(column, expected, name)
 
 
+@pytest.mark.parametrize("num_facts", [70, 150])
+@pytest.mark.parametrize("max_resolvents", [1, 2, 69, 70, 150])
+def test_a_full_step_without_a_record_ends_as_one_with_it(num_facts: int, max_resolvents: int) -> None:
+    """The clauses after the last resolvent kept may prove the goal, or be the first that are dropped."""
+    x, y, u, v, w = map(Variable, "XYUVW")
+    rules = (
+        NamedRule(NamedAtom("p", x, y), (NamedAtom("q", u, v), NamedAtom("r", v, u))),
+        NamedRule(NamedAtom("s", x, y), (NamedAtom("q", u, v), NamedAtom("t", v, w))),
+    )
+    facts = tuple(NamedAtom("q", f"a{i:03}", f"b{i:03}") for i in range(num_facts))
+    proof = NamedAtom("r", f"b{num_facts - 1:03}", f"a{num_facts - 1:03}")
+    test = (NamedAtom("p", "a000", "b000"), NamedAtom("s", "a000", "b000"))
+    graph = KnowledgeGraph("full", train=(*facts, proof, NamedAtom("t", "c", "c")), test=test, rules=rules)
+    limits = Limits(max_resolvents=max_resolvents, max_atoms=2)
+    run = Run(graph, limits, SHORTEST, num_corruptions=0)
+    pipeline = reference_pipeline(run)
+    candidates = pipeline.draw_for(run)
+    engine = CompiledEngine(
+        graph.program, limits, SHORTEST, mode="fused", device="cpu", layout=choose_layout(limits, slots=4, pool=5)
+    )
+    wanted, found = pipeline.engine.prove(candidates).candidates, engine.evaluate(candidates).results
+    assert {*wanted.outcome.tolist()} == {Outcome.PROVED, Outcome.FAILED}
+    for column, expected in zip(found, (wanted.outcome, wanted.is_limited, wanted.log_probability), strict=True):
+        np.testing.assert_allclose(column, expected)
+
+
 def test_close_choices_are_made_again_in_float64_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution_choice, "resolve_precision", lambda *_: "bf16")
     monkeypatch.setattr(scoring, "sample_size", lambda _: 8)
@@ -87,7 +113,7 @@ def test_close_choices_are_made_again_in_float64_and_no_others(monkeypatch: pyte
     assert isinstance(ticks, FusedTicks)
     # Two choices are made by 2.9, one by 0.87 between two resolvents; the third is 5.8 below.
     assert ticks.scoring is not None
-    ticks.scoring = ticks.scoring._replace(error=0.75)
+    ticks.scoring = ticks.scoring._replace(margin=1.5)
     wanted, found = pipeline.engine.prove(candidates), engine.prove(candidates)
     assert found.steps.choice.tolist() == wanted.steps.choice.tolist()
     assert len({*found.steps.choice.tolist()}) > 1
@@ -96,7 +122,7 @@ def test_close_choices_are_made_again_in_float64_and_no_others(monkeypatch: pyte
     is_again = wanted.resolvents.score > 3.5
     assert is_again.sum() == 2
     assert difference[is_again].max() < 1e-5
-    assert ticks.take_gaps()[:2] == (3, 1)
+    assert ticks.read_gaps()[:2] == (3, 1)
     # A candidate that waits after an interrupted run is not taken up by a step of a probe.
     engine._pool.size.add_(1)
     position = find_position(wanted, int(np.argmax(wanted.steps.num_resolvents)), 0)
@@ -241,7 +267,7 @@ def test_slots_take_their_steps_and_ended_ones_the_next_candidates(recycles: boo
         assert tuple(each[slot].tolist() for each in after) == wanted, slot
     assert sorted(new) == list(range(num_begun, layout.pool)) * recycles
     assert int(pool.next_index) == num_begun + len(new)
-    assert int(counts.ended) == len(results)
+    assert (int(counts.left), int(counts.given)) == (-len(results), len(new))
     assert (after.pool_index == NO_CANDIDATE).any()
     for place in range(layout.pool):
         found = tuple(each[place].item() for each in (pool.outcome, pool.is_limited, pool.log_probability, num_steps))

@@ -76,7 +76,7 @@ def test_fused_kernels_choose_as_the_reference_does_in_every_precision(
     assert isinstance(ticks, FusedTicks)
     # So that every choice counts as close.
     assert ticks.scoring is not None
-    ticks.scoring = ticks.scoring._replace(error=50.0)
+    ticks.scoring = ticks.scoring._replace(margin=100.0)
     actual, expected = engine.prove(candidates), reference_pipeline(run).engine.prove(candidates)
     assert actual.steps.choice.tolist() == expected.steps.choice.tolist()
     assert actual.resolvents.atoms.tolist() == expected.resolvents.atoms.tolist()

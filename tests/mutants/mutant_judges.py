@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from kgverify.engines.compiled.tick.known_steps import check_known_steps
+from kgverify.engines.known_proofs import check_native_proofs, check_tensor_proofs
 from kgverify.engines.native.choice import NATIVE
 from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
 from kgverify.errors import InternalError
@@ -57,6 +58,8 @@ _KNOWN: Final[dict[str, Callable[[], object]]] = {
     "known evaluation": lambda: list(check_known_evaluation("cpu")),
     "known traces": check_known_traces,
     "known steps": check_known_steps,
+    "known native proofs": check_native_proofs,
+    "known tensor proofs": check_tensor_proofs,
     "known files": lambda: verify.check_known_files(verify._judge_known),
 }
 """The checks that `diff` and `evaluate` make before they give a verdict; each raises an error if it is wrong."""

@@ -190,7 +190,7 @@ def test_a_second_comparison_sees_what_is_reported_elsewhere(trace: Trace):
 
 CHECKS = {
     "check_known_conditions",
-    *("check_known_figures", "check_loaded_recorder"),
+    *("check_known_figures", "check_loaded_recorder", "list_proof_checks"),
     *("check_known_differences", "check_known_pairs", "check_known_runs", "check_known_files", "check_traces_of_runs"),
     *("check_sample", "check_known_draws", "plant_in_repetition", "plant_in_verification", "plant_in_recorded"),
     *("withhold_agreement", "check_consistency", "check_attribution"),
@@ -199,10 +199,13 @@ _ALWAYS = {"check_consistency"}
 _IN_MEMORY = {"check_known_figures", "check_loaded_recorder"}
 _MADE = {
     # differs, in lockstep: the checks made
-    (False, False): {"check_known_differences", "check_sample", "check_known_draws", "plant_in_verification"},
+    (False, False): {
+        *("check_known_differences", "check_sample", "check_known_draws", "list_proof_checks"),
+        "plant_in_verification",
+    },
     (False, True): {
         *("check_known_differences", "check_known_pairs", "check_known_runs", "check_sample", "check_known_draws"),
-        "plant_in_verification",
+        *("list_proof_checks", "plant_in_verification"),
     },
     (True, False): {
         *("check_known_differences", "check_known_pairs", "check_known_runs", "check_sample", "check_attribution"),
@@ -220,7 +223,7 @@ def _note_checks(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     def note(name: str, *given: Any, **_: Any) -> Any:
         made.add(name)
-        return given[0] if name == "withhold_agreement" else None
+        return given[0] if name == "withhold_agreement" else {} if name == "list_proof_checks" else None
 
     for name in CHECKS:
         monkeypatch.setattr(verify_module, name, partial(note, name))

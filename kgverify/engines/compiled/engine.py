@@ -12,7 +12,7 @@ import torch
 from kgverify.engines.compiled.execution.caches import count_caches, describe_caches
 from kgverify.engines.compiled.execution.compilation import FUSED
 from kgverify.engines.compiled.execution.device import on_device
-from kgverify.engines.compiled.execution.host_copy import HostCopy, PendingCopy
+from kgverify.engines.compiled.execution.host_copy import HostCopy, PendingCopy, copy_to_host
 from kgverify.engines.compiled.execution_choice import choose_execution
 from kgverify.engines.compiled.layout import check_layout, choose_layout
 from kgverify.engines.compiled.probe import plain_goal, probe_layout, probe_step
@@ -20,7 +20,7 @@ from kgverify.engines.compiled.program.tables import build_tables
 from kgverify.engines.compiled.stages.choose import SCORES, Parameters, build_parameters
 from kgverify.engines.compiled.stages.stage_functions import Stages, build_stages
 from kgverify.engines.compiled.state import FAILED, GOAL, Layout
-from kgverify.engines.compiled.tick.slots import derivations_at, empty_derivations, empty_pool, empty_work
+from kgverify.engines.compiled.tick.slots import clear_, derivations_at, empty_derivations, empty_pool, empty_work
 from kgverify.engines.compiled.tick.stage_ticks import StageTicks
 from kgverify.engines.compiled.tick.step_record import Chunk, Recorded, collect_columns
 from kgverify.engines.compiled.tick.tick import Setting
@@ -227,11 +227,11 @@ class CompiledEngine:
                 self._run_pool(part, progress, has_digests=has_digests)
                 if has_digests:
                     digests.append(self._ticks.send_digests(len(part.query)).wait())
-                parts.append(self._copy_results(len(part.query)).wait())
+                parts.append(Results(*copy_to_host(*self._results(len(part.query)))))
         if not parts:
             return Evaluation(no_results(), digests=no_digests() if has_digests else None)
         results = Results(*map(np.concatenate, zip(*parts, strict=True)))
-        return Evaluation(results, *self._ticks.take_gaps(), join_digests(digests) if has_digests else None)
+        return Evaluation(results, *self._ticks.read_gaps(), join_digests(digests) if has_digests else None)
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position."""
@@ -300,32 +300,32 @@ class CompiledEngine:
 
     def _fill_pool(self, candidates: CandidateSet) -> None:
         num = len(candidates.query)
-        empty = empty_pool(self.layout, self._device)
         # A copy in order: torch takes neither read-only arrays nor views that run backwards.
-        empty.query[:num] = torch.as_tensor(np.array(candidates.atom, np.int32, order="C"), device=self._device)
-        empty.size.fill_(num)
-        copy_buffers_(self._pool, empty)
-        copy_buffers_(self._derivations, empty_derivations(self.layout, self.limits.max_depth, self._device))
-        copy_buffers_(self._work, empty_work(self.layout, self._device))
-        self._ticks.begin()
+        self._pool.query[:num] = torch.from_numpy(np.array(candidates.atom, np.int32, order="C"))
+        self._pool.size.fill_(num)
+
+    def _results(self, num: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the results of the first candidates of the pool."""
+        return self._pool.outcome[:num], self._pool.is_limited[:num], self._pool.log_probability[:num]
 
     def _copy_results(self, num: int) -> PendingCopy[Results]:
-        pool, copies = self._pool, HostCopy()
-        # Copies: the next pool overwrites the buffers.
+        copies = HostCopy()
+        # Clones: the next pool overwrites the buffers.
+        outcome, is_limited, log_probability = (result.clone() for result in self._results(num))
         results = Results(
-            copies.fetch(pool.outcome[:num].clone(), np.int32),
-            copies.fetch(pool.is_limited[:num].clone(), np.bool_),
-            copies.fetch(pool.log_probability[:num].clone(), np.float64),
+            copies.fetch(outcome, np.int32),
+            copies.fetch(is_limited, np.bool_),
+            copies.fetch(log_probability, np.float64),
         )
-        copies.start()
+        copies.finish()
         return PendingCopy(results, copies)
 
     def _step_slots(self, positions: Positions) -> Columns:
         """Take one step from each position, each in a separate slot."""
         num = len(positions.depth)
         copy_buffers_(self._derivations, derivations_at(positions, self.layout, self.limits, self._device))
-        copy_buffers_(self._work, empty_work(self.layout, self._device))
-        self._ticks.begin()
+        clear_(self._work)
+        self._ticks.resume()
         is_limited, log_probability = np.zeros(num, np.bool_), np.zeros(num, np.float64)
         outcome = np.zeros(num, np.int32)
         chunks: list[Chunk] = []

@@ -25,7 +25,7 @@ from kgverify.program.atoms import Atom, NamedAtom, Variable
 from kgverify.program.outcomes import Outcome, Side
 from kgverify.program.program import NamedRule
 from kgverify.ranking.corrupt import ALL, draw_candidates
-from kgverify.ranking.rank import rank_candidates
+from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
 from kgverify.runs.parts import plan_parts
 from kgverify.runs.run import Pipeline, Run
 from kgverify.trace.model.columns import CandidateSet, Columns
@@ -39,6 +39,10 @@ FEW: Final = 3
 """The corruptions of a query and side where not all are taken."""
 BLOCK_SIZE: Final = 58
 """The corruptions that are proved at once where those that cannot affect a rank are left out: those of four or five kinds."""
+_PART_SIZE: Final = 500
+"""The candidates of a part where some parts are planned."""
+_APART: Final = RANK_TOLERANCE / 8
+"""The distance of log-probabilities that tie."""
 
 Triple = tuple[int, int, int]
 
@@ -76,6 +80,8 @@ class Endings(dict[Triple, Ending]):
         else:
             outcome = Outcome.DEPTH_LIMIT if kind % 2 else Outcome.FAILED
             log_probability = -0.5 * (number // 8 % 9)
+        # A tie is no equality.
+        log_probability += (number // 32 % 3 - 1) * _APART
         self[atom] = Ending(
             int(outcome), number // 16 % 2, log_probability, number % 5, number % 3, 1.1 + number % 1009 / 7
         )
@@ -212,6 +218,10 @@ def _find_wrong_values(run: Run, engine: FormulaEngine, result: PartResult, *, r
             yield f"query {group[0]}, side {group[1]}: its limited candidates"
         if counted[Outcome.PROVED] != counts[Outcome.PROVED] or sum(counted) > len(atoms):
             yield f"query {group[0]}, side {group[1]}: its PROVED candidates"
+    for each in plan_parts(run, "cpu", _PART_SIZE).parts:
+        rows = np.isin(result.query, each.queries)
+        if each.num_candidates != int(result.num_ranked[rows].sum()):
+            yield f"the number of candidates of part {each.number}"
     yield from _find_wrong_samples(run, result, of_group)
     statistics = result.num_choices.item(), result.num_rescored.item(), result.smallest_gap.item()
     if statistics != (engine.num_choices, engine.num_rescored, min(engine.gaps)):

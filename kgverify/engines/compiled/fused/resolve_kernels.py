@@ -87,6 +87,7 @@ def resolve_clauses(
     out_atoms,
     A,
     BODY,
+    only_proofs,
     EXCLUDE: tl.constexpr,
     COMPARE: tl.constexpr,
     STORE: tl.constexpr,
@@ -94,6 +95,7 @@ def resolve_clauses(
     """Resolve clauses, one in each lane.
 
     Returns whether each matches, the atoms left, the number of their variables, the goal's hash, and whether it is `other`.
+    only_proofs: whether the rest is left out once an atom is left; then only whether there is one is right
     COMPARE: compare with the goals at `other_atoms`; STORE: write to `out_atoms`; both are pointers, one for each lane
     """
     goal = derivations.goal + slot * (3 * A)
@@ -127,7 +129,7 @@ def resolve_clauses(
     while j < BODY + A - 1:
         is_body = j < BODY
         row = tl.where(is_body, tables.rule_body + (clause * BODY + j) * 3, goal + (j - BODY + 1) * 3)
-        here = matches & (is_rule | (is_body == 0))
+        here = matches & (is_rule | (is_body == 0)) & ((num_atoms == 0) | (only_proofs == 0))
         p = tl.load(row, mask=here, other=PAD)
         here = here & (p != PAD)
         if tl.max(here.to(tl.int32), 0) == 0:

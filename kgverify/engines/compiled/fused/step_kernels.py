@@ -194,12 +194,13 @@ def _recycle(slot, lane, derivations, pool, tables, counts, num_steps, A, DEPTH)
         tl.store(pool.is_limited + place, tl.load(derivations.is_limited + slot) != 0)
         tl.store(pool.log_probability + place, tl.load(derivations.log_probability + slot))
         tl.store(num_steps + place, tl.load(derivations.depth + slot))
-        tl.atomic_add(counts.ended, 1)
+        tl.atomic_add(counts.left, -1)
     next_index = tl.load(pool.next_index)
     size = tl.load(pool.size)
     if next_index < size:
         next_index = tl.atomic_add(pool.next_index, 1)
     if next_index < size:
+        tl.atomic_add(counts.given, 1)
         query = pool.query + next_index * 3
         predicate, first, second = tl.load(query), tl.load(query + 1), tl.load(query + 2)
         tl.store(derivations.query + slot * 3, predicate)

@@ -10,7 +10,7 @@ import triton
 from torch import Tensor
 
 from kgverify.engines.compiled.execution.device import free_memory
-from kgverify.engines.compiled.execution.host_copy import PendingCopy
+from kgverify.engines.compiled.execution.host_copy import PendingCopy, copy_to_host
 from kgverify.engines.compiled.execution.kernel_launch import compile_ahead, count_processors
 from kgverify.engines.compiled.execution.kernel_launch import launch as launch_kernel
 from kgverify.engines.compiled.fused.record import Decisions, DigestLog, RowBuffers, StepLog, TickBuffers
@@ -20,6 +20,7 @@ from kgverify.engines.compiled.fused.try_kernels import form_kernel, look_up_ker
 from kgverify.engines.compiled.program.tables import Tables
 from kgverify.engines.compiled.stages.resolve import goal_hash
 from kgverify.engines.compiled.state import PAD, Derivations, Layout, Pool, Segments, Work
+from kgverify.engines.compiled.tick.slots import restart_
 from kgverify.engines.compiled.tick.step_record import Chunk
 from kgverify.engines.compiled.tick.tick_loop import TickLoop
 from kgverify.engines.compiled.tower.launch import launch_tower
@@ -73,23 +74,28 @@ class _Derivations(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """The counts of a tick, int32 []; and of candidates ended since `begin`.
+    """The counts of a tick, int32 []; and of the pool's candidates, int64 [].
 
     rows:     rows taken
     goals:    open goals
+    light:    slots with few clauses
     heavy:    slots with many clauses
     heaviest: slots with more than these
+    left:     candidates that have not ended
+    given:    candidates given to slots
     """
 
     rows: Tensor
     goals: Tensor
+    light: Tensor
     heavy: Tensor
     heaviest: Tensor
-    ended: Tensor
+    left: Tensor
+    given: Tensor
 
 
 class _Tally(NamedTuple):
-    """Choices per slot and those made again (int64 [B]), and the smallest gap (float32 [B])."""
+    """Choices of each slot and those made again (int64 [B]), and the smallest gap (float32 [B])."""
 
     num_choices: Tensor
     num_rescored: Tensor
@@ -123,7 +129,8 @@ class FusedTicks:
         slots, window = layout.slots, layout.score_window
         self._num_processors = count_processors(device)
         self._num_programs = min(slots, _PROGRAMS_PER_PROCESSOR * self._num_processors)
-        self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        # For what can run beside the slots with few clauses: towers of goals, and slots with many clauses.
+        self._sides = [torch.cuda.Stream(device) for _ in range(2)] if device.type == "cuda" else []  # type: ignore[no-untyped-call]
 
         def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
@@ -138,11 +145,12 @@ class FusedTicks:
         self._segments = Segments(*columns(long, long, long, long, torch.bool))
         self._decisions = Decisions(*columns(short, short, long, long, long, double))
         self._rows = RowBuffers(empty(window), empty(window, layout.atoms, 3), empty(window, dtype=torch.float32))
-        self._goals, self._heavy, self._heaviest = empty(slots), empty(slots), empty(slots)
+        self._goals, self._light, self._heavy, self._heaviest = (empty(slots) for _ in range(4))
         # Far enough apart for equal alignment of every address.
-        self._counters = empty(5, _WARP)
-        rows, goals, heavy, heaviest, num_contests = self._counters[:, 0]
-        self._counts = _Counts(rows, goals, heavy, heaviest, empty())
+        self._counters = empty(6, _WARP)
+        rows, goals, light, heavy, heaviest, num_contests = self._counters[:, 0]
+        self._progress = empty(2, dtype=long)
+        self._counts = _Counts(rows, goals, light, heavy, heaviest, *self._progress)
         self._close = _Close(empty(window if hidden else 0, CONTEST), num_contests)
         self._features = empty(slots, hidden, dtype=single)
         self._tally = _Tally(*columns(long, long, single))
@@ -157,17 +165,24 @@ class FusedTicks:
         """Compile the kernels of a tick without logs, in parallel."""
         compile_ahead(self._take_tick_)
 
-    def begin(self) -> None:
-        """Start from the contents of the buffers."""
+    def resume(self) -> None:
+        """Continue from the derivations in the slots."""
         self._visited_hash.copy_(goal_hash(self._tables, self._derivations.visited))
-        self._counts.ended.zero_()
         self._decisions.is_taken.zero_()
+
+    def _restart_(self) -> None:
+        """Empty the slots, and give them the first candidates of the pool."""
+        restart_(self._derivations, self._work, self._pool)
+        self._decisions.is_taken.zero_()
+        self._counts.left.copy_(self._pool.size)
+        self._counts.given.zero_()
+        self._advance_(recycles=True)
 
     def record_tick(self) -> Chunk | None:
         """Run one tick without recycling; return the steps it took, if any."""
         log = self._step_log(has_atoms=True)
         log.clear()
-        self._decide_()
+        self._decide_(counts_all=True)
         log.note_()
         self._advance_(recycles=False)
         return log.take()
@@ -182,16 +197,16 @@ class FusedTicks:
         has_digests: also take digests for `send_digests`
         """
         log = self._step_log(has_atoms=has_atoms)
-        loop = self._loop_with(log, *([self._digests] if has_digests else []))
+        logs: tuple[StepLog | DigestLog, ...] = (log, *([self._digests] if has_digests else []))
         log.clear()
         num_given = 0
-        for num_given in loop.run():
+        for num_given in self._run_with(*logs):
             yield num_given, None if log.has_room() else log.send()
         yield num_given, log.send()
 
     def run(self, *, has_digests: bool = False) -> Iterator[int]:
         """Run the candidates of the pool to their ends; yield from time to time the number given to slots."""
-        return self._loop_with(*([self._digests] if has_digests else [])).run()
+        return self._run_with(*([self._digests] if has_digests else []))
 
     def send_digests(self, num: int) -> PendingCopy[StepDigests]:
         """Start copying the digests of the first candidates of the pool, which has run with digests, to the host."""
@@ -207,41 +222,43 @@ class FusedTicks:
             self._step_logs[has_atoms] = StepLog(self._noted, self._limits, self._layout, memory, has_atoms=has_atoms)
         return self._step_logs[has_atoms]
 
-    def _loop_with(self, *logs: StepLog | DigestLog) -> TickLoop:
-        """Return the loop that logs every tick in some logs; each set of logs has its own captured graph."""
+    def _run_with(self, *logs: StepLog | DigestLog) -> Iterator[int]:
+        """Run the pool, logging every tick in some logs; each set of logs has its own captured graph."""
         if logs not in self._loops:
-            is_captured = self._counters.is_cuda
             take_tick_ = partial(self._take_tick_, *logs)
-            self._loops[logs] = TickLoop(take_tick_, self._look, self._pool, is_captured=is_captured)
-        return self._loops[logs]
+            is_captured = self._counters.is_cuda
+            self._loops[logs] = TickLoop(
+                self._restart_, take_tick_, lambda: self._progress, self._pool, is_captured=is_captured
+            )
+        return self._loops[logs].run()
 
     def _take_tick_(self, *logs: StepLog | DigestLog) -> None:
-        self._decide_()
+        self._decide_(counts_all=bool(logs))
         for log in logs:
             log.note_()
         self._advance_(recycles=True)
 
-    def _look(self) -> Tensor:
-        size, ended = self._pool.size, self._counts.ended
-        return torch.stack(((ended >= size).long(), torch.minimum(self._pool.next_index, size)))
-
-    def take_gaps(self) -> tuple[int, int, float]:
-        """Return and reset the number of choices, the number made again, and the smallest gap."""
+    def read_gaps(self) -> tuple[int, int, float]:
+        """Return the number of choices, the number made again, and the smallest gap, since `clear_gaps`."""
         if self.scoring is None:
             return 0, 0, float("inf")
         tally = self._tally
-        counts = int(tally.num_choices.sum()), int(tally.num_rescored.sum()), float(tally.smallest.amin())
-        self.clear_gaps()
-        return counts
+        num_choices, num_rescored, smallest = copy_to_host(
+            tally.num_choices.sum(), tally.num_rescored.sum(), tally.smallest.amin()
+        )
+        return int(num_choices), int(num_rescored), float(smallest)
 
     def clear_gaps(self) -> None:
         """Reset the counts of choices."""
-        for buffer in self._tally:
-            buffer.zero_()
+        self._tally.num_choices.zero_()
+        self._tally.num_rescored.zero_()
         self._tally.smallest.fill_(torch.inf)
 
-    def _decide_(self) -> None:
-        """Run everything up to `choose`, for every slot."""
+    def _decide_(self, *, counts_all: bool) -> None:
+        """Run everything up to `choose`, for every slot.
+
+        counts_all: whether to count everything that is dropped, for a record
+        """
         layout, limits, tables, kept = self._layout, self._limits, self._tables, self._kept
         slots, window, atoms = layout.slots, layout.score_window, layout.atoms
         state, found = (kept, self._work, tables), (self._segments, self._decisions)
@@ -250,22 +267,21 @@ class FusedTicks:
         launch_kernel(
             look_up_kernel,
             triton.cdiv(slots, _LANES),
-            (*state, *found, self._goals, self._heavy, self._heaviest, self._counts),
+            (*state, *found, self._goals, self._light, self._heavy, self._heaviest, self._counts),
             (slots, atoms, len(tables.fact_keys), len(tables.rule_first) - 1),
             LIGHT=_LIGHT.most,
             HEAVY=_HEAVY.most,
             BLOCK=_LANES,
         )
-        with self._beside():
+        with self._beside(0):
             self._compute_goals_()
-        heavy, heaviest = (self._heavy, self._counts.heavy), (self._heaviest, self._counts.heaviest)
-        for trying, listed in ((_LIGHT, heavy), (_HEAVY, heavy), (_HEAVIEST, heaviest)):
+
+        def try_clauses_(trying: _Trying, *listed: Tensor) -> None:
             launch_kernel(
                 try_kernel,
                 min(slots, trying.programs * self._num_processors),
                 (*state, *found, self._rows, *listed, self._counts, self._empty_hash),
                 (
-                    slots,
                     atoms,
                     body,
                     self._visited_hash.shape[1],
@@ -273,14 +289,19 @@ class FusedTicks:
                     limits.max_resolvents,
                     stride,
                     window,
+                    int(counts_all),
                 ),
                 EXCLUDE=limits.exclude_query,
-                LIGHT=_LIGHT.most,
                 ROUNDS=trying.rounds,
                 BLOCK=trying.block,
-                IS_LISTED=trying is not _LIGHT,
                 num_warps=trying.warps,
             )
+
+        with self._beside(1):
+            try_clauses_(_HEAVY, self._heavy, self._counts.heavy)
+            try_clauses_(_HEAVIEST, self._heaviest, self._counts.heaviest)
+        try_clauses_(_LIGHT, self._light, self._counts.light)
+        self._wait_for(1)
         launch_kernel(
             form_kernel,
             triton.cdiv(window, _LANES),
@@ -290,8 +311,7 @@ class FusedTicks:
             IS_SHORTEST=self.scoring is None,
             BLOCK=_LANES,
         )
-        if self._side is not None:
-            torch.cuda.current_stream().wait_stream(self._side)
+        self._wait_for(0)
         self._score_()
         launch_kernel(
             choose_kernel,
@@ -303,14 +323,19 @@ class FusedTicks:
         )
 
     @contextmanager
-    def _beside(self) -> Iterator[None]:
+    def _beside(self, side: int) -> Iterator[None]:
         """Launch on a stream of its own what depends on everything launched so far."""
-        if self._side is None:
+        if not self._sides:
             yield
             return
-        self._side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._side):
+        self._sides[side].wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._sides[side]):
             yield
+
+    def _wait_for(self, side: int) -> None:
+        """Let what is launched from now on wait for a stream of its own."""
+        if self._sides:
+            torch.cuda.current_stream().wait_stream(self._sides[side])
 
     @property
     def _score_block(self) -> int:
@@ -333,7 +358,7 @@ class FusedTicks:
             find_close_kernel,
             self._num_programs,
             (self._decisions, self._rows, self._tally, self._close),
-            (self._layout.slots, 2 * self.scoring.error, self._layout.atoms),
+            (self._layout.slots, self.scoring.margin, self._layout.atoms),
             CONTENDERS=CONTENDERS,
             BLOCK=self._score_block,
             num_warps=1,

@@ -25,6 +25,13 @@ def _search(keys, bound, mask, num):
     return place + (tl.load(keys + place, mask=mask, other=0) < bound).to(tl.int64)
 
 
+@triton.jit
+def _list(mask, slot, listed, num):
+    """Append the slots of some lanes to a list."""
+    first = tl.atomic_add(num, tl.sum(mask.to(tl.int32), 0))
+    tl.store(listed + first + tl.cumsum(mask.to(tl.int32), 0) - 1, slot.to(tl.int32), mask=mask)
+
+
 @triton.jit(do_not_specialize=["num_slots", "A", "num_facts", "num_predicates"])
 def look_up_kernel(
     derivations,
@@ -33,6 +40,7 @@ def look_up_kernel(
     segments,
     decisions,
     goals,
+    light,
     heavy,
     heaviest,
     counts,
@@ -44,9 +52,9 @@ def look_up_kernel(
     HEAVY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Do `select` and find the clauses that may match, for every open slot; list these slots, and those with many clauses.
+    """Do `select` and find the clauses that may match, for every open slot; list these slots, also by their clauses.
 
-    LIGHT, HEAVY: the most clauses of a slot that is not listed as heavy, and of one that is not among the heaviest
+    LIGHT, HEAVY: the most clauses of a slot that is listed as light, and as heavy
     """
     slot = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = slot < num_slots
@@ -74,10 +82,10 @@ def look_up_kernel(
         tl.store(segments.fact_first + slot, begin, mask=mask)
         tl.store(segments.num_facts + slot, end - begin, mask=mask)
         tl.store(segments.by_second + slot, by_second, mask=mask)
-        first_place = tl.atomic_add(counts.goals, tl.sum(mask.to(tl.int32), 0))
-        tl.store(goals + first_place + tl.cumsum(mask.to(tl.int32), 0) - 1, slot.to(tl.int32), mask=mask)
+        _list(mask, slot, goals, counts.goals)
         left = num_rules + end - begin - tl.load(work.cursor + slot, mask=mask, other=0)
         is_heavy = mask & (left > LIGHT)
+        _list(mask & (left <= LIGHT), slot, light, counts.light)
         if tl.max(is_heavy.to(tl.int32), 0) > 0:
             is_heaviest = is_heavy & (left > HEAVY)
             is_heavy = is_heavy & (left <= HEAVY)
@@ -85,6 +93,22 @@ def look_up_kernel(
             tl.store(heavy + place, slot.to(tl.int32), mask=is_heavy)
             place = tl.atomic_add(counts.heaviest + tl.zeros_like(slot), 1, mask=is_heaviest)
             tl.store(heaviest + place, slot.to(tl.int32), mask=is_heaviest)
+
+
+@triton.jit
+def _facts_may_prove(goal, A):
+    """Return whether a fact may prove a goal: no atom has a variable that the first, which a fact makes constant, has not."""
+    first, second = tl.load(goal + 1), tl.load(goal + 2)
+    may = first == first
+    i = 3
+    while i < 3 * A:
+        is_atom = tl.load(goal + i) != PAD
+        left, right = tl.load(goal + i + 1), tl.load(goal + i + 2)
+        is_left_free = (left < 0) & (left != first) & (left != second)
+        is_right_free = (right < 0) & (right != first) & (right != second)
+        may = may & ((is_atom == 0) | ((is_left_free | is_right_free) == 0))
+        i += 3
+    return may
 
 
 @triton.jit
@@ -105,11 +129,15 @@ def _try_slot(
     max_resolvents,
     row_stride,
     window,
+    counts_all,
     EXCLUDE: tl.constexpr,
     ROUNDS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Try the next clauses of a slot; if none is left, decide its step, and take rows for its resolvents."""
+    """Try the next clauses of a slot; if none is left, decide its step, and take rows for its resolvents.
+
+    Once a step is full and has dropped something, further clauses matter only if they prove the goal. counts_all: or count
+    """
     rule_first, num_rules = tl.load(segments.rule_first + slot), tl.load(segments.num_rules + slot)
     fact_first, num = tl.load(segments.fact_first + slot), num_rules + tl.load(segments.num_facts + slot)
     by_second = tl.load(segments.by_second + slot) != 0
@@ -122,6 +150,7 @@ def _try_slot(
     slots = slot + tl.zeros((BLOCK,), tl.int64)
     turn_round = 0
     while (turn_round < ROUNDS) & (cursor < num) & (true_kind == 0):
+        is_full = (num_kept >= max_resolvents) & (dropped_atoms + dropped_resolvents > 0) & (counts_all == 0)
         ordinal = cursor + lane
         mask = ordinal < num
         is_rule = mask & (ordinal < num_rules)
@@ -132,9 +161,9 @@ def _try_slot(
         clause = tl.where(is_rule, rule, fact)
         matches, num_atoms, _variables, hashed, _same = resolve_clauses(
             mask, slots, is_rule, clause, derivations, tables, empty_hash, derivations.goal + slots,
-            derivations.goal + slots, A, BODY, EXCLUDE, False, False,
+            derivations.goal + slots, A, BODY, is_full, EXCLUDE, False, False,
         )  # fmt: skip
-        is_goal = matches & (num_atoms > 0)
+        is_goal = matches & (num_atoms > 0) & (is_full == 0)
         fits = is_goal & (num_atoms <= A)
         turn = tl.zeros((BLOCK,), tl.int64)
         found = tl.zeros((BLOCK,), tl.int1)
@@ -148,7 +177,8 @@ def _try_slot(
         if tl.max(found.to(tl.int32), 0) > 0:
             other = derivations.visited + (slots * DEPTH + turn) * (3 * A)
             _matches, _num_atoms, _num_variables, _hashed, is_same = resolve_clauses(
-                found, slots, is_rule, clause, derivations, tables, empty_hash, other, other, A, BODY, EXCLUDE, True, False,
+                found, slots, is_rule, clause, derivations, tables, empty_hash, other, other, A, BODY, False, EXCLUDE, True,
+                False,
             )  # fmt: skip
             # Equal in all its atoms, and with none after them.
             is_longer = found & (num_atoms < A)
@@ -171,6 +201,8 @@ def _try_slot(
             true_kind = tl.max(tl.where(is_first, tl.where(is_rule, RULE, FACT), 0), 0).to(tl.int32)
             true_origin = tl.max(tl.where(is_first, clause, 0), 0).to(tl.int32)
         cursor = tl.minimum(cursor + BLOCK, num)
+        if is_full & (cursor >= num_rules):
+            cursor = tl.where(_facts_may_prove(derivations.goal + slot * (3 * A), A), cursor, num)
         turn_round += 1
     is_done = (cursor >= num) | (true_kind != 0)
     kind = tl.where(true_kind != 0, TRUE, tl.where((num_survivors == 0) | (num_kept == 0), FALSE, GOAL))
@@ -199,7 +231,7 @@ def _try_slot(
             i += BLOCK
 
 
-_SIZES: Final = ["num_slots", "A", "BODY", "DEPTH", "max_atoms", "max_resolvents", "row_stride", "window"]
+_SIZES: Final = ["A", "BODY", "DEPTH", "max_atoms", "max_resolvents", "row_stride", "window", "counts_all"]
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -214,7 +246,6 @@ def try_kernel(
     num_listed,
     counts,
     empty_hash,
-    num_slots,
     A,
     BODY,
     DEPTH,
@@ -222,35 +253,22 @@ def try_kernel(
     max_resolvents,
     row_stride,
     window,
+    counts_all,
     EXCLUDE: tl.constexpr,
-    LIGHT: tl.constexpr,
     ROUNDS: tl.constexpr,
     BLOCK: tl.constexpr,
-    IS_LISTED: tl.constexpr,
 ):
-    """Run `match_rules` to `limit` and `close`, for slots with at most LIGHT clauses left, or for those listed."""
+    """Run `match_rules` to `limit` and `close` for the slots listed."""
     hashed = tl.load(empty_hash)
-    if IS_LISTED:
-        number = tl.program_id(0)
-        num = tl.load(num_listed)
-        while number < num:
-            slot = tl.load(listed + number).to(tl.int64)
-            _try_slot(
-                slot, derivations, work, tables, segments, decisions, rows, counts, hashed, A, BODY, DEPTH, max_atoms,
-                max_resolvents, row_stride, window, EXCLUDE, ROUNDS, BLOCK,
-            )  # fmt: skip
-            number += tl.num_programs(0)
-    else:
-        slot = tl.program_id(0).to(tl.int64)
-        while slot < num_slots:
-            if tl.load(derivations.outcome + slot) == OPEN:
-                num = tl.load(segments.num_rules + slot) + tl.load(segments.num_facts + slot)
-                if num - tl.load(work.cursor + slot) <= LIGHT:
-                    _try_slot(
-                        slot, derivations, work, tables, segments, decisions, rows, counts, hashed, A, BODY, DEPTH,
-                        max_atoms, max_resolvents, row_stride, window, EXCLUDE, ROUNDS, BLOCK,
-                    )  # fmt: skip
-            slot += tl.num_programs(0)
+    number = tl.program_id(0)
+    num = tl.load(num_listed)
+    while number < num:
+        slot = tl.load(listed + number).to(tl.int64)
+        _try_slot(
+            slot, derivations, work, tables, segments, decisions, rows, counts, hashed, A, BODY, DEPTH, max_atoms,
+            max_resolvents, row_stride, window, counts_all, EXCLUDE, ROUNDS, BLOCK,
+        )  # fmt: skip
+        number += tl.num_programs(0)
 
 
 @triton.jit(do_not_specialize=["A", "BODY", "row_stride", "window"])
@@ -282,7 +300,7 @@ def form_kernel(
         clause = tl.load(work.origin + origin, mask=mask, other=0).to(tl.int64)
         own = rows.atoms + row.to(tl.int64) * (3 * A)
         _matches, num_atoms, num_variables, _hashed, _same = resolve_clauses(
-            mask, slot, is_rule, clause, derivations, tables, 0, own, own, A, BODY, EXCLUDE, False, True,
+            mask, slot, is_rule, clause, derivations, tables, 0, own, own, A, BODY, False, EXCLUDE, False, True,
         )  # fmt: skip
         i = 0
         while i < A:

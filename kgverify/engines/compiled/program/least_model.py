@@ -4,6 +4,7 @@ Semi-naive (Bancilhon 1986): each application of a rule uses an atom that was ne
 joined in an order found at run time: first those that bind no new variable, then those that share one, the smallest first.
 """
 
+import math
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -33,8 +34,15 @@ from kgverify.program.program import Program, Rule
 MEMORY_BUDGET: Final = 1 << 30
 """The bytes that the model and the tables of its joins may take."""
 
+MOST_ROWS_ON_CPU: Final = 1 << 22
+"""The most rows of joins on a CPU for a model that is to be on another device, which a small one would wait for at each join."""
+
 _BYTES_OF_ATOM = 64
 _BYTES_OF_ROW = 256
+
+
+class _TooManyRowsError(Exception):
+    """The joins have too many rows for a CPU."""
 
 
 class _State(NamedTuple):
@@ -51,6 +59,7 @@ class LeastModel:
     A variable that occurs only in the head of a rule stands for every constant of the program. `num_rounds` counts the rounds
     that derived new atoms.
 
+    device:    that holds the model; the joins are computed there as well, unless all have few rows
     most_rows: of a join in one part; as many as fit into `memory_budget` if not given
 
     UserError if the model takes more than `memory_budget` bytes, or its keys do not fit 63 bits.
@@ -64,7 +73,8 @@ class LeastModel:
         memory_budget: int = MEMORY_BUDGET,
         most_rows: int | None = None,
     ) -> None:
-        self._device = resolve_device(device)
+        target = resolve_device(device)
+        self._device = torch.device("cpu")
         self._num_constants = max(1, len(program.symbols.constants))
         self._num_predicates = len(program.symbols.predicates)
         self._most_atoms = memory_budget // _BYTES_OF_ATOM
@@ -76,11 +86,24 @@ class LeastModel:
                 where="graph",
                 fix="split the graph: predicates * constants^2 must stay below 2^63",
             )
+        self._states: list[_State] = []
+        self._rows_left = MOST_ROWS_ON_CPU if target.type == "cuda" else math.inf
+        try:
+            self._derive(program)
+        except _TooManyRowsError:
+            self._device, self._rows_left = target, math.inf
+            self._derive(program)
+        if self._device != target:
+            self._device = target
+            self._states = [_State(*(self._relation(part.keys.to(target)) for part in state)) for state in self._states]
+
+    def _derive(self, program: Program) -> None:
+        """Apply the rules until nothing new follows."""
         nothing = self._relation(torch.zeros(0, dtype=torch.int64, device=self._device))
         facts = torch.as_tensor(program.facts.astype(np.int64), device=self._device).view(-1, 3)
         keys = facts[:, 1] * self._num_constants + facts[:, 2]
         bounds = np.searchsorted(program.facts[:, 0], np.arange(self._num_predicates + 1)).tolist()
-        self._states = []
+        self._states.clear()
         for predicate in range(self._num_predicates):
             given = self._relation(keys[bounds[predicate] : bounds[predicate + 1]])
             self._states.append(_State(given, nothing, given))
@@ -228,6 +251,9 @@ class LeastModel:
                 table = filter_rows(table, view)
                 continue
             for part in expand(table, view, needed, self._most_rows):
+                self._rows_left -= part.size
+                if self._rows_left < 0:
+                    raise _TooManyRowsError
                 yield from self._join(part, views, wanted)
             return
 

@@ -1,6 +1,7 @@
 """The known-answer test of recorded steps: records of ticks whose columns are known, as no small run makes them.
 
-Counts, offsets and identifiers are beyond 8, 15 and 16 bits; unused rows and stale origins hold values that must not be recorded.
+Counts, offsets, candidates and identifiers are beyond 8, 15 and 16 bits; unused rows and stale origins hold values that must
+not be recorded.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,17 +27,29 @@ _STALE: Final = 77
 """An origin that an earlier step left in its slot."""
 _WIDE: Final = (33_000, 32_600)
 """The resolvents of two steps of the first tick: rows are beyond 15 bits behind the first, beyond 16 behind both."""
-_NUM_CANDIDATES: Final = 7
+_NUM_WITH_STEPS: Final = 7
+_APART: Final = 11_000
+"""The candidates from one with steps to the next one, whose last is beyond 16 bits."""
+_NUM_CANDIDATES: Final = (_NUM_WITH_STEPS - 1) * _APART + 1
 
 
 class KnownStep(NamedTuple):
-    """A step, or with `is_taken` False the rows of a slot that waits. key: the number from which its values follow."""
+    """A step, or with `is_taken` False the rows of a slot that waits.
+
+    key:       the number from which its values follow
+    candidate: among those with steps
+    """
 
     key: int
-    pool_index: int
+    candidate: int
     kind: int
     num_resolvents: int
     is_taken: bool = True
+
+    @property
+    def pool_index(self) -> int:
+        """The place of its candidate among all."""
+        return self.candidate * _APART
 
     @property
     def rows(self) -> NDArray[np.int64]:
@@ -106,7 +119,7 @@ def _list_ticks() -> Iterator[list[KnownStep]]:
         yield [
             KnownStep(
                 next(keys),
-                (tick + slot) % _NUM_CANDIDATES,
+                (tick + slot) % _NUM_WITH_STEPS,
                 (tick + slot) % 3,
                 (1 + tick) if (tick + slot) % 3 == GOAL else 1,
                 (tick * slot) % 4 != 1,

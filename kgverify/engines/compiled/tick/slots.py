@@ -1,5 +1,7 @@
 """Slots, pools and half-taken steps on the device: empty ones, and slots that start from given positions."""
 
+from typing import Final
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -11,57 +13,84 @@ from kgverify.errors import InternalError
 from kgverify.program.limits import Limits
 from kgverify.trace.model.columns import starts_of
 
+_BLANK: Final = {
+    Derivations: (NO_CANDIDATE, PAD, PAD, 0, PROVED, 0, 0, PAD),
+    Work: (0,) * len(Work._fields),
+    Pool: (PAD, 0, 0, OPEN, 0, 0),
+}
+"""The value of each field where there is no derivation, no begun step and no candidate."""
+
+
+def clear_(buffers: Derivations | Work | Pool) -> None:
+    """Empty buffers, in place."""
+    for buffer, value in zip(buffers, _BLANK[type(buffers)], strict=True):
+        buffer.fill_(value)
+
+
+def restart_(derivations: Derivations, work: Work, pool: Pool) -> None:
+    """Empty the slots, and begin with the first candidate of the pool, in place."""
+    clear_(derivations)
+    clear_(work)
+    pool.next_index.zero_()
+    pool.outcome.fill_(OPEN)
+
 
 def empty_derivations(layout: Layout, max_depth: int, device: torch.device) -> Derivations:
     """Return slots that hold no derivation."""
     b, a = layout.slots, layout.atoms
 
-    def full(shape: tuple[int, ...], value: int, dtype: torch.dtype) -> Tensor:
-        return torch.full(shape, value, dtype=dtype, device=device)
+    def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=device)
 
-    return Derivations(
-        pool_index=full((b,), NO_CANDIDATE, torch.int64),
-        query=full((b, 3), PAD, torch.int32),
-        goal=full((b, a, 3), PAD, torch.int32),
-        depth=full((b,), 0, torch.int32),
-        outcome=full((b,), PROVED, torch.int32),
-        is_limited=full((b,), 0, torch.bool),
-        log_probability=full((b,), 0, torch.float64),
-        visited=full((b, max_depth, a, 3), PAD, torch.int32),
+    derivations = Derivations(
+        pool_index=empty(b, dtype=torch.int64),
+        query=empty(b, 3),
+        goal=empty(b, a, 3),
+        depth=empty(b),
+        outcome=empty(b),
+        is_limited=empty(b, dtype=torch.bool),
+        log_probability=empty(b, dtype=torch.float64),
+        visited=empty(b, max_depth, a, 3),
     )
+    clear_(derivations)
+    return derivations
 
 
 def empty_work(layout: Layout, device: torch.device) -> Work:
     """Return the work of slots in which no step has begun."""
     b, rows = layout.slots, layout.resolvents + 1
 
-    def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
-        return torch.zeros(shape, dtype=dtype, device=device)
+    def empty(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=device)
 
-    return Work(
-        cursor=zeros(b),
-        num_survivors=zeros(b),
-        num_kept=zeros(b),
-        dropped_atoms=zeros(b),
-        dropped_resolvents=zeros(b),
-        true_origin_kind=zeros(b, dtype=torch.int32),
-        true_origin=zeros(b, dtype=torch.int32),
-        origin_kind=zeros(b, rows, dtype=torch.int32),
-        origin=zeros(b, rows, dtype=torch.int32),
+    work = Work(
+        cursor=empty(b),
+        num_survivors=empty(b),
+        num_kept=empty(b),
+        dropped_atoms=empty(b),
+        dropped_resolvents=empty(b),
+        true_origin_kind=empty(b, dtype=torch.int32),
+        true_origin=empty(b, dtype=torch.int32),
+        origin_kind=empty(b, rows, dtype=torch.int32),
+        origin=empty(b, rows, dtype=torch.int32),
     )
+    clear_(work)
+    return work
 
 
 def empty_pool(layout: Layout, device: torch.device) -> Pool:
     """Return a pool without candidates."""
     p = layout.pool
-    return Pool(
-        query=torch.full((p, 3), PAD, dtype=torch.int32, device=device),
-        size=torch.zeros((), dtype=torch.int64, device=device),
-        next_index=torch.zeros((), dtype=torch.int64, device=device),
-        outcome=torch.full((p,), OPEN, dtype=torch.int32, device=device),
-        is_limited=torch.zeros(p, dtype=torch.bool, device=device),
-        log_probability=torch.zeros(p, dtype=torch.float64, device=device),
+    pool = Pool(
+        query=torch.empty((p, 3), dtype=torch.int32, device=device),
+        size=torch.empty((), dtype=torch.int64, device=device),
+        next_index=torch.empty((), dtype=torch.int64, device=device),
+        outcome=torch.empty(p, dtype=torch.int32, device=device),
+        is_limited=torch.empty(p, dtype=torch.bool, device=device),
+        log_probability=torch.empty(p, dtype=torch.float64, device=device),
     )
+    clear_(pool)
+    return pool
 
 
 def derivations_at(positions: Positions, layout: Layout, limits: Limits, device: torch.device) -> Derivations:

@@ -11,6 +11,7 @@ from kgverify.engines.compiled.execution.host_copy import PendingCopy
 from kgverify.engines.compiled.program.tables import Tables
 from kgverify.engines.compiled.stages.choose import Parameters
 from kgverify.engines.compiled.state import OPEN, Derivations, Pool, StepRecord, TickGaps, Work
+from kgverify.engines.compiled.tick.slots import restart_
 from kgverify.engines.compiled.tick.step_record import Chunk, TakenSteps, read_steps, take_steps
 from kgverify.engines.compiled.tick.tick import Setting, tick
 from kgverify.engines.compiled.tick.tick_loop import TickLoop, copy_buffers_
@@ -81,10 +82,13 @@ class StageTicks:
         recycle = setting.stages.recycle
         self._recycle = compile_function(recycle, mode) if self._is_cuda else recycle
         is_captured = captures_graphs(mode, device)
-        self._loop = TickLoop(self._take_tick_, self._look, self._pool, is_captured=is_captured)
+        self._loop = TickLoop(self._restart_, self._take_tick_, self._look, self._pool, is_captured=is_captured)
 
-    def begin(self) -> None:
-        """Do nothing: the whole state is in the buffers."""
+    def resume(self) -> None:
+        """Do nothing: the whole state of the derivations is in the buffers."""
+
+    def _restart_(self) -> None:
+        restart_(self._derivations, self._work, self._pool)
 
     def record_tick(self) -> Chunk | None:
         """Run one tick without recycling; return the steps it took, if any."""
@@ -111,6 +115,7 @@ class StageTicks:
         num_ended = num_waiting = 0
         tried = -1
         waiting: list[TakenSteps] = []
+        self._restart_()
         self._recycle_()
         is_open = bool((self._derivations.outcome == OPEN).any())
         while is_open:
@@ -168,13 +173,11 @@ class StageTicks:
         torch.minimum(self._gaps.smallest, gaps.smallest, out=self._gaps.smallest)
 
     def _look(self) -> Tensor:
-        return torch.stack(((self._num_open == 0).long(), self._pool.next_index))
+        return torch.stack((self._num_open, self._pool.next_index))
 
-    def take_gaps(self) -> tuple[int, int, float]:
-        """Return and reset the number of choices, the number made again, and the smallest gap."""
-        counts = int(self._gaps.num_choices), int(self._gaps.num_rescored), float(self._gaps.smallest)
-        self.clear_gaps()
-        return counts
+    def read_gaps(self) -> tuple[int, int, float]:
+        """Return the number of choices, the number made again, and the smallest gap, since `clear_gaps`."""
+        return int(self._gaps.num_choices), int(self._gaps.num_rescored), float(self._gaps.smallest)
 
     def clear_gaps(self) -> None:
         """Reset the counts of choices."""

@@ -14,9 +14,16 @@ from kgverify.engines.compiled.execution.kernel_launch import count_processors
 from kgverify.engines.compiled.execution.kernel_launch import launch as launch_kernel
 from kgverify.engines.compiled.kernel_constants import PAD
 
-PROGRAMS_PER_PROCESSOR: Final = 32
-GOALS: Final = 16
-"""The goals that a program takes at a time."""
+PROGRAMS_PER_PROCESSOR: Final = 64
+GOALS: Final = 4
+"""The goals that a program of one warp takes at a time."""
+
+
+@triton.jit
+def _load_atom(atom, mask):
+    """Return the predicate and the arguments of an atom in each lane."""
+    predicate = tl.load(atom, mask=mask, other=0)
+    return predicate, tl.load(atom + 1, mask=mask, other=0), tl.load(atom + 2, mask=mask, other=0)
 
 
 @triton.jit(do_not_specialize=["num_rows", "A", "width"], do_not_specialize_on_alignment=["count"])
@@ -57,17 +64,19 @@ def embed_kernel(
         most = tl.max(num_atoms, 0)
         x = tl.zeros((M, H), tl.float32)
         j = 0
+        predicate, first, second = _load_atom(own, num_atoms > 0)
         while j < most:
             is_atom = j < num_atoms
-            predicate = tl.load(own + 3 * j, mask=is_atom, other=0)
-            first = tl.load(own + 3 * j + 1, mask=is_atom, other=0)
-            second = tl.load(own + 3 * j + 2, mask=is_atom, other=0)
+            # The next atom is under way while the rows of this one are.
+            own += 3
+            next_predicate, next_first, next_second = _load_atom(own, j + 1 < num_atoms)
             first = tl.where(first < 0, first_variable - first - 1, first_constant + first)
             second = tl.where(second < 0, first_variable - second - 1, first_constant + second)
             mask = is_atom[:, None]
             x += tl.load(rows + (predicate.to(tl.int64) * H)[:, None] + column[None, :], mask=mask, other=0.0)
             x += tl.load(rows + (first.to(tl.int64) * H)[:, None] + column[None, :], mask=mask, other=0.0)
             x -= tl.load(rows + (second.to(tl.int64) * H)[:, None] + column[None, :], mask=mask, other=0.0)
+            predicate, first, second = next_predicate, next_first, next_second
             j += 1
         x = x / tl.maximum(num_atoms, 1).to(tl.float32)[:, None] + bias[None, :]
         own = (place.to(tl.int64) * H)[:, None] + column[None, :]
@@ -94,5 +103,5 @@ def launch(
         ATOMS=triton.next_power_of_2(goals[4]),
         HAS_INDEX=has_index,
         HAS_COUNT=has_count,
-        num_warps=4,
+        num_warps=1,
     )

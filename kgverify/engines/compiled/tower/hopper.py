@@ -3,7 +3,8 @@
 A program takes 128 goals at a time through all blocks, 64 for each of two groups of four warps. Their states stay in registers,
 rounded, as the operands that the products take: shared memory has enough to do with the weights. A warp of its own streams the
 first states, which `embed.py` has computed, and the weights in slices, for both groups; the second group is held back by some
-of them, so that products of the one run while the other goes through its norm.
+of them, so that products of the one run while the other goes through its norm. Where there are no more than 64 goals for each
+program, the first group alone takes them, which is sooner done.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -76,6 +77,12 @@ def has_atoms(atoms, index, start, num_rows, A, M: gl.constexpr, HAS_INDEX: gl.c
 
 
 @gluon.jit
+def has_rows(first, rows_per_tile, num_rows, GROUP: gl.constexpr, G: gl.constexpr):
+    """Return whether a group has goals in the tile that begins with a row. If not, it has none in later ones of the program."""
+    return (rows_per_tile > GROUP * G) & (first + GROUP * G < num_rows)
+
+
+@gluon.jit
 def _step(place, phase, NUM_SLICES: gl.constexpr):
     """Return the place of the next slice, and the phase of its barriers."""
     place += 1
@@ -114,6 +121,7 @@ def stream(
     ring,
     full,
     empty,
+    rows_per_tile,
     BLOCKS: gl.constexpr,
     H: gl.constexpr,
     M: gl.constexpr,
@@ -122,18 +130,20 @@ def stream(
     HAS_INDEX: gl.constexpr,
     HAS_COUNT: gl.constexpr,
 ):
-    """Stream the first states and the weights of all blocks, slice by slice, once for each 128 goals."""
+    """Stream the first states and the weights of all blocks, slice by slice, once for each tile of 128 or 64 goals."""
     G: gl.constexpr = M // 2
     place = 0
     phase = 1
     turn = 1
-    for tile in range(gl.program_id(0), (num_rows + M - 1) // M, gl.num_programs(0)):
+    for tile in range(gl.program_id(0), gl.cdiv(num_rows, rows_per_tile), gl.num_programs(0)):
+        first = tile * rows_per_tile
         is_used = num_rows
         if not HAS_COUNT:
-            is_used = has_atoms(atoms, index, tile * M, num_rows, A, M, HAS_INDEX)
+            is_used = has_atoms(atoms, index, first, num_rows, A, M, HAS_INDEX)
         if is_used > 0:
-            _stream_states(states, tile * M, first_state, arrived.index(0), free.index(0), turn, G, H)
-            _stream_states(states, tile * M + G, second_state, arrived.index(1), free.index(1), turn, G, H)
+            _stream_states(states, first, first_state, arrived.index(0), free.index(0), turn, G, H)
+            if has_rows(first, rows_per_tile, num_rows, 1, G):
+                _stream_states(states, first + G, second_state, arrived.index(1), free.index(1), turn, G, H)
             turn ^= 1
             for row in range(0, BLOCKS * H, K):
                 _stream_slice(weights, row, ring, full, empty, place, phase, H, K)
@@ -194,6 +204,16 @@ def multiply(
 
 
 @gluon.jit
+def _release_slices(full, empty, place, phase, NUM: gl.constexpr, NUM_SLICES: gl.constexpr):
+    """Release slices that the group does not use, each once it has arrived."""
+    for _ in range(NUM):
+        mbarrier.wait(full.index(place), phase)
+        mbarrier.arrive(empty.index(place), count=1)
+        place, phase = _step(place, phase, NUM_SLICES)
+    return place, phase
+
+
+@gluon.jit
 def normalize(x, H: gl.constexpr):
     """Apply LayerNorm without scale and shift."""
     mean = gl.sum(x, 1) * (1.0 / H)
@@ -233,6 +253,7 @@ def _compute(
     empty,
     ahead,
     kept,
+    rows_per_tile,
     GROUP: gl.constexpr,
     BLOCKS: gl.constexpr,
     H: gl.constexpr,
@@ -254,12 +275,15 @@ def _compute(
     phase = 0
     turn = 0
     used = 0
-    for tile in range(gl.program_id(0), (num_rows + M - 1) // M, gl.num_programs(0)):
+    for tile in range(gl.program_id(0), gl.cdiv(num_rows, rows_per_tile), gl.num_programs(0)):
+        first = tile * rows_per_tile
         is_used = num_rows
         if not HAS_COUNT:
-            is_used = has_atoms(atoms, index, tile * M, num_rows, A, M, HAS_INDEX)
-        if is_used > 0:
-            first = tile * M + GROUP * G
+            is_used = has_atoms(atoms, index, first, num_rows, A, M, HAS_INDEX)
+        if is_used > 0 and not has_rows(first, rows_per_tile, num_rows, GROUP, G):
+            place, phase = _release_slices(full, empty, place, phase, BLOCKS * H // K, NUM_SLICES)
+        elif is_used > 0:
+            first += GROUP * G
             goal, inside = find_goals(index, first, num_rows, G, gl.SliceLayout(1, ACC), HAS_INDEX)
             if SCORES:
                 slot = gl.load(slots + goal, mask=inside, other=0).to(gl.int32)
@@ -323,6 +347,7 @@ def _tower_kernel(
     if HAS_COUNT:
         num_rows = gl.minimum(num_rows, gl.load(count)).to(gl.int32)
     G: gl.constexpr = M // 2
+    rows_per_tile = gl.where(num_rows > gl.num_programs(0) * G, M, G)
     OPERAND: gl.constexpr = weights.dtype
     STATE: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     first_state = gl.allocate_shared_memory(OPERAND, [G, H], STATE)
@@ -344,7 +369,7 @@ def _tower_kernel(
     if KEEPS:
         kept = gl.allocate_shared_memory(gl.float32, [3 * BLOCKS, H], gl.SwizzledSharedLayout(1, 1, 1, order=[0]))
         element = gl.arange(0, H, layout=gl.BlockedLayout([H // 128], [32], [4], [0]))
-        if gl.program_id(0) * M < num_rows:
+        if gl.program_id(0) * rows_per_tile < num_rows:
             for block in gl.static_range(BLOCKS):
                 kept.index(3 * block).store(gl.load(biases + block * H + element))
                 kept.index(3 * block + 1).store(gl.load(scales + block * H + element))
@@ -357,23 +382,23 @@ def _tower_kernel(
                 _compute,
                 (
                     atoms, index, num_rows, A, biases, scales, shifts, features, slots, scale, out, first_state,
-                    arrived, free, ring, full, empty, ahead, kept, gl.constexpr(0), BLOCKS, H, M, K, NUM_SLICES, LEAD,
-                    KEEPS, HAS_INDEX, HAS_COUNT, SCORES,
+                    arrived, free, ring, full, empty, ahead, kept, rows_per_tile, gl.constexpr(0), BLOCKS, H, M, K, NUM_SLICES,
+                    LEAD, KEEPS, HAS_INDEX, HAS_COUNT, SCORES,
                 ),
             ),
             (
                 _compute,
                 (
                     atoms, index, num_rows, A, biases, scales, shifts, features, slots, scale, out, second_state,
-                    arrived, free, ring, full, empty, ahead, kept, gl.constexpr(1), BLOCKS, H, M, K, NUM_SLICES, LEAD,
-                    KEEPS, HAS_INDEX, HAS_COUNT, SCORES,
+                    arrived, free, ring, full, empty, ahead, kept, rows_per_tile, gl.constexpr(1), BLOCKS, H, M, K, NUM_SLICES,
+                    LEAD, KEEPS, HAS_INDEX, HAS_COUNT, SCORES,
                 ),
             ),
             (
                 stream,
                 (
                     atoms, index, num_rows, A, states, weights, first_state, second_state, arrived, free, ring, full, empty,
-                    BLOCKS, H, M, K, NUM_SLICES, HAS_INDEX, HAS_COUNT,
+                    rows_per_tile, BLOCKS, H, M, K, NUM_SLICES, HAS_INDEX, HAS_COUNT,
                 ),
             ),
         ],
@@ -402,7 +427,7 @@ def launch(
     )
     launch_kernel(
         _tower_kernel,
-        min(triton.cdiv(num_rows, GOALS_PER_PROGRAM), count_processors(rows.device)),
+        min(triton.cdiv(num_rows, GOALS_PER_PROGRAM // 2), count_processors(rows.device)),
         (*goals, *streamed, *vectors, *scoring, out),
         **constants,
         M=GOALS_PER_PROGRAM,

@@ -5,15 +5,27 @@ Each case fits on a screen, and its answer was worked out by hand; the bounds of
 
 from collections.abc import Iterator
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.result import NO_CANDIDATE, Attribution, Cause, DifferenceClass, Divergence, Level
+from kgverify.comparison.rankings import compare_rankings
+from kgverify.comparison.result import (
+    NO_CANDIDATE,
+    Attribution,
+    Cause,
+    Comparison,
+    DifferenceClass,
+    Divergence,
+    Level,
+    Verdict,
+)
 from kgverify.engines.score_error import bound_score_errors
 from kgverify.program.outcomes import Outcome
+from kgverify.program.program import Symbols
 from kgverify.program.stages import Stage
 from kgverify.ranking.rules import RankingRule, Ties, count_above, give_ranks
 from kgverify.ranking.truth import find_truth
@@ -72,6 +84,13 @@ def _rank_first(candidates: Candidates) -> Rankings:
     """Rank the first candidate, as functions do that rely on the order in which candidates are drawn."""
     rank = np.array([1.0 + (candidates.log_probability > candidates.log_probability[0]).sum()])
     return Rankings(candidates.query[:1], candidates.side[:1], np.array([1], np.uint32), rank, rank)
+
+
+def _give(candidates: Candidates, ranks: tuple[int, int]) -> Rankings:
+    """Return the rankings of candidates of one query, with these optimistic and pessimistic ranks."""
+    optimistic, pessimistic = (np.array([rank], np.float64) for rank in ranks)
+    num = np.array([len(candidates.query)], np.uint32)
+    return Rankings(candidates.query[:1], candidates.side[:1], num, optimistic, pessimistic)
 
 
 def _rank_lower(candidates: Candidates) -> Rankings:
@@ -136,6 +155,38 @@ def _of_ranks() -> Iterator[tuple[str, object, object]]:
     for margin, above in ((0.0, 0), (0.2, 2), (0.4, 3)):
         counts = count_above(few, truth, RankingRule(tolerance=0.0), margin=margin)
         yield f"a margin of {margin}", counts.above.tolist(), [above]
+
+
+def _of_rounding() -> Iterator[tuple[str, object, object]]:
+    """Yield whether ranks differ by more than scores within 0.4 of their own explain, where scores within 1 tie.
+
+    Scores that tie by far keep their ranks, and those at a distance of 0.8 may tie or not.
+    """
+    for scores, wanted, got, differs in (
+        ([0.0] * 6, (1, 6), (4, 4), True),
+        ([0.0] * 6, (1, 6), (1, 5), True),
+        ([0.0, 0.8, -0.8], (1, 3), (2, 2), False),
+        ([0.0, 0.8, -0.8], (1, 3), (1, 2), False),
+        ([0.0, 0.8, -0.8], (1, 3), (2, 3), False),
+        ([0.0, 0.8, -0.8], (1, 3), (3, 3), True),
+    ):
+        candidates = _candidates([*range(len(scores))], scores)
+        header = SimpleNamespace(
+            policy=PolicyInfo("shortest"), engine=EngineInfo("engine"), run=SimpleNamespace(rank_tolerance=1.0)
+        )
+        sides: Any = [
+            SimpleNamespace(
+                columns=SimpleNamespace(candidates=candidates),
+                header=header,
+                rankings=_give(candidates, ranks),
+                symbols=Symbols(("p",), tuple("abcdef")),
+            )
+            for ranks in (wanted, got)
+        ]
+        coverage: Any = None
+        agreed = Comparison(verdict=Verdict.AGREE, coverage=coverage)
+        found = compare_rankings(agreed, *sides, score_error=0.1)
+        yield f"rounding of {wanted} to {got}", len(found.divergences) > 0, differs
 
 
 def _of_truth() -> Iterator[tuple[str, object, object]]:
@@ -206,7 +257,7 @@ _BOUNDS: Final = {
 
 def figures() -> Iterator[tuple[str, Any, Any]]:
     """Yield each figure by name: as it is computed, and as it is known."""
-    for part in (_of_shares, _of_ranks, _of_truth, _of_numbers, _of_errors):
+    for part in (_of_shares, _of_ranks, _of_rounding, _of_truth, _of_numbers, _of_errors):
         yield from part()
 
 

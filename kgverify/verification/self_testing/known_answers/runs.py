@@ -314,6 +314,11 @@ def known_runs() -> Iterator[tuple[str, Run, Pipeline, Pipeline, dict[str, Any]]
     yield "run of many steps: two causes behind near-ties", run, right, two, tie
     scores = wrong(_goals, lambda columns: _score(columns, 0, 0.5))
     yield "run of many steps: wrong goals after wrong steps, in lockstep", run, right, scores, lockstep
+    early = wrong(
+        lambda columns: _steps(columns, dropped_resolvents=lambda values: values + 1),
+        lambda columns: _score(columns, 2, 0.5),
+    )
+    yield "run of many steps: right alone before wrong steps, in lockstep", run, right, early, lockstep
     yield "run of many steps: wrong behind near-ties", run, right, wrong(_tie_and_sums, limited), tie
     for has_base, name in ((False, "of many steps"), (True, "with limits")):
         run = _long_run(Limits(max_depth=5, max_atoms=3 - has_base, max_resolvents=4), has_base=has_base)
