@@ -101,6 +101,8 @@ class StepInference:
     def _of_proof(self, got_kind: int) -> Stage:
         wanted, got = (side[0][1:3] if side else (0, 0) for side in (self._wanted, self._got))
         if got_kind == GoalKind.TRUE:
+            if got[0] == Origin.NONE:
+                return Stage.CLOSE
             if got not in self._matched:
                 # Where a proof is expected too, a clause that the engine does not find elsewhere is only its name.
                 is_found = wanted == (0, 0) or self._limits.max_atoms < 2 or got in self._ask_unprovable().actual

@@ -145,14 +145,11 @@ def test_resolvents_of_no_clause_are_put_there_by_limit_or_by_recycle_where_they
     assert {each.stage for each in report.divergences} == {stage}
 
 
-MISTAKEN = pytest.param(
-    "scatter-collision", marks=pytest.mark.xfail(reason="a known limit: inferred as match_facts", strict=True)
-)
-STEP_FAULTS = [name for name, fault in FAULTS.items() if fault.stage in STEP_STAGES and name not in MISTAKEN.values]
+STEP_FAULTS = [name for name, fault in FAULTS.items() if fault.stage in STEP_STAGES]
 
 
 @pytest.mark.sample(5, deep=15)
-@pytest.mark.parametrize("name", [*STEP_FAULTS, MISTAKEN])
+@pytest.mark.parametrize("name", STEP_FAULTS)
 def test_the_stage_of_an_engine_that_shows_none_is_inferred_from_its_step(name: str):
     case = case_of(name)
     run = case.run()

@@ -158,6 +158,11 @@ def test_a_resolvent_of_no_clause_is_a_fault_of_limit_and_one_of_another_clause_
         assert infer({(FACT, 0): LEFT, (FACT, 1): GOAL}, wanted, [wanted[0], gap]) is stage
 
 
+def test_a_proof_of_no_clause_is_a_fault_of_close():
+    assert infer({(FACT, 0): LEFT}, [goal(FACT, 0, *LEFT)], [true(0, 0)]) is Stage.CLOSE
+    assert infer({}, [FALSE], [true(0, 0)]) is Stage.CLOSE
+
+
 def test_variables_that_are_not_numbered_by_appearance_are_a_fault_of_rename():
     atoms = ((0, X, Y), (1, Y, 1), (2, X, -3), (3, -3, -4))
     collided = ((0, X, -3), (1, -3, 1), (2, X, Y), (3, Y, -3))
