@@ -3,10 +3,12 @@
     python benchmarks/many_machines.py --queries 400 --workers 2 --kill 10
     python benchmarks/many_machines.py --queries 400 --workers 8 --repeats 4 --beside
 
-`--beside` runs the single process at the same time as the workers, on a machine with a core more than workers.
+`--beside` runs the single process at the same time as the workers, on a machine with a core more than workers. Linear means
+linear in the cores that the workers have, at most one for each.
 """
 
 import argparse
+import os
 import random
 import threading
 from concurrent.futures import ProcessPoolExecutor
@@ -24,6 +26,13 @@ from kgverify.runs.parts import plan_parts
 from kgverify.runs.run import Run, reference_pipeline
 
 Results = dict[int, Any]
+
+SETTINGS = {
+    "distributed.scheduler.allowed-failures": 10,
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1s",
+}
+"""Those of docs/machines.md that are not about certificates."""
 
 
 def build_run(given: argparse.Namespace) -> Run:
@@ -52,7 +61,7 @@ def evaluate_on_workers(given: argparse.Namespace, num_workers: int) -> tuple[Re
     run, stop = build_run(given), threading.Event()
     killed: list[str] = []
     with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 10}),
+        dask.config.set(SETTINGS),
         distributed.LocalCluster(
             n_workers=num_workers, threads_per_worker=1, dashboard_address="127.0.0.1:0"
         ) as cluster,
@@ -98,8 +107,10 @@ def main() -> None:
         expected, alone = single.result()
     print(f"1 process: {alone:.1f} s")
     for number, results, seconds, num_killed in rows:
+        num_cores = min(number, len(os.sched_getaffinity(0)))
         print(
-            f"{number} workers, {num_killed} killed: {seconds:.1f} s, {alone / seconds / number:.2f} of linear, "
+            f"{number} workers on {num_cores} cores, {num_killed} killed: {seconds:.1f} s, "
+            f"{alone / seconds / num_cores:.2f} of linear, "
             f"results {'identical' if are_identical(results, expected) else 'DIFFER'}"
         )
 

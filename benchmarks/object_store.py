@@ -1,9 +1,12 @@
 """A trace and an evaluation in an object store, against the local disk of the same machine.
 
-    AWS_ENDPOINT_URL=http://127.0.0.1:5055 python benchmarks/object_store.py s3://bucket/bench --folder /tmp --steps 1000000
+    AWS_ENDPOINT_URL=http://127.0.0.1:5055 python benchmarks/object_store.py s3://bucket/bench --folder /tmp --server 4711
 
 The bucket must exist, and credentials be in the environment. Both sides take turns in one run; the least of some repeats.
 `raw` is the same file sent and fetched by the store's own client, in one call each, which bounds what kgverify can reach.
+
+A store on the same machine takes its processor's time. So the times of the processor are given too, as far as they can be
+had: of this process, and of the store, of which `--server` is the process.
 """
 
 import argparse
@@ -13,8 +16,9 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import psutil
 from synthetic_trace import make_steps
 from trace_writing import write_shards
 
@@ -24,23 +28,39 @@ from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.maintain.check import check_trace
 
 
-def time_sides(sides: dict[str, Callable[[], Any]], repeats: int) -> tuple[dict[str, float], dict[str, Any]]:
+class Seconds(NamedTuple):
+    """The seconds that work took: of the clock, and of the processor by this process and by the store."""
+
+    clock: float
+    own: float
+    store: float
+
+
+def read_clocks(server: psutil.Process | None) -> Seconds:
+    store = 0.0 if server is None else sum(server.cpu_times()[:2])
+    return Seconds(time.perf_counter(), time.process_time(), store)
+
+
+def time_sides(
+    sides: dict[str, Callable[[], Any]], repeats: int, server: psutil.Process | None
+) -> tuple[dict[str, Seconds], dict[str, Any]]:
     """Return the least seconds of each side, and what each returned at last."""
-    best: dict[str, float] = {}
+    taken: dict[str, list[Seconds]] = {name: [] for name in sides}
     found: dict[str, Any] = {}
     for _ in range(repeats):
         for name, work in sides.items():
-            began = time.perf_counter()
+            began = read_clocks(server)
             found[name] = work()
-            best[name] = min(best.get(name, float("inf")), time.perf_counter() - began)
-    return best, found
+            taken[name].append(Seconds(*(end - begin for begin, end in zip(began, read_clocks(server), strict=True))))
+    return {name: Seconds(*map(min, zip(*rows, strict=True))) for name, rows in taken.items()}, found
 
 
-def show(what: str, best: dict[str, float], num_bytes: int, note: str) -> None:
+def show(what: str, best: dict[str, Seconds], num_bytes: int, note: str) -> None:
     local = best["disk"]
     cells = [
-        f"{name} {seconds:.2f} s ({num_bytes / seconds / 1e6:,.0f} MB/s, {local / seconds:.2f}x)"
-        for name, seconds in best.items()
+        f"{name} {each.clock:.2f} s ({num_bytes / each.clock / 1e6:,.0f} MB/s, {local.clock / each.clock:.2f}x;"
+        f" processor {each.own:.2f} s, {local.own / each.own:.2f}x, store {each.store:.2f} s)"
+        for name, each in best.items()
     ]
     print(f"{what}: {', '.join(cells)}; {note}", flush=True)
 
@@ -51,6 +71,7 @@ def main() -> None:
     parser.add_argument("--folder", default=None)
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--server", type=lambda text: psutil.Process(int(text)), default=None, metavar="PID")
     options = parser.parse_args()
     trace, raw = find_remote(f"{options.url}/trace.h5"), find_remote(f"{options.url}/raw")
     assert trace is not None
@@ -78,20 +99,20 @@ def main() -> None:
             "store": write_remote,
             "raw put": lambda: client.put_file(str(shard), raw.key),
         }
-        best, _ = time_sides(sides, options.repeats)
+        best, _ = time_sides(sides, options.repeats, options.server)
         show("written", best, num_bytes, "")
         sides = {
             "disk": lambda: check_trace(local).root,
             "store": lambda: check_trace(trace.url).root,
             "raw get": lambda: len(client.cat_file(raw.key)),
         }
-        best, found = time_sides(sides, options.repeats)
+        best, found = time_sides(sides, options.repeats, options.server)
         show("verified", best, num_bytes, f"digests {'equal' if found['disk'] == found['store'] else 'DIFFER'}")
         sides = {
             "disk": lambda: kv.compare(local, local, minimum="none").verdict.value,
             "store": lambda: kv.compare(local, trace.url, minimum="none").verdict.value,
         }
-        best, found = time_sides(sides, options.repeats)
+        best, found = time_sides(sides, options.repeats, options.server)
         show("compared with the disk's", best, num_bytes, f"{found['disk']} and {found['store']}")
         client.rm(raw.key)
 
@@ -104,11 +125,11 @@ def main() -> None:
             return report.num_parts, report.metrics
 
         sides = {"disk": lambda: evaluate(f"{name}/run"), "store": lambda: evaluate(f"{options.url}/run")}
-        best, found = time_sides(sides, options.repeats)
+        best, found = time_sides(sides, options.repeats, options.server)
         same = "equal" if found["disk"] == found["store"] else "DIFFERENT"
-        seconds = best["store"] - best["disk"]
+        seconds = best["store"].clock - best["disk"].clock
         print(
-            f"evaluated in {found['disk'][0]} parts: disk {best['disk']:.2f} s, store {best['store']:.2f} s,"
+            f"evaluated in {found['disk'][0]} parts: disk {best['disk'].clock:.2f} s, store {best['store'].clock:.2f} s,"
             f" {seconds / found['disk'][0] * 1e3:.0f} ms a part more; metrics {same}"
         )
         for turn in range(next(turns)):

@@ -162,6 +162,8 @@ def check_prediction(costs: Costs, num_queries: int, num_workers: int, folder: P
     times = folder / f"times-{num_workers}"
     times.mkdir()
     module.do_part = do_timed_part  # type: ignore[attr-defined]
+    # The model knows whole parts alone.
+    num_cut, module.PARTS_CUT = module.PARTS_CUT, 0  # type: ignore[misc]
     try:
         with scheduler_in(times) as (_, address), DaskWorkers(address) as workers, ExitStack() as stack:
             for _ in range(num_workers):
@@ -173,6 +175,7 @@ def check_prediction(costs: Costs, num_queries: int, num_workers: int, folder: P
             )
     finally:
         module.do_part = do_part  # type: ignore[attr-defined]
+        module.PARTS_CUT = num_cut  # type: ignore[misc]
     taken = [float((times / str(part.number)).read_text()) for part in parts]
     predicted = simulate(costs, Load(taken, num_workers))
     print(

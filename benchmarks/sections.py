@@ -5,7 +5,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,9 @@ from kgverify.verification.verify import verify
 
 PEAK_FLOPS = {"float32": 67e12, "bf16x3": 989e12, "bf16": 989e12, "fp16": 989e12}
 """An H200's, dense, as its maker states them; of bf16x3, which multiplies three times, too."""
+
+NUM_POOLS = 10
+"""The pools that are recorded in turn."""
 
 WN18RR_SHARE = 512
 """The number of wn18rr's candidates given to the baseline: a segment has up to 34,796 facts."""
@@ -243,10 +248,32 @@ def measure_trace(bench: Bench, table: MarkdownTable) -> None:
             digested = f"{digesting / off - 1:+.1%}; {'those of the steps' if is_same else 'WRONG'}"
             table.add(name, what, num, digesting, note=digested)
         table.add(name, f"every step, {precision}", num, on, peak=bench.peak(), note=note)
+        measure_recording(bench, run, engine, precision, table)
         flops = count_flops(run.policy, num_rows) * (3 if precision == "bf16x3" else 1)
         share = flops / off / PEAK_FLOPS[precision]
         note = f"{num_rows:,} valid rows, {flops / 1e12:.2f} TFLOP: {share:.1%} of {PEAK_FLOPS[precision] / 1e12:.0f} TFLOPS"
         table.add(name, f"products, of all the time, {precision}", num, off, note=note)
+
+
+def measure_recording(bench: Bench, run: Run, engine: CompiledEngine, precision: str, table: MarkdownTable) -> None:
+    """Measure the cost of every step of several pools, each copied to the host while the next one is proved."""
+    wider = replace(run, num_queries=min(len(run.graph.queries(run.split)), NUM_POOLS * run.num_queries))
+    candidates = draw(wider)
+    num = len(candidates.query)
+
+    def record_in_turn() -> int:
+        num_steps, waiting = 0, None
+        for recorded in chain(engine.record(candidates), [None]):
+            num_steps += 0 if waiting is None else len(waiting.read()[0].steps.depth)
+            waiting = recorded
+        return num_steps
+
+    engine.evaluate(candidates)
+    _, off = bench.measure(partial(engine.evaluate, candidates))
+    record_in_turn()
+    num_steps, on = bench.measure(record_in_turn)
+    what = f"every step, pools of {engine.layout.pool:,} in turn, {precision}"
+    table.add(run.graph.name, what, num, on, peak=bench.peak(), note=f"{on / off - 1:+.1%}; {num_steps:,} steps")
 
 
 def count_rows(columns: Columns) -> int:

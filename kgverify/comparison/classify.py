@@ -190,13 +190,20 @@ def _of_matches(stage: Stage, around: Surroundings) -> Finding:
         return Finding(DifferenceClass.MISSING, evidence, 1.0, situation)
     if extra:
         return Finding(DifferenceClass.EXTRA, f"{count_of(extra.total(), what)} extra, none missing", 1.0, situation)
-    if around.outputs is None:
-        num = [_num_all(step) for step in around.steps]
-        if num[0] != num[1]:
-            kind = DifferenceClass.MISSING if num[0] > num[1] else DifferenceClass.EXTRA
-            evidence = f"{count_of(abs(num[0] - num[1]), 'resolvent')} {kind.value} among those that the limits drop"
-            return Finding(kind, evidence, 0.9, situation)
+    dropped = _of_dropped(around)
+    if dropped is not None:
+        return dropped._replace(situation=situation)
     return Finding(DifferenceClass.REORDERED, f"the same {what}s in a different order", 1.0)
+
+
+def _of_dropped(around: Surroundings) -> Finding | None:
+    """Classify recorded steps that differ in the number of resolvents before the limits."""
+    num = [_num_all(step) for step in around.steps]
+    if around.outputs is not None or num[0] == num[1]:
+        return None
+    kind = DifferenceClass.MISSING if num[0] > num[1] else DifferenceClass.EXTRA
+    evidence = f"{count_of(abs(num[0] - num[1]), 'resolvent')} {kind.value} among those that the limits drop"
+    return Finding(kind, evidence, 0.9)
 
 
 def _num_all(step: StepView) -> int:
@@ -215,7 +222,8 @@ def _of_resolvents(stage: Stage, around: Surroundings) -> Finding:
     expected, actual = _items(around)
     situation = _proof_situation(stage, around) if stage is Stage.CLOSE else ""
     if Counter(expected) == Counter(actual):
-        return Finding(DifferenceClass.REORDERED, "the same resolvents in a different order", 1.0)
+        dropped = _of_dropped(around) if expected == actual else None
+        return dropped or Finding(DifferenceClass.REORDERED, "the same resolvents in a different order", 1.0)
     missing, extra = Counter(expected) - Counter(actual), Counter(actual) - Counter(expected)
     by_clause = [{item[-3:-1]: item[-1] for item in side} for side in (missing, extra)]
     shared = by_clause[0].keys() & by_clause[1].keys()

@@ -177,6 +177,18 @@ def take_position(positions: Positions, i: int) -> Positions:
     return _slice(positions, starts_of(positions.num_goals), starts_of(positions.num_atoms), i, i + 1)
 
 
+def repeat_positions(positions: Positions, times: int) -> Positions:
+    """Return all positions several times, one after the other."""
+    rows = np.tile(np.arange(len(positions.depth)), times)
+    return Positions(
+        positions.candidates.take(rows),
+        np.tile(positions.depth, times),
+        np.tile(positions.num_goals, times),
+        np.tile(positions.num_atoms, times),
+        np.tile(positions.atoms, (times, 1)),
+    )
+
+
 def split_positions(positions: Positions, size: int) -> Iterator[Positions]:
     """Split the positions into parts of at most `size`, in order."""
     first_goal, first_atom = starts_of(positions.num_goals), starts_of(positions.num_atoms)

@@ -2,30 +2,41 @@
 
 import os
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import islice
+from itertools import pairwise
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
+import numpy as np
 
 from kgverify.engines.protocol import Progress, no_progress
 from kgverify.engines.sent_maker import SentMaker
 from kgverify.errors import UserError
 from kgverify.evaluation.part_file import PartResult
 from kgverify.evaluation.part_store import Identity, PartFolder, PartStore, Warn, identify, opened_folder
-from kgverify.evaluation.proving import FullWork, PartWork, WorkMaker, do_part, explain_out_of_memory, warm_up
+from kgverify.evaluation.proving import (
+    FullWork,
+    PartWork,
+    WorkMaker,
+    do_part,
+    do_piece,
+    explain_out_of_memory,
+    join_proved,
+    warm_up,
+)
 from kgverify.evaluation.rank_only import RankOnly, build_rank_only
 from kgverify.program.dialect import OURS
 from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.parts import Part, Plan, plan_parts
 from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Pipeline, Run
+from kgverify.trace.model.columns import CandidateSet
 
 if TYPE_CHECKING:
     from kgverify.engines.compiled.program.least_model import LeastModel
@@ -35,6 +46,14 @@ PARTS_AHEAD: Final = 4
 """Parts sent for each thread of the workers, so that none waits for the next one."""
 STORING_THREADS: Final = 8
 """The results of workers that are stored at the same time."""
+PIECES: Final = 4
+"""Pieces into which each of the last parts is cut, so that no worker waits long for the others at the end."""
+PARTS_CUT: Final = 2
+"""Parts that are cut for each thread of the workers, which may hold a part to begin next beside the one that it proves."""
+_MOST_CUT: Final = 64
+"""The most parts that are cut: this process draws and ranks their candidates."""
+_LEAST_PIECE: Final = 32
+"""The least candidates of a piece of several."""
 
 
 class ProcessGroup(Protocol):
@@ -196,7 +215,7 @@ def _evaluate(
             else:
                 workers, make = sending
                 maker = WorkMaker(run, make, build, pipeline.engine.info)
-                _send_parts(workers, maker, missing, store, progress, should_stop)
+                _send_parts(workers, maker, work, missing, store, progress, should_stop)
     seconds = time.monotonic() - warmed_up + started - began
     results = store.collect(plan.parts, warn)
     done = sum(part.num_candidates for part in missing if part.number in results)
@@ -207,6 +226,7 @@ def _evaluate(
 def _send_parts(
     workers: DaskWorkers,
     maker: WorkMaker,
+    work: PartWork,
     missing: Sequence[Part],
     store: PartStore,
     progress: Progress,
@@ -214,21 +234,32 @@ def _send_parts(
 ) -> None:
     """Send parts to workers and store their results as they arrive, until all are stored or the evaluation stops.
 
-    Several results are stored at the same time: an object store takes long for each.
+    The last parts are cut into pieces if the engine proves each candidate by itself. Several results are stored at the same
+    time: an object store takes long for each.
     """
     made = SentMaker(maker, workers.share).arguments
-    waiting = iter(missing)
-    proving: dict[Future[PartResult], Part] = {}
+    is_divisible = isinstance(work, FullWork) and work.is_divisible
+    left = deque(missing)
+    proving: dict[Future[Any], _SentPart] = {}
     storing: dict[Future[None], Part] = {}
     ended: SimpleQueue[Future[Any]] = SimpleQueue()
     with ThreadPoolExecutor(STORING_THREADS) as threads:
         try:
             while not should_stop():
-                room = PARTS_AHEAD * workers.count_threads() - len(proving) - len(storing)
-                for part in islice(waiting, max(0, room)):
-                    sent = workers.submit(do_part, *made, part)
-                    proving[sent] = part
-                    sent.add_done_callback(ended.put)
+                num_threads = workers.count_threads()
+                while left and len(proving) + len(storing) < PARTS_AHEAD * num_threads:
+                    num_cut = min(PARTS_CUT * num_threads, _MOST_CUT, len(missing))
+                    is_cut = is_divisible and len(left) <= num_cut
+                    part, calls = left.popleft(), list[Future[Any]]()
+                    if is_cut:
+                        pieces = _cut(work.draw(part), PIECES * max(1, num_threads // num_cut))
+                        calls += [workers.submit(do_piece, *made, part, piece) for piece in pieces]
+                    else:
+                        calls.append(workers.submit(do_part, *made, part))
+                    sent = _SentPart(part, calls, is_cut=is_cut)
+                    for call in calls:
+                        proving[call] = sent
+                        call.add_done_callback(ended.put)
                 if not proving and not storing:
                     return
                 try:
@@ -236,18 +267,41 @@ def _send_parts(
                 except Empty:
                     continue
                 if future in proving:
-                    part = proving.pop(future)
-                    stored = threads.submit(store.put, part, future.result())
-                    storing[stored] = part
-                    stored.add_done_callback(ended.put)
+                    future.result()
+                    sent = proving.pop(future)
+                    if all(call not in proving for call in sent.calls):
+                        stored = threads.submit(_store_sent, store, work, sent)
+                        storing[stored] = sent.part
+                        stored.add_done_callback(ended.put)
                 else:
                     future.result()
                     progress(storing.pop(future).num_candidates)
             for stored in storing:
                 stored.result()
         finally:
-            for sent in proving:
-                sent.cancel()
+            for call in proving:
+                call.cancel()
+
+
+@dataclass(frozen=True, eq=False)
+class _SentPart:
+    """A part that workers prove, and its calls: one for the whole part, or one for each piece of a part that is cut."""
+
+    part: Part
+    calls: list[Future[Any]]
+    is_cut: bool
+
+
+def _cut(drawn: CandidateSet, num: int) -> list[CandidateSet]:
+    """Cut candidates into a number of pieces, or fewer if these would be small."""
+    bounds = np.linspace(0, len(drawn.query), max(1, min(num, len(drawn.query) // _LEAST_PIECE)) + 1).astype(np.int64)
+    return [drawn.take(slice(*pair)) for pair in pairwise(bounds.tolist())]
+
+
+def _store_sent(store: PartStore, work: PartWork, sent: _SentPart) -> None:
+    """Store the result of a part that workers have proved."""
+    found = [call.result() for call in sent.calls]
+    store.put(sent.part, work.summarize(sent.part, join_proved(found)) if sent.is_cut else found[0])
 
 
 class _Worker:

@@ -1,9 +1,10 @@
 """The work on one part of an evaluation: its candidates are drawn, proved by any engine, and summarized."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -15,7 +16,7 @@ from kgverify.evaluation.part_file import ChoiceStatistics, PartResult, summariz
 from kgverify.runs.dask_workers import check_same_engine
 from kgverify.runs.parts import Part
 from kgverify.runs.run import Pipeline, Run
-from kgverify.trace.model.columns import Candidates, CandidateSet
+from kgverify.trace.model.columns import Candidates, CandidateSet, join_candidates
 from kgverify.trace.model.header import EngineInfo
 
 if TYPE_CHECKING:
@@ -46,6 +47,11 @@ class FullWork:
 
     def __init__(self, run: Run, pipeline: Pipeline) -> None:
         self._run, self._pipeline = run, pipeline
+
+    @property
+    def is_divisible(self) -> bool:
+        """True if candidates of a part may be proved apart: batches of an engine with slots should be full."""
+        return not self._pipeline.engine.info.layout.get("slots")
 
     def draw(self, part: Part) -> CandidateSet:
         """Draw the candidates of the part."""
@@ -89,6 +95,20 @@ def do_part(make: bytes, name: str, part: Part) -> PartResult:
     """Return the result of a part on a worker; `make` and `name` are those of a `SentMaker`."""
     work: PartWork = make_once(make, name)
     return work.summarize(part, work.prove(part, work.draw(part), no_progress))
+
+
+def do_piece(make: bytes, name: str, part: Part, drawn: CandidateSet) -> tuple[Candidates, ChoiceStatistics]:
+    """Prove some candidates of a part on a worker; `make` and `name` are those of a `SentMaker` of a `FullWork`."""
+    work: FullWork = make_once(make, name)
+    return work.prove(part, drawn, no_progress)
+
+
+def join_proved(
+    pieces: Sequence[tuple[Candidates, ChoiceStatistics]],
+) -> tuple[Candidates, ChoiceStatistics]:
+    """Return the proved candidates of the pieces of a part as one."""
+    candidates, choices = zip(*pieces, strict=True)
+    return join_candidates(list(candidates)), reduce(ChoiceStatistics.combine, choices)
 
 
 def prove_candidates(

@@ -10,16 +10,16 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kgverify.errors import MissingDependency, UserError, describe_error, find_missing_dependency, show_path_as
-from kgverify.files.writing import temporary_folder
+from kgverify.files.writing import MEMORY_FOLDER, temporary_folder
 
 T = TypeVar("T")
 
@@ -38,10 +38,27 @@ _URL: Final = re.compile(rf"(?P<protocol>{'|'.join(DRIVERS)}|file):/+(?P<rest>.*
 """A URL; as a `Path` it has one slash."""
 _OTHER: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _NAME: Final = re.compile(r"[^/\\\0]{1,255}")
-_PIECE: Final = 16 << 20
-"""Bytes that are read at once."""
+_PIECE: Final = 64 << 20
+"""Bytes that are read at once: some stores read the whole object for each request."""
 _THREADS: Final = 4
+_SENT: Final = {"s3": {"chunksize": 16 << 20, "max_concurrency": _THREADS}}
+"""The options to send a large file, by protocol: without them, s3fs would read half a gigabyte at once."""
 _MOST_FILES: Final = 100_000
+_MOST_IN_MEMORY: Final = 1 << 30
+"""Bytes of a copy that is kept in memory, where no disk slows it down, if that leaves most of the memory free."""
+_MEMORY_SHARE: Final = 8
+
+
+class Sizes(NamedTuple):
+    """The bytes of a file, None for a folder, and those of the files of a folder by name."""
+
+    file: int | None
+    files: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        """The bytes of all files."""
+        return sum(self.files.values()) + (self.file or 0)
 
 
 @dataclass(frozen=True)
@@ -77,43 +94,41 @@ class Remote:
         """
         with self._explained("cannot be read"):
             store = self._store()
-            found = store.ls(self.key, detail=True) if store.exists(self.key) else []
-        sizes = {each["name"].rpartition("/")[2]: int(each["size"] or 0) for each in found if each["type"] == "file"}
-        # Some stores list the folder itself as an object without a name.
-        sizes.pop("", None)
-        if len(sizes) > _MOST_FILES:
-            raise UserError(f"holds {len(sizes):,} files, expected at most {_MOST_FILES:,}", where=self.url)
-        for name in sizes:
-            if not _NAME.fullmatch(name) or name in (".", ".."):
-                raise UserError(f"holds a file with the name {name!r}", where=self.url, fix="rename it")
-        return sizes
+            return self._list(store) if store.exists(self.key) else {}
 
-    def fetch(self, folder: Path) -> Path:
+    def measure(self) -> "Sizes":
+        """Return the sizes of a file, or of the files of a folder. UserError if it does not exist or cannot be read."""
+        with self._explained("cannot be read"):
+            store = self._store()
+            kind, size = self._describe(store)
+            if not kind:
+                raise UserError("no such file or folder", where=self.url, fix="check the URL, and the credentials")
+            return Sizes(None, self._list(store)) if kind == "directory" else Sizes(size, {})
+
+    def fetch(self, folder: Path, sizes: "Sizes | None" = None) -> Path:
         """Copy a file, or the files of a folder, into a local folder, and return the path of the copy there.
+
+        sizes: as `measure` returned them
 
         Errors show the copy under its URL. UserError if it does not exist, cannot be read, or the disk is too small.
         """
         with self._explained("cannot be read"):
-            store = self._store()
-            if not store.exists(self.key):
-                raise UserError("no such file or folder", where=self.url, fix="check the URL, and the credentials")
-            is_folder = store.isdir(self.key)
-            sizes = self.list_files() if is_folder else {"": int(store.info(self.key)["size"])}
+            sizes = sizes or self.measure()
             free = shutil.disk_usage(folder).free
-            if sum(sizes.values()) > free:
+            if sizes.total > free:
                 raise UserError(
-                    f"takes {sum(sizes.values()):,} bytes, and {folder} has room for {free:,}",
+                    f"takes {sizes.total:,} bytes, and {folder} has room for {free:,}",
                     where=self.url,
                     fix="make room, or let TMPDIR name a folder on a larger disk",
                 )
             copy = folder / self.name
             show_path_as(str(copy), self.url)
-            if not is_folder:
-                self._fetch_file(store, copy, sizes[""])
-                return copy
-            copy.mkdir(exist_ok=True)
-            for name, size in sizes.items():
-                self.join(name)._fetch_file(store, copy / name, size)
+            if sizes.file is not None:
+                files = [(self, copy, sizes.file)]
+            else:
+                copy.mkdir(exist_ok=True)
+                files = [(self.join(name), copy / name, size) for name, size in sizes.files.items()]
+            _copy_files(self._store(), files)
             return copy
 
     def send(self, source: Path, *, last: str = "") -> None:
@@ -128,17 +143,23 @@ class Remote:
             if not source.is_dir():
                 for name in sorted(self.list_files(), key=lambda name: name != last) if store.isdir(self.key) else ():
                     store.rm_file(self.join(name).key)
-                self._send_file(store, source)
+                self._put(store, source)
                 return
-            if store.isfile(self.key):
+            kind, _ = self._describe(store)
+            if kind == "file":
                 store.rm_file(self.key)
             names = sorted(path.name for path in source.iterdir())
-            stale = self.list_files().keys() - set(names)
-            for name in [*({last} & self.list_files().keys()), *stale]:
+            found = self._list(store).keys() if kind == "directory" else set()
+            for name in [*({last} & found), *(found - {last, *names})]:
                 store.rm_file(self.join(name).key)
-            _do_all(lambda name: self.join(name)._send_file(store, source / name), set(names) - {last})
+            _do_all(lambda name: self.join(name)._put(store, source / name), set(names) - {last})
             if last in names:
-                self.join(last)._send_file(store, source / last)
+                self.join(last)._put(store, source / last)
+
+    def send_file(self, source: Path) -> None:
+        """Do as `send` for a file where no folder can be, with fewer requests."""
+        with self._explained("cannot be written"):
+            self._put(self._store(), source)
 
     def check_writable(self) -> None:
         """Raise the UserError of `send` before a long run, if it would raise one already. Leave nothing."""
@@ -148,32 +169,48 @@ class Remote:
             store.pipe_file(probe.key, b"")
             store.rm_file(probe.key)
 
-    def _fetch_file(self, store: Any, target: Path, size: int) -> None:
-        before = _version_of(store, self.key)
-        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    def _describe(self, store: Any) -> tuple[str, int]:
+        """Return `file` or `directory`, and the bytes of a file; an empty text if there is neither."""
         try:
+            info = store.info(self.key)
+        except FileNotFoundError:
+            return "", 0
+        return info["type"], int(info["size"] or 0)
 
-            def fetch_piece(begin: int) -> None:
-                end = min(begin + _PIECE, size)
-                piece = store.cat_file(self.key, start=begin, end=end)
-                if len(piece) != end - begin:
-                    raise self._changed()
-                left = memoryview(piece)
-                while left:
-                    num = os.pwrite(descriptor, left, begin)
-                    begin, left = begin + num, left[num:]
+    def _list(self, store: Any) -> dict[str, int]:
+        """Do as `list_files` for a folder that exists."""
+        found = store.ls(self.key, detail=True)
+        sizes = {each["name"].rpartition("/")[2]: int(each["size"] or 0) for each in found if each["type"] == "file"}
+        # Some stores list the folder itself as an object without a name.
+        sizes.pop("", None)
+        if len(sizes) > _MOST_FILES:
+            raise UserError(f"holds {len(sizes):,} files, expected at most {_MOST_FILES:,}", where=self.url)
+        for name in sizes:
+            if not _NAME.fullmatch(name) or name in (".", ".."):
+                raise UserError(f"holds a file with the name {name!r}", where=self.url, fix="rename it")
+        return sizes
 
-            _do_all(fetch_piece, range(0, size, _PIECE))
+    def _copy_piece(self, store: Any, target: Path, size: int, begin: int) -> None:
+        """Copy some bytes into a file of this size."""
+        end = min(begin + _PIECE, size)
+        # One byte more than there should be: an object that has grown must not look like the one that was listed.
+        piece = store.cat_file(self.key, start=begin, end=end + (end == size))
+        if len(piece) != end - begin:
+            raise self._changed()
+        descriptor = os.open(target, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            left = memoryview(piece)
+            while left:
+                num = os.pwrite(descriptor, left, begin)
+                begin, left = begin + num, left[num:]
         finally:
             os.close(descriptor)
-        if _version_of(store, self.key) != before:
-            raise self._changed()
 
     def _changed(self) -> UserError:
         return UserError("was replaced while it was read", where=self.url, fix="read it again")
 
-    def _send_file(self, store: Any, source: Path) -> None:
-        store.put_file(str(source), self.key)
+    def _put(self, store: Any, source: Path) -> None:
+        store.put_file(str(source), self.key, **_SENT.get(self.protocol, {}))
         size = int(store.info(self.key)["size"])
         if size != source.stat().st_size:
             raise OSError(f"the store holds {size:,} bytes of {source.stat().st_size:,}")
@@ -253,8 +290,10 @@ def fetched(path: str | Path) -> Iterator[Path]:
     if remote is None:
         yield find_local(path)
         return
-    with temporary_folder("kgverify-copy-") as folder:
-        yield remote.fetch(folder)
+    sizes = remote.measure()
+    where = MEMORY_FOLDER if _fits_in_memory(sizes.total) else None
+    with temporary_folder("kgverify-copy-", where) as folder:
+        yield remote.fetch(folder, sizes)
 
 
 @contextmanager
@@ -291,6 +330,28 @@ def sent_to(remote: Remote, last: str) -> Iterator[Path]:
     with scratch_folder(remote) as folder:
         yield folder / remote.name
         remote.send(folder / remote.name, last=last)
+
+
+def _fits_in_memory(num_bytes: int) -> bool:
+    """Return whether a copy in memory leaves most of the memory free."""
+    if num_bytes > _MOST_IN_MEMORY or not os.access(MEMORY_FOLDER, os.W_OK):
+        return False
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return _MEMORY_SHARE * num_bytes <= free and num_bytes <= shutil.disk_usage(MEMORY_FOLDER).free
+
+
+def _copy_files(store: Any, files: Sequence[tuple[Remote, Path, int]]) -> None:
+    """Copy objects of these sizes to new files, several pieces at the same time. UserError if one changes meanwhile."""
+    for _, target, _ in files:
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    # One request returns one version of an object.
+    large = [remote for remote, _, size in files if size > _PIECE]
+    before = [_version_of(store, remote.key) for remote in large]
+    pieces = [(*file, begin) for file in files for begin in range(0, file[2], _PIECE)]
+    _do_all(lambda piece: piece[0]._copy_piece(store, *piece[1:]), pieces)
+    for remote, version in zip(large, before, strict=True):
+        if _version_of(store, remote.key) != version:
+            raise remote._changed()
 
 
 def _version_of(store: Any, key: str) -> tuple[Any, ...]:

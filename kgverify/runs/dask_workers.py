@@ -147,14 +147,14 @@ class DaskWorkers(Executor):
             if not isinstance(raised, distributed.scheduler.KilledWorker):
                 self._finish(call, error=raised)
                 return
-            call.num_lost += 1
+            call.num_lost += 1 + getattr(raised, "allowed_failures", 0)
             if call.num_lost < MOST_REPEATS:
                 self._repeat(call, sent)
             else:
                 self._finish(
                     call,
                     error=UserError(
-                        f"{MOST_REPEATS} times, workers died before their work was done ({describe_error(raised)})",
+                        f"{call.num_lost} times, workers died before their work was done ({describe_error(raised)})",
                         where=WHERE,
                         fix="read the log of a worker: it may need more memory, or an engine may end its process",
                     ),
@@ -239,7 +239,7 @@ class _Call:
     """A call without a result.
 
     sent:     what dask knows of it: two where a straggler was sent again
-    num_lost: the times that dask gave it up because its workers died
+    num_lost: the workers that died until dask gave it up, each time that dask did
     """
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[object, ...], named: dict[str, object]) -> None:

@@ -1,12 +1,13 @@
 """The stage at fault in a step of an engine that does not show its stages, inferred from the step's result.
 
 Fused kernels, compiled code and other people's engines do several stages at once. The expected outputs of the stages tell up to
-which stage a clause should have come; where this is not enough, the engine takes the step again from another goal, which
-separates matching from the stages after it.
+which stage a clause should have come; where this is not enough, the engine takes a step from another goal, of which some
+stages have nothing to do. Such goals separate matching, resolution and the limits from the stages after them.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -37,8 +38,19 @@ class Asked(NamedTuple):
     actual: Mapping[Clause, Goal]
 
 
+class KnownFact(NamedTuple):
+    """A fact that may serve in the derivation of the query."""
+
+    clause: Clause
+    atom: Atom
+
+
 class StepInference:
-    """The inference for one step. ask: takes a step of both engines from goals visited, the current one last."""
+    """The inference for one step.
+
+    ask:  takes a step of both engines from goals visited, the current one last
+    fact: a fact to ask with, which `prune` deletes, and which resolves a goal without changing the rest; None if unknown
+    """
 
     def __init__(
         self,
@@ -48,9 +60,11 @@ class StepInference:
         tolerance: float,
         goals: Sequence[PlainGoal],
         ask: Callable[[Sequence[PlainGoal]], Asked],
+        fact: KnownFact | None = None,
     ) -> None:
         self._expected, self._actual, self._limits, self._tolerance = expected, actual, limits, tolerance
-        self._goals, self._ask = goals, ask
+        # Many clauses lead to the same question.
+        self._goals, self._ask, self._fact = goals, cache(ask), fact
         (self._wanted, *self._counts), (self._got, *self._own_counts) = expected[Stage.LIMIT], actual[Stage.LIMIT]
         self._matched = {
             *((int(Origin.RULE), clause) for clause in expected[Stage.MATCH_RULES]),
@@ -87,6 +101,8 @@ class StepInference:
     def _of_proof(self, got_kind: int) -> Stage:
         wanted, got = (side[0][1:3] if side else (0, 0) for side in (self._wanted, self._got))
         if got_kind == GoalKind.TRUE:
+            if got[0] == Origin.NONE:
+                return Stage.CLOSE
             if got not in self._matched:
                 # Where a proof is expected too, a clause that the engine does not find elsewhere is only its name.
                 is_found = wanted == (0, 0) or self._limits.max_atoms < 2 or got in self._ask_unprovable().actual
@@ -127,7 +143,7 @@ class StepInference:
             if canonical(expected) == canonical(actual) or canonical(actual) != actual:
                 return Stage.RENAME
             if len(actual) == self._limits.max_atoms and actual == expected[: len(actual)]:
-                return Stage.LIMIT
+                return self._of_change_within_limits(clause) or Stage.LIMIT
             # `prune` takes ground atoms out of what was resolved, and nothing else.
             rest = _goal(self._resolved[clause]) if len(actual) > len(expected) else expected
             is_less = len(actual) != len(expected) and _is_part(actual, rest)
@@ -135,8 +151,52 @@ class StepInference:
                 return Stage.RESOLVE if self._loses_open_atoms(clause) else Stage.PRUNE
             if list(map(_shape, actual)) == list(map(_shape, expected)) and self._is_renamed(clause, actual):
                 return Stage.RENAME
-            return Stage.RESOLVE
+            return Stage.RENAME if self._is_renamed_unresolved(expected, actual) else Stage.RESOLVE
         return None
+
+    def _is_renamed_unresolved(self, expected: Goal, actual: Goal) -> bool:
+        """Return whether variables that went wrong go wrong as well where nothing is resolved: behind a fact of the goal.
+
+        `rename` depends on nothing but the resolvent, and `resolve` on the goal and the clause. A resolvent that is too long
+        to stand behind a fact is asked for without one of its atoms.
+        """
+        if self._fact is None or not _has_wrong_variables(expected, actual):
+            return False
+        pairs = zip(expected, actual, strict=True)
+        right = [i for i, (wanted, got) in enumerate(pairs) if wanted == got]
+        rests = [expected[:i] + expected[i + 1 :] for i in right[::-1]] if self._is_full(expected) else [expected]
+        for rest in map(canonical, rests):
+            if self._is_full(rest):
+                return False
+            asked = self._ask(((self._fact.atom, *rest),) * len(self._goals))
+            wanted, got = (side.get(self._fact.clause) for side in asked)
+            if wanted is not None and got is not None and _has_wrong_variables(wanted, got):
+                return True
+        return False
+
+    def _is_full(self, atoms: Goal) -> bool:
+        return len(atoms) >= self._limits.max_atoms
+
+    def _of_change_within_limits(self, clause: Clause) -> Stage | None:
+        """Return the stage that changes the atoms of a clause's resolvent that the limits keep, of a goal of the same length.
+
+        The resolvent asked for has as many atoms as the limits allow: the goal's other atoms are facts, which `prune` deletes.
+        None if the atoms are right, or if no such goal can be asked for.
+        """
+        selected, num_rest = Atom(*self._goals[-1][0]), len(self._goals[-1]) - 1
+        num_open = min(num_rest, self._limits.max_atoms - (len(self._resolved[clause]) - num_rest))
+        if num_open < 0:
+            return None
+        facts = [self._fact.atom] * (num_rest - num_open) if self._fact is not None else []
+        asked = self._ask(((selected, *facts, *_unprovable(selected, num_open)),) * len(self._goals))
+        expected, actual = (side.get(clause) for side in asked)
+        if expected is None or actual is None or expected == actual:
+            return None
+        if canonical(expected) == canonical(actual):
+            return Stage.RENAME
+        rest = sorted((expected, actual), key=len)
+        is_pruned = len(expected) != len(actual) and _is_part(*rest) and _num_open(rest[0]) == _num_open(rest[1])
+        return Stage.PRUNE if is_pruned else Stage.RESOLVE
 
     def _is_renamed(self, clause: Clause, actual: Goal) -> bool:
         """Return whether variables that differ from the expected ones come from one side of the resolution.
@@ -162,6 +222,9 @@ class StepInference:
         for clause in got:
             if clause in wanted:
                 continue
+            if clause[0] == Origin.NONE:
+                # No clause matched: the list is counted right, and not filled.
+                return Stage.LIMIT
             if clause not in self._matched:
                 return self._matching(clause)
             if clause not in self._left:
@@ -185,7 +248,8 @@ class StepInference:
             for clause in self._left:
                 if clause not in got and (stage := self._of_lost_match(clause, is_sure=True)) is not None:
                     return stage
-            return Stage.LIMIT
+            hidden = (self._of_change_within_limits(clause) for clause in self._left if clause not in got)
+            return next(filter(None, hidden), Stage.LIMIT)
         for clause in missing:
             stage = self._of_lost_match(clause)
             if stage is not None:
@@ -200,9 +264,9 @@ class StepInference:
             return Stage.LIMIT
         if all(len(self._left[clause]) == self._limits.max_atoms for clause in missing):
             # As long as the limit allows, and lost with no other goal visited as well: dropped without being counted.
-            asked = self._ask([self._goals[-1]] * len(self._goals))
+            asked = self._ask((self._goals[-1],) * len(self._goals))
             if asked.expected.keys() >= {*missing} and asked.actual.keys().isdisjoint(missing):
-                return Stage.LIMIT
+                return self._of_change_within_limits(missing[0]) or Stage.LIMIT
         if not got and not any(self._own_counts):
             # All are gone at once: none of several matches was lost, and `revisit` judges them one by one.
             return Stage.CLOSE if len(missing) > 1 else Stage.REVISIT
@@ -240,8 +304,7 @@ class StepInference:
         return self._ask_before_unprovable(Atom(*self._goals[-1][0]))
 
     def _ask_before_unprovable(self, atom: Atom) -> Asked:
-        fresh = encode_variable(1 + max((-1 - term for term in atom[1:] if term < 0), default=-1))
-        return self._ask([(atom, Atom(atom.predicate, fresh, fresh))] * len(self._goals))
+        return self._ask(((atom, *_unprovable(atom, 1)),) * len(self._goals))
 
     def _of_turned_match(self, wanted: Clause, got: Clause) -> Stage | None:
         """Return the stage that matches two clauses of one kind if the engine lists them in another order as well."""
@@ -274,6 +337,20 @@ def ask_engines(engines: tuple[Engine, Engine], position: Positions, goals: Sequ
     )
     listed = (read_step_outputs(engine.step(asked))[Stage.LIMIT][0] for engine in engines)
     return Asked(*({(int(kind), int(clause)): _goal(atoms) for _, kind, clause, atoms in items} for items in listed))
+
+
+def _unprovable(atom: Atom, num: int) -> Iterator[Atom]:
+    """Yield atoms with a variable of their own each, which nothing deletes from a goal that begins with an atom."""
+    first = 1 + max((-1 - term for term in atom[1:] if term < 0), default=-1)
+    return (Atom(atom.predicate, *[encode_variable(number)] * 2) for number in range(first, first + num))
+
+
+def _has_wrong_variables(expected: Goal, actual: Goal) -> bool:
+    """Return whether two goals of one length differ in places where variables are expected, and in no others."""
+    if len(expected) != len(actual) or expected == actual:
+        return False
+    pairs = ((wanted, got) for both in zip(expected, actual, strict=True) for wanted, got in zip(*both, strict=True))
+    return all(wanted == got or wanted < 0 for wanted, got in pairs)
 
 
 def _goal(atoms: Any) -> Goal:

@@ -37,18 +37,19 @@ from kgverify.engines.protocol import (
     ProbedEngine,
     candidate_set,
     positions_of,
+    repeat_positions,
     take_position,
 )
 from kgverify.errors import InternalError, count_of
 from kgverify.program.atoms import Atom, Goal
-from kgverify.program.outcomes import Outcome
+from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.resolution import number_variables
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import Columns, select_candidates
 from kgverify.trace.model.stage_items import StageOutputs, ends_alike, read_step_outputs
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.effort import FULL, Effort
-from kgverify.verification.infer_stage import StepInference, ask_engines, shows_stages
+from kgverify.verification.infer_stage import KnownFact, StepInference, ask_engines, shows_stages
 from kgverify.verification.separate import Seen, separate
 from kgverify.verification.stagewise import StageFault, find_later_faults, is_own
 
@@ -57,6 +58,12 @@ ASSUMED_CONFIDENCE: Final = 0.5
 
 NOT_REPLAYED: Final = "the step was not replayed itself, its stage and class are those of others that differ alike"
 INFERRED: Final = "the engine does not show this stage, which was inferred from its step"
+OTHERS: Final = 4
+"""The candidates whose steps are taken together with a step, to find out whether it depends on them."""
+MOST_SLOTS: Final = 256
+"""The slots to fill with such steps."""
+FOREIGN: Final[dict[str, Any]] = {"kind": DifferenceClass.FOREIGN, "confidence": 0.8}
+"""The class of a step that depends on other slots."""
 INFERRED_SHARE: Final = 0.7
 """The confidence left to a class whose stage was inferred."""
 
@@ -172,6 +179,7 @@ class Explainer:
         self._lockstep = lockstep
         self._reader = StepReader(self._normalise(expected.columns))
         self._alone: list[str] = []
+        self._among: list[bool] = []
 
     def replay(self, divergences: tuple[Divergence, ...]) -> list[Replayed]:
         """Name the stage of each divergence by replaying its step, or a whole derivation by itself.
@@ -240,8 +248,38 @@ class Explainer:
             own = normalise_outputs(read_step_outputs(alone), self._modulo)
             if fault and is_shown and probes and ends_alike(probes[1], own, 2 * self._tolerance):
                 return self._name(divergence, fault)
+            if self._depends_on_others(divergence, at, alone):
+                found = _of_machinery(divergence)
+                evidence = "the step lists other clauses alone than among others: it depends on other slots"
+                return Replayed(msgspec.structs.replace(found, **FOREIGN, evidence=evidence))
             return self._infer(divergence, position, probes, own, alone)
         return Replayed(self._judge_right_step(divergence))
+
+    def _depends_on_others(self, divergence: Divergence, step: int, alone: Columns) -> bool:
+        """Return whether a step, wrong alone, lists other clauses among others: in any slot, with the other slots in use.
+
+        A stage that leaves a part of its list as it was lists the same among others, if what was there is the same. So
+        the step is taken again only if it lists other clauses than in its run, or a resolvent of no clause.
+        """
+        candidate = divergence.candidate
+        views = self._views.get((candidate, step)) if step == divergence.step else None
+        resolvents = StepReader(alone).read(0).resolvents
+        clauses = [r.clause for r in resolvents]
+        has_gap = any(r.kind == GoalKind.GOAL and r.origin_kind == Origin.NONE for r in resolvents)
+        is_other = views is not None and clauses != [r.clause for r in views[1].resolvents]
+        if not self._comparer.has_origins or not (has_gap or is_other):
+            return False
+        if len(self._among) >= self._effort.alone:
+            return all(self._among)
+        group = np.arange(max(0, candidate - OTHERS), candidate + 1)
+        positions = positions_of(select_candidates(self._columns, group))
+        num, own = len(positions.depth), int(self._columns.candidates.num_steps[group[:-1]].sum()) + step
+        slots = self._actual.info.layout.get("slots", OTHERS)
+        times = 1 + -(-min(slots, MOST_SLOTS) // num)
+        reader = StepReader(self._normalise(self._actual.step(repeat_positions(positions, times))))
+        rows = range(own, num * times, num)
+        self._among.append(any([r.clause for r in reader.read(row).resolvents] != clauses for row in rows))
+        return self._among[-1]
 
     def _agrees_alone(self, expected: Columns, actual: Columns) -> bool:
         """Return whether two single steps agree in all that both engines know."""
@@ -290,15 +328,21 @@ class Explainer:
         expected, actual = probes or (normalise_outputs(self._expected.probe(position), self._modulo), own)
         _, (goals,) = read_positions(position)
         ask = partial(ask_engines, (self._expected, self._actual), position)
-        inference = StepInference(
-            expected, own if shows_stages(actual, Stage.LIMIT) else actual, self._limits, self._tolerance, goals, ask
-        )
-        stage = inference.find()
+        shown = own if shows_stages(actual, Stage.LIMIT) else actual
+        fact = self._find_fact(position)
+        stage = StepInference(expected, shown, self._limits, self._tolerance, goals, ask, fact).find()
         if stage is not None:
             divergence = msgspec.structs.replace(divergence, stage=stage.value)
         # A rule's resolvent may be lost since it lacks atoms, and is then a goal visited before.
         is_open = stage is Stage.MATCH_RULES and any(guess.stage is Stage.RESOLVE for guess in guesses)
         return Replayed(divergence, is_inferred=True, other=Stage.RESOLVE if is_open else None)
+
+    def _find_fact(self, position: Positions) -> KnownFact | None:
+        """Return a fact that is not the query of a position; None without a program."""
+        inference = self._comparer.program.origins
+        query = position.candidates.atom[0].tolist()
+        facts = enumerate(inference.clauses.facts if inference is not None else ())
+        return next((KnownFact((int(Origin.FACT), i), Atom(*atom)) for i, atom in facts if [*atom] != query), None)
 
     def _explain_by_one_stage(self, position: Positions, alone: Columns) -> list[StepDifference]:
         """Return the stages whose fault alone explains the step, the likeliest first."""

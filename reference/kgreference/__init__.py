@@ -5,7 +5,7 @@ numpy, is `kgreference.two_tower.TwoTower`.
 """
 
 from kgreference.corrupt import HEAD, TAIL, Corrupter, mix
-from kgreference.derivation import Derivation, derive
+from kgreference.derivation import Derivation, derive, derive_together
 from kgreference.dialect import (
     OURS,
     Dialect,
@@ -68,6 +68,7 @@ __all__ = [
     "Variable",
     "canonical",
     "derive",
+    "derive_together",
     "least_model",
     "metrics",
     "mix",

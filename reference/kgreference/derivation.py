@@ -1,12 +1,15 @@
 """A derivation: the steps from a query to an outcome."""
 
+from collections.abc import Sequence
+from functools import reduce
+from operator import add
 from typing import NamedTuple
 
 from kgreference.dialect import OURS, Dialect
 from kgreference.dialect_step import OUR_STAGES, Stages, take_dialect_step
-from kgreference.policy import Policy
+from kgreference.policy import Policy, PreparedPolicy
 from kgreference.program import Program
-from kgreference.step import Limits, Outcome, Step, take_step
+from kgreference.step import Limits, Outcome, Step, choose_resolvent, find_resolvents, take_step
 from kgreference.terms import Atom, Goal, canonical
 
 
@@ -73,3 +76,30 @@ def derive(
         goal = step.chosen.atoms
         visited.add(goal)
     return Derivation(query, steps, outcome, is_limited, log_probability)
+
+
+def derive_together(
+    program: Program, limits: Limits, policy: PreparedPolicy, queries: Sequence[Atom]
+) -> list[Derivation]:
+    """Derive several queries as `derive` does, but one step of each in turn, so that the policy prepares for all of them."""
+    goals = [canonical((query,)) for query in queries]
+    visited = [{goal} for goal in goals]
+    steps: list[list[Step]] = [[] for _ in queries]
+    depth, still_open = 0, list(range(len(queries)))
+    while still_open:
+        found = [find_resolvents(program, limits, queries[i], goals[i], depth, visited[i]) for i in still_open]
+        policy.prepare([(goal, after_limit) for goal, *_, after_limit, _, _ in found])
+        for i, of_step in zip(still_open, found, strict=True):
+            step = choose_resolvent(limits, policy, depth, of_step)
+            steps[i].append(step)
+            goals[i] = step.chosen.atoms
+            visited[i].add(goals[i])
+        depth += 1
+        still_open = [i for i in still_open if steps[i][-1].outcome is Outcome.OPEN]
+    return [_conclude(query, taken) for query, taken in zip(queries, steps, strict=True)]
+
+
+def _conclude(query: Atom, steps: list[Step]) -> Derivation:
+    log_probability: float = reduce(add, [step.log_probability for step in steps], 0.0)
+    is_limited = any(step.dropped_atoms > 0 or step.dropped_resolvents > 0 for step in steps)
+    return Derivation(query, steps, steps[-1].outcome, is_limited, log_probability)

@@ -1,6 +1,6 @@
 """Policies that need no weights."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 from kgreference.resolvent import Kind, Resolvent
@@ -19,6 +19,14 @@ class Policy(Protocol):
         The goal and the resolvents are canonical. All resolvents are of kind GOAL, unless a dialect offers STOP
         or leaves TRUE beside them.
         """
+        ...
+
+
+class PreparedPolicy(Policy, Protocol):
+    """A policy that scores several steps in less time if it knows of them before."""
+
+    def prepare(self, steps: Iterable[tuple[Goal, Sequence[Resolvent]]]) -> None:
+        """Prepare for the scores of steps, each a goal with its resolvents; this changes no score."""
         ...
 
 

@@ -232,6 +232,13 @@ def take_step(
 
     Raises ValueError for the empty goal, and for a goal at the depth limit.
     """
+    return choose_resolvent(limits, policy, depth, find_resolvents(program, limits, query, goal, depth, visited))
+
+
+def find_resolvents(
+    program: Program, limits: Limits, query: Triple, goal: Goal, depth: int, visited: Set[Goal]
+) -> tuple[Any, ...]:
+    """Return the fields of a step from ``goal`` to ``dropped_resolvents``: the stages from `select` to `limit`."""
     check_start(limits, goal, depth)
     excluded = excluded_atom(limits, query)
 
@@ -244,29 +251,27 @@ def take_step(
     after_revisit = revisit(goal, visited, after_rename)
     after_close = close(after_revisit)
     after_limit, dropped_atoms, dropped_resolvents = limit(limits, after_close)
+    return (
+        goal,
+        selected,
+        list(rule_matches.origins),
+        list(fact_matches.origins),
+        after_resolve,
+        after_prune,
+        after_rename,
+        after_revisit,
+        after_close,
+        after_limit,
+        dropped_atoms,
+        dropped_resolvents,
+    )
+
+
+def choose_resolvent(limits: Limits, policy: Policy, depth: int, found: tuple[Any, ...]) -> Step:
+    """Complete a step that `find_resolvents` began: the stages from `score` to `finish`."""
+    goal, after_limit = found[0], found[9]
     scores = score(policy, goal, after_limit)
     choice = choose(scores)
     chosen, next_depth, log_probability = advance(after_limit, scores, choice, depth)
-    return make_step(
-        (
-            goal,
-            selected,
-            list(rule_matches.origins),
-            list(fact_matches.origins),
-            after_resolve,
-            after_prune,
-            after_rename,
-            after_revisit,
-            after_close,
-            after_limit,
-            dropped_atoms,
-            dropped_resolvents,
-            scores,
-            choice,
-            chosen,
-            log_probability,
-            next_depth,
-            finish(limits, chosen, next_depth),
-            False,
-        )
-    )
+    outcome = finish(limits, chosen, next_depth)
+    return make_step((*found, scores, choice, chosen, log_probability, next_depth, outcome, False))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from random_programs import program_of
 
+from kgverify.engines.compiled.program import relations
 from kgverify.engines.compiled.program.least_model import _BYTES_OF_ATOM, LeastModel
 from kgverify.engines.compiled.program.relations import _parts
 from kgverify.errors import UserError
@@ -65,6 +66,20 @@ def test_a_chain_of_two_rules_is_closed():
     program = program_of("e(a, b)\ne(b, c)\ne(c, d)\nt(X, Y) <- e(X, Y)\nt(X, Z) <- t(X, Y), t(Y, Z)")
     model = LeastModel(program, device="cpu")
     assert (model.num_atoms, model.num_rounds) == (3 + 6, 3)
+
+
+def test_joins_by_products_of_matrices_have_the_rows_of_joins_by_sorting(monkeypatch):
+    facts = "\n".join(f"e(c{i}, c{i + 1})" for i in range(30)) + "\nd(c0, c0)\nd(c3, c9)"
+    rules = "t(X, Y) <- e(X, Y)\nt(X, Z) <- e(X, Y), t(Y, Z)\ns(X, Y) <- t(X, U), t(U, V), t(V, W), t(W, Y)"
+    rules += "\nr(X, Y) <- t(V, X), s(V, W), t(W, Y)\nr(X, X) <- t(X, U), s(U, X)\nr(X, Z) <- s(Y, X), t(Z, Y), d(X, X)"
+    program = program_of(f"{facts}\n{rules}")
+    shared = []
+    compose = relations._compose
+    monkeypatch.setattr(relations, "_compose", lambda *given: shared.append(given[2]) or compose(*given))
+    sorted_model = model_of(program, most_rows=100)
+    assert not shared
+    assert model_of(program) == sorted_model == ground(program)
+    assert len(set(shared)) > 2
 
 
 def test_the_entities_that_give_an_atom_that_follows_are_those_whose_atoms_follow():

@@ -1,4 +1,4 @@
-"""Parts that workers prove: several are stored at the same time, and what a stop or an error leaves behind."""
+"""Parts that workers prove: the last are cut, several are stored at the same time, and what a stop or an error leaves behind."""
 
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -6,15 +6,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 import kgverify as kv
+from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError
 from kgverify.evaluation import part_store
 from kgverify.evaluation.evaluate import EvaluationResult, evaluate
 from kgverify.evaluation.part_file import hash_result
+from kgverify.evaluation.proving import do_piece
 from kgverify.runs.dask_workers import DaskWorkers
-from kgverify.runs.run import Run, reference_pipeline
+from kgverify.runs.run import Pipeline, Run, reference_pipeline
 
 RUN = Run(kv.load_graph("countries"), num_queries=6, num_corruptions=2)
 
@@ -108,6 +111,59 @@ def test_four_parts_are_sent_ahead_for_each_thread() -> None:
     assert len(found.missing) == 6
     assert len(sent) == 4
     assert all(each.cancelled() for each in sent)
+
+
+class Counting(Threads):
+    """Workers that keep the functions called, and the candidates of each piece."""
+
+    def __init__(self, num: int) -> None:
+        super().__init__(num)
+        self.calls: list[tuple[str, int]] = []
+
+    def submit(self, function: Any, *arguments: Any, **options: Any) -> Future[Any]:
+        self.calls.append((function.__name__, len(arguments[-1].query) if function is do_piece else 0))
+        return super().submit(function, *arguments, **options)
+
+
+class Slotted:
+    """The reference, which calls itself an engine with slots."""
+
+    def __init__(self, engine: Any) -> None:
+        self.prove = engine.prove
+        self.info = msgspec.structs.replace(engine.info, layout={"slots": 8})
+
+
+def make_slotted(run: Run) -> Pipeline:
+    pipeline = reference_pipeline(run)
+    return pipeline._replace(engine=cast(Engine, Slotted(pipeline.engine)))
+
+
+@pytest.mark.parametrize("part_size", [None, 100])
+def test_the_last_parts_are_cut_into_pieces_and_their_results_are_the_same(part_size: int | None) -> None:
+    run = Run(kv.load_graph("countries"), num_queries=12, num_corruptions=50)
+    with Counting(4) as workers:
+        given: dict[str, Any] = {"workers": cast(DaskWorkers, workers), "make": partial(reference_pipeline, run)}
+        found = evaluate(run, reference_pipeline(run), part_size=part_size, **given)
+    alone = evaluate(run, reference_pipeline(run), part_size=part_size)
+    assert found is not None
+    assert alone is not None
+    assert hashes(found) == hashes(alone)
+    num_parts, sizes = len(found.plan.parts), [num for name, num in workers.calls if name == "do_piece"]
+    assert len(workers.calls) - len(sizes) == max(0, num_parts - 8)
+    if part_size is None:
+        # The only part occupies all four.
+        assert (num_parts, len(sizes)) == (1, 16)
+    assert min(sizes) >= 32
+    assert sum(sizes) == sum(part.num_candidates for part in found.plan.parts[-8:])
+
+
+def test_parts_of_an_engine_with_slots_are_sent_whole() -> None:
+    run = Run(kv.load_graph("countries"), num_queries=2, num_corruptions=50)
+    with Counting(4) as workers:
+        given: dict[str, Any] = {"workers": cast(DaskWorkers, workers), "make": partial(make_slotted, run)}
+        found = evaluate(run, make_slotted(run), **given)
+    assert found is not None
+    assert [name for name, _ in workers.calls] == ["do_part"] * len(found.plan.parts)
 
 
 def test_no_part_is_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

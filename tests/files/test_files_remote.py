@@ -8,7 +8,8 @@ import pytest
 
 import kgverify as kv
 from kgverify.errors import UserError
-from kgverify.files.remote import fetched, find_local, find_remote
+from kgverify.files import remote as remote_files
+from kgverify.files.remote import Remote, Sizes, fetched, find_local, find_remote
 from kgverify.files.writing import make_folders, write_file
 from kgverify.trace.maintain.check import check_trace
 
@@ -83,6 +84,58 @@ def test_a_copy_is_deleted(store: Any) -> None:
     assert not copy.exists()
 
 
+@pytest.mark.parametrize("most, is_in_memory", [(1 << 30, True), (2, False)])
+def test_a_small_copy_is_in_memory(
+    store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, is_in_memory: bool
+) -> None:
+    make_folders(tmp_path / "memory")
+    monkeypatch.setattr(remote_files, "MEMORY_FOLDER", str(tmp_path / "memory"))
+    monkeypatch.setattr(remote_files, "_MOST_IN_MEMORY", most)
+    store.pipe_file("/bucket/a/b", b"123")
+    with fetched("memory://bucket/a") as copy:
+        assert (copy / "b").read_bytes() == b"123"
+        assert copy.is_relative_to(tmp_path / "memory") == is_in_memory
+
+
+def find(url: str) -> Remote:
+    remote = find_remote(url)
+    assert remote is not None
+    return remote
+
+
+@pytest.mark.parametrize("size", [0, 1, 8, 9, 23])
+def test_a_large_object_is_copied_in_pieces(
+    store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(remote_files, "_PIECE", 8)
+    store.pipe_file("/bucket/a", bytes(range(size)))
+    assert find("memory://bucket/a").fetch(tmp_path).read_bytes() == bytes(range(size))
+
+
+@pytest.mark.parametrize("content", [b"12", b"1234"])
+def test_an_object_of_another_size_than_was_listed_is_refused(store: Any, tmp_path: Path, content: bytes) -> None:
+    store.pipe_file("/bucket/a", content)
+    with pytest.raises(UserError, match="was replaced"):
+        find("memory://bucket/a").fetch(tmp_path, Sizes(3, {}))
+
+
+def test_an_object_that_is_replaced_between_two_pieces_is_refused(
+    store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = type(store).cat_file
+
+    def replace(self: Any, key: str, **options: Any) -> bytes:
+        found: bytes = read(self, key, **options)
+        self.pipe_file(key, b"b" * 12)
+        return found
+
+    monkeypatch.setattr(remote_files, "_PIECE", 8)
+    store.pipe_file("/bucket/a", b"a" * 12)
+    monkeypatch.setattr(type(store), "cat_file", replace)
+    with pytest.raises(UserError, match="was replaced"):
+        find("memory://bucket/a").fetch(tmp_path)
+
+
 def make_folder(folder: Path) -> Path:
     make_folders(folder)
     for name in ("a", "b", "manifest"):
@@ -103,8 +156,7 @@ def test_files_are_sent_side_by_side_and_the_last_one_alone(
         put(self, source, key, **options)
 
     monkeypatch.setattr(type(store), "put_file", put_together)
-    remote = find_remote("memory://bucket/run")
-    assert remote is not None
+    remote = find("memory://bucket/run")
     remote.send(make_folder(tmp_path / "run"), last="manifest")
     assert (sorted(order[:2]), order[2:]) == (["a", "b"], ["t"])
     assert remote.list_files() == {"a": 1, "b": 1, "manifest": 8}

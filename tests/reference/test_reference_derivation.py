@@ -1,9 +1,11 @@
 """Derivations from query to outcome."""
 
-import pytest
-from reference_programs import goal_of, program_of
+import random
 
-from kgreference import Atom, Kind, Limits, Outcome, Shortest, derive
+import pytest
+from reference_programs import goal_of, program_of, random_atom, random_program
+
+from kgreference import Atom, Kind, Limits, Outcome, Shortest, derive, derive_together
 
 ANCESTORS = """
     parent(a, b)
@@ -86,3 +88,38 @@ def test_the_proof_is_the_terminal_goal_true():
 def test_a_limit_below_one_is_refused(limit):
     with pytest.raises(ValueError, match="1 or more"):
         derivation_of("p(a, b)", "p(a, b)", **{limit: 0})
+
+
+class PreparedShortest(Shortest):
+    """The policy `Shortest`, which notes for how many steps it prepares."""
+
+    def __init__(self):
+        self.prepared, self.known = [], set()
+
+    def prepare(self, steps):
+        self.prepared.append(len(steps))
+        self.known |= {goal for goal, _ in steps}
+
+    def scores(self, goal, resolvents):
+        assert goal in self.known
+        return super().scores(goal, resolvents)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_queries_derived_together_are_derived_as_each_alone(seed):
+    rng = random.Random(seed)
+    program = random_program(rng)
+    limits = Limits(
+        max_depth=rng.choice((1, 3, 8)), max_atoms=rng.choice((2, 3, 6)), max_resolvents=rng.choice((2, 5, 120))
+    )
+    terms = [*range(len(program.constants)), -1, -2]
+    queries = [random_atom(rng, len(program.predicates), terms) for _ in range(12)]
+    policy = PreparedShortest()
+    expected = [derive(program, limits, Shortest(), query) for query in queries]
+    assert derive_together(program, limits, policy, queries) == expected
+    assert policy.prepared[0] == 12
+    assert sum(policy.prepared) == sum(len(each.steps) for each in expected)
+
+
+def test_no_queries_have_no_derivations():
+    assert derive_together(program_of(ANCESTORS), Limits(), PreparedShortest(), []) == []

@@ -6,27 +6,31 @@ import warnings
 import numpy as np
 import pytest
 
-from kgreference import STOP, Atom, Kind, Limits, OriginKind, Program, Resolvent, Rule, derive
-from kgreference.two_tower import TwoTower
+from kgreference import STOP, Atom, Kind, Limits, OriginKind, Program, Resolvent, Rule, derive, two_tower
+from kgreference.two_tower import LEAST_ROWS, MOST_ROWS, TwoTower, multiplies_rows_alike
 
 WIDTH, DIMENSION, NUM_BLOCKS = 6, 5, 2
 
 
-@pytest.fixture
-def weights():
+def draw_weights(width, dimension):
     rng = np.random.default_rng(0)
     shapes = {
-        "embedding.predicate": (3, DIMENSION),
-        "embedding.constant": (4, DIMENSION),
-        "embedding.variable": (12, DIMENSION),
-        "input.weight": (WIDTH, DIMENSION),
-        "input.bias": (WIDTH,),
+        "embedding.predicate": (3, dimension),
+        "embedding.constant": (4, dimension),
+        "embedding.variable": (12, dimension),
+        "input.weight": (width, dimension),
+        "input.bias": (width,),
     }
     for block in range(NUM_BLOCKS):
-        shapes[f"block.{block}.weight"] = (WIDTH, WIDTH)
+        shapes[f"block.{block}.weight"] = (width, width)
         for vector in ("bias", "norm.weight", "norm.bias"):
-            shapes[f"block.{block}.{vector}"] = (WIDTH,)
+            shapes[f"block.{block}.{vector}"] = (width,)
     return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+@pytest.fixture
+def weights():
+    return draw_weights(WIDTH, DIMENSION)
 
 
 def resolvent_of(*atoms):
@@ -112,6 +116,53 @@ def test_a_score_does_not_depend_on_other_scores_or_on_the_cache(weights):
     bounded = TwoTower(weights, cache_size=2)
     assert [bounded.scores(GOAL, RESOLVENTS) for _ in range(3)] == [together] * 3
     assert len(bounded._cache) <= 2
+
+
+@pytest.mark.parametrize(("width", "dimension"), [(6, 5), (32, 16), (256, 250)])
+def test_goals_computed_together_have_the_bits_of_each_alone(width, dimension):
+    policy = TwoTower(draw_weights(width, dimension), cache_size=1)
+    rng = np.random.default_rng(1)
+    goals = [
+        tuple(Atom(int(p), int(a), int(b)) for p, a, b in rng.integers((0, -12, -12), (3, 4, 4), (1 + i % 6, 3)))
+        for i in range(MOST_ROWS + 11)
+    ]
+    alone = [policy.tower(goal) for goal in goals]
+    for num in (2, 7, 8, 9, 16, 17, 40, MOST_ROWS, MOST_ROWS + 1, len(goals)):
+        together = policy._find_towers(goals[-num:])
+        assert set(together) == set(goals[-num:])
+        assert all((together[goal] == tower).all() for goal, tower in zip(goals[-num:], alone[-num:], strict=True))
+
+
+@pytest.mark.parametrize("most", [0, LEAST_ROWS])
+def test_goals_are_computed_in_smaller_numbers_where_a_product_depends_on_the_number_of_rows(
+    monkeypatch, weights, most
+):
+    resolvents = [resolvent_of(Atom(i % 3, i % 4, -1 - i)) for i in range(12)]
+    expected = TwoTower(weights).scores(GOAL, resolvents)
+    sizes = []
+    apply_network = TwoTower._apply_network
+    monkeypatch.setattr(two_tower, "multiplies_rows_alike", lambda num, *_: num <= most)
+    monkeypatch.setattr(
+        TwoTower, "_apply_network", lambda self, rows: sizes.append(rows.any(axis=1).sum()) or apply_network(self, rows)
+    )
+    assert TwoTower(weights).scores(GOAL, resolvents) == expected
+    assert sizes == ([8, 5] if most else [1] * 13)
+
+
+def test_a_product_that_depends_on_the_place_of_a_row_is_noticed(monkeypatch):
+    assert multiplies_rows_alike(LEAST_ROWS, WIDTH, DIMENSION)
+
+    class Uneven(np.ndarray):
+        """A matrix whose product with its last row is rounded otherwise."""
+
+        def __matmul__(self, other):
+            product = np.asarray(self) @ np.asarray(other)
+            product[-1] = np.nextafter(product[-1], 9.0)
+            return product
+
+    tile = np.tile
+    monkeypatch.setattr(np, "tile", lambda *given: tile(*given).view(Uneven))
+    assert not multiplies_rows_alike.__wrapped__(LEAST_ROWS, WIDTH, DIMENSION)
 
 
 def test_a_derivation_takes_the_resolvent_that_the_network_prefers(weights):

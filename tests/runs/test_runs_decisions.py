@@ -380,9 +380,14 @@ def test_calls_are_sent_again_once_nothing_else_is_left_and_they_take_longer(mon
         assert len(workers.sent) == (num_calls if num_calls <= 2 and num_ended and silence else 0)
 
 
-def test_a_call_whose_workers_die_is_repeated_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("allowed", [0, 3, 10])
+def test_a_call_whose_workers_die_is_repeated_so_often_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, allowed: int
+) -> None:
     class Killed(Exception):
-        pass
+        """The scheduler's, after the failures that it allows and one more."""
+
+        allowed_failures = allowed
 
     monkeypatch.setattr(
         dask_workers.importlib,
@@ -391,13 +396,14 @@ def test_a_call_whose_workers_die_is_repeated_so_often_and_no_more(monkeypatch: 
     )
     workers = _Calls(monkeypatch)
     call = _call(workers)
-    for number in range(MOST_REPEATS):
+    most = -(-MOST_REPEATS // (allowed + 1))
+    for number in range(most):
         assert len(workers.sent) == number
         assert not call.future.done()
         call.sent[:] = [SimpleNamespace(status="error", exception=Killed)]
         workers._handle(call, call.sent[0])
-    assert len(workers.sent) == MOST_REPEATS - 1
-    with pytest.raises(UserError, match=f"{MOST_REPEATS} times, workers died"):
+    assert len(workers.sent) == most - 1
+    with pytest.raises(UserError, match=f"{most * (allowed + 1)} times, workers died"):
         call.future.result()
 
 

@@ -5,7 +5,7 @@ import pytest
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import Stage
-from kgverify.verification.infer_stage import Asked, StepInference
+from kgverify.verification.infer_stage import Asked, KnownFact, StepInference, _goal
 
 FACT, RULE = int(Origin.FACT), int(Origin.RULE)
 X, Y = -1, -2
@@ -35,11 +35,12 @@ def infer(
     goals=(GOAL,),
     pruned=None,
     resolved_again=None,
+    fact=None,
     **limits,
 ):
     """Infer the stage of a step whose clauses resolve and prune to some atoms; the actual engine finds `finds` if asked.
 
-    again:          what it finds from the same goal alone
+    again:          what it finds from the same goal alone; None for nothing, whatever it finds elsewhere
     resolved_again: what the expected engine makes if asked, where `finds` has the atoms of the actual one
     """
     made = [(kind, clause, atoms) for (kind, clause), atoms in resolved.items()]
@@ -54,15 +55,25 @@ def infer(
         Stage.LIMIT: (tuple(wanted), *counts),
     }
 
+    seen = set()
+
     def ask(asked_goals):
         assert len(asked_goals) == len(goals), "an engine may be wrong from some depth on"
+        assert asked_goals not in seen, "the answer is known"
+        seen.add(asked_goals)
         if isinstance(finds, dict):
-            return Asked(resolved_again or resolved, finds)
+            found = {} if again is None and list(asked_goals) == [goals[-1]] * len(goals) else finds
+            return Asked(
+                *(
+                    {clause: _goal(atoms) for clause, atoms in side.items()}
+                    for side in (resolved_again or resolved, found)
+                )
+            )
         found = again if list(asked_goals) == [GOAL] * len(goals) else finds
         return Asked(resolved, {clause: resolved.get(clause, LEFT) for clause in found})
 
     actual = {Stage.LIMIT: (tuple(got), *own)}
-    return StepInference(expected, actual, Limits(**limits), 0.0, goals, ask).find()
+    return StepInference(expected, actual, Limits(**limits), 0.0, goals, ask, fact).find()
 
 
 def test_a_dead_end_that_is_left_open_is_a_fault_of_close():
@@ -98,6 +109,58 @@ def test_a_resolvent_cut_at_the_limit_is_a_fault_of_limit():
     cut = [goal(RULE, 0, *long[:2])]
     assert infer({(RULE, 0): long}, [FALSE], cut, counts=(1, 0), max_atoms=2) is Stage.LIMIT
     assert infer({(RULE, 0): long}, [goal(RULE, 0, *long)], cut, max_atoms=3) is Stage.RESOLVE
+
+
+@pytest.mark.parametrize(
+    ("found", "stage"),
+    [
+        (((0, 1, X), (1, 2, 3), (0, Y, Y)), Stage.LIMIT),
+        (((0, 1, X), (1, 2, 3)), Stage.RESOLVE),
+        (((0, 1, X), (0, Y, Y)), Stage.PRUNE),
+        (((0, 1, Y), (1, 2, 3), (0, X, X)), Stage.RENAME),
+        (None, Stage.LIMIT),
+    ],
+)
+def test_atoms_that_change_within_the_limits_are_no_fault_of_limit(found: tuple | None, stage: Stage):
+    rule, whole = (RULE, 0), ((0, 1, X), (1, 2, 3), (0, Y, Y))
+    answers = {"resolved_again": {rule: whole}, "finds": {} if found is None else {rule: found}}
+    long = ((0, 1, X), (1, X, Y), (1, Y, 2), (2, Y, 1))
+    goals = [((0, 1, X), (1, X, 2), (2, X, 1))]
+    given = {"resolved": {rule: long}, "goals": goals, "max_atoms": 3, **answers}
+    # It is cut at the limit; or neither listed nor counted, and dropped all the same.
+    assert infer(**given, wanted=[FALSE], got=[goal(*rule, *long[:3])], counts=(1, 0)) is stage
+    assert infer(**given, wanted=[FALSE], got=[FALSE], counts=(1, 0)) is (stage if found else Stage.MATCH_RULES)
+    given |= {"resolved": {rule: long[:3]}, "goals": [goals[0][:2]]}
+    # The step, which may keep a resolvent as long as this one, has lost it.
+    lost = infer(**given, wanted=[goal(*rule, *long[:3])], got=[FALSE], again=None)
+    assert lost is (stage if found else Stage.MATCH_RULES)
+
+
+@pytest.mark.parametrize("max_atoms", [4, 5])
+def test_a_variable_that_goes_wrong_behind_a_fact_as_well_is_a_fault_of_rename(max_atoms: int):
+    rule, fact = (RULE, 0), KnownFact((FACT, 7), (3, 1, 1))
+    atoms, other = ((0, 1, X), (0, X, Y), (1, Y, 1), (1, 2, 2)), ((0, 1, X), (0, X, 0), (1, 0, 1), (1, 2, 2))
+
+    def infer_from(found, **given):
+        answers = {"resolved_again": {fact.clause: atoms[:3]}, "finds": {fact.clause: found}}
+        wanted, got = [goal(*rule, *atoms)], [goal(*rule, *other)]
+        return infer({rule: atoms}, wanted, got, max_atoms=max_atoms, **answers, **given)
+
+    assert infer_from(other[:3], fact=fact) is Stage.RENAME
+    for found in (atoms[:3], other[:2], ((0, 2, X), *other[1:3])):
+        assert infer_from(found, fact=fact) is Stage.RESOLVE
+    assert infer_from(other[:3]) is Stage.RESOLVE
+
+
+def test_a_resolvent_of_no_clause_is_a_fault_of_limit_and_one_of_another_clause_of_matching():
+    wanted = [goal(FACT, 0, *LEFT), goal(FACT, 1, *GOAL)]
+    for gap, stage in ((goal(0, 0, *GOAL), Stage.LIMIT), (goal(FACT, 2, *GOAL), Stage.MATCH_FACTS)):
+        assert infer({(FACT, 0): LEFT, (FACT, 1): GOAL}, wanted, [wanted[0], gap]) is stage
+
+
+def test_a_proof_of_no_clause_is_a_fault_of_close():
+    assert infer({(FACT, 0): LEFT}, [goal(FACT, 0, *LEFT)], [true(0, 0)]) is Stage.CLOSE
+    assert infer({}, [FALSE], [true(0, 0)]) is Stage.CLOSE
 
 
 def test_variables_that_are_not_numbered_by_appearance_are_a_fault_of_rename():

@@ -317,7 +317,7 @@ class CompiledEngine:
             copies.fetch(is_limited, np.bool_),
             copies.fetch(log_probability, np.float64),
         )
-        copies.start()
+        copies.finish()
         return PendingCopy(results, copies)
 
     def _step_slots(self, positions: Positions) -> Columns:

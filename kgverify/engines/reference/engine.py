@@ -1,14 +1,14 @@
 """The reference prover as an engine."""
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from itertools import accumulate, chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kgreference.derivation import Derivation, derive
+from kgreference.derivation import Derivation, derive, derive_together
 from kgreference.dialect import (
     OURS,
     Exclusion,
@@ -54,6 +54,9 @@ from kgverify.trace.model.header import EngineInfo
 _MOST_HELD = 256
 """Resolvents held with the outputs of all stages until a derivation goes beyond it; few, so that their memory is reused while
 it is in the cache."""
+
+_MOST_TOGETHER = 32
+"""Candidates derived together; as many as one task of a worker has."""
 
 
 class ReferenceEngine:
@@ -104,17 +107,12 @@ class ReferenceEngine:
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
         """Run every candidate to its end."""
-        program = self.program
         parts = []
         with without_garbage_collection():
             begin = 0
             derivations: list[Derivation] = []
             num_held = 0
-            rows = zip(map(Atom._make, candidates.atom.tolist()), self._find_positives(candidates), strict=True)
-            for end, (query, is_positive) in enumerate(rows, 1):
-                derivation = derive(
-                    program, self._limits, self._policy, query, self._dialect, self._stages, is_positive
-                )
+            for end, derivation in enumerate(self._derive(candidates), 1):
                 derivations.append(derivation)
                 for step in derivation.steps:
                     num_held += len(step.after_resolve)
@@ -125,6 +123,16 @@ class ReferenceEngine:
             parts.append(_derived_columns(candidates.take(slice(begin, None)), derivations))
             skip_existing_objects()
         return concatenate(parts)
+
+    def _derive(self, candidates: CandidateSet) -> Iterator[Derivation]:
+        program, limits, policy = self.program, self._limits, self._policy
+        queries = list(map(Atom._make, candidates.atom.tolist()))
+        if isinstance(policy, TwoTower) and self._dialect == OURS and not self._replaced:
+            for begin in range(0, len(queries), _MOST_TOGETHER):
+                yield from derive_together(program, limits, policy, queries[begin : begin + _MOST_TOGETHER])
+            return
+        for query, is_positive in zip(queries, self._find_positives(candidates), strict=True):
+            yield derive(program, limits, policy, query, self._dialect, self._stages, is_positive)
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position."""

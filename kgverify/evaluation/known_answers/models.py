@@ -2,8 +2,8 @@
 
 The rules are drawn, make a chain grow by one atom, or keep the one of several pairs that is in another relation.
 
-Each is derived twice: with joins in parts of two rows, and with its constants as the last of 100,000, where keys of two need
-more than 32 bits.
+Each is derived three times: with joins in parts of two rows, with products of matrices, and with its constants as the last of
+100,000, where keys of two need more than 32 bits.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,9 +41,9 @@ def check_known_models(device: str) -> None:
         expected = derive_least_model(NUM_PREDICATES, NUM_CONSTANTS, facts, rules)
         # A variable of the head alone would stand for all of the many constants.
         is_open = any(set(_variables([rule.clause_head])) - set(_variables(rule.body)) for rule in rules)
-        for size in (NUM_CONSTANTS,) if is_open else (NUM_CONSTANTS, MANY_CONSTANTS):
+        sizes: list[tuple[int, int | None]] = [(NUM_CONSTANTS, 2), (NUM_CONSTANTS, None), (MANY_CONSTANTS, None)]
+        for size, most_rows in sizes[: 2 if is_open else 3]:
             shift = size - NUM_CONSTANTS
-            most_rows = 2 if size == NUM_CONSTANTS else None
             model = LeastModel(build_program(facts, rules, size), device=device, most_rows=most_rows)
             keys = sorted((p * size + a + shift) * size + b + shift for p, a, b in expected)
             if model.keys.tolist() != keys:

@@ -94,7 +94,11 @@ def judge_choices(cases: Sequence[Case], seen: Counter[str], kept: Path | None =
         try:
             program = build_program(case)
             policy = TwoTower(weights, cache_size=2 if number % 3 else 100)
-            found = [derive(program, case, policy, query) for query in encode_queries(program, case)]
+            queries = encode_queries(program, case)
+            if number % 2:
+                found = kgreference.derive_together(program, limits_of(case), policy, queries)
+            else:
+                found = [derive(program, case, policy, query) for query in queries]
         except Exception as error:
             wrong.append(f"{case}: {error!r}")
             continue

@@ -208,5 +208,5 @@ class DigestLog:
         sequence, multiset = (copies.fetch(each[:num][is_step], np.uint64) for each in (self._sequence, self._multiset))
         # The counts are written again by the next pool.
         counts = copies.fetch(num_steps.clone(), np.uint32)
-        copies.start()
+        copies.finish()
         return PendingCopy(StepDigests(counts, Digests(sequence, multiset, sequence)), copies)

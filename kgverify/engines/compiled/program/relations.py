@@ -8,12 +8,15 @@ which processes its rows in parts.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from kgverify.program.atoms import Atom
+
+_PRODUCTS_OF_ROW: Final = 256
+"""The multiplications of a matrix product that take less time than forming, sorting and comparing a row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +139,8 @@ def filter_rows(table: Table, view: View) -> Table:
 def expand(table: Table, view: View, needed: set[int], most_rows: int) -> Iterator[Table]:
     """Join the rows with the bindings of the view that agree with them, in tables of about `most_rows` rows.
 
-    The bindings of one row stay together: a table may exceed `most_rows` by as many rows as the view has values.
+    The bindings of one row stay together: a table may exceed `most_rows` by as many rows as the view has values. Variables that
+    are not needed may be left out, with the repetitions that result.
     """
     bound = [variable for variable in view.variables if variable in table.columns]
     new = [variable for variable in view.variables if variable not in table.columns and variable in needed]
@@ -154,6 +158,11 @@ def expand(table: Table, view: View, needed: set[int], most_rows: int) -> Iterat
         end = torch.full_like(begin, len(values[0]))
     count = end - begin
     total = count.cumsum(0)
+    links = [variable for variable in table.columns if variable not in needed]
+    is_composed = len(table.columns) == 2 and bound == links and len(new) == 1
+    if is_composed and c**2 <= most_rows and c**3 <= _PRODUCTS_OF_ROW * int(total[-1]):
+        yield _compose(table, view, links[0], new[0])
+        return
     for low, high in _parts(total, most_rows):
         in_part = count[low:high]
         row = torch.repeat_interleave(torch.arange(low, high, device=count.device), in_part)
@@ -162,6 +171,19 @@ def expand(table: Table, view: View, needed: set[int], most_rows: int) -> Iterat
         columns = {variable: column[row] for variable, column in table.columns.items()}
         columns |= {variable: value[index] for variable, value in zip(new, values, strict=True)}
         yield Table(columns, len(row))
+
+
+def _compose(table: Table, view: View, link: int, new: int) -> Table:
+    """Join two columns with a view that shares the variable `link`, which is dropped: a product of matrices of 0 and 1."""
+    c = view.num_constants
+    (kept,) = table.columns.keys() - {link}
+
+    def matrix(keys: Tensor) -> Tensor:
+        return torch.zeros(c * c, device=keys.device).index_fill_(0, keys, 1.0).view(c, c)
+
+    ways = matrix(table.columns[kept] * c + table.columns[link]) @ matrix(view.keys_by(link))
+    first, second = ways.nonzero(as_tuple=True)
+    return Table({kept: first, new: second}, len(first))
 
 
 def sort_once(values: Tensor) -> Tensor:

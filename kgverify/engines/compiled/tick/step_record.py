@@ -114,9 +114,10 @@ def read_steps(ticks: Sequence[TakenSteps]) -> Chunk:
 
 def send_steps(steps: LoggedSteps, rows: LoggedRows, *, has_atoms: bool = True) -> PendingCopy[Chunk]:
     """Start copying steps and their resolvents, without padding, to the host."""
+    copies = HostCopy()
+    resolvents = _send_resolvents(steps, rows, copies, has_atoms=has_atoms)
     is_atom = steps.goal[..., 0] != PAD
     num_atoms = is_atom.sum(1) if has_atoms else torch.zeros_like(steps.depth)
-    copies = HostCopy()
     chunk = Chunk(
         copies.fetch(steps.pool_index, np.int64),
         Steps(
@@ -129,9 +130,9 @@ def send_steps(steps: LoggedSteps, rows: LoggedRows, *, has_atoms: bool = True) 
             outcome=copies.fetch(steps.outcome, np.int8),
             goal_atoms=copies.fetch(steps.goal[is_atom], np.int32),
         ),
-        _send_resolvents(steps, rows, copies, has_atoms=has_atoms),
+        resolvents,
     )
-    copies.start()
+    copies.finish()
     return PendingCopy(chunk, copies)
 
 
@@ -148,6 +149,8 @@ def _send_resolvents(steps: LoggedSteps, rows: LoggedRows, copies: HostCopy, *, 
         num_atoms, atoms = is_atom.sum(1), atoms[is_atom]
     else:
         num_atoms, atoms = torch.zeros_like(kind), rows.atoms[:, 0]
+    # First what takes longest to copy.
+    copied = copies.fetch(atoms, np.int32)
     score = torch.where(is_goal, rows.score[row], 0.0)
     return Resolvents(
         kind=copies.fetch(kind, np.uint8),
@@ -155,7 +158,7 @@ def _send_resolvents(steps: LoggedSteps, rows: LoggedRows, copies: HostCopy, *, 
         origin_kind=copies.fetch(torch.where(is_goal, rows.origin_kind[row], steps.true_kind[owner]), np.uint8),
         origin=copies.fetch(torch.where(is_goal, rows.origin[row], steps.true_origin[owner]), np.int32),
         score=copies.fetch(score, np.float64 if score.dtype == torch.float64 else np.float32),
-        atoms=copies.fetch(atoms, np.int32),
+        atoms=copied,
     )
 
 
