@@ -49,11 +49,12 @@ def main() -> None:
     if harvest is None:
         return
     digest = hashlib.sha256()
-    for part in harvest.plan.parts:
-        result = harvest.results[part.number]
-        # With ranks alone, what is proved beyond them depends on the parts.
-        for column in result.rankings if options.rank_only else (*result.rankings, result.num_outcomes):
-            digest.update(np.ascontiguousarray(column).tobytes())
+    results = [harvest.results[part.number] for part in harvest.plan.parts]
+    columns = list(zip(*(result.rankings for result in results), strict=True))
+    # With ranks alone, what is proved beyond them depends on the parts.
+    columns += [] if options.rank_only else [tuple(result.num_outcomes for result in results)]
+    for column in columns:
+        digest.update(np.concatenate(column).tobytes())
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     print(
         f"{team.size} x {where}: {harvest.num_candidates:,} candidates in {harvest.seconds:.2f} s, after"
