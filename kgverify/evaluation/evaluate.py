@@ -46,7 +46,7 @@ PARTS_AHEAD: Final = 4
 """Parts sent for each thread of the workers, so that none waits for the next one."""
 STORING_THREADS: Final = 8
 """The results of workers that are stored at the same time."""
-PIECES: Final = 8
+PIECES: Final = 4
 """Pieces into which each of the last parts is cut, so that no worker waits long for the others at the end."""
 PARTS_CUT: Final = 2
 """Parts that are cut for each thread of the workers, which may hold a part to begin next beside the one that it proves."""

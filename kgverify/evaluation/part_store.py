@@ -105,7 +105,7 @@ class PartFolder:
     def send(self, name: str) -> None:
         """Let the object store have a file that was written to `path`. UserError if it cannot be sent."""
         if self._remote is not None:
-            self._remote.join(name).send(self.path / name)
+            self._remote.join(name).send_file(self.path / name)
 
     def locate(self, name: str) -> str:
         """Return the path or URL of a file."""

@@ -152,7 +152,7 @@ def test_the_last_parts_are_cut_into_pieces_and_their_results_are_the_same(part_
     assert len(workers.calls) - len(sizes) == max(0, num_parts - 8)
     if part_size is None:
         # The only part occupies all four.
-        assert (num_parts, len(sizes)) == (1, found.num_candidates // 32)
+        assert (num_parts, len(sizes)) == (1, 16)
     assert min(sizes) >= 32
     assert sum(sizes) == sum(part.num_candidates for part in found.plan.parts[-8:])
 

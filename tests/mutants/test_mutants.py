@@ -405,6 +405,7 @@ def test_a_wrong_result_counts_as_noticed_only_if_the_exit_code_tells():
 
 
 @pytest.mark.exhaustive
+@pytest.mark.skipif("KGVERIFY_DATA" not in os.environ, reason="KGVERIFY_DATA is not set")
 @pytest.mark.parametrize(
     ("script", "arguments", "last"),
     [
