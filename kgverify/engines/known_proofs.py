@@ -17,25 +17,27 @@ from numpy.typing import NDArray
 
 from kgverify.engines.endings import Evaluation
 from kgverify.engines.policy import SHORTEST, Policy, make_two_tower
-from kgverify.engines.protocol import Engine, positions_of
+from kgverify.engines.protocol import Engine, Positions, positions_of, take_position
 from kgverify.errors import InternalError
 from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program, Rule, Symbols
-from kgverify.trace.model.columns import CandidateSet, Columns, select_candidates, starts_of
+from kgverify.trace.model.columns import CandidateSet, Columns, select_candidates, select_steps, starts_of
 from kgverify.trace.model.digests import compute_sequence
 
-NUM_CLAUSES: Final = 1_300
-"""The facts tried in a step, more than 1,023."""
-NUM_KEPT: Final = NUM_CLAUSES - 10
-"""The resolvents kept of them, as many as the score window holds."""
-_MATCH_WINDOW: Final = 260
+NUM_CLAUSES: Final = 1_600
+"""The facts tried in a step."""
+NUM_KEPT: Final = NUM_CLAUSES - 300
+"""The resolvents kept of them, more than 1,023, and as many as the score window holds."""
+_MATCH_WINDOW: Final = 320
+"""The clauses of a window. The last one but one begins behind 1,023 others, keeps some resolvents and drops more than 255."""
 
-_DEPTH: Final = 10
+_DEPTH: Final = 8
 """The depth of the derivation beside, more than the windows of the wide step."""
 _LENGTH: Final = 16
 """The constants of the chains between which scores decide."""
 _SEED: Final = 163
+"""The seed of the network, with which every kind of ending occurs, and goals of five atoms and nine variables."""
 _NUM_FAR: Final = 6
 """The candidates without choices that are made again."""
 _APART: Final = 1e-7
@@ -106,11 +108,16 @@ def _build_program(
 
 
 def build_wide_run() -> KnownRun:
-    """Return a run whose second candidate has a step of many clauses, while the first one goes along a chain and back."""
-    starts, has, ends, leads, links = range(5)
+    """Return a run whose second candidate has a step of many clauses, while the first one goes along a chain and back.
+
+    The third one is proved by its first step, and the fourth one fails.
+    """
+    starts, has, ends, leads, links, nothing, is_true = range(7)
     x, y, z, u, v = -1, -2, -3, -4, -5
     rules = (
         Rule(Atom(starts, x, y), (Atom(has, x, z), Atom(ends, z, y))),
+        Rule(Atom(ends, x, y), (Atom(nothing, x, y),)),
+        Rule(Atom(is_true, x, y), (Atom(has, x, y),)),
         Rule(Atom(leads, x, y), (Atom(links, x, z), Atom(leads, z, y))),
         # Longer than the limit.
         Rule(Atom(leads, x, y), (Atom(links, x, z), Atom(links, z, u), Atom(links, u, v), Atom(leads, v, y))),
@@ -118,8 +125,9 @@ def build_wide_run() -> KnownRun:
     facts = [(has, 0, i) for i in range(NUM_CLAUSES)]
     facts += [(links, i, to) for i in range(_DEPTH) for to in (0, i + 1)]
     limits = Limits(max_depth=_DEPTH, max_atoms=3, max_resolvents=NUM_KEPT)
-    program = _build_program("hiklm", NUM_CLAUSES, facts, rules)
-    return KnownRun(program, limits, SHORTEST, (Atom(leads, 0, NUM_CLAUSES - 1), Atom(starts, 0, 1)))
+    program = _build_program("hiklmno", NUM_CLAUSES, facts, rules)
+    atoms = Atom(leads, 0, NUM_CLAUSES - 1), Atom(starts, 0, 1), Atom(is_true, 0, 1), Atom(nothing, 0, 1)
+    return KnownRun(program, limits, SHORTEST, atoms)
 
 
 def build_close_run() -> KnownRun:
@@ -170,7 +178,10 @@ def list_proof_checks() -> dict[str, Callable[[], None]]:
     if "kgverify.engines.native.engine" in sys.modules:
         checks["proofs of the native evaluator"] = check_native_proofs
     if "kgverify.engines.compiled.engine" in sys.modules:
-        checks[f"proofs on tensors, torch {version('torch')}"] = check_tensor_proofs
+        from kgverify.engines.compiled.tick.known_stages import check_known_stages
+
+        torch = f"torch {version('torch')}"
+        checks |= {f"stages, {torch}": check_known_stages, f"proofs on tensors, {torch}": check_tensor_proofs}
     return checks
 
 
@@ -209,7 +220,8 @@ def check_tensor_proofs() -> None:
         )
         _check_proofs(wide, engine, range(len(wide.atoms)))
         _check_steps(wide, engine)
-        _check_endings(wide, engine, range(len(wide.atoms)), has_digests=False)
+        # Of three pools.
+        _check_endings(wide, engine, (0, 1, 2, 2, 3, 3), has_digests=False)
         layout = choose_layout(close.limits, slots=3, match_window=40, score_window=12, pool=4)
         engine = CompiledEngine(close.program, close.limits, close.policy, layout=layout, **options)
         _check_proofs(close, engine, range(_NUM_FAR))
@@ -222,8 +234,20 @@ def _check_proofs(run: KnownRun, engine: Engine, rows: Sequence[int]) -> None:
 
 
 def _check_steps(run: KnownRun, engine: Engine) -> None:
-    """InternalError unless every step is repeated from its position."""
-    _require_columns(engine, engine.step(positions_of(run.expected))[1:3], run.expected[1:3])
+    """InternalError unless steps are repeated from their positions, the later ones of a derivation first.
+
+    The last one is left out, so that a slot with many clauses is beside one with few.
+    """
+    positions = positions_of(run.expected)
+    rows = np.arange(len(positions.depth) - 1)[::-1]
+    each = [take_position(positions, row) for row in rows.tolist()]
+    turned = Positions(
+        positions.candidates.take(rows),
+        positions.depth[rows],
+        positions.num_goals[rows],
+        *(np.concatenate(columns) for columns in zip(*(position[3:] for position in each), strict=True)),
+    )
+    _require_columns(engine, engine.step(turned)[1:3], select_steps(run.expected, rows)[1:3])
 
 
 def _check_endings(run: KnownRun, engine: Any, rows: Sequence[int], *, has_digests: bool) -> Evaluation:

@@ -82,6 +82,25 @@ def test_a_mistake_in_the_stages_is_a_bug(monkeypatch: pytest.MonkeyPatch):
         known_proofs.check_tensor_proofs.__wrapped__()
 
 
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("recycle", lambda found: (found[0], found[1]._replace(query=found[1].query % 65_536))),
+        ("rename", lambda found: found.clamp(min=-24)),
+        ("rescore", lambda found: (found[0], found[1] | True, found[2])),
+    ],
+)
+def test_a_mistake_in_a_stage_is_a_bug(name: str, change: Change, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("torch", reason="stages need torch")
+    from kgverify.engines.compiled.tick import known_stages
+
+    right = getattr(known_stages, name)
+    known_stages.check_known_stages.__wrapped__()
+    monkeypatch.setattr(known_stages, name, lambda *given: change(right(*given)))
+    with pytest.raises(InternalError, match=f"the stage {name} gives wrong outputs"):
+        known_stages.check_known_stages.__wrapped__()
+
+
 def test_only_loaded_evaluators_are_tested(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delitem(sys.modules, "kgverify.engines.native.engine")
     monkeypatch.delitem(sys.modules, "kgverify.engines.compiled.engine", raising=False)

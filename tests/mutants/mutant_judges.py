@@ -5,6 +5,7 @@ from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
+from kgverify.engines.compiled.tick.known_stages import check_known_stages
 from kgverify.engines.compiled.tick.known_steps import check_known_steps
 from kgverify.engines.known_proofs import check_native_proofs, check_tensor_proofs
 from kgverify.engines.native.choice import NATIVE
@@ -58,6 +59,7 @@ _KNOWN: Final[dict[str, Callable[[], object]]] = {
     "known evaluation": lambda: list(check_known_evaluation("cpu")),
     "known traces": check_known_traces,
     "known steps": check_known_steps,
+    "known stages": check_known_stages,
     "known native proofs": check_native_proofs,
     "known tensor proofs": check_tensor_proofs,
     "known files": lambda: verify.check_known_files(verify._judge_known),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kgverify.engines.protocol import Positions, Progress, no_progress
 from kgverify.engines.reference.least_model import derive_least_model
 from kgverify.engines.reference.ranking import ReferenceDraw, sum_mixed
-from kgverify.errors import InternalError
+from kgverify.errors import InternalError, UserError
 from kgverify.evaluation.part_file import SALT, SAMPLED, PartResult
 from kgverify.evaluation.proving import FullWork, PartWork
 from kgverify.evaluation.rank_only import build_rank_only
@@ -163,6 +163,8 @@ def check_known_evaluation(device: str, *, with_ranks_only: bool = True) -> list
     with_ranks_only: also evaluate what ranks need alone, which needs torch
     """
     graph = build_graph()
+    if with_ranks_only:
+        _check_refusals(graph, device)
     found = []
     for num_corruptions in (ALL, FEW):
         for rank_only in (False, True) if with_ranks_only else (False,):
@@ -178,6 +180,21 @@ def check_known_evaluation(device: str, *, with_ranks_only: bool = True) -> list
                 raise InternalError(f"evaluate is wrong on a known evaluation ({how}): {wrong}")
             found.append((run, engine, result))
     return found
+
+
+def _check_refusals(graph: KnowledgeGraph, device: str) -> None:
+    """InternalError if ranks are computed without some candidates though the engine draws or ranks by itself."""
+    run = Run(graph, num_queries=1)
+    engine = build_engine(graph, device)
+    for own in (
+        Pipeline(engine, lambda *given: draw_candidates(*given), rank_candidates),
+        Pipeline(engine, draw_candidates, lambda *given: rank_candidates(*given)),
+    ):
+        try:
+            build_rank_only(run, own)
+        except UserError:
+            continue
+        raise InternalError("--rank-only is accepted for an engine that draws or ranks by itself")
 
 
 def _find_wrong_values(run: Run, engine: FormulaEngine, result: PartResult, *, rank_only: bool) -> Iterator[str]:

@@ -28,6 +28,7 @@ from kgverify.evaluation.part_file import PartResult, hash_result, join_results
 from kgverify.evaluation.part_store import Identity, PartFolder, PartStore, identify
 from kgverify.evaluation.proving import FullWork
 from kgverify.files.writing import memory_folder
+from kgverify.program.atoms import NamedAtom
 from kgverify.program.limits import Limits
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
@@ -37,6 +38,8 @@ from kgverify.runs.run import Pipeline, Run
 SIZE: Final = 2 * (1 + FEW) * (NUM_QUERIES // 3)
 """The candidates of a part: the first ones have as many queries each."""
 
+_KNOWN_TRIPLE: Final = NamedAtom("q", "c0", "c5")
+"""A triple that the graph does not have."""
 _KEPT: Final = ("format", "kgverify")
 """Properties that no evaluation of this version changes."""
 
@@ -74,6 +77,10 @@ def check_known_folder() -> None:
         resumed = evaluate(run, Pipeline(engine, draw_candidates, rank_candidates), folder=folder, part_size=SIZE)
         if resumed is None or resumed.num_resumed != len(parts) - 2 or not _are_equal(resumed.results, results):
             raise InternalError("a known evaluation that is resumed has other results")
+        if resumed.num_candidates != parts[0].num_candidates + parts[-1].num_candidates:
+            raise InternalError(
+                "a known evaluation that is resumed counts other candidates than those of its missing parts"
+            )
     _check_checksums(join_results([results[0]] * 64))
 
 
@@ -108,6 +115,7 @@ def _alter_identity(run: Run, engine: FormulaEngine, identity: Identity) -> Iter
         "program": replace(run, graph=replace(graph, train=(*facts, last._replace(second=last.first)))),
         "rule": replace(run, graph=replace(graph, rules=graph.rules[:1])),
         "set of known triples": replace(run, graph=replace(graph, valid=graph.test[-1:], test=graph.test[:-1])),
+        "known triple": replace(run, graph=replace(graph, valid=(_KNOWN_TRIPLE,))),
         "split": replace(run, split="train"),
         "number of queries": replace(run, num_queries=NUM_QUERIES - 1),
         "number of corruptions": replace(run, num_corruptions=FEW + 1),

@@ -1,4 +1,6 @@
-"""Least models of small programs, each compared with the reference's: of drawn rules, and of a chain that grows by one atom.
+"""Least models of small programs, each compared with the reference's.
+
+The rules are drawn, make a chain grow by one atom, or keep the one of several pairs that is in another relation.
 
 Each is derived three times: with joins in parts of two rows, with products of matrices, and with its constants as the last of
 100,000, where keys of two need more than 32 bits.
@@ -76,6 +78,8 @@ def list_programs() -> Iterator[Clauses]:
     x, y, z = -1, -2, -3
     links = [Atom(1, i, i + 1) for i in range(NUM_CONSTANTS - 1)]
     yield [Atom(0, 0, 0), *links], [Rule(Atom(0, x, y), (Atom(0, x, z), Atom(1, z, y)))]
+    pairs = [Atom(1, *pair) for pair in ((3, 4), (3, 5), (4, 5), (6, 4))]
+    yield [*pairs, Atom(2, 3, 4)], [Rule(Atom(0, x, y), (Atom(1, x, y), Atom(2, x, y)))]
     for seed in range(NUM_DRAWN):
         yield _draw_program(Random(seed), is_open=seed % 4 == 3)
 

@@ -73,7 +73,8 @@ class LeastModel:
         memory_budget: int = MEMORY_BUDGET,
         most_rows: int | None = None,
     ) -> None:
-        target = resolve_device(device)
+        # Of several GPUs this thread's current one, whichever thread asks the model later.
+        target = torch.zeros(0, device=resolve_device(device)).device
         self._device = torch.device("cpu")
         self._num_constants = max(1, len(program.symbols.constants))
         self._num_predicates = len(program.symbols.predicates)

@@ -27,6 +27,7 @@ from kgverify.engines.score_error import bound_score_errors
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import Symbols
 from kgverify.program.stages import Stage
+from kgverify.ranking.rank import rank_candidates
 from kgverify.ranking.rules import RankingRule, Ties, count_above, give_ranks
 from kgverify.ranking.truth import find_truth
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
@@ -157,6 +158,14 @@ def _of_ranks() -> Iterator[tuple[str, object, object]]:
         yield f"a margin of {margin}", counts.above.tolist(), [above]
 
 
+def _of_repeated() -> Iterator[tuple[str, object, object]]:
+    """Yield the ranks of a true triple among corruptions that are listed twice, beside each other and apart."""
+    for entities, sums in (([0, 1, 1, 2], [-1.0, 0.0, 0.0, -2.0]), ([0, 1, 2, 1], [-1.0, 0.0, -2.0, 0.0])):
+        candidates = _candidates(entities, sums)
+        ranked = rank_candidates(candidates, candidates.atom[:1])
+        yield f"candidates {entities}", [column.item() for column in ranked[2:]], [3, 2, 2]
+
+
 def _of_rounding() -> Iterator[tuple[str, object, object]]:
     """Yield whether ranks differ by more than scores within 0.4 of their own explain, where scores within 1 tie.
 
@@ -257,7 +266,7 @@ _BOUNDS: Final = {
 
 def figures() -> Iterator[tuple[str, Any, Any]]:
     """Yield each figure by name: as it is computed, and as it is known."""
-    for part in (_of_shares, _of_ranks, _of_rounding, _of_truth, _of_numbers, _of_errors):
+    for part in (_of_shares, _of_ranks, _of_repeated, _of_rounding, _of_truth, _of_numbers, _of_errors):
         yield from part()
 
 
