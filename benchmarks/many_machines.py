@@ -10,7 +10,9 @@ linear in the cores that the workers have, at most one for each.
 import argparse
 import os
 import random
+import resource
 import threading
+import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -39,12 +41,18 @@ def build_run(given: argparse.Namespace) -> Run:
     return Run(kv.load_graph(given.graph), num_queries=given.queries, num_corruptions=given.corruptions)
 
 
-def evaluate_alone(given: argparse.Namespace) -> tuple[Results, float]:
-    """Return the results of the parts, and the seconds they took in this process."""
-    run = build_run(given)
+def evaluate_alone(given: argparse.Namespace) -> tuple[Results, float, float]:
+    """Return the results of the parts, and the seconds they took in this process: of the clock, and of the processor."""
+    run, began = build_run(given), time.process_time()
     found = evaluate(run, reference_pipeline(run), part_size=given.part_size)
     assert found is not None
-    return found.results, found.seconds
+    return found.results, found.seconds, time.process_time() - began
+
+
+def read_processor() -> float:
+    """Return the seconds of the processor that this process and those that it ended have taken."""
+    taken = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in taken)
 
 
 def kill_workers(cluster: Any, seconds: float, stop: threading.Event, killed: list[str]) -> None:
@@ -56,9 +64,12 @@ def kill_workers(cluster: Any, seconds: float, stop: threading.Event, killed: li
             killed.append(name)
 
 
-def evaluate_on_workers(given: argparse.Namespace, num_workers: int) -> tuple[Results, float, int]:
-    """Return the results of the parts, the seconds, and how many workers were killed."""
-    run, stop = build_run(given), threading.Event()
+def evaluate_on_workers(given: argparse.Namespace, num_workers: int) -> tuple[Results, float, float, int]:
+    """Return the results of the parts, the seconds as `evaluate_alone` does, and how many workers were killed.
+
+    The seconds of the processor include those to start and end all processes.
+    """
+    run, stop, began = build_run(given), threading.Event(), read_processor()
     killed: list[str] = []
     with (
         dask.config.set(SETTINGS),
@@ -76,7 +87,7 @@ def evaluate_on_workers(given: argparse.Namespace, num_workers: int) -> tuple[Re
         finally:
             stop.set()
     assert found is not None
-    return found.results, found.seconds, len(killed)
+    return found.results, found.seconds, read_processor() - began, len(killed)
 
 
 def are_identical(left: Results, right: Results) -> bool:
@@ -104,13 +115,13 @@ def main() -> None:
         if not given.beside:
             single.result()
         rows = [(number, *evaluate_on_workers(given, number)) for number in given.workers for _ in range(given.repeats)]
-        expected, alone = single.result()
-    print(f"1 process: {alone:.1f} s")
-    for number, results, seconds, num_killed in rows:
+        expected, alone, processor = single.result()
+    print(f"1 process: {alone:.1f} s, processor {processor:.1f} s")
+    for number, results, seconds, taken, num_killed in rows:
         num_cores = min(number, len(os.sched_getaffinity(0)))
         print(
             f"{number} workers on {num_cores} cores, {num_killed} killed: {seconds:.1f} s, "
-            f"{alone / seconds / num_cores:.2f} of linear, "
+            f"{alone / seconds / num_cores:.2f} of linear, processor {taken:.1f} s ({processor / taken:.2f}), "
             f"results {'identical' if are_identical(results, expected) else 'DIFFER'}"
         )
 

@@ -13,14 +13,15 @@ from kgverify.runs.run import Run
 if TYPE_CHECKING:
     from kgverify.engines.compiled.state import Layout
 
-SIZES: Final = {"cuda": (1 << 18, 1 << 20), "cpu": (1 << 13, 1 << 16)}
+SIZES: Final = {"cuda": (1 << 17, 1 << 20), "cpu": (1 << 13, 1 << 16)}
 """The least and the greatest default size of a part, in candidates. It is large on a GPU, whose slots run empty at the end of
 each part."""
 
 RANKED_SIZES: Final = {"cuda": (1 << 25, 1 << 25), "cpu": SIZES["cpu"]}
 """The same for ranks among all corruptions without steps: few of these candidates are proved."""
 
-_MIN_PARTS: Final = 32
+_MIN_PARTS: Final = 64
+"""Enough for several GPUs to end at about the same time, where the sizes allow it."""
 
 
 class Part(NamedTuple):

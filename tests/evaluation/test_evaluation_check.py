@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from run_engines import countries_run, eager_pipeline
+from run_engines import countries_run, eager_pipeline, needs_data
 
 from kgverify.comparison.exercise.minimum import MINIMUM, Minimum
 from kgverify.engines.compiled.program.least_model import LeastModel
@@ -224,7 +224,11 @@ def test_wrong_metrics_are_found(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize(
     ("graph", "num_corruptions"),
-    [("countries_s3", 20), ("countries_s3", ALL), pytest.param("random:3", 20, marks=pytest.mark.exhaustive)],
+    [
+        pytest.param("countries_s3", 20, marks=needs_data),
+        pytest.param("countries_s3", ALL, marks=needs_data),
+        pytest.param("random:3", 20, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_an_atom_that_the_least_model_lacks_is_found(monkeypatch: pytest.MonkeyPatch, graph: str, num_corruptions: int):
     class Lacking(LeastModel):
@@ -318,7 +322,7 @@ def test_a_check_that_chooses_no_ranking_where_the_largest_is_small_enough_is_a_
 
 def test_every_property_of_a_run_belongs_to_its_identity():
     run = countries_run(num_queries=2, num_corruptions=5)
-    other = load_graph("countries_s3")
+    other = load_graph("random:3")
     limits = [Limits(**change) for change in ({"max_depth": 3}, {"max_atoms": 3}, {"max_resolvents": 9})]
     runs = [
         run,
