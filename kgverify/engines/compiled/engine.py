@@ -19,7 +19,7 @@ from kgverify.engines.compiled.probe import plain_goal, probe_layout, probe_step
 from kgverify.engines.compiled.program.tables import build_tables
 from kgverify.engines.compiled.stages.choose import SCORES, Parameters, build_parameters
 from kgverify.engines.compiled.stages.stage_functions import Stages, build_stages
-from kgverify.engines.compiled.state import FAILED, GOAL, Layout
+from kgverify.engines.compiled.state import FAILED, GOAL, PAD, Layout
 from kgverify.engines.compiled.tick.slots import clear_, derivations_at, empty_derivations, empty_pool, empty_work
 from kgverify.engines.compiled.tick.stage_ticks import StageTicks
 from kgverify.engines.compiled.tick.step_record import Chunk, Recorded, collect_columns
@@ -300,6 +300,7 @@ class CompiledEngine:
 
     def _fill_pool(self, candidates: CandidateSet) -> None:
         num = len(candidates.query)
+        self._pool.query.fill_(PAD)
         # A copy in order: torch takes neither read-only arrays nor views that run backwards.
         self._pool.query[:num] = torch.from_numpy(np.array(candidates.atom, np.int32, order="C"))
         self._pool.size.fill_(num)
