@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from kgverify.engines.endings import Evaluation
 from kgverify.engines.policy import SHORTEST, Policy, make_two_tower
-from kgverify.engines.protocol import Engine, Positions, positions_of, take_position
+from kgverify.engines.protocol import Engine, positions_of, take_positions
 from kgverify.errors import InternalError
 from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits
@@ -240,14 +240,7 @@ def _check_steps(run: KnownRun, engine: Engine) -> None:
     """
     positions = positions_of(run.expected)
     rows = np.arange(len(positions.depth) - 1)[::-1]
-    each = [take_position(positions, row) for row in rows.tolist()]
-    turned = Positions(
-        positions.candidates.take(rows),
-        positions.depth[rows],
-        positions.num_goals[rows],
-        *(np.concatenate(columns) for columns in zip(*(position[3:] for position in each), strict=True)),
-    )
-    _require_columns(engine, engine.step(turned)[1:3], select_steps(run.expected, rows)[1:3])
+    _require_columns(engine, engine.step(take_positions(positions, rows))[1:3], select_steps(run.expected, rows)[1:3])
 
 
 def _check_endings(run: KnownRun, engine: Any, rows: Sequence[int], *, has_digests: bool) -> Evaluation:

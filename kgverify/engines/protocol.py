@@ -177,15 +177,16 @@ def take_position(positions: Positions, i: int) -> Positions:
     return _slice(positions, starts_of(positions.num_goals), starts_of(positions.num_atoms), i, i + 1)
 
 
-def repeat_positions(positions: Positions, times: int) -> Positions:
-    """Return all positions several times, one after the other."""
-    rows = np.tile(np.arange(len(positions.depth)), times)
+def take_positions(positions: Positions, rows: NDArray[np.int64]) -> Positions:
+    """Return the given positions, in their order; a row may be given several times."""
+    goals = expand_rows(starts_of(positions.num_goals), rows)
+    atoms = expand_rows(starts_of(positions.num_atoms), goals)
     return Positions(
         positions.candidates.take(rows),
-        np.tile(positions.depth, times),
-        np.tile(positions.num_goals, times),
-        np.tile(positions.num_atoms, times),
-        np.tile(positions.atoms, (times, 1)),
+        positions.depth[rows],
+        positions.num_goals[rows],
+        positions.num_atoms[goals],
+        positions.atoms[atoms],
     )
 
 

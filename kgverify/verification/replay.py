@@ -37,8 +37,8 @@ from kgverify.engines.protocol import (
     ProbedEngine,
     candidate_set,
     positions_of,
-    repeat_positions,
     take_position,
+    take_positions,
 )
 from kgverify.errors import InternalError, count_of
 from kgverify.program.atoms import Atom, Goal
@@ -276,7 +276,8 @@ class Explainer:
         num, own = len(positions.depth), int(self._columns.candidates.num_steps[group[:-1]].sum()) + step
         slots = self._actual.info.layout.get("slots", OTHERS)
         times = 1 + -(-min(slots, MOST_SLOTS) // num)
-        reader = StepReader(self._normalise(self._actual.step(repeat_positions(positions, times))))
+        repeated = take_positions(positions, np.tile(np.arange(num), times))
+        reader = StepReader(self._normalise(self._actual.step(repeated)))
         rows = range(own, num * times, num)
         self._among.append(any([r.clause for r in reader.read(row).resolvents] != clauses for row in rows))
         return self._among[-1]

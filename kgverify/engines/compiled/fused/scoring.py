@@ -54,7 +54,7 @@ def measure_error(scoring: Scoring, policy: Policy, max_atoms: int, device: torc
         error: Tensor = scores - exact
         return error
 
-    first, second = measure(resolvents), measure(resolvents.roll(1, 0).contiguous())
+    first, second = measure(resolvents), measure(resolvents.roll(1, 0))
     error, of_difference = (
         declare_error(policy, float(seen.abs().max()), device)
         for seen in (torch.stack((first, second)), first - second)

@@ -19,7 +19,16 @@ from kgverify.engines.compiled.state import FALSE, GOAL, PAD, TRUE, Choices, Row
 from kgverify.engines.compiled.tick.step_record import Recorded, read_steps, take_steps
 from kgverify.engines.endings import Results, StepDigests
 from kgverify.errors import InternalError
-from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Digests, Resolvents, Steps, no_stage_items
+from kgverify.trace.model.columns import (
+    Candidates,
+    CandidateSet,
+    Columns,
+    Digests,
+    Resolvents,
+    Steps,
+    name_difference,
+    no_stage_items,
+)
 
 _ATOMS: Final = 2
 """The padding of goals."""
@@ -269,12 +278,6 @@ def _check() -> None:
             if not is_right:
                 raise InternalError("known steps are recorded with wrong digests")
             # Where only digests were taken, there is nothing but the candidates.
-            _require(found if given else found[:1], known)
-
-
-def _require(found: Sequence[Any], known: Sequence[Any]) -> None:
-    for group, other in zip(found[:3], known, strict=False):
-        for name, column in group._asdict().items():
-            right = getattr(other, name)
-            if column.dtype != right.dtype or not np.array_equal(column, right):
+            num_groups = 3 if given else 1
+            if name := name_difference(found[:num_groups], known[:num_groups]):
                 raise InternalError(f"known steps are recorded with a wrong column {name}")

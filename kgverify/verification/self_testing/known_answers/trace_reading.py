@@ -9,7 +9,7 @@ import numpy as np
 
 from kgverify.errors import InternalError
 from kgverify.program.program import Symbols
-from kgverify.trace.model.columns import Candidates, Columns, Rankings
+from kgverify.trace.model.columns import Candidates, Columns, Rankings, name_difference
 from kgverify.trace.model.digests import compute_digests, root_digest
 from kgverify.trace.read.data_file import BLOCK_STEPS
 from kgverify.trace.read.trace_file import TraceFile
@@ -65,12 +65,10 @@ def require_known(is_right: object, what: str) -> None:
         raise InternalError(f"a known trace is not read as it was written: {what}")
 
 
-def require_columns(found: Iterable[Any], known: Iterable[Any], what: str) -> None:
+def require_columns(found: Sequence[Any], known: Sequence[Any], what: str) -> None:
     """InternalError unless groups of columns have the same types and values."""
-    for group, other in zip(found, known, strict=True):
-        for name, column in group._asdict().items():
-            right = getattr(other, name)
-            require_known(column.dtype == right.dtype and np.array_equal(column, right), f"{name} of {what}")
+    name = name_difference(found, known)
+    require_known(not name, f"{name} of {what}")
 
 
 def check_reading(known: KnownTrace) -> None:
