@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from kgverify.engines.compiled.execution.caches import count_caches, describe_caches
 from kgverify.engines.compiled.execution.compilation import FUSED
@@ -156,6 +157,11 @@ class CompiledEngine:
         return self._mode == FUSED
 
     @property
+    def takes_floors(self) -> bool:
+        """True if `evaluate` stops derivations below a floor."""
+        return self._mode == FUSED
+
+    @property
     def caches(self) -> CompilerCaches:
         """The use of the compiler's caches by this engine, so far."""
         return describe_caches(self._mode, self._counts)
@@ -213,18 +219,26 @@ class CompiledEngine:
         return (candidates.take(slice(i, i + size)) for i in range(0, len(candidates.query), size))
 
     def evaluate(
-        self, candidates: CandidateSet, progress: Progress = no_progress, *, has_digests: bool = False
+        self,
+        candidates: CandidateSet,
+        progress: Progress = no_progress,
+        *,
+        has_digests: bool = False,
+        floor: NDArray[np.float64] | None = None,
     ) -> Evaluation:
         """Run every candidate to its end without recording steps, which is faster than `prove` and ends alike.
 
         has_digests: also take the digests of the steps; UserError unless the mode is `fused`
+        floor:       float64 [N]  a derivation that is open after a step is STOPPED if its log-probability is less; in mode
+                     `fused` alone
         """
         parts, digests = [], []
         # Forget the gaps of earlier calls.
         self._ticks.clear_gaps()
         with self._on_own_device():
-            for part in self._split(candidates):
-                self._run_pool(part, progress, has_digests=has_digests)
+            for i, part in enumerate(self._split(candidates)):
+                own = None if floor is None else floor[i * self.layout.pool :][: len(part.query)]
+                self._run_pool(part, progress, has_digests=has_digests, floor=own)
                 if has_digests:
                     digests.append(self._ticks.send_digests(len(part.query)).wait())
                 parts.append(Results(*copy_to_host(*self._results(len(part.query)))))
@@ -274,8 +288,15 @@ class CompiledEngine:
     def _empty_columns(self, candidates: CandidateSet) -> Columns:
         return collect_columns(candidates, [], no_results())
 
-    def _run_pool(self, candidates: CandidateSet, progress: Progress, *, has_digests: bool) -> None:
-        self._fill_pool(candidates)
+    def _run_pool(
+        self,
+        candidates: CandidateSet,
+        progress: Progress,
+        *,
+        has_digests: bool,
+        floor: NDArray[np.float64] | None = None,
+    ) -> None:
+        self._fill_pool(candidates, floor)
         done = 0
         for num_given in self._ticks.run(has_digests=has_digests):
             progress(num_given - done)
@@ -298,11 +319,14 @@ class CompiledEngine:
         digests = self._ticks.send_digests(num) if has_digests else None
         return Recorded(candidates, chunks, self._copy_results(num), digests)
 
-    def _fill_pool(self, candidates: CandidateSet) -> None:
+    def _fill_pool(self, candidates: CandidateSet, floor: NDArray[np.float64] | None = None) -> None:
         num = len(candidates.query)
         self._pool.query.fill_(PAD)
         # A copy in order: torch takes neither read-only arrays nor views that run backwards.
         self._pool.query[:num] = torch.from_numpy(np.array(candidates.atom, np.int32, order="C"))
+        self._pool.floor.fill_(-torch.inf)
+        if floor is not None:
+            self._pool.floor[:num] = torch.from_numpy(floor)
         self._pool.size.fill_(num)
 
     def _results(self, num: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -24,6 +24,7 @@ OPEN: Final = 0
 PROVED: Final = 1
 FAILED: Final = 2
 DEPTH_LIMIT: Final = 3
+STOPPED: Final = 4
 
 RULE: Final = 1
 FACT: Final = 2
@@ -102,14 +103,16 @@ class Pool(NamedTuple):
     """The waiting candidates, and the results of those that ended.
 
     query:           int32   [P, 3]  atoms to prove
+    floor:           float64 [P]     in mode `fused`, a derivation that is open is STOPPED once its log-probability is less
     size:            int64   []      candidates in the pool
     next_index:      int64   []      index of the next candidate to hand to a slot
-    outcome:         int32   [P]     OPEN until ended
+    outcome:         int32   [P]     OPEN until ended, or STOPPED
     is_limited:      bool    [P]
     log_probability: float64 [P]
     """
 
     query: Tensor
+    floor: Tensor
     size: Tensor
     next_index: Tensor
     outcome: Tensor

@@ -15,6 +15,7 @@ from kgverify.engines.compiled.kernel_constants import (
     OPEN,
     PAD,
     PROVED,
+    STOPPED,
     TRUE,
 )
 
@@ -160,7 +161,9 @@ def _begin_goal(slot, depth, words, lane, derivations, tables, A, DEPTH):
 
 
 @triton.jit
-def _take_step(slot, lane, derivations, work, tables, decisions, rows, A, DEPTH, max_depth):
+def _take_step(
+    slot, lane, derivations, work, tables, decisions, rows, pool, A, DEPTH, max_depth, RECYCLES: tl.constexpr
+):
     kind = tl.load(decisions.kind + slot)
     row = tl.load(decisions.first + slot) + tl.load(decisions.choice + slot)
     words = tl.load(rows.atoms + row * (3 * A) + lane, mask=(lane < 3 * A) & (kind == GOAL), other=PAD)
@@ -174,6 +177,9 @@ def _take_step(slot, lane, derivations, work, tables, decisions, rows, A, DEPTH,
     tl.store(derivations.log_probability + slot, log_probability)
     outcome = tl.where(depth >= max_depth, DEPTH_LIMIT, OPEN)
     outcome = tl.where(kind == TRUE, PROVED, tl.where(kind == FALSE, FAILED, outcome))
+    if RECYCLES:
+        is_below = log_probability < tl.load(pool.floor + tl.load(derivations.pool_index + slot))
+        outcome = tl.where((outcome == OPEN) & is_below, STOPPED, outcome)
     tl.store(derivations.outcome + slot, outcome.to(tl.int32))
     tl.store(work.cursor + slot, 0)
     tl.store(work.num_survivors + slot, 0)
@@ -237,12 +243,12 @@ def advance_kernel(
     RECYCLES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Do `advance` and `finish` where a step is taken; RECYCLES: then `recycle`."""
+    """Do `advance` and `finish` where a step is taken; RECYCLES: then `recycle`, also where a candidate falls below its floor."""
     slot = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, BLOCK)
     while slot < num_slots:
         if tl.load(decisions.is_taken + slot) != 0:
-            _take_step(slot, lane, derivations, work, tables, decisions, rows, A, DEPTH, max_depth)
+            _take_step(slot, lane, derivations, work, tables, decisions, rows, pool, A, DEPTH, max_depth, RECYCLES)
         if RECYCLES:
             # All threads read the stores of one.
             tl.debug_barrier()

@@ -263,12 +263,14 @@ class FusedTicks:
         slots, window, atoms = layout.slots, layout.score_window, layout.atoms
         state, found = (kept, self._work, tables), (self._segments, self._decisions)
         body, stride = tables.rule_body.shape[1], self._work.origin.shape[1]
+        # The numbers of facts and of predicates.
+        sizes = len(tables.fact_keys), len(tables.rule_first) - 1
         self._counters.zero_()
         launch_kernel(
             look_up_kernel,
             triton.cdiv(slots, _LANES),
             (*state, *found, self._goals, self._light, self._heavy, self._heaviest, self._counts),
-            (slots, atoms, len(tables.fact_keys), len(tables.rule_first) - 1),
+            (slots, atoms, *sizes),
             LIGHT=_LIGHT.most,
             HEAVY=_HEAVY.most,
             BLOCK=_LANES,
@@ -290,6 +292,7 @@ class FusedTicks:
                     stride,
                     window,
                     int(counts_all),
+                    *sizes,
                 ),
                 EXCLUDE=limits.exclude_query,
                 ROUNDS=trying.rounds,
