@@ -244,7 +244,7 @@ class CompiledEngine:
                 parts.append(Results(*copy_to_host(*self._results(len(part.query)))))
         if not parts:
             return Evaluation(no_results(), digests=no_digests() if has_digests else None)
-        results = Results(*map(np.concatenate, zip(*parts, strict=True)))
+        results = parts[0] if len(parts) == 1 else Results(*map(np.concatenate, zip(*parts, strict=True)))
         return Evaluation(results, *self._ticks.read_gaps(), join_digests(digests) if has_digests else None)
 
     def step(self, positions: Positions) -> Columns:
