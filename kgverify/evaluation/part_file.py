@@ -186,10 +186,10 @@ def summarize_part(
 
 def hash_entities(candidates: Candidates | CandidateSet, groups: Groups) -> NDArray[np.uint64]:
     """Return the sum of `mix` over the entities of each group, whatever their order: uint64 [G]."""
-    return np.add.reduceat(mix(_entities(candidates).astype(np.uint64)), groups.starts[:-1])
+    return np.add.reduceat(mix(entities_of(candidates).astype(np.uint64)), groups.starts[:-1])
 
 
-def _entities(candidates: Candidates | CandidateSet) -> NDArray[np.int32]:
+def entities_of(candidates: Candidates | CandidateSet) -> NDArray[np.int32]:
     """Return the argument of each candidate that is replaced in corruptions."""
     entities: NDArray[np.int32] = np.where(candidates.side == Side.HEAD, candidates.atom[:, 1], candidates.atom[:, 2])
     return entities
@@ -221,7 +221,7 @@ def _priorities(candidates: Candidates, seed: int) -> NDArray[np.uint64]:
     group <<= np.uint64(2)
     group |= candidates.side.astype(np.uint64)
     key = mix(np.array([seed ^ SALT], np.uint64))
-    return mix(mix(key ^ group) ^ _entities(candidates).astype(np.uint64))
+    return mix(mix(key ^ group) ^ entities_of(candidates).astype(np.uint64))
 
 
 def _lowest(priority: NDArray[np.uint64], of: NDArray[np.bool_]) -> NDArray[np.int64]:
