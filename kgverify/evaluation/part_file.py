@@ -10,6 +10,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from kgverify.engines.endings import STOPPED
 from kgverify.errors import UserError
 from kgverify.files.reading import open_file
 from kgverify.files.writing import explained, renamed_into
@@ -196,9 +197,13 @@ def entities_of(candidates: Candidates | CandidateSet) -> NDArray[np.int32]:
 
 
 def draw_sample(candidates: Candidates, is_true: NDArray[np.bool_], seed: int) -> Sample:
-    """Return the true triples of lowest priority, and the corruptions of lowest priority. is_true: bool [N]."""
+    """Return the true triples of lowest priority, and the corruptions of lowest priority that were not stopped.
+
+    is_true: bool [N]
+    """
     priority = _priorities(candidates, seed)
-    rows = np.concatenate([_lowest(priority, of) for of in (is_true, ~is_true)])
+    is_ended = ~is_true & (candidates.outcome != STOPPED)
+    rows = np.concatenate([_lowest(priority, of) for of in (is_true, is_ended)])
     columns = candidates.query, candidates.side, candidates.atom, candidates.outcome, candidates.is_limited
     return Sample(priority, is_true, *columns, candidates.log_probability).take(rows)
 

@@ -278,9 +278,8 @@ class AllCorruptions:
             end = max(begin + 1, int(np.searchsorted(ends, before + self._block_size, "right")))
             of = leader[begin:end]
             num, atom = draw_eligible(self._run.graph, triple[of], side[of])
-            owner = np.repeat(of, num)
             here = slice(*np.searchsorted(kind, (begin, end)))
-            candidates = CandidateSet(query[owner], side[owner].astype(np.int8), atom)
+            candidates = CandidateSet(np.repeat(query[of], num), np.repeat(side[of].astype(np.int8), num), atom)
             floors = np.repeat(floor[begin:end], num)
             floors[self._find_inside(asked, of, num, candidates)] = -np.inf
             # Some that could be stopped are proved all the same.
@@ -399,22 +398,18 @@ class RankOnly:
         is_stopped = proved.outcome == STOPPED
         if block.floor is not None and (is_stopped & (proved.log_probability >= block.floor)).any():
             raise InternalError("the engine stopped a derivation that is not below its floor")
-        rows = np.flatnonzero(~is_stopped)
-        num = np.diff(np.searchsorted(rows, starts_of(block.num)))
-        if len(rows) < len(proved.query):
-            proved = take_candidates(proved, rows)
-        starts, score = starts_of(num), ranking_scores(proved)
-        outcomes, limited = _count_endings(np.repeat(np.arange(len(num)), num), proved, len(num))
+        starts, score = starts_of(block.num), ranking_scores(proved)
+        outcomes, limited = _count_endings(np.repeat(np.arange(len(block.num)), block.num), proved, len(block.num))
         tally.num_outcomes[groups] += outcomes[kind]
         tally.num_limited[groups] += limited[kind]
-        ends = np.cumsum(num[kind])
+        ends = np.cumsum(block.num[kind])
         begin = 0
         while begin < len(groups):
             before = ends[begin - 1] if begin else 0
             end = max(begin + 1, int(np.searchsorted(ends, before + 2 * self._block_size, "right")))
             of, here = kind[begin:end], groups[begin:end]
-            bounds = starts_of(num[of])
-            gaps = score[expand_rows(starts, of)] - np.repeat(true_score[here], num[of])
+            bounds = starts_of(block.num[of])
+            gaps = score[expand_rows(starts, of)] - np.repeat(true_score[here], block.num[of])
             for counts, mask in zip((tally.above, tally.tied), compare_gaps(gaps, RANK_TOLERANCE), strict=True):
                 counts[here] += np.diff(np.searchsorted(np.flatnonzero(mask), bounds))
             begin = end
@@ -475,7 +470,11 @@ def _tally(
 def _count_endings(
     owner: NDArray[np.int64], candidates: Candidates, num: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count the candidates of each owner by outcome, int64 [num, 4], and those that were limited, int64 [num]."""
-    ended = np.bincount(owner * len(Outcome) + candidates.outcome, minlength=num * len(Outcome))
-    limited = np.bincount(owner[candidates.is_limited != 0], minlength=num)
-    return ended.reshape(num, len(Outcome)), limited
+    """Count the candidates of each owner by outcome, int64 [num, 4], and those that were limited, int64 [num].
+
+    Those that were stopped are not counted.
+    """
+    width = 1 + STOPPED
+    ended = np.bincount(owner * width + candidates.outcome, minlength=num * width).reshape(num, width)
+    is_limited = (candidates.is_limited != 0) & (candidates.outcome != STOPPED)
+    return ended[:, : len(Outcome)], np.bincount(owner[is_limited], minlength=num)
