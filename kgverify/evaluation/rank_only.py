@@ -275,7 +275,9 @@ class AllCorruptions:
         begin = 0
         while begin < len(ends):
             before = ends[begin - 1] if begin else 0
-            end = max(begin + 1, int(np.searchsorted(ends, before + self._block_size, "right")))
+            # The engine waits for the first block, which is therefore small.
+            size = self._block_size if begin else self._block_size // 8
+            end = max(begin + 1, int(np.searchsorted(ends, before + size, "right")))
             of = leader[begin:end]
             num, atom = draw_eligible(self._run.graph, triple[of], side[of])
             here = slice(*np.searchsorted(kind, (begin, end)))

@@ -4,7 +4,7 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -322,11 +322,10 @@ class CompiledEngine:
     def _fill_pool(self, candidates: CandidateSet, floor: NDArray[np.float64] | None = None) -> None:
         num = len(candidates.query)
         self._pool.query.fill_(PAD)
-        # A copy in order: torch takes neither read-only arrays nor views that run backwards.
-        self._pool.query[:num] = torch.from_numpy(np.array(candidates.atom, np.int32, order="C"))
+        self._pool.query[:num] = _as_tensor(candidates.atom, np.int32)
         self._pool.floor.fill_(-torch.inf)
         if floor is not None:
-            self._pool.floor[:num] = torch.from_numpy(floor)
+            self._pool.floor[:num] = _as_tensor(floor, np.float64)
         self._pool.size.fill_(num)
 
     def _results(self, num: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -372,3 +371,8 @@ class CompiledEngine:
                 # The slot must not take a second step, whatever the outcome of the first.
                 self._derivations.outcome[stop] = FAILED
         return collect_columns(positions.candidates, chunks, Results(outcome, is_limited, log_probability))
+
+
+def _as_tensor(array: NDArray[Any], dtype: "type[np.generic]") -> torch.Tensor:
+    """Return an array as a tensor; a copy if it is read-only or not in order, since torch takes neither."""
+    return torch.from_numpy(np.require(array, dtype, ("C", "W")))

@@ -9,6 +9,8 @@ from typing import Final, NamedTuple
 
 from torch import Tensor
 
+from kgverify.engines.endings import STOPPED as STOPPED
+
 PAD: Final = -(2**31)
 """A row of an atom axis that holds no atom; no id and no sum of ids can be this."""
 
@@ -24,7 +26,6 @@ OPEN: Final = 0
 PROVED: Final = 1
 FAILED: Final = 2
 DEPTH_LIMIT: Final = 3
-STOPPED: Final = 4
 
 RULE: Final = 1
 FACT: Final = 2
