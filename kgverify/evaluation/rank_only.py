@@ -271,12 +271,13 @@ class AllCorruptions:
         order = np.argsort(kind, kind="stable")
         groups, kind = groups[order], kind[order]
         ends = np.cumsum(asked.num_eligible[leader])
+        few = self._block_size // 8
         stride = max(1, -(-int(ends[-1:].sum()) // asked.num_outside))
         begin = 0
         while begin < len(ends):
             before = ends[begin - 1] if begin else 0
-            # The engine waits for the first block, which is therefore small.
-            size = self._block_size if begin else self._block_size // 8
+            # The engine waits for the first block, and the end for the comparison of the last: both are small.
+            size = few if not begin else min(self._block_size, max(few, int(ends[-1]) - before - few))
             end = max(begin + 1, int(np.searchsorted(ends, before + size, "right")))
             of = leader[begin:end]
             num, atom = draw_eligible(self._run.graph, triple[of], side[of])

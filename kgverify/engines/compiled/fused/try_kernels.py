@@ -148,8 +148,8 @@ def _try_slot(
     counts_all,
     num_facts,
     num_predicates,
+    rounds,
     EXCLUDE: tl.constexpr,
-    ROUNDS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Try the next clauses of a slot; if none is left, decide its step, and take rows for its resolvents.
@@ -168,7 +168,7 @@ def _try_slot(
     slots = slot + tl.zeros((BLOCK,), tl.int64)
     is_asked = 0
     turn_round = 0
-    while (turn_round < ROUNDS) & (cursor < num) & (true_kind == 0):
+    while (turn_round < rounds) & (cursor < num) & (true_kind == 0):
         is_full = (num_kept >= max_resolvents) & (dropped_atoms + dropped_resolvents > 0) & (counts_all == 0)
         ordinal = cursor + lane
         mask = ordinal < num
@@ -263,6 +263,7 @@ _SIZES: Final = [
     "counts_all",
     "num_facts",
     "num_predicates",
+    "rounds",
 ]
 
 
@@ -288,8 +289,8 @@ def try_kernel(
     counts_all,
     num_facts,
     num_predicates,
+    rounds,
     EXCLUDE: tl.constexpr,
-    ROUNDS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Run `match_rules` to `limit` and `close` for the slots listed."""
@@ -300,7 +301,7 @@ def try_kernel(
         slot = tl.load(listed + number).to(tl.int64)
         _try_slot(
             slot, derivations, work, tables, segments, decisions, rows, counts, hashed, A, BODY, DEPTH, max_atoms,
-            max_resolvents, row_stride, window, counts_all, num_facts, num_predicates, EXCLUDE, ROUNDS, BLOCK,
+            max_resolvents, row_stride, window, counts_all, num_facts, num_predicates, rounds, EXCLUDE, BLOCK,
         )  # fmt: skip
         number += tl.num_programs(0)
 
