@@ -4,6 +4,7 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -189,12 +190,18 @@ class CompiledEngine:
             return self._prove(candidates, progress)
 
     def record(
-        self, candidates: CandidateSet, progress: Progress = no_progress, *, level: TraceLevel = TraceLevel.STEPS
+        self,
+        candidates: CandidateSet,
+        progress: Progress = no_progress,
+        *,
+        level: TraceLevel = TraceLevel.STEPS,
+        has_digests: bool = True,
     ) -> Iterator[Recorded]:
         """Run every candidate to its end, pool by pool, copying the steps of one pool while the next one is proved.
 
-        level: the columns wanted. Mode `fused` records them and leaves zeros in the others, with the digests of the steps,
-               taken on the device; the other modes record everything, without digests
+        level:       the columns wanted. Mode `fused` records them and leaves zeros in the others; the other modes record
+                     everything, without digests
+        has_digests: also take the digests of the steps, on the device
         """
         for part in self._split(candidates):
             with self._on_own_device():
@@ -206,11 +213,16 @@ class CompiledEngine:
                     recorded = Recorded(part, None, self._copy_results(num), self._ticks.send_digests(num))
                 else:
                     has_atoms = level is not TraceLevel.COMPACT
-                    recorded = self._record_pool(part, progress, has_atoms=has_atoms, has_digests=True)
+                    recorded = self._record_pool(part, progress, has_atoms=has_atoms, has_digests=has_digests)
             yield recorded
 
     def _prove(self, candidates: CandidateSet, progress: Progress) -> Columns:
-        parts = [self._record_pool(part, progress).read()[0] for part in self._split(candidates)]
+        parts: list[Columns] = []
+        waiting: Recorded | None = None
+        for recorded in chain(self.record(candidates, progress, has_digests=False), [None]):
+            # The pool before has been copied while this one was proved.
+            parts += [] if waiting is None else [waiting.read()[0]]
+            waiting = recorded
         return concatenate(parts or [self._empty_columns(candidates)])
 
     def _split(self, candidates: CandidateSet) -> Iterator[CandidateSet]:
