@@ -94,8 +94,8 @@ def test_what_fused_ticks_record_and_show_is_what_the_reference_proves(
             else:
                 np.testing.assert_allclose(found, wanted, atol=1e-4, err_msg=name)
 
-    # Nothing is above an infinite floor, so that every other candidate takes one step.
-    floor = np.where(np.arange(len(candidates.query)) % 2, -np.inf, np.inf)
+    # Nothing is above an infinite floor, so that only the last candidate takes a second step.
+    floor = np.append(np.full(len(candidates.query) - 1, np.inf), -np.inf)
     found = engine.evaluate(candidates, floor=floor).results.outcome
     first_outcome = columns.steps.outcome[starts_of(columns.candidates.num_steps.astype(np.int64))[:-1]]
     stops = (floor > 0) & (first_outcome == Outcome.OPEN)
