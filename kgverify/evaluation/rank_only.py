@@ -271,7 +271,7 @@ class AllCorruptions:
         order = np.argsort(kind, kind="stable")
         groups, kind = groups[order], kind[order]
         ends = np.cumsum(asked.num_eligible[leader])
-        few = self._block_size // 8
+        few = self._block_size // (8 if int(ends[-1:].sum()) > 2 * self._block_size else 1)
         stride = max(1, -(-int(ends[-1:].sum()) // asked.num_outside))
         begin = 0
         while begin < len(ends):

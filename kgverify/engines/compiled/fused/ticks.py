@@ -51,7 +51,7 @@ class _Trying(NamedTuple):
 
 
 _LIGHT: Final = _Trying(128, 32, 4, 32, 1, 64)
-_HEAVY: Final = _Trying(4096, 32, 128, 32, 1, 64)
+_HEAVY: Final = _Trying(4096, 64, 64, 32, 1, 128)
 _HEAVIEST: Final = _Trying(1 << 62, 2048, 32, 4, 16, 128)
 _PROGRAMS_PER_PROCESSOR: Final = 32
 """The most programs of one warp for each multiprocessor, which take the slots one by one."""
