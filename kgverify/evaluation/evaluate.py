@@ -228,9 +228,9 @@ def _thread_beside(device: str) -> ThreadPoolExecutor:
     """Return a thread that works beside this one, on a GPU on the same."""
     if device != "cuda":
         return ThreadPoolExecutor(1)
-    import torch
+    from kgverify.engines.compiled.execution.device import stay_on_this_gpu
 
-    return ThreadPoolExecutor(1, initializer=torch.cuda.set_device, initargs=(torch.cuda.current_device(),))
+    return ThreadPoolExecutor(1, initializer=stay_on_this_gpu())
 
 
 def _send_parts(
