@@ -57,20 +57,25 @@ def note_steps_kernel(
         place = tl.atomic_add(num_logged, 1).to(tl.int64)
         lane = tl.arange(0, BLOCK)
         kind, depth = tl.load(decisions.kind + slot), tl.load(derivations.depth + slot)
-        tl.store(log.pool_index + place, tl.load(derivations.pool_index + slot))
+        pool_index, num_resolvents = tl.load(derivations.pool_index + slot), tl.load(decisions.num_resolvents + slot)
+        dropped_atoms, dropped_resolvents = tl.load(work.dropped_atoms + slot), tl.load(work.dropped_resolvents + slot)
+        choice, first = tl.load(decisions.choice + slot), tl.load(row_base) + tl.load(decisions.first + slot)
+        true_kind, true_origin = tl.load(work.true_origin_kind + slot), tl.load(work.true_origin + slot)
+        mask = lane < 3 * A
+        if HAS_ATOMS:
+            words = tl.load(derivations.goal + slot * (3 * A) + lane, mask=mask)
+        tl.store(log.pool_index + place, pool_index)
         tl.store(log.depth + place, depth)
         tl.store(log.kind + place, kind)
-        tl.store(log.num_resolvents + place, tl.load(decisions.num_resolvents + slot).to(tl.int32))
-        tl.store(log.dropped_atoms + place, tl.load(work.dropped_atoms + slot).to(tl.int32))
-        tl.store(log.dropped_resolvents + place, tl.load(work.dropped_resolvents + slot).to(tl.int32))
-        tl.store(log.choice + place, tl.load(decisions.choice + slot).to(tl.int32))
+        tl.store(log.num_resolvents + place, num_resolvents.to(tl.int32))
+        tl.store(log.dropped_atoms + place, dropped_atoms.to(tl.int32))
+        tl.store(log.dropped_resolvents + place, dropped_resolvents.to(tl.int32))
+        tl.store(log.choice + place, choice.to(tl.int32))
         tl.store(log.outcome + place, _outcome_after(kind, depth, max_depth).to(tl.int32))
-        tl.store(log.first + place, tl.load(row_base) + tl.load(decisions.first + slot))
-        tl.store(log.true_kind + place, tl.load(work.true_origin_kind + slot))
-        tl.store(log.true_origin + place, tl.load(work.true_origin + slot))
+        tl.store(log.first + place, first)
+        tl.store(log.true_kind + place, true_kind)
+        tl.store(log.true_origin + place, true_origin)
         if HAS_ATOMS:
-            mask = lane < 3 * A
-            words = tl.load(derivations.goal + slot * (3 * A) + lane, mask=mask)
             tl.store(log.goal + place * (3 * A) + lane, words, mask=mask)
 
 
@@ -92,10 +97,14 @@ def note_rows_kernel(
         tl.store(log.origin + place, tl.load(work.origin + origin, mask=mask, other=0), mask=mask)
         tl.store(log.score + place, tl.load(rows.score + row, mask=mask, other=0), mask=mask)
         if HAS_ATOMS:
+            # The words of all rows lie next to one another: each lane takes the next one, not those of a row.
+            to = log.atoms + tl.load(row_base) * (3 * A)
+            word = begin.to(tl.int64) * (3 * A) + tl.arange(0, BLOCK)
             i = 0
             while i < 3 * A:
-                word = tl.load(rows.atoms + row.to(tl.int64) * (3 * A) + i, mask=mask, other=PAD)
-                tl.store(log.atoms + place * (3 * A) + i, word, mask=mask)
+                is_word = word < num.to(tl.int64) * (3 * A)
+                tl.store(to + word, tl.load(rows.atoms + word, mask=is_word, other=PAD), mask=is_word)
+                word += BLOCK
                 i += 1
 
 

@@ -53,6 +53,8 @@ class _Trying(NamedTuple):
 _LIGHT: Final = _Trying(128, 32, 4, 32, 1, 64)
 _HEAVY: Final = _Trying(4096, 64, 64, 32, 1, 128)
 _HEAVIEST: Final = _Trying(1 << 62, 2048, 32, 4, 16, 128)
+_MOST_COUNTED: Final = 512
+"""The most clauses of a heavy slot of which all are tried, since everything that is dropped is counted."""
 _PROGRAMS_PER_PROCESSOR: Final = 32
 """The most programs of one warp for each multiprocessor, which take the slots one by one."""
 _LANES: Final = 128
@@ -272,9 +274,7 @@ class FusedTicks:
             look_up_kernel,
             triton.cdiv(slots, _LANES),
             (*state, *found, self._goals, self._light, self._heavy, self._heaviest, self._counts),
-            (slots, atoms, *sizes),
-            LIGHT=_LIGHT.most,
-            HEAVY=_HEAVY.most,
+            (slots, atoms, *sizes, _LIGHT.most, min(_HEAVY.most, _MOST_COUNTED) if counts_all else _HEAVY.most),
             BLOCK=_LANES,
         )
         with self._beside(0):

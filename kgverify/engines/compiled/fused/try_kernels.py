@@ -52,7 +52,7 @@ def _list(mask, slot, listed, num):
     tl.store(listed + first + tl.cumsum(mask.to(tl.int32), 0) - 1, slot.to(tl.int32), mask=mask)
 
 
-@triton.jit(do_not_specialize=["num_slots", "A", "num_facts", "num_predicates"])
+@triton.jit(do_not_specialize=["num_slots", "A", "num_facts", "num_predicates", "most_light", "most_heavy"])
 def look_up_kernel(
     derivations,
     work,
@@ -68,13 +68,13 @@ def look_up_kernel(
     A,
     num_facts,
     num_predicates,
-    LIGHT: tl.constexpr,
-    HEAVY: tl.constexpr,
+    most_light,
+    most_heavy,
     BLOCK: tl.constexpr,
 ):
     """Do `select` and find the clauses that may match, for every open slot; list these slots, also by their clauses.
 
-    LIGHT, HEAVY: the most clauses of a slot that is listed as light, and as heavy
+    most_light, most_heavy: the most clauses of a slot that is listed as light, and as heavy
     """
     slot = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = slot < num_slots
@@ -96,11 +96,11 @@ def look_up_kernel(
         tl.store(segments.by_second + slot, by_second, mask=mask)
         _list(mask, slot, goals, counts.goals)
         left = num_rules + end - begin - tl.load(work.cursor + slot, mask=mask, other=0)
-        is_heavy = mask & (left > LIGHT)
-        _list(mask & (left <= LIGHT), slot, light, counts.light)
+        is_heavy = mask & (left > most_light)
+        _list(mask & (left <= most_light), slot, light, counts.light)
         if tl.max(is_heavy.to(tl.int32), 0) > 0:
-            is_heaviest = is_heavy & (left > HEAVY)
-            is_heavy = is_heavy & (left <= HEAVY)
+            is_heaviest = is_heavy & (left > most_heavy)
+            is_heavy = is_heavy & (left <= most_heavy)
             place = tl.atomic_add(counts.heavy + tl.zeros_like(slot), 1, mask=is_heavy)
             tl.store(heavy + place, slot.to(tl.int32), mask=is_heavy)
             place = tl.atomic_add(counts.heaviest + tl.zeros_like(slot), 1, mask=is_heaviest)
