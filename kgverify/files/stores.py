@@ -48,7 +48,7 @@ class CloudStore:
         self._client = client
 
     def info(self, key: str) -> dict[str, Any]:
-        """Describe a file or folder. FileNotFoundError if there is none."""
+        """Describe a file or folder. FileNotFoundError if neither exists."""
         path = _path_of(key)
         try:
             if path:
