@@ -29,7 +29,7 @@ _MOST_PIECES: Final = 10_000
 """The most pieces of an object, in every store."""
 _AT_ONCE: Final = 4
 """Pieces of one object that are sent at the same time."""
-_CLIENT: Final = {"allow_http": True, "timeout": "1h", "connect_timeout": "5s", "read_timeout": "2m"}
+_CLIENT: Final = {"allow_http": True, "timeout": "1h", "connect_timeout": "5s", "read_timeout": "5m"}
 """A request may take long where the network is slow, but not stand still. Whoever gives an http:// endpoint wants it."""
 _OPTIONS: Final = {"s3": {"disable_bulk_delete": True}}
 """Options by protocol. Some servers answer a request that deletes several objects in a form of their own."""
