@@ -261,19 +261,20 @@ def measure_recording(bench: Bench, run: Run, engine: CompiledEngine, precision:
     candidates = draw(wider)
     num = len(candidates.query)
 
-    def record_in_turn() -> int:
+    def record_in_turn(*, has_digests: bool) -> int:
         num_steps, waiting = 0, None
-        for recorded in chain(engine.record(candidates), [None]):
+        for recorded in chain(engine.record(candidates, has_digests=has_digests), [None]):
             num_steps += 0 if waiting is None else len(waiting.read()[0].steps.depth)
             waiting = recorded
         return num_steps
 
     engine.evaluate(candidates)
     _, off = bench.measure(partial(engine.evaluate, candidates))
-    record_in_turn()
-    num_steps, on = bench.measure(record_in_turn)
-    what = f"every step, pools of {engine.layout.pool:,} in turn, {precision}"
-    table.add(run.graph.name, what, num, on, peak=bench.peak(), note=f"{on / off - 1:+.1%}; {num_steps:,} steps")
+    for has_digests in (False, True):
+        record_in_turn(has_digests=has_digests)
+        num_steps, on = bench.measure(partial(record_in_turn, has_digests=has_digests))
+        what = f"every step{' and digest' * has_digests}, pools of {engine.layout.pool:,} in turn, {precision}"
+        table.add(run.graph.name, what, num, on, peak=bench.peak(), note=f"{on / off - 1:+.1%}; {num_steps:,} steps")
 
 
 def count_rows(columns: Columns) -> int:

@@ -1,16 +1,22 @@
 """The ends of candidates that were proved without recording their steps."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.trace.model.columns import Digests
 
+STOPPED: Final = 4
+"""The ending of a derivation that was stopped below its floor: no `Outcome`, and in no trace and no report."""
+
 
 class Results(NamedTuple):
-    """The ends of candidates: outcome int32 [N], is_limited bool [N], log_probability float64 [N]."""
+    """The ends of candidates: outcome int32 [N], is_limited bool [N], log_probability float64 [N].
+
+    outcome: an `Outcome` or `STOPPED`; the other columns of a stopped derivation are those of its last step
+    """
 
     outcome: NDArray[np.int32]
     is_limited: NDArray[np.bool_]

@@ -13,7 +13,7 @@ from kgverify.evaluation.confidence import judge_sample
 from kgverify.evaluation.evaluate import EvaluationResult
 from kgverify.evaluation.judge import Judge, derive_endings
 from kgverify.evaluation.part_file import PartResult, Sample
-from kgverify.evaluation.proving import prove_candidates
+from kgverify.evaluation.proving import may_stop, prove_candidates
 from kgverify.evaluation.rank_only import build_model
 from kgverify.evaluation.sampling import choose_rankings, choose_single, hash_results
 from kgverify.evaluation.self_test import find_altered_candidates, find_altered_rankings, find_removed_atom
@@ -81,7 +81,7 @@ def check_evaluation(
         beside.submit(meanwhile)
         endings = derive_endings(run, reference, atoms, error, progress)
 
-    judge = Judge(run, results, reference, endings, rank_only=rank_only)
+    judge = Judge(run, results, reference, endings, rank_only=rank_only, may_stop=may_stop(pipeline.engine))
     candidates = judge.compare_single(single)
     alone = _prove_alone(pipeline, single, candidates.expected)
     ranks = judge.rank(sample.rankings)

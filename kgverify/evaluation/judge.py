@@ -12,10 +12,10 @@ from kgverify.engines.protocol import Progress
 from kgverify.evaluation.part_file import PartResult, Sample
 from kgverify.evaluation.rank_only import ranks_above_unproved
 from kgverify.evaluation.sampling import DrawnRanking
-from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome
+from kgverify.program.outcomes import Outcome
 from kgverify.ranking.corrupt import ALL, number_atoms
 from kgverify.ranking.groups import take_candidates
-from kgverify.ranking.rank import RANK_TOLERANCE
+from kgverify.ranking.rank import RANK_TOLERANCE, ranking_scores
 from kgverify.runs.run import Pipeline, Run
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, starts_of
 
@@ -128,17 +128,34 @@ class ComparedRanking(NamedTuple):
 
 
 class Judge:
-    """The comparison of results with the reference's endings of all atoms that are compared."""
+    """The comparison of results with the reference's endings of all atoms that are compared.
+
+    may_stop: whether the engine stops derivations that cannot affect a rank
+    """
 
     def __init__(
-        self, run: Run, results: PartResult, reference: Pipeline, endings: Endings, *, rank_only: bool
+        self,
+        run: Run,
+        results: PartResult,
+        reference: Pipeline,
+        endings: Endings,
+        *,
+        rank_only: bool,
+        may_stop: bool = False,
     ) -> None:
         self._run, self.results, self._reference, self._endings = run, results, reference, endings
-        self._rank_only = rank_only
+        self._rank_only, self._may_stop = rank_only, may_stop
 
     def with_results(self, results: PartResult) -> "Judge":
         """Return a judge of other results."""
-        return Judge(self._run, results, self._reference, self._endings, rank_only=self._rank_only)
+        return Judge(
+            self._run,
+            results,
+            self._reference,
+            self._endings,
+            rank_only=self._rank_only,
+            may_stop=self._may_stop,
+        )
 
     def find_endings(self, atoms: NDArray[np.int32]) -> Endings:
         """Return the endings of atoms, int32 [n, 3], all of them derived."""
@@ -195,19 +212,24 @@ class Judge:
         ]
         if not (self._rank_only and self._run.num_corruptions == ALL):
             figures.append(_figure("hash of the entities drawn", drawn.entities, results.drawn[row]))
-        counts = np.bincount(candidates.outcome, minlength=len(Outcome)).tolist()
         counted = results.num_outcomes[row].tolist()
         needs_all = (
             not self._rank_only or not ranks_above_unproved(candidates.outcome[:1], candidates.log_probability[:1])[0]
         )
         # Those that cannot affect a rank need not be counted; where a choice is unclear, it is open which these are.
         is_whole = len(drawn.atoms) == drawn.num and (sum(counted) == drawn.num or (needs_all and not num_true))
+        is_stopping = self._rank_only and self._may_stop and self._run.num_corruptions == ALL
+        is_needed = np.ones(len(drawn.atoms), np.bool_)
+        if is_stopping and sum(counted) < drawn.num:
+            is_needed = _is_never_stopped(expected)
         figures += [
-            _figure(f"candidates {word_outcome(each)}", counts[each], counted[each], num)
+            _count(word_outcome(each), candidates.outcome == each, is_needed, counted[each], num)
             for each in (Outcome if is_whole else (Outcome.PROVED,))
         ]
         if is_whole:
-            figures.append(_figure("candidates limited", candidates.is_limited.sum(), results.num_limited[row], num))
+            figures.append(
+                _count("limited", candidates.is_limited != 0, is_needed, results.num_limited[row].item(), num)
+            )
         return figures
 
 
@@ -217,11 +239,32 @@ def _figure(name: str, expected: float, actual: float, margin: float = 0) -> Fig
     return Figure(name, expected, actual, expected - margin, expected + margin)
 
 
+def _count(word: str, mask: NDArray[np.bool_], is_needed: NDArray[np.bool_], actual: int, margin: int) -> Figure:
+    """Return the figure of a count of candidates, between those that are needed and all."""
+    low, high = int((mask & is_needed).sum()), int(mask.sum())
+    return Figure(f"candidates {word}", min(max(actual, low), high), actual, low - margin, high + margin)
+
+
+def _is_never_stopped(endings: Endings) -> NDArray[np.bool_]:
+    """Return the first candidate, the PROVED ones, and those that tie with the first or rank above it within the bounds."""
+    gap = _ranking_gaps(endings.candidates)
+    is_needed: NDArray[np.bool_] = gap - endings.bound - endings.bound[0] > -RANK_TOLERANCE
+    is_needed |= endings.candidates.outcome == Outcome.PROVED
+    is_needed[0] = True
+    return is_needed
+
+
+def _ranking_gaps(candidates: Candidates) -> NDArray[np.float64]:
+    """Return the gaps in nats between the candidates' ranking scores and the first one's."""
+    score = ranking_scores(candidates)
+    score -= score[0]
+    return score
+
+
 def _bound_ranks(endings: Endings) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return the lowest and the highest optimistic and pessimistic rank of the first candidate within the bounds."""
-    candidates, is_unclear, bound = endings.candidates, endings.is_unclear, endings.bound
-    score = candidates.log_probability - NOT_PROVED_PENALTY * (candidates.outcome != Outcome.PROVED)
-    gap = score[1:] - score[0]
+    is_unclear, bound = endings.is_unclear, endings.bound
+    gap = _ranking_gaps(endings.candidates)[1:]
     margin = np.where(is_unclear[1:] | is_unclear[0], np.inf, bound[1:] + bound[0])
 
     def ranks(gap: NDArray[np.float64]) -> tuple[float, float]:

@@ -10,6 +10,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from kgverify.engines.endings import STOPPED
 from kgverify.errors import UserError
 from kgverify.files.reading import open_file
 from kgverify.files.writing import explained, renamed_into
@@ -186,19 +187,23 @@ def summarize_part(
 
 def hash_entities(candidates: Candidates | CandidateSet, groups: Groups) -> NDArray[np.uint64]:
     """Return the sum of `mix` over the entities of each group, whatever their order: uint64 [G]."""
-    return np.add.reduceat(mix(_entities(candidates).astype(np.uint64)), groups.starts[:-1])
+    return np.add.reduceat(mix(entities_of(candidates).astype(np.uint64)), groups.starts[:-1])
 
 
-def _entities(candidates: Candidates | CandidateSet) -> NDArray[np.int32]:
+def entities_of(candidates: Candidates | CandidateSet) -> NDArray[np.int32]:
     """Return the argument of each candidate that is replaced in corruptions."""
     entities: NDArray[np.int32] = np.where(candidates.side == Side.HEAD, candidates.atom[:, 1], candidates.atom[:, 2])
     return entities
 
 
 def draw_sample(candidates: Candidates, is_true: NDArray[np.bool_], seed: int) -> Sample:
-    """Return the true triples of lowest priority, and the corruptions of lowest priority. is_true: bool [N]."""
+    """Return the true triples of lowest priority, and the corruptions of lowest priority that were not stopped.
+
+    is_true: bool [N]
+    """
     priority = _priorities(candidates, seed)
-    rows = np.concatenate([_lowest(priority, of) for of in (is_true, ~is_true)])
+    is_ended = ~is_true & (candidates.outcome != STOPPED)
+    rows = np.concatenate([_lowest(priority, of) for of in (is_true, is_ended)])
     columns = candidates.query, candidates.side, candidates.atom, candidates.outcome, candidates.is_limited
     return Sample(priority, is_true, *columns, candidates.log_probability).take(rows)
 
@@ -221,7 +226,7 @@ def _priorities(candidates: Candidates, seed: int) -> NDArray[np.uint64]:
     group <<= np.uint64(2)
     group |= candidates.side.astype(np.uint64)
     key = mix(np.array([seed ^ SALT], np.uint64))
-    return mix(mix(key ^ group) ^ _entities(candidates).astype(np.uint64))
+    return mix(mix(key ^ group) ^ entities_of(candidates).astype(np.uint64))
 
 
 def _lowest(priority: NDArray[np.uint64], of: NDArray[np.bool_]) -> NDArray[np.int64]:

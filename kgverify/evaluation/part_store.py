@@ -41,7 +41,7 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     triples_sha256: of the queries, the known triples and the domains
     versions:       of the libraries that compute
-    rank_only:      whether candidates that cannot affect a rank were left out
+    rank_only:      whether candidates that cannot affect a rank were left out or stopped
     """
 
     program_sha256: str

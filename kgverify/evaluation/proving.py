@@ -8,6 +8,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kgverify.engines.protocol import Engine, Progress, no_progress
 from kgverify.engines.sent_maker import make_once
@@ -112,16 +113,21 @@ def join_proved(
 
 
 def prove_candidates(
-    engine: Engine, drawn: CandidateSet, progress: Progress = no_progress
+    engine: Engine,
+    drawn: CandidateSet,
+    progress: Progress = no_progress,
+    floor: NDArray[np.float64] | None = None,
 ) -> tuple[Candidates, ChoiceStatistics]:
     """Return the candidates with their endings, and the closeness of the choices.
 
     An engine with a method `evaluate` returns the endings alone; any other records steps, which are dropped.
+    floor: float64 [N]  the log-probabilities below which derivations are `STOPPED` by an engine that `may_stop`
     """
-    evaluate: Callable[[CandidateSet, Progress], Evaluation] | None = getattr(engine, "evaluate", None)
+    evaluate: Callable[..., Evaluation] | None = getattr(engine, "evaluate", None)
     if evaluate is None:
         return engine.prove(drawn, progress).candidates, ChoiceStatistics()
-    ended = evaluate(drawn, progress)
+    floors = {} if floor is None or not may_stop(engine) else {"floor": floor}
+    ended = evaluate(drawn, progress, **floors)
     outcome, is_limited, log_probability = ended.results
     proved = Candidates(
         *drawn,
@@ -131,6 +137,11 @@ def prove_candidates(
         log_probability=log_probability,
     )
     return proved, ChoiceStatistics(ended.num_choices, ended.num_rescored, ended.smallest_gap)
+
+
+def may_stop(engine: Engine) -> bool:
+    """Return whether an engine stops derivations below their floors: its attribute `takes_floors` says so."""
+    return bool(getattr(engine, "takes_floors", False))
 
 
 def warm_up(run: Run, pipeline: Pipeline, part: Part) -> None:

@@ -5,8 +5,19 @@ whatever its derivation: it cannot be PROVED, and a candidate that is not PROVED
 candidates are proved, so the ranks are those of a full evaluation. A true triple that is not PROVED is ranked by its
 log-probability among those of all of its corruptions. Nothing but a derivation bounds a log-probability, so all are proved.
 
+Among all corruptions (`AllCorruptions`), a derivation outside of the model is stopped once it cannot affect a rank. Each step
+adds the logarithm of a probability, so a log-probability only falls. Below the *floor*, which is the true triple's score plus
+100, less the tolerance of ties and `MARGIN`, the candidate stays below the true triple, without a tie, wherever it ends.
+
+- The floor holds for true triples of any outcome. One that is PROVED at -100 or below competes with what is not PROVED.
+- A candidate inside of the model has no floor: it may be PROVED, and then it scores 100 more.
+- Queries that share their corruptions share the lowest floor. Each is ranked among all of them.
+- Known triples are no corruptions. Where they are true triples themselves, they have no floor.
+- Scores are compared as the engine rounds them, as in a full evaluation; that depends on no batch. Only the fall of the sum is
+  subject to rounding, by far less than `MARGIN`.
+
 This requires a sound engine. An engine that proves what does not follow gets other ranks than in a full evaluation. Therefore a
-few of the candidates that could be left out are proved, for the check of a sample by the reference.
+few of the candidates that could be left out or stopped are proved, for the check of a sample by the reference.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,9 +28,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.engines.endings import STOPPED
 from kgverify.engines.protocol import Progress, no_progress
-from kgverify.errors import UserError
-from kgverify.evaluation.part_file import ChoiceStatistics, PartResult, Sample, draw_sample, hash_entities, join_samples
+from kgverify.errors import InternalError, UserError
+from kgverify.evaluation.part_file import (
+    ChoiceStatistics,
+    PartResult,
+    Sample,
+    draw_sample,
+    entities_of,
+    hash_entities,
+    join_samples,
+)
 from kgverify.evaluation.proving import prove_candidates, refuse_scores
 from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome, Side
 from kgverify.ranking.corrupt import (
@@ -62,12 +82,14 @@ class Block(NamedTuple):
 
     groups: int64 [g]  indices of queries and sides; kind: int64 [g]  the kind whose corruptions each has
     num:    int64 [k]  the corruptions of each kind
+    floor:  float64    the log-probability of each candidate below which it affects no rank; None if they are unknown
     """
 
     groups: NDArray[np.int64]
     kind: NDArray[np.int64]
     num: NDArray[np.int64]
     candidates: CandidateSet
+    floor: NDArray[np.float64] | None = None
 
 
 class Drawn(NamedTuple):
@@ -78,7 +100,8 @@ class Drawn(NamedTuple):
     owner:           int64 [M]  the query and side of each candidate; is_true: bool [M]  whether it is the true triple
     atom:            int32 [M, 3]
     distinct:        int64 [D]  one row of M for each candidate to prove; position: int64 [M]  its index there
-    draw_rest:       the other corruptions of some queries and sides, int64 [g] ascending
+    draw_rest:       the other corruptions of some queries and sides, int64 [g] ascending, given the scores of their true
+                     triples, float64 [g]
     entities:        uint64 [G]  the hash of all corruptions, 0 if they are not listed
     rest_has_all:    whether `draw_rest` repeats the corruptions among M
     """
@@ -92,7 +115,7 @@ class Drawn(NamedTuple):
     atom: NDArray[np.int32]
     distinct: NDArray[np.int64]
     position: NDArray[np.int64]
-    draw_rest: Callable[[NDArray[np.int64]], Iterator[Block]]
+    draw_rest: Callable[[NDArray[np.int64], NDArray[np.float64]], Iterator[Block]]
     rest_has_all: bool
 
     @property
@@ -137,13 +160,34 @@ class DrawnCorruptions:
 
 
 def _select_rest(
-    candidates: CandidateSet, owner: NDArray[np.int64], is_first: NDArray[np.bool_], groups: NDArray[np.int64]
+    candidates: CandidateSet,
+    owner: NDArray[np.int64],
+    is_first: NDArray[np.bool_],
+    groups: NDArray[np.int64],
+    true_score: NDArray[np.float64],
 ) -> Iterator[Block]:
     rows = np.flatnonzero(~is_first & np.isin(owner, groups))
     if len(rows):
         kind = np.arange(len(groups))
         num = np.bincount(np.searchsorted(groups, owner[rows]), minlength=len(groups))
         yield Block(groups, kind, num, candidates.take(rows))
+
+
+class _Asked(NamedTuple):
+    """The queries and sides G of a part, and their corruptions that follow.
+
+    query: int32 [G], side: int64 [G], triple: int32 [G, 3], num_eligible: int64 [G]
+    owner: int64 [m]  the query and side of each corruption that follows; entity: int32 [m]  the one that it has instead
+    num_outside:      the number of corruptions to prove although they could be stopped
+    """
+
+    query: NDArray[np.int32]
+    side: NDArray[np.int64]
+    triple: NDArray[np.int32]
+    num_eligible: NDArray[np.int64]
+    owner: NDArray[np.int64]
+    entity: NDArray[np.int32]
+    num_outside: int
 
 
 class AllCorruptions:
@@ -164,21 +208,26 @@ class AllCorruptions:
         side = np.tile(np.array(BOTH_SIDES, np.int64), len(part.queries))
         triple = run.triples[query]
         owners, atoms = [np.arange(len(query))], [triple]
+        num_outside = choose_num_outside(part.num_candidates)
         for each in BOTH_SIDES:
             rows = np.flatnonzero(side == each)
             num, entities = self.model.select_entities(triple[rows], each)
             owners.append(np.repeat(rows, num))
             atoms.append(put_entities(triple[owners[-1]], side[owners[-1]], entities))
-        outside = self._draw_outside(query, side, triple, choose_num_outside(part.num_candidates))
+        outside = self._draw_outside(query, side, triple, num_outside)
         owner = np.concatenate((*owners, outside[0]))
         atom = np.concatenate((*atoms, outside[1]))
         is_true = np.arange(len(owner)) < len(query)
+        is_inside = ~is_true
+        is_inside[len(owner) - len(outside[0]) :] = False
         is_kept = is_true | may_be_drawn(run.graph, atom, side[owner])
-        owner, atom, is_true = owner[is_kept], atom[is_kept], is_true[is_kept]
+        owner, atom, is_true, is_inside = owner[is_kept], atom[is_kept], is_true[is_kept], is_inside[is_kept]
+        entity = np.where(side[owner] == Side.HEAD, atom[:, 1], atom[:, 2])
         distinct, position = np.unique(number_atoms(atom, self._num_constants), return_index=True, return_inverse=True)[
             1:
         ]
         num_eligible = count_eligible(run.graph, triple, side)
+        asked = _Asked(query, side, triple, num_eligible, owner[is_inside], entity[is_inside], num_outside)
         return Drawn(
             query,
             side,
@@ -189,7 +238,7 @@ class AllCorruptions:
             atom,
             distinct,
             position.reshape(-1),
-            draw_rest=partial(self._draw_rest, query, side, triple, num_eligible),
+            draw_rest=partial(self._draw_rest, asked),
             rest_has_all=True,
         )
 
@@ -208,35 +257,49 @@ class AllCorruptions:
         rows = rows[~self.model.contains(atom[rows])]
         return owner[rows], atom[rows]
 
-    def _draw_rest(
-        self,
-        query: NDArray[np.int32],
-        side: NDArray[np.int64],
-        triple: NDArray[np.int32],
-        num_eligible: NDArray[np.int64],
-        groups: NDArray[np.int64],
-    ) -> Iterator[Block]:
+    def _draw_rest(self, asked: _Asked, groups: NDArray[np.int64], true_score: NDArray[np.float64]) -> Iterator[Block]:
         """Yield every corruption of the queries and sides in blocks, those of a kind once."""
+        query, side, triple = asked.query, asked.side, asked.triple
         kept = np.where(side[groups] == Side.HEAD, triple[groups, 2], triple[groups, 1])
         kinds = np.stack((triple[groups, 0], side[groups], kept))
         first, kind = np.unique(kinds, axis=1, return_index=True, return_inverse=True)[1:]
         kind = kind.reshape(-1)
         leader = groups[first]
+        floor = np.full(len(leader), np.inf)
+        np.minimum.at(floor, kind, true_score + (NOT_PROVED_PENALTY - RANK_TOLERANCE - MARGIN))
         # The queries and sides of each kind, one kind after the other.
         order = np.argsort(kind, kind="stable")
         groups, kind = groups[order], kind[order]
-        ends = np.cumsum(num_eligible[leader])
+        ends = np.cumsum(asked.num_eligible[leader])
+        few = self._block_size // (8 if int(ends[-1:].sum()) > 2 * self._block_size else 1)
+        stride = max(1, -(-int(ends[-1:].sum()) // asked.num_outside))
         begin = 0
         while begin < len(ends):
             before = ends[begin - 1] if begin else 0
-            end = max(begin + 1, int(np.searchsorted(ends, before + self._block_size, "right")))
+            # The engine waits for the first block, and the end for the comparison of the last: both are small.
+            size = few if not begin else min(self._block_size, max(few, int(ends[-1]) - before - few))
+            end = max(begin + 1, int(np.searchsorted(ends, before + size, "right")))
             of = leader[begin:end]
             num, atom = draw_eligible(self._run.graph, triple[of], side[of])
-            owner = np.repeat(of, num)
             here = slice(*np.searchsorted(kind, (begin, end)))
-            candidates = CandidateSet(query[owner], side[owner].astype(np.int8), atom)
-            yield Block(groups[here], kind[here] - begin, num, candidates)
+            candidates = CandidateSet(np.repeat(query[of], num), np.repeat(side[of].astype(np.int8), num), atom)
+            floors = np.repeat(floor[begin:end], num)
+            floors[self._find_inside(asked, of, num, candidates)] = -np.inf
+            # Some that could be stopped are proved all the same.
+            floors[-before % stride :: stride] = -np.inf
+            yield Block(groups[here], kind[here] - begin, num, candidates, floors)
             begin = end
+
+    def _find_inside(
+        self, asked: _Asked, leader: NDArray[np.int64], num: NDArray[np.int64], candidates: CandidateSet
+    ) -> NDArray[np.int64]:
+        """Return the candidates inside of the model, among `num` for each leader of a kind, by entity."""
+        kind = np.full(len(asked.query), -1)
+        kind[leader] = np.arange(len(leader))
+        rows = np.flatnonzero(kind[asked.owner] >= 0)
+        inside = kind[asked.owner[rows]] * self._num_constants + asked.entity[rows]
+        every = np.repeat(np.arange(len(leader)) * self._num_constants, num) + entities_of(candidates)
+        return np.searchsorted(every, inside)
 
 
 class Tally(NamedTuple):
@@ -295,11 +358,11 @@ class RankOnly:
         num_reported = 0 if drawn.rest_has_all else len(drawn.distinct)
         compared: list[Future[Sample]] = []
         with ThreadPoolExecutor(1) as beside:
-            blocks = drawn.draw_rest(np.flatnonzero(needs_all))
+            blocks = drawn.draw_rest(np.flatnonzero(needs_all), true_score[needs_all])
             upcoming = beside.submit(next, blocks, None)
             while (block := upcoming.result()) is not None:
                 upcoming = beside.submit(next, blocks, None)
-                proved, of_block = self._prove(part, block.candidates, progress)
+                proved, of_block = self._prove(part, block.candidates, progress, block.floor)
                 choices = choices.combine(of_block)
                 num_reported += len(proved.query)
                 compared.append(beside.submit(self._compare, block, proved, true_score, tally))
@@ -321,15 +384,23 @@ class RankOnly:
             rankings, true, tally.num_outcomes, tally.num_limited, drawn.entities, proved.sample, proved.choices
         )
 
-    def _prove(self, part: Part, candidates: CandidateSet, progress: Progress) -> tuple[Candidates, ChoiceStatistics]:
-        proved, choices = prove_candidates(self._engine, candidates, progress)
+    def _prove(
+        self, part: Part, candidates: CandidateSet, progress: Progress, floor: NDArray[np.float64] | None = None
+    ) -> tuple[Candidates, ChoiceStatistics]:
+        proved, choices = prove_candidates(self._engine, candidates, progress, floor)
         if not np.isfinite(proved.log_probability).all():
             raise refuse_scores(part)
         return proved, choices
 
     def _compare(self, block: Block, proved: Candidates, true_score: NDArray[np.float64], tally: Tally) -> Sample:
-        """Add the corruptions of a block to the tally, and return a sample of them."""
+        """Add the corruptions of a block to the tally, and return a sample of them. Those that were stopped rank below.
+
+        InternalError for one that was stopped too early.
+        """
         groups, kind = block.groups, block.kind
+        is_stopped = proved.outcome == STOPPED
+        if block.floor is not None and (is_stopped & (proved.log_probability >= block.floor)).any():
+            raise InternalError("the engine stopped a derivation that is not below its floor")
         starts, score = starts_of(block.num), ranking_scores(proved)
         outcomes, limited = _count_endings(np.repeat(np.arange(len(block.num)), block.num), proved, len(block.num))
         tally.num_outcomes[groups] += outcomes[kind]
@@ -402,7 +473,11 @@ def _tally(
 def _count_endings(
     owner: NDArray[np.int64], candidates: Candidates, num: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count the candidates of each owner by outcome, int64 [num, 4], and those that were limited, int64 [num]."""
-    ended = np.bincount(owner * len(Outcome) + candidates.outcome, minlength=num * len(Outcome))
-    limited = np.bincount(owner[candidates.is_limited != 0], minlength=num)
-    return ended.reshape(num, len(Outcome)), limited
+    """Count the candidates of each owner by outcome, int64 [num, 4], and those that were limited, int64 [num].
+
+    Those that were stopped are not counted.
+    """
+    width = 1 + STOPPED
+    ended = np.bincount(owner * width + candidates.outcome, minlength=num * width).reshape(num, width)
+    is_limited = (candidates.is_limited != 0) & (candidates.outcome != STOPPED)
+    return ended[:, : len(Outcome)], np.bincount(owner[is_limited], minlength=num)

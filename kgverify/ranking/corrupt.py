@@ -75,7 +75,10 @@ def draw_eligible(
     Takes int32 [n, 3] and int64 [n]; returns the number for each triple, int64 [n], and the corruptions, int32 [m, 3].
     """
     num, entities = draw_entities(graph, triple, np.zeros(len(side), np.uint64), side, None)
-    return num, put_entities(np.repeat(triple, num, axis=0), np.repeat(side, num), entities)
+    atom, is_head = np.repeat(triple, num, axis=0), np.repeat(side == Side.HEAD, num)
+    np.copyto(atom[:, 1], entities, where=is_head)
+    np.copyto(atom[:, 2], entities, where=~is_head)
+    return num, atom
 
 
 def put_entities(triple: NDArray[np.int32], side: NDArray[np.int64], entities: NDArray[np.int32]) -> NDArray[np.int32]:

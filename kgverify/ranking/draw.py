@@ -171,8 +171,10 @@ def draw_entities(
             drawn += group.take(np.flatnonzero(~takes_all)).split(size)
     parts = [np.zeros(0, np.int32), *map(_take_all, whole), *_draw_blocks(drawn, key, num_corruptions or 0)]
     rows = np.concatenate([np.zeros(0, np.int64), *(block.rows for block in (*whole, *drawn))])
-    in_order = expand_rows(starts_of(counts[rows]), np.argsort(rows))
-    return counts, np.concatenate(parts)[in_order]
+    entities = np.concatenate(parts)
+    if (rows[1:] < rows[:-1]).any():
+        entities = entities[expand_rows(starts_of(counts[rows]), np.argsort(rows))]
+    return counts, entities
 
 
 def _take_all(block: Group) -> NDArray[np.int32]:

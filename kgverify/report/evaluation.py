@@ -114,8 +114,8 @@ class EvaluationReport(msgspec.Struct, frozen=True):
     """A finished evaluation.
 
     metrics:               PyKEEN's keys, `both.realistic.mean_reciprocal_rank`
-    rank_only:             whether candidates that cannot affect a rank were skipped, `num_left_out` of them; the
-                           following fields count the others
+    rank_only:             whether candidates that cannot affect a rank were skipped or stopped, `num_left_out` of them;
+                           the following fields count the others, and the choices of all derivations
     outcomes:              the number of candidates by outcome; `open` ones are a fault of the engine
     true_outcomes:         the number of true triples by outcome, one for each ranking
     num_limited:           candidates in whose derivation a limit dropped something

@@ -110,6 +110,6 @@ def try_few_clauses_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let slots of five clauses count as heavy, and of thirteen as the heaviest; each tick tries a few of them."""
     from kgverify.engines.compiled.fused import ticks
 
-    monkeypatch.setattr(ticks, "_LIGHT", ticks._Trying(4, 4, 1, 32, 1))
-    monkeypatch.setattr(ticks, "_HEAVY", ticks._Trying(12, 8, 1, 2, 1))
-    monkeypatch.setattr(ticks, "_HEAVIEST", ticks._Trying(1 << 62, 16, 1, 2, 1))
+    monkeypatch.setattr(ticks, "_LIGHT", ticks._Trying(4, 4, 1, 32, 1, 64))
+    monkeypatch.setattr(ticks, "_HEAVY", ticks._Trying(12, 8, 1, 2, 1, 64))
+    monkeypatch.setattr(ticks, "_HEAVIEST", ticks._Trying(1 << 62, 16, 1, 2, 1, 64))

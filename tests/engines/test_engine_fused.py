@@ -15,6 +15,7 @@ from engine_checks import try_few_clauses_at_a_time
 
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.state import GOAL, PAD, TRUE
+from kgverify.engines.endings import STOPPED
 from kgverify.program.outcomes import Outcome
 from kgverify.program.stages import Stage
 from kgverify.runs.run import reference_pipeline
@@ -22,7 +23,7 @@ from kgverify.testing.checking.engine_makers import compiled_maker
 from kgverify.testing.problems.decode import SETTINGS, draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import DEFAULT_SIZES, PolicySpec
-from kgverify.trace.model.columns import concatenate
+from kgverify.trace.model.columns import concatenate, starts_of
 from kgverify.trace.model.digests import compute_digests
 from kgverify.verification.replay import find_position
 
@@ -92,6 +93,15 @@ def test_what_fused_ticks_record_and_show_is_what_the_reference_proves(
                 np.testing.assert_array_equal(found, wanted, name)
             else:
                 np.testing.assert_allclose(found, wanted, atol=1e-4, err_msg=name)
+
+    # Nothing is above an infinite floor, so that only the last candidate takes a second step.
+    floor = np.append(np.full(len(candidates.query) - 1, np.inf), -np.inf)
+    found = engine.evaluate(candidates, floor=floor).results.outcome
+    first_outcome = columns.steps.outcome[starts_of(columns.candidates.num_steps.astype(np.int64))[:-1]]
+    stops = (floor > 0) & (first_outcome == Outcome.OPEN)
+    assert stops.any()
+    np.testing.assert_array_equal(found, np.where(stops, STOPPED, columns.candidates.outcome))
+    np.testing.assert_array_equal(engine.evaluate(candidates).results.outcome, columns.candidates.outcome)
 
     # One step to TRUE, one to FALSE, and a first one.
     last = {int(outcome): row for row, outcome in enumerate(expected.candidates.outcome)}

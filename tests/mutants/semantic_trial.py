@@ -170,6 +170,7 @@ def _on_native(fuzz_seconds: int) -> Iterator[Command]:
         Command("native fuzz", (f"fuzz --mode native --time {fuzz_seconds}s --jobs 1 --fresh {_JSON}",)),
         Command("native evaluate", (f"evaluate --queries 8 {_JSON}",)),
         Command("native evaluate family", (f"evaluate {family} --queries 10 --minimum none {_JSON}",)),
+        Command("native ranks", (f"evaluate {family} --queries 10 --rank-only --minimum none {_JSON}",)),
         *(replace(each, name=f"native {each.name}") for each in _traces("")),
     )
     yield from (replace(each, only=NATIVE, unused=()) for each in found)

@@ -20,8 +20,8 @@ from kgverify.program.program import Program
 SHARE: Final = 0.5
 """The share of the free memory that is used where no budget is given."""
 
-MOST_SLOTS: Final = {"cuda": 65_536, "cpu": 512}
-WINDOWS: Final = {"cuda": (64, 32), "cpu": (16, 8)}
+MOST_SLOTS: Final = {"cuda": 131_072, "cpu": 512}
+WINDOWS: Final = {"cuda": (64, 48), "cpu": (16, 8)}
 """Rows of the match window and of the score window for each slot; measured on family (docs/evaluating.md)."""
 
 POOL: Final = {"cuda": 1 << 20, "cpu": 1 << 14}

@@ -4,10 +4,12 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from kgverify.engines.compiled.execution.caches import count_caches, describe_caches
 from kgverify.engines.compiled.execution.compilation import FUSED
@@ -156,6 +158,11 @@ class CompiledEngine:
         return self._mode == FUSED
 
     @property
+    def takes_floors(self) -> bool:
+        """True if `evaluate` stops derivations below a floor."""
+        return self._mode == FUSED
+
+    @property
     def caches(self) -> CompilerCaches:
         """The use of the compiler's caches by this engine, so far."""
         return describe_caches(self._mode, self._counts)
@@ -183,12 +190,18 @@ class CompiledEngine:
             return self._prove(candidates, progress)
 
     def record(
-        self, candidates: CandidateSet, progress: Progress = no_progress, *, level: TraceLevel = TraceLevel.STEPS
+        self,
+        candidates: CandidateSet,
+        progress: Progress = no_progress,
+        *,
+        level: TraceLevel = TraceLevel.STEPS,
+        has_digests: bool = True,
     ) -> Iterator[Recorded]:
         """Run every candidate to its end, pool by pool, copying the steps of one pool while the next one is proved.
 
-        level: the columns wanted. Mode `fused` records them and leaves zeros in the others, with the digests of the steps,
-               taken on the device; the other modes record everything, without digests
+        level:       the columns wanted. Mode `fused` records them and leaves zeros in the others; the other modes record
+                     everything, without digests
+        has_digests: also take the digests of the steps, on the device
         """
         for part in self._split(candidates):
             with self._on_own_device():
@@ -200,11 +213,16 @@ class CompiledEngine:
                     recorded = Recorded(part, None, self._copy_results(num), self._ticks.send_digests(num))
                 else:
                     has_atoms = level is not TraceLevel.COMPACT
-                    recorded = self._record_pool(part, progress, has_atoms=has_atoms, has_digests=True)
+                    recorded = self._record_pool(part, progress, has_atoms=has_atoms, has_digests=has_digests)
             yield recorded
 
     def _prove(self, candidates: CandidateSet, progress: Progress) -> Columns:
-        parts = [self._record_pool(part, progress).read()[0] for part in self._split(candidates)]
+        parts: list[Columns] = []
+        waiting: Recorded | None = None
+        for recorded in chain(self.record(candidates, progress, has_digests=False), [None]):
+            # The pool before has been copied while this one was proved.
+            parts += [] if waiting is None else [waiting.read()[0]]
+            waiting = recorded
         return concatenate(parts or [self._empty_columns(candidates)])
 
     def _split(self, candidates: CandidateSet) -> Iterator[CandidateSet]:
@@ -213,24 +231,32 @@ class CompiledEngine:
         return (candidates.take(slice(i, i + size)) for i in range(0, len(candidates.query), size))
 
     def evaluate(
-        self, candidates: CandidateSet, progress: Progress = no_progress, *, has_digests: bool = False
+        self,
+        candidates: CandidateSet,
+        progress: Progress = no_progress,
+        *,
+        has_digests: bool = False,
+        floor: NDArray[np.float64] | None = None,
     ) -> Evaluation:
         """Run every candidate to its end without recording steps, which is faster than `prove` and ends alike.
 
         has_digests: also take the digests of the steps; UserError unless the mode is `fused`
+        floor:       float64 [N]  a derivation that is open after a step is STOPPED if its log-probability is less; in mode
+                     `fused` alone
         """
         parts, digests = [], []
         # Forget the gaps of earlier calls.
         self._ticks.clear_gaps()
         with self._on_own_device():
-            for part in self._split(candidates):
-                self._run_pool(part, progress, has_digests=has_digests)
+            for i, part in enumerate(self._split(candidates)):
+                own = None if floor is None else floor[i * self.layout.pool :][: len(part.query)]
+                self._run_pool(part, progress, has_digests=has_digests, floor=own)
                 if has_digests:
                     digests.append(self._ticks.send_digests(len(part.query)).wait())
                 parts.append(Results(*copy_to_host(*self._results(len(part.query)))))
         if not parts:
             return Evaluation(no_results(), digests=no_digests() if has_digests else None)
-        results = Results(*map(np.concatenate, zip(*parts, strict=True)))
+        results = parts[0] if len(parts) == 1 else Results(*map(np.concatenate, zip(*parts, strict=True)))
         return Evaluation(results, *self._ticks.read_gaps(), join_digests(digests) if has_digests else None)
 
     def step(self, positions: Positions) -> Columns:
@@ -274,8 +300,15 @@ class CompiledEngine:
     def _empty_columns(self, candidates: CandidateSet) -> Columns:
         return collect_columns(candidates, [], no_results())
 
-    def _run_pool(self, candidates: CandidateSet, progress: Progress, *, has_digests: bool) -> None:
-        self._fill_pool(candidates)
+    def _run_pool(
+        self,
+        candidates: CandidateSet,
+        progress: Progress,
+        *,
+        has_digests: bool,
+        floor: NDArray[np.float64] | None = None,
+    ) -> None:
+        self._fill_pool(candidates, floor)
         done = 0
         for num_given in self._ticks.run(has_digests=has_digests):
             progress(num_given - done)
@@ -298,11 +331,13 @@ class CompiledEngine:
         digests = self._ticks.send_digests(num) if has_digests else None
         return Recorded(candidates, chunks, self._copy_results(num), digests)
 
-    def _fill_pool(self, candidates: CandidateSet) -> None:
+    def _fill_pool(self, candidates: CandidateSet, floor: NDArray[np.float64] | None = None) -> None:
         num = len(candidates.query)
         self._pool.query.fill_(PAD)
-        # A copy in order: torch takes neither read-only arrays nor views that run backwards.
-        self._pool.query[:num] = torch.from_numpy(np.array(candidates.atom, np.int32, order="C"))
+        self._pool.query[:num] = _as_tensor(candidates.atom, np.int32)
+        self._pool.floor.fill_(-torch.inf)
+        if floor is not None:
+            self._pool.floor[:num] = _as_tensor(floor, np.float64)
         self._pool.size.fill_(num)
 
     def _results(self, num: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -348,3 +383,8 @@ class CompiledEngine:
                 # The slot must not take a second step, whatever the outcome of the first.
                 self._derivations.outcome[stop] = FAILED
         return collect_columns(positions.candidates, chunks, Results(outcome, is_limited, log_probability))
+
+
+def _as_tensor(array: NDArray[Any], dtype: "type[np.generic]") -> torch.Tensor:
+    """Return an array as a tensor; a copy if it is read-only or not in order, since torch takes neither."""
+    return torch.from_numpy(np.require(array, dtype, ("C", "W")))

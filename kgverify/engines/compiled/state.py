@@ -9,6 +9,8 @@ from typing import Final, NamedTuple
 
 from torch import Tensor
 
+from kgverify.engines.endings import STOPPED as STOPPED
+
 PAD: Final = -(2**31)
 """A row of an atom axis that holds no atom; no id and no sum of ids can be this."""
 
@@ -102,14 +104,16 @@ class Pool(NamedTuple):
     """The waiting candidates, and the results of those that ended.
 
     query:           int32   [P, 3]  atoms to prove
+    floor:           float64 [P]     in mode `fused`, a derivation that is open is STOPPED once its log-probability is less
     size:            int64   []      candidates in the pool
     next_index:      int64   []      index of the next candidate to hand to a slot
-    outcome:         int32   [P]     OPEN until ended
+    outcome:         int32   [P]     OPEN until ended, or STOPPED
     is_limited:      bool    [P]
     log_probability: float64 [P]
     """
 
     query: Tensor
+    floor: Tensor
     size: Tensor
     next_index: Tensor
     outcome: Tensor

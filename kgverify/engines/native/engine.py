@@ -79,6 +79,8 @@ class NativeEngine:
     UserError if the policy does not fit the program, or the library cannot be compiled.
     """
 
+    takes_floors = True
+
     def __init__(
         self,
         program: Program,
@@ -159,16 +161,22 @@ class NativeEngine:
             yield Recorded(part, ran.columns)
 
     def evaluate(
-        self, candidates: CandidateSet, progress: Progress = no_progress, *, has_digests: bool = False
+        self,
+        candidates: CandidateSet,
+        progress: Progress = no_progress,
+        *,
+        has_digests: bool = False,
+        floor: NDArray[np.float64] | None = None,
     ) -> Evaluation:
         """Run every candidate to its end without recording steps, which is faster than `prove` and ends alike.
 
         has_digests: also take the digests of the steps
+        floor:       float64 [N]; a derivation that is open after a step, with a log-probability below its floor, is STOPPED
         """
         results, digests = [no_results()], []
         num_choices = num_rescored = 0
         smallest = float("inf")
-        for _, ran in self._run_parts(candidates, progress, DIGESTS if has_digests else NOTHING):
+        for _, ran in self._run_parts(candidates, progress, DIGESTS if has_digests else NOTHING, floor):
             columns = ran.columns
             ended = Results(
                 columns["candidates/outcome"].astype(np.int32),
@@ -206,14 +214,19 @@ class NativeEngine:
         }
 
     def _run_parts(
-        self, candidates: CandidateSet, progress: Progress, recording: int
+        self,
+        candidates: CandidateSet,
+        progress: Progress,
+        recording: int,
+        floor: NDArray[np.float64] | None = None,
     ) -> Iterator[tuple[CandidateSet, _Ran]]:
         begin, size = 0, _FIRST_PART
         # Columns of no candidates have the same types.
         while begin < max(1, len(candidates.query)):
-            part = candidates.take(slice(begin, begin + size))
+            rows = slice(begin, begin + size)
+            part = candidates.take(rows)
             began = time.perf_counter()
-            ran = self._run(part, recording)
+            ran = self._run(part, recording, floor=None if floor is None else floor[rows])
             seconds = max(time.perf_counter() - began, 1e-6)
             progress(len(part.query))
             begin += size
@@ -225,12 +238,14 @@ class NativeEngine:
         candidates: CandidateSet,
         recording: int,
         *,
+        floor: NDArray[np.float64] | None = None,
         positions: Positions | None = None,
         is_probed: bool = False,
     ) -> _Ran:
         """Call the library. MemoryError if it runs out of memory."""
         num = len(candidates.query)
         queries = np.ascontiguousarray(candidates.atom, np.int32).reshape(-1, 3)
+        floors = None if floor is None else np.ascontiguousarray(floor, np.float64)
         given = None if positions is None else self._position_arrays(positions)
         library = self._library
         library.native_run.restype = ctypes.c_void_p
@@ -238,6 +253,7 @@ class NativeEngine:
             self._engine,
             ctypes.c_void_p(queries.ctypes.data),
             ctypes.c_int64(num),
+            None if floors is None else ctypes.c_void_p(floors.ctypes.data),
             None if given is None else ctypes.byref(given),
             ctypes.c_int32(recording),
             ctypes.c_int32(is_probed),

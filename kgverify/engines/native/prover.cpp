@@ -28,6 +28,8 @@ struct Log {
     std::vector<Resolvent> resolvents;
 };
 
+constexpr int8_t STOPPED = 4;  // ends a derivation below its floor; no step has it
+
 struct Ending {
     int8_t outcome = OPEN;
     uint8_t is_limited = 0;
@@ -75,9 +77,9 @@ struct Slot {
 // The work of one thread.
 class Worker {
   public:
-    Worker(const Engine &engine, Run &run, const Atom *queries, const PositionArrays *positions, int64_t num,
-           Recording recording, bool is_probed)
-        : engine_(engine), run_(run), queries_(queries), positions_(positions), num_(num), recording_(recording),
+    Worker(const Engine &engine, Run &run, const Atom *queries, const double *floor, const PositionArrays *positions,
+           int64_t num, Recording recording, bool is_probed)
+        : engine_(engine), run_(run), queries_(queries), floor_(floor), positions_(positions), num_(num), recording_(recording),
           probe_(is_probed ? &run.probe : nullptr), expansion_(engine.program, engine.limits),
           slots_(engine.fast ? SIDE_BY_SIDE : 1) {}
 
@@ -103,6 +105,7 @@ class Worker {
     const Engine &engine_;
     Run &run_;
     const Atom *queries_;
+    const double *floor_;
     const PositionArrays *positions_;
     const int64_t num_;
     const Recording recording_;
@@ -209,8 +212,10 @@ class Worker {
             const auto *chosen = &features_[(slot.first_row + step.choice) * engine_.fast->width()];
             slot.feature.assign(chosen, chosen + engine_.fast->width());
         }
-        if (outcome == OPEN && !positions_) return;
-        run_.endings[derivation.candidate] = {outcome, derivation.is_limited, derivation.log_probability};
+        int8_t ended = outcome;
+        if (outcome == OPEN && floor_ && derivation.log_probability < floor_[derivation.candidate]) ended = STOPPED;
+        if (ended == OPEN && !positions_) return;
+        run_.endings[derivation.candidate] = {ended, derivation.is_limited, derivation.log_probability};
         if (recording_ != NOTHING) run_.logs[derivation.candidate] = std::move(slot.log);
         begin(slot, next);
     }
@@ -279,9 +284,9 @@ Engine *native_make(const ProgramArrays *program, const Limits *limits, const Po
 
 void native_free(Engine *engine) noexcept { delete engine; }
 
-// Prove candidates, or take one step from each position; null if memory runs out.
-Run *native_run(const Engine *engine, const Atom *queries, int64_t num, const PositionArrays *positions, int32_t recording,
-                int32_t is_probed, int64_t num_threads) noexcept try {
+// Prove candidates, each down to its floor if there are floors, or take one step from each position; null if memory runs out.
+Run *native_run(const Engine *engine, const Atom *queries, int64_t num, const double *floor, const PositionArrays *positions,
+                int32_t recording, int32_t is_probed, int64_t num_threads) noexcept try {
     auto run = std::make_unique<Run>();
     run->endings.resize(num);
     if (recording != NOTHING) run->logs.resize(num);
@@ -289,8 +294,8 @@ Run *native_run(const Engine *engine, const Atom *queries, int64_t num, const Po
     std::atomic<bool> has_failed{false};
     std::vector<std::unique_ptr<Worker>> workers;
     for (int64_t i = 0; i < num_threads; i++)
-        workers.push_back(std::make_unique<Worker>(*engine, *run, queries, positions, num, static_cast<Recording>(recording),
-                                                   is_probed != 0));
+        workers.push_back(std::make_unique<Worker>(*engine, *run, queries, floor, positions, num,
+                                                   static_cast<Recording>(recording), is_probed != 0));
     const auto work = [&](Worker &worker) noexcept {
         try {
             worker.work(next);

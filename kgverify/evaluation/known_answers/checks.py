@@ -224,14 +224,17 @@ def _check_judge(run: Run, engine: FormulaEngine, results: PartResult) -> None:
     numbers = sorted(every)
     endings = _endings([every[number] for number in numbers], numbers, engine)
     rank_only = bool((results.num_ranked != results.num_outcomes.sum(1)).any())
-    judge = Judge(run, results, reference, endings, rank_only=rank_only)
+    judge = Judge(run, results, reference, endings, rank_only=rank_only, may_stop=engine.takes_floors)
     ranks = judge.rank(drawn)
     compared = judge.compare_rankings(drawn, ranks)
     _require(all(each.is_equal for each in compared), "a right ranking")
     for each in compared:
         names = {figure.name for figure in each.figures}
         counts = {f"candidates {word_outcome(outcome)}" for outcome in Outcome}
-        is_whole = results.num_ranked[each.drawn.row] == results.num_outcomes[each.drawn.row].sum()
+        row = each.drawn.row
+        is_low = results.outcome[row] != Outcome.PROVED or results.log_probability[row] < -99.9
+        num_left_out = int(results.num_ranked[row]) - int(results.num_outcomes[row].sum())
+        is_whole = not num_left_out or (is_low and engine.takes_floors)
         wanted = {"candidates", "outcome of the true triple", "log-probability of the true triple"}
         wanted |= {"optimistic rank", "pessimistic rank"} | (counts if is_whole else {"candidates proved"})
         wanted |= {"candidates limited"} if is_whole else set()
@@ -239,15 +242,15 @@ def _check_judge(run: Run, engine: FormulaEngine, results: PartResult) -> None:
         _require(names == wanted, "the figures of a ranking")
         find_altered_rankings(judge, [each], [ranks[compared.index(each)]])
         more = results.num_outcomes.copy()
-        more[each.drawn.row, Outcome.FAILED] += 1
+        more[row, Outcome.FAILED] += num_left_out + 1
         (other,) = judge.with_results(results._replace(num_outcomes=more)).compare_rankings(
             [each.drawn], [ranks[compared.index(each)]]
         )
-        is_low = results.outcome[each.drawn.row] != Outcome.PROVED or results.log_probability[each.drawn.row] < -99.9
         _require(other.wrong is not None or not (is_low or not rank_only), "a candidate too many")
     unclear = np.arange(len(numbers)) % 7 == 3
     errors = endings._replace(bound=np.full(len(numbers), _BOUND), is_unclear=unclear)
-    _check_bounds(judge, Judge(run, results, reference, errors, rank_only=rank_only), drawn, ranks)
+    lenient = Judge(run, results, reference, errors, rank_only=rank_only, may_stop=engine.takes_floors)
+    _check_bounds(judge, lenient, drawn, ranks)
 
 
 def _endings(atoms: Sequence[Triple], numbers: Sequence[int], engine: FormulaEngine) -> Endings:

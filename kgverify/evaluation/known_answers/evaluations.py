@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.engines.endings import STOPPED
 from kgverify.engines.protocol import Positions, Progress, no_progress
 from kgverify.engines.reference.least_model import derive_least_model
 from kgverify.engines.reference.ranking import ReferenceDraw, sum_mixed
@@ -103,12 +104,15 @@ class FormulaEngine:
 
     endings: Endings
     info: EngineInfo
+    takes_floors: bool = False
     num_choices: int = 0
     num_rescored: int = 0
     gaps: list[float] = field(default_factory=lambda: [np.inf])
 
-    def evaluate(self, candidates: CandidateSet, progress: Progress = no_progress) -> _Evaluated:
-        """Return the endings of candidates."""
+    def evaluate(
+        self, candidates: CandidateSet, progress: Progress = no_progress, *, floor: NDArray[np.float64] | None = None
+    ) -> _Evaluated:
+        """Return the endings of candidates; below its floor, each is stopped before it ends."""
         found = [self.endings[predicate, a, b] for predicate, a, b in candidates.atom.tolist()]
         choices, rescored = sum(each.num_choices for each in found), sum(each.num_rescored for each in found)
         gap = min((each.gap for each in found), default=np.inf)
@@ -118,6 +122,8 @@ class FormulaEngine:
         outcome = np.array([each.outcome for each in found], np.int32)
         is_limited = np.array([each.is_limited for each in found], np.bool_)
         log_probability = np.array([each.log_probability for each in found], np.float64)
+        if floor is not None:
+            outcome[log_probability < floor] = STOPPED
         return _Evaluated((outcome, is_limited, log_probability), choices, rescored, gap)
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
@@ -149,12 +155,12 @@ def build_graph() -> KnowledgeGraph:
     )
 
 
-def build_engine(graph: KnowledgeGraph, device: str) -> FormulaEngine:
+def build_engine(graph: KnowledgeGraph, device: str, *, takes_floors: bool = False) -> FormulaEngine:
     """Return the engine of a graph, of the device on which the least model is derived."""
     program = graph.program
     facts = [Atom(*fact) for fact in program.facts.tolist()]
     model = derive_least_model(len(program.symbols.predicates), NUM_CONSTANTS, facts, program.rules)
-    return FormulaEngine(Endings(model), EngineInfo("formula", device=device))
+    return FormulaEngine(Endings(model), EngineInfo("formula", device=device), takes_floors)
 
 
 def check_known_evaluation(device: str, *, with_ranks_only: bool = True) -> list[tuple[Run, FormulaEngine, PartResult]]:
@@ -166,19 +172,22 @@ def check_known_evaluation(device: str, *, with_ranks_only: bool = True) -> list
     if with_ranks_only:
         _check_refusals(graph, device)
     found = []
-    for num_corruptions in (ALL, FEW):
-        for rank_only in (False, True) if with_ranks_only else (False,):
-            engine = build_engine(graph, device)
-            run = Run(graph, num_queries=NUM_QUERIES, num_corruptions=num_corruptions, seed=SEED)
-            pipeline = Pipeline(engine, draw_candidates, rank_candidates)
-            work: PartWork = build_rank_only(run, pipeline, BLOCK_SIZE) if rank_only else FullWork(run, pipeline)
-            (part,) = plan_parts(run, "cpu", 1 << 20).parts
-            result = work.summarize(part, work.prove(part, work.draw(part), no_progress))
-            wrong = next(_find_wrong_values(run, engine, result, rank_only=rank_only), None)
-            if wrong:
-                how = f"{num_corruptions} corruptions{', --rank-only' * rank_only}"
-                raise InternalError(f"evaluate is wrong on a known evaluation ({how}): {wrong}")
-            found.append((run, engine, result))
+    for num_corruptions, rank_only, takes_floors in (
+        (ALL, False, False),
+        (FEW, False, False),
+        *(((ALL, True, False), (ALL, True, True), (FEW, True, False)) if with_ranks_only else ()),
+    ):
+        engine = build_engine(graph, device, takes_floors=takes_floors)
+        run = Run(graph, num_queries=NUM_QUERIES, num_corruptions=num_corruptions, seed=SEED)
+        pipeline = Pipeline(engine, draw_candidates, rank_candidates)
+        work: PartWork = build_rank_only(run, pipeline, BLOCK_SIZE) if rank_only else FullWork(run, pipeline)
+        (part,) = plan_parts(run, "cpu", 1 << 20).parts
+        result = work.summarize(part, work.prove(part, work.draw(part), no_progress))
+        wrong = next(_find_wrong_values(run, engine, result, rank_only=rank_only), None)
+        if wrong:
+            how = f"{num_corruptions} corruptions{', --rank-only' * rank_only}{', with floors' * takes_floors}"
+            raise InternalError(f"evaluate is wrong on a known evaluation ({how}): {wrong}")
+        found.append((run, engine, result))
     return found
 
 
@@ -206,6 +215,7 @@ def _find_wrong_values(run: Run, engine: FormulaEngine, result: PartResult, *, r
         yield "the queries and sides"
         return
     of_group: dict[tuple[int, int], dict[Triple, Ending]] = {}
+    num_stopped = 0
     for row, group in enumerate(groups):
         atoms: Sequence[Triple] = draw.draw(*group)
         true, *others = ranked = [endings[atom] for atom in atoms]
@@ -228,17 +238,24 @@ def _find_wrong_values(run: Run, engine: FormulaEngine, result: PartResult, *, r
             yield f"query {group[0]}, side {group[1]}: {[column[row].item() for column in columns]}, not {expected}"
         counts = Counter(each.outcome for each in ranked)
         counted = result.num_outcomes[row].tolist()
-        is_whole = not rank_only or true.outcome != Outcome.PROVED or true.log_probability < -100
-        if is_whole and counted != [counts[each] for each in Outcome]:
+        needs_all = not rank_only or true.outcome != Outcome.PROVED or true.log_probability < -100
+        # A candidate that is stopped neither ties with the true triple nor ranks above it.
+        least = [each for each in ranked if not engine.takes_floors or each.score > true.score - 0.25]
+        least_counts = Counter(each.outcome for each in least)
+        if needs_all and not all(least_counts[each] <= counted[each] <= counts[each] for each in Outcome):
             yield f"query {group[0]}, side {group[1]}: the outcomes of its candidates"
-        if is_whole and result.num_limited[row] != sum(each.is_limited for each in ranked):
+        num_limited = [sum(each.is_limited for each in of) for of in (least, ranked)]
+        if needs_all and not num_limited[0] <= result.num_limited[row] <= num_limited[1]:
             yield f"query {group[0]}, side {group[1]}: its limited candidates"
+        num_stopped += len(atoms) - sum(counted) if needs_all else 0
         if counted[Outcome.PROVED] != counts[Outcome.PROVED] or sum(counted) > len(atoms):
             yield f"query {group[0]}, side {group[1]}: its PROVED candidates"
     for each in plan_parts(run, "cpu", _PART_SIZE).parts:
         rows = np.isin(result.query, each.queries)
         if each.num_candidates != int(result.num_ranked[rows].sum()):
             yield f"the number of candidates of part {each.number}"
+    if bool(num_stopped) != engine.takes_floors:
+        yield f"{num_stopped} candidates that were stopped"
     yield from _find_wrong_samples(run, result, of_group)
     statistics = result.num_choices.item(), result.num_rescored.item(), result.smallest_gap.item()
     if statistics != (engine.num_choices, engine.num_rescored, min(engine.gaps)):

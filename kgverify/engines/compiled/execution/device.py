@@ -1,8 +1,9 @@
 """The device that the evaluator works on: which one, its free memory, and settings pinned while it works."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,11 @@ def resolve_device(device: str) -> torch.device:
         return torch.device(device)
     except RuntimeError:
         raise UserError(f"unknown device {device!r}", where="--device", fix="use auto, cpu or cuda") from None
+
+
+def stay_on_this_gpu() -> Callable[[], None]:
+    """Return what another thread calls first, so that it works on this thread's current GPU."""
+    return partial(torch.cuda.set_device, torch.cuda.current_device())
 
 
 def free_memory(device: torch.device) -> int:

@@ -66,7 +66,9 @@ class HostCopy:
 
 def copy_to_host(*tensors: Tensor) -> list[NDArray[Any]]:
     """Copy tensors to the host, with a single wait."""
-    copies = [tensor.to("cpu", non_blocking=True, copy=True) for tensor in tensors]
+    copies = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda) for tensor in tensors]
+    for copy, tensor in zip(copies, tensors, strict=True):
+        copy.copy_(tensor, non_blocking=True)
     if any(tensor.is_cuda for tensor in tensors):
         torch.cuda.current_stream().synchronize()
     return [copy.numpy() for copy in copies]

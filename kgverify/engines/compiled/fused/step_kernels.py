@@ -1,6 +1,7 @@
 """The second half of a fused tick: the choice among a slot's resolvents, the step, and the next candidate of an ended slot.
 
-A program takes its slots one by one; its lanes are resolvents, or the words of a goal.
+A program takes its slots one by one; its lanes are resolvents, or the words of a goal. What it loads for a slot it asks for at
+once, in front of the stores, since each load takes longer than the work on it.
 """
 
 import triton
@@ -15,17 +16,25 @@ from kgverify.engines.compiled.kernel_constants import (
     OPEN,
     PAD,
     PROVED,
+    STOPPED,
     TRUE,
 )
 
 
 @triton.jit
-def _scores_of(slot, decisions, rows, BLOCK: tl.constexpr):
-    """Return the lanes of a slot's resolvents, their mask, the first row and the scores."""
+def _resolvents_of(slot, decisions):
+    """Return whether a slot chooses among resolvents, whether it takes a step at all, their number and their first row."""
+    is_taken, kind = tl.load(decisions.is_taken + slot), tl.load(decisions.kind + slot)
+    num, first = tl.load(decisions.num_resolvents + slot), tl.load(decisions.first + slot)
+    return (is_taken != 0) & (kind == GOAL), is_taken != 0, num, first
+
+
+@triton.jit
+def _load_scores(num, first, rows, BLOCK: tl.constexpr):
+    """Return the lanes of resolvents, their mask and their scores."""
     lane = tl.arange(0, BLOCK)
-    mask = lane < tl.load(decisions.num_resolvents + slot)
-    first = tl.load(decisions.first + slot)
-    return lane, mask, first, tl.load(rows.score + first + lane, mask=mask, other=float("-inf"))
+    mask = lane < num
+    return lane, mask, tl.load(rows.score + first + lane, mask=mask, other=float("-inf"))
 
 
 @triton.jit
@@ -79,9 +88,11 @@ def _list_contests(slot, row, contends, close, CONTENDERS: tl.constexpr, BLOCK: 
 
 @triton.jit
 def _find_close(slot, decisions, rows, tally, close, margin, A, CONTENDERS: tl.constexpr, BLOCK: tl.constexpr):
-    is_asked = (tl.load(decisions.is_taken + slot) != 0) & (tl.load(decisions.kind + slot) == GOAL)
-    if is_asked & (tl.load(decisions.num_resolvents + slot) > 1):
-        lane, mask, first, score = _scores_of(slot, decisions, rows, BLOCK)
+    is_asked, _is_taken, num, first = _resolvents_of(slot, decisions)
+    if is_asked & (num > 1):
+        num_choices, num_rescored = tl.load(tally.num_choices + slot), tl.load(tally.num_rescored + slot)
+        smallest = tl.load(tally.smallest + slot)
+        lane, mask, score = _load_scores(num, first, rows, BLOCK)
         best = tl.max(score, 0)
         choice = tl.min(tl.where(score == best, lane, BLOCK), 0)
         gap = best - tl.max(tl.where(lane == choice, float("-inf"), score), 0)
@@ -94,9 +105,9 @@ def _find_close(slot, decisions, rows, tally, close, margin, A, CONTENDERS: tl.c
             tl.store(rows.score + first + lane, score, mask=is_twin)
             gap = best - tl.max(tl.where(is_twin, float("-inf"), score), 0)
             is_close = gap <= margin
-        tl.store(tally.num_choices + slot, tl.load(tally.num_choices + slot) + 1)
-        tl.store(tally.num_rescored + slot, tl.load(tally.num_rescored + slot) + is_close.to(tl.int64))
-        tl.store(tally.smallest + slot, tl.minimum(tl.load(tally.smallest + slot), gap))
+        tl.store(tally.num_choices + slot, num_choices + 1)
+        tl.store(tally.num_rescored + slot, num_rescored + is_close.to(tl.int64))
+        tl.store(tally.smallest + slot, tl.minimum(smallest, gap))
         if is_close:
             _list_contests(slot, first + lane, contends, close, CONTENDERS, BLOCK)
 
@@ -122,9 +133,10 @@ def find_close_kernel(
 
 @triton.jit
 def _choose(slot, decisions, rows, BLOCK: tl.constexpr):
-    if tl.load(decisions.is_taken + slot) != 0:
-        if tl.load(decisions.kind + slot) == GOAL:
-            lane, mask, _first, score = _scores_of(slot, decisions, rows, BLOCK)
+    is_asked, is_taken, num, first = _resolvents_of(slot, decisions)
+    if is_taken:
+        if is_asked:
+            lane, mask, score = _load_scores(num, first, rows, BLOCK)
             is_nan = mask & (score != score)
             has_nan = tl.max(is_nan.to(tl.int32), 0) > 0
             best = tl.max(tl.where(is_nan, float("-inf"), score), 0)
@@ -160,20 +172,27 @@ def _begin_goal(slot, depth, words, lane, derivations, tables, A, DEPTH):
 
 
 @triton.jit
-def _take_step(slot, lane, derivations, work, tables, decisions, rows, A, DEPTH, max_depth):
+def _take_step(
+    slot, lane, derivations, work, tables, decisions, rows, pool, A, DEPTH, max_depth, RECYCLES: tl.constexpr
+):
     kind = tl.load(decisions.kind + slot)
     row = tl.load(decisions.first + slot) + tl.load(decisions.choice + slot)
-    words = tl.load(rows.atoms + row * (3 * A) + lane, mask=(lane < 3 * A) & (kind == GOAL), other=PAD)
     depth = tl.load(derivations.depth + slot) + 1
-    _begin_goal(slot, depth, words, lane, derivations, tables, A, DEPTH)
-    tl.store(derivations.depth + slot, depth)
     is_dropped = (tl.load(work.dropped_atoms + slot) > 0) | (tl.load(work.dropped_resolvents + slot) > 0)
     is_limited = (tl.load(derivations.is_limited + slot) != 0) | (is_dropped & (kind != TRUE))
-    tl.store(derivations.is_limited + slot, is_limited)
     log_probability = tl.load(derivations.log_probability + slot) + tl.load(decisions.log_probability + slot)
-    tl.store(derivations.log_probability + slot, log_probability)
     outcome = tl.where(depth >= max_depth, DEPTH_LIMIT, OPEN)
     outcome = tl.where(kind == TRUE, PROVED, tl.where(kind == FALSE, FAILED, outcome))
+    if RECYCLES:
+        floor = tl.load(pool.floor + tl.load(derivations.pool_index + slot))
+    words = tl.load(rows.atoms + row * (3 * A) + lane, mask=(lane < 3 * A) & (kind == GOAL), other=PAD)
+    _begin_goal(slot, depth, words, lane, derivations, tables, A, DEPTH)
+    tl.store(derivations.depth + slot, depth)
+    tl.store(derivations.is_limited + slot, is_limited)
+    tl.store(derivations.log_probability + slot, log_probability)
+    if RECYCLES:
+        is_below = log_probability < floor
+        outcome = tl.where((outcome == OPEN) & is_below, STOPPED, outcome)
     tl.store(derivations.outcome + slot, outcome.to(tl.int32))
     tl.store(work.cursor + slot, 0)
     tl.store(work.num_survivors + slot, 0)
@@ -237,12 +256,12 @@ def advance_kernel(
     RECYCLES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Do `advance` and `finish` where a step is taken; RECYCLES: then `recycle`."""
+    """Do `advance` and `finish` where a step is taken; RECYCLES: then `recycle`, also where a candidate falls below its floor."""
     slot = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, BLOCK)
     while slot < num_slots:
         if tl.load(decisions.is_taken + slot) != 0:
-            _take_step(slot, lane, derivations, work, tables, decisions, rows, A, DEPTH, max_depth)
+            _take_step(slot, lane, derivations, work, tables, decisions, rows, pool, A, DEPTH, max_depth, RECYCLES)
         if RECYCLES:
             # All threads read the stores of one.
             tl.debug_barrier()

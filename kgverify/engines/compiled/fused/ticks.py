@@ -34,11 +34,12 @@ _WARP: Final = 32
 class _Trying(NamedTuple):
     """The way in which slots with up to a number of clauses are tried.
 
-    most:     the most clauses of such a slot
-    block:    clauses that are tried at a time
-    rounds:   the most times in one tick
-    programs: the most programs for each multiprocessor, which take the slots one by one
-    warps:    warps of a program
+    most:      the most clauses of such a slot
+    block:     clauses that are tried at a time
+    rounds:    the most times in one tick
+    programs:  the most programs for each multiprocessor, which take the slots one by one
+    warps:     warps of a program
+    registers: the most of a thread; with fewer, more programs run at a time
     """
 
     most: int
@@ -46,11 +47,12 @@ class _Trying(NamedTuple):
     rounds: int
     programs: int
     warps: int
+    registers: int
 
 
-_LIGHT: Final = _Trying(128, 32, 4, 32, 1)
-_HEAVY: Final = _Trying(4096, 64, 64, 32, 1)
-_HEAVIEST: Final = _Trying(1 << 62, 2048, 32, 4, 16)
+_LIGHT: Final = _Trying(128, 32, 4, 32, 1, 64)
+_HEAVY: Final = _Trying(4096, 64, 64, 32, 1, 128)
+_HEAVIEST: Final = _Trying(1 << 62, 2048, 32, 4, 16, 128)
 _PROGRAMS_PER_PROCESSOR: Final = 32
 """The most programs of one warp for each multiprocessor, which take the slots one by one."""
 _LANES: Final = 128
@@ -263,12 +265,14 @@ class FusedTicks:
         slots, window, atoms = layout.slots, layout.score_window, layout.atoms
         state, found = (kept, self._work, tables), (self._segments, self._decisions)
         body, stride = tables.rule_body.shape[1], self._work.origin.shape[1]
+        # The numbers of facts and of predicates.
+        sizes = len(tables.fact_keys), len(tables.rule_first) - 1
         self._counters.zero_()
         launch_kernel(
             look_up_kernel,
             triton.cdiv(slots, _LANES),
             (*state, *found, self._goals, self._light, self._heavy, self._heaviest, self._counts),
-            (slots, atoms, len(tables.fact_keys), len(tables.rule_first) - 1),
+            (slots, atoms, *sizes),
             LIGHT=_LIGHT.most,
             HEAVY=_HEAVY.most,
             BLOCK=_LANES,
@@ -290,11 +294,13 @@ class FusedTicks:
                     stride,
                     window,
                     int(counts_all),
+                    *sizes,
+                    trying.rounds,
                 ),
                 EXCLUDE=limits.exclude_query,
-                ROUNDS=trying.rounds,
                 BLOCK=trying.block,
                 num_warps=trying.warps,
+                maxnreg=trying.registers,
             )
 
         with self._beside(1):

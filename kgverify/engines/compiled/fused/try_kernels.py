@@ -12,6 +12,9 @@ import triton.language as tl
 from kgverify.engines.compiled.fused.resolve_kernels import resolve_clauses
 from kgverify.engines.compiled.kernel_constants import FACT, FAILED, FALSE, GOAL, OPEN, PAD, RULE, TRUE
 
+_MOST_OTHERS = tl.constexpr(8)
+"""Lanes for the atoms of a goal after the first: at least `MOST_ATOMS`, less one."""
+
 
 @triton.jit
 def _search(keys, bound, mask, num):
@@ -23,6 +26,23 @@ def _search(keys, bound, mask, num):
         place = tl.where(tl.load(keys + place + (half - 1), mask=mask, other=0) < bound, place + half, place)
         size -= half
     return place + (tl.load(keys + place, mask=mask, other=0) < bound).to(tl.int64)
+
+
+@triton.jit
+def _find_facts(predicate, first, second, mask, tables, num_facts, num_predicates):
+    """Return where the facts that may match an atom begin in a list of keys, the list, and a bound of their keys, in each lane.
+
+    The keys lie in the order of the first argument, or of the second if it alone is bound, which is also returned.
+    """
+    predicate = tl.minimum(tl.maximum(predicate, 0), num_predicates - 1).to(tl.int64)
+    size = tl.load(tables.num_constants)
+    by_second = (first < 0) & (second >= 0)
+    lead = tl.where(by_second, second, tl.maximum(first, 0)).to(tl.int64)
+    low = (predicate * size + lead) * size + tl.where(first >= 0, tl.maximum(second, 0), 0)
+    is_ground = (first >= 0) & (second >= 0)
+    width = tl.where(is_ground, 1, tl.where((first >= 0) | (second >= 0), size, size * size))
+    keys = tl.where(by_second, tables.second_keys + tl.zeros_like(low), tables.fact_keys + tl.zeros_like(low))
+    return _search(keys, low, mask, num_facts), keys, low + width, by_second
 
 
 @triton.jit
@@ -62,19 +82,11 @@ def look_up_kernel(
     mask = inside & (tl.load(derivations.outcome + slot, mask=inside, other=FAILED) == OPEN)
     if tl.max(mask.to(tl.int32), 0) > 0:
         goal = derivations.goal + slot * (3 * A)
-        predicate = tl.load(goal, mask=mask, other=0).to(tl.int64)
+        predicate = tl.load(goal, mask=mask, other=0)
+        first, second = tl.load(goal + 1, mask=mask, other=0), tl.load(goal + 2, mask=mask, other=0)
+        begin, keys, bound, by_second = _find_facts(predicate, first, second, mask, tables, num_facts, num_predicates)
+        end = _search(keys, bound, mask, num_facts)
         predicate = tl.minimum(tl.maximum(predicate, 0), num_predicates - 1)
-        first = tl.load(goal + 1, mask=mask, other=0).to(tl.int64)
-        second = tl.load(goal + 2, mask=mask, other=0).to(tl.int64)
-        size = tl.load(tables.num_constants)
-        by_second = (first < 0) & (second >= 0)
-        lead = tl.where(by_second, second, tl.maximum(first, 0))
-        low = (predicate * size + lead) * size + tl.where(first >= 0, tl.maximum(second, 0), 0)
-        is_ground = (first >= 0) & (second >= 0)
-        width = tl.where(is_ground, 1, tl.where((first >= 0) | (second >= 0), size, size * size))
-        keys = tl.where(by_second, tables.second_keys + tl.zeros_like(slot), tables.fact_keys + tl.zeros_like(slot))
-        begin = _search(keys, low, mask, num_facts)
-        end = _search(keys, low + width, mask, num_facts)
         rule_first = tl.load(tables.rule_first + predicate, mask=mask, other=0)
         num_rules = tl.load(tables.rule_first + predicate + 1, mask=mask, other=0) - rule_first
         tl.store(segments.rule_first + slot, rule_first, mask=mask)
@@ -96,19 +108,23 @@ def look_up_kernel(
 
 
 @triton.jit
-def _facts_may_prove(goal, A):
-    """Return whether a fact may prove a goal: no atom has a variable that the first, which a fact makes constant, has not."""
+def _facts_may_prove(goal, tables, num_facts, num_predicates, A):
+    """Return whether a fact may prove a goal, of which it makes the first atom's variables constant.
+
+    None does if another atom has a further variable, or is matched by no fact.
+    """
+    atom = 1 + tl.arange(0, _MOST_OTHERS)
+    own = goal + 3 * atom
+    predicate = tl.load(own, mask=atom < A, other=PAD)
+    is_atom = predicate != PAD
+    left, right = tl.load(own + 1, mask=is_atom, other=0), tl.load(own + 2, mask=is_atom, other=0)
     first, second = tl.load(goal + 1), tl.load(goal + 2)
-    may = first == first
-    i = 3
-    while i < 3 * A:
-        is_atom = tl.load(goal + i) != PAD
-        left, right = tl.load(goal + i + 1), tl.load(goal + i + 2)
-        is_left_free = (left < 0) & (left != first) & (left != second)
-        is_right_free = (right < 0) & (right != first) & (right != second)
-        may = may & ((is_atom == 0) | ((is_left_free | is_right_free) == 0))
-        i += 3
-    return may
+    is_left_free = (left < 0) & (left != first) & (left != second)
+    is_right_free = (right < 0) & (right != first) & (right != second)
+    place, keys, bound, _by_second = _find_facts(predicate, left, right, is_atom, tables, num_facts, num_predicates)
+    is_there = is_atom & (place < num_facts)
+    is_matched = is_there & (tl.load(keys + place, mask=is_there, other=0) < bound)
+    return tl.max((is_atom & (is_left_free | is_right_free | (is_matched == 0))).to(tl.int32), 0) == 0
 
 
 @triton.jit
@@ -130,8 +146,10 @@ def _try_slot(
     row_stride,
     window,
     counts_all,
+    num_facts,
+    num_predicates,
+    rounds,
     EXCLUDE: tl.constexpr,
-    ROUNDS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Try the next clauses of a slot; if none is left, decide its step, and take rows for its resolvents.
@@ -148,8 +166,9 @@ def _try_slot(
     true_kind, true_origin = tl.load(work.true_origin_kind + slot), tl.load(work.true_origin + slot)
     lane = tl.arange(0, BLOCK)
     slots = slot + tl.zeros((BLOCK,), tl.int64)
+    is_asked = 0
     turn_round = 0
-    while (turn_round < ROUNDS) & (cursor < num) & (true_kind == 0):
+    while (turn_round < rounds) & (cursor < num) & (true_kind == 0):
         is_full = (num_kept >= max_resolvents) & (dropped_atoms + dropped_resolvents > 0) & (counts_all == 0)
         ordinal = cursor + lane
         mask = ordinal < num
@@ -201,8 +220,10 @@ def _try_slot(
             true_kind = tl.max(tl.where(is_first, tl.where(is_rule, RULE, FACT), 0), 0).to(tl.int32)
             true_origin = tl.max(tl.where(is_first, clause, 0), 0).to(tl.int32)
         cursor = tl.minimum(cursor + BLOCK, num)
-        if is_full & (cursor >= num_rules):
-            cursor = tl.where(_facts_may_prove(derivations.goal + slot * (3 * A), A), cursor, num)
+        if is_full & (cursor >= num_rules) & (is_asked == 0):
+            is_asked = 1
+            goal = derivations.goal + slot * (3 * A)
+            cursor = tl.where(_facts_may_prove(goal, tables, num_facts, num_predicates, A), cursor, num)
         turn_round += 1
     is_done = (cursor >= num) | (true_kind != 0)
     kind = tl.where(true_kind != 0, TRUE, tl.where((num_survivors == 0) | (num_kept == 0), FALSE, GOAL))
@@ -231,7 +252,19 @@ def _try_slot(
             i += BLOCK
 
 
-_SIZES: Final = ["A", "BODY", "DEPTH", "max_atoms", "max_resolvents", "row_stride", "window", "counts_all"]
+_SIZES: Final = [
+    "A",
+    "BODY",
+    "DEPTH",
+    "max_atoms",
+    "max_resolvents",
+    "row_stride",
+    "window",
+    "counts_all",
+    "num_facts",
+    "num_predicates",
+    "rounds",
+]
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -254,8 +287,10 @@ def try_kernel(
     row_stride,
     window,
     counts_all,
+    num_facts,
+    num_predicates,
+    rounds,
     EXCLUDE: tl.constexpr,
-    ROUNDS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Run `match_rules` to `limit` and `close` for the slots listed."""
@@ -266,7 +301,7 @@ def try_kernel(
         slot = tl.load(listed + number).to(tl.int64)
         _try_slot(
             slot, derivations, work, tables, segments, decisions, rows, counts, hashed, A, BODY, DEPTH, max_atoms,
-            max_resolvents, row_stride, window, counts_all, EXCLUDE, ROUNDS, BLOCK,
+            max_resolvents, row_stride, window, counts_all, num_facts, num_predicates, rounds, EXCLUDE, BLOCK,
         )  # fmt: skip
         number += tl.num_programs(0)
 

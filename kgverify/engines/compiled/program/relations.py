@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -188,8 +189,14 @@ def _compose(table: Table, view: View, link: int, new: int) -> Table:
 
 def sort_once(values: Tensor) -> Tensor:
     """Sort the values, int64 [n], and drop repetitions."""
-    distinct: Tensor = torch.unique_consecutive(values.sort().values)
-    return distinct
+    if values.is_cuda:
+        distinct: Tensor = torch.unique_consecutive(values.sort().values)
+        return distinct
+    # NumPy sorts far faster on a CPU.
+    ascending = np.sort(values.numpy())
+    is_first = np.ones(len(ascending), np.bool_)
+    np.not_equal(ascending[1:], ascending[:-1], out=is_first[1:])
+    return torch.from_numpy(ascending[is_first])
 
 
 def is_among(values: Tensor, ascending: Tensor) -> Tensor:

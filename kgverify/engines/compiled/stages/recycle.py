@@ -49,6 +49,7 @@ def store_results(pool: Pool, next_index: Tensor, derivations: Derivations, repo
 
     return Pool(
         query=pool.query,
+        floor=pool.floor,
         size=pool.size,
         next_index=next_index,
         outcome=put(pool.outcome, derivations.outcome),

@@ -16,7 +16,7 @@ from kgverify.trace.model.columns import starts_of
 _BLANK: Final = {
     Derivations: (NO_CANDIDATE, PAD, PAD, 0, PROVED, 0, 0, PAD),
     Work: (0,) * len(Work._fields),
-    Pool: (PAD, 0, 0, OPEN, 0, 0),
+    Pool: (PAD, -float("inf"), 0, 0, OPEN, 0, 0),
 }
 """The value of each field where there is no derivation, no begun step and no candidate."""
 
@@ -83,6 +83,7 @@ def empty_pool(layout: Layout, device: torch.device) -> Pool:
     p = layout.pool
     pool = Pool(
         query=torch.empty((p, 3), dtype=torch.int32, device=device),
+        floor=torch.empty(p, dtype=torch.float64, device=device),
         size=torch.empty((), dtype=torch.int64, device=device),
         next_index=torch.empty((), dtype=torch.int64, device=device),
         outcome=torch.empty(p, dtype=torch.int32, device=device),

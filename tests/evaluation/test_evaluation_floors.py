@@ -1,0 +1,227 @@
+"""Derivations that can no longer affect a rank are stopped, where the recorded steps say so, and no rank changes."""
+
+from dataclasses import replace
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from run_engines import ForeignEngine, countries_run, needs_data
+
+from kgverify.engines.endings import STOPPED, Evaluation, Results
+from kgverify.engines.native import library
+from kgverify.engines.native.engine import NativeEngine
+from kgverify.engines.protocol import Progress, no_progress
+from kgverify.errors import InternalError
+from kgverify.evaluation import rank_only
+from kgverify.evaluation.evaluate import evaluate
+from kgverify.evaluation.evaluation_report import report_evaluation
+from kgverify.evaluation.part_file import PartResult, join_results
+from kgverify.evaluation.rank_only import MARGIN, AllCorruptions, build_model
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Outcome
+from kgverify.ranking.corrupt import ALL, draw_candidates, number_atoms
+from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
+from kgverify.runs.parts import plan_parts
+from kgverify.runs.run import Pipeline, Run, load_policy
+from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.problems.merge import merge
+from kgverify.trace.model.columns import CandidateSet, Columns, starts_of
+
+needs_compiler = pytest.mark.skipif(library.why_not_available() is not None, reason=str(library.why_not_available()))
+
+
+class Stopped(NamedTuple):
+    """The ends of candidates, and the number of their steps."""
+
+    outcome: NDArray[np.int64]
+    is_limited: NDArray[np.bool_]
+    log_probability: NDArray[np.float64]
+    num_steps: NDArray[np.int64]
+
+
+def stop_by_steps(columns: Columns, floor: NDArray[np.float64]) -> Stopped:
+    """Add up the recorded scores of each derivation, as far as it is above its floor."""
+    steps, starts = columns.steps, starts_of(columns.steps.num_resolvents.astype(np.int64))
+    first = starts_of(columns.candidates.num_steps.astype(np.int64)).tolist()
+    rows = []
+    for i, lowest in enumerate(floor.tolist()):
+        total, is_limited = 0.0, False
+        for step in range(first[i], first[i + 1]):
+            scores = columns.resolvents.score[starts[step] : starts[step + 1]].astype(np.float64)
+            total -= float(np.log(np.exp(scores - scores[steps.choice[step]]).sum()))
+            is_limited |= bool(steps.dropped_atoms[step] or steps.dropped_resolvents[step])
+            outcome = int(steps.outcome[step])
+            if outcome == Outcome.OPEN and total < lowest:
+                outcome = STOPPED
+                break
+        rows.append((outcome, is_limited, total, step - first[i] + 1))
+    return Stopped(*map(np.array, zip(*rows, strict=True)))
+
+
+class FlooredEngine(ForeignEngine):
+    """The reference with floors, each raised by some nats, which is wrong."""
+
+    takes_floors = True
+
+    def __init__(self, run: Run, raised: float = 0.0) -> None:
+        super().__init__(run)
+        self._raised = raised
+        self.num_stopped = 0
+
+    def evaluate(
+        self,
+        candidates: CandidateSet,
+        progress: Progress = no_progress,
+        *,
+        floor: NDArray[np.float64] | None = None,
+    ) -> Evaluation:
+        columns = self.prove(candidates, progress)
+        lowest = np.full(len(candidates.query), -np.inf) if floor is None else floor + self._raised
+        ended = stop_by_steps(columns, lowest)
+        self.num_stopped += int((ended.outcome == STOPPED).sum())
+        return Evaluation(Results(ended.outcome.astype(np.int32), ended.is_limited, ended.log_probability))
+
+
+def native_pipeline(run: Run, *, takes_floors: bool = True) -> Pipeline:
+    engine = NativeEngine(run.graph.program, run.limits, run.policy, threads=2)
+    engine.takes_floors = takes_floors
+    return Pipeline(engine, draw_candidates, rank_candidates)
+
+
+@needs_compiler
+@pytest.mark.parametrize("policy", ["shortest", "two_tower"])
+def test_the_native_evaluator_stops_where_the_recorded_steps_fall_below_the_floor(policy: str):
+    run = replace(countries_run(policy, num_queries=4), limits=Limits(max_depth=6, max_resolvents=9))
+    engine = native_pipeline(run).engine
+    candidates = draw_candidates(run.graph, "test", range(4), 60, seed=0)
+    floor = -np.random.default_rng(0).exponential(5, len(candidates.query))
+    floor[::7] = -np.inf
+    columns = engine.prove(candidates)
+    expected = stop_by_steps(columns, floor)
+    found = engine.evaluate(candidates, floor=floor, has_digests=True)
+    np.testing.assert_array_equal(found.results.outcome, expected.outcome)
+    np.testing.assert_array_equal(found.results.is_limited, expected.is_limited)
+    np.testing.assert_allclose(found.results.log_probability, expected.log_probability, rtol=0, atol=1e-9)
+    np.testing.assert_array_equal(found.digests.num_steps, expected.num_steps)
+    assert {*found.results.outcome.tolist()} == {*map(int, Outcome), STOPPED} - {int(Outcome.OPEN)}
+    is_stopped = found.results.outcome == STOPPED
+    assert not is_stopped[::7].any()
+    assert found.results.is_limited[is_stopped].any()
+    assert (expected.num_steps < columns.candidates.num_steps).any()
+
+
+@needs_compiler
+def test_floors_that_nothing_is_below_change_nothing():
+    run = countries_run("two_tower", num_queries=2)
+    engine = native_pipeline(run).engine
+    candidates = draw_candidates(run.graph, "test", range(2), 40, seed=0)
+    whole = engine.evaluate(candidates)
+    found = engine.evaluate(candidates, floor=np.full(len(candidates.query), -np.inf))
+    for left, right in zip(found.results, whole.results, strict=True):
+        np.testing.assert_array_equal(left, right)
+    assert found[1:] == whole[1:]
+
+
+def assert_same_ranks(run: Run) -> int:
+    """Compare the ranks with and without floors with those of all candidates, and count the stopped ones."""
+    every, ranked, floored = (
+        join_results(evaluate(run, pipeline, rank_only=is_ranking, part_size=10**9).results.values())
+        for pipeline, is_ranking in (
+            (native_pipeline(run), False),
+            (native_pipeline(run, takes_floors=False), True),
+            (native_pipeline(run), True),
+        )
+    )
+    for name in ("query", "side", "num_ranked", "optimistic", "pessimistic", "outcome", "log_probability"):
+        np.testing.assert_array_equal(getattr(ranked, name), getattr(every, name), err_msg=name)
+        np.testing.assert_array_equal(getattr(floored, name), getattr(every, name), err_msg=name)
+    assert (floored.num_outcomes <= ranked.num_outcomes).all()
+    assert (floored.num_limited <= ranked.num_limited).all()
+    np.testing.assert_array_equal(floored.num_outcomes[:, Outcome.PROVED], ranked.num_outcomes[:, Outcome.PROVED])
+    assert floored.sample_outcome.max() < STOPPED
+    return int(ranked.num_outcomes.sum()) - int(floored.num_outcomes.sum())
+
+
+@needs_compiler
+@pytest.mark.parametrize("policy", ["shortest", "two_tower", "trained"])
+@pytest.mark.parametrize("max_depth", [3, 20])
+def test_the_ranks_of_countries_are_those_without_floors(policy: str, max_depth: int):
+    run = replace(countries_run(policy, num_queries=12, num_corruptions=ALL), limits=Limits(max_depth=max_depth))
+    assert assert_same_ranks(run) > 0
+
+
+@needs_compiler
+def test_the_ranks_of_random_graphs_are_those_without_floors():
+    stopped = []
+    for seed, policy in ((0, "two_tower"), (1, "two_tower"), (3, "shortest"), (4, "two_tower")):
+        graph, limits = load_graph(f"random:{seed}"), Limits(max_depth=6)
+        run = Run(graph, limits, load_policy(policy, graph, limits, seed), num_queries=9, num_corruptions=ALL)
+        stopped.append(assert_same_ranks(run))
+    assert sum(each > 0 for each in stopped) == 3
+
+
+@needs_compiler
+def test_the_ranks_of_generated_programs_are_those_without_floors():
+    problems = (each for each in draw_problems(77) if each.queries)
+    runs = (merge([replace(each, num_corruptions=ALL)]).run for each in islice(problems, 60))
+    assert sum(assert_same_ranks(run) > 0 for run in runs) > 3
+
+
+@needs_compiler
+@needs_data
+@pytest.mark.data
+@pytest.mark.parametrize(("policy", "num_queries"), [("shortest", 4), ("two_tower", 7)])
+def test_the_ranks_of_family_are_those_without_floors(policy: str, num_queries: int):
+    graph = load_graph("family")
+    run = Run(graph, policy=load_policy(policy, graph, Limits(), 0), num_queries=num_queries, num_corruptions=ALL)
+    assert assert_same_ranks(run) > 0
+
+
+def evaluate_floored(run: Run) -> tuple[PartResult, bool]:
+    engine = FlooredEngine(run)
+    pipeline = Pipeline(engine, draw_candidates, rank_candidates)
+    found = evaluate(run, pipeline, rank_only=True)
+    assert engine.num_stopped > 0
+    return join_results(found.results.values()), report_evaluation(run, found, pipeline, num_checked=4000).is_sound
+
+
+def test_a_floor_that_is_too_high_is_found_by_the_check(monkeypatch: pytest.MonkeyPatch):
+    run = replace(countries_run(num_queries=8, num_corruptions=ALL), limits=Limits(max_depth=3))
+    right, is_sound = evaluate_floored(run)
+    monkeypatch.setattr(rank_only, "MARGIN", -2.0)
+    wrong, is_still_sound = evaluate_floored(run)
+    assert (is_sound, is_still_sound) == (True, False)
+    assert (wrong.pessimistic != right.pessimistic).any()
+
+
+def test_an_engine_that_stops_above_a_floor_is_refused():
+    run = replace(countries_run(num_queries=8, num_corruptions=ALL), limits=Limits(max_depth=3))
+    pipeline = Pipeline(FlooredEngine(run, raised=0.5), draw_candidates, rank_candidates)
+    with pytest.raises(InternalError, match="not below its floor"):
+        evaluate(run, pipeline, rank_only=True)
+
+
+def test_the_floor_is_below_the_lowest_true_triple_and_spares_what_follows():
+    run = replace(countries_run(num_queries=24, num_corruptions=ALL), limits=Limits(max_depth=3))
+    model = build_model(run, "cpu")
+    (part,) = plan_parts(run, "cpu", 10**9, rank_only=True).parts
+    drawn = AllCorruptions(run, model, 700).draw(part)
+    groups = np.arange(1, len(drawn.query))
+    score = -100.0 - np.random.default_rng(1).exponential(3, len(groups))
+    num_shared = num_rows = num_spared = 0
+    for block in drawn.draw_rest(groups, score):
+        follows = model.contains(block.candidates.atom)
+        lowest = np.array([score[np.isin(groups, block.groups[block.kind == i])].min() for i in range(len(block.num))])
+        num_shared += len(block.groups) - len(block.num)
+        expected = np.repeat(lowest + 100 - RANK_TOLERANCE - MARGIN, block.num)
+        is_spared = np.isneginf(block.floor)
+        assert is_spared[follows].all()
+        np.testing.assert_allclose(block.floor[~is_spared], expected[~is_spared], rtol=0, atol=1e-12)
+        num_rows, num_spared = num_rows + len(follows), num_spared + int((is_spared & ~follows).sum())
+        numbers = number_atoms(block.candidates.atom, len(run.graph.program.symbols.constants))
+        assert len(np.unique(numbers * 2 + block.candidates.side)) == len(numbers)
+    assert num_shared > 0
+    assert 0 < num_spared <= 256 < num_rows
