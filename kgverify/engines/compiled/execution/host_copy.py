@@ -74,6 +74,11 @@ def copy_to_host(*tensors: Tensor) -> list[NDArray[Any]]:
     return [copy.numpy() for copy in copies]
 
 
+def wait_for_copies(device: torch.device) -> None:
+    """Let what is launched from now on wait for the copies that have begun."""
+    torch.cuda.current_stream(device).wait_stream(_side_stream(device))
+
+
 _STREAMS: dict[torch.device, torch.cuda.Stream] = {}
 
 

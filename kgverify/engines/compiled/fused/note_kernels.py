@@ -49,7 +49,17 @@ def _outcome_after(kind, depth, max_depth):
 
 @triton.jit(do_not_specialize=["max_depth"])
 def note_steps_kernel(
-    derivations, work, decisions, log, num_logged, row_base, max_depth, A, HAS_ATOMS: tl.constexpr, BLOCK: tl.constexpr
+    derivations,
+    work,
+    decisions,
+    log,
+    candidates,
+    num_logged,
+    row_base,
+    max_depth,
+    A,
+    HAS_ATOMS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     """Log a step for each slot that takes one, in any order. row_base: the rows logged before this tick."""
     slot = tl.program_id(0).to(tl.int64)
@@ -64,6 +74,10 @@ def note_steps_kernel(
         mask = lane < 3 * A
         if HAS_ATOMS:
             words = tl.load(derivations.goal + slot * (3 * A) + lane, mask=mask)
+        num_before = tl.load(candidates.num + pool_index)
+        tl.store(candidates.num + pool_index, num_before + 1)
+        if num_before == 0:
+            tl.store(candidates.depth + pool_index, depth)
         tl.store(log.pool_index + place, pool_index)
         tl.store(log.depth + place, depth)
         tl.store(log.kind + place, kind)

@@ -1,13 +1,15 @@
 """Logs of fused ticks on the device: steps and resolvents without padding, or the digests of steps."""
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 import triton
+from numpy.typing import NDArray
 from torch import Tensor
 
-from kgverify.engines.compiled.execution.host_copy import HostCopy, PendingCopy
+from kgverify.engines.compiled.execution.host_copy import HostCopy, PendingCopy, copy_to_host, wait_for_copies
+from kgverify.engines.compiled.execution.kernel_launch import count_processors
 from kgverify.engines.compiled.execution.kernel_launch import launch as launch_kernel
 from kgverify.engines.compiled.fused.note_kernels import (
     digest_kernel,
@@ -16,17 +18,20 @@ from kgverify.engines.compiled.fused.note_kernels import (
     note_rows_kernel,
     note_steps_kernel,
 )
+from kgverify.engines.compiled.fused.order_kernels import place_kernel, send_kernel
 from kgverify.engines.compiled.fused.resolve_kernels import MOST_ATOMS
 from kgverify.engines.compiled.state import Derivations, Layout, Work
-from kgverify.engines.compiled.tick.step_record import Chunk, LoggedRows, LoggedSteps, send_steps
+from kgverify.engines.compiled.tick.step_record import Chunk, LoggedRows, LoggedSteps
 from kgverify.engines.compiled.tick.tick_loop import TICKS_PER_REPLAY
 from kgverify.engines.endings import StepDigests
+from kgverify.garbage_collection import without_garbage_collection
 from kgverify.program.limits import Limits
-from kgverify.trace.model.columns import Digests
+from kgverify.trace.model.columns import Digests, Resolvents, Steps
 
 _LANES: Final = 128
 _WARP: Final = 32
-_MOST_TICKS: Final = 24 * TICKS_PER_REPLAY
+_MOST_TICKS: Final = 12 * TICKS_PER_REPLAY
+_PROGRAMS_PER_PROCESSOR: Final = 32
 _STEP_BYTES: Final = 52
 _ROW_BYTES: Final = 9
 
@@ -68,6 +73,36 @@ class TickBuffers(NamedTuple):
     num_rows: Tensor
 
 
+class CandidateSteps(NamedTuple):
+    """The logged steps of each candidate of the pool. num: int32 [P]; depth: int32 [P]  of the first of them."""
+
+    num: Tensor
+    depth: Tensor
+
+
+class SentColumns(NamedTuple):
+    """Steps T and resolvents R in the order of the candidates, in the types of `Steps` and `Resolvents`, but signed.
+
+    num_goal_atoms, goal_atoms: of the steps; num_atoms, atoms: of the resolvents; the atoms int32 [., 3]
+    """
+
+    pool_index: Tensor
+    depth: Tensor
+    num_goal_atoms: Tensor
+    num_resolvents: Tensor
+    dropped_atoms: Tensor
+    dropped_resolvents: Tensor
+    choice: Tensor
+    outcome: Tensor
+    goal_atoms: Tensor
+    kind: Tensor
+    num_atoms: Tensor
+    origin_kind: Tensor
+    origin: Tensor
+    score: Tensor
+    atoms: Tensor
+
+
 class StepLog:
     """A log of the steps and resolvents of as many ticks as the memory holds.
 
@@ -81,7 +116,8 @@ class StepLog:
         self._noted, self._limits, self._layout, self._has_atoms = noted, limits, layout, has_atoms
         device = noted.num_rows.device
         goal_bytes = 12 * layout.atoms if has_atoms else 0
-        tick_bytes = layout.slots * (goal_bytes + _STEP_BYTES) + layout.score_window * (goal_bytes + _ROW_BYTES)
+        # What is logged is put in order before it is copied.
+        tick_bytes = 2 * (layout.slots * (goal_bytes + _STEP_BYTES) + layout.score_window * (goal_bytes + _ROW_BYTES))
         # Two replays are in progress before the host reads the counts.
         num_ticks = max(3 * TICKS_PER_REPLAY, min(_MOST_TICKS, memory // tick_bytes))
         num_steps, num_rows = num_ticks * layout.slots, num_ticks * layout.score_window
@@ -98,6 +134,29 @@ class StepLog:
             empty(num_rows, dtype=torch.float32),
             empty(num_rows if has_atoms else 0, layout.atoms, 3),
         )
+        most_atoms = layout.atoms if has_atoms else 0
+        byte, short, long = torch.int8, torch.int16, torch.int64
+        self._sent = SentColumns(
+            empty(num_steps, dtype=long),
+            *(empty(num_steps, dtype=short) for _ in range(2)),
+            *(empty(num_steps) for _ in range(4)),
+            empty(num_steps, dtype=byte),
+            empty(num_steps * most_atoms, 3),
+            empty(num_steps + num_rows, dtype=byte),
+            empty(num_steps + num_rows, dtype=short),
+            empty(num_steps + num_rows, dtype=byte),
+            empty(num_steps + num_rows),
+            empty(num_steps + num_rows, dtype=torch.float32),
+            empty(num_rows * most_atoms, 3),
+        )
+        # A position may be in any slot.
+        num_candidates = max(layout.pool, layout.slots)
+        self._candidates = CandidateSteps(empty(num_candidates), empty(num_candidates))
+        self._start = empty(num_candidates, dtype=long)
+        self._order = empty(num_steps, dtype=long)
+        self._sizes, self._ends = empty(3, num_steps), empty(3, num_steps, dtype=long)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._num_sent = 0
         self._num_steps = torch.zeros((), dtype=torch.int32, device=device)
         self._num_rows = torch.zeros((), dtype=torch.int64, device=device)
         # The counts when they were last read, and the most ticks launched since.
@@ -107,6 +166,7 @@ class StepLog:
         """Clear the log."""
         self._num_steps.zero_()
         self._num_rows.zero_()
+        self._candidates.num.zero_()
         self._steps_seen = self._rows_seen = 0
         # A replay is in progress before the first look.
         self._ticks_since = TICKS_PER_REPLAY
@@ -118,7 +178,15 @@ class StepLog:
         launch_kernel(
             note_steps_kernel,
             layout.slots,
-            (noted.derivations, noted.work, noted.decisions, self._steps, self._num_steps, self._num_rows),
+            (
+                noted.derivations,
+                noted.work,
+                noted.decisions,
+                self._steps,
+                self._candidates,
+                self._num_steps,
+                self._num_rows,
+            ),
             (self._limits.max_depth, layout.atoms),
             HAS_ATOMS=self._has_atoms,
             BLOCK=max(_WARP, triton.next_power_of_2(words)),
@@ -150,16 +218,86 @@ class StepLog:
         ) and self._rows_seen + ticks * self._layout.score_window <= len(self._rows.origin)
 
     def send(self) -> PendingCopy[Chunk] | None:
-        """Start copying the logged steps, sorted on the device by candidate and depth, to the host; then clear the log."""
-        num_steps = int(self._num_steps)
+        """Start copying the logged steps, ordered on the device by candidate and depth, to the host; then clear the log."""
+        self._put_in_order()
+        logged, totals = copy_to_host(self._num_steps, self._ends[:, -1])
+        num_steps, (num_resolvents, num_goal_atoms, num_atoms) = int(logged), totals.tolist()
         if not num_steps:
             return None
-        steps = LoggedSteps(*(column[:num_steps] for column in self._steps))
-        order = torch.argsort(steps.pool_index * (self._limits.max_depth + 1) + steps.depth)
-        steps = LoggedSteps(*(column[order] if len(column) else column for column in steps))
-        sent = send_steps(steps, self._rows, has_atoms=self._has_atoms)
+        copies = HostCopy()
+        sent = self._sent
+
+        def fetch(column: Tensor, num: int, dtype: "type[np.generic]") -> NDArray[Any]:
+            return copies.fetch(column[:num], dtype)
+
+        # First what takes longest to copy.
+        atoms = fetch(sent.atoms, num_atoms, np.int32)
+        chunk = Chunk(
+            fetch(sent.pool_index, num_steps, np.int64),
+            Steps(
+                depth=fetch(sent.depth, num_steps, np.uint16),
+                num_atoms=fetch(sent.num_goal_atoms, num_steps, np.uint16),
+                num_resolvents=fetch(sent.num_resolvents, num_steps, np.uint32),
+                dropped_atoms=fetch(sent.dropped_atoms, num_steps, np.uint32),
+                dropped_resolvents=fetch(sent.dropped_resolvents, num_steps, np.uint32),
+                choice=fetch(sent.choice, num_steps, np.int32),
+                outcome=fetch(sent.outcome, num_steps, np.int8),
+                goal_atoms=fetch(sent.goal_atoms, num_goal_atoms, np.int32),
+            ),
+            Resolvents(
+                kind=fetch(sent.kind, num_resolvents, np.uint8),
+                num_atoms=fetch(sent.num_atoms, num_resolvents, np.uint16),
+                origin_kind=fetch(sent.origin_kind, num_resolvents, np.uint8),
+                origin=fetch(sent.origin, num_resolvents, np.int32),
+                score=fetch(sent.score, num_resolvents, np.float32),
+                atoms=atoms,
+            ),
+        )
+        copies.finish()
         self.clear()
-        return sent
+        return PendingCopy(chunk, copies)
+
+    def _put_in_order(self) -> None:
+        """Order what is logged, without waiting: one graph, which is captured the second time, once everything is compiled."""
+        device = self._num_steps.device
+        if device.type != "cuda":
+            self._put_in_order_()
+            return
+        # The copies of what was ordered before must be complete.
+        wait_for_copies(device)
+        if self._graph is not None:
+            self._graph.replay()
+        elif self._num_sent == 0:
+            self._put_in_order_()
+        else:
+            graph = torch.cuda.CUDAGraph()
+            with without_garbage_collection(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self._put_in_order_()
+            self._graph = graph
+            graph.replay()
+        self._num_sent += 1
+
+    def _put_in_order_(self) -> None:
+        candidates, sizes, num_places = self._candidates, self._sizes, len(self._order)
+        torch.cumsum(candidates.num, 0, out=self._start)
+        self._start.sub_(candidates.num)
+        sizes.zero_()
+        num_programs = min(num_places, _PROGRAMS_PER_PROCESSOR * count_processors(sizes.device))
+        options = {
+            "HAS_ATOMS": self._has_atoms,
+            "ATOMS": triton.next_power_of_2(MOST_ATOMS),
+            "BLOCK": max(_WARP, triton.next_power_of_2(self._limits.max_resolvents)),
+            "num_warps": 1,
+        }
+        shape = num_places, self._layout.atoms
+        found = self._num_steps, self._order, sizes
+        launch_kernel(
+            place_kernel, num_programs, (self._steps, self._rows, candidates, self._start, *found), shape, **options
+        )
+        torch.cumsum(sizes, 1, out=self._ends)
+        launch_kernel(
+            send_kernel, num_programs, (self._steps, self._rows, self._sent, *found, self._ends), shape, **options
+        )
 
     def take(self) -> Chunk | None:
         """Copy the logged steps to the host and clear the log."""

@@ -109,20 +109,19 @@ def read_steps(ticks: Sequence[TakenSteps]) -> Chunk:
     begin = starts_of(np.array([len(tick.rows.origin) for tick in ticks]))[:-1]
     num_steps = torch.tensor([len(tick.steps.depth) for tick in ticks])
     first = steps.first + torch.repeat_interleave(torch.as_tensor(1 + begin), num_steps).to(steps.first.device)
-    return send_steps(steps._replace(first=first), rows).wait()
+    return _copy_steps(steps._replace(first=first), rows)
 
 
-def send_steps(steps: LoggedSteps, rows: LoggedRows, *, has_atoms: bool = True) -> PendingCopy[Chunk]:
-    """Start copying steps and their resolvents, without padding, to the host."""
+def _copy_steps(steps: LoggedSteps, rows: LoggedRows) -> Chunk:
+    """Copy steps and their resolvents, without padding, to the host."""
     copies = HostCopy()
-    resolvents = _send_resolvents(steps, rows, copies, has_atoms=has_atoms)
+    resolvents = _copy_resolvents(steps, rows, copies)
     is_atom = steps.goal[..., 0] != PAD
-    num_atoms = is_atom.sum(1) if has_atoms else torch.zeros_like(steps.depth)
     chunk = Chunk(
         copies.fetch(steps.pool_index, np.int64),
         Steps(
             depth=copies.fetch(steps.depth, np.uint16),
-            num_atoms=copies.fetch(num_atoms, np.uint16),
+            num_atoms=copies.fetch(is_atom.sum(1), np.uint16),
             num_resolvents=copies.fetch(steps.num_resolvents, np.uint32),
             dropped_atoms=copies.fetch(steps.dropped_atoms, np.uint32),
             dropped_resolvents=copies.fetch(steps.dropped_resolvents, np.uint32),
@@ -133,32 +132,27 @@ def send_steps(steps: LoggedSteps, rows: LoggedRows, *, has_atoms: bool = True) 
         resolvents,
     )
     copies.finish()
-    return PendingCopy(chunk, copies)
+    copies.wait()
+    return chunk
 
 
-def _send_resolvents(steps: LoggedSteps, rows: LoggedRows, copies: HostCopy, *, has_atoms: bool) -> Resolvents:
+def _copy_resolvents(steps: LoggedSteps, rows: LoggedRows, copies: HostCopy) -> Resolvents:
     owner = torch.repeat_interleave(steps.num_resolvents)
     ends = steps.num_resolvents.long().cumsum(0)
     ordinal = torch.arange(len(owner), device=owner.device) - (ends - steps.num_resolvents)[owner]
     kind = steps.kind[owner]
     is_goal = kind == GOAL
     row = torch.where(is_goal, steps.first[owner] + ordinal, 0)
-    if has_atoms:
-        atoms = rows.atoms[row]
-        is_atom = (atoms[..., 0] != PAD) & is_goal[:, None]
-        num_atoms, atoms = is_atom.sum(1), atoms[is_atom]
-    else:
-        num_atoms, atoms = torch.zeros_like(kind), rows.atoms[:, 0]
-    # First what takes longest to copy.
-    copied = copies.fetch(atoms, np.int32)
+    atoms = rows.atoms[row]
+    is_atom = (atoms[..., 0] != PAD) & is_goal[:, None]
     score = torch.where(is_goal, rows.score[row], 0.0)
     return Resolvents(
         kind=copies.fetch(kind, np.uint8),
-        num_atoms=copies.fetch(num_atoms, np.uint16),
+        num_atoms=copies.fetch(is_atom.sum(1), np.uint16),
         origin_kind=copies.fetch(torch.where(is_goal, rows.origin_kind[row], steps.true_kind[owner]), np.uint8),
         origin=copies.fetch(torch.where(is_goal, rows.origin[row], steps.true_origin[owner]), np.int32),
         score=copies.fetch(score, np.float64 if score.dtype == torch.float64 else np.float32),
-        atoms=copied,
+        atoms=copies.fetch(atoms[is_atom], np.int32),
     )
 
 
