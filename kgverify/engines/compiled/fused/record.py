@@ -135,26 +135,30 @@ class StepLog:
             empty(num_rows if has_atoms else 0, layout.atoms, 3),
         )
         most_atoms = layout.atoms if has_atoms else 0
-        byte, short, long = torch.int8, torch.int16, torch.int64
+        num_resolvents, byte, short = num_steps + num_rows, torch.int8, torch.int16
         self._sent = SentColumns(
-            empty(num_steps, dtype=long),
-            *(empty(num_steps, dtype=short) for _ in range(2)),
-            *(empty(num_steps) for _ in range(4)),
-            empty(num_steps, dtype=byte),
-            empty(num_steps * most_atoms, 3),
-            empty(num_steps + num_rows, dtype=byte),
-            empty(num_steps + num_rows, dtype=short),
-            empty(num_steps + num_rows, dtype=byte),
-            empty(num_steps + num_rows),
-            empty(num_steps + num_rows, dtype=torch.float32),
-            empty(num_rows * most_atoms, 3),
+            pool_index=empty(num_steps, dtype=torch.int64),
+            depth=empty(num_steps, dtype=short),
+            num_goal_atoms=empty(num_steps, dtype=short),
+            num_resolvents=empty(num_steps),
+            dropped_atoms=empty(num_steps),
+            dropped_resolvents=empty(num_steps),
+            choice=empty(num_steps),
+            outcome=empty(num_steps, dtype=byte),
+            goal_atoms=empty(num_steps * most_atoms, 3),
+            kind=empty(num_resolvents, dtype=byte),
+            num_atoms=empty(num_resolvents, dtype=short),
+            origin_kind=empty(num_resolvents, dtype=byte),
+            origin=empty(num_resolvents),
+            score=empty(num_resolvents, dtype=torch.float32),
+            atoms=empty(num_rows * most_atoms, 3),
         )
         # A position may be in any slot.
         num_candidates = max(layout.pool, layout.slots)
         self._candidates = CandidateSteps(empty(num_candidates), empty(num_candidates))
-        self._start = empty(num_candidates, dtype=long)
-        self._order = empty(num_steps, dtype=long)
-        self._sizes, self._ends = empty(3, num_steps), empty(3, num_steps, dtype=long)
+        self._start = empty(num_candidates, dtype=torch.int64)
+        self._order = empty(num_steps, dtype=torch.int64)
+        self._sizes, self._ends = empty(3, num_steps), empty(3, num_steps, dtype=torch.int64)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._num_sent = 0
         self._num_steps = torch.zeros((), dtype=torch.int32, device=device)
@@ -294,7 +298,9 @@ class StepLog:
         launch_kernel(
             place_kernel, num_programs, (self._steps, self._rows, candidates, self._start, *found), shape, **options
         )
-        torch.cumsum(sizes, 1, out=self._ends)
+        # One after the other: along the last of two axes, torch is a hundred times slower.
+        for each, ends in zip(sizes, self._ends, strict=True):
+            torch.cumsum(each, 0, out=ends)
         launch_kernel(
             send_kernel, num_programs, (self._steps, self._rows, self._sent, *found, self._ends), shape, **options
         )
