@@ -10,7 +10,6 @@ had: of this process, and of the store, of which `--server` is the process.
 """
 
 import argparse
-import importlib
 import shutil
 import tempfile
 import time
@@ -24,6 +23,7 @@ from trace_writing import write_shards
 
 import kgverify as kv
 from kgverify.files.remote import find_remote, sent_to
+from kgverify.files.stores import open_store, stream
 from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.maintain.check import check_trace
 
@@ -76,7 +76,7 @@ def main() -> None:
     trace, raw = find_remote(f"{options.url}/trace.h5"), find_remote(f"{options.url}/raw")
     assert trace is not None
     assert raw is not None
-    client = importlib.import_module("fsspec").filesystem(trace.protocol, use_listings_cache=False)
+    client = open_store(trace.protocol, trace.key)
     columns = make_steps(options.steps)
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         local = Path(name) / "trace.h5"
@@ -104,7 +104,7 @@ def main() -> None:
         sides = {
             "disk": lambda: check_trace(local).root,
             "store": lambda: check_trace(trace.url).root,
-            "raw get": lambda: len(client.cat_file(raw.key)),
+            "raw get": lambda: sum(map(len, stream(client, raw.key, 0, num_bytes))),
         }
         best, found = time_sides(sides, options.repeats, options.server)
         show("verified", best, num_bytes, f"digests {'equal' if found['disk'] == found['store'] else 'DIFFER'}")
@@ -114,7 +114,7 @@ def main() -> None:
         }
         best, found = time_sides(sides, options.repeats, options.server)
         show("compared with the disk's", best, num_bytes, f"{found['disk']} and {found['store']}")
-        client.rm(raw.key)
+        client.rm_file(raw.key)
 
         # In a new folder each time, so that nothing is resumed.
         turns = iter(range(1000))
@@ -133,9 +133,10 @@ def main() -> None:
             f" {seconds / found['disk'][0] * 1e3:.0f} ms a part more; metrics {same}"
         )
         for turn in range(next(turns)):
-            client.rm(f"{find_remote(options.url).key}/run-{turn}", recursive=True) if client.exists(
-                f"{find_remote(options.url).key}/run-{turn}"
-            ) else None
+            run = find_remote(f"{options.url}/run-{turn}")
+            assert run is not None
+            for file in run.list_files():
+                client.rm_file(run.join(file).key)
 
 
 if __name__ == "__main__":

@@ -86,6 +86,7 @@ EXTRAS: Final[Mapping[str, tuple[str, str]]] = {
     "polars": ("polars", "data frames of polars need"),
     "distributed": ("distributed", "work on several machines needs"),
     "fsspec": ("storage", "object stores need"),
+    "obstore": ("storage", "object stores need"),
 }
 """The extra of kgverify that brings each optional package, and what needs it."""
 

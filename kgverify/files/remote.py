@@ -4,7 +4,6 @@ An object appears in its store whole or not at all. Several objects do not appea
 count, such as a manifest, is sent last. A URL is what a user typed: no file can name one.
 """
 
-import importlib
 import os
 import re
 import shutil
@@ -18,35 +17,20 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from kgverify.errors import MissingDependency, UserError, describe_error, find_missing_dependency, show_path_as
-from kgverify.files.writing import MEMORY_FOLDER, temporary_folder
+from kgverify.errors import UserError, describe_error, show_path_as
+from kgverify.files.stores import DRIVERS, describe_answer, open_store, stream
+from kgverify.files.writing import temporary_folder
 
 T = TypeVar("T")
-
-DRIVERS: Final = {
-    "s3": "s3fs",
-    "gs": "gcsfs",
-    "gcs": "gcsfs",
-    "az": "adlfs",
-    "abfs": "adlfs",
-    "abfss": "adlfs",
-    "memory": "fsspec",
-}
-"""The stores that replace an object at once, and the package that knows each."""
 
 _URL: Final = re.compile(rf"(?P<protocol>{'|'.join(DRIVERS)}|file):/+(?P<rest>.*)", re.DOTALL)
 """A URL; as a `Path` it has one slash."""
 _OTHER: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _NAME: Final = re.compile(r"[^/\\\0]{1,255}")
 _PIECE: Final = 64 << 20
-"""Bytes that are read at once: some stores read the whole object for each request."""
+"""Bytes for which a store is asked at once."""
 _THREADS: Final = 4
-_SENT: Final = {"s3": {"chunksize": 16 << 20, "max_concurrency": _THREADS}}
-"""The options to send a large file, by protocol: without them, s3fs would read half a gigabyte at once."""
 _MOST_FILES: Final = 100_000
-_MOST_IN_MEMORY: Final = 1 << 30
-"""Bytes of a copy that is kept in memory, where no disk slows it down, if that leaves most of the memory free."""
-_MEMORY_SHARE: Final = 8
 
 
 class Sizes(NamedTuple):
@@ -193,42 +177,32 @@ class Remote:
     def _copy_piece(self, store: Any, target: Path, size: int, begin: int) -> None:
         """Copy some bytes into a file of this size."""
         end = min(begin + _PIECE, size)
-        # One byte more than there should be: an object that has grown must not look like the one that was listed.
-        piece = store.cat_file(self.key, start=begin, end=end + (end == size))
-        if len(piece) != end - begin:
-            raise self._changed()
         descriptor = os.open(target, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            left = memoryview(piece)
-            while left:
-                num = os.pwrite(descriptor, left, begin)
-                begin, left = begin + num, left[num:]
+            # One byte more than there should be: an object that has grown must not look like the one that was listed.
+            for piece in stream(store, self.key, begin, end + (end == size)):
+                left = memoryview(piece)
+                if len(left) > end - begin:
+                    raise self._changed()
+                while left:
+                    num = os.pwrite(descriptor, left, begin)
+                    begin, left = begin + num, left[num:]
         finally:
             os.close(descriptor)
+        if begin != end:
+            raise self._changed()
 
     def _changed(self) -> UserError:
         return UserError("was replaced while it was read", where=self.url, fix="read it again")
 
     def _put(self, store: Any, source: Path) -> None:
-        store.put_file(str(source), self.key, **_SENT.get(self.protocol, {}))
+        store.put_file(str(source), self.key)
         size = int(store.info(self.key)["size"])
         if size != source.stat().st_size:
             raise OSError(f"the store holds {size:,} bytes of {source.stat().st_size:,}")
 
     def _store(self) -> Any:
-        try:
-            fsspec = importlib.import_module("fsspec")
-        except ImportError as error:
-            raise find_missing_dependency(error, where=self.url) or error from error
-        try:
-            return fsspec.filesystem(self.protocol, use_listings_cache=False)
-        except ImportError as error:
-            driver = DRIVERS[self.protocol]
-            raise MissingDependency(
-                f"{self.protocol}:// needs {driver}, which is not installed",
-                where=self.url,
-                fix=f"pip install {driver}",
-            ) from error
+        return open_store(self.protocol, self.key)
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
@@ -239,7 +213,7 @@ class Remote:
             raise
         except Exception as error:
             raise UserError(
-                f"{what}: {describe_error(error)}",
+                f"{what}: {describe_answer(error) or describe_error(error)}",
                 where=self.url,
                 fix="check the URL, the network, and the credentials of this store in the environment",
             ) from error
@@ -285,15 +259,16 @@ def find_local(path: str | Path) -> Path:
 
 @contextmanager
 def fetched(path: str | Path) -> Iterator[Path]:
-    """Yield the local path, or the path of a copy that is deleted when the context ends. UserError as by `Remote.fetch`."""
+    """Yield the local path, or the path of a copy that is deleted when the context ends. UserError as by `Remote.fetch`.
+
+    A copy is not forced to disk, so that one that is deleted soon stays in memory, in the cache of the system.
+    """
     remote = find_remote(path)
     if remote is None:
         yield find_local(path)
         return
-    sizes = remote.measure()
-    where = MEMORY_FOLDER if _fits_in_memory(sizes.total) else None
-    with temporary_folder("kgverify-copy-", where) as folder:
-        yield remote.fetch(folder, sizes)
+    with temporary_folder("kgverify-copy-") as folder:
+        yield remote.fetch(folder)
 
 
 @contextmanager
@@ -330,14 +305,6 @@ def sent_to(remote: Remote, last: str) -> Iterator[Path]:
     with scratch_folder(remote) as folder:
         yield folder / remote.name
         remote.send(folder / remote.name, last=last)
-
-
-def _fits_in_memory(num_bytes: int) -> bool:
-    """Return whether a copy in memory leaves most of the memory free."""
-    if num_bytes > _MOST_IN_MEMORY or not os.access(MEMORY_FOLDER, os.W_OK):
-        return False
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return _MEMORY_SHARE * num_bytes <= free and num_bytes <= shutil.disk_usage(MEMORY_FOLDER).free
 
 
 def _copy_files(store: Any, files: Sequence[tuple[Remote, Path, int]]) -> None:

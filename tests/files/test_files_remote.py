@@ -38,8 +38,9 @@ def test_a_trace_is_recorded_checked_and_compared_at_a_url(store: Any, tmp_path:
         assert done.path == "memory://bucket/a.h5"
     with pytest.raises(UserError, match="exists already"):
         kv.record("countries", "memory://bucket/a.h5", "reference", **SMALL)
-    here, there = check_trace(tmp_path / "a.h5"), check_trace("memory://bucket/a.h5")
-    assert (there.state, there.root, len(there.parts)) == ("whole", here.root, len(here.parts))
+    here, there = check_trace(tmp_path / "a.h5"), check_trace(Path("memory://bucket/a.h5"))
+    assert (there.path, there.state, there.root) == ("memory://bucket/a.h5", "whole", here.root)
+    assert len(there.parts) == len(here.parts)
     assert kv.compare(tmp_path / "a.h5", "memory://bucket/a.h5", minimum="none").verdict.value == "AGREE"
 
 
@@ -82,19 +83,6 @@ def test_a_copy_is_deleted(store: Any) -> None:
     with fetched("memory://bucket/a") as copy:
         assert copy.read_bytes() == b"content"
     assert not copy.exists()
-
-
-@pytest.mark.parametrize("most, is_in_memory", [(1 << 30, True), (2, False)])
-def test_a_small_copy_is_in_memory(
-    store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, is_in_memory: bool
-) -> None:
-    make_folders(tmp_path / "memory")
-    monkeypatch.setattr(remote_files, "MEMORY_FOLDER", str(tmp_path / "memory"))
-    monkeypatch.setattr(remote_files, "_MOST_IN_MEMORY", most)
-    store.pipe_file("/bucket/a/b", b"123")
-    with fetched("memory://bucket/a") as copy:
-        assert (copy / "b").read_bytes() == b"123"
-        assert copy.is_relative_to(tmp_path / "memory") == is_in_memory
 
 
 def find(url: str) -> Remote:

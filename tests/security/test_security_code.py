@@ -36,7 +36,7 @@ ALLOWED = {
     "kgverify/engines/native/library.py": {"CDLL": "what this user compiled from kgverify's own sources"},
     "kgverify/engines/sent_maker.py": {"loads": "what this command sent to its own workers"},
     "kgverify/faults/plant.py": {"import_module": "a module of kgverify"},
-    "kgverify/files/remote.py": {"import_module": "fsspec"},
+    "kgverify/files/stores.py": {"import_module": "fsspec and obstore"},
     "kgverify/runs/dask_workers.py": {"import_module": "dask and distributed"},
     "kgverify/testing/checking/engine_makers.py": dict.fromkeys(
         ("import_module", "spec_from_file_location", "exec_module"), "engines that the user named, or trusts"

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from kgverify.errors import UserError
-from kgverify.files.remote import fetched
+from kgverify.files.remote import fetched, find_remote
 from kgverify.program.outcomes import Side
 from kgverify.trace.files.journal import journal_name, list_journals, read_journal
 from kgverify.trace.files.manifest import MANIFEST, Manifest, Shard, check_shard, read_manifest
@@ -55,7 +55,8 @@ def check_trace(path: Path | str) -> CheckReport:
         if not copy.is_dir() and not copy.is_file():
             raise UserError("no such trace", where=str(path), fix="check the path")
         report = _check_folder(copy) if copy.is_dir() else _check_file(copy)
-        return msgspec.structs.replace(report, path=str(path))
+        remote = find_remote(path)
+        return msgspec.structs.replace(report, path=str(path) if remote is None else remote.url)
 
 
 def name_candidate(candidates: Candidates, row: int) -> str:
