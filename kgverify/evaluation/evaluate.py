@@ -198,12 +198,10 @@ def _evaluate(
     began = time.monotonic()
     build: Callable[[Run, Pipeline], PartWork] = build_rank_only if rank_only and missing else FullWork
     with explain_out_of_memory(pipeline.engine.info):
-        with _thread_beside(pipeline.engine.info.device) as beside:
-            built = beside.submit(build, run, pipeline)
-            if missing and sending is None:
-                warm_up(run, pipeline, missing[0])
-            warmed_up = time.monotonic()
-            work = built.result()
+        work = build(run, pipeline)
+        if missing and sending is None:
+            warm_up(run, pipeline, missing[0])
+        warmed_up = time.monotonic()
         worker = _Worker(work, store, group, should_stop)
         if not leads:
             worker.work(missing, no_progress)
@@ -217,20 +215,11 @@ def _evaluate(
                 workers, make = sending
                 maker = WorkMaker(run, make, build, pipeline.engine.info)
                 _send_parts(workers, maker, work, missing, store, progress, should_stop)
+        model = work.model if isinstance(work, RankOnly) else None
     seconds = time.monotonic() - warmed_up
     results = store.collect(plan.parts, warn)
     done = sum(part.num_candidates for part in missing if part.number in results)
-    model = work.model if isinstance(work, RankOnly) else None
     return EvaluationResult(identity, plan, results, num_resumed, done, seconds, warmed_up - began, model)
-
-
-def _thread_beside(device: str) -> ThreadPoolExecutor:
-    """Return a thread that works beside this one, on a GPU on the same."""
-    if device != "cuda":
-        return ThreadPoolExecutor(1)
-    from kgverify.engines.compiled.execution.device import stay_on_this_gpu
-
-    return ThreadPoolExecutor(1, initializer=stay_on_this_gpu())
 
 
 def _send_parts(

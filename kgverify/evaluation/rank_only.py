@@ -16,6 +16,9 @@ adds the logarithm of a probability, so a log-probability only falls. Below the 
 - Scores are compared as the engine rounds them, as in a full evaluation; that depends on no batch. Only the fall of the sum is
   subject to rounding, by far less than `MARGIN`.
 
+The least model is built while the engine works. The first block of the run's first part does not wait for it, and never has
+floors. So a result depends on its part alone, not on the time that the model takes.
+
 This requires a sound engine. An engine that proves what does not follow gets other ranks than in a full evaluation. Therefore a
 few of the candidates that could be left out or stopped are proved, for the check of a sample by the reference.
 """
@@ -29,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.engines.endings import STOPPED
-from kgverify.engines.protocol import Progress, no_progress
+from kgverify.engines.protocol import Progress
 from kgverify.errors import InternalError, UserError
 from kgverify.evaluation.part_file import (
     ChoiceStatistics,
@@ -53,7 +56,7 @@ from kgverify.ranking.corrupt import (
     put_entities,
 )
 from kgverify.ranking.draw import count_eligible
-from kgverify.ranking.groups import divide, take_candidates
+from kgverify.ranking.groups import Groups, divide, take_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, compare_gaps, rank_candidates, ranking_scores
 from kgverify.runs.parts import Part
 from kgverify.runs.run import Pipeline, Run
@@ -82,7 +85,7 @@ class Block(NamedTuple):
 
     groups: int64 [g]  indices of queries and sides; kind: int64 [g]  the kind whose corruptions each has
     num:    int64 [k]  the corruptions of each kind
-    floor:  float64    the log-probability of each candidate below which it affects no rank; None if they are unknown
+    floor:  float64    the log-probability of each candidate below which it affects no rank; None if each runs to its end
     """
 
     groups: NDArray[np.int64]
@@ -93,101 +96,93 @@ class Block(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """The queries and sides G of a part, and the candidates M to prove first.
+    """The queries and sides G of a part.
 
     query:           int32 [G], side: int64 [G]
     num_corruptions: int64 [G]
-    owner:           int64 [M]  the query and side of each candidate; is_true: bool [M]  whether it is the true triple
-    atom:            int32 [M, 3]
-    distinct:        int64 [D]  one row of M for each candidate to prove; position: int64 [M]  its index there
-    draw_rest:       the other corruptions of some queries and sides, int64 [g] ascending, given the scores of their true
-                     triples, float64 [g]
     entities:        uint64 [G]  the hash of all corruptions, 0 if they are not listed
-    rest_has_all:    whether `draw_rest` repeats the corruptions among M
+    true:            the distinct true triples D; position: int64 [G]  the index there of each query and side's true triple
+    draw_blocks:     the corruptions to prove, given the queries and sides that need all, bool [G], and the scores of the true
+                     triples, float64 [G]
     """
 
     query: NDArray[np.int32]
     side: NDArray[np.int64]
     num_corruptions: NDArray[np.int64]
     entities: NDArray[np.uint64]
-    owner: NDArray[np.int64]
-    is_true: NDArray[np.bool_]
-    atom: NDArray[np.int32]
-    distinct: NDArray[np.int64]
+    true: CandidateSet
     position: NDArray[np.int64]
-    draw_rest: Callable[[NDArray[np.int64], NDArray[np.float64]], Iterator[Block]]
-    rest_has_all: bool
-
-    @property
-    def first(self) -> CandidateSet:
-        """The candidates to prove first."""
-        return CandidateSet(self.query[self.owner], self.side[self.owner].astype(np.int8), self.atom)
+    draw_blocks: Callable[[NDArray[np.bool_], NDArray[np.float64]], Iterator[Block]]
 
 
 class DrawnCorruptions:
     """The corruptions drawn by the run's seed."""
 
-    def __init__(self, run: Run, model: "LeastModel") -> None:
+    def __init__(self, run: Run, model: "Future[LeastModel]") -> None:
         self._run, self.model = run, model
 
     def draw(self, part: Part) -> Drawn:
-        """Return what is to be proved first; if the true triple does not follow, that is every candidate."""
+        """Draw all candidates of the part."""
         run = self._run
         candidates = draw_candidates(run.graph, run.split, part.queries, run.num_corruptions, run.seed)
         groups = divide(candidates, run.triples)
-        owner = groups.repeat(np.arange(len(groups.query)))
-        is_true = np.zeros(len(owner), np.bool_)
-        is_true[groups.true] = True
-        follows = self.model.contains(candidates.atom)
-        is_first = is_true | follows | ~follows[groups.true][owner]
-        outside = np.flatnonzero(~is_first)
-        num_outside = choose_num_outside(part.num_candidates)
-        is_first[outside[:: max(1, len(outside) // num_outside)][:num_outside]] = True
-        rows = np.arange(np.count_nonzero(is_first))
         return Drawn(
             groups.query,
             groups.side.astype(np.int64),
             groups.counts - 1,
             hash_entities(candidates, groups),
-            owner[is_first],
-            is_true[is_first],
-            candidates.atom[is_first],
-            distinct=rows,
-            position=rows,
-            draw_rest=partial(_select_rest, candidates, owner, is_first),
-            rest_has_all=False,
+            *_find_distinct(run, groups.query, groups.side),
+            draw_blocks=partial(self._draw_blocks, choose_num_outside(part.num_candidates), candidates, groups),
         )
 
+    def _draw_blocks(
+        self,
+        num_outside: int,
+        candidates: CandidateSet,
+        groups: Groups,
+        needs_all: NDArray[np.bool_],
+        _: NDArray[np.float64],
+    ) -> Iterator[Block]:
+        is_corruption = np.ones(len(candidates.query), np.bool_)
+        is_corruption[groups.true] = False
+        is_needed = groups.repeat(needs_all)
+        yield _select_block(candidates, groups, is_corruption & is_needed)
+        rows = np.flatnonzero(is_corruption & ~is_needed)
+        if len(rows):
+            is_selected = self.model.result().contains(candidates.atom[rows])
+            outside = np.flatnonzero(~is_selected)
+            is_selected[outside[:: max(1, len(outside) // num_outside)][:num_outside]] = True
+            is_corruption[:] = False
+            is_corruption[rows[is_selected]] = True
+            yield _select_block(candidates, groups, is_corruption)
 
-def _select_rest(
-    candidates: CandidateSet,
-    owner: NDArray[np.int64],
-    is_first: NDArray[np.bool_],
-    groups: NDArray[np.int64],
-    true_score: NDArray[np.float64],
-) -> Iterator[Block]:
-    rows = np.flatnonzero(~is_first & np.isin(owner, groups))
-    if len(rows):
-        kind = np.arange(len(groups))
-        num = np.bincount(np.searchsorted(groups, owner[rows]), minlength=len(groups))
-        yield Block(groups, kind, num, candidates.take(rows))
+
+def _select_block(candidates: CandidateSet, groups: Groups, mask: NDArray[np.bool_]) -> Block:
+    num = groups.count_where(mask)
+    of = np.flatnonzero(num)
+    return Block(of, np.arange(len(of)), num[of], candidates.take(np.flatnonzero(mask)))
 
 
-class _Asked(NamedTuple):
-    """The queries and sides G of a part, and their corruptions that follow.
+class _Kinds(NamedTuple):
+    """The queries and sides g with corruptions of K kinds, one kind after the other. Those of a kind share all corruptions.
 
-    query: int32 [G], side: int64 [G], triple: int32 [G, 3], num_eligible: int64 [G]
-    owner: int64 [m]  the query and side of each corruption that follows; entity: int32 [m]  the one that it has instead
-    num_outside:      the number of corruptions to prove although they could be stopped
+    groups: int64 [g], kind: int64 [g]  as in `Block`
+    leader: int64 [K]  one query and side of each kind; query: int32 [K], side: int64 [K], triple: int32 [K, 3]
     """
 
+    groups: NDArray[np.int64]
+    kind: NDArray[np.int64]
+    leader: NDArray[np.int64]
     query: NDArray[np.int32]
     side: NDArray[np.int64]
     triple: NDArray[np.int32]
-    num_eligible: NDArray[np.int64]
-    owner: NDArray[np.int64]
-    entity: NDArray[np.int32]
-    num_outside: int
+
+    def build_block(self, begin: int, end: int, num: NDArray[np.int64], atom: NDArray[np.int32]) -> Block:
+        """Build the block of some kinds, with `num` corruptions of each."""
+        here = slice(*np.searchsorted(self.kind, (begin, end)))
+        query, side = self.query[begin:end], self.side[begin:end].astype(np.int8)
+        candidates = CandidateSet(np.repeat(query, num), np.repeat(side, num), atom)
+        return Block(self.groups[here], self.kind[here] - begin, num, candidates)
 
 
 class AllCorruptions:
@@ -197,109 +192,133 @@ class AllCorruptions:
     predicate and entity have the same corruptions, which are proved once.
     """
 
-    def __init__(self, run: Run, model: "LeastModel", block_size: int) -> None:
+    def __init__(self, run: Run, model: "Future[LeastModel]", block_size: int) -> None:
         self._run, self.model, self._block_size = run, model, block_size
         self._num_constants = len(run.graph.program.symbols.constants)
 
     def draw(self, part: Part) -> Drawn:
-        """Return the true triples, the corruptions inside of the model and a few others, equal atoms once."""
+        """Count the corruptions."""
         run = self._run
         query = np.repeat(np.array(part.queries, np.int32), len(BOTH_SIDES))
         side = np.tile(np.array(BOTH_SIDES, np.int64), len(part.queries))
-        triple = run.triples[query]
-        owners, atoms = [np.arange(len(query))], [triple]
-        num_outside = choose_num_outside(part.num_candidates)
-        for each in BOTH_SIDES:
-            rows = np.flatnonzero(side == each)
-            num, entities = self.model.select_entities(triple[rows], each)
-            owners.append(np.repeat(rows, num))
-            atoms.append(put_entities(triple[owners[-1]], side[owners[-1]], entities))
-        outside = self._draw_outside(query, side, triple, num_outside)
-        owner = np.concatenate((*owners, outside[0]))
-        atom = np.concatenate((*atoms, outside[1]))
-        is_true = np.arange(len(owner)) < len(query)
-        is_inside = ~is_true
-        is_inside[len(owner) - len(outside[0]) :] = False
-        is_kept = is_true | may_be_drawn(run.graph, atom, side[owner])
-        owner, atom, is_true, is_inside = owner[is_kept], atom[is_kept], is_true[is_kept], is_inside[is_kept]
-        entity = np.where(side[owner] == Side.HEAD, atom[:, 1], atom[:, 2])
-        distinct, position = np.unique(number_atoms(atom, self._num_constants), return_index=True, return_inverse=True)[
-            1:
-        ]
-        num_eligible = count_eligible(run.graph, triple, side)
-        asked = _Asked(query, side, triple, num_eligible, owner[is_inside], entity[is_inside], num_outside)
+        num = count_eligible(run.graph, run.triples[query], side)
         return Drawn(
             query,
             side,
-            num_eligible,
+            num,
             np.zeros(len(query), np.uint64),
-            owner,
-            is_true,
-            atom,
-            distinct,
-            position.reshape(-1),
-            draw_rest=partial(self._draw_rest, asked),
-            rest_has_all=True,
+            *_find_distinct(run, query, side),
+            draw_blocks=partial(self._draw_blocks, part, query, side, num),
         )
 
-    def _draw_outside(
-        self, query: NDArray[np.int32], side: NDArray[np.int64], triple: NDArray[np.int32], num: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Draw corruptions that do not follow, by the seed: int64 [n] the query and side of each, int32 [n, 3]."""
-        group: NDArray[np.uint64] = (query.astype(np.int64) * 4 + side).astype(np.uint64)
+    def _draw_blocks(
+        self,
+        part: Part,
+        query: NDArray[np.int32],
+        side: NDArray[np.int64],
+        num: NDArray[np.int64],
+        needs_all: NDArray[np.bool_],
+        true_score: NDArray[np.float64],
+    ) -> Iterator[Block]:
+        whole = self._find_kinds(query, side, np.flatnonzero(needs_all))
+        yield from self._draw_whole(part, whole, num[whole.leader], true_score)
+        others = self._find_kinds(query, side, np.flatnonzero(~needs_all))
+        if len(others.leader):
+            yield from self._draw_inside(part, others)
+
+    def _find_kinds(self, query: NDArray[np.int32], side: NDArray[np.int64], groups: NDArray[np.int64]) -> _Kinds:
+        """Sort queries and sides by the corruptions that they have."""
+        side, triple = side[groups], self._run.triples[query[groups]]
+        kept = np.where(side == Side.HEAD, triple[:, 2], triple[:, 1])
+        number = (triple[:, 0].astype(np.int64) * len(BOTH_SIDES) + side) * self._num_constants + kept
+        first, kind = np.unique(number, return_index=True, return_inverse=True)[1:]
+        order = np.argsort(kind, kind="stable")
+        leader = groups[first]
+        return _Kinds(groups[order], kind[order], leader, query[leader], side[first], triple[first])
+
+    def _draw_whole(
+        self, part: Part, kinds: _Kinds, num_eligible: NDArray[np.int64], true_score: NDArray[np.float64]
+    ) -> Iterator[Block]:
+        """Yield every corruption of each kind. The first block of the run has no floors: it does not wait for the model."""
+        floor = np.full(len(kinds.leader), np.inf)
+        lowest = true_score[kinds.groups] + (NOT_PROVED_PENALTY - RANK_TOLERANCE - MARGIN)
+        np.minimum.at(floor, kinds.kind, lowest)
+        starts = starts_of(num_eligible)
+        stride = max(1, -(-int(starts[-1]) // choose_num_outside(part.num_candidates)))
+        inside: NDArray[np.int64] | None = None
+        for begin, end in self._cut(starts, is_full=part.number == 0):
+            num, atom = draw_eligible(self._run.graph, kinds.triple[begin:end], kinds.side[begin:end])
+            block = kinds.build_block(begin, end, num, atom)
+            if begin or part.number:
+                inside = self._find_inside(kinds) if inside is None else inside
+                here = inside[slice(*np.searchsorted(inside, np.array((begin, end)) * self._num_constants))]
+                every = np.repeat(np.arange(begin, end) * self._num_constants, num) + entities_of(block.candidates)
+                at, after = (np.searchsorted(every, here, side=side) for side in ("left", "right"))
+                floors = np.repeat(floor[begin:end], num)
+                floors[at[at < after]] = -np.inf
+                # Some that could be stopped are proved all the same.
+                floors[-starts[begin] % stride :: stride] = -np.inf
+                block = block._replace(floor=floors)
+            yield block
+
+    def _draw_inside(self, part: Part, kinds: _Kinds) -> Iterator[Block]:
+        """Yield the corruptions of each kind that follow, and a few others."""
+        outside = self._draw_outside(kinds, choose_num_outside(part.num_candidates))
+        number = np.unique(np.concatenate((self._find_inside(kinds), outside)))
+        kind, entities = np.divmod(number, self._num_constants)
+        side = kinds.side[kind]
+        atom = put_entities(kinds.triple[kind], side, entities.astype(np.int32))
+        is_kept = may_be_drawn(self._run.graph, atom, side)
+        atom, num = atom[is_kept], np.bincount(kind[is_kept], minlength=len(kinds.leader))
+        starts = starts_of(num)
+        for begin, end in self._cut(starts):
+            yield kinds.build_block(begin, end, num[begin:end], atom[starts[begin] : starts[end]])
+
+    def _cut(self, starts: NDArray[np.int64], *, is_full: bool = False) -> Iterator[tuple[int, int]]:
+        """Yield the bounds of the kinds of each block. `is_full`: whether the first block is as large as others."""
+        ends, total = starts[1:], int(starts[-1])
+        few = self._block_size // (8 if total > 2 * self._block_size else 1)
+        begin = 0
+        while begin < len(ends):
+            before = int(starts[begin])
+            left = total - before
+            # The engine waits for the first block, and the end for the comparison of the last: both are small.
+            size = min(self._block_size, left if left <= 2 * few else left - few) if begin or is_full else few
+            end = max(begin + 1, int(np.searchsorted(ends, before + size, "right")))
+            yield begin, end
+            begin = end
+
+    def _draw_outside(self, kinds: _Kinds, num: int) -> NDArray[np.int64]:
+        """Draw entities for kinds by the seed: int64 [num], numbered as in `_find_inside`."""
+        group: NDArray[np.uint64] = (kinds.query.astype(np.int64) * 4 + kinds.side).astype(np.uint64)
         key = mix(mix(np.array([self._run.seed ^ _SALT], np.uint64)) ^ group)
         order = np.argsort(key, kind="stable")
         draws = np.arange(num)
-        owner = order[draws % len(order)]
-        entities = mix(key[owner] ^ draws.astype(np.uint64)) % np.uint64(self._num_constants)
-        atom = put_entities(triple[owner], side[owner], entities.astype(np.int32))
-        rows = np.unique(np.stack((owner, number_atoms(atom, self._num_constants))), axis=1, return_index=True)[1]
-        rows = rows[~self.model.contains(atom[rows])]
-        return owner[rows], atom[rows]
+        kind = order[draws % len(order)]
+        entities = mix(key[kind] ^ draws.astype(np.uint64)) % np.uint64(self._num_constants)
+        return kind * self._num_constants + entities.astype(np.int64)
 
-    def _draw_rest(self, asked: _Asked, groups: NDArray[np.int64], true_score: NDArray[np.float64]) -> Iterator[Block]:
-        """Yield every corruption of the queries and sides in blocks, those of a kind once."""
-        query, side, triple = asked.query, asked.side, asked.triple
-        kept = np.where(side[groups] == Side.HEAD, triple[groups, 2], triple[groups, 1])
-        kinds = np.stack((triple[groups, 0], side[groups], kept))
-        first, kind = np.unique(kinds, axis=1, return_index=True, return_inverse=True)[1:]
-        kind = kind.reshape(-1)
-        leader = groups[first]
-        floor = np.full(len(leader), np.inf)
-        np.minimum.at(floor, kind, true_score + (NOT_PROVED_PENALTY - RANK_TOLERANCE - MARGIN))
-        # The queries and sides of each kind, one kind after the other.
-        order = np.argsort(kind, kind="stable")
-        groups, kind = groups[order], kind[order]
-        ends = np.cumsum(asked.num_eligible[leader])
-        few = self._block_size // (8 if int(ends[-1:].sum()) > 2 * self._block_size else 1)
-        stride = max(1, -(-int(ends[-1:].sum()) // asked.num_outside))
-        begin = 0
-        while begin < len(ends):
-            before = ends[begin - 1] if begin else 0
-            # The engine waits for the first block, and the end for the comparison of the last: both are small.
-            size = few if not begin else min(self._block_size, max(few, int(ends[-1]) - before - few))
-            end = max(begin + 1, int(np.searchsorted(ends, before + size, "right")))
-            of = leader[begin:end]
-            num, atom = draw_eligible(self._run.graph, triple[of], side[of])
-            here = slice(*np.searchsorted(kind, (begin, end)))
-            candidates = CandidateSet(np.repeat(query[of], num), np.repeat(side[of].astype(np.int8), num), atom)
-            floors = np.repeat(floor[begin:end], num)
-            floors[self._find_inside(asked, of, num, candidates)] = -np.inf
-            # Some that could be stopped are proved all the same.
-            floors[-before % stride :: stride] = -np.inf
-            yield Block(groups[here], kind[here] - begin, num, candidates, floors)
-            begin = end
+    def _find_inside(self, kinds: _Kinds) -> NDArray[np.int64]:
+        """Find the entities that make an atom of each kind that follows.
 
-    def _find_inside(
-        self, asked: _Asked, leader: NDArray[np.int64], num: NDArray[np.int64], candidates: CandidateSet
-    ) -> NDArray[np.int64]:
-        """Return the candidates inside of the model, among `num` for each leader of a kind, by entity."""
-        kind = np.full(len(asked.query), -1)
-        kind[leader] = np.arange(len(leader))
-        rows = np.flatnonzero(kind[asked.owner] >= 0)
-        inside = kind[asked.owner[rows]] * self._num_constants + asked.entity[rows]
-        every = np.repeat(np.arange(len(leader)) * self._num_constants, num) + entities_of(candidates)
-        return np.searchsorted(every, inside)
+        Returns kind * number of constants + entity: int64, ascending.
+        """
+        model, found = self.model.result(), []
+        for each in BOTH_SIDES:
+            rows = np.flatnonzero(kinds.side == each)
+            num, entities = model.select_entities(kinds.triple[rows], each)
+            found.append(np.repeat(rows * self._num_constants, num) + entities)
+        return np.sort(np.concatenate(found))
+
+
+def _find_distinct(
+    run: Run, query: NDArray[np.int32], side: NDArray[np.integer]
+) -> tuple[CandidateSet, NDArray[np.int64]]:
+    """Return the distinct true triples of queries and sides, and the index of each one's among them."""
+    triple = run.triples[query]
+    number = number_atoms(triple, len(run.graph.program.symbols.constants))
+    rows, position = np.unique(number, return_index=True, return_inverse=True)[1:]
+    return CandidateSet(query[rows], side[rows].astype(np.int8), triple[rows]), position
 
 
 class Tally(NamedTuple):
@@ -325,50 +344,46 @@ class Ranked(NamedTuple):
 
 
 class RankOnly:
-    """The work that proves the candidates of a part in two steps, and compares them with the true triples beside the engine.
+    """The work that proves the true triples of a part, then the corruptions that can affect a rank, and compares them.
 
-    First come the true triples and the corruptions that could be PROVED. Then come all corruptions of the queries and sides
-    whose true triple does not rank above everything that is not PROVED.
+    Blocks are drawn and compared beside the engine. First come all corruptions of the queries and sides whose true triple does
+    not rank above everything that is not PROVED. Then come the corruptions of the others that could be PROVED.
     """
 
     def __init__(
         self, run: Run, pipeline: Pipeline, source: DrawnCorruptions | AllCorruptions, block_size: int
     ) -> None:
         self._run, self._engine, self._source, self._block_size = run, pipeline.engine, source, block_size
-        self.model = source.model
+
+    @property
+    def model(self) -> "LeastModel":
+        """The least model, as soon as it is built. UserError if it is too large."""
+        return self._source.model.result()
 
     def draw(self, part: Part) -> Drawn:
-        """Draw the candidates of the first step."""
+        """Draw the true triples."""
         return self._source.draw(part)
 
     def prove(self, part: Part, drawn: Drawn, progress: Progress) -> Ranked:
         """Prove what can affect a rank."""
-        first, is_true = drawn.first, drawn.is_true
-        # What the second step repeats is counted there.
-        counted = no_progress if drawn.rest_has_all else progress
-        distinct, choices = self._prove(part, first.take(drawn.distinct), counted)
-        found = take_candidates(distinct, drawn.position)._replace(query=first.query, side=first.side)
-        true = take_candidates(found, is_true)
-        needs_all = ~ranks_above_unproved(true.outcome, true.log_probability)
-        is_counted = is_true | ~(needs_all[drawn.owner] & drawn.rest_has_all)
-        found, is_true, owner = take_candidates(found, is_counted), is_true[is_counted], drawn.owner[is_counted]
+        distinct, choices = self._prove(part, drawn.true, progress)
+        true = take_candidates(distinct, drawn.position)._replace(query=drawn.query, side=drawn.side.astype(np.int8))
         true_score = ranking_scores(true)
-        tally = _tally(found, owner, is_true, true_score)
-        samples = [draw_sample(found, is_true, self._run.seed)]
-        num_reported = 0 if drawn.rest_has_all else len(drawn.distinct)
-        compared: list[Future[Sample]] = []
+        needs_all = ~ranks_above_unproved(true.outcome, true.log_probability)
+        num_proved = len(distinct.query)
         with ThreadPoolExecutor(1) as beside:
-            blocks = drawn.draw_rest(np.flatnonzero(needs_all), true_score[needs_all])
+            blocks = (each for each in drawn.draw_blocks(needs_all, true_score) if len(each.candidates.query))
             upcoming = beside.submit(next, blocks, None)
+            tally = _tally(true)
+            samples = [beside.submit(draw_sample, true, np.ones(len(true.query), np.bool_), self._run.seed)]
             while (block := upcoming.result()) is not None:
                 upcoming = beside.submit(next, blocks, None)
                 proved, of_block = self._prove(part, block.candidates, progress, block.floor)
                 choices = choices.combine(of_block)
-                num_reported += len(proved.query)
-                compared.append(beside.submit(self._compare, block, proved, true_score, tally))
-        progress(part.num_candidates - num_reported)
-        samples += [each.result() for each in compared]
-        return Ranked(drawn, true, tally, join_samples(samples), choices)
+                num_proved += len(proved.query)
+                samples.append(beside.submit(self._compare, block, proved, true_score, tally))
+        progress(part.num_candidates - num_proved)
+        return Ranked(drawn, true, tally, join_samples(each.result() for each in samples), choices)
 
     def summarize(self, part: Part, proved: Ranked) -> PartResult:
         """Return the ranks among all candidates, and the counts of those that were proved."""
@@ -398,8 +413,9 @@ class RankOnly:
         InternalError for one that was stopped too early.
         """
         groups, kind = block.groups, block.kind
+        floor = -np.inf if block.floor is None else block.floor
         is_stopped = proved.outcome == STOPPED
-        if block.floor is not None and (is_stopped & (proved.log_probability >= block.floor)).any():
+        if (is_stopped & (proved.log_probability >= floor)).any():
             raise InternalError("the engine stopped a derivation that is not below its floor")
         starts, score = starts_of(block.num), ranking_scores(proved)
         outcomes, limited = _count_endings(np.repeat(np.arange(len(block.num)), block.num), proved, len(block.num))
@@ -419,18 +435,35 @@ class RankOnly:
         return draw_sample(proved, np.zeros(len(score), np.bool_), self._run.seed)
 
 
-def build_rank_only(run: Run, pipeline: Pipeline, block_size: int = BLOCK_SIZE) -> RankOnly:
-    """Build the rank-only work of a run. UserError for a pipeline with its own draw or ranks, or a model that is too large."""
+def build_rank_only(run: Run, pipeline: Pipeline, block_size: int | None = None) -> RankOnly:
+    """Build the rank-only work of a run, and its least model in another thread.
+
+    UserError for a pipeline with its own draw or ranks; later, where the model is needed, if it is too large.
+    """
     if pipeline.draw is not draw_candidates or pipeline.rank is not rank_candidates:
         raise UserError(
             "draws and ranks by itself, but the draw or the ranks to be evaluated are others",
             where="--rank-only",
             fix="leave --rank-only out, and all candidates are proved",
         )
-    model = build_model(run, pipeline.engine.info.device)
+    block_size = BLOCK_SIZE if block_size is None else block_size
+    model = _start_model(run, pipeline.engine.info.device)
     is_all = run.num_corruptions == ALL
     source = AllCorruptions(run, model, block_size) if is_all else DrawnCorruptions(run, model)
     return RankOnly(run, pipeline, source, block_size)
+
+
+def _start_model(run: Run, device: str) -> "Future[LeastModel]":
+    """Build the least model in a thread, on a GPU on this thread's current one."""
+    prepare: Callable[[], None] | None = None
+    if device == "cuda":
+        from kgverify.engines.compiled.execution.device import stay_on_this_gpu
+
+        prepare = stay_on_this_gpu()
+    thread = ThreadPoolExecutor(1, initializer=prepare)
+    model = thread.submit(build_model, run, device)
+    thread.shutdown(wait=False)
+    return model
 
 
 def build_model(run: Run, device: str) -> "LeastModel":
@@ -460,14 +493,11 @@ def ranks_above_unproved(
     return is_above
 
 
-def _tally(
-    candidates: Candidates, owner: NDArray[np.int64], is_true: NDArray[np.bool_], true_score: NDArray[np.float64]
-) -> Tally:
-    num = len(true_score)
-    masks = compare_gaps(ranking_scores(candidates) - true_score[owner], RANK_TOLERANCE)
-    above, tied = (np.bincount(owner[mask & ~is_true], minlength=num) for mask in masks)
-    num_outcomes, num_limited = _count_endings(owner, candidates, num)
-    return Tally(above, tied, num_limited, num_outcomes)
+def _tally(true: Candidates) -> Tally:
+    """Count the true triples of the queries and sides, and no corruptions."""
+    num = len(true.query)
+    num_outcomes, num_limited = _count_endings(np.arange(num), true, num)
+    return Tally(np.zeros(num, np.int64), np.zeros(num, np.int64), num_limited, num_outcomes)
 
 
 def _count_endings(

@@ -1,5 +1,6 @@
 """Derivations that can no longer affect a rank are stopped, where the recorded steps say so, and no rank changes."""
 
+from concurrent.futures import Future
 from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
@@ -9,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from run_engines import ForeignEngine, countries_run, needs_data
 
+from kgverify.engines.compiled.program.least_model import LeastModel
 from kgverify.engines.endings import STOPPED, Evaluation, Results
 from kgverify.engines.native import library
 from kgverify.engines.native.engine import NativeEngine
@@ -18,7 +20,7 @@ from kgverify.evaluation import rank_only
 from kgverify.evaluation.evaluate import evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.part_file import PartResult, join_results
-from kgverify.evaluation.rank_only import MARGIN, AllCorruptions, build_model
+from kgverify.evaluation.rank_only import MARGIN, AllCorruptions, DrawnCorruptions, RankOnly, build_model
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
@@ -31,6 +33,12 @@ from kgverify.testing.problems.merge import merge
 from kgverify.trace.model.columns import CandidateSet, Columns, starts_of
 
 needs_compiler = pytest.mark.skipif(library.why_not_available() is not None, reason=str(library.why_not_available()))
+
+
+@pytest.fixture(autouse=True)
+def narrow_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let few corruptions have no floors, which are those of the first block."""
+    monkeypatch.setattr(rank_only, "BLOCK_SIZE", 1)
 
 
 class Stopped(NamedTuple):
@@ -128,7 +136,7 @@ def test_floors_that_nothing_is_below_change_nothing():
 def assert_same_ranks(run: Run) -> int:
     """Compare the ranks with and without floors with those of all candidates, and count the stopped ones."""
     every, ranked, floored = (
-        join_results(evaluate(run, pipeline, rank_only=is_ranking, part_size=10**9).results.values())
+        join_results(evaluate(run, pipeline, rank_only=is_ranking, part_size=1000).results.values())
         for pipeline, is_ranking in (
             (native_pipeline(run), False),
             (native_pipeline(run, takes_floors=False), True),
@@ -183,7 +191,7 @@ def test_the_ranks_of_family_are_those_without_floors(policy: str, num_queries: 
 def evaluate_floored(run: Run) -> tuple[PartResult, bool]:
     engine = FlooredEngine(run)
     pipeline = Pipeline(engine, draw_candidates, rank_candidates)
-    found = evaluate(run, pipeline, rank_only=True)
+    found = evaluate(run, pipeline, rank_only=True, part_size=1000)
     assert engine.num_stopped > 0
     return join_results(found.results.values()), report_evaluation(run, found, pipeline, num_checked=4000).is_sound
 
@@ -204,17 +212,24 @@ def test_an_engine_that_stops_above_a_floor_is_refused():
         evaluate(run, pipeline, rank_only=True)
 
 
-def test_the_floor_is_below_the_lowest_true_triple_and_spares_what_follows():
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_floor_is_below_the_lowest_true_triple_and_spares_what_follows(number: int):
     run = replace(countries_run(num_queries=24, num_corruptions=ALL), limits=Limits(max_depth=3))
-    model = build_model(run, "cpu")
+    model: Future[LeastModel] = Future()
+    model.set_result(build_model(run, "cpu"))
     (part,) = plan_parts(run, "cpu", 10**9, rank_only=True).parts
-    drawn = AllCorruptions(run, model, 700).draw(part)
-    groups = np.arange(1, len(drawn.query))
+    drawn = AllCorruptions(run, model, 700).draw(part._replace(number=number))
+    groups = np.arange(len(drawn.query))
     score = -100.0 - np.random.default_rng(1).exponential(3, len(groups))
     num_shared = num_rows = num_spared = 0
-    for block in drawn.draw_rest(groups, score):
-        follows = model.contains(block.candidates.atom)
-        lowest = np.array([score[np.isin(groups, block.groups[block.kind == i])].min() for i in range(len(block.num))])
+    blocks = list(drawn.draw_blocks(groups > 0, score))
+    # Those of the first query and side come last, and the first block of the run does not wait for the model.
+    assert [each.floor is None for each in blocks] == [not number, *([False] * (len(blocks) - 2)), True]
+    assert blocks[-1].groups.tolist() == [0]
+    assert sorted(np.concatenate([each.groups for each in blocks]).tolist()) == groups.tolist()
+    for block in blocks[1 - number : -1]:
+        follows = model.result().contains(block.candidates.atom)
+        lowest = np.array([score[block.groups[block.kind == i]].min() for i in range(len(block.num))])
         num_shared += len(block.groups) - len(block.num)
         expected = np.repeat(lowest + 100 - RANK_TOLERANCE - MARGIN, block.num)
         is_spared = np.isneginf(block.floor)
@@ -225,3 +240,54 @@ def test_the_floor_is_below_the_lowest_true_triple_and_spares_what_follows():
         assert len(np.unique(numbers * 2 + block.candidates.side)) == len(numbers)
     assert num_shared > 0
     assert 0 < num_spared <= 256 < num_rows
+
+
+class LateModel(FlooredEngine):
+    """An engine that gives the least model when it proves the first corruptions."""
+
+    def __init__(self, run: Run, model: "Future[LeastModel]") -> None:
+        super().__init__(run)
+        self._run, self._model, self._num_calls = run, model, 0
+
+    def evaluate(
+        self,
+        candidates: CandidateSet,
+        progress: Progress = no_progress,
+        *,
+        floor: NDArray[np.float64] | None = None,
+    ) -> Evaluation:
+        self._num_calls += 1
+        if self._num_calls == 2:
+            self._model.set_result(build_model(self._run, "cpu"))
+        return super().evaluate(candidates, progress, floor=floor)
+
+
+@pytest.mark.parametrize("num_corruptions", [ALL, 9])
+def test_the_first_corruptions_do_not_wait_for_the_model_and_no_result_depends_on_its_time(num_corruptions: int):
+    run = countries_run(num_queries=24, num_corruptions=num_corruptions)
+    run = replace(run, limits=Limits(max_depth=3))
+    (part,) = plan_parts(run, "cpu", 10**9, rank_only=True).parts
+    early: Future[LeastModel] = Future()
+    early.set_result(build_model(run, "cpu"))
+    late: Future[LeastModel] = Future()
+    results, num_stopped = [], []
+    for model, engine in ((early, FlooredEngine(run)), (late, LateModel(run, late))):
+        source = AllCorruptions(run, model, 1) if num_corruptions == ALL else DrawnCorruptions(run, model)
+        work = RankOnly(run, Pipeline(engine, draw_candidates, rank_candidates), source, 1)
+        results.append(work.summarize(part, work.prove(part, work.draw(part), no_progress)))
+        num_stopped.append(engine.num_stopped)
+    for name, left, right in zip(PartResult._fields, *results, strict=True):
+        np.testing.assert_array_equal(left, right, err_msg=name)
+    assert num_stopped[0] == num_stopped[1]
+    assert (num_stopped[0] > 0) == (num_corruptions == ALL)
+
+
+def test_an_engine_that_stops_a_derivation_without_a_floor_is_refused():
+    class Stopping(FlooredEngine):
+        def evaluate(self, candidates, progress=no_progress, *, floor=None):
+            return super().evaluate(candidates, progress, floor=np.full(len(candidates.query), -0.5))
+
+    run = replace(countries_run(num_queries=8, num_corruptions=ALL), limits=Limits(max_depth=3))
+    pipeline = Pipeline(Stopping(run), draw_candidates, rank_candidates)
+    with pytest.raises(InternalError, match="not below its floor"):
+        evaluate(run, pipeline, rank_only=True)

@@ -1,6 +1,7 @@
 """Every evaluation counts what it finished, samples what it leaves out, names what is wrong, and locks its folder."""
 
 import time
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -133,12 +134,6 @@ def test_the_order_of_candidates_changes_no_result_of_a_part() -> None:
         assert np.array_equal(left, right), name
 
 
-def outside_model(contains: Any) -> Any:
-    return SimpleNamespace(
-        contains=contains, select_entities=lambda triple, side: (np.zeros(len(triple), np.int64), np.zeros(0, np.int32))
-    )
-
-
 def test_some_candidates_outside_of_the_model_are_proved_all_the_same() -> None:
     run = countries_run(num_queries=2, num_corruptions=40)
     (part,) = plan_parts(run, "cpu").parts
@@ -147,8 +142,12 @@ def test_some_candidates_outside_of_the_model_are_proved_all_the_same() -> None:
     def contains(atoms: np.ndarray) -> np.ndarray:
         return np.array([tuple(each) in true for each in atoms.tolist()], np.bool_)
 
-    first = DrawnCorruptions(run, outside_model(contains)).draw(part).first
-    num = int((~contains(first.atom)).sum())
+    model: Future[Any] = Future()
+    model.set_result(SimpleNamespace(contains=contains))
+    drawn = DrawnCorruptions(run, model).draw(part)
+    nothing = np.zeros(len(drawn.query), np.bool_)
+    blocks = list(drawn.draw_blocks(nothing, np.zeros(len(nothing))))
+    num = sum(int((~contains(each.candidates.atom)).sum()) for each in blocks)
     assert 0 < num == choose_num_outside(part.num_candidates)
 
 
