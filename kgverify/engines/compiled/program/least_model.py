@@ -6,6 +6,7 @@ joined in an order found at run time: first those that bind no new variable, the
 
 import math
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -14,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kgverify.engines.compiled.execution.device import resolve_device
+from kgverify.engines.compiled.execution.device import resolve_device, single_thread
 from kgverify.engines.compiled.program.relations import (
     Relation,
     Table,
@@ -90,7 +91,9 @@ class LeastModel:
         self._states: list[_State] = []
         self._rows_left = MOST_ROWS_ON_CPU if target.type == "cuda" else math.inf
         try:
-            self._derive(program)
+            # Few rows take longer to share among threads than to join.
+            with nullcontext() if target.type == "cpu" else single_thread():
+                self._derive(program)
         except _TooManyRowsError:
             self._device, self._rows_left = target, math.inf
             self._derive(program)
