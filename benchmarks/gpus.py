@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 1 benchmarks/gpus.py --save /tmp/one
     torchrun --nproc-per-node 4 benchmarks/gpus.py --save /tmp/four
-    torchrun --nproc-per-node 4 benchmarks/gpus.py --save /tmp/ranks --rank-only --part-size 2100000
+    torchrun --nproc-per-node 4 benchmarks/gpus.py --save /tmp/ranks --rank-only
 
 Each prints its seconds, after warming up, and a digest of all ranks and outcomes, which must not depend on the number of GPUs.
 """

@@ -18,7 +18,7 @@ import numpy as np
 from kgverify.engines.protocol import Progress, no_progress
 from kgverify.engines.sent_maker import SentMaker
 from kgverify.errors import UserError
-from kgverify.evaluation.part_file import PartResult
+from kgverify.evaluation.part_file import PartResult, join_shares, pack_result, unpack_result
 from kgverify.evaluation.part_store import Identity, PartFolder, PartStore, Warn, identify, opened_folder
 from kgverify.evaluation.proving import (
     FullWork,
@@ -36,6 +36,7 @@ from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.parts import Part, Plan, plan_parts
 from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Pipeline, Run
+from kgverify.runs.shares import Shared
 from kgverify.trace.model.columns import CandidateSet
 
 if TYPE_CHECKING:
@@ -73,6 +74,14 @@ class ProcessGroup(Protocol):
         """Add to a counter that all processes share, and return its new value."""
         ...
 
+    def send(self, name: str, message: bytes) -> None:
+        """Send a message to the leader."""
+        ...
+
+    def receive(self, name: str) -> bytes | None:
+        """Return the message of a name, if it has arrived."""
+        ...
+
 
 class SingleProcess:
     """The group of one process."""
@@ -80,6 +89,7 @@ class SingleProcess:
     def __init__(self) -> None:
         self.index, self.size = 0, 1
         self._counters: Counter[str] = Counter()
+        self._messages: dict[str, bytes] = {}
 
     def broadcast(self, message: bytes) -> bytes:
         """Return the message."""
@@ -89,6 +99,14 @@ class SingleProcess:
         """Add to a counter, and return its new value."""
         self._counters[counter] += num
         return self._counters[counter]
+
+    def send(self, name: str, message: bytes) -> None:
+        """Keep the message."""
+        self._messages[name] = message
+
+    def receive(self, name: str) -> bytes | None:
+        """Return a message that was sent."""
+        return self._messages.get(name)
 
 
 def join_process_group() -> ProcessGroup:
@@ -313,12 +331,45 @@ class _Worker:
         group.add(f"process {group.index}", os.getpid())
 
     def work(self, missing: Sequence[Part], progress: Progress) -> None:
-        """Take parts until none is left or the evaluation stops; then announce that this process has finished."""
+        """Take parts until none is left or the evaluation stops; then announce that this process has finished.
+
+        Of fewer parts than processes, all processes prove each together, if they can.
+        """
+        work = self._part_work
         try:
-            with ThreadPoolExecutor(1) as beside:
-                self._work(self._take(missing), beside, progress)
+            if isinstance(work, RankOnly) and work.is_shareable and len(missing) < self._group.size:
+                self._work_together(work, missing, progress)
+            else:
+                with ThreadPoolExecutor(1) as beside:
+                    self._work(self._take(missing), beside, progress)
         finally:
             self._group.add(f"left {self._group.index}", 1)
+
+    def _work_together(self, work: RankOnly, missing: Sequence[Part], progress: Progress) -> None:
+        """Prove a share of each part; the leader adds up the shares. It leaves out a part if another process is gone."""
+        group = self._group
+        for part in missing:
+            if self._must_stop():
+                return
+            own = Shared(group.add, part.number, group.size, leads=group.index == 0)
+            shares = [work.summarize(part, work.prove(part, work.draw(part), progress, own))]
+            if not own.leads:
+                group.send(f"part {part.number} of {group.index}", pack_result(shares[0]))
+                continue
+            for index in range(1, group.size):
+                message = self._wait_for(f"part {part.number} of {index}", index)
+                if message is None:
+                    return
+                shares.append(unpack_result(message))
+            self._store.put(part, join_shares(shares))
+
+    def _wait_for(self, name: str, index: int) -> bytes | None:
+        """Return the message of a process, None if the process is gone without having sent it."""
+        while (message := self._group.receive(name)) is None:
+            if self._has_left(index):
+                return self._group.receive(name)
+            time.sleep(_POLL_SECONDS / 20)
+        return message
 
     def _work(self, parts: Iterator[Part], beside: ThreadPoolExecutor, progress: Progress) -> None:
         part = next(parts, None)

@@ -1,8 +1,10 @@
 """The result of a part, and its file: plain arrays in a zip that `numpy.load` reads."""
 
+import io
 import os
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final, NamedTuple, get_args, get_type_hints
 
@@ -11,7 +13,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from kgverify.engines.endings import STOPPED
-from kgverify.errors import UserError
+from kgverify.errors import InternalError, UserError
 from kgverify.files.reading import open_file
 from kgverify.files.writing import explained, renamed_into
 from kgverify.program.outcomes import Outcome, Side
@@ -137,6 +139,9 @@ class Sample(NamedTuple):
         return Sample(*(column[rows] for column in columns))
 
 
+_COMMON: Final = ("query", "side", "num_ranked", "outcome", "log_probability", "drawn")
+"""The columns that are the same in every share of a part."""
+
 _WIDTHS: Final = {"num_outcomes": (len(Outcome),), "sample_atom": (3,)}
 """The columns with more than one value in each row."""
 
@@ -244,6 +249,43 @@ def join_results(results: Iterable[PartResult]) -> PartResult:
     return PartResult(
         *(np.concatenate([np.atleast_1d(each) for each in column]) for column in zip(*results, strict=True))
     )
+
+
+def pack_result(result: PartResult) -> bytes:
+    """Return a result as bytes."""
+    file = io.BytesIO()
+    np.savez(file, **result._asdict())
+    return file.getvalue()
+
+
+def unpack_result(packed: bytes) -> PartResult:
+    """Return the result that was packed."""
+    with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
+        return PartResult(**{name: arrays[name] for name in PartResult._fields})
+
+
+def join_shares(shares: Sequence[PartResult]) -> PartResult:
+    """Return the result of a part from those of all shares, first the leader's, whose true triples count."""
+    leader = shares[0]
+    for share in shares[1:]:
+        if not all(np.array_equal(getattr(share, name), getattr(leader, name)) for name in _COMMON):
+            raise InternalError("the processes of the group do not prove the same true triples alike")
+    choices = reduce(ChoiceStatistics.combine, (_choices_of(share) for share in shares))
+    return leader._replace(
+        # A rank is one more than the corruptions above.
+        optimistic=1 + np.sum([share.optimistic - 1 for share in shares], axis=0),
+        pessimistic=1 + np.sum([share.pessimistic - 1 for share in shares], axis=0),
+        num_outcomes=np.sum([share.num_outcomes for share in shares], axis=0, dtype=np.uint32),
+        num_limited=np.sum([share.num_limited for share in shares], axis=0, dtype=np.uint32),
+        **join_samples(share.sample for share in shares)._asdict(),
+        num_choices=np.array(choices.num_choices, np.int64),
+        num_rescored=np.array(choices.num_rescored, np.int64),
+        smallest_gap=np.array(choices.smallest_gap, np.float64),
+    )
+
+
+def _choices_of(share: PartResult) -> ChoiceStatistics:
+    return ChoiceStatistics(int(share.num_choices), int(share.num_rescored), float(share.smallest_gap))
 
 
 def write_part(path: Path, result: PartResult, identity: str) -> None:

@@ -16,8 +16,8 @@ adds the logarithm of a probability, so a log-probability only falls. Below the 
 - Scores are compared as the engine rounds them, as in a full evaluation; that depends on no batch. Only the fall of the sum is
   subject to rounding, by far less than `MARGIN`.
 
-The least model is built while the engine works. The first block of the run's first part does not wait for it, and never has
-floors. So a result depends on its part alone, not on the time that the model takes.
+The least model is built while the engine works. The first corruptions of the run's first part do not wait for it, and never
+have floors. So a result depends on its part alone, not on the time that the model takes.
 
 This requires a sound engine. An engine that proves what does not follow gets other ranks than in a full evaluation. Therefore a
 few of the candidates that could be left out or stopped are proved, for the check of a sample by the reference.
@@ -60,6 +60,7 @@ from kgverify.ranking.groups import Groups, divide, take_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, compare_gaps, rank_candidates, ranking_scores
 from kgverify.runs.parts import Part
 from kgverify.runs.run import Pipeline, Run
+from kgverify.runs.shares import UNITS, Share, Whole
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings, expand_rows, starts_of
 
 if TYPE_CHECKING:
@@ -102,8 +103,8 @@ class Drawn(NamedTuple):
     num_corruptions: int64 [G]
     entities:        uint64 [G]  the hash of all corruptions, 0 if they are not listed
     true:            the distinct true triples D; position: int64 [G]  the index there of each query and side's true triple
-    draw_blocks:     the corruptions to prove, given the queries and sides that need all, bool [G], and the scores of the true
-                     triples, float64 [G]
+    draw_blocks:     the corruptions to prove, given the queries and sides that need all, bool [G], the scores of the true
+                     triples, float64 [G], and the share of the process
     """
 
     query: NDArray[np.int32]
@@ -112,7 +113,7 @@ class Drawn(NamedTuple):
     entities: NDArray[np.uint64]
     true: CandidateSet
     position: NDArray[np.int64]
-    draw_blocks: Callable[[NDArray[np.bool_], NDArray[np.float64]], Iterator[Block]]
+    draw_blocks: Callable[[NDArray[np.bool_], NDArray[np.float64], Share], Iterator[Block]]
 
 
 class DrawnCorruptions:
@@ -142,6 +143,7 @@ class DrawnCorruptions:
         groups: Groups,
         needs_all: NDArray[np.bool_],
         _: NDArray[np.float64],
+        __: Share,
     ) -> Iterator[Block]:
         is_corruption = np.ones(len(candidates.query), np.bool_)
         is_corruption[groups.true] = False
@@ -219,12 +221,13 @@ class AllCorruptions:
         num: NDArray[np.int64],
         needs_all: NDArray[np.bool_],
         true_score: NDArray[np.float64],
+        share: Share,
     ) -> Iterator[Block]:
         whole = self._find_kinds(query, side, np.flatnonzero(needs_all))
-        yield from self._draw_whole(part, whole, num[whole.leader], true_score)
+        yield from self._draw_whole(part, whole, num[whole.leader], true_score, share)
         others = self._find_kinds(query, side, np.flatnonzero(~needs_all))
         if len(others.leader):
-            yield from self._draw_inside(part, others)
+            yield from self._draw_inside(part, others, share)
 
     def _find_kinds(self, query: NDArray[np.int32], side: NDArray[np.int64], groups: NDArray[np.int64]) -> _Kinds:
         """Sort queries and sides by the corruptions that they have."""
@@ -237,7 +240,12 @@ class AllCorruptions:
         return _Kinds(groups[order], kind[order], leader, query[leader], side[first], triple[first])
 
     def _draw_whole(
-        self, part: Part, kinds: _Kinds, num_eligible: NDArray[np.int64], true_score: NDArray[np.float64]
+        self,
+        part: Part,
+        kinds: _Kinds,
+        num_eligible: NDArray[np.int64],
+        true_score: NDArray[np.float64],
+        share: Share,
     ) -> Iterator[Block]:
         """Yield every corruption of each kind. The first block of the run has no floors: it does not wait for the model."""
         floor = np.full(len(kinds.leader), np.inf)
@@ -245,23 +253,33 @@ class AllCorruptions:
         np.minimum.at(floor, kinds.kind, lowest)
         starts = starts_of(num_eligible)
         stride = max(1, -(-int(starts[-1]) // choose_num_outside(part.num_candidates)))
-        inside: NDArray[np.int64] | None = None
-        for begin, end in self._cut(starts, is_full=part.number == 0):
-            num, atom = draw_eligible(self._run.graph, kinds.triple[begin:end], kinds.side[begin:end])
-            block = kinds.build_block(begin, end, num, atom)
-            if begin or part.number:
-                inside = self._find_inside(kinds) if inside is None else inside
-                here = inside[slice(*np.searchsorted(inside, np.array((begin, end)) * self._num_constants))]
-                every = np.repeat(np.arange(begin, end) * self._num_constants, num) + entities_of(block.candidates)
-                at, after = (np.searchsorted(every, here, side=side) for side in ("left", "right"))
-                floors = np.repeat(floor[begin:end], num)
-                floors[at[at < after]] = -np.inf
-                # Some that could be stopped are proved all the same.
-                floors[-starts[begin] % stride :: stride] = -np.inf
-                block = block._replace(floor=floors)
-            yield block
+        bounds = self._cut(starts)
+        num_free = 0
+        if part.number == 0:
+            within = int(np.searchsorted(starts[bounds], self._block_size, "right")) - 1
+            num_free = min(max(1, within), len(bounds) - 1)
 
-    def _draw_inside(self, part: Part, kinds: _Kinds) -> Iterator[Block]:
+        def draw(begin: int, end: int) -> Block:
+            return kinds.build_block(
+                begin, end, *draw_eligible(self._run.graph, kinds.triple[begin:end], kinds.side[begin:end])
+            )
+
+        for begin, end in _take(share, "corruptions without floors", bounds[: num_free + 1]):
+            yield draw(begin, end)
+        inside: NDArray[np.int64] | None = None
+        for begin, end in _take(share, "corruptions", bounds[num_free:]):
+            block = draw(begin, end)
+            inside = self._find_inside(kinds) if inside is None else inside
+            here = inside[slice(*np.searchsorted(inside, np.array((begin, end)) * self._num_constants))]
+            every = np.repeat(np.arange(begin, end) * self._num_constants, block.num) + entities_of(block.candidates)
+            at, after = (np.searchsorted(every, here, side=side) for side in ("left", "right"))
+            floors = np.repeat(floor[begin:end], block.num)
+            floors[at[at < after]] = -np.inf
+            # Some that could be stopped are proved all the same.
+            floors[-starts[begin] % stride :: stride] = -np.inf
+            yield block._replace(floor=floors)
+
+    def _draw_inside(self, part: Part, kinds: _Kinds, share: Share) -> Iterator[Block]:
         """Yield the corruptions of each kind that follow, and a few others."""
         outside = self._draw_outside(kinds, choose_num_outside(part.num_candidates))
         number = np.unique(np.concatenate((self._find_inside(kinds), outside)))
@@ -271,22 +289,17 @@ class AllCorruptions:
         is_kept = may_be_drawn(self._run.graph, atom, side)
         atom, num = atom[is_kept], np.bincount(kind[is_kept], minlength=len(kinds.leader))
         starts = starts_of(num)
-        for begin, end in self._cut(starts):
+        for begin, end in _take(share, "corruptions that follow", self._cut(starts)):
             yield kinds.build_block(begin, end, num[begin:end], atom[starts[begin] : starts[end]])
 
-    def _cut(self, starts: NDArray[np.int64], *, is_full: bool = False) -> Iterator[tuple[int, int]]:
-        """Yield the bounds of the kinds of each block. `is_full`: whether the first block is as large as others."""
-        ends, total = starts[1:], int(starts[-1])
-        few = self._block_size // (8 if total > 2 * self._block_size else 1)
-        begin = 0
-        while begin < len(ends):
-            before = int(starts[begin])
-            left = total - before
-            # The engine waits for the first block, and the end for the comparison of the last: both are small.
-            size = min(self._block_size, left if left <= 2 * few else left - few) if begin or is_full else few
-            end = max(begin + 1, int(np.searchsorted(ends, before + size, "right")))
-            yield begin, end
-            begin = end
+    def _cut(self, starts: NDArray[np.int64]) -> list[int]:
+        """Return the bounds of units of kinds, of which each but the last has about an eighth of a block's corruptions."""
+        size = max(1, self._block_size // UNITS)
+        bounds = [0]
+        while bounds[-1] < len(starts) - 1:
+            begin = bounds[-1]
+            bounds.append(max(begin + 1, int(np.searchsorted(starts, starts[begin] + size, "right")) - 1))
+        return bounds
 
     def _draw_outside(self, kinds: _Kinds, num: int) -> NDArray[np.int64]:
         """Draw entities for kinds by the seed: int64 [num], numbered as in `_find_inside`."""
@@ -309,6 +322,12 @@ class AllCorruptions:
             num, entities = model.select_entities(kinds.triple[rows], each)
             found.append(np.repeat(rows * self._num_constants, num) + entities)
         return np.sort(np.concatenate(found))
+
+
+def _take(share: Share, units: str, bounds: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield the bounds of the kinds that the process proves at once."""
+    while taken := share.take(units, len(bounds) - 1):
+        yield bounds[taken.start], bounds[taken.stop]
 
 
 def _find_distinct(
@@ -360,22 +379,31 @@ class RankOnly:
         """The least model, as soon as it is built. UserError if it is too large."""
         return self._source.model.result()
 
+    @property
+    def is_shareable(self) -> bool:
+        """True if several processes may prove a part together."""
+        return isinstance(self._source, AllCorruptions)
+
     def draw(self, part: Part) -> Drawn:
         """Draw the true triples."""
         return self._source.draw(part)
 
-    def prove(self, part: Part, drawn: Drawn, progress: Progress) -> Ranked:
-        """Prove what can affect a rank."""
+    def prove(self, part: Part, drawn: Drawn, progress: Progress, share: Share | None = None) -> Ranked:
+        """Prove what can affect a rank. share: of this process, if others prove the same part; else all of it."""
+        share = Whole(begins_small=part.number > 0) if share is None else share
         distinct, choices = self._prove(part, drawn.true, progress)
         true = take_candidates(distinct, drawn.position)._replace(query=drawn.query, side=drawn.side.astype(np.int8))
         true_score = ranking_scores(true)
         needs_all = ~ranks_above_unproved(true.outcome, true.log_probability)
         num_proved = len(distinct.query)
         with ThreadPoolExecutor(1) as beside:
-            blocks = (each for each in drawn.draw_blocks(needs_all, true_score) if len(each.candidates.query))
+            blocks = (each for each in drawn.draw_blocks(needs_all, true_score, share) if len(each.candidates.query))
             upcoming = beside.submit(next, blocks, None)
-            tally = _tally(true)
-            samples = [beside.submit(draw_sample, true, np.ones(len(true.query), np.bool_), self._run.seed)]
+            # The true triples count once.
+            counted = take_candidates(true, slice(None if share.leads else 0))
+            choices = choices if share.leads else ChoiceStatistics()
+            tally = _tally(counted, len(true.query))
+            samples = [beside.submit(draw_sample, counted, np.ones(len(counted.query), np.bool_), self._run.seed)]
             while (block := upcoming.result()) is not None:
                 upcoming = beside.submit(next, blocks, None)
                 proved, of_block = self._prove(part, block.candidates, progress, block.floor)
@@ -493,10 +521,9 @@ def ranks_above_unproved(
     return is_above
 
 
-def _tally(true: Candidates) -> Tally:
-    """Count the true triples of the queries and sides, and no corruptions."""
-    num = len(true.query)
-    num_outcomes, num_limited = _count_endings(np.arange(num), true, num)
+def _tally(true: Candidates, num: int) -> Tally:
+    """Count the true triples of the first of `num` queries and sides, and no corruptions."""
+    num_outcomes, num_limited = _count_endings(np.arange(len(true.query)), true, num)
     return Tally(np.zeros(num, np.int64), np.zeros(num, np.int64), num_limited, num_outcomes)
 
 

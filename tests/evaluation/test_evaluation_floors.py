@@ -28,6 +28,7 @@ from kgverify.ranking.corrupt import ALL, draw_candidates, number_atoms
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
 from kgverify.runs.parts import plan_parts
 from kgverify.runs.run import Pipeline, Run, load_policy
+from kgverify.runs.shares import Whole
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.trace.model.columns import CandidateSet, Columns, starts_of
@@ -222,7 +223,7 @@ def test_the_floor_is_below_the_lowest_true_triple_and_spares_what_follows(numbe
     groups = np.arange(len(drawn.query))
     score = -100.0 - np.random.default_rng(1).exponential(3, len(groups))
     num_shared = num_rows = num_spared = 0
-    blocks = list(drawn.draw_blocks(groups > 0, score))
+    blocks = list(drawn.draw_blocks(groups > 0, score, Whole(begins_small=False)))
     # Those of the first query and side come last, and the first block of the run does not wait for the model.
     assert [each.floor is None for each in blocks] == [not number, *([False] * (len(blocks) - 2)), True]
     assert blocks[-1].groups.tolist() == [0]

@@ -31,6 +31,7 @@ from kgverify.ranking.groups import take_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.runs.parts import plan_parts
 from kgverify.runs.run import Run, reference_pipeline
+from kgverify.runs.shares import Whole
 from kgverify.trace.model.columns import Columns
 
 X, Y, Z, W = (Variable(name) for name in "XYZW")
@@ -146,7 +147,7 @@ def test_some_candidates_outside_of_the_model_are_proved_all_the_same() -> None:
     model.set_result(SimpleNamespace(contains=contains))
     drawn = DrawnCorruptions(run, model).draw(part)
     nothing = np.zeros(len(drawn.query), np.bool_)
-    blocks = list(drawn.draw_blocks(nothing, np.zeros(len(nothing))))
+    blocks = list(drawn.draw_blocks(nothing, np.zeros(len(nothing)), Whole(begins_small=False)))
     num = sum(int((~contains(each.candidates.atom)).sum()) for each in blocks)
     assert 0 < num == choose_num_outside(part.num_candidates)
 

@@ -39,6 +39,15 @@ class TorchTeam:
         """Add to a counter that all processes share and return its new value."""
         return int(self._store.add(f"kgverify/{counter}", num))
 
+    def send(self, name: str, message: bytes) -> None:
+        """Send a message to the leader."""
+        self._store.set(f"kgverify/message {name}", message.hex())
+
+    def receive(self, name: str) -> bytes | None:
+        """Return the message of a name, if it has arrived."""
+        key = f"kgverify/message {name}"
+        return bytes.fromhex(self._store.get(key).decode()) if self._store.check([key]) else None
+
 
 def join_team() -> TorchTeam | None:
     """Join the group that `torchrun` started this process for; None without `torchrun`, or for a single process.

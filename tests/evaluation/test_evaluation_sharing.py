@@ -1,0 +1,152 @@
+"""Several processes that prove a part together get the result of one."""
+
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from run_engines import countries_run
+
+from kgverify.engines.native import library
+from kgverify.engines.native.engine import NativeEngine
+from kgverify.errors import InternalError
+from kgverify.evaluation import rank_only
+from kgverify.evaluation.evaluate import EvaluationResult, evaluate
+from kgverify.evaluation.part_file import PartResult, join_shares, pack_result, unpack_result
+from kgverify.ranking.corrupt import ALL, draw_candidates
+from kgverify.ranking.rank import rank_candidates
+from kgverify.runs.run import Pipeline, Run
+from kgverify.runs.shares import UNITS, Shared, Whole
+
+needs_compiler = pytest.mark.skipif(library.why_not_available() is not None, reason=str(library.why_not_available()))
+
+
+class Board:
+    """What the processes of a group share."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.counters: Counter[str] = Counter()
+        self.messages: dict[str, bytes] = {}
+        self.plan: list[bytes] = []
+        self.is_planned = threading.Event()
+
+
+class ThreadGroup:
+    """A thread that stands for a process. mute: whether its messages are lost, as if it had been killed before."""
+
+    def __init__(self, board: Board, index: int, size: int, *, mute: bool = False) -> None:
+        self._board, self.index, self.size, self._mute = board, index, size, mute
+
+    def broadcast(self, message: bytes) -> bytes:
+        if self.index == 0:
+            self._board.plan.append(message)
+            self._board.is_planned.set()
+        assert self._board.is_planned.wait(60)
+        return self._board.plan[0]
+
+    def add(self, counter: str, num: int) -> int:
+        with self._board.lock:
+            self._board.counters[counter] += num
+            return self._board.counters[counter]
+
+    def send(self, name: str, message: bytes) -> None:
+        if not self._mute:
+            self._board.messages[name] = message
+
+    def receive(self, name: str) -> bytes | None:
+        return self._board.messages.get(name)
+
+
+def evaluate_by(
+    run: Run, num: int, *, mute: int | None = None, folder: Path | None = None, part_size: int | None = None
+) -> EvaluationResult:
+    board = Board()
+
+    def work(index: int) -> EvaluationResult | None:
+        engine = NativeEngine(run.graph.program, run.limits, run.policy, threads=1)
+        pipeline = Pipeline(engine, draw_candidates, rank_candidates)
+        group = ThreadGroup(board, index, num, mute=index == mute)
+        return evaluate(run, pipeline, rank_only=True, group=group, folder=folder, part_size=part_size)
+
+    with ThreadPoolExecutor(num) as threads:
+        results = [each.result() for each in [threads.submit(work, index) for index in range(num)]]
+    assert results[1:] == [None] * (num - 1)
+    assert results[0] is not None
+    return results[0]
+
+
+def assert_same(found: PartResult, expected: PartResult) -> None:
+    for name, left, right in zip(PartResult._fields, found, expected, strict=True):
+        np.testing.assert_array_equal(left, right, err_msg=name)
+        assert left.dtype == right.dtype, name
+        assert left.shape == right.shape, name
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(rank_only, "BLOCK_SIZE", 300)
+    return replace(countries_run("two_tower", num_queries=8), num_corruptions=ALL)
+
+
+@needs_compiler
+def test_processes_that_share_a_part_get_the_result_of_one(run: Run, tmp_path: Path):
+    (expected,) = evaluate_by(run, 1).results.values()
+    for num in (2, 3, 5):
+        (found,) = evaluate_by(run, num, folder=tmp_path / str(num)).results.values()
+        assert_same(found, expected)
+    assert expected.num_outcomes.sum() < expected.num_ranked.sum()
+    first, other = (next((tmp_path / name).glob("*.npz")).read_bytes() for name in ("2", "5"))
+    assert first == other
+
+
+@needs_compiler
+def test_parts_are_not_shared_where_there_is_one_for_each_process(run: Run):
+    every = evaluate_by(run, 1, part_size=500).results
+    assert len(every) > 2
+    for number, found in evaluate_by(run, 2, part_size=500).results.items():
+        assert_same(found, every[number])
+
+
+@needs_compiler
+def test_a_part_is_left_out_if_a_process_that_shares_it_is_gone(run: Run):
+    result = evaluate_by(run, 3, mute=2)
+    assert not result.results
+    assert [part.number for part in result.missing] == [0]
+
+
+def take_all(shares: list[Shared] | list[Whole], num: int) -> list[range]:
+    taken = []
+    while any(more := [share.take("units", num) for share in shares]):
+        taken += [each for each in more if each]
+    return taken
+
+
+@pytest.mark.parametrize("num", [0, 1, UNITS, 2 * UNITS, 2 * UNITS + 1, 100])
+def test_every_unit_is_taken_once(num: int):
+    counters: Counter[str] = Counter()
+
+    def add(counter: str, more: int) -> int:
+        counters[counter] += more
+        return counters[counter]
+
+    shared = take_all([Shared(add, 0, 3, leads=index == 0) for index in range(3)], num)
+    whole, small = (take_all([Whole(begins_small=begins_small)], num) for begins_small in (False, True))
+    for taken in (shared, whole, small):
+        assert [unit for each in taken for unit in each] == list(range(num))
+    assert {len(each) for each in shared} <= set(range(1, UNITS + 1))
+    if num == 100:
+        assert [len(each) for each in (shared[0], shared[-1])] == [UNITS, 1]
+        assert [len(each) for each in (whole[0], whole[1], whole[-1])] == [UNITS, UNITS, 1]
+        assert [len(each) for each in (small[0], small[1], small[-1])] == [1, UNITS, 1]
+
+
+@needs_compiler
+def test_shares_of_other_true_triples_are_refused(run: Run):
+    (result,) = evaluate_by(run, 1).results.values()
+    assert_same(unpack_result(pack_result(result)), result)
+    with pytest.raises(InternalError, match="do not prove the same true triples alike"):
+        join_shares([result, result._replace(log_probability=result.log_probability - 1)])
