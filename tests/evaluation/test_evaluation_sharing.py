@@ -25,7 +25,7 @@ needs_compiler = pytest.mark.skipif(library.why_not_available() is not None, rea
 
 
 class Board:
-    """What the processes of a group share."""
+    """The counters and messages of a group."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
