@@ -215,19 +215,19 @@ def _evaluate(
     num_candidates = sum(part.num_candidates for part in missing)
     began = time.monotonic()
     build: Callable[[Run, Pipeline], PartWork] = build_rank_only if rank_only and missing else FullWork
-    with explain_out_of_memory(pipeline.engine.info):
+    worker = _Worker(store, group, should_stop)
+    with explain_out_of_memory(pipeline.engine.info), worker:
         work = build(run, pipeline)
         if missing and sending is None:
             warm_up(run, pipeline, missing[0])
         warmed_up = time.monotonic()
-        worker = _Worker(work, store, group, should_stop)
         if not leads:
-            worker.work(missing, no_progress)
+            worker.work(work, missing, no_progress)
             return None
         num_resumed = len(plan.parts) - len(missing)
         with phase("evaluating", num_candidates) as progress:
             if sending is None:
-                worker.work(missing, progress)
+                worker.work(work, missing, progress)
                 worker.wait_for_others(progress)
             else:
                 workers, make = sending
@@ -324,26 +324,29 @@ def _store_sent(store: PartStore, work: PartWork, sent: _SentPart) -> None:
 class _Worker:
     """The work of one process: while the engine proves, it draws the next part and ranks the previous one."""
 
-    def __init__(self, work: PartWork, store: PartStore, group: ProcessGroup, should_stop: Callable[[], bool]) -> None:
-        self._part_work, self._store, self._group = work, store, group
+    def __init__(self, store: PartStore, group: ProcessGroup, should_stop: Callable[[], bool]) -> None:
+        self._store, self._group = store, group
         self._should_stop = should_stop
         self._num_own = self._num_reported = 0
-        group.add(f"process {group.index}", os.getpid())
 
-    def work(self, missing: Sequence[Part], progress: Progress) -> None:
-        """Take parts until none is left or the evaluation stops; then announce that this process has finished.
+    def __enter__(self) -> None:
+        """Announce this process, so that the others see when it is gone."""
+        self._group.add(f"process {self._group.index}", os.getpid())
+
+    def __exit__(self, *_: object) -> None:
+        """Announce that this process has finished, or failed."""
+        self._group.add(f"left {self._group.index}", 1)
+
+    def work(self, work: PartWork, missing: Sequence[Part], progress: Progress) -> None:
+        """Take parts until none is left or the evaluation stops.
 
         Of fewer parts than processes, all processes prove each together, if they can.
         """
-        work = self._part_work
-        try:
-            if isinstance(work, RankOnly) and work.is_shareable and len(missing) < self._group.size:
-                self._work_together(work, missing, progress)
-            else:
-                with ThreadPoolExecutor(1) as beside:
-                    self._work(self._take(missing), beside, progress)
-        finally:
-            self._group.add(f"left {self._group.index}", 1)
+        if isinstance(work, RankOnly) and work.is_shareable and len(missing) < self._group.size:
+            self._work_together(work, missing, progress)
+        else:
+            with ThreadPoolExecutor(1) as beside:
+                self._work(work, self._take(missing), beside, progress)
 
     def _work_together(self, work: RankOnly, missing: Sequence[Part], progress: Progress) -> None:
         """Prove a share of each part; the leader adds up the shares. It leaves out a part if another process is gone."""
@@ -359,6 +362,8 @@ class _Worker:
             for index in range(1, group.size):
                 message = self._wait_for(f"part {part.number} of {index}", index)
                 if message is None:
+                    # The others need prove no more parts either.
+                    group.add("stop", 1)
                     return
                 shares.append(unpack_result(message))
             self._store.put(part, join_shares(shares))
@@ -371,18 +376,18 @@ class _Worker:
             time.sleep(_POLL_SECONDS / 20)
         return message
 
-    def _work(self, parts: Iterator[Part], beside: ThreadPoolExecutor, progress: Progress) -> None:
+    def _work(self, work: PartWork, parts: Iterator[Part], beside: ThreadPoolExecutor, progress: Progress) -> None:
         part = next(parts, None)
-        upcoming = None if part is None else beside.submit(self._part_work.draw, part)
+        upcoming = None if part is None else beside.submit(work.draw, part)
         stored: Future[None] | None = None
         while part is not None and upcoming is not None:
             drawn = upcoming.result()
             following = next(parts, None)
-            upcoming = None if following is None else beside.submit(self._part_work.draw, following)
-            proved = self._part_work.prove(part, drawn, progress)
+            upcoming = None if following is None else beside.submit(work.draw, following)
+            proved = work.prove(part, drawn, progress)
             if stored is not None:
                 stored.result()
-            stored = beside.submit(self._store_part, part, proved)
+            stored = beside.submit(self._store_part, work, part, proved)
             self._num_own += part.num_candidates
             self._group.add("candidates", part.num_candidates)
             self._report_others(progress)
@@ -403,12 +408,13 @@ class _Worker:
         """Return whether any process wants to stop: then all stop."""
         return self._group.add("stop", int(self._should_stop())) > 0
 
-    def _store_part(self, part: Part, proved: Any) -> None:
-        self._store.put(part, self._part_work.summarize(part, proved))
+    def _store_part(self, work: PartWork, part: Part, proved: Any) -> None:
+        self._store.put(part, work.summarize(part, proved))
 
     def wait_for_others(self, progress: Progress) -> None:
-        """Wait until every process has finished or is gone."""
-        while not all(self._has_left(index) for index in range(self._group.size)):
+        """Wait until every other process has finished or is gone."""
+        others = [index for index in range(self._group.size) if index != self._group.index]
+        while not all(self._has_left(index) for index in others):
             self._report_others(progress)
             # Passes a stop on to the others.
             self._must_stop()

@@ -6,7 +6,7 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Any, Final, NamedTuple, get_args, get_type_hints
+from typing import IO, Any, Final, NamedTuple, get_args, get_type_hints
 
 import numpy as np
 import xxhash
@@ -254,14 +254,19 @@ def join_results(results: Iterable[PartResult]) -> PartResult:
 def pack_result(result: PartResult) -> bytes:
     """Return a result as bytes."""
     file = io.BytesIO()
-    np.savez(file, **result._asdict())
+    _save(file, result, "")
     return file.getvalue()
 
 
 def unpack_result(packed: bytes) -> PartResult:
-    """Return the result that was packed."""
-    with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
-        return PartResult(**{name: arrays[name] for name in PartResult._fields})
+    """Return the result that was packed. InternalError if it was altered."""
+    with zipfile.ZipFile(io.BytesIO(packed)) as members:
+        arrays = _read_arrays(members, len(packed))
+    identity, checksum = (str(arrays.pop(name)) for name in ("identity", "xxh3"))
+    result = PartResult(**arrays)
+    if hash_result(result, identity) != checksum:
+        raise InternalError("the result of another process arrived altered")
+    return result
 
 
 def join_shares(shares: Sequence[PartResult]) -> PartResult:
@@ -295,7 +300,11 @@ def write_part(path: Path, result: PartResult, identity: str) -> None:
         renamed_into(path, is_durable=True) as temporary,
         temporary.open("wb") as file,
     ):
-        np.savez(file, identity=np.array(identity), xxh3=np.array(hash_result(result, identity)), **result._asdict())
+        _save(file, result, identity)
+
+
+def _save(file: IO[bytes], result: PartResult, identity: str) -> None:
+    np.savez(file, identity=np.array(identity), xxh3=np.array(hash_result(result, identity)), **result._asdict())
 
 
 def read_part(path: Path, part: Part, identity: str) -> PartResult:

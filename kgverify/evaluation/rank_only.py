@@ -264,10 +264,10 @@ class AllCorruptions:
                 begin, end, *draw_eligible(self._run.graph, kinds.triple[begin:end], kinds.side[begin:end])
             )
 
-        for begin, end in _take(share, "corruptions without floors", bounds[: num_free + 1]):
+        for begin, end in self._take(share, "corruptions without floors", bounds[: num_free + 1], starts):
             yield draw(begin, end)
         inside: NDArray[np.int64] | None = None
-        for begin, end in _take(share, "corruptions", bounds[num_free:]):
+        for begin, end in self._take(share, "corruptions", bounds[num_free:], starts):
             block = draw(begin, end)
             inside = self._find_inside(kinds) if inside is None else inside
             here = inside[slice(*np.searchsorted(inside, np.array((begin, end)) * self._num_constants))]
@@ -289,7 +289,7 @@ class AllCorruptions:
         is_kept = may_be_drawn(self._run.graph, atom, side)
         atom, num = atom[is_kept], np.bincount(kind[is_kept], minlength=len(kinds.leader))
         starts = starts_of(num)
-        for begin, end in _take(share, "corruptions that follow", self._cut(starts)):
+        for begin, end in self._take(share, "corruptions that follow", self._cut(starts), starts):
             yield kinds.build_block(begin, end, num[begin:end], atom[starts[begin] : starts[end]])
 
     def _cut(self, starts: NDArray[np.int64]) -> list[int]:
@@ -300,6 +300,17 @@ class AllCorruptions:
             begin = bounds[-1]
             bounds.append(max(begin + 1, int(np.searchsorted(starts, starts[begin] + size, "right")) - 1))
         return bounds
+
+    def _take(self, share: Share, name: str, bounds: list[int], starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+        """Yield the bounds of the kinds that the process proves at once: of one unit, or of several that fill a block."""
+        while taken := share.take(name, len(bounds) - 1):
+            begin = taken.start
+            while begin < taken.stop:
+                end = begin + 1
+                while end < taken.stop and starts[bounds[end + 1]] - starts[bounds[begin]] <= self._block_size:
+                    end += 1
+                yield bounds[begin], bounds[end]
+                begin = end
 
     def _draw_outside(self, kinds: _Kinds, num: int) -> NDArray[np.int64]:
         """Draw entities for kinds by the seed: int64 [num], numbered as in `_find_inside`."""
@@ -322,12 +333,6 @@ class AllCorruptions:
             num, entities = model.select_entities(kinds.triple[rows], each)
             found.append(np.repeat(rows * self._num_constants, num) + entities)
         return np.sort(np.concatenate(found))
-
-
-def _take(share: Share, units: str, bounds: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield the bounds of the kinds that the process proves at once."""
-    while taken := share.take(units, len(bounds) - 1):
-        yield bounds[taken.start], bounds[taken.stop]
 
 
 def _find_distinct(
@@ -375,9 +380,9 @@ class RankOnly:
         self._run, self._engine, self._source, self._block_size = run, pipeline.engine, source, block_size
 
     @property
-    def model(self) -> "LeastModel":
-        """The least model, as soon as it is built. UserError if it is too large."""
-        return self._source.model.result()
+    def model(self) -> "LeastModel | None":
+        """The least model, if it is built: a part that needs none does not wait for it. UserError if it is too large."""
+        return self._source.model.result() if self._source.model.done() else None
 
     @property
     def is_shareable(self) -> bool:
@@ -390,7 +395,7 @@ class RankOnly:
 
     def prove(self, part: Part, drawn: Drawn, progress: Progress, share: Share | None = None) -> Ranked:
         """Prove what can affect a rank. share: of this process, if others prove the same part; else all of it."""
-        share = Whole(begins_small=part.number > 0) if share is None else share
+        share = Whole() if share is None else share
         distinct, choices = self._prove(part, drawn.true, progress)
         true = take_candidates(distinct, drawn.position)._replace(query=drawn.query, side=drawn.side.astype(np.int8))
         true_score = ranking_scores(true)

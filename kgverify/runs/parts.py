@@ -80,6 +80,7 @@ def choose_batch(
     slots: int | None = None,
     part_size: int | None = None,
     rank_only: bool = False,
+    records: bool = False,
 ) -> "Layout":
     """Choose the sizes of the compiled evaluator for the parts of a run.
 
@@ -92,5 +93,13 @@ def choose_batch(
     plan = plan_parts(run, found.type, part_size, rank_only=rank_only)
     largest = max(part.num_candidates for part in plan.parts)
     return choose_evaluation_layout(
-        run.graph.program, run.limits, run.policy, found, largest, memory=memory, slots=slots, mode=mode
+        run.graph.program,
+        run.limits,
+        run.policy,
+        found,
+        largest,
+        memory=memory,
+        slots=slots,
+        mode=mode,
+        records=records,
     )

@@ -13,27 +13,29 @@ class Share(Protocol):
 
     leads: bool
 
-    def take(self, units: str, num: int) -> range:
-        """Return the next units of a list of `num` to prove; none if none is left."""
+    def take(self, name: str, num: int) -> range:
+        """Return the next units to prove of a list of `num`; none if none is left."""
         ...
 
 
 class Whole:
-    """Every unit of a part. `begins_small`: whether the engine waits for the first one, which is therefore taken alone."""
+    """Every unit of a part."""
 
     leads = True
 
-    def __init__(self, *, begins_small: bool) -> None:
-        self._begins_small = begins_small
+    def __init__(self) -> None:
         self._taken: Counter[str] = Counter()
 
-    def take(self, units: str, num: int) -> range:
-        """Return the next units. Of many, the last one is taken alone, since the end waits for its comparison."""
-        begin, is_long = self._taken[units], num > 2 * UNITS
-        most = 1 if self._begins_small and is_long and not self._taken.total() else UNITS
+    def take(self, name: str, num: int) -> range:
+        """Return the next units. Of many, the first and the last are taken alone.
+
+        The engine waits until the first is drawn, and the end until the last is compared.
+        """
+        begin, is_long = self._taken[name], num > 2 * UNITS
+        most = 1 if is_long and not self._taken.total() else UNITS
         left = num - begin
-        self._taken[units] += min(most, left - 1 if is_long and left > 1 else left)
-        return range(begin, self._taken[units])
+        self._taken[name] += min(most, left - 1 if is_long and left > 1 else left)
+        return range(begin, self._taken[name])
 
 
 class Shared:
@@ -45,9 +47,9 @@ class Shared:
     def __init__(self, add: Callable[[str, int], int], number: int, size: int, *, leads: bool) -> None:
         self._add, self._number, self._size, self.leads = add, number, size, leads
 
-    def take(self, units: str, num: int) -> range:
+    def take(self, name: str, num: int) -> range:
         """Return the next units, of long lists several, and fewer towards the end, so that all processes end alike."""
-        counter = f"{units} of part {self._number}"
+        counter = f"{name} of part {self._number}"
         wanted = max(1, min(UNITS, (num - self._add(counter, 0)) // (2 * self._size)))
         begin = self._add(counter, wanted) - wanted
         return range(min(begin, num), min(begin + wanted, num))

@@ -88,7 +88,7 @@ def choose_recording_layout(
     """
     if is_on_cpu(device):
         return None
-    layout = choose_batch(run, device=device, mode=mode, slots=slots)
+    layout = choose_batch(run, device=device, mode=mode, slots=slots, records=True)
     return layout._replace(pool=min(layout.pool, RECORDED_POOL))
 
 

@@ -176,6 +176,8 @@ def test_candidates_may_be_read_only_or_a_view_that_runs_backwards(countries: Co
     engine = eager(program, LIMITS, **USUAL)
     backwards = engine.prove(candidates.take(slice(None, None, -1)))
     assert_identical(expected, select_candidates(backwards, np.arange(len(candidates.query))[::-1]))
+    single = candidates.take(slice(0, 1))
+    assert_identical(engine.prove(single.take(slice(None, None, -1))), engine.prove(single))
     frozen = candidates._replace(atom=candidates.atom.copy())
     frozen.atom.setflags(write=False)
     assert_identical(expected, engine.prove(frozen))

@@ -223,7 +223,7 @@ def test_the_floor_is_below_the_lowest_true_triple_and_spares_what_follows(numbe
     groups = np.arange(len(drawn.query))
     score = -100.0 - np.random.default_rng(1).exponential(3, len(groups))
     num_shared = num_rows = num_spared = 0
-    blocks = list(drawn.draw_blocks(groups > 0, score, Whole(begins_small=False)))
+    blocks = list(drawn.draw_blocks(groups > 0, score, Whole()))
     # Those of the first query and side come last, and the first block of the run does not wait for the model.
     assert [each.floor is None for each in blocks] == [not number, *([False] * (len(blocks) - 2)), True]
     assert blocks[-1].groups.tolist() == [0]

@@ -147,7 +147,7 @@ def test_some_candidates_outside_of_the_model_are_proved_all_the_same() -> None:
     model.set_result(SimpleNamespace(contains=contains))
     drawn = DrawnCorruptions(run, model).draw(part)
     nothing = np.zeros(len(drawn.query), np.bool_)
-    blocks = list(drawn.draw_blocks(nothing, np.zeros(len(nothing)), Whole(begins_small=False)))
+    blocks = list(drawn.draw_blocks(nothing, np.zeros(len(nothing)), Whole()))
     num = sum(int((~contains(each.candidates.atom)).sum()) for each in blocks)
     assert 0 < num == choose_num_outside(part.num_candidates)
 

@@ -134,14 +134,13 @@ def test_every_unit_is_taken_once(num: int):
         return counters[counter]
 
     shared = take_all([Shared(add, 0, 3, leads=index == 0) for index in range(3)], num)
-    whole, small = (take_all([Whole(begins_small=begins_small)], num) for begins_small in (False, True))
-    for taken in (shared, whole, small):
+    whole = take_all([Whole()], num)
+    for taken in (shared, whole):
         assert [unit for each in taken for unit in each] == list(range(num))
     assert {len(each) for each in shared} <= set(range(1, UNITS + 1))
     if num == 100:
         assert [len(each) for each in (shared[0], shared[-1])] == [UNITS, 1]
-        assert [len(each) for each in (whole[0], whole[1], whole[-1])] == [UNITS, UNITS, 1]
-        assert [len(each) for each in (small[0], small[1], small[-1])] == [1, UNITS, 1]
+        assert [len(each) for each in (whole[0], whole[1], whole[-1])] == [1, UNITS, 1]
 
 
 @needs_compiler

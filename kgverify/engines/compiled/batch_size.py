@@ -22,7 +22,11 @@ SHARE: Final = 0.5
 
 MOST_SLOTS: Final = {"cuda": 131_072, "cpu": 512}
 WINDOWS: Final = {"cuda": (64, 48), "cpu": (16, 8)}
-"""Rows of the match window and of the score window for each slot; measured on family (docs/evaluating.md)."""
+"""Rows of the match window and of the score window for each slot; measured on family (docs/performance.md)."""
+
+RECORDING_SLOTS: Final = 65_536
+RECORDING_WINDOW: Final = 32
+"""The most slots of a GPU that records every step, and the rows of its score window for each: the log has a copy of both."""
 
 POOL: Final = {"cuda": 1 << 20, "cpu": 1 << 14}
 """The most candidates handed to the device at once."""
@@ -66,12 +70,14 @@ def choose_evaluation_layout(
     memory: int | None = None,
     slots: int | None = None,
     mode: str = "auto",
+    records: bool = False,
 ) -> Layout:
     """Choose sizes for a number of candidates that keep within the memory; they change nothing in any derivation.
 
     memory: bytes; a share of the free memory if not given
     slots:  as many as the device makes use of if not given
     mode:   of the engine
+    records: whether every step is recorded
 
     UserError if the least sizes, or those for the given slots, take more.
     """
@@ -80,8 +86,10 @@ def choose_evaluation_layout(
     obstacle = why_not_fused(program, limits, policy, choose_layout(limits, slots=1), stages, device)
     is_fused = mode in ("auto", FUSED) and device.type == "cuda" and obstacle is None
     budget = int(SHARE * free_memory(device)) if memory is None else memory
-    num = min(MOST_SLOTS[kind], max(1, num_candidates)) if slots is None else slots
-    of_match, of_score = WINDOWS[kind]
+    most, (of_match, of_score) = MOST_SLOTS[kind], WINDOWS[kind]
+    if records and kind == "cuda":
+        most, of_score = RECORDING_SLOTS, RECORDING_WINDOW
+    num = min(most, max(1, num_candidates)) if slots is None else slots
     while True:
         try:
             layout = choose_layout(
@@ -98,6 +106,10 @@ def choose_evaluation_layout(
             num = max(1, num // 2)
             continue
         needed = estimate_bytes(layout, limits, policy, is_fused=is_fused)
+        if records and is_fused:
+            from kgverify.engines.compiled.fused.record import count_least_bytes
+
+            needed += count_least_bytes(layout)
         if needed <= budget:
             return layout
         if num == 1 or slots is not None:

@@ -387,4 +387,6 @@ class CompiledEngine:
 
 def _as_tensor(array: NDArray[Any], dtype: "type[np.generic]") -> torch.Tensor:
     """Return an array as a tensor; a copy if it is read-only or not in order, since torch takes neither."""
-    return torch.from_numpy(np.require(array, dtype, ("C", "W")))
+    # NumPy counts a single row that runs backwards as in order.
+    is_plain = array.dtype == dtype and array.flags.c_contiguous and array.flags.writeable and min(array.strides) >= 0
+    return torch.from_numpy(array if is_plain else np.array(array, dtype, order="C"))

@@ -28,7 +28,7 @@ class PendingCopy(Generic[T]):
 class HostCopy:
     """Copies of tensors to the host, on a separate stream: each begins at `fetch`, and `finish` follows the last.
 
-    Fetch a clone of a tensor that will be written again.
+    Fetch a clone of a tensor that will be written again, or call `wait_for_copies` before it is.
     """
 
     def __init__(self) -> None:

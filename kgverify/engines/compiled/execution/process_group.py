@@ -12,6 +12,9 @@ from kgverify.errors import UserError
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
+_PIECE: Final = 1 << 21
+"""The bytes of a message that are sent at once: the store takes no more than four times as many."""
+
 _PATIENCE: Final = timedelta(days=7)
 """The time that a process waits for another; `torchrun` ends the others when one has ended."""
 
@@ -41,12 +44,19 @@ class TorchTeam:
 
     def send(self, name: str, message: bytes) -> None:
         """Send a message to the leader."""
-        self._store.set(f"kgverify/message {name}", message.hex())
+        key = f"kgverify/message {name}"
+        pieces = [message[i : i + _PIECE] for i in range(0, len(message), _PIECE)]
+        for i, piece in enumerate(pieces):
+            self._store.set(f"{key} {i}", piece.hex())
+        self._store.set(key, str(len(pieces)))
 
     def receive(self, name: str) -> bytes | None:
         """Return the message of a name, if it has arrived."""
         key = f"kgverify/message {name}"
-        return bytes.fromhex(self._store.get(key).decode()) if self._store.check([key]) else None
+        if not self._store.check([key]):
+            return None
+        num_pieces = int(self._store.get(key))
+        return b"".join(bytes.fromhex(self._store.get(f"{key} {i}").decode()) for i in range(num_pieces))
 
 
 def join_team() -> TorchTeam | None:

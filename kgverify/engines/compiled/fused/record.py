@@ -32,8 +32,11 @@ _LANES: Final = 128
 _WARP: Final = 32
 _MOST_TICKS: Final = 12 * TICKS_PER_REPLAY
 _PROGRAMS_PER_PROCESSOR: Final = 32
-_STEP_BYTES: Final = 52
-_ROW_BYTES: Final = 9
+_LEAST_TICKS: Final = 3 * TICKS_PER_REPLAY
+"""Two replays are in progress before the host reads the counts."""
+_STEP_BYTES: Final = 137
+_ROW_BYTES: Final = 21
+"""The bytes of a step and of a row, logged and sent, without their atoms."""
 
 
 class Decisions(NamedTuple):
@@ -103,6 +106,17 @@ class SentColumns(NamedTuple):
     atoms: Tensor
 
 
+def _bytes_of_tick(layout: Layout, *, has_atoms: bool) -> int:
+    """Return the bytes that a log needs for a tick: what is logged is put in order before it is copied."""
+    goal_bytes = 2 * 12 * layout.atoms if has_atoms else 0
+    return layout.slots * (goal_bytes + _STEP_BYTES) + layout.score_window * (goal_bytes + _ROW_BYTES)
+
+
+def count_least_bytes(layout: Layout) -> int:
+    """Return the bytes of the smallest log of steps with their atoms."""
+    return _LEAST_TICKS * _bytes_of_tick(layout, has_atoms=True)
+
+
 class StepLog:
     """A log of the steps and resolvents of as many ticks as the memory holds.
 
@@ -115,11 +129,7 @@ class StepLog:
     ) -> None:
         self._noted, self._limits, self._layout, self._has_atoms = noted, limits, layout, has_atoms
         device = noted.num_rows.device
-        goal_bytes = 12 * layout.atoms if has_atoms else 0
-        # What is logged is put in order before it is copied.
-        tick_bytes = 2 * (layout.slots * (goal_bytes + _STEP_BYTES) + layout.score_window * (goal_bytes + _ROW_BYTES))
-        # Two replays are in progress before the host reads the counts.
-        num_ticks = max(3 * TICKS_PER_REPLAY, min(_MOST_TICKS, memory // tick_bytes))
+        num_ticks = max(_LEAST_TICKS, min(_MOST_TICKS, memory // _bytes_of_tick(layout, has_atoms=has_atoms)))
         num_steps, num_rows = num_ticks * layout.slots, num_ticks * layout.score_window
 
         def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
@@ -160,7 +170,7 @@ class StepLog:
         self._order = empty(num_steps, dtype=torch.int64)
         self._sizes, self._ends = empty(3, num_steps), empty(3, num_steps, dtype=torch.int64)
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._num_sent = 0
+        self._is_compiled = False
         self._num_steps = torch.zeros((), dtype=torch.int32, device=device)
         self._num_rows = torch.zeros((), dtype=torch.int64, device=device)
         # The counts when they were last read, and the most ticks launched since.
@@ -265,23 +275,23 @@ class StepLog:
         """Order what is logged, without waiting: one graph, which is captured the second time, once everything is compiled."""
         device = self._num_steps.device
         if device.type != "cuda":
-            self._put_in_order_()
+            self._launch_order()
             return
         # The copies of what was ordered before must be complete.
         wait_for_copies(device)
         if self._graph is not None:
             self._graph.replay()
-        elif self._num_sent == 0:
-            self._put_in_order_()
+        elif not self._is_compiled:
+            self._launch_order()
+            self._is_compiled = True
         else:
             graph = torch.cuda.CUDAGraph()
             with without_garbage_collection(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                self._put_in_order_()
+                self._launch_order()
             self._graph = graph
             graph.replay()
-        self._num_sent += 1
 
-    def _put_in_order_(self) -> None:
+    def _launch_order(self) -> None:
         candidates, sizes, num_places = self._candidates, self._sizes, len(self._order)
         torch.cumsum(candidates.num, 0, out=self._start)
         self._start.sub_(candidates.num)
