@@ -27,8 +27,6 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXE
 _EXISTING: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _SHOWN_NAME: Final = 40
 _STAGED: Final = ".kgverify-staged-"
-MEMORY_FOLDER: Final = "/dev/shm"
-"""The folder whose files are in memory, where the system has one."""
 _STREAM: Final = re.compile(r"/dev/(stdout|stderr)|(?:/dev|/proc/self)/fd/(\d+)")
 """Names of open descriptors, which the system shows as links."""
 
@@ -203,7 +201,7 @@ def memory_folder(prefix: str = "kgverify-known-") -> Iterator[Path]:
 
     UserError as by `temporary_folder`.
     """
-    memory = MEMORY_FOLDER if os.access(MEMORY_FOLDER, os.W_OK) else None
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with temporary_folder(prefix, memory) as folder:
         yield folder
 

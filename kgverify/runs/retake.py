@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.comparable import column_names, lockstep_columns
 from kgverify.engines.policy import SHORTEST, Policy
-from kgverify.engines.protocol import Engine, Positions, positions_of
+from kgverify.engines.protocol import Engine, positions_of, take_positions
 from kgverify.errors import UserError, count_of
 from kgverify.program.limits import MAX_DEPTH, DeclaredLimits, Limits
 from kgverify.program.outcomes import GoalKind, Outcome
@@ -217,7 +217,7 @@ def _retake_part(recorded: Columns, engine: Engine, max_depth: int, *, canonical
     has_hole = np.zeros(len(steps.num_atoms), bool)
     has_hole[np.repeat(np.arange(len(has_hole)), steps.num_atoms)[steps.goal_atoms[:, 0] < 0]] = True
     rows = np.flatnonzero((steps.num_atoms > 0) & ~has_hole)
-    taken = engine.step(_select(positions, rows))
+    taken = engine.step(take_positions(positions, rows))
     if len(rows) < len(has_hole):
         taken = _fill(recorded, taken, rows)
     owner = np.repeat(np.arange(len(recorded.candidates.query)), recorded.candidates.num_steps)
@@ -233,19 +233,6 @@ def _retake_part(recorded: Columns, engine: Engine, max_depth: int, *, canonical
     )
     given = taken.steps._replace(depth=steps.depth, num_atoms=steps.num_atoms, goal_atoms=steps.goal_atoms)
     return taken._replace(candidates=candidates, steps=given), len(has_hole) - len(rows)
-
-
-def _select(positions: Positions, rows: NDArray[np.int64]) -> Positions:
-    """Return some of the positions."""
-    goals = expand_rows(starts_of(positions.num_goals), rows)
-    atoms = expand_rows(starts_of(positions.num_atoms), goals)
-    return Positions(
-        positions.candidates.take(rows),
-        positions.depth[rows],
-        positions.num_goals[rows],
-        positions.num_atoms[goals],
-        positions.atoms[atoms],
-    )
 
 
 def _fill(recorded: Columns, taken: Columns, rows: NDArray[np.int64]) -> Columns:
