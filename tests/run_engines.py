@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from kgreference.policy import Shortest
+from kgverify.engines.native import library
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Positions, Progress, no_progress
 from kgverify.engines.reference.engine import ReferenceEngine
@@ -23,6 +24,9 @@ UNEXPLAINED = Effort(explained=0)
 """The effort of tests that ask no conditions of causes: their search takes most of the time of a small comparison."""
 
 needs_data = pytest.mark.skipif("KGVERIFY_DATA" not in os.environ, reason="KGVERIFY_DATA is not set")
+
+
+needs_compiler = pytest.mark.skipif(library.why_not_available() is not None, reason=str(library.why_not_available()))
 
 
 def countries_run(policy: str = "shortest", num_queries: int = 2, num_corruptions: int = 5) -> Run:

@@ -3,16 +3,15 @@
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from run_engines import ForeignEngine, countries_run, needs_data
+from run_engines import ForeignEngine, countries_run, needs_compiler, needs_data
 
 from kgverify.engines.compiled.program.least_model import LeastModel
 from kgverify.engines.endings import STOPPED, Evaluation, Results
-from kgverify.engines.native import library
 from kgverify.engines.native.engine import NativeEngine
 from kgverify.engines.protocol import Progress, no_progress
 from kgverify.errors import InternalError
@@ -32,8 +31,6 @@ from kgverify.runs.shares import Whole
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.trace.model.columns import CandidateSet, Columns, starts_of
-
-needs_compiler = pytest.mark.skipif(library.why_not_available() is not None, reason=str(library.why_not_available()))
 
 
 @pytest.fixture(autouse=True)
@@ -250,17 +247,11 @@ class LateModel(FlooredEngine):
         super().__init__(run)
         self._run, self._model, self._num_calls = run, model, 0
 
-    def evaluate(
-        self,
-        candidates: CandidateSet,
-        progress: Progress = no_progress,
-        *,
-        floor: NDArray[np.float64] | None = None,
-    ) -> Evaluation:
+    def evaluate(self, *given: Any, **options: Any) -> Evaluation:
         self._num_calls += 1
         if self._num_calls == 2:
             self._model.set_result(build_model(self._run, "cpu"))
-        return super().evaluate(candidates, progress, floor=floor)
+        return super().evaluate(*given, **options)
 
 
 @pytest.mark.parametrize("num_corruptions", [ALL, 9])

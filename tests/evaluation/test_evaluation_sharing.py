@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from run_engines import countries_run
+from run_engines import countries_run, needs_compiler
 
-from kgverify.engines.native import library
 from kgverify.engines.native.engine import NativeEngine
 from kgverify.errors import InternalError
 from kgverify.evaluation import rank_only
@@ -20,8 +19,6 @@ from kgverify.ranking.corrupt import ALL, draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Pipeline, Run
 from kgverify.runs.shares import UNITS, Shared, Whole
-
-needs_compiler = pytest.mark.skipif(library.why_not_available() is not None, reason=str(library.why_not_available()))
 
 
 class Board:
