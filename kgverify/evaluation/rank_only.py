@@ -61,7 +61,7 @@ from kgverify.ranking.rank import RANK_TOLERANCE, compare_gaps, rank_candidates,
 from kgverify.runs.parts import Part
 from kgverify.runs.run import Pipeline, Run
 from kgverify.runs.shares import UNITS, Share, Whole
-from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings, expand_rows, starts_of
+from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings, cut_rows, expand_rows, starts_of
 
 if TYPE_CHECKING:
     from kgverify.engines.compiled.program.least_model import LeastModel
@@ -254,10 +254,8 @@ class AllCorruptions:
         starts = starts_of(num_eligible)
         stride = max(1, -(-int(starts[-1]) // choose_num_outside(part.num_candidates)))
         bounds = self._cut(starts)
-        num_free = 0
-        if part.number == 0:
-            within = int(np.searchsorted(starts[bounds], self._block_size, "right")) - 1
-            num_free = min(max(1, within), len(bounds) - 1)
+        first_block = next(cut_rows(starts[bounds], self._block_size), (0, 0))
+        num_free = first_block[1] if part.number == 0 else 0
 
         def draw(begin: int, end: int) -> Block:
             return kinds.build_block(
@@ -294,23 +292,14 @@ class AllCorruptions:
 
     def _cut(self, starts: NDArray[np.int64]) -> list[int]:
         """Return the bounds of units of kinds, of which each but the last has about an eighth of a block's corruptions."""
-        size = max(1, self._block_size // UNITS)
-        bounds = [0]
-        while bounds[-1] < len(starts) - 1:
-            begin = bounds[-1]
-            bounds.append(max(begin + 1, int(np.searchsorted(starts, starts[begin] + size, "right")) - 1))
-        return bounds
+        return [0, *(end for _, end in cut_rows(starts, max(1, self._block_size // UNITS)))]
 
     def _take(self, share: Share, name: str, bounds: list[int], starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
         """Yield the bounds of the kinds that the process proves at once: of one unit, or of several that fill a block."""
         while taken := share.take(name, len(bounds) - 1):
-            begin = taken.start
-            while begin < taken.stop:
-                end = begin + 1
-                while end < taken.stop and starts[bounds[end + 1]] - starts[bounds[begin]] <= self._block_size:
-                    end += 1
-                yield bounds[begin], bounds[end]
-                begin = end
+            own = bounds[taken.start : taken.stop + 1]
+            for begin, end in cut_rows(starts[own], self._block_size):
+                yield own[begin], own[end]
 
     def _draw_outside(self, kinds: _Kinds, num: int) -> NDArray[np.int64]:
         """Draw entities for kinds by the seed: int64 [num], numbered as in `_find_inside`."""
@@ -454,17 +443,12 @@ class RankOnly:
         outcomes, limited = _count_endings(np.repeat(np.arange(len(block.num)), block.num), proved, len(block.num))
         tally.num_outcomes[groups] += outcomes[kind]
         tally.num_limited[groups] += limited[kind]
-        ends = np.cumsum(block.num[kind])
-        begin = 0
-        while begin < len(groups):
-            before = ends[begin - 1] if begin else 0
-            end = max(begin + 1, int(np.searchsorted(ends, before + 2 * self._block_size, "right")))
+        for begin, end in cut_rows(starts_of(block.num[kind]), 2 * self._block_size):
             of, here = kind[begin:end], groups[begin:end]
             bounds = starts_of(block.num[of])
             gaps = score[expand_rows(starts, of)] - np.repeat(true_score[here], block.num[of])
             for counts, mask in zip((tally.above, tally.tied), compare_gaps(gaps, RANK_TOLERANCE), strict=True):
                 counts[here] += np.diff(np.searchsorted(np.flatnonzero(mask), bounds))
-            begin = end
         return draw_sample(proved, np.zeros(len(score), np.bool_), self._run.seed)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from kgverify.ranking.corrupt import ALL, count_candidates
 from kgverify.runs.run import Run
+from kgverify.trace.model.columns import cut_rows, starts_of
 
 if TYPE_CHECKING:
     from kgverify.engines.compiled.state import Layout
@@ -60,14 +61,10 @@ def plan_parts(run: Run, device: str, size: int | None = None, *, rank_only: boo
         sizes = RANKED_SIZES if rank_only and run.num_corruptions == ALL else SIZES
         least, most = sizes.get(device, sizes["cpu"])
         size = int(np.clip(int(counts.sum()) // _MIN_PARTS, least, most))
-    ends = np.cumsum(counts)
+    starts = starts_of(counts)
     parts: list[Part] = []
-    begin = 0
-    while begin < len(queries):
-        before = int(ends[begin - 1]) if begin else 0
-        end = max(begin + 1, int(np.searchsorted(ends, before + size, "right")))
-        parts.append(Part(len(parts), queries[begin:end], int(ends[end - 1]) - before))
-        begin = end
+    for begin, end in cut_rows(starts, size):
+        parts.append(Part(len(parts), queries[begin:end], int(starts[end] - starts[begin])))
     return Plan(size, tuple(parts), rank_only)
 
 

@@ -6,7 +6,7 @@ An atom with a negative predicate is a hole: a place that was counted and not fi
 Candidates are in order; the steps of candidate i follow those of candidate i - 1; and so on down each level.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -341,6 +341,15 @@ def starts_of(counts: NDArray[np.integer]) -> NDArray[np.int64]:
     starts = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=starts[1:])
     return starts
+
+
+def cut_rows(starts: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of ragged rows, one after the other, with at most so many elements, or of a single row."""
+    begin = 0
+    while begin < len(starts) - 1:
+        end = max(begin + 1, int(np.searchsorted(starts, starts[begin] + most, "right")) - 1)
+        yield begin, end
+        begin = end
 
 
 def expand_rows(starts: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:

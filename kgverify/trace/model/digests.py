@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Digests, starts_of
+from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Digests, cut_rows, starts_of
 
 Words = NDArray[np.uint64]
 
@@ -292,13 +292,8 @@ def renumber(atoms: NDArray[np.int32], starts: NDArray[np.int64]) -> NDArray[np.
 
 
 def _pieces(counts: NDArray[np.integer]) -> Iterator[tuple[int, int]]:
-    """Yield ranges of ragged rows with at most `_BLOCK` rows and elements each, or of a single row."""
-    ends = np.cumsum(counts.astype(np.int64) + 1)
-    low = done = 0
-    while low < len(ends):
-        high = max(low + 1, int(np.searchsorted(ends, done + _BLOCK, side="right")))
-        yield low, high
-        low, done = high, int(ends[high - 1])
+    """Return ranges of ragged rows with at most `_BLOCK` rows and elements each, or of a single row."""
+    return cut_rows(starts_of(counts.astype(np.int64) + 1), _BLOCK)
 
 
 def _segment_sums(values: Words, starts: NDArray[np.int64]) -> Words:
