@@ -344,7 +344,7 @@ def starts_of(counts: NDArray[np.integer]) -> NDArray[np.int64]:
 
 
 def cut_rows(starts: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of ragged rows, one after the other, with at most so many elements, or of a single row."""
+    """Yield ranges of ragged rows, one after the other, with at most `most` elements, or of a single row."""
     begin = 0
     while begin < len(starts) - 1:
         end = max(begin + 1, int(np.searchsorted(starts, starts[begin] + most, "right")) - 1)
