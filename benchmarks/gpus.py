@@ -4,11 +4,13 @@
     torchrun --nproc-per-node 4 benchmarks/gpus.py --save /tmp/four
     torchrun --nproc-per-node 4 benchmarks/gpus.py --save /tmp/ranks --rank-only
 
-Each prints its seconds, after warming up, and a digest of all ranks and outcomes, which must not depend on the number of GPUs.
+Each prints its seconds, after all processes have started and warmed up, and a digest of all ranks and outcomes, which must not
+depend on the number of GPUs.
 """
 
 import argparse
 import hashlib
+import time
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +45,10 @@ def main() -> None:
     run = Run(graph, LIMITS, policy, num_queries=num_queries, num_corruptions=num_corruptions)
     layout = choose_batch(run, device=options.device, part_size=options.part_size, rank_only=options.rank_only)
     pipeline = compiled_pipeline(run, device=options.device, layout=layout, precision=options.precision)
+    # The time that a process starts after another is none of the evaluation's.
+    team.add("started", 1)
+    while team.add("started", 0) < team.size:
+        time.sleep(0.001)
     harvest = evaluate(
         run, pipeline, folder=options.save, group=team, part_size=options.part_size, rank_only=options.rank_only
     )

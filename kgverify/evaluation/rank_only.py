@@ -10,20 +10,20 @@ adds the logarithm of a probability, so a log-probability only falls. Below the 
 100, less the tolerance of ties and `MARGIN`, the candidate stays below the true triple, without a tie, wherever it ends.
 
 - The floor holds for true triples of any outcome. One that is PROVED at -100 or below competes with what is not PROVED.
-- A candidate inside of the model has no floor: it may be PROVED, and then it scores 100 more.
+- A candidate inside of the model may be PROVED, and then it scores 100 more. If it was stopped, it is proved again, to its end.
 - Queries that share their corruptions share the lowest floor. Each is ranked among all of them.
 - Known triples are no corruptions. Where they are true triples themselves, they have no floor.
 - Scores are compared as the engine rounds them, as in a full evaluation; that depends on no batch. Only the fall of the sum is
   subject to rounding, by far less than `MARGIN`.
 
-The least model is built while the engine works. The first corruptions of the run's first part do not wait for it, and never
-have floors. So a result depends on its part alone, not on the time that the model takes.
+The least model is built while the engine works. The corruptions of true triples that are not PROVED come first: they need it
+only where they were stopped. A result depends on its part alone, not on the time that the model takes.
 
 This requires a sound engine. An engine that proves what does not follow gets other ranks than in a full evaluation. Therefore a
 few of the candidates that could be left out or stopped are proved, for the check of a sample by the reference.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -32,14 +32,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.engines.endings import STOPPED
-from kgverify.engines.protocol import Progress
+from kgverify.engines.protocol import Progress, no_progress
 from kgverify.errors import InternalError, UserError
 from kgverify.evaluation.part_file import (
     ChoiceStatistics,
     PartResult,
     Sample,
     draw_sample,
-    entities_of,
     hash_entities,
     join_samples,
 )
@@ -60,7 +59,7 @@ from kgverify.ranking.groups import Groups, divide, take_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, compare_gaps, rank_candidates, ranking_scores
 from kgverify.runs.parts import Part
 from kgverify.runs.run import Pipeline, Run
-from kgverify.runs.shares import UNITS, Share, Whole
+from kgverify.runs.shares import Share, Whole, cut_units
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings, cut_rows, expand_rows, starts_of
 
 if TYPE_CHECKING:
@@ -94,6 +93,24 @@ class Block(NamedTuple):
     num: NDArray[np.int64]
     candidates: CandidateSet
     floor: NDArray[np.float64] | None = None
+
+    def take(self, mask: NDArray[np.bool_]) -> "Block":
+        """Return the block of some of the candidates, without floors."""
+        rows = np.flatnonzero(mask)
+        num = np.diff(np.searchsorted(rows, starts_of(self.num)))
+        return Block(self.groups, self.kind, num, self.candidates.take(rows))
+
+    @classmethod
+    def join(cls, blocks: "Sequence[Block]") -> "Block":
+        """Return blocks without floors as one."""
+        groups, kinds, num, candidates, _ = zip(*blocks, strict=True)
+        first_kind = starts_of(np.array([len(each) for each in num]))[:-1]
+        return cls(
+            np.concatenate(groups),
+            np.concatenate([kind + first for kind, first in zip(kinds, first_kind, strict=True)]),
+            np.concatenate(num),
+            CandidateSet(*map(np.concatenate, zip(*candidates, strict=True))),
+        )
 
 
 class Drawn(NamedTuple):
@@ -247,32 +264,17 @@ class AllCorruptions:
         true_score: NDArray[np.float64],
         share: Share,
     ) -> Iterator[Block]:
-        """Yield every corruption of each kind. The first block of the run has no floors: it does not wait for the model."""
+        """Yield every corruption of each kind."""
         floor = np.full(len(kinds.leader), np.inf)
         lowest = true_score[kinds.groups] + (NOT_PROVED_PENALTY - RANK_TOLERANCE - MARGIN)
         np.minimum.at(floor, kinds.kind, lowest)
         starts = starts_of(num_eligible)
         stride = max(1, -(-int(starts[-1]) // choose_num_outside(part.num_candidates)))
-        bounds = self._cut(starts)
-        first_block = next(cut_rows(starts[bounds], self._block_size), (0, 0))
-        num_free = first_block[1] if part.number == 0 else 0
-
-        def draw(begin: int, end: int) -> Block:
-            return kinds.build_block(
+        for begin, end in self._take(share, "corruptions", starts):
+            block = kinds.build_block(
                 begin, end, *draw_eligible(self._run.graph, kinds.triple[begin:end], kinds.side[begin:end])
             )
-
-        for begin, end in self._take(share, "corruptions without floors", bounds[: num_free + 1], starts):
-            yield draw(begin, end)
-        inside: NDArray[np.int64] | None = None
-        for begin, end in self._take(share, "corruptions", bounds[num_free:], starts):
-            block = draw(begin, end)
-            inside = self._find_inside(kinds) if inside is None else inside
-            here = inside[slice(*np.searchsorted(inside, np.array((begin, end)) * self._num_constants))]
-            every = np.repeat(np.arange(begin, end) * self._num_constants, block.num) + entities_of(block.candidates)
-            at, after = (np.searchsorted(every, here, side=side) for side in ("left", "right"))
             floors = np.repeat(floor[begin:end], block.num)
-            floors[at[at < after]] = -np.inf
             # Some that could be stopped are proved all the same.
             floors[-starts[begin] % stride :: stride] = -np.inf
             yield block._replace(floor=floors)
@@ -287,15 +289,12 @@ class AllCorruptions:
         is_kept = may_be_drawn(self._run.graph, atom, side)
         atom, num = atom[is_kept], np.bincount(kind[is_kept], minlength=len(kinds.leader))
         starts = starts_of(num)
-        for begin, end in self._take(share, "corruptions that follow", self._cut(starts), starts):
+        for begin, end in self._take(share, "corruptions that follow", starts):
             yield kinds.build_block(begin, end, num[begin:end], atom[starts[begin] : starts[end]])
 
-    def _cut(self, starts: NDArray[np.int64]) -> list[int]:
-        """Return the bounds of units of kinds, of which each but the last has about an eighth of a block's corruptions."""
-        return [0, *(end for _, end in cut_rows(starts, max(1, self._block_size // UNITS)))]
-
-    def _take(self, share: Share, name: str, bounds: list[int], starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    def _take(self, share: Share, name: str, starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
         """Yield the bounds of the kinds that the process proves at once: of one unit, or of several that fill a block."""
+        bounds = cut_units(starts, self._block_size)
         while taken := share.take(name, len(bounds) - 1):
             own = bounds[taken.start : taken.stop + 1]
             for begin, end in cut_rows(starts[own], self._block_size):
@@ -390,7 +389,7 @@ class RankOnly:
         true_score = ranking_scores(true)
         needs_all = ~ranks_above_unproved(true.outcome, true.log_probability)
         num_proved = len(distinct.query)
-        with ThreadPoolExecutor(1) as beside:
+        with ThreadPoolExecutor(1) as beside, ThreadPoolExecutor(1) as awaiting_model:
             blocks = (each for each in drawn.draw_blocks(needs_all, true_score, share) if len(each.candidates.query))
             upcoming = beside.submit(next, blocks, None)
             # The true triples count once.
@@ -398,11 +397,19 @@ class RankOnly:
             choices = choices if share.leads else ChoiceStatistics()
             tally = _tally(counted, len(true.query))
             samples = [beside.submit(draw_sample, counted, np.ones(len(counted.query), np.bool_), self._run.seed)]
+            stopped: list[Future[Block]] = []
             while (block := upcoming.result()) is not None:
                 upcoming = beside.submit(next, blocks, None)
                 proved, of_block = self._prove(part, block.candidates, progress, block.floor)
                 choices = choices.combine(of_block)
                 num_proved += len(proved.query)
+                samples.append(beside.submit(self._compare, block, proved, true_score, tally))
+                if (is_stopped := proved.outcome == STOPPED).any():
+                    stopped.append(awaiting_model.submit(self._take_inside, block, is_stopped))
+            if inside := [each for each in (future.result() for future in stopped) if len(each.candidates.query)]:
+                block = Block.join(inside)
+                proved, of_block = self._prove(part, block.candidates, no_progress)
+                choices = choices.combine(of_block)
                 samples.append(beside.submit(self._compare, block, proved, true_score, tally))
         progress(part.num_candidates - num_proved)
         return Ranked(drawn, true, tally, join_samples(each.result() for each in samples), choices)
@@ -428,6 +435,12 @@ class RankOnly:
         if not np.isfinite(proved.log_probability).all():
             raise refuse_scores(part)
         return proved, choices
+
+    def _take_inside(self, block: Block, mask: NDArray[np.bool_]) -> Block:
+        """Return the block of the selected candidates that are inside of the least model."""
+        model = self._source.model.result()
+        selected = block.take(mask)
+        return selected.take(model.contains(selected.candidates.atom))
 
     def _compare(self, block: Block, proved: Candidates, true_score: NDArray[np.float64], tally: Tally) -> Sample:
         """Add the corruptions of a block to the tally, and return a sample of them. Those that were stopped rank below.

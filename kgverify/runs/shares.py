@@ -4,8 +4,17 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 UNITS: Final = 8
 """The most units that are proved at once."""
+
+_LONG: Final = 4 * UNITS
+"""The units of a list that takes long to prove: more than fit into one block."""
+
+_CLAIMS: Final = 4
+"""The claims by which each process takes the units that are left, if they stay as large."""
 
 
 class Share(Protocol):
@@ -27,14 +36,14 @@ class Whole:
         self._taken: Counter[str] = Counter()
 
     def take(self, name: str, num: int) -> range:
-        """Return the next units. Of many, the first and the last are taken alone.
+        """Return the next units. Of a long list, the last one is taken alone, and the first one if it is the part's first.
 
         The engine waits until the first is drawn, and the end until the last is compared.
         """
-        begin, is_long = self._taken[name], num > 2 * UNITS
-        most = 1 if is_long and not self._taken.total() else UNITS
-        left = num - begin
-        self._taken[name] += min(most, left - 1 if is_long and left > 1 else left)
+        begin, end = self._taken[name], num
+        if num > _LONG:
+            end = 1 if not self._taken.total() else max(num - 1, begin + 1)
+        self._taken[name] = min(end, num)
         return range(begin, self._taken[name])
 
 
@@ -50,6 +59,17 @@ class Shared:
     def take(self, name: str, num: int) -> range:
         """Return the next units, of long lists several, and fewer towards the end, so that all processes end alike."""
         counter = f"{name} of part {self._number}"
-        wanted = max(1, min(UNITS, (num - self._add(counter, 0)) // (2 * self._size)))
+        wanted = max(1, min(UNITS, (num - self._add(counter, 0)) // (_CLAIMS * self._size)))
         begin = self._add(counter, wanted) - wanted
         return range(min(begin, num), min(begin + wanted, num))
+
+
+def cut_units(starts: NDArray[np.int64], block_size: int) -> list[int]:
+    """Return the bounds of units of ragged rows, which have an eighth of a block's elements, and less towards the end."""
+    bounds = [0]
+    while bounds[-1] < len(starts) - 1:
+        begin = bounds[-1]
+        left = int(starts[-1] - starts[begin])
+        size = max(block_size // UNITS**2, min(left // (2 * UNITS), block_size // UNITS))
+        bounds.append(max(begin + 1, int(np.searchsorted(starts, starts[begin] + size, "right")) - 1))
+    return bounds

@@ -33,12 +33,6 @@ from kgverify.testing.problems.merge import merge
 from kgverify.trace.model.columns import CandidateSet, Columns, starts_of
 
 
-@pytest.fixture(autouse=True)
-def narrow_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let few corruptions have no floors, which are those of the first block."""
-    monkeypatch.setattr(rank_only, "BLOCK_SIZE", 1)
-
-
 class Stopped(NamedTuple):
     """The ends of candidates, and the number of their steps."""
 
@@ -75,7 +69,7 @@ class FlooredEngine(ForeignEngine):
     def __init__(self, run: Run, raised: float = 0.0) -> None:
         super().__init__(run)
         self._raised = raised
-        self.num_stopped = 0
+        self.num_stopped = self.num_floored = 0
 
     def evaluate(
         self,
@@ -86,6 +80,7 @@ class FlooredEngine(ForeignEngine):
     ) -> Evaluation:
         columns = self.prove(candidates, progress)
         lowest = np.full(len(candidates.query), -np.inf) if floor is None else floor + self._raised
+        self.num_floored += floor is not None
         ended = stop_by_steps(columns, lowest)
         self.num_stopped += int((ended.outcome == STOPPED).sum())
         return Evaluation(Results(ended.outcome.astype(np.int32), ended.is_limited, ended.log_probability))
@@ -210,30 +205,27 @@ def test_an_engine_that_stops_above_a_floor_is_refused():
         evaluate(run, pipeline, rank_only=True)
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_the_floor_is_below_the_lowest_true_triple_and_spares_what_follows(number: int):
+def test_the_floor_is_below_the_lowest_true_triple():
     run = replace(countries_run(num_queries=24, num_corruptions=ALL), limits=Limits(max_depth=3))
     model: Future[LeastModel] = Future()
     model.set_result(build_model(run, "cpu"))
     (part,) = plan_parts(run, "cpu", 10**9, rank_only=True).parts
-    drawn = AllCorruptions(run, model, 700).draw(part._replace(number=number))
+    drawn = AllCorruptions(run, model, 700).draw(part)
     groups = np.arange(len(drawn.query))
     score = -100.0 - np.random.default_rng(1).exponential(3, len(groups))
     num_shared = num_rows = num_spared = 0
     blocks = list(drawn.draw_blocks(groups > 0, score, Whole()))
-    # Those of the first query and side come last, and the first block of the run does not wait for the model.
-    assert [each.floor is None for each in blocks] == [not number, *([False] * (len(blocks) - 2)), True]
+    # Those of the first query and side come last, without floors.
+    assert [each.floor is None for each in blocks] == [*([False] * (len(blocks) - 1)), True]
     assert blocks[-1].groups.tolist() == [0]
     assert sorted(np.concatenate([each.groups for each in blocks]).tolist()) == groups.tolist()
-    for block in blocks[1 - number : -1]:
-        follows = model.result().contains(block.candidates.atom)
+    for block in blocks[:-1]:
         lowest = np.array([score[block.groups[block.kind == i]].min() for i in range(len(block.num))])
         num_shared += len(block.groups) - len(block.num)
         expected = np.repeat(lowest + 100 - RANK_TOLERANCE - MARGIN, block.num)
         is_spared = np.isneginf(block.floor)
-        assert is_spared[follows].all()
         np.testing.assert_allclose(block.floor[~is_spared], expected[~is_spared], rtol=0, atol=1e-12)
-        num_rows, num_spared = num_rows + len(follows), num_spared + int((is_spared & ~follows).sum())
+        num_rows, num_spared = num_rows + len(expected), num_spared + int(is_spared.sum())
         numbers = number_atoms(block.candidates.atom, len(run.graph.program.symbols.constants))
         assert len(np.unique(numbers * 2 + block.candidates.side)) == len(numbers)
     assert num_shared > 0
@@ -241,37 +233,42 @@ def test_the_floor_is_below_the_lowest_true_triple_and_spares_what_follows(numbe
 
 
 class LateModel(FlooredEngine):
-    """An engine that gives the least model when it proves the first corruptions."""
+    """An engine that gives the least model when it has proved the corruptions of a number of blocks."""
 
-    def __init__(self, run: Run, model: "Future[LeastModel]") -> None:
+    def __init__(self, run: Run, model: "Future[LeastModel]", num_blocks: int) -> None:
         super().__init__(run)
-        self._run, self._model, self._num_calls = run, model, 0
+        self._run, self._model, self._num_left = run, model, num_blocks
 
     def evaluate(self, *given: Any, **options: Any) -> Evaluation:
-        self._num_calls += 1
-        if self._num_calls == 2:
+        # The true triples come first.
+        if self._num_left == 0:
             self._model.set_result(build_model(self._run, "cpu"))
+        self._num_left -= 1
         return super().evaluate(*given, **options)
 
 
 @pytest.mark.parametrize("num_corruptions", [ALL, 9])
-def test_the_first_corruptions_do_not_wait_for_the_model_and_no_result_depends_on_its_time(num_corruptions: int):
+def test_corruptions_of_what_is_not_proved_do_not_wait_for_the_model_and_no_result_depends_on_its_time(
+    num_corruptions: int,
+):
     run = countries_run(num_queries=24, num_corruptions=num_corruptions)
     run = replace(run, limits=Limits(max_depth=3))
     (part,) = plan_parts(run, "cpu", 10**9, rank_only=True).parts
     early: Future[LeastModel] = Future()
     early.set_result(build_model(run, "cpu"))
     late: Future[LeastModel] = Future()
-    results, num_stopped = [], []
-    for model, engine in ((early, FlooredEngine(run)), (late, LateModel(run, late))):
-        source = AllCorruptions(run, model, 1) if num_corruptions == ALL else DrawnCorruptions(run, model)
-        work = RankOnly(run, Pipeline(engine, draw_candidates, rank_candidates), source, 1)
+    results, num_stopped, num_floored = [], [], []
+    for model in (early, late):
+        engine = LateModel(run, late, max(1, num_floored[0])) if num_floored else FlooredEngine(run)
+        source = AllCorruptions(run, model, 700) if num_corruptions == ALL else DrawnCorruptions(run, model)
+        work = RankOnly(run, Pipeline(engine, draw_candidates, rank_candidates), source, 700)
         results.append(work.summarize(part, work.prove(part, work.draw(part), no_progress)))
         num_stopped.append(engine.num_stopped)
+        num_floored.append(engine.num_floored)
     for name, left, right in zip(PartResult._fields, *results, strict=True):
         np.testing.assert_array_equal(left, right, err_msg=name)
     assert num_stopped[0] == num_stopped[1]
-    assert (num_stopped[0] > 0) == (num_corruptions == ALL)
+    assert (num_stopped[0] > 0) == (num_floored[0] > 1) == (num_corruptions == ALL)
 
 
 def test_an_engine_that_stops_a_derivation_without_a_floor_is_refused():

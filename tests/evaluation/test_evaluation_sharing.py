@@ -18,7 +18,7 @@ from kgverify.evaluation.part_file import PartResult, join_shares, pack_result, 
 from kgverify.ranking.corrupt import ALL, draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Pipeline, Run
-from kgverify.runs.shares import UNITS, Shared, Whole
+from kgverify.runs.shares import UNITS, Shared, Whole, cut_units
 
 
 class Board:
@@ -137,7 +137,21 @@ def test_every_unit_is_taken_once(num: int):
     assert {len(each) for each in shared} <= set(range(1, UNITS + 1))
     if num == 100:
         assert [len(each) for each in (shared[0], shared[-1])] == [UNITS, 1]
-        assert [len(each) for each in (whole[0], whole[1], whole[-1])] == [1, UNITS, 1]
+        assert [len(each) for each in whole] == [1, 98, 1]
+
+
+def test_units_grow_smaller_towards_the_end():
+    starts = np.arange(0, 30_001, 10)
+    bounds = starts[cut_units(starts, 8_000)]
+    assert bounds[0] == 0
+    assert bounds[-1] == 30_000
+    sizes = np.diff(bounds)
+    assert sizes[:14].tolist() == [1000] * 14
+    assert (np.diff(sizes[:-1]) <= 0).all()
+    assert sizes[-5:-1].tolist() == [120] * 4
+    # A row with more is a unit by itself.
+    assert cut_units(np.array([0, 50, 50, 60]), 8) == [0, 1, 2, 3]
+    assert cut_units(np.zeros(1, np.int64), 8) == [0]
 
 
 @needs_compiler
