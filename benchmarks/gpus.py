@@ -45,7 +45,7 @@ def main() -> None:
     run = Run(graph, LIMITS, policy, num_queries=num_queries, num_corruptions=num_corruptions)
     layout = choose_batch(run, device=options.device, part_size=options.part_size, rank_only=options.rank_only)
     pipeline = compiled_pipeline(run, device=options.device, layout=layout, precision=options.precision)
-    # The time that a process starts after another is none of the evaluation's.
+    # Processes start one after the other; the evaluation's time begins when all have.
     team.add("started", 1)
     while team.add("started", 0) < team.size:
         time.sleep(0.001)
