@@ -5,7 +5,7 @@
     python benchmarks/evaluator.py --device cpu --tiny
 
 Both sides of a ratio are measured in the same run, on the same candidates and weights, each warmed up, the best of some repeats.
-Sections: agreement, family, million, wn18rr, trace, launches, rank-only, cold.
+Sections: agreement, family, million, wn18rr, trace, policy, launches, rank-only, cold.
 """
 
 import argparse

@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from workloads import LIMITS, Bench, MarkdownTable, count_flops, describe_difference, draw
+from workloads import LIMITS, PUBLISHED, Bench, MarkdownTable, count_flops, describe_difference, draw
 
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.execution.compilation import FUSED
 from kgverify.engines.compiled.program.least_model import LeastModel
+from kgverify.engines.compiled.stages.choose import Parameters
+from kgverify.engines.compiled.state import PAD
 from kgverify.engines.endings import Results
-from kgverify.engines.policy import SHORTEST
+from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
 from kgverify.evaluation.evaluate import evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
@@ -37,6 +39,9 @@ from kgverify.verification.verify import verify
 
 PEAK_FLOPS = {"float32": 67e12, "bf16x3": 989e12, "bf16": 989e12, "fp16": 989e12}
 """An H200's, dense, as its maker states them; of bf16x3, which multiplies three times, too."""
+
+NUM_GOALS, NUM_LAUNCHES = 300_000, 20
+"""The goals that the policy alone scores, and how often in turn."""
 
 NUM_POOLS = 10
 """The pools that are recorded in turn."""
@@ -284,6 +289,41 @@ def count_rows(columns: Columns) -> int:
     return int(is_goal.sum()) + len(np.unique(owner[is_goal]))
 
 
+def measure_policy(bench: Bench, table: MarkdownTable) -> None:
+    """The policy's blocks alone: the time that twice as many take more, against the peak."""
+    if not bench.is_cuda:
+        return
+    from kgverify.engines.compiled.tower.launch import build_tower_parameters, launch_tower
+
+    program = bench.load(bench.graph, 1, 1).graph.program
+    device = torch.device(bench.device)
+    rng = np.random.default_rng(0)
+    facts = program.facts[rng.integers(0, len(program.facts), (NUM_GOALS, 2))]
+    atoms = torch.full((NUM_GOALS, LIMITS.max_atoms, 3), PAD, dtype=torch.int32, device=device)
+    atoms[:, :2] = torch.as_tensor(facts, device=device)
+    features = torch.ones((1, PUBLISHED["hidden"]), device=device)
+    slots = torch.zeros(NUM_GOALS, dtype=torch.int32, device=device)
+    out = torch.empty(NUM_GOALS, device=device)
+    policies = [
+        make_two_tower(program, LIMITS, seed=0, **PUBLISHED | {"blocks": PUBLISHED["blocks"] * i}) for i in (1, 2)
+    ]
+
+    def score(parameters: Parameters, precision: str) -> None:
+        for _ in range(NUM_LAUNCHES):
+            launch_tower(parameters, atoms, out, precision, features=features, slots=slots)
+
+    for precision in bench.precisions:
+        seconds = []
+        for policy in policies:
+            work = partial(score, build_tower_parameters(policy, precision, device), precision)
+            work()
+            seconds.append(bench.measure(work)[1] / NUM_LAUNCHES)
+        flops = count_flops(policies[0], NUM_GOALS) * (3 if precision == "bf16x3" else 1)
+        rate = flops / (seconds[1] - seconds[0])
+        note = f"{rate / 1e12:.0f} TFLOPS: {rate / PEAK_FLOPS[precision]:.1%} of the peak, without the input and the output"
+        table.add(bench.graph, f"policy, {precision}", NUM_GOALS, seconds[0], note=note)
+
+
 def measure_launches(bench: Bench, table: MarkdownTable) -> None:
     """Kernels for each candidate."""
     if not bench.is_cuda:
@@ -400,6 +440,7 @@ SECTIONS = {
     "million": measure_million,
     "wn18rr": measure_wn18rr,
     "trace": measure_trace,
+    "policy": measure_policy,
     "launches": measure_launches,
     "rank-only": measure_rank_only,
     "cold": measure_cold,

@@ -79,7 +79,7 @@ def test_what_fused_ticks_record_and_show_is_what_the_reference_proves(
     ended: list[int] = []
     sent = []
     send = DigestLog.send
-    monkeypatch.setattr(DigestLog, "send", lambda log, num_steps: sent.append(send(log, num_steps)) or sent[-1])
+    monkeypatch.setattr(DigestLog, "send", lambda *given: sent.append(send(*given)) or sent[-1])
     parts = [each.read() for each in engine.record(candidates, ended.append)]
     assert sum(ended) == len(candidates.query)
     columns = concatenate([part for part, _ in parts])

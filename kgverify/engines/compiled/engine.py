@@ -328,7 +328,8 @@ class CompiledEngine:
             progress(num_given - done)
             done = num_given
         progress(num - done)
-        digests = self._ticks.send_digests(num) if has_digests else None
+        num_steps = sum(len(chunk.value.pool_index) for chunk in chunks)
+        digests = self._ticks.send_digests(num, num_steps) if has_digests else None
         return Recorded(candidates, chunks, self._copy_results(num), digests)
 
     def _fill_pool(self, candidates: CandidateSet, floor: NDArray[np.float64] | None = None) -> None:

@@ -13,16 +13,16 @@ _SIGNED: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class PendingCopy(Generic[T]):
-    """A value whose arrays are being copied to the host."""
+    """A value whose arrays are being copied to the host. value: the arrays have their sizes, and numbers only after `wait`."""
 
     def __init__(self, value: T, copies: "HostCopy | None" = None) -> None:
-        self._value, self._sending = value, copies
+        self.value, self._sending = value, copies
 
     def wait(self) -> T:
         """Wait for the copies and return the complete value."""
         if self._sending is not None:
             self._sending.wait()
-        return self._value
+        return self.value
 
 
 class HostCopy:

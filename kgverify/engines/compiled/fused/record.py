@@ -354,12 +354,18 @@ class DigestLog:
             num_warps=1,
         )
 
-    def send(self, num_steps: Tensor) -> PendingCopy[StepDigests]:
-        """Start copying the digests of candidates to the host, one after the other. num_steps: int32 [N], of each."""
-        num = len(num_steps)
-        is_step = torch.arange(self._limits.max_depth, device=num_steps.device) < num_steps[:, None]
+    def send(self, num_steps: Tensor, total: int | None) -> PendingCopy[StepDigests]:
+        """Start copying the digests of candidates to the host, one after the other.
+
+        num_steps: int32 [N], of each; total: of all, None if unknown: then this waits for the device, and for earlier copies
+        """
+        if total is None:
+            total = int(copy_to_host(num_steps.sum())[0])
+        owner = torch.repeat_interleave(num_steps, output_size=total)
+        first = num_steps.cumsum(0) - num_steps
+        at = owner * self._limits.max_depth + torch.arange(total, device=num_steps.device) - first[owner]
         copies = HostCopy()
-        sequence, multiset = (copies.fetch(each[:num][is_step], np.uint64) for each in (self._sequence, self._multiset))
+        sequence, multiset = (copies.fetch(each.view(-1)[at], np.uint64) for each in (self._sequence, self._multiset))
         # The counts are written again by the next pool.
         counts = copies.fetch(num_steps.clone(), np.uint32)
         copies.finish()

@@ -212,9 +212,12 @@ class FusedTicks:
         """Run the candidates of the pool to their ends; yield from time to time the number given to slots."""
         return self._run_with(*([self._digests] if has_digests else []))
 
-    def send_digests(self, num: int) -> PendingCopy[StepDigests]:
-        """Start copying the digests of the first candidates of the pool, which has run with digests, to the host."""
-        return self._digests.send(self._num_steps[:num])
+    def send_digests(self, num: int, num_steps: int | None = None) -> PendingCopy[StepDigests]:
+        """Start copying the digests of the first candidates of the pool, which has run with digests, to the host.
+
+        num_steps: of these candidates; without it, this waits for earlier copies
+        """
+        return self._digests.send(self._num_steps[:num], num_steps)
 
     @cached_property
     def _digests(self) -> DigestLog:

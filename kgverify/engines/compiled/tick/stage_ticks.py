@@ -150,7 +150,7 @@ class StageTicks:
                 fix="use --mode fused, or record the steps",
             )
 
-    def send_digests(self, num: int) -> PendingCopy[StepDigests]:
+    def send_digests(self, num: int, num_steps: int | None = None) -> PendingCopy[StepDigests]:
         """Raise InternalError: digests are not taken here."""
         raise InternalError("ticks of stages take no digests")
 
