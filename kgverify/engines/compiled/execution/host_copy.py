@@ -26,13 +26,13 @@ class PendingCopy(Generic[T]):
 
 
 class HostCopy:
-    """Copies of tensors to the host, on a separate stream: each begins at `fetch`, and `finish` follows the last.
+    """Copies of tensors to the host, on a separate stream: `fetch` prepares each, and `finish` begins all.
 
     Fetch a clone of a tensor that will be written again, or call `wait_for_copies` before it is.
     """
 
     def __init__(self) -> None:
-        self._stream: torch.cuda.Stream | None = None
+        self._prepared: list[tuple[Tensor, Tensor]] = []
         self._event: torch.cuda.Event | None = None
 
     def fetch(self, tensor: Tensor, dtype: "type[np.generic]") -> NDArray[Any]:
@@ -44,19 +44,23 @@ class HostCopy:
         if not tensor.is_cuda:
             return tensor.contiguous().clone().numpy().view(kind)
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        self._stream = _side_stream(tensor.device)
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            host.copy_(tensor, non_blocking=True)
-        # Its memory must not be reused before it was read.
-        tensor.record_stream(self._stream)
+        self._prepared.append((host, tensor))
         return host.numpy().view(kind)
 
     def finish(self) -> None:
-        """Mark the end of the copies, for `wait`."""
-        if self._stream is not None:
-            self._event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-            self._event.record(self._stream)
+        """Begin the copies, for `wait`."""
+        if not self._prepared:
+            return
+        stream = _side_stream(self._prepared[0][1].device)
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for host, tensor in self._prepared:
+                host.copy_(tensor, non_blocking=True)
+                # Its memory must not be reused before it was read.
+                tensor.record_stream(stream)
+        self._prepared.clear()
+        self._event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        self._event.record(stream)
 
     def wait(self) -> None:
         """Wait until every copy is complete."""

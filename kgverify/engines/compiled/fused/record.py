@@ -244,8 +244,6 @@ class StepLog:
         def fetch(column: Tensor, num: int, dtype: "type[np.generic]") -> NDArray[Any]:
             return copies.fetch(column[:num], dtype)
 
-        # First what takes longest to copy.
-        atoms = fetch(sent.atoms, num_atoms, np.int32)
         chunk = Chunk(
             fetch(sent.pool_index, num_steps, np.int64),
             Steps(
@@ -264,7 +262,7 @@ class StepLog:
                 origin_kind=fetch(sent.origin_kind, num_resolvents, np.uint8),
                 origin=fetch(sent.origin, num_resolvents, np.int32),
                 score=fetch(sent.score, num_resolvents, np.float32),
-                atoms=atoms,
+                atoms=fetch(sent.atoms, num_atoms, np.int32),
             ),
         )
         copies.finish()
