@@ -354,7 +354,7 @@ class CompiledEngine:
             copies.fetch(is_limited, np.bool_),
             copies.fetch(log_probability, np.float64),
         )
-        copies.finish()
+        copies.begin()
         return PendingCopy(results, copies)
 
     def _step_slots(self, positions: Positions) -> Columns:

@@ -26,7 +26,7 @@ class PendingCopy(Generic[T]):
 
 
 class HostCopy:
-    """Copies of tensors to the host, on a separate stream: `fetch` prepares each, and `finish` begins all.
+    """Copies of tensors to the host, on a separate stream: `fetch` prepares each, and `begin` begins all that are prepared.
 
     Fetch a clone of a tensor that will be written again, or call `wait_for_copies` before it is.
     """
@@ -47,8 +47,8 @@ class HostCopy:
         self._prepared.append((host, tensor))
         return host.numpy().view(kind)
 
-    def finish(self) -> None:
-        """Begin the copies, for `wait`."""
+    def begin(self) -> None:
+        """Begin the prepared copies."""
         if not self._prepared:
             return
         stream = _side_stream(self._prepared[0][1].device)
@@ -63,7 +63,7 @@ class HostCopy:
         self._event.record(stream)
 
     def wait(self) -> None:
-        """Wait until every copy is complete."""
+        """Wait until every copy that has begun is complete."""
         if self._event is not None:
             self._event.synchronize()
 

@@ -244,6 +244,9 @@ class StepLog:
         def fetch(column: Tensor, num: int, dtype: "type[np.generic]") -> NDArray[Any]:
             return copies.fetch(column[:num], dtype)
 
+        # What takes longest is copied while the rest is prepared.
+        atoms = fetch(sent.atoms, num_atoms, np.int32)
+        copies.begin()
         chunk = Chunk(
             fetch(sent.pool_index, num_steps, np.int64),
             Steps(
@@ -262,10 +265,10 @@ class StepLog:
                 origin_kind=fetch(sent.origin_kind, num_resolvents, np.uint8),
                 origin=fetch(sent.origin, num_resolvents, np.int32),
                 score=fetch(sent.score, num_resolvents, np.float32),
-                atoms=fetch(sent.atoms, num_atoms, np.int32),
+                atoms=atoms,
             ),
         )
-        copies.finish()
+        copies.begin()
         self.clear()
         return PendingCopy(chunk, copies)
 
@@ -366,5 +369,5 @@ class DigestLog:
         sequence, multiset = (copies.fetch(each.view(-1)[at], np.uint64) for each in (self._sequence, self._multiset))
         # The counts are written again by the next pool.
         counts = copies.fetch(num_steps.clone(), np.uint32)
-        copies.finish()
+        copies.begin()
         return PendingCopy(StepDigests(counts, Digests(sequence, multiset, sequence)), copies)

@@ -131,7 +131,7 @@ def _copy_steps(steps: LoggedSteps, rows: LoggedRows) -> Chunk:
         ),
         resolvents,
     )
-    copies.finish()
+    copies.begin()
     copies.wait()
     return chunk
 
@@ -185,10 +185,11 @@ class Recorded:
 def collect_columns(candidates: CandidateSet, chunks: list[Chunk], results: Results) -> Columns:
     """Order the steps of all ticks by candidate; ticks are in time order, so each candidate's steps stay in theirs."""
     empty = empty_columns(np.float32)
-    pool_index = np.concatenate([np.zeros(0, np.int64), *(chunk.pool_index for chunk in chunks)])
     parts = [Columns(empty.candidates, chunk.steps, chunk.resolvents) for chunk in chunks]
     in_time = parts[0] if len(parts) == 1 else concatenate([empty, *parts])
-    is_ordered = bool((np.diff(pool_index) >= 0).all())
+    positions = [chunk.pool_index for chunk in chunks]
+    pool_index = positions[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *positions])
+    is_ordered = bool((pool_index[1:] >= pool_index[:-1]).all())
     ordered = in_time if is_ordered else select_steps(in_time, np.argsort(pool_index, kind="stable"))
     num_steps = np.bincount(pool_index, minlength=len(candidates.query)).astype(np.uint32)
     return ordered._replace(candidates=_ended(candidates, num_steps, results))
