@@ -66,7 +66,7 @@ def test_each_slot_excludes_its_own_query(excludes: bool) -> None:
 
 
 @pytest.mark.parametrize("num_facts", [70, 150])
-@pytest.mark.parametrize("max_resolvents", [1, 2, 69, 70, 150])
+@pytest.mark.parametrize("max_resolvents", [1, 2, 64, 69, 70, 150])
 def test_a_full_step_without_a_record_ends_as_one_with_it(num_facts: int, max_resolvents: int) -> None:
     """The clauses after the last resolvent kept may prove the goal, or be the first that are dropped."""
     x, y, u, v, w = map(Variable, "XYUVW")

@@ -17,6 +17,7 @@ from kgverify.program.limits import Limits
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
+from kgverify.engines.compiled.execution.kernel_launch import count_processors
 from kgverify.engines.compiled.tower import embed
 from kgverify.engines.compiled.tower.launch import build_tower_parameters, build_tower_score, launch_tower
 from kgverify.engines.compiled.tower.portable import CONTEST, EXACT, score_contests
@@ -191,12 +192,16 @@ def test_other_widths_are_padded(hidden: int, blocks: int, precision: str) -> No
 
 
 @pytest.mark.parametrize(("precision", "bound"), [("bf16", 0.1), ("fp16", 2e-2), ("bf16x3", CLOSE)])
-def test_a_width_of_256_is_scored_to_its_precision(precision: str, bound: float) -> None:
-    """The size with a special kernel on Hopper; some blocks of rows are all padding."""
+@pytest.mark.parametrize("is_many", [False, True])
+def test_a_width_of_256_is_scored_to_its_precision(precision: str, bound: float, is_many: bool) -> None:
+    """The size with a special kernel on Hopper, with smaller tiles for fewer rows; some blocks of rows are all padding."""
+    if is_many and DEVICE.type == "cpu":
+        pytest.skip("every number of rows has the same tiles on a CPU")
+    num = 300 * count_processors(DEVICE) if is_many else 300
     policy = make_policy(256)
-    goals, resolvents = draw(policy, 0, 30), draw(policy, 1, 300)
-    slots = torch.arange(300, device=DEVICE) % 30
-    is_padding = torch.arange(300, device=DEVICE) < 260
+    goals, resolvents = draw(policy, 0, 30), draw(policy, 1, num)
+    slots = torch.arange(num, device=DEVICE) % 30
+    is_padding = torch.arange(num, device=DEVICE) < 260
     resolvents[is_padding] = PAD
     score = build_tower_score(precision)
     scores = score(build_tower_parameters(policy, precision, DEVICE), goals, resolvents, slots)

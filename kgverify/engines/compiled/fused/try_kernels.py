@@ -220,10 +220,12 @@ def _try_slot(
             true_kind = tl.max(tl.where(is_first, tl.where(is_rule, RULE, FACT), 0), 0).to(tl.int32)
             true_origin = tl.max(tl.where(is_first, clause, 0), 0).to(tl.int32)
         cursor = tl.minimum(cursor + BLOCK, num)
-        if is_full & (cursor >= num_rules) & (is_asked == 0):
+        if is_full & (is_asked == 0):
             is_asked = 1
             goal = derivations.goal + slot * (3 * A)
-            cursor = tl.where(_facts_may_prove(goal, tables, num_facts, num_predicates, A), cursor, num)
+            # A rule has a body, so that it proves nothing by itself.
+            after_rules = tl.maximum(cursor, num_rules)
+            cursor = tl.where(_facts_may_prove(goal, tables, num_facts, num_predicates, A), after_rules, num)
         turn_round += 1
     is_done = (cursor >= num) | (true_kind != 0)
     kind = tl.where(true_kind != 0, TRUE, tl.where((num_survivors == 0) | (num_kept == 0), FALSE, GOAL))
