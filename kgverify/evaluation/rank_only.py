@@ -406,6 +406,9 @@ class RankOnly:
                 samples.append(beside.submit(self._compare, block, proved, true_score, tally))
                 if (is_stopped := proved.outcome == STOPPED).any():
                     stopped.append(awaiting_model.submit(self._take_inside, block, is_stopped))
+                if stopped and stopped[0].done():
+                    # An error of the model ends the work at once.
+                    stopped[0].result()
             if inside := [each for each in (future.result() for future in stopped) if len(each.candidates.query)]:
                 block = Block.join(inside)
                 proved, of_block = self._prove(part, block.candidates, no_progress)

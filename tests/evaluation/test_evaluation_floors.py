@@ -1,6 +1,7 @@
 """Derivations that can no longer affect a rank are stopped, where the recorded steps say so, and no rank changes."""
 
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from kgverify.engines.compiled.program.least_model import LeastModel
 from kgverify.engines.endings import STOPPED, Evaluation, Results
 from kgverify.engines.native.engine import NativeEngine
 from kgverify.engines.protocol import Progress, no_progress
-from kgverify.errors import InternalError
+from kgverify.errors import InternalError, UserError
 from kgverify.evaluation import rank_only
 from kgverify.evaluation.evaluate import evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
@@ -269,6 +270,24 @@ def test_corruptions_of_what_is_not_proved_do_not_wait_for_the_model_and_no_resu
         np.testing.assert_array_equal(left, right, err_msg=name)
     assert num_stopped[0] == num_stopped[1]
     assert (num_stopped[0] > 0) == (num_floored[0] > 1) == (num_corruptions == ALL)
+
+
+def test_a_model_that_is_too_large_ends_the_work_before_the_other_corruptions_are_proved():
+    run = replace(countries_run(num_queries=24, num_corruptions=ALL), limits=Limits(max_depth=3))
+    (part,) = plan_parts(run, "cpu", 10**9, rank_only=True).parts
+    num_floored = []
+    for is_small in (True, False):
+        model: Future[LeastModel] = Future()
+        if is_small:
+            model.set_result(build_model(run, "cpu"))
+        else:
+            model.set_exception(UserError("too large", where="--rank-only"))
+        engine = FlooredEngine(run)
+        work = RankOnly(run, Pipeline(engine, draw_candidates, rank_candidates), AllCorruptions(run, model, 700), 700)
+        with nullcontext() if is_small else pytest.raises(UserError, match="too large"):
+            work.prove(part, work.draw(part), no_progress)
+        num_floored.append(engine.num_floored)
+    assert 0 < num_floored[1] < num_floored[0]
 
 
 def test_an_engine_that_stops_a_derivation_without_a_floor_is_refused():
