@@ -233,6 +233,26 @@ def test_the_floor_is_below_the_lowest_true_triple():
     assert 0 < num_spared <= 256 < num_rows
 
 
+def test_what_follows_is_proved_to_its_end_also_where_it_was_stopped():
+    ended: list[tuple[bytes, int]] = []
+
+    class Remembering(FlooredEngine):
+        def evaluate(self, candidates, progress=no_progress, *, floor=None):
+            found = super().evaluate(candidates, progress, floor=floor)
+            rows = np.column_stack((candidates.side, candidates.atom))
+            ended.extend(zip(map(bytes, rows), found.results.outcome.tolist(), strict=True))
+            return found
+
+    run = replace(countries_run("two_tower", num_queries=24, num_corruptions=ALL), limits=Limits(max_depth=3))
+    evaluate(run, Pipeline(Remembering(run), draw_candidates, rank_candidates), rank_only=True)
+    model, last = build_model(run, "cpu"), dict(ended)
+    atoms = np.array([np.frombuffer(row, np.int32)[1:] for row in last])
+    follows = dict(zip(last, model.contains(atoms).tolist(), strict=True))
+    assert any(outcome == STOPPED and follows[row] for row, outcome in ended)
+    assert {STOPPED} < {outcome for row, outcome in last.items() if not follows[row]}
+    assert STOPPED not in {outcome for row, outcome in last.items() if follows[row]}
+
+
 class LateModel(FlooredEngine):
     """An engine that gives the least model when it has proved the corruptions of a number of blocks."""
 
