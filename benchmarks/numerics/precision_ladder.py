@@ -15,7 +15,7 @@ from kgverify.engines.compiled.tower.precision import estimate_score_error
 from kgverify.engines.policy import Policy
 from kgverify.errors import describe_error
 from kgverify.program.outcomes import GoalKind
-from kgverify.trace.model.columns import Columns, starts_of
+from kgverify.trace.model.columns import Columns, cut_rows, starts_of
 
 AUDIT: Final = "precision"
 ROWS: Final = 1 << 15
@@ -161,15 +161,11 @@ def score_states(
 ) -> NDArray[np.float64]:
     """Return the scores, float64 [R], computed for some goals at a time."""
     parts = []
-    begin = 0
-    while begin < len(states.goal):
-        end = int(np.searchsorted(states.first, states.first[begin] + ROWS, "right")) - 1
-        end = max(begin + 1, min(end, len(states.goal)))
+    for begin, end in cut_rows(states.first, ROWS):
         rows = slice(int(states.first[begin]), int(states.first[end]))
         given = states.goal[begin:end], states.resolvent[rows], states.slot[rows] - begin
         found = score(parameters, *(torch.as_tensor(each, device=device) for each in given))
         parts.append(found.double().cpu().numpy())
-        begin = end
     return np.concatenate(parts)
 
 

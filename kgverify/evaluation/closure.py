@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from kgverify.program.atoms import Atom
 from kgverify.program.program import Program, Rule
+from kgverify.trace.model.columns import cut_rows, starts_of
 
 MOST_ROWS: Final = 1 << 26
 """The rows that all joins together may have; beyond it, the check stops and is incomplete."""
@@ -104,20 +105,18 @@ class _Joins:
         atom, others = body[i], body[:i] + body[i + 1 :]
         needed = wanted.union(*(each[1:] for each in others))
         found, order, low, count = self._match(atom, bindings, num)
-        ends = np.cumsum(count)
-        begin = 0
-        while begin < num and not self.is_exhausted:
-            before = int(ends[begin - 1]) if begin else 0
-            end = max(begin + 1, int(np.searchsorted(ends, before + _CHUNK, "right")))
+        starts = starts_of(count)
+        for begin, end in cut_rows(starts, _CHUNK):
+            if self.is_exhausted:
+                return
             left = np.repeat(np.arange(begin, end), count[begin:end])
             self.num_rows += len(left)
-            offset = np.arange(len(left)) - np.repeat(ends[begin:end] - count[begin:end] - before, count[begin:end])
+            offset = np.arange(len(left)) - np.repeat(starts[begin:end] - starts[begin], count[begin:end])
             right = order[low[left] + offset]
             joined = {term: column[right] for term, column in found.items()}
             joined |= {term: column[left] for term, column in bindings.items()}
             kept = {term: column for term, column in joined.items() if term in needed}
             yield from self._join(*self._distinct(kept, len(left)), others, wanted)
-            begin = end
 
     def _match(
         self, atom: Atom, bindings: Bindings, num: int

@@ -60,7 +60,15 @@ from kgverify.ranking.rank import RANK_TOLERANCE, compare_gaps, rank_candidates,
 from kgverify.runs.parts import Part
 from kgverify.runs.run import Pipeline, Run
 from kgverify.runs.shares import Share, Whole, cut_units
-from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings, cut_rows, expand_rows, starts_of
+from kgverify.trace.model.columns import (
+    Candidates,
+    CandidateSet,
+    Rankings,
+    count_where,
+    cut_rows,
+    expand_rows,
+    starts_of,
+)
 
 if TYPE_CHECKING:
     from kgverify.engines.compiled.program.least_model import LeastModel
@@ -96,9 +104,8 @@ class Block(NamedTuple):
 
     def take(self, mask: NDArray[np.bool_]) -> "Block":
         """Return the block of some of the candidates, without floors."""
-        rows = np.flatnonzero(mask)
-        num = np.diff(np.searchsorted(rows, starts_of(self.num)))
-        return Block(self.groups, self.kind, num, self.candidates.take(rows))
+        num = count_where(mask, starts_of(self.num))
+        return Block(self.groups, self.kind, num, self.candidates.take(np.flatnonzero(mask)))
 
     @classmethod
     def join(cls, blocks: "Sequence[Block]") -> "Block":
@@ -464,7 +471,7 @@ class RankOnly:
             bounds = starts_of(block.num[of])
             gaps = score[expand_rows(starts, of)] - np.repeat(true_score[here], block.num[of])
             for counts, mask in zip((tally.above, tally.tied), compare_gaps(gaps, RANK_TOLERANCE), strict=True):
-                counts[here] += np.diff(np.searchsorted(np.flatnonzero(mask), bounds))
+                counts[here] += count_where(mask, bounds)
         return draw_sample(proved, np.zeros(len(score), np.bool_), self._run.seed)
 
 

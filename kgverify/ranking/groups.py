@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.trace.model.columns import Candidates, CandidateSet
+from kgverify.trace.model.columns import Candidates, CandidateSet, count_where
 
 
 class Groups(NamedTuple):
@@ -38,7 +38,7 @@ class Groups(NamedTuple):
 
     def count_where(self, mask: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Count the candidates of each group for which the mask, bool [N], holds: int64 [G]."""
-        return np.diff(np.searchsorted(np.flatnonzero(mask), self.starts))
+        return count_where(mask, self.starts)
 
 
 def find_groups(candidates: Candidates | CandidateSet, triples: NDArray[np.int32]) -> Groups | None:

@@ -7,6 +7,8 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.trace.model.columns import find_end
+
 UNITS: Final = 8
 """The most units that are proved at once."""
 
@@ -41,10 +43,12 @@ class Whole:
         The engine waits until the first is drawn, and the end until the last is compared.
         """
         begin, end = self._taken[name], num
-        if num > _LONG:
-            end = 1 if not self._taken.total() else max(num - 1, begin + 1)
-        self._taken[name] = min(end, num)
-        return range(begin, self._taken[name])
+        if num > _LONG and not self._taken.total():
+            end = 1
+        elif num > _LONG and begin < num - 1:
+            end = num - 1
+        self._taken[name] = end
+        return range(begin, end)
 
 
 class Shared:
@@ -71,5 +75,5 @@ def cut_units(starts: NDArray[np.int64], block_size: int) -> list[int]:
         begin = bounds[-1]
         left = int(starts[-1] - starts[begin])
         size = max(block_size // UNITS**2, min(left // (2 * UNITS), block_size // UNITS))
-        bounds.append(max(begin + 1, int(np.searchsorted(starts, starts[begin] + size, "right")) - 1))
+        bounds.append(find_end(starts, begin, size))
     return bounds

@@ -347,9 +347,19 @@ def cut_rows(starts: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of ragged rows, one after the other, with at most `most` elements, or of a single row."""
     begin = 0
     while begin < len(starts) - 1:
-        end = max(begin + 1, int(np.searchsorted(starts, starts[begin] + most, "right")) - 1)
+        end = find_end(starts, begin, most)
         yield begin, end
         begin = end
+
+
+def find_end(starts: NDArray[np.int64], begin: int, most: int) -> int:
+    """Return the end of the range of ragged rows from `begin` that has at most `most` elements, or is a single row."""
+    return max(begin + 1, int(np.searchsorted(starts, starts[begin] + most, "right")) - 1)
+
+
+def count_where(mask: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Count the elements of each of n ragged rows for which the mask holds: int64 [n]."""
+    return np.diff(np.searchsorted(np.flatnonzero(mask), starts))
 
 
 def expand_rows(starts: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
