@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kgreference import least_model
 from kgverify.engines.reference.program import build_reference_program
+from kgverify.evaluation import closure
 from kgverify.evaluation.closure import check_model
 from kgverify.evaluation.self_test import find_removed_atom
 from kgverify.graphs.load import load_graph
@@ -46,7 +47,9 @@ def programs(num: int) -> list[Program]:
     ]
 
 
-def test_an_atom_that_is_missing_from_the_model_is_found():
+@pytest.mark.parametrize("chunk", [1, 5, 1 << 20])
+def test_an_atom_that_is_missing_from_the_model_is_found(chunk: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(closure, "_CHUNK", chunk)
     assert sum(count_checked(program, 4) for program in programs(40)) > 100
 
 
