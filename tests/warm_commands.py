@@ -19,7 +19,7 @@ import traceback
 import types
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
@@ -114,8 +114,6 @@ def serve(listening: socket.socket) -> None:
     """Fork for each request until the standard input is closed."""
     for name in IMPORTED:
         importlib.import_module(name)
-    for check, arguments, options in known_answers():
-        check(*arguments, **options)
     gc.freeze()
     num_children = 0
     while True:
@@ -131,19 +129,6 @@ def serve(listening: socket.socket) -> None:
                 answer(channel)
             num_children += 1
             channel.close()
-
-
-def known_answers() -> list[tuple[Any, tuple[Any, ...], dict[str, bool]]]:
-    """Return the checks of the judge that commands share: each process makes them once, and its children inherit that."""
-    from kgverify.verification import verify
-
-    judge = (verify._judge_known,)
-    return [
-        (verify.check_known_differences, (verify._exercise_known,), {}),
-        *((verify.check_known_pairs, judge, {"is_recorded": each}) for each in (False, True)),
-        (verify.check_known_files, judge, {}),
-        (verify.check_known_runs, (verify.verify,), {}),
-    ]
 
 
 def answer(channel: socket.socket) -> NoReturn:
@@ -180,9 +165,6 @@ def become(kind: str, argv: list[str]) -> NoReturn:
 
             main()
         else:
-            # A block may change the judge.
-            for check, *_ in known_answers():
-                check.cache_clear()
             sys.argv = ["-c"]
             sys.path.insert(0, "")
             sys.modules["__main__"] = types.ModuleType("__main__")

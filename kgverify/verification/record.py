@@ -30,8 +30,6 @@ from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.stage_items import encode_stage_outputs
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Durability, Storage, TraceWriter
-from kgverify.verification.self_testing.known_answers.traces import check_known_traces, check_loaded_recorder
-from kgverify.verification.self_testing.remembered import check_once
 
 if TYPE_CHECKING:
     from kgverify.engines.compiled.state import Layout
@@ -123,11 +121,7 @@ def record(
     is_archived:    whether to pack the trace as small as HDF5's own filters can
     append_threads: the chunks appended at the same time, each in memory; the trace is the same. By default the number
                     that `choose_append_threads` returns
-
-    InternalError if known columns are not recorded and read as they are.
     """
-    check_loaded_recorder()
-    check_once({"traces": check_known_traces})
     candidates = pipeline.draw_for(run)
     program = run.graph.program
     proved: list[Candidates] = []

@@ -2,11 +2,10 @@
 
 import os
 import platform
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,46 +13,37 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.classify import Surroundings, classify, group_causes
 from kgverify.comparison.compare import KEPT, Comparer
-from kgverify.comparison.exercise.exercise import Exercised
-from kgverify.comparison.exercise.minimum import MINIMUM, NO_MINIMUM, Minimum
+from kgverify.comparison.exercise.minimum import MINIMUM, Minimum
 from kgverify.comparison.goals import Rebuilds
 from kgverify.comparison.inference.dialects import name_in_dialect
 from kgverify.comparison.modulo.policy import DUPLICATES
 from kgverify.comparison.rankings import NO_ROWS, compare_rankings
 from kgverify.comparison.recorded.evidence import withhold_agreement
 from kgverify.comparison.result import Comparison, Verdict
-from kgverify.comparison.source import FileSource, MemorySource, StepSource, has_steps
+from kgverify.comparison.source import MemorySource, StepSource, has_steps
 from kgverify.comparison.step_view import outcome_name
 from kgverify.conditions.declared import read_declared
 from kgverify.conditions.describe import describe_conditions
-from kgverify.engines.known_proofs import list_proof_checks
 from kgverify.engines.protocol import ExplainedEngine, Progress, no_progress
 from kgverify.errors import InternalError
 from kgverify.program.outcomes import Outcome
-from kgverify.ranking.known_draws import check_known_draws
 from kgverify.ranking.metric import compute_metrics
 from kgverify.report.content import Determinism, Environment, Metrics, Outcomes
 from kgverify.report.report import Report, build_report
 from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Pipeline, Run, build_trace, describe_ranking, rank_alike
 from kgverify.trace.model.columns import Candidates, Columns, Rankings, are_equal
-from kgverify.trace.model.levels import TraceLevel, has_goals
+from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.attribute import attribute_loss
-from kgverify.verification.effort import FULL, LITTLE, Effort
+from kgverify.verification.effort import FULL, Effort
 from kgverify.verification.evidence import describe_same, judge_exercise
 from kgverify.verification.lockstep import compare_in_lockstep, describe_lockstep, follow_near_ties, lockstep_comparer
 from kgverify.verification.rebuild import Rebuilder
 from kgverify.verification.recorded_ranks import judge_ranks, recognise_ranks, split_recorded_loss
 from kgverify.verification.replay import Explainer, Replayed
 from kgverify.verification.rerun import rerun
-from kgverify.verification.self_testing.known_answers.answers import check_known_differences, check_known_pairs
-from kgverify.verification.self_testing.known_answers.conditions import check_known_conditions
-from kgverify.verification.self_testing.known_answers.figures import check_known_figures
-from kgverify.verification.self_testing.known_answers.files import check_known_files
-from kgverify.verification.self_testing.known_answers.runs import check_known_runs, check_traces_of_runs
-from kgverify.verification.self_testing.known_answers.traces import check_known_traces, check_loaded_recorder
 from kgverify.verification.self_testing.planted_runs import (
     RememberingEngine,
     check_attribution,
@@ -63,7 +53,6 @@ from kgverify.verification.self_testing.planted_runs import (
     plant_in_repetition,
     plant_in_verification,
 )
-from kgverify.verification.self_testing.remembered import check_once
 from kgverify.verification.self_testing.second_opinion import check_sample
 from kgverify.version import __version__
 
@@ -109,8 +98,8 @@ def verify(
 
     minimum: the exercise that AGREE requires of both sides
 
-    tests_itself: whether known pairs must have their known answers, and whether AGREE is given only after the comparison
-    reported changes planted in all that it compared; InternalError otherwise
+    tests_itself: whether AGREE is given only after the comparison reported changes planted in all that it compared;
+    InternalError otherwise
     """
     traces, is_deterministic = zip(
         *(
@@ -121,9 +110,6 @@ def verify(
     )
     own = read_declared(actual.engine, traces[1].columns)
     determinism = Determinism(*is_deterministic)
-    if tests_itself:
-        check_loaded_recorder()
-        check_known_differences(_exercise_known)
     recorded, traces = traces, rank_alike(run, (expected, actual), traces)
     infos = expected.engine.info, actual.engine.info
     hidden = tuple(dict.fromkeys(info.name for info in infos if lockstep and not has_steps(info)))
@@ -146,15 +132,8 @@ def verify(
         replayed = explainer.replay(comparison.divergences)
     comparison = msgspec.structs.replace(comparison, divergences=tuple(each.divergence for each in replayed))
     comparison = compare_rankings(comparison, traces[0], traces[1], (expected_rank, actual_rank))
-    if tests_itself and (lockstep or comparison.divergences or comparison.near_ties):
-        check_known_pairs(_judge_known, is_recorded=False)
-        check_known_runs(verify)
-        if comparison.divergences and effort.explained:
-            check_once({"conditions": partial(check_known_conditions, verify)})
     of_ranking = comparison.divergences[len(replayed) :]
     divergences, causes = explainer.group([*replayed, *(Replayed(each, None) for each in of_ranking)])
-    if tests_itself:
-        check_known_figures()
     outputs = [each.outputs for each in replayed]
     divergences, causes = describe_conditions(
         causes,
@@ -179,8 +158,6 @@ def verify(
     sides = MemorySource(recorded[0]), MemorySource(recorded[1])
     comparison, exercised = judge_exercise(comparison, sides, outcomes, minimum)
     if comparison.verdict is Verdict.AGREE and tests_itself:
-        check_known_draws()
-        check_once(list_proof_checks())
         if check_determinism:
             plant_in_repetition(_is_same, traces[1].columns)
         ranks = expected_rank, actual_rank
@@ -283,31 +260,8 @@ def compare_recorded(
         allows_dialects=allows_dialects,
         progress=progress,
     )
-    checks: dict[str, Callable[[], None]] = {
-        "traces": check_known_traces,
-        "figures": check_known_figures,
-        "pairs": partial(check_known_pairs, _judge_known, is_recorded=True),
-    }
-    if any(isinstance(source, FileSource) for source in comparer.sources):
-        checks["files"] = partial(check_known_files, _judge_known)
-    if not {source.header.level for source in comparer.sources} <= {TraceLevel.STEPS, TraceLevel.DIGESTS}:
-        checks["traces of runs"] = partial(check_traces_of_runs, _judge_known)
-    check_once(checks)
     report = _judge_recorded(comparer, score_error, minimum)
     return RecordedComparison(report, comparer.sources, comparer.rebuilds)
-
-
-def _judge_known(expected: Trace | Path, actual: Trace | Path, **options: Any) -> tuple[Comparer, Report]:
-    """Compare a known pair like `compare_recorded`, without a self-test."""
-    comparer = Comparer(expected, actual, rebuilding=Rebuilder, explains=True, **options)
-    judged = _judge_recorded(comparer, options.get("score_error"), NO_MINIMUM, tests_itself=False, effort=LITTLE)
-    return comparer, judged
-
-
-def _exercise_known(comparer: Comparer) -> Exercised:
-    """Return what both sides of a known pair exercised."""
-    codes = [source.gather_column("outcome", np.arange(source.num_candidates)) for source in comparer.sources]
-    return judge_exercise(comparer.comparison, comparer.recorded, Outcomes(*map(_count, codes)), NO_MINIMUM)[1]
 
 
 def _judge_recorded(
@@ -329,8 +283,6 @@ def _judge_recorded(
     findings = (*comparer.findings, *(judge_ranks(classify(each, nothing), ranked) for each in of_ranking))
     dialect = comparer.sources[0].header.limits.dialect
     divergences, causes = group_causes(*name_in_dialect(comparison.divergences, findings, dialect))
-    if tests_itself and causes:
-        check_once({"conditions": partial(check_known_conditions, verify)})
     divergences, causes = describe_conditions(causes, divergences, comparer, most=effort.explained)
     comparison = msgspec.structs.replace(comparison, divergences=divergences)
     check_consistency(comparison, causes, [comparer.comparison], has_engines=False)

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 from foreign_folder import FOLDER, needs_records
+from kgverify.verification.self_testing.remembered import remembering
 
 import kgverify as kv
 from kgverify.cli.app import run
 from kgverify.program.dialect import Dialect, write_dialect
-from kgverify.verification.self_testing.remembered import remembering
 
 pytestmark = needs_records
 

@@ -1,8 +1,10 @@
 """The judges of a mutant beside the tests: generated problems for one of a prover, the known answers for one of a judge."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from kgverify.engines.compiled.tick.known_stages import check_known_stages
@@ -14,6 +16,7 @@ from kgverify.errors import InternalError
 from kgverify.evaluation.known_answers.evaluations import check_known_evaluation
 from kgverify.evaluation.known_answers.folders import check_known_folder
 from kgverify.evaluation.known_answers.models import check_known_models
+from kgverify.ranking.known_draws import check_known_draws
 from kgverify.runs.run import Pipeline, Run
 from kgverify.testing.checking.check import Batch, find_suspects, prepare_batches
 from kgverify.testing.checking.engine_makers import MakePipeline, compiled_maker
@@ -21,8 +24,12 @@ from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import Problem, Sizes
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo
-from kgverify.verification import verify
-from kgverify.verification.self_testing.known_answers.traces import check_known_traces
+from kgverify.verification.verify import verify
+
+sys.path.append(str(Path(__file__).parents[1] / "judge"))
+
+from judge_answers import answers, files, runs, traces
+from known_judge import exercise_known, judge_known
 
 NUM_PROBLEMS: Final = 240
 """The number of generated problems on which a mutant is tried."""
@@ -49,20 +56,20 @@ class Crash(BaseException):
 _JUDGED: Final = frozenset({"reference", "compiled", "native"})
 """The parts that are provers."""
 _KNOWN: Final[dict[str, Callable[[], object]]] = {
-    "known differences": lambda: verify.check_known_differences(verify._exercise_known),
-    "known pairs": lambda: verify.check_known_pairs(verify._judge_known, is_recorded=True),
-    "known runs": lambda: verify.check_known_runs(verify.verify),
-    "known traces of runs": lambda: verify.check_traces_of_runs(verify._judge_known),
-    "known draws": verify.check_known_draws,
+    "known differences": lambda: answers.check_known_differences(exercise_known),
+    "known pairs": lambda: answers.check_known_pairs(judge_known, is_recorded=True),
+    "known runs": lambda: runs.check_known_runs(verify),
+    "known traces of runs": lambda: runs.check_traces_of_runs(judge_known),
+    "known draws": check_known_draws,
     "known models": lambda: check_known_models("cpu"),
     "known folder": check_known_folder,
     "known evaluation": lambda: list(check_known_evaluation("cpu")),
-    "known traces": check_known_traces,
+    "known traces": traces.check_known_traces,
     "known steps": check_known_steps,
     "known stages": check_known_stages,
     "known native proofs": check_native_proofs,
     "known tensor proofs": check_tensor_proofs,
-    "known files": lambda: verify.check_known_files(verify._judge_known),
+    "known files": lambda: files.check_known_files(judge_known),
 }
 """The checks that `diff` and `evaluate` make before they give a verdict; each raises an error if it is wrong."""
 

@@ -351,6 +351,7 @@ def test_a_process_answers_crashes_or_is_not_begun_after_the_deadline():
     assert len(ends) == 2
 
 
+@pytest.mark.exhaustive
 def test_every_semantic_mutant_applies_once_and_says_what_it_does():
     found = read_lists()
     assert check_lists(found, [stage.value for stage in Stage]) == []

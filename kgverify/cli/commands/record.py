@@ -3,7 +3,7 @@
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Final, NoReturn
@@ -25,10 +25,8 @@ from kgverify.cli.progress import (
 from kgverify.errors import UserError, count_of
 from kgverify.report.render.terminal import describe_execution
 from kgverify.runs.interrupts import note_interrupt
-from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
 from kgverify.trace.files.output_path import count_safe, partial_of
 from kgverify.verification.record import SHARD_STEPS
-from kgverify.verification.self_testing.remembered import remembering
 
 _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
@@ -80,12 +78,9 @@ def record(
             fix="give compiled, reference, or your own as MODULE:NAME or FILE.py:NAME",
         )
     try:
-        # An engine of a third party may change the judge in memory.
-        is_own = {engine, reference} <= {None, COMPILED, REFERENCE}
         with (
             ending_on_signals(),
             show_phase(f"recording {engine or reference}", 0) as progress,
-            remembering() if is_own else nullcontext(),
         ):
             recording = record_engine(
                 path=output,

@@ -17,13 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from kgverify.comparison.comparable import lockstep_columns
-from kgverify.comparison.compare import Comparer, Sizes
-from kgverify.garbage_collection import without_garbage_collection
-from kgverify.program.program import Symbols
-from kgverify.report.report import Report
-from kgverify.trace.model.trace import Trace
-from kgverify.verification.self_testing.known_answers.pairs import (
+from judge_answers.pairs import (
     DIFFERENCES,
     ERROR,
     LONG,
@@ -36,7 +30,13 @@ from kgverify.verification.self_testing.known_answers.pairs import (
     take,
     with_header,
 )
-from kgverify.verification.self_testing.known_answers.rare_pairs import rare_pairs
+from judge_answers.rare_pairs import rare_pairs
+from kgverify.comparison.comparable import lockstep_columns
+from kgverify.comparison.compare import Comparer, Sizes
+from kgverify.garbage_collection import without_garbage_collection
+from kgverify.program.program import Symbols
+from kgverify.report.report import Report
+from kgverify.trace.model.trace import Trace
 from kgverify.verification.self_testing.second_opinion import can_be_checked, check_by_second
 from kgverify.verification.self_testing.stored_self_test import require
 
@@ -243,7 +243,7 @@ def unexplained_answers(exercise: Callable[[Comparer], object]) -> Iterator[tupl
 @cache
 def read_answers() -> dict[str, Answer]:
     """Read the known answers."""
-    text = resources.files("kgverify.verification.self_testing.known_answers").joinpath(ANSWERS).read_bytes()
+    text = resources.files("judge_answers").joinpath(ANSWERS).read_bytes()
     return msgspec.json.decode(text, type=dict[str, Answer])
 
 

@@ -14,6 +14,14 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from judge_answers.answers import (
+    check_known_differences,
+    check_known_pairs,
+)
+from judge_answers.conditions import check_known_conditions
+from judge_answers.files import check_known_files
+from judge_answers.runs import check_known_runs, check_traces_of_runs
+from known_judge import exercise_known, judge_known
 from run_engines import UNEXPLAINED, ForeignEngine, TieBreakingEngine, countries_run, foreign_pipeline
 
 from kgverify.comparison import block, compare, equal_columns, locate, rankings, stored_columns
@@ -30,18 +38,10 @@ from kgverify.trace.model.trace import Trace
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Storage, TraceWriter
 from kgverify.verification import lockstep
-from kgverify.verification import verify as verify_module
-from kgverify.verification.self_testing.known_answers.answers import (
-    check_known_differences,
-    check_known_pairs,
-)
-from kgverify.verification.self_testing.known_answers.conditions import check_known_conditions
-from kgverify.verification.self_testing.known_answers.files import check_known_files
-from kgverify.verification.self_testing.known_answers.runs import check_known_runs, check_traces_of_runs
 from kgverify.verification.self_testing.planted_runs import check_attribution, check_consistency, plant_in_repetition
 from kgverify.verification.self_testing.second_opinion import check_sample
 from kgverify.verification.self_testing.self_test import check_digests
-from kgverify.verification.verify import _exercise_known, _judge_known, compare_recorded, verify
+from kgverify.verification.verify import compare_recorded, verify
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -126,8 +126,8 @@ def test_known_pairs_have_their_known_answers(
 ):
     # Before an engine agrees, the comparison is tested without what explains differences.
     checks = (
-        partial(check_known_differences, _exercise_known),
-        partial(check_known_pairs, _judge_known, is_recorded=False),
+        partial(check_known_differences, exercise_known),
+        partial(check_known_pairs, judge_known, is_recorded=False),
     )
     for check in checks:
         check()
@@ -140,10 +140,10 @@ def test_known_pairs_have_their_known_answers(
 
 
 def test_the_known_answers_are_those_of_all_known_pairs(run: Run):
-    check_known_pairs(_judge_known, is_recorded=True)
-    check_known_files(_judge_known)
+    check_known_pairs(judge_known, is_recorded=True)
+    check_known_files(judge_known)
     check_known_runs(verify)
-    check_traces_of_runs(_judge_known)
+    check_traces_of_runs(judge_known)
     check_known_conditions(verify)
 
 
@@ -186,85 +186,6 @@ def test_a_second_comparison_sees_what_is_reported_elsewhere(trace: Trace):
         comparer.comparison = msgspec.structs.replace(found, divergences=moved)
         with pytest.raises(InternalError, match="a second comparison finds"):
             check_sample(comparer)
-
-
-CHECKS = {
-    "check_known_conditions",
-    *("check_known_figures", "check_loaded_recorder", "list_proof_checks"),
-    *("check_known_differences", "check_known_pairs", "check_known_runs", "check_known_files", "check_traces_of_runs"),
-    *("check_sample", "check_known_draws", "plant_in_repetition", "plant_in_verification", "plant_in_recorded"),
-    *("withhold_agreement", "check_consistency", "check_attribution"),
-}
-_ALWAYS = {"check_consistency"}
-_IN_MEMORY = {"check_known_figures", "check_loaded_recorder"}
-_MADE = {
-    # differs, in lockstep: the checks made
-    (False, False): {
-        *("check_known_differences", "check_sample", "check_known_draws", "list_proof_checks"),
-        "plant_in_verification",
-    },
-    (False, True): {
-        *("check_known_differences", "check_known_pairs", "check_known_runs", "check_sample", "check_known_draws"),
-        *("list_proof_checks", "plant_in_verification"),
-    },
-    (True, False): {
-        *("check_known_differences", "check_known_pairs", "check_known_runs", "check_sample", "check_attribution"),
-        "check_known_conditions",
-    },
-    (True, True): {
-        *("check_known_differences", "check_known_pairs", "check_known_runs", "check_known_conditions", "check_sample"),
-    },
-}
-
-
-def _note_checks(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Replace the checks by functions that note their names."""
-    made: set[str] = set()
-
-    def note(name: str, *given: Any, **_: Any) -> Any:
-        made.add(name)
-        return given[0] if name == "withhold_agreement" else {} if name == "list_proof_checks" else None
-
-    for name in CHECKS:
-        monkeypatch.setattr(verify_module, name, partial(note, name))
-    return made
-
-
-@pytest.mark.parametrize(("differs", "in_lockstep"), _MADE)
-def test_a_verification_makes_its_checks(run: Run, differs: bool, in_lockstep: bool, monkeypatch: pytest.MonkeyPatch):
-    def spoil(columns: Any) -> Any:
-        dropped = columns.steps.dropped_atoms + differs
-        return columns._replace(steps=columns.steps._replace(dropped_atoms=dropped.astype(np.uint32)))
-
-    made = _note_checks(monkeypatch)
-    for tests_itself in (False, True):
-        made.clear()
-        options = {"check_determinism": False, "tests_itself": tests_itself, "lockstep": in_lockstep}
-        report = verify(
-            run, reference_pipeline(run), foreign_pipeline(run, ForeignEngine(run, spoil)), **options
-        ).report
-        assert (report.verdict is Verdict.DIVERGE) == differs
-        every = _MADE[differs, in_lockstep]
-        wanted = every | _IN_MEMORY if tests_itself else {"check_attribution"} & every
-        assert made == wanted | _ALWAYS
-
-
-@pytest.mark.parametrize("differs", [False, True])
-def test_a_comparison_of_recordings_makes_its_checks(
-    trace: Trace, differs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    dropped = (trace.columns.steps.dropped_atoms + differs).astype(np.uint32)
-    columns = trace.columns._replace(steps=trace.columns.steps._replace(dropped_atoms=dropped))
-    other = again(replace(trace, columns=columns, digests=digests.compute_digests(columns)))
-    pair = [store(each, tmp_path / name, TraceLevel.STEPS) for each, name in ((trace, "a"), (other, "b"))]
-    made = _note_checks(monkeypatch)
-    monkeypatch.setattr(verify_module, "check_once", lambda checks: made.update(checks))
-    found = compare_recorded(*pair)
-    of_verdict = {"conditions"} if differs else {"plant_in_recorded"}
-    assert made == {"traces", "figures", "pairs", "files", "check_sample", "withhold_agreement"} | of_verdict | _ALWAYS
-    # Both traces are read whole on demand.
-    assert np.array_equal(found.expected.columns.steps.dropped_atoms, trace.columns.steps.dropped_atoms)
-    assert np.array_equal(found.actual.columns.steps.dropped_atoms, dropped)
 
 
 def test_no_other_verdict_is_tested(run: Run):

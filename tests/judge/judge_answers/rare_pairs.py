@@ -7,10 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from kgverify.comparison.compare import Sizes
-from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, ORDER
-from kgverify.trace.model.trace import Trace
-from kgverify.verification.self_testing.known_answers.pairs import (
+from judge_answers.pairs import (
     ERROR,
     Edits,
     at_level,
@@ -21,6 +18,9 @@ from kgverify.verification.self_testing.known_answers.pairs import (
     pair_of,
     renumber,
 )
+from kgverify.comparison.compare import Sizes
+from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, ORDER
+from kgverify.trace.model.trace import Trace
 
 
 class Pair(NamedTuple):

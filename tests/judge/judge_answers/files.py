@@ -10,6 +10,22 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from judge_answers.answers import (
+    Answer,
+    JudgeRecorded,
+    Known,
+    answer_of,
+    require_known,
+)
+from judge_answers.pairs import (
+    ERROR,
+    blank,
+    make_rankings,
+    pair_of,
+    take,
+    with_header,
+)
+from judge_answers.rare_pairs import long_sums, near_tie_and_bits, not_a_number
 from kgverify.comparison.compare import Sizes
 from kgverify.errors import UserError
 from kgverify.files.writing import memory_folder
@@ -24,22 +40,6 @@ from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import TraceFile
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Durability, Storage, TraceWriter
-from kgverify.verification.self_testing.known_answers.answers import (
-    Answer,
-    JudgeRecorded,
-    Known,
-    answer_of,
-    require_known,
-)
-from kgverify.verification.self_testing.known_answers.pairs import (
-    ERROR,
-    blank,
-    make_rankings,
-    pair_of,
-    take,
-    with_header,
-)
-from kgverify.verification.self_testing.known_answers.rare_pairs import long_sums, near_tie_and_bits, not_a_number
 from kgverify.verification.self_testing.stored_self_test import require
 
 _SMALL: Final = {"sizes": Sizes(7, 256, 3), "verifies_content": False}

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final
 
+from judge_answers.answers import Answer
 from kgverify.comparison.result import DifferenceClass, Divergence, Level
 from kgverify.comparison.stage_difference import first_difference, name_stage
 from kgverify.comparison.step_view import Names
@@ -17,7 +18,6 @@ from kgverify.program.outcomes import Outcome
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.stage_items import StageOutputs
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.self_testing.known_answers.answers import Answer
 from kgverify.verification.stagewise import find_later_faults
 
 LIMITS: Final = Limits(max_depth=4, max_atoms=2, max_resolvents=3)

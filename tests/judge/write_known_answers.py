@@ -1,4 +1,4 @@
-"""Write the known answers again, after a change of what reports say: python tests/verification/write_known_answers.py
+"""Write the known answers again, after a change of what reports say: python tests/judge/write_known_answers.py
 
 The second comparison still checks each of them. Review the difference as you would review a golden file.
 """
@@ -10,25 +10,26 @@ import known_alterations
 import known_explanations
 import known_reports
 import msgspec
+from judge_answers import answers as known_answers
+from judge_answers.conditions import known_condition_answers
+from judge_answers.files import known_file_answers
+from judge_answers.pairs import pair_of
+from judge_answers.runs import known_run_answers, traces_of_runs
+from judge_answers.stages import known_stage_answers
+from known_judge import exercise_known, judge_known
 
-from kgverify.verification.self_testing.known_answers import answers as known_answers
-from kgverify.verification.self_testing.known_answers.conditions import known_condition_answers
-from kgverify.verification.self_testing.known_answers.files import known_file_answers
-from kgverify.verification.self_testing.known_answers.pairs import pair_of
-from kgverify.verification.self_testing.known_answers.runs import known_run_answers, traces_of_runs
-from kgverify.verification.self_testing.known_answers.stages import known_stage_answers
-from kgverify.verification.verify import _exercise_known, _judge_known, verify
+from kgverify.verification.verify import verify
 
 
 def main() -> int:
-    answers = dict(known_answers.unexplained_answers(_exercise_known))
-    answers |= dict(known_answers.known_answers(_judge_known, is_recorded=True))
-    answers |= dict(known_file_answers(_judge_known))
+    answers = dict(known_answers.unexplained_answers(exercise_known))
+    answers |= dict(known_answers.known_answers(judge_known, is_recorded=True))
+    answers |= dict(known_file_answers(judge_known))
     answers |= dict(known_run_answers(verify))
     answers |= dict(known_stage_answers(pair_of((0,))[0]))
     answers |= dict(known_condition_answers(verify))
     for known in traces_of_runs():
-        answers[known.name] = known_answers.answer_of(_judge_known(known.expected, known.actual)[1])
+        answers[known.name] = known_answers.answer_of(judge_known(known.expected, known.actual)[1])
     path = Path(known_answers.__file__).with_name(known_answers.ANSWERS)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(answers), indent=1) + b"\n")
     reports = {

@@ -7,13 +7,13 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from judge_answers.trace_formula import MOST, NUM_STEPS, make_columns, make_steps
 from kgverify.errors import InternalError
 from kgverify.program.program import Symbols
 from kgverify.trace.model.columns import Candidates, Columns, Rankings, name_difference
 from kgverify.trace.model.digests import compute_digests, root_digest
 from kgverify.trace.read.data_file import BLOCK_STEPS
 from kgverify.trace.read.trace_file import TraceFile
-from kgverify.verification.self_testing.known_answers.trace_formula import MOST, NUM_STEPS, make_columns, make_steps
 
 SYMBOLS: Final = Symbols(("p", "q"), ("a", "b", "c"))
 RANKINGS: Final = Rankings(

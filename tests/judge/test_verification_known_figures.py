@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from judge_answers import figures
+from judge_answers.figures import check_known_figures
 
 from kgverify.errors import InternalError
 from kgverify.verification import attribute
-from kgverify.verification.self_testing.known_answers import figures
-from kgverify.verification.self_testing.known_answers.figures import check_known_figures
 
 
 def test_the_known_figures_are_computed():

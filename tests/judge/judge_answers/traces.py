@@ -17,6 +17,15 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from judge_answers.trace_formula import LARGE, LONG, make_columns
+from judge_answers.trace_reading import (
+    RANKINGS,
+    SYMBOLS,
+    KnownTrace,
+    check_reading,
+    require_columns,
+    require_known,
+)
 from kgverify.engines.endings import StepDigests, join_digests
 from kgverify.errors import InternalError, UserError
 from kgverify.files.writing import memory_folder
@@ -33,15 +42,6 @@ from kgverify.trace.write.commit_queue import CommitQueue
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.loop_writer import LoopWriter, as_column
 from kgverify.trace.write.writer import Durability, Storage, TraceWriter
-from kgverify.verification.self_testing.known_answers.trace_formula import LARGE, LONG, make_columns
-from kgverify.verification.self_testing.known_answers.trace_reading import (
-    RANKINGS,
-    SYMBOLS,
-    KnownTrace,
-    check_reading,
-    require_columns,
-    require_known,
-)
 
 DROPPED: Final = ("steps.dropped_atoms", "steps.dropped_resolvents")
 FACTS: Final = np.array([[i % 2, i % 3, 2] for i in range(24)], np.int32)

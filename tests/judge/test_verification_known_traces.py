@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from judge_answers import traces
+from judge_answers.trace_formula import NUM_STEPS, make_columns, make_steps
+from judge_answers.traces import check_known_traces, check_loaded_recorder
 
 from kgverify.engines.endings import join_digests
 from kgverify.errors import InternalError, UserError
@@ -17,9 +20,6 @@ from kgverify.trace.read.data_file import BLOCK_STEPS, DataFile
 from kgverify.trace.read.trace_file import TraceFile
 from kgverify.trace.write import loop_writer, resume, shards, writer
 from kgverify.trace.write.commit_queue import CommitTicket
-from kgverify.verification.self_testing.known_answers import traces
-from kgverify.verification.self_testing.known_answers.trace_formula import NUM_STEPS, make_columns, make_steps
-from kgverify.verification.self_testing.known_answers.traces import check_known_traces, check_loaded_recorder
 
 RECORDER = "kgverify.engines.compiled.tick.step_record"
 

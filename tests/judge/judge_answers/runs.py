@@ -10,6 +10,15 @@ from typing import Any, Final
 
 import numpy as np
 
+from judge_answers.answers import (
+    Answer,
+    JudgeRecorded,
+    Known,
+    answer_of,
+    require_known,
+)
+from judge_answers.pairs import at_level, pair_of, take
+from judge_answers.stages import known_stage_answers
 from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.graphs.graph import KnowledgeGraph
@@ -24,15 +33,6 @@ from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.stage_items import StageOutputs, StageReader, encode_stage_outputs
 from kgverify.verification.effort import LITTLE
 from kgverify.verification.record import prove_deep
-from kgverify.verification.self_testing.known_answers.answers import (
-    Answer,
-    JudgeRecorded,
-    Known,
-    answer_of,
-    require_known,
-)
-from kgverify.verification.self_testing.known_answers.pairs import at_level, pair_of, take
-from kgverify.verification.self_testing.known_answers.stages import known_stage_answers
 
 Verify = Callable[..., Any]
 """Verifies a pipeline against another on the same run."""

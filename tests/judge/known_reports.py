@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from judge_answers.answers import answer_of
+from judge_answers.pairs import at_level, blank
+from known_judge import judge_known
 from rich.console import Console
 
 from kgverify.program.dialect import FILTERS, OURS, Dialect
@@ -27,10 +30,7 @@ from kgverify.testing.problems.switches import put_in_dialect
 from kgverify.trace.model.columns import are_equal
 from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.trace import Trace
-from kgverify.verification import verify
 from kgverify.verification.record import prove_deep
-from kgverify.verification.self_testing.known_answers.answers import answer_of
-from kgverify.verification.self_testing.known_answers.pairs import at_level, blank
 
 PATH: Final = Path(__file__).with_suffix(".json")
 SEED: Final = 7
@@ -121,7 +121,7 @@ def answer_to(name: str) -> str:
     expected, actual = (_record(each, level) for each in _pair(kind, problem))
     actual = _pretend(actual, expected)
     actual = blank(actual, actual.fields - lacking)
-    report = verify._judge_known(expected, actual, **options)[1]
+    report = judge_known(expected, actual, **options)[1]
     answer = answer_of(report)
     found = f"{answer.verdict} {answer.divergences} {answer.causes}"
     return f"{found} {answer.sha256} {_hash(_pages(report, expected, actual))}"

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+from judge_answers.pairs import at_level
 
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.recorded.evidence import withhold_agreement
@@ -27,7 +28,6 @@ from kgverify.trace.model.digests import compute_digests, root_digest
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.model.validate import check_columns
 from kgverify.verification.record import prove_deep
-from kgverify.verification.self_testing.known_answers.pairs import at_level
 
 PATH: Final = Path(__file__).with_suffix(".json")
 SEED: Final = 13

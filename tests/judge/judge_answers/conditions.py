@@ -14,6 +14,8 @@ from typing import Any, ClassVar, Final, cast
 import msgspec
 import numpy as np
 
+from judge_answers.answers import Answer, require_known
+from judge_answers.pairs import blank
 from kgverify.comparison.classify import group_causes
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import Comparison
@@ -42,8 +44,6 @@ from kgverify.trace.model.columns import CandidateSet, Columns, starts_of
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.effort import LITTLE
-from kgverify.verification.self_testing.known_answers.answers import Answer, require_known
-from kgverify.verification.self_testing.known_answers.pairs import blank
 
 Verify = Callable[..., Any]
 """Verifies a pipeline against another on the same run."""

@@ -1,0 +1,30 @@
+"""The judge of known pairs: a comparison of recorded traces as `kv.compare` makes it, without its self-test."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kgverify.comparison.compare import Comparer
+from kgverify.comparison.exercise.exercise import Exercised
+from kgverify.comparison.exercise.minimum import NO_MINIMUM
+from kgverify.report.content import Outcomes
+from kgverify.report.report import Report
+from kgverify.trace.model.trace import Trace
+from kgverify.verification.effort import LITTLE
+from kgverify.verification.evidence import judge_exercise
+from kgverify.verification.rebuild import Rebuilder
+from kgverify.verification.verify import _count, _judge_recorded
+
+
+def judge_known(expected: Trace | Path, actual: Trace | Path, **options: Any) -> tuple[Comparer, Report]:
+    """Compare a known pair like `compare_recorded`, without a self-test."""
+    comparer = Comparer(expected, actual, rebuilding=Rebuilder, explains=True, **options)
+    judged = _judge_recorded(comparer, options.get("score_error"), NO_MINIMUM, tests_itself=False, effort=LITTLE)
+    return comparer, judged
+
+
+def exercise_known(comparer: Comparer) -> Exercised:
+    """Return what both sides of a known pair exercised."""
+    codes = [source.gather_column("outcome", np.arange(source.num_candidates)) for source in comparer.sources]
+    return judge_exercise(comparer.comparison, comparer.recorded, Outcomes(*map(_count, codes)), NO_MINIMUM)[1]
