@@ -20,8 +20,9 @@ class KgverifyError(Exception):
 class UserError(KgverifyError):
     """A mistake in the input, with its location, what was expected and found, and how to fix it.
 
-    where: a location such as `train.txt:7`, an option or a file; may be empty
-    fix:   the advice to the user; may be empty
+    where:   a location such as `train.txt:7`, an option or a file; may be empty
+    fix:     the advice to the user; may be empty
+    details: further lines of the message, such as those of an engine's own exception
 
     Example:
         >>> import kgverify as kv
@@ -32,12 +33,14 @@ class UserError(KgverifyError):
         did you mean 'countries'?
     """
 
-    def __init__(self, message: str, *, where: str = "", fix: str = "") -> None:
+    def __init__(self, message: str, *, where: str = "", fix: str = "", details: Iterable[str] = ()) -> None:
         # They quote files, in which a name may take megabytes.
         shown = (_shorten(_name_copies(text)) for text in (message, where, fix))
         self.message, self.where, self.fix = message, where, fix = tuple(shown)
+        self.details = tuple(_shorten(_name_copies(line)) for line in details)
         text = make_visible(f"{where}: {message}" if where else message)
-        super().__init__(f"{text}\nfix: {make_visible(fix)}" if fix else text)
+        lines = [text, *(f"  {make_visible(line)}" for line in self.details)]
+        super().__init__("\n".join([*lines, f"fix: {make_visible(fix)}"] if fix else lines))
 
 
 class MissingDependency(UserError):

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from kgverify.api.inputs import check_score_error, make_engine, names_engine
+from kgverify.api.inputs import make_engine, names_engine
 from kgverify.comparison.exercise.minimum import Minimum, parse_minimum
 from kgverify.comparison.modulo.policy import parse_modulo
 from kgverify.comparison.result import Verdict
@@ -17,6 +17,7 @@ from kgverify.errors import UserError
 from kgverify.program.limits import DeclaredLimits, declare_limits
 from kgverify.report.report import Report
 from kgverify.runs.retake import describe_left, retake_steps
+from kgverify.trace.model.score_error import parse_score_error
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.save import RunTimes, locked_run, save_verification
@@ -28,7 +29,7 @@ def compare(
     actual: str | Path | TraceFile | Trace,
     *,
     save: str | Path | None = None,
-    score_error: float | None = None,
+    score_error: float | str | None = None,
     modulo: str | Collection[str] | None = None,
     minimum: str | Minimum | None = None,
     limits: DeclaredLimits | Mapping[str, Any] | None = None,
@@ -45,7 +46,8 @@ def compare(
             its `load` returned. Or an engine: `"reference"`, `"module:name"` or `"file.py:name"`.
         actual: The trace to judge.
         save: A folder for copies of both traces and the report, for `kgverify show` and `kgverify report`.
-        score_error: An error of the actual trace's scores to accept, in nats, instead of the judge's bound.
+        score_error: An error of the actual trace's scores to accept instead of the judge's bound: in nats, or a float type such
+            as `"float16"`.
         modulo: The kinds of differences that are benign, as in `"names,order"`: `"names"` of variables, the `"order"` of the
             resolvents of a step, `"duplicates"` of a resolvent. They are counted apart, and the comparison goes on. `"none"`
             for no kind; if not given, names are benign where an engine numbers variables its own way.
@@ -89,7 +91,7 @@ def compare(
         recorded = compare_recorded(
             reference,
             actual,
-            score_error=check_score_error(score_error),
+            score_error=parse_score_error(score_error),
             modulo=parse_modulo(modulo),
             minimum=required,
             allows_dialects=allow_dialects,

@@ -1,6 +1,5 @@
 """The arguments that the public functions share: a graph, the queries of a run, and an engine."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -253,17 +252,6 @@ def check_reference_workers(jobs: int, scheduler: str | None, *, why_none: str =
             where=where,
             fix="give one of the two",
         )
-
-
-def check_score_error(score_error: float | None) -> float | None:
-    """Return the error of scores to accept. UserError unless it is a finite number of at least 0, or None."""
-    if score_error is not None and not 0 <= score_error < math.inf:
-        raise UserError(
-            f"expected a number of at least 0, found {score_error}",
-            where="--score-error",
-            fix="give the largest rounding error of a score to accept, in nats",
-        )
-    return score_error
 
 
 def write_down(

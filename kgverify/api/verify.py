@@ -8,7 +8,6 @@ from time import perf_counter
 from kgverify.api.inputs import (
     EngineLike,
     GraphLike,
-    check_score_error,
     make_run,
     make_sides,
     name_again,
@@ -20,6 +19,7 @@ from kgverify.program.limits import Limits
 from kgverify.report.content import EngineNames
 from kgverify.report.report import Report
 from kgverify.runs.progress import Phase, TimedPhases, silent_phase
+from kgverify.trace.model.score_error import parse_score_error
 from kgverify.verification.save import RunTimes, locked_run, save_verification
 from kgverify.verification.verify import Verification
 from kgverify.verification.verify import verify as verify_pipelines
@@ -44,7 +44,7 @@ def verify(
     faults: str | Sequence[str] = (),
     lockstep: bool = False,
     determinism: bool = True,
-    score_error: float | None = None,
+    score_error: float | str | None = None,
     modulo: str | Collection[str] | None = None,
     minimum: str | Minimum | None = None,
     fresh_cache: bool = False,
@@ -83,7 +83,8 @@ def verify(
             engine under test, or in the reference if only that is compiled.
         lockstep: Start every step from the expected goal, so that independent faults are listed one by one.
         determinism: Run each engine twice. An engine that does not repeat itself makes the verdict INCONCLUSIVE.
-        score_error: An error of the engine's scores to accept, in nats, instead of the judge's bound.
+        score_error: An error of the engine's scores to accept instead of the judge's bound: in nats, or a float type such as
+            `"float16"`, whose errors count as rounding.
         modulo: The kinds of differences that are benign, as in `"names,order"`: `"names"` of variables, the `"order"` of the
             resolvents of a step, `"duplicates"` of a resolvent. They are counted apart, and the comparison goes on. `"none"`
             for no kind; if not given, names are benign where an engine numbers variables its own way.
@@ -113,7 +114,7 @@ def verify(
         >>> faulty.verdict.value, faulty.first_divergence.stage
         ('DIVERGE', 'match_facts')
     """
-    check_score_error(score_error)
+    accepted = parse_score_error(score_error)
     benign, required = parse_modulo(modulo), parse_minimum(minimum)
     started, phases = perf_counter(), TimedPhases(phase)
     with locked_run(save):
@@ -147,7 +148,7 @@ def verify(
                     actual,
                     lockstep=lockstep,
                     check_determinism=determinism,
-                    score_error=score_error,
+                    score_error=accepted,
                     modulo=benign,
                     minimum=required,
                     phase=phases,

@@ -241,7 +241,8 @@ def _end_with(error: BaseException) -> int:
         return ExitCode.INTERRUPTED
     known = error if isinstance(error, UserError) else find_missing_dependency(error)
     if known is not None:
-        known = UserError(known.message, where=OPTION_OF.get(known.where, known.where), fix=known.fix)
+        where = OPTION_OF.get(known.where, known.where)
+        known = UserError(known.message, where=where, fix=known.fix, details=known.details)
         print_note(*f"error: {known}".split("\n"), style="red")
         return ExitCode.BAD_INPUT
     if reason := describe_write_error(error):

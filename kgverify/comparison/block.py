@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.comparable import ComparablePair, is_decidable
+from kgverify.comparison.equal_columns import Rounded, count_rounded
 from kgverify.comparison.inference.infer import BlockInference, ProgramInference
 from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.locate import (
@@ -50,7 +51,7 @@ class BlockComparer:
 
     divergences, near_ties:     in the order of candidates
     num_steps, num_resolvents:  what was compared
-    has_other_bits:             whether scores that agree differ in bits, if nothing diverges
+    rounded:                    the scores of the steps that agree
     views:                      both steps of each step that differs, by (candidate, step)
     benign:                     the steps that are equal only up to what was declared
 
@@ -93,7 +94,7 @@ class BlockComparer:
         rows = pairs.expected[is_compared], pairs.actual[is_compared]
         self.num_steps = len(rows[0])
         self.num_resolvents = int(pair.raw[0].columns.steps.num_resolvents[rows[0]].sum())
-        self.has_other_bits = not found and self._bits_differ(*rows)
+        self.rounded = self._count_rounded(pairs, is_compared & ~self._is_decisive(pairs, [*self.divergences]))
 
     @cached_property
     def _lost_sums(self) -> frozenset[int]:
@@ -376,13 +377,13 @@ class BlockComparer:
             return self._divergence(candidate, -1, difference, Level.TOLERANCE, None)
         return None
 
-    def _bits_differ(self, expected: NDArray[np.int64], actual: NDArray[np.int64]) -> bool:
-        """Return whether scores of steps that agree, or tie, differ in bits, in the coarser of the two precisions."""
+    def _count_rounded(self, pairs: StepPairs, agrees: NDArray[np.bool_]) -> Rounded:
+        """Count the scores of pairs of steps that agree, and those of them that differ in bits."""
         e, a = self.pair.expected.columns, self.pair.actual.columns
-        rows_e = expand_rows(starts_of(e.steps.num_resolvents), expected)
-        rows_a = expand_rows(starts_of(a.steps.num_resolvents), actual)
-        dtype = min(e.resolvents.score.dtype, a.resolvents.score.dtype, key=lambda each: each.itemsize)
-        return not np.array_equal(e.resolvents.score[rows_e].astype(dtype), a.resolvents.score[rows_a].astype(dtype))
+        agrees = agrees & (e.steps.num_resolvents[pairs.expected] == a.steps.num_resolvents[pairs.actual])
+        rows_e = expand_rows(starts_of(e.steps.num_resolvents), pairs.expected[agrees])
+        rows_a = expand_rows(starts_of(a.steps.num_resolvents), pairs.actual[agrees])
+        return count_rounded(e.resolvents.score[rows_e], a.resolvents.score[rows_a])
 
 
 class _StepInference(NamedTuple):

@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from kgverify.comparison.locate import canonical, count_differing
 from kgverify.comparison.result import DIGEST, NO_CANDIDATE, PROOF_CLASSES, Cause, DifferenceClass, Divergence
@@ -12,6 +13,7 @@ from kgverify.errors import count_of
 from kgverify.program.atoms import Atom, Goal
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import Stage
+from kgverify.trace.model.score_error import SHORT_TYPES, find_float_type
 
 SCORE_ROUNDING = 2.0**-6
 """Scores that differ by less than this, relative to the larger, look like the rounding of a short float."""
@@ -297,11 +299,17 @@ def _of_scores(around: Surroundings) -> Finding:
     if any(a != a for _, a in pairs):
         return Finding(DifferenceClass.NUMBER, "a score is NaN", 1.0, "NaN")
     worst = max((abs(e - a) / max(1.0, abs(e), abs(a)) for e, a in pairs), default=0.0)
-    if worst <= SCORE_ROUNDING:
-        return Finding(
-            DifferenceClass.ROUNDING, f"scores differ by at most {worst:.1e}, relative: a coarser float type", 0.9
-        )
-    return Finding(DifferenceClass.NUMBER, f"scores differ by up to {worst:.1e}, relative", 0.9)
+    if worst > SCORE_ROUNDING:
+        return Finding(DifferenceClass.NUMBER, f"scores differ by up to {worst:.1e}, relative", 0.9)
+    words = f"scores differ by at most {worst:.1e}, relative"
+    types = [find_float_type(np.array(side, np.float64)) for side in zip(*pairs, strict=True)]
+    if types[1] in SHORT_TYPES and types[0] not in SHORT_TYPES:
+        return Finding(DifferenceClass.ROUNDING, f"{words}: the actual scores are {types[1]} numbers", 0.9)
+    return Finding(
+        DifferenceClass.NUMBER,
+        f"{words}: as much as a coarser float type or slightly different weights change them",
+        0.6,
+    )
 
 
 def _of_choice(around: Surroundings) -> Finding:

@@ -25,7 +25,7 @@ from kgverify.program.program import Rule, Symbols
 from kgverify.trace.model.columns import Columns, Resolvents, StageItems, empty_columns, no_stage_items
 from kgverify.trace.model.digests import COUNTED, compute_digests
 from kgverify.trace.model.levels import has_goals
-from kgverify.trace.model.score_error import judge_tolerance
+from kgverify.trace.model.score_error import ScoreError, judge_tolerance
 from kgverify.trace.model.trace import Trace
 
 Convert = Callable[[NDArray[np.int32]], NDArray[np.int32]]
@@ -217,7 +217,7 @@ class ComparablePair:
         actual: Trace,
         numbering: Numbering | None = None,
         *,
-        score_error: float | None = None,
+        score_error: ScoreError = None,
         modulo: Modulo = NOTHING,
     ) -> None:
         self.modulo = modulo

@@ -24,7 +24,7 @@ from kgverify.comparison.comparable import (
     counts_alike,
     note_unknown,
 )
-from kgverify.comparison.equal_columns import has_equal_columns, has_same_bytes
+from kgverify.comparison.equal_columns import Rounded, count_rounded, has_equal_columns, has_same_bytes
 from kgverify.comparison.goals import Rebuilding, find_goals, find_rebuilds
 from kgverify.comparison.inference.choose import adopt_guess, prefer_one_stage
 from kgverify.comparison.inference.infer import ProgramInference, find_program
@@ -40,6 +40,7 @@ from kgverify.comparison.result import (
     Divergence,
     Level,
     NearTie,
+    Rounding,
     Verdict,
     highest_level,
 )
@@ -58,6 +59,7 @@ from kgverify.errors import count_of
 from kgverify.program.atoms import Goal
 from kgverify.trace.model.columns import Candidates, Columns
 from kgverify.trace.model.levels import has_goals
+from kgverify.trace.model.score_error import ScoreError
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.data_file import BLOCK_STEPS
 from kgverify.trace.read.trace_file import TraceFile
@@ -143,7 +145,7 @@ class Comparer:
         kept: int | None = None,
         rebuilding: Rebuilding | None = None,
         explains: bool = False,
-        score_error: float | None = None,
+        score_error: ScoreError = None,
         modulo: Collection[str] | None = None,
         allows_dialects: bool = False,
         progress: Progress = lambda num_bytes: None,
@@ -200,7 +202,7 @@ class Comparer:
         """Return the verdict with everything it rests on: identities are compared first, then bytes, then steps."""
         self._found = _Found(self._kept)
         self._num_steps = self._num_resolvents = 0
-        self._has_other_bits = False
+        self._rounded = Rounded()
         self.findings: tuple[Finding, ...] = ()
         self.draws = {}
         self.views: dict[tuple[int, int], tuple[StepView, StepView]] = {}
@@ -239,7 +241,7 @@ class Comparer:
                 f"nothing was compared: {count_of(coverage.candidates_expected, 'candidate')} expected,"
                 f" {coverage.candidates_actual} actual, {count_of(coverage.steps, 'step')} in common"
             )
-        level = highest_level(found.levels) or (Level.BITS if self._has_other_bits else None)
+        level = highest_level(found.levels) or (Level.BITS if self._rounded.num_differing else None)
         listed = found.listed()
         if self._explains:
             chosen = iter(prefer_one_stage([each.guesses for each in listed if each.guesses]))
@@ -274,8 +276,30 @@ class Comparer:
             notes=tuple(notes),
             modulo=order_kinds(self.modulo),
             benign=self.benign.listed(),
+            rounding=self._describe_rounding() if self.has_scores else None,
         )
         return self.comparison
+
+    def describe_difference(self, difference: float) -> str:
+        """Return a difference of scores in words, in nats and in units in the last place."""
+        return self._pair.tolerance.describe(difference)
+
+    def _describe_rounding(self) -> Rounding:
+        tolerance, rounded = self._pair.tolerance, self._rounded
+        return Rounding(
+            bound=tolerance.value,
+            ulps=tolerance.value / tolerance.unit if tolerance.unit else 0.0,
+            float_type=tolerance.float_type,
+            evidence=tolerance.evidence,
+            num_differing=rounded.num_differing,
+            largest=rounded.largest,
+            in_words=(
+                f"{count_of(rounded.num_differing, 'score')} differ in the last bits, by at most"
+                f" {tolerance.describe(rounded.largest)}; up to {tolerance.describe(tolerance.value)} counts as rounding"
+                if rounded.num_differing
+                else ""
+            ),
+        )
 
     def like(self, expected: Trace, actual: Trace) -> "Comparer":
         """Return a comparer of other traces that judges alike, and explains nothing."""
@@ -344,7 +368,7 @@ class Comparer:
                 if columns.has_same_shape():
                     ranges = columns.find_suspects()
                     self._count_agreeing(expected, ranges)
-                    self._has_other_bits = columns.has_other_bits(ranges)
+                    self._rounded = columns.count_rounded(ranges)
                 else:
                     for source in self._files:
                         source.verify_rest(verified)
@@ -429,13 +453,14 @@ class Comparer:
         )
         if is_equal:
             self._count(len(columns[0].steps.depth), len(columns[0].resolvents.kind))
-            self._has_other_bits |= has_other_bits
+            if has_other_bits:
+                self._rounded = self._rounded.plus(count_rounded(*(each.resolvents.score for each in columns)))
             return
         pair = self._make_pair(*(blocks or self._load(columns, rows, others)))
         block = BlockComparer(pair, lockstep=self.lockstep, program=self.program, explains=self._explains)
         self._num_steps += block.num_steps
         self._num_resolvents += block.num_resolvents
-        self._has_other_bits |= block.has_other_bits
+        self._rounded = self._rounded.plus(block.rounded)
         self._found.add(block, rows, explains=self._explains)
         for each in block.benign:
             self.benign.add(each, rows)

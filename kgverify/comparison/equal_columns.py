@@ -1,7 +1,7 @@
 """Equality of whole columns: equal blocks are recognized without looking at a single step."""
 
 import ctypes
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +74,28 @@ def has_equal_scores(
             return False, False
         coarse = min(expected.dtype, actual.dtype, key=lambda each: each.itemsize)
         return True, not np.array_equal(expected.astype(coarse), actual.astype(coarse))
+
+
+class Rounded(NamedTuple):
+    """Scores that agree: how many there are, how many differ in bits, and the largest difference in nats."""
+
+    num_scores: int = 0
+    num_differing: int = 0
+    largest: float = 0.0
+
+    def plus(self, other: "Rounded") -> "Rounded":
+        """Return both counts together."""
+        num_scores, num_differing = self.num_scores + other.num_scores, self.num_differing + other.num_differing
+        return Rounded(num_scores, num_differing, max(self.largest, other.largest))
+
+
+def count_rounded(expected: NDArray[np.floating], actual: NDArray[np.floating]) -> Rounded:
+    """Count the pairs of scores that differ in the bits of the coarser of the two types."""
+    coarse = min(expected.dtype, actual.dtype, key=lambda each: each.itemsize)
+    with np.errstate(invalid="ignore", over="ignore"):
+        differs = expected.astype(coarse) != actual.astype(coarse)
+        apart = np.abs(expected[differs].astype(np.float64) - actual[differs].astype(np.float64))
+    return Rounded(len(expected), int(differs.sum()), float(apart.max(initial=0.0)))
 
 
 def has_equal_sums(

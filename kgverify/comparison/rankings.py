@@ -12,7 +12,7 @@ from kgverify.comparison.step_view import Names, side_name
 from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome
 from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import Candidates, Rankings
-from kgverify.trace.model.score_error import judge_tolerance
+from kgverify.trace.model.score_error import ScoreError, judge_tolerance
 from kgverify.trace.model.trace import Trace
 
 NO_ROWS: Final[NDArray[np.int64]] = np.zeros(0, np.int64)
@@ -28,7 +28,7 @@ def compare_rankings(
     actual: Trace,
     ranks: tuple[RankCandidates, RankCandidates] | None = None,
     *,
-    score_error: float | None = None,
+    score_error: ScoreError = None,
     unexplained: Collection[tuple[int, int]] = (),
     repeating: NDArray[np.int64] = NO_ROWS,
 ) -> Comparison:

@@ -358,6 +358,27 @@ class SelfTest(msgspec.Struct, frozen=True):
     perturbations: int
 
 
+class Rounding(msgspec.Struct, frozen=True, kw_only=True):
+    """The rounding of scores: the bound below which two scores count as equal, and the differences seen inside of it.
+
+    bound:         the largest difference of two scores that counts as equal, in nats
+    ulps:          the same in units in the last place, at the median size of a score; 0 if no score differs in bits
+    float_type:    the coarser float type of the two sides; empty if no score differs in bits
+    evidence:      the source of the bound of each side, in words
+    num_differing: scores that differ in bits and count as equal
+    largest:       the largest difference among them, in nats
+    in_words:      these figures in a sentence; empty if no score differs in bits
+    """
+
+    bound: float
+    ulps: float = 0.0
+    float_type: str = ""
+    evidence: tuple[str, ...] = ()
+    num_differing: int = 0
+    largest: float = 0.0
+    in_words: str = ""
+
+
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """The result of comparing two traces.
 
@@ -366,6 +387,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     divergences: divergences in the order of candidates; free-running, one for each candidate that diverges
     modulo:      the kinds of differences that count as benign
     benign:      the benign differences, by kind
+    rounding:    the rounding of scores; None if scores are not compared
     self_test:   the self-test that was passed before AGREE was given; None with another verdict
     """
 
@@ -380,3 +402,4 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     self_test: SelfTest | None = None
     modulo: tuple[str, ...] = ()
     benign: tuple[Benign, ...] = ()
+    rounding: Rounding | None = None

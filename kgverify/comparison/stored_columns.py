@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from kgverify.comparison.equal_columns import has_equal_scores, has_equal_sums, has_same_bytes
+from kgverify.comparison.equal_columns import Rounded, count_rounded, has_equal_scores, has_equal_sums, has_same_bytes
 from kgverify.comparison.source import FileSource, Range, check_counts
 from kgverify.trace.model.columns import COUNTS
 from kgverify.trace.model.validate import check_codes
@@ -110,17 +110,17 @@ class StoredColumns:
                 suspects += [self._candidates_of(name, each) for each in found]
         return join_ranges(suspects)
 
-    def has_other_bits(self, suspects: list[Range]) -> bool:
-        """Return whether scores differ in bits in candidates that agree, those outside the suspects."""
+    def count_rounded(self, suspects: list[Range]) -> Rounded:
+        """Count the scores that differ in bits in candidates that agree, those outside the suspects."""
+        found = Rounded()
         for first, last in join_ranges(self._bit_ranges):
             whole = self._candidates_of("resolvents/score", (first, last))
             # The suspects are in order and apart, so that their ends, clipped, alternate with those of the others.
             ends = [whole[0], *np.clip(np.array(suspects, np.int64), *whole).ravel().tolist(), whole[1]]
             for low, high in zip(ends[::2], ends[1::2], strict=True):
                 scores = [t.read_candidates(low, high).resolvents.score for t in (self._expected, self._actual)]
-                if has_equal_scores(scores[0], scores[1], self._score_tolerance)[1]:
-                    return True
-        return False
+                found = found.plus(count_rounded(scores[0], scores[1]))
+        return found
 
     def _candidates_of(self, name: str, rows: Range) -> Range:
         first, last = self._expected.candidate_of(name, rows[0]), self._expected.candidate_of(name, rows[1] - 1)

@@ -78,7 +78,11 @@ def describe_conditions(
     reader = _Reader(causes, divergences, comparer, views, outputs, lockstep=lockstep)
     described: list[tuple[Cause, list[int]]] = []
     others: dict[int, int] = {}
-    sought = [find_condition(cause.stage, reader.collect(i), tuple(own)) for i, cause in enumerate(causes[:most])]
+    sought = [
+        # Scores of another step are explained by that step.
+        None if cause.situation.startswith("scores of ") else find_condition(cause.stage, reader.collect(i), tuple(own))
+        for i, cause in enumerate(causes[:most])
+    ]
     known = [found for found in sought if found is not None]
     for number, cause in enumerate(causes):
         members = reader.members(number)

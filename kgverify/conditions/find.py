@@ -456,7 +456,7 @@ def show(stage: str, found: Found, experiment: Experiment | None = None) -> Show
             sentence += f"; all are {describe_test(span, table.features)}"
     elif found.is_exact:
         open_between = describe_boundary([t for part in found.condition.parts for t in part.tests], table.features)
-        claim = f"exactly the {what} are {cases.wrong}: {counts}"
+        claim = f"in this run, the {what} are {cases.wrong}: {counts}"
         if found.is_partial:
             claim = f"no condition found of what goes wrong in a step, but of the steps: {claim}"
         alike = next(_describe_alike(found), "")

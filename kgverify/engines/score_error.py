@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.trace.model.score_error import LEAST, UNIT_ROUNDOFF
+from kgverify.trace.model.score_error import LEAST, UNIT_ROUNDOFF, round_up
 
 NUM_PAIRS: Final = 64
 """The pairs of a goal and a resolvent in the sample."""
@@ -38,7 +38,7 @@ def bound_score_errors(weights: Mapping[str, NDArray[np.floating]]) -> dict[str,
     for precision, unit in UNIT_ROUNDOFF.items():
         rounding = min(unit, _SUMS)
         change = float(np.abs(_score(network, sums, unit, rounding, random) - exact).max())
-        bounds[precision] = _round_up(max(LEAST, MARGIN * change, 2 * _bound_by_size(network, rounding)))
+        bounds[precision] = round_up(max(LEAST, MARGIN * change, 2 * _bound_by_size(network, rounding)))
     return bounds
 
 
@@ -105,8 +105,3 @@ def _bound_by_size(network: Mapping[str, Array], rounding: float) -> float:
     scale, shift = (np.abs(network[f"block.{last}.norm.{part}"]).max(initial=0.0) for part in ("weight", "bias"))
     # The largest score, and in each of the layers as many roundings as a sum of this width collects at random.
     return float(width**0.5 * (scale + shift) ** 2 * (last + 3) * width**0.5 * 2 * rounding)
-
-
-def _round_up(number: float) -> float:
-    digit = 10.0 ** (np.floor(np.log10(number)) - 1)
-    return float(f"{np.ceil(number / digit * (1 - 1e-9)) * digit:.1e}")

@@ -15,6 +15,7 @@ from kgverify.comparison.result import (
     Level,
     NearTie,
     RankingRules,
+    Rounding,
     SelfTest,
     Verdict,
 )
@@ -42,10 +43,15 @@ NO_OUTCOMES: Final = Outcomes()
 
 
 class Determinism(msgspec.Struct, frozen=True):
-    """The repeatability of each engine: True if two runs were equal; None if it was not checked."""
+    """The repeatability of each engine: True if two runs agreed; None if it was not checked.
+
+    expected_within, actual_within: the largest difference of a score between the two runs, in words; `to the bit` if none
+    """
 
     expected: bool | None = None
     actual: bool | None = None
+    expected_within: str = ""
+    actual_within: str = ""
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +127,7 @@ class ReportContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     benign: tuple[Benign, ...] = ()
     exercise: Exercised | None = None
     minimum: dict[str, int] = {}
+    rounding: Rounding | None = None
 
     @property
     def first_divergence(self) -> Divergence | None:

@@ -18,6 +18,7 @@ from kgverify.program.stages import Stage
 from kgverify.runs.progress import Phase
 from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.trace.model.columns import Columns, select_candidates, starts_of
+from kgverify.trace.model.score_error import ScoreError
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.replay import Views
 
@@ -27,7 +28,7 @@ def lockstep_comparer(
     expected: Trace,
     actual: Pipeline,
     phase: Phase,
-    score_error: float | None = None,
+    score_error: ScoreError = None,
     modulo: Collection[str] | None = None,
 ) -> Comparer:
     """Return the comparer of every step of the expected trace with the actual engine's step from the same goal."""
@@ -43,7 +44,7 @@ def _compare_steps(
     expected: Trace,
     steps: Columns,
     stepped: Columns,
-    score_error: float | None,
+    score_error: ScoreError,
     modulo: Collection[str] | None,
 ) -> Comparer:
     """Return the comparer of steps of the expected trace with the actual engine's, each a candidate with one step."""

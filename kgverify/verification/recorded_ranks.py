@@ -32,7 +32,7 @@ from kgverify.ranking.rules import (
     take_rows,
 )
 from kgverify.ranking.truth import NO_TRUTH, find_truth
-from kgverify.trace.model.score_error import judge_tolerance
+from kgverify.trace.model.score_error import ScoreError, judge_tolerance
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.effort import FULL, Effort
@@ -71,7 +71,7 @@ class RecordedRanks:
     notes: tuple[str, ...] = ()
 
 
-def recognise_ranks(comparison: Comparison, comparer: Comparer, score_error: float | None) -> RecordedRanks | None:
+def recognise_ranks(comparison: Comparison, comparer: Comparer, score_error: ScoreError) -> RecordedRanks | None:
     """Recognise how two traces were ranked; None if nothing differs, so that nobody needs to know.
 
     score_error: the error of the actual scores to accept, in nats; None: the judge's bound

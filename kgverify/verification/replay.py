@@ -50,6 +50,7 @@ from kgverify.trace.model.stage_items import StageOutputs, ends_alike, read_step
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.effort import FULL, Effort
 from kgverify.verification.infer_stage import KnownFact, StepInference, ask_engines, shows_stages
+from kgverify.verification.score_sources import find_score_source
 from kgverify.verification.separate import Seen, separate
 from kgverify.verification.stagewise import StageFault, find_later_faults, is_own
 
@@ -81,6 +82,7 @@ class Replayed(NamedTuple):
     like:    a divergence whose stage and class it gets, if it was not replayed itself
     is_inferred: whether the stage was inferred from the result of the step, which the engine repeated
     other:       another stage whose fault would leave the same, if the engine's answers cannot tell it apart
+    situation:   the origin of wrong scores, in words, if they belong to another step
     """
 
     divergence: Divergence
@@ -89,6 +91,7 @@ class Replayed(NamedTuple):
     like: "Replayed | None" = None
     is_inferred: bool = False
     other: Stage | None = None
+    situation: str = ""
 
 
 def _without_nan(view: StepView) -> StepView:
@@ -191,7 +194,14 @@ class Explainer:
         """
         seen: dict[_Signature, dict[tuple[str, DifferenceClass, str], Replayed]] = {}
         groups = []
+        columns = self._reader.columns
+        source = None if self._lockstep else find_score_source(columns, divergences, self._views, self._tolerance)
         for i, divergence in enumerate(divergences):
+            if source is not None and divergence.field == "resolvents.score":
+                moved = _move(divergence, Stage.RECYCLE)
+                moved = msgspec.structs.replace(moved, kind=source.kind, evidence=source.evidence, confidence=0.9)
+                groups.append([Replayed(moved, situation=source.situation)])
+                continue
             if divergence.stage not in (*STEP_STAGES, Stage.RECYCLE) or divergence.field == "candidates.atom":
                 groups.append([Replayed(divergence)])
                 continue
@@ -491,6 +501,8 @@ class Explainer:
             confidence = min(found.confidence, ASSUMED_CONFIDENCE)
             return found._replace(evidence=replayed.divergence.evidence, confidence=confidence)
         found = classify(replayed.divergence, self._surround(replayed))
+        if replayed.situation:
+            return found._replace(situation=replayed.situation)
         if not replayed.is_inferred:
             return found
         words = (found.evidence, INFERRED, *([name_others([replayed.other.value])] if replayed.other else ()))

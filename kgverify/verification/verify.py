@@ -32,25 +32,34 @@ from kgverify.report.content import Determinism, Environment, Metrics, Outcomes
 from kgverify.report.report import Report, build_report
 from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Pipeline, Run, build_trace, describe_ranking, rank_alike
-from kgverify.trace.model.columns import Candidates, Columns, Rankings, are_equal
+from kgverify.trace.model.columns import Candidates, Rankings
 from kgverify.trace.model.levels import has_goals
+from kgverify.trace.model.score_error import ScoreError
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.attribute import attribute_loss
+from kgverify.verification.compilation_log import CompilationLog
 from kgverify.verification.effort import FULL, Effort
 from kgverify.verification.evidence import describe_same, judge_exercise
 from kgverify.verification.lockstep import compare_in_lockstep, describe_lockstep, follow_near_ties, lockstep_comparer
 from kgverify.verification.rebuild import Rebuilder
 from kgverify.verification.recorded_ranks import judge_ranks, recognise_ranks, split_recorded_loss
+from kgverify.verification.repetition import judge_repetition
 from kgverify.verification.replay import Explainer, Replayed
 from kgverify.verification.rerun import rerun
+from kgverify.verification.rounding import (
+    EngineRun,
+    bound_recorded,
+    describe_rounding,
+    name_way_out,
+    settle_score_error,
+)
 from kgverify.verification.self_testing.planted_runs import (
     RememberingEngine,
     check_attribution,
     check_consistency,
     check_numbers,
     plant_in_recorded,
-    plant_in_repetition,
     plant_in_verification,
 )
 from kgverify.verification.self_testing.second_opinion import check_sample
@@ -82,7 +91,7 @@ def verify(
     *,
     lockstep: bool = False,
     check_determinism: bool = True,
-    score_error: float | None = None,
+    score_error: str | float | None = None,
     modulo: Collection[str] | None = None,
     minimum: Minimum = MINIMUM,
     tests_itself: bool = True,
@@ -101,21 +110,22 @@ def verify(
     tests_itself: whether AGREE is given only after the comparison reported changes planted in all that it compared;
     InternalError otherwise
     """
-    traces, is_deterministic = zip(
-        *(
-            _run_pipeline(run, pipeline, f"{role}: {pipeline.engine.info.name}", check_determinism, phase)
-            for role, pipeline in (("expected", expected), ("actual", actual))
-        ),
-        strict=True,
+    compilations = CompilationLog()
+    ran = (
+        _run_pipeline(run, expected, "expected", check_determinism, phase, compilations),
+        _run_pipeline(run, actual, "actual", check_determinism, phase, compilations),
     )
-    own = read_declared(actual.engine, traces[1].columns)
-    determinism = Determinism(*is_deterministic)
-    recorded, traces = traces, rank_alike(run, (expected, actual), traces)
+    recorded = ran[0].trace, ran[1].trace
+    own = read_declared(actual.engine, recorded[1].columns)
+    with phase("measuring the rounding of scores", 0):
+        accepted = settle_score_error(ran, score_error)
+    determinism, unrepeated = judge_repetition(run, ran, accepted, modulo)
+    traces = rank_alike(run, (expected, actual), recorded)
     infos = expected.engine.info, actual.engine.info
     hidden = tuple(dict.fromkeys(info.name for info in infos if lockstep and not has_steps(info)))
     lockstep = lockstep and not hidden
-    comparer = Comparer(*traces, score_error=score_error, modulo=modulo)
-    stepper = lockstep_comparer(run, traces[0], actual, phase, score_error, modulo) if lockstep else None
+    comparer = Comparer(*traces, score_error=accepted, modulo=modulo)
+    stepper = lockstep_comparer(run, traces[0], actual, phase, accepted, modulo) if lockstep else None
     remembered = RememberingEngine(actual.engine)
     if stepper is not None:
         comparison, views = compare_in_lockstep(stepper, comparer)
@@ -147,19 +157,21 @@ def verify(
         run_again=partial(rerun, run, expected, actual, traces[0], comparer),
         most=effort.explained,
     )
-    comparison = _judge_determinism(msgspec.structs.replace(comparison, divergences=divergences), determinism)
+    comparison = msgspec.structs.replace(comparison, divergences=divergences)
+    if unrepeated:
+        reasons = (*comparison.reasons, *unrepeated)
+        comparison = msgspec.structs.replace(comparison, verdict=Verdict.INCONCLUSIVE, reasons=reasons)
     parts = [each.comparison for each in (comparer, stepper) if each is not None]
     for each in (comparer, stepper) if tests_itself else ():
         if each is not None:
             check_sample(each)
-    check_consistency(comparison, causes, parts, is_deterministic, has_engines=True)
+    repeated = determinism.expected, determinism.actual
+    check_consistency(comparison, causes, parts, repeated, has_engines=True)
     codes = [trace.columns.candidates.outcome for trace in traces]
     outcomes = Outcomes(*map(_count, codes))
     sides = MemorySource(recorded[0]), MemorySource(recorded[1])
     comparison, exercised = judge_exercise(comparison, sides, outcomes, minimum)
     if comparison.verdict is Verdict.AGREE and tests_itself:
-        if check_determinism:
-            plant_in_repetition(_is_same, traces[1].columns)
         ranks = expected_rank, actual_rank
         self_test = plant_in_verification(run, comparer, stepper, actual, remembered, ranks)
         same = describe_same(*(each.header.engine for each in recorded))
@@ -176,7 +188,9 @@ def verify(
     limits = describe_lockstep(divergences, (expected.engine, actual.engine)) if stepper is not None else ()
     if hidden:
         limits = (f"not compared in lockstep, but as each engine ran: {' and '.join(hidden)} does not show its steps",)
-    noted = msgspec.structs.replace(comparison, notes=(*comparison.notes, *describe_ranking(traces), *limits))
+    rounding = (*describe_rounding(comparison), *name_way_out(comparer, comparison), *compilations.describe())
+    notes = (*comparison.notes, *describe_ranking(traces), *limits, *rounding)
+    noted = msgspec.structs.replace(comparison, notes=notes)
     report = build_report(
         _note_proofs(noted, outcomes),
         traces[0].header,
@@ -235,7 +249,7 @@ def compare_recorded(
     actual: str | Path | TraceFile | Trace,
     *,
     verifies_content: bool | None = None,
-    score_error: float | None = None,
+    score_error: str | float | None = None,
     modulo: Collection[str] | None = None,
     minimum: Minimum = MINIMUM,
     allows_dialects: bool = False,
@@ -248,32 +262,37 @@ def compare_recorded(
 
     Compact traces that differ are compared goal by goal, if their clauses imply the recorded goals.
     """
-    comparer = Comparer(
+    make = partial(
+        Comparer,
         expected,
         actual,
         verifies_content=verifies_content,
         kept=KEPT,
         rebuilding=Rebuilder,
         explains=True,
-        score_error=score_error,
         modulo=modulo,
         allows_dialects=allows_dialects,
         progress=progress,
     )
-    report = _judge_recorded(comparer, score_error, minimum)
+    comparer = make(score_error=score_error)
+    tolerance = bound_recorded(comparer, comparer.compare(), score_error)
+    if tolerance is not None:
+        comparer = make(score_error=tolerance)
+        comparer.compare()
+    report = _judge_recorded(comparer, minimum)
     return RecordedComparison(report, comparer.sources, comparer.rebuilds)
 
 
 def _judge_recorded(
     comparer: Comparer,
-    score_error: float | None,
     minimum: Minimum,
     *,
     tests_itself: bool = True,
     effort: Effort = FULL,
 ) -> Report:
-    """Return the report of a comparison of recorded traces."""
-    compared = _admit_unfollowed(comparer.compare())
+    """Return the report of two recorded traces that were compared."""
+    score_error = comparer.score_error
+    compared = _admit_unfollowed(comparer.comparison)
     repeating = comparer.benign.candidates(DUPLICATES)
     ranked = recognise_ranks(compared, comparer, score_error)
     unexplained = ranked.unexplained if ranked is not None else frozenset()
@@ -299,7 +318,8 @@ def _judge_recorded(
     metrics = _metrics(*sides)
     check_numbers(outcomes, metrics, codes, [side.rankings for side in sides])
     attribution, notes = split_recorded_loss(ranked, divergences, causes, effort)
-    comparison = msgspec.structs.replace(comparison, notes=(*comparison.notes, *notes))
+    further = (*notes, *describe_rounding(comparison), *name_way_out(comparer, comparison))
+    comparison = msgspec.structs.replace(comparison, notes=(*comparison.notes, *further))
     return build_report(
         _note_proofs(comparison, outcomes),
         comparer.sources[0].header,
@@ -319,7 +339,7 @@ def _compare_recorded_rankings(
     comparison: Comparison,
     expected: StepSource,
     actual: StepSource,
-    score_error: float | None,
+    score_error: ScoreError,
     repeating: NDArray[np.int64] = NO_ROWS,
     unexplained: Collection[tuple[int, int]] = (),
 ) -> Comparison:
@@ -381,34 +401,20 @@ def _rank(run: Run, pipeline: Pipeline, candidates: Candidates) -> Rankings:
 
 
 def _run_pipeline(
-    run: Run, pipeline: Pipeline, title: str, check_determinism: bool, phase: Phase
-) -> tuple[Trace, bool | None]:
+    run: Run, pipeline: Pipeline, role: str, check_determinism: bool, phase: Phase, compilations: CompilationLog
+) -> EngineRun:
     candidates = pipeline.draw_for(run)
-    with phase(title, len(candidates.query)) as progress:
+    title = f"{role}: {pipeline.engine.info.name}"
+    with phase(title, len(candidates.query)) as progress, compilations.of(title, "the first run"):
         columns = pipeline.engine.prove(candidates, progress)
-    same = None
+    again = None
     if check_determinism:
-        with phase(f"{title}, again", len(candidates.query)) as progress:
-            same = _is_same(columns, pipeline.engine.prove(candidates, progress))
+        with phase(f"{title}, again", len(candidates.query)) as progress, compilations.of(title, "the second run"):
+            again = pipeline.engine.prove(candidates, progress)
     # Only columns that are consistent can be ranked.
     trace = build_trace(run, pipeline.engine, columns, None)
-    return replace(trace, rankings=pipeline.rank_finite(run, columns.candidates)), same
-
-
-def _is_same(first: Columns, second: Columns) -> bool:
-    return are_equal(first, second, equal_nan=True)
-
-
-def _judge_determinism(comparison: Comparison, determinism: Determinism) -> Comparison:
-    """Make the verdict inconclusive if an engine is not deterministic."""
-    reasons = tuple(
-        f"the {role} engine is not deterministic: two runs of the same candidates differ"
-        for role, same in (("expected", determinism.expected), ("actual", determinism.actual))
-        if same is False
-    )
-    if not reasons:
-        return comparison
-    return msgspec.structs.replace(comparison, verdict=Verdict.INCONCLUSIVE, reasons=(*comparison.reasons, *reasons))
+    trace = replace(trace, rankings=pipeline.rank_finite(run, columns.candidates))
+    return EngineRun(role, pipeline.engine, trace, again)
 
 
 def _metrics(expected: Trace | StepSource, actual: Trace | StepSource) -> Metrics:

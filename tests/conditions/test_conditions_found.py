@@ -46,7 +46,7 @@ def test_the_cap_of_facts_is_stated_with_its_counts():
     found = report.causes[0].when
     assert found is not None
     assert re.fullmatch(
-        r"exactly the facts at position 50 or later \(from 0\) in their predicate's segment are missing:"
+        r"in this run, the facts at position 50 or later \(from 0\) in their predicate's segment are missing:"
         r" ([\d,]+) of \1 missing, 0 of [\d,]+ present; confirmed by experiment, ([\d,]+) of \2 as predicted:"
         r" wrong at fact .*, and right at fact .*",
         found.sentence,
@@ -61,7 +61,7 @@ def test_the_cap_of_facts_is_stated_with_its_counts():
     assert sum(each.num_wrong for each in found.values) == found.num_wrong
     assert all(not each.num_wrong for each in found.values if each.value < 50)
     for text in (str(report), render_junit(report, report.traces.expected).decode()):
-        assert "exactly the facts at position 50 or later" in " ".join(text.split())
+        assert "in this run, the facts at position 50 or later" in " ".join(text.split())
     assert "position 50 or later" in json.dumps(json.loads(Path(report.to_json("report.json")).read_text())["causes"])
     assert "position 50 or later" in Path(report.to_html("report.html")).read_text()
     lines = list(explain_causes(report, 1))
@@ -108,10 +108,14 @@ def _in_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     ("fault", "limits", "words"),
     [
-        ("rule-cap", {}, "exactly the rules with the index 2 (from 0) are missing"),
-        ("max-atoms-off-by-one", {"max_atoms": 3}, "exactly the resolvents of max_atoms atoms are dropped wrongly"),
+        ("rule-cap", {}, "in this run, the rules with the index 2 (from 0) are missing"),
+        (
+            "max-atoms-off-by-one",
+            {"max_atoms": 3},
+            "in this run, the resolvents of max_atoms atoms are dropped wrongly",
+        ),
         ("max-depth-off-by-one", {"max_depth": 4}, "another goal and with 1 step left to max_depth are wrong"),
-        ("queries-beyond-slots", {"slots": 16}, "exactly the candidates in slots used before are wrong"),
+        ("queries-beyond-slots", {"slots": 16}, "in this run, the candidates in slots used before are wrong"),
         ("chunk-boundary-dropped", {}, "whose position among the candidates is 15 modulo 16"),
     ],
 )
@@ -135,7 +139,7 @@ def test_conditions_of_catalogued_faults(fault: str, limits: dict[str, int], wor
         ("repeated-head-variable", "that match the selected atom argument by argument but not as a whole are extra"),
         (
             "sequential-substitution",
-            "exactly the resolvents that change if each variable is replaced only once are wrong",
+            "in this run, the resolvents that change if each variable is replaced only once are wrong",
         ),
     ],
 )
@@ -149,7 +153,9 @@ def test_conditions_name_what_an_engine_confuses(fault: str, words: str):
 def test_an_exception_that_only_experiments_show_makes_another_condition_exact():
     # Where the query itself matches last it is excluded, and the engine loses no fact.
     cause = cause_of("last-fact-lost")
-    assert "exactly the facts that match last, the query included, are missing: " in cause.condition, cause.condition
+    assert "in this run, the facts that match last, the query included, are missing: " in cause.condition, (
+        cause.condition
+    )
     assert cause.when.is_exact
     assert cause.when.num_wrong == cause.when.wrong_inside > 100
     assert cause.when.right_inside == 0
@@ -167,7 +173,7 @@ def test_a_run_that_does_not_decide_is_decided_by_experiments():
     ("fault", "words"),
     [
         ("sticky-outcome", "proved any candidate before and that do not end PROVED"),
-        ("proof-ends-batch", "exactly the candidates during which another slot proves a candidate are wrong"),
+        ("proof-ends-batch", "in this run, the candidates during which another slot proves a candidate are wrong"),
         pytest.param("step-budget", "or more steps after the start of their chunk are wrong", marks=pytest.mark.deep),
     ],
 )
@@ -179,7 +185,7 @@ def test_conditions_of_the_batch_are_confirmed_by_further_runs(fault: str, words
 
 def test_where_everything_went_wrong_experiments_construct_what_is_right():
     cause = cause_of("last-argmax")
-    assert "exactly the steps with a gap of 0 between the two highest scores are wrong" in cause.condition
+    assert "in this run, the steps with a gap of 0 between the two highest scores are wrong" in cause.condition
     assert cause.when.num_right == 0
     assert cause.when.experiment.verdict == "confirmed"
 

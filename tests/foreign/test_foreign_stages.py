@@ -139,12 +139,12 @@ def test_lost_proofs_are_named_first_with_their_condition(graph: str):
     assert "another cause has the same condition" in by_kind["proof_lost"].condition
     if graph == "countries_s3":
         assert by_kind["missing"].condition.startswith(
-            "exactly the facts at position 53 or later (from 0) in their predicate's segment are missing:"
+            "in this run, the facts at position 53 or later (from 0) in their predicate's segment are missing:"
             ' 1,079 of 1,079 missing, 0 of 4 present; the true bound of "position in its predicate\'s segment" may be any'
             " from 20 to 53: nothing between 19 and 53 was seen"
         )
     else:
         assert by_kind["missing"].condition == (
-            "exactly the facts at position 50 or later (from 0) in their predicate's segment are missing:"
+            "in this run, the facts at position 50 or later (from 0) in their predicate's segment are missing:"
             " 3,860 of 3,860 missing, 0 of 2,503 present"
         )

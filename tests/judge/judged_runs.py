@@ -39,7 +39,7 @@ def switch_off() -> None:
 
     for module in (self_test, stored_self_test, planted_runs):
         module.require = pass_always
-    for name in ("plant_in_recorded", "plant_in_verification", "plant_in_repetition"):
+    for name in ("plant_in_recorded", "plant_in_verification"):
         setattr(verify, name, lambda *arguments: None)
     from kgverify.verification import replay
 

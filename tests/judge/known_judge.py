@@ -20,7 +20,8 @@ from kgverify.verification.verify import _count, _judge_recorded
 def judge_known(expected: Trace | Path, actual: Trace | Path, **options: Any) -> tuple[Comparer, Report]:
     """Compare a known pair like `compare_recorded`, without a self-test."""
     comparer = Comparer(expected, actual, rebuilding=Rebuilder, explains=True, **options)
-    judged = _judge_recorded(comparer, options.get("score_error"), NO_MINIMUM, tests_itself=False, effort=LITTLE)
+    comparer.compare()
+    judged = _judge_recorded(comparer, NO_MINIMUM, tests_itself=False, effort=LITTLE)
     return comparer, judged
 
 

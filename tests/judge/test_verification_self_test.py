@@ -38,7 +38,7 @@ from kgverify.trace.model.trace import Trace
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Storage, TraceWriter
 from kgverify.verification import lockstep
-from kgverify.verification.self_testing.planted_runs import check_attribution, check_consistency, plant_in_repetition
+from kgverify.verification.self_testing.planted_runs import check_attribution, check_consistency
 from kgverify.verification.self_testing.second_opinion import check_sample
 from kgverify.verification.self_testing.self_test import check_digests
 from kgverify.verification.verify import compare_recorded, verify
@@ -299,8 +299,6 @@ def test_numbers_that_do_not_follow_are_refused(run: Run, trace: Trace):
     ):
         with pytest.raises(InternalError, match=message):
             check_consistency(Comparison(**{**fields, **changes}), report.causes, [], has_engines=True)
-    with pytest.raises(InternalError, match="count as the same"):
-        plant_in_repetition(lambda first, second: True, trace.columns)
 
 
 def test_a_trace_that_declares_no_error_is_compared_without_one(trace: Trace, monkeypatch: pytest.MonkeyPatch):

@@ -175,7 +175,7 @@ def test_markdown_names_the_causes_the_loss_and_the_first_divergence(faulty: Ver
     text = render_markdown(faulty.report)
     share = faulty.report.attribution.shares[0]
     assert f"match_facts (missing) explains {share.share:.4f}" in text
-    assert "| match_facts (missing)<br>exactly the facts " in text
+    assert "| match_facts (missing)<br>in this run, the facts " in text
     assert "kgverify show expected.h5 --candidate" in text
     assert "### Causes" not in render_markdown(without_causes(faulty.report))
 

@@ -12,6 +12,7 @@ from kgverify.api.compare import compare
 from kgverify.api.inputs import check_reference_workers, names_engine
 from kgverify.api.verify import verify
 from kgverify.cli import completion, options
+from kgverify.cli.engine_warnings import warnings_afterwards
 from kgverify.cli.options import EngineOptions, RunOptions, with_run_options
 from kgverify.cli.progress import (
     check_writable,
@@ -33,6 +34,7 @@ EXIT_CODES = {Verdict.AGREE: 0, Verdict.DIVERGE: 1, Verdict.INCONCLUSIVE: 3}
 
 
 @with_run_options()
+@warnings_afterwards()
 def diff(
     expected: Annotated[
         Path | None,
@@ -49,8 +51,8 @@ def diff(
     ] = False,
     determinism: Annotated[bool, typer.Option(help="Run each engine twice.")] = True,
     score_error: Annotated[
-        float | None,
-        typer.Option(help="Error of the actual scores to accept, in nats, instead of the judge's bound."),
+        str | None,
+        typer.Option(help="Error of the actual scores to accept: in nats, or a float type, such as float16."),
     ] = None,
     modulo: Annotated[
         str | None,

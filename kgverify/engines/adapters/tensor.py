@@ -88,6 +88,7 @@ class TensorEngine:
     encoding:   the numbers of symbols; `setup` may set it, if it depends on the program
     arrays:     `"torch"`, `"numpy"`, or a function that makes the engine's arrays of NumPy's, such as `jax.numpy.asarray`
     device:     of the tensors, for torch
+    precision:  the float type of its arithmetic, such as `"float16"`; if not given, that of its scores, at least float32
     batch_size: the number of states in a call
     max_atoms:  rows of a state, and the largest number of atoms of a successor; if not given, that of the limits
     max_depth:  steps of a derivation; if not given, that of the limits
@@ -123,6 +124,7 @@ class TensorEngine:
     encoding: Encoding = Encoding()
     arrays: str | Callable[[NDArray[np.int64]], Any] = "torch"
     device: str = "cpu"
+    precision: str = ""
     batch_size: int = 1024
     max_atoms: int | None = None
     max_depth: int | None = None
@@ -135,6 +137,9 @@ class TensorEngine:
         self._where = type(self).__name__
         check_memory(self.memory, self._where)
         self._gives: frozenset[str] = frozenset()
+        self._has_short_scores = False
+        self._sizes: set[int] = set()
+        self._has_run = False
         self._translation: tuple[Encoding, Translation] | None = None
         self.setup()
 
@@ -160,6 +165,7 @@ class TensorEngine:
             name=self._where,
             mode=describe_mode(name, self._gives),
             device=self.device,
+            precision=self.precision or ("float32" if self._has_short_scores else "float64"),
             unknown=unknown,
             variables="own",
         )
@@ -173,6 +179,7 @@ class TensorEngine:
             for columns, owner in self._derive(candidates.take(rows), progress):
                 parts.append(columns)
                 owners.append(rows[owner])
+        self._has_run = True
         if not parts:
             return concatenate([])
         steps, owner = concatenate(parts), np.concatenate(owners)
@@ -214,8 +221,9 @@ class TensorEngine:
             for first, end in pairwise(goal_starts.tolist())
         ]
         parts = []
-        for begin in range(0, num, self.batch_size):
-            rows = slice(begin, begin + self.batch_size)
+        size = min(self.batch_size, max(self._sizes)) if self._has_run and self._sizes else self.batch_size
+        for begin in range(0, num, size):
+            rows = slice(begin, begin + size)
             part = positions.candidates.take(rows)
             parts.append(self._take(part, state.take(rows), positions.depth[rows], visited[rows]).columns)
         return concatenate(parts)
@@ -424,7 +432,24 @@ class TensorEngine:
         return import_module("torch").from_numpy(np.ascontiguousarray(array)).to(self.device)
 
     def _expand(self, state: _State) -> Expansion:
-        """Call `expand` on copies, and return its result as arrays of NumPy. UserError if it has another form."""
+        """Call `expand` on copies, and return its result as arrays of NumPy. UserError if it has another form.
+
+        Later calls have the numbers of states of the first run, so that a compiled step meets no new shape: the batch is
+        filled with copies of its last state.
+        """
+        num, size = len(state.states), self._fit(len(state.states))
+        if size > num:
+            state = state.take(np.minimum(np.arange(size), num - 1))
+        found = self._call_expand(state)
+        return found if size == num else Expansion(*(None if each is None else each[:num] for each in found))
+
+    def _fit(self, num: int) -> int:
+        """Return the smallest number of states that a call had in the first run and that is large enough."""
+        if not self._has_run:
+            self._sizes.add(num)
+        return min((each for each in self._sizes if each >= num), default=num)
+
+    def _call_expand(self, state: _State) -> Expansion:
         result = self.expand(*(self._to_own(array.copy()) for array in state))
         try:
             made = Expansion(**result) if isinstance(result, Mapping) else Expansion(*result)
@@ -465,7 +490,11 @@ class TensorEngine:
             raise self._misshapen(f"{name} has dtype {array.dtype}, expected {what}")
         if name in ("done", "success"):
             return array.astype(np.bool_)
-        return array.astype(np.float64 if kinds == "f" else np.int64)
+        if name == "scores":
+            self._has_short_scores = array.dtype.itemsize < 8
+        return array.astype(
+            np.float32 if kinds == "f" and array.dtype.itemsize < 8 else np.float64 if kinds == "f" else np.int64
+        )
 
     def _misshapen(self, message: str) -> UserError:
         return UserError(message, where=f"{self._where}.expand", fix=f"write {SIGNATURE}")
@@ -568,6 +597,7 @@ def _log_softmax(
     if not len(row):
         return np.zeros(0)
     num = np.diff(starts)[exists]
+    scores = scores.astype(np.float64)
     every = scores[expand_rows(starts, np.flatnonzero(exists))]
     begins = starts_of(num)[:-1]
     highest = np.maximum.reduceat(every, begins)

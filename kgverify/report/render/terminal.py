@@ -143,7 +143,9 @@ def _coverage_line(report: ReportContent) -> str:
         parts.append(f"not compared: {', '.join(c.not_compared)}")
     twice = [role for role in ("expected", "actual") if getattr(report.determinism, role)]
     if len(twice) == 2:
-        parts.append("both engines repeat themselves")
+        within = report.determinism.expected_within, report.determinism.actual_within
+        how = within[0] if within[0] == within[1] else f"the expected one {within[0]}, the actual one {within[1]}"
+        parts.append(f"both engines repeat themselves{', ' if how != within[0] else ' '}{how}")
     return "; ".join(parts)
 
 

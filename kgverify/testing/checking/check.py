@@ -28,9 +28,11 @@ from kgverify.testing.problems.boundaries import draw_boundary_problem, fit_size
 from kgverify.testing.problems.merge import Merged, group_problems, make_reference, merge
 from kgverify.testing.problems.problem import Problem
 from kgverify.trace.model.columns import Columns, Rankings, are_equal, empty_columns, select_candidates
+from kgverify.trace.model.score_error import ScoreError
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.effort import FULL, Effort
 from kgverify.verification.lockstep import follow_near_ties, lockstep_comparer
+from kgverify.verification.rounding import EngineRun, settle_score_error
 from kgverify.verification.self_testing.self_test import run_self_test
 from kgverify.verification.verify import Verification, verify
 
@@ -314,20 +316,27 @@ def _compare(batch: Batch, make_pipeline: MakePipeline, lockstep: bool, *, is_qu
     pipeline = merged.with_unranked(make_pipeline(run, merged.sizes))
     columns = pipeline.engine.prove(pipeline.draw_for(run))
     found: set[int] = set()
+    accepted: ScoreError = None
     build = partial(build_trace, run, pipeline.engine, columns, None)
     # Only consistent columns can be ranked.
     trace = None if is_quick and are_equal(batch.columns, columns) else build()
     rankings = pipeline.rank_finite(run, columns.candidates)
     if trace is not None or not are_equal(batch.rankings or (), rankings or ()):
         traces = batch.expected, replace(trace or build(), rankings=rankings)
+        sides = (
+            EngineRun("expected", batch.pipeline.engine, traces[0]),
+            EngineRun("actual", pipeline.engine, traces[1]),
+        )
+        accepted = settle_score_error(sides, None)
         expected, actual = rank_alike(run, (batch.pipeline, pipeline), traces)
-        comparer = Comparer(expected, actual)
+        comparer = Comparer(expected, actual, score_error=accepted)
         comparison, _ = follow_near_ties(comparer, comparer.compare(), run, pipeline, silent_phase)
         if comparison.verdict is Verdict.AGREE:
             _test_comparison(comparer)
         found = _find_differing(merged, compare_rankings(comparison, expected, actual))
     if lockstep and all(has_steps(each.engine.info) for each in (batch.pipeline, pipeline)):
-        found |= _find_differing(merged, lockstep_comparer(run, batch.expected, pipeline, silent_phase).compare())
+        stepper = lockstep_comparer(run, batch.expected, pipeline, silent_phase, accepted)
+        found |= _find_differing(merged, stepper.compare())
     return found
 
 

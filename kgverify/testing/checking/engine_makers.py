@@ -7,6 +7,7 @@ import inspect
 import os
 import re
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -81,6 +82,11 @@ REFERENCE: Final = "reference"
 SIGNATURE: Final = "a class, or a function of (program, limits, policy), that makes an engine"
 METHODS: Final = "an engine has prove(candidates, progress) -> Columns and step(positions) -> Columns"
 """The signatures that error messages show."""
+MAX_FRAMES: Final = 4
+MAX_DETAILS: Final = 24
+"""The lines of an exception's message that an error quotes."""
+_COMPILED_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+), in (.+)')
+_PACKAGES: Final = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _OWN_FILES: Final = str(Path(__file__).parents[2])
 _VALUES: Final = f"give `{COMPILED}`, `{REFERENCE}`, MODULE:NAME or FILE.py:NAME, {SIGNATURE}"
 
@@ -310,10 +316,29 @@ def describe_raised(error: BaseException) -> str:
         text = describe_error(error)
     if isinstance(error, SyntaxError) and error.filename:
         return f"{text} ({error.filename}:{error.lineno})"
+    frames = _find_frames(error)
+    return f"{text} ({frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name})" if frames else text
+
+
+def detail_raised(error: BaseException) -> list[str]:
+    """Return the lines of the user's code that led to an exception, the innermost first, and the rest of its message."""
     frames = [
+        f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}"
+        for frame in reversed(_find_frames(error))
+    ]
+    rest = [line.rstrip() for line in str(error).strip().split("\n")[1:] if line.strip()]
+    return [*(f"from {each}" for each in frames[:MAX_FRAMES]), *rest[:MAX_DETAILS]]
+
+
+def _find_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """Return the frames of an exception in the user's code, the innermost last; without such frames, those in packages."""
+    every = [
         frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(("<", _OWN_FILES))
     ]
-    return f"{text} ({frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name})" if frames else text
+    # torch names the line that it compiled in the message, and not in the traceback.
+    for path, number, name in _COMPILED_FRAME.findall(str(error).partition("from user code")[2]):
+        every.append(traceback.FrameSummary(path, int(number), name))
+    return [frame for frame in every if not frame.filename.startswith(_PACKAGES)] or every
 
 
 def as_maker(factory: Factory, where: str = "engine") -> MakePipeline:

@@ -28,6 +28,7 @@ from kgverify.testing.checking.engine_makers import (
     AnyEngine,
     MakePipeline,
     describe_raised,
+    detail_raised,
     find_maker,
     follows_semantics,
     name_engine,
@@ -97,7 +98,7 @@ def explain(make_pipeline: MakePipeline, where: str, *, allows_unsupported: bool
         if isinstance(error, UserError):
             located = error.where if error.where.startswith(where) else ": ".join(filter(None, (where, error.where)))
             kind = MissingDependency if isinstance(error, MissingDependency) else UserError
-            return kind(error.message, where=located, fix=error.fix or SIGNATURES[part])
+            return kind(error.message, where=located, fix=error.fix or SIGNATURES[part], details=error.details)
         if missing := find_missing_dependency(error, where):
             return missing
         if isinstance(error, NotImplementedError):
@@ -107,8 +108,10 @@ def explain(make_pipeline: MakePipeline, where: str, *, allows_unsupported: bool
             return UserError(reason, where=where, fix="choose another --policy, or implement it")
         what = "making the engine" if part == "make" else f"its `{part}`"
         is_result = isinstance(error, _WrongResult)
-        text = f"{what} returned a wrong result: {message}" if is_result else f"{what} failed: {describe_raised(error)}"
-        return UserError(text, where=where, fix=f"repair it; expected {SIGNATURES[part]}")
+        fix = f"repair it; expected {SIGNATURES[part]}"
+        if is_result:
+            return UserError(f"{what} returned a wrong result: {message}", where=where, fix=fix)
+        return UserError(f"{what} failed: {describe_raised(error)}", where=where, fix=fix, details=detail_raised(error))
 
     def make(run: Run, sizes: Sizes) -> Pipeline:
         made = _call("make", refuse, make_pipeline, run, sizes)

@@ -1,7 +1,11 @@
 """The rounding error of scores that a comparison accepts: the judge's bound, not what an engine declares about itself."""
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.errors import UserError, suggest
 from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
 
 UNIT_ROUNDOFF: Final = {
@@ -31,20 +35,102 @@ Networks of up to 1,024 neurons and 8 blocks, with ill-conditioned weights, have
 """
 
 
-class ScoreTolerance(NamedTuple):
-    """The largest difference between two scores that count as equal, and notes about errors that an engine declared.
+SHORT_TYPES: Final = ("fp16", "bf16")
+"""The float types in which few numbers are exact."""
 
-    The error of each side is what its engine declares, up to the judge's bound.
+OWN_ENGINES: Final = frozenset({"reference", "compiled", "native"})
+"""The names of kgverify's engines, whose bounds follow from the policy's weights."""
+
+
+class ScoreTolerance(NamedTuple):
+    """The largest difference between two scores that count as equal.
+
+    value:      in nats
+    notes:      about errors that an engine declared
+    float_type: the coarser of the two float types
+    unit:       one unit in the last place of that type, at the median size of a score, in nats; 0 if it was not asked
+    evidence:   the source of the bound of each side, in words
     """
 
     value: float
     notes: tuple[str, ...] = ()
+    float_type: str = ""
+    unit: float = 0.0
+    evidence: tuple[str, ...] = ()
+
+    def describe(self, difference: float) -> str:
+        """Return a difference of scores in words: `1.2e-07 nats (2 ulps of float32)`."""
+        if not self.unit:
+            return f"{difference:.2g} nats"
+        ulps = difference / self.unit
+        return f"{difference:.2g} nats ({ulps:,.0f} {'ulp' if round(ulps) == 1 else 'ulps'} of {self.float_type})"
+
+
+ScoreError: TypeAlias = float | str | ScoreTolerance | None
+"""The error of the actual scores to accept: in nats, or that of a float type; a tolerance of both sides; None to find it."""
+
+
+def parse_score_error(text: str | float | None) -> str | float | None:
+    """Return an error in nats, or the name of a float type. UserError for anything else."""
+    fix = "give the largest rounding error of a score to accept, in nats, or a float type such as float16"
+    if text is None:
+        return None
+    if isinstance(text, str):
+        name = _OTHER_NAMES.get(text.lower(), text.lower())
+        if name in UNIT_ROUNDOFF:
+            return name
+        try:
+            text = float(text)
+        except ValueError:
+            known = suggest(name, [*UNIT_ROUNDOFF, *_OTHER_NAMES])
+            raise UserError(
+                f"expected a number or a float type, found {text!r}", where="--score-error", fix=known or fix
+            ) from None
+    if not 0 <= text < float("inf"):
+        raise UserError(f"expected a number of at least 0, found {text}", where="--score-error", fix=fix)
+    return text
+
+
+def find_float_type(scores: NDArray[np.floating]) -> str:
+    """Return the coarsest float type in which every finite score has its value, whatever array it comes in."""
+    values = np.asarray(scores, np.float64)
+    values = values[np.isfinite(values)]
+    with np.errstate(over="ignore"):
+        short = values.astype(np.float32)
+        if not (short == values).all():
+            return "float64"
+        if (values.astype(np.float16) == values).all():
+            return "fp16"
+    return "bf16" if not (short.view(np.uint32) & 0xFFFF).any() else "float32"
+
+
+def size_of_unit(scores: NDArray[np.floating], float_type: str) -> float:
+    """Return one unit in the last place of a float type at the median size of the scores, in nats; 0 without scores."""
+    sizes = np.abs(np.asarray(scores, np.float64))
+    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
+    return (
+        2 * UNIT_ROUNDOFF[name_precision(float_type)] * float(2.0 ** np.floor(np.log2(np.median(sizes))))
+        if len(sizes)
+        else 0.0
+    )
+
+
+def bound_by_type(scores: NDArray[np.floating], float_type: str) -> float:
+    """Return a weak bound on the error of scores if only their float type is known: some roundings of a large score."""
+    sizes = np.abs(np.asarray(scores, np.float64))
+    sizes = sizes[np.isfinite(sizes)]
+    return ROUNDINGS_UNKNOWN * UNIT_ROUNDOFF[float_type] * float(np.quantile(sizes, 0.99)) if len(sizes) else 0.0
 
 
 def name_precision(precision: str) -> str:
     """Return a known name of a precision: that of float32 for one that is unknown."""
     name = _OTHER_NAMES.get(precision, precision)
     return name if name in UNIT_ROUNDOFF else "float32"
+
+
+def name_unit(unit: float) -> str:
+    """Return the float type whose rounding to the nearest number has at most this relative error."""
+    return next(name for name, each in UNIT_ROUNDOFF.items() if each == unit)
 
 
 def bound_score_error(policy: PolicyInfo, precision: str) -> float:
@@ -75,11 +161,15 @@ def accept_score_error(engine: EngineInfo, policy: PolicyInfo) -> float:
     return min(engine.score_error, bound_score_error(policy, engine.precision))
 
 
-def judge_tolerance(expected: Header, actual: Header, accepted: float | None = None) -> ScoreTolerance:
+def judge_tolerance(expected: Header, actual: Header, accepted: ScoreError = None) -> ScoreTolerance:
     """Return the tolerance of scores between two sides; both bounds are those of the expected side's policy.
 
     accepted: the error of the actual side that the user accepts, instead of the judge's bound
     """
+    if isinstance(accepted, ScoreTolerance):
+        return accepted
+    if isinstance(accepted, str):
+        accepted = bound_score_error(expected.policy, accepted)
     policy, total, notes = expected.policy, 0.0, []
     for role, engine in (("expected", expected.engine), ("actual", actual.engine)):
         bound, declared = bound_score_error(policy, engine.precision), engine.score_error
@@ -113,3 +203,9 @@ def _describe_source(policy: PolicyInfo, precision: str) -> str:
     if name_precision(precision) in policy.score_errors:
         return f"computed from the policy's weights for {name_precision(precision)}"
     return f"{ROUNDINGS_UNKNOWN} roundings of 1 nat in {name_precision(precision)}, since the weights are unknown"
+
+
+def round_up(number: float) -> float:
+    """Return a positive number with two digits, rounded up."""
+    digit = 10.0 ** (np.floor(np.log10(number)) - 1)
+    return float(f"{np.ceil(number / digit * (1 - 1e-9)) * digit:.1e}")

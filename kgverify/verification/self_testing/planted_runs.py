@@ -339,20 +339,6 @@ def check_attribution(attribution: Attribution, expected: Trace, actual: Trace) 
 
 
 @without_garbage_collection()
-def plant_in_repetition(is_same: Callable[[Columns, Columns], bool], columns: Columns) -> None:
-    """InternalError unless two results of an engine that differ in one value of a column count as different."""
-    levels: Any = columns
-    for group, level in zip(columns._fields, levels, strict=True):
-        for name, values in level._asdict().items():
-            if not len(values):
-                continue
-            for row in (0, -1):
-                other = values.copy()
-                other[row] = other[row] == 0
-                changed = columns._replace(**{group: level._replace(**{name: other})})
-                require(not is_same(columns, changed), f"two runs with another {group}.{name} count as the same")
-
-
 def check_consistency(
     comparison: Comparison,
     causes: tuple[Cause, ...],

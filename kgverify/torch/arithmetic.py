@@ -1,0 +1,123 @@
+"""Other arithmetic for an engine's own torch code: with random rounding errors, or in float64.
+
+Compiled functions run eagerly meanwhile, so nothing is compiled. What replays a captured CUDA graph runs as it is.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+_MOVES: Final = """
+_to_copy abs alias amax amin argmax argsort as_strided cat clamp clone constant_pad_nd copy_ detach embedding expand fill flip
+full full_like gather index index_select isfinite lift_fresh masked_fill max maximum min minimum neg new_full new_zeros ones
+ones_like permute relu repeat reshape roll select slice sort split squeeze stack t topk transpose unsqueeze view where zeros
+zeros_like
+"""
+_EXACT: Final = frozenset(_MOVES.split())
+"""Operations that move or compare numbers, and round none."""
+
+
+class _Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate its subclass hook
+    """Runs each operation on other operands; keeps the float types that operations return."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.float_types: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = self.run(func, args, kwargs or {})
+        for each in torch.utils._pytree.tree_leaves(result):
+            if _is_float(each):
+                self.float_types.add(each.dtype)
+        return result
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        return func(*args, **kwargs)
+
+
+class _Perturbed(_Arithmetic):  # type: ignore[no-untyped-call]
+    """Puts a random relative error of at most `unit` into every operand and result of an operation that can round."""
+
+    def __init__(self, unit: float, seed: int) -> None:
+        super().__init__()
+        self._unit, self._seed = unit, seed
+        self._generators: dict[torch.device, torch.Generator] = {}
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        schema = func._schema
+        is_view = any(each.alias_info is not None for each in schema.returns) and not schema.is_mutable
+        if is_view or func.overloadpacket.__name__ in _EXACT:
+            return func(*args, **kwargs)
+        if schema.is_mutable:
+            # An operand that is written keeps its identity.
+            named = [each.name for each in schema.arguments if each.alias_info is not None]
+            args = [
+                each if formal.name in named else self._disturb(each)
+                for each, formal in zip(args, schema.arguments, strict=False)
+            ]
+            return func(*args, **kwargs)
+        return self._disturb(func(*self._disturb(args), **kwargs))
+
+    def _disturb(self, values: Any) -> Any:
+        return tree_map(self._disturb_one, values)
+
+    def _disturb_one(self, value: Any) -> Any:
+        if not _is_float(value) or not value.numel():
+            return value
+        generator = self._generators.get(value.device)
+        if generator is None:
+            generator = self._generators[value.device] = torch.Generator(value.device).manual_seed(self._seed)
+        # Twice the unit: the smallest change of a number is one unit in the last place, or none.
+        noise = torch.rand(value.shape, generator=generator, device=value.device, dtype=value.dtype)
+        return value + value * ((noise - 0.5) * (4 * self._unit))
+
+
+class _InFloat64(_Arithmetic):  # type: ignore[no-untyped-call]
+    """Runs each operation in float64, and no conversion to a shorter type."""
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        schema = func._schema
+        written = [each.alias_info is not None and each.alias_info.is_write for each in schema.arguments]
+        if any(written):
+            # What is written keeps its type, and so do the numbers that are written into it.
+            return func(*args, **kwargs) if func.overloadpacket.__name__ == "copy_" else func(*_like(args), **kwargs)
+        if kwargs.get("dtype") in (torch.float32, torch.float16, torch.bfloat16):
+            kwargs = kwargs | {"dtype": torch.float64}
+        return func(*tree_map(_widen, args), **tree_map(_widen, kwargs))
+
+
+def _like(args: Any) -> Any:
+    """Return the arguments with floats of the type of the first one, which is written."""
+    dtype = args[0].dtype
+    return tree_map(lambda each: each.to(dtype) if _is_float(each) and each.dtype != dtype else each, args)
+
+
+def _widen(value: Any) -> Any:
+    return value.double() if _is_float(value) and value.dtype != torch.float64 else value
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+@contextmanager
+def other_arithmetic(unit: float | None, seed: int = 0) -> Iterator[set[torch.dtype]]:
+    """Run torch with relative errors of at most `unit`, or in float64 if `unit` is None; yield the float types that appear.
+
+    Compiled functions run eagerly inside of the context, with their own source.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        if "torch._dynamo" in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        if unit is None:
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        mode = _InFloat64() if unit is None else _Perturbed(unit, seed)
+        stack.enter_context(mode)
+        yield mode.float_types

@@ -1,0 +1,394 @@
+"""The rounding of an engine's scores, measured by what changes rounding and nothing else.
+
+Every operation of the engine's own code is repeated with random errors of one rounding (Monte Carlo arithmetic; Parker 1997),
+and in float64; the same states are taken in another order and in other batches. An engine that computes other scores for
+another reason, such as stale ones, does not widen its bound: the errors are put in by the judge.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.comparison.compare import Comparer
+from kgverify.comparison.result import Comparison, Divergence, Verdict
+from kgverify.engines.protocol import Engine, Positions, positions_of, take_positions
+from kgverify.errors import count_of
+from kgverify.runs.interrupts import is_interrupt
+from kgverify.trace.model.columns import Columns, expand_rows, select_candidates, starts_of
+from kgverify.trace.model.score_error import (
+    OWN_ENGINES,
+    SHORT_TYPES,
+    UNIT_ROUNDOFF,
+    ScoreError,
+    ScoreTolerance,
+    bound_by_type,
+    bound_score_error,
+    find_float_type,
+    name_precision,
+    name_unit,
+    round_up,
+    size_of_unit,
+)
+from kgverify.trace.model.trace import Trace
+
+MARGIN: Final = 8.0
+"""The ratio of a bound to the largest change seen. Of 20,000 right scores on a CPU and on GPUs, none changed by a bound."""
+NUM_DRAWS: Final = 2
+MAX_STEPS: Final = 96
+"""The steps that are measured; their candidates are spread over the run."""
+MAX_CANDIDATES: Final = 48
+MAX_LOADED: Final = 10_000
+"""The divergences of which the tolerance is sought that would count them as rounding."""
+MAX_RECORDED: Final = 1_000
+"""The candidates of a recorded trace whose scores show its float type."""
+MAX_ITEMS: Final = 256
+"""The items of a list or mapping in which arrays are looked for: longer ones hold facts or names."""
+MAX_OBJECTS: Final = 10_000
+"""The objects of an engine in which arrays are looked for."""
+
+MAX_RATIO: Final = 4.0
+"""The ratio of the actual engine's error to the expected one's beyond which it counts as a fault, in the same float type."""
+
+SCORES: Final = "resolvents.score"
+_OF_SCORES: Final = frozenset({SCORES, "candidates.log_probability"})
+MAX_ROUNDS: Final = 6
+"""The tolerances that are tried to find the one that would make the verdict AGREE."""
+_CODE: Final = (type, ModuleType, FunctionType, MethodType)
+
+
+class EngineRun(NamedTuple):
+    """The run of one side: its trace, and the columns of its second run if it was repeated."""
+
+    role: str
+    engine: Engine
+    trace: Trace
+    again: Columns | None = None
+
+
+class _Measured(NamedTuple):
+    """A bound on the error of one engine's scores, in nats, and its evidence in words."""
+
+    bound: float
+    evidence: str
+
+    def capped(self, most: float) -> "_Measured":
+        """Return the bound, but no more than is plausible for a right engine."""
+        if self.bound <= most:
+            return self
+        return _Measured(most, f"{self.evidence}; more than {most:.2g} is not accepted")
+
+
+def _find_most(expected: _Measured | None, scores: NDArray[np.floating], float_types: list[str]) -> float:
+    """Return the largest bound that is accepted of the engine under test."""
+    if expected is None:
+        return MAX_RATIO * bound_by_type(scores, float_types[1])
+    return MAX_RATIO * expected.bound * UNIT_ROUNDOFF[float_types[1]] / UNIT_ROUNDOFF[float_types[0]]
+
+
+def settle_score_error(sides: tuple[EngineRun, EngineRun], accepted: float | str | None) -> ScoreError:
+    """Return the tolerance of scores between two engines that ran, or what the user accepts where no measurement is needed.
+
+    accepted: the error of the actual scores that the user accepts, in nats, or the float type whose errors are accepted
+    """
+    scores = [side.trace.columns.resolvents.score for side in sides]
+    is_known = all(side.trace.header.engine.name in OWN_ENGINES for side in sides)
+    lacks_scores = any(SCORES not in side.trace.fields for side in sides)
+    if isinstance(accepted, float | int) or is_known or lacks_scores or _are_all_equal(sides):
+        return accepted
+    float_types = [_name_float_type(side) for side in sides]
+    if accepted is not None:
+        float_types[1] = accepted
+    rows = _choose(sides[0].trace.columns)
+    measured = [_measure(side, rows, UNIT_ROUNDOFF[name]) for side, name in zip(sides, float_types, strict=True)]
+    if measured[1] is not None:
+        measured[1] = measured[1].capped(_find_most(measured[0], scores[1], float_types))
+    bounds, evidence = [], []
+    for i, side in enumerate(sides):
+        name, known = side.trace.header.engine.name, measured[i] or measured[1 - i]
+        by_policy = bound_score_error(side.trace.header.policy, float_types[i])
+        if side.trace.header.engine.name in OWN_ENGINES:
+            bounds.append(by_policy)
+            evidence.append(f"{side.role} {name}: {by_policy:.2g} nats, computed from the policy's weights")
+        elif known is None:
+            weak = max(by_policy, bound_by_type(scores[i], float_types[i]))
+            bounds.append(weak)
+            evidence.append(
+                f"{side.role} {name}: {weak:.2g} nats, from {float_types[i]} alone: its arithmetic cannot be changed"
+            )
+        else:
+            other = (
+                ""
+                if known is measured[i]
+                else f"that of {sides[1 - i].trace.header.engine.name}, since its own cannot be: "
+            )
+            bounds.append(known.bound)
+            evidence.append(f"{side.role} {name}: {known.bound:.2g} nats, measured, {other}{known.evidence}")
+    if accepted is not None:
+        evidence[1] += f"; the user accepts errors of {accepted}"
+    coarse = max(float_types, key=UNIT_ROUNDOFF.__getitem__)
+    unit = size_of_unit(np.concatenate(scores), coarse)
+    return ScoreTolerance(sum(bounds), (), coarse, unit, tuple(evidence))
+
+
+def bound_recorded(comparer: Comparer, comparison: Comparison, accepted: float | str | None) -> ScoreTolerance | None:
+    """Return a weaker tolerance for recorded scores that differ: no engine can be asked, only their float type is known."""
+    names = [source.header.engine.name for source in comparer.sources]
+    differs = any(each.field in _OF_SCORES or each.field == "steps.choice" for each in comparison.divergences)
+    if isinstance(accepted, float | int) or not differs or not comparer.has_scores or set(names) <= OWN_ENGINES:
+        return None
+    rows = [np.arange(min(each.num_candidates, MAX_RECORDED)) for each in comparer.sources]
+    pairs = zip(comparer.sources, rows, strict=True)
+    scores = [source.read_rows(own).resolvents.score for source, own in pairs]
+    float_types = ["float64" if find_float_type(each) == "float64" else "float32" for each in scores]
+    float_types[1] = accepted or float_types[1]
+    bounds = [bound_by_type(each, name) for each, name in zip(scores, float_types, strict=True)]
+    evidence = [
+        f"{role} {name}: {bound:.2g} nats, from {float_type} alone, since a recorded engine cannot be asked"
+        for role, name, bound, float_type in zip(("expected", "actual"), names, bounds, float_types, strict=True)
+    ]
+    coarse = max(float_types, key=UNIT_ROUNDOFF.__getitem__)
+    unit = size_of_unit(np.concatenate(scores), coarse)
+    return ScoreTolerance(sum(bounds), (), coarse, unit, tuple(evidence))
+
+
+def _are_all_equal(sides: tuple[EngineRun, EngineRun]) -> bool:
+    """Return whether no score differs in a bit, between the sides or between two runs of one."""
+    first = sides[0].trace.columns
+    others = [sides[1].trace.columns, *(side.again for side in sides if side.again is not None)]
+    return all(
+        np.array_equal(first.resolvents.score, each.resolvents.score, equal_nan=True)
+        and np.array_equal(first.candidates.log_probability, each.candidates.log_probability, equal_nan=True)
+        for each in others
+    )
+
+
+def _name_float_type(side: EngineRun) -> str:
+    """Return the float type in which a side computes: as declared, but at most as precise as its scores."""
+    declared = name_precision(side.trace.header.engine.precision)
+    has_short_values = find_float_type(side.trace.columns.resolvents.score) != "float64"
+    return "float32" if declared == "float64" and has_short_values else declared
+
+
+def _choose(columns: Columns) -> Positions:
+    """Return positions spread over a run, of steps that list a resolvent."""
+    num = len(columns.candidates.query)
+    some = select_candidates(columns, np.unique(np.linspace(0, num - 1, min(num, MAX_CANDIDATES)).astype(np.int64)))
+    listed = np.flatnonzero(some.steps.num_resolvents > 0)
+    rows = listed[np.unique(np.linspace(0, len(listed) - 1, min(len(listed), MAX_STEPS)).astype(np.int64))]
+    return take_positions(positions_of(some), rows)
+
+
+def _measure(side: EngineRun, positions: Positions, unit: float) -> _Measured | None:
+    """Measure the error of an engine's scores; None if nothing reaches its arithmetic."""
+    if side.trace.header.engine.name in OWN_ENGINES or not len(positions.depth):
+        return None
+    engine, is_judged = side.engine, side.role == "actual"
+    if is_judged:
+        # What an engine keeps from the call before then belongs to the same states.
+        _take(engine, positions, 0.0, 0)
+    exact = _take(engine, positions, 0.0, 0)
+    drawn = [_take(engine, positions, unit, seed) for seed in range(NUM_DRAWS)]
+    changes = [_largest_change(exact, each) for each in drawn if exact is not None and each is not None]
+    change = max(changes, default=0.0)
+    if not change:
+        return None
+    words = (
+        f"{MARGIN:g} times the change by random errors in each operation, in {count_of(len(positions.depth), 'step')}"
+    )
+    in_float64 = _take(engine, positions, None, 0)
+    if exact is not None and in_float64 is not None and find_float_type(in_float64.resolvents.score) == "float64":
+        off = _largest_change(exact, in_float64)
+        words += f"; in float64 its scores differ by {off:.2g}"
+        if off > MARGIN * change:
+            words += f", more than roundings of {name_unit(unit)} explain"
+        elif not is_judged:
+            change = max(change, off)
+    spread = _find_spread(engine, positions)
+    words += f"; in another order and another batch by {spread:.2g}" if spread is not None else ""
+    return _Measured(MARGIN * change, words)
+
+
+def _find_spread(engine: Engine, positions: Positions) -> float | None:
+    """Return the largest change of a score in another order and another batch; None if that fails."""
+    num = len(positions.depth)
+    rows = np.concatenate((np.arange(0, num, 2)[::-1], np.arange(0, num, 2)))
+    first, other = (_call(partial(engine.step, each)) for each in (positions, take_positions(positions, rows)))
+    if first is None or other is None or len(other.steps.depth) != len(rows):
+        return None
+    return _largest_change(select_candidates(first, rows), other)
+
+
+def _largest_change(first: Columns, second: Columns) -> float:
+    """Return the largest difference of two scores, among steps that list the same resolvents in the same order."""
+    counts = first.steps.num_resolvents
+    if len(second.steps.num_resolvents) != len(counts):
+        return 0.0
+    starts = [starts_of(each.steps.num_resolvents) for each in (first, second)]
+    alike = np.flatnonzero((counts == second.steps.num_resolvents) & (counts > 0))
+    rows = [expand_rows(each, alike) for each in starts]
+    scores = [each.resolvents.score[own].astype(np.float64) for each, own in zip((first, second), rows, strict=True)]
+    same = _have_same_atoms(first, second, rows)
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(scores[0] - scores[1])[same]
+    return float(apart[np.isfinite(apart)].max(initial=0.0))
+
+
+def _have_same_atoms(first: Columns, second: Columns, rows: Sequence[NDArray[np.int64]]) -> NDArray[np.bool_]:
+    """Return which pairs of resolvents have the same atoms, compared by their sums weighted by place."""
+    sums = []
+    for columns, own in zip((first, second), rows, strict=True):
+        starts = starts_of(columns.resolvents.num_atoms)
+        weights = 1 + np.arange(len(columns.resolvents.atoms)) - np.repeat(starts[:-1], np.diff(starts))
+        words = (columns.resolvents.atoms.astype(np.int64) @ np.array([1, 1 << 20, 1 << 40])) * weights
+        total = np.concatenate(([0], np.cumsum(words)))
+        sums.append((total[starts[1:]] - total[starts[:-1]])[own])
+    same: NDArray[np.bool_] = sums[0] == sums[1]
+    return same
+
+
+def _take(engine: Engine, positions: Positions, unit: float | None, seed: int) -> Columns | None:
+    """Take the steps in other arithmetic: with relative errors of at most `unit`, or in float64; None if that fails."""
+    with ExitStack() as stack:
+        if "torch" in sys.modules:
+            from kgverify.torch.arithmetic import other_arithmetic
+
+            stack.enter_context(other_arithmetic(unit, seed))
+        if unit != 0.0:
+            stack.enter_context(_other_arrays(engine, unit, np.random.default_rng(seed)))
+        return _call(partial(engine.step, positions))
+
+
+def _call(step: Callable[[], Columns]) -> Columns | None:
+    try:
+        return step()
+    except BaseException as error:
+        # An engine may be unable to compute in other arithmetic.
+        if is_interrupt(error):
+            raise
+        return None
+
+
+@contextmanager
+def _other_arrays(engine: Engine, unit: float | None, random: np.random.Generator) -> Iterator[None]:
+    """Replace the float arrays that an engine holds, and those of its module, until the context ends.
+
+    unit: the largest relative error to put into them; None to convert them to float64
+    """
+    replaced: list[tuple[dict[str, Any], str, Any]] = []
+    seen: set[int] = set()
+
+    def other(value: Any, depth: int) -> Any:
+        if hasattr(value, "dtype") and hasattr(value, "shape") and not _is_of_torch(value):
+            return _other_array(value, unit, random)
+        if depth > 4 or id(value) in seen or len(seen) > MAX_OBJECTS:
+            return value
+        if type(value) in (dict, list, tuple) and len(value) <= MAX_ITEMS:
+            seen.add(id(value))
+            before = list(value.values() if isinstance(value, dict) else value)
+            after = [other(each, depth + 1) for each in before]
+            if all(x is y for x, y in zip(before, after, strict=True)):
+                return value
+            return dict(zip(value, after, strict=True)) if isinstance(value, dict) else type(value)(after)
+        if isinstance(getattr(value, "__dict__", None), dict) and not isinstance(value, _CODE):
+            visit(value, depth + 1)
+        return value
+
+    def visit(owner: Any, depth: int) -> None:
+        seen.add(id(owner))
+        names: dict[str, Any] = vars(owner)
+        for name, value in list(names.items()):
+            changed = other(value, depth)
+            if changed is not value:
+                replaced.append((names, name, value))
+                names[name] = changed
+
+    try:
+        visit(engine, 0)
+        for owner in [each for each in map(type, _unwrap(engine)) if each.__module__.partition(".")[0] != "kgverify"]:
+            module = sys.modules.get(owner.__module__)
+            if module is not None and id(module) not in seen:
+                visit(module, 3)
+        yield
+    finally:
+        for names, name, value in reversed(replaced):
+            names[name] = value
+
+
+def _unwrap(engine: Any) -> Iterator[Any]:
+    """Yield an engine, and those that it wraps."""
+    while engine is not None:
+        yield engine
+        engine = getattr(engine, "_engine", None)
+
+
+def _is_of_torch(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "torch"
+
+
+def _other_array(value: Any, unit: float | None, random: np.random.Generator) -> Any:
+    """Return an array of NumPy or JAX with errors, or in float64; the same one if it holds no fractions."""
+    try:
+        host = np.asarray(value)
+        if host.dtype.kind != "f" or not host.size or (host == np.trunc(host)).all():
+            return value
+        if unit is None:
+            return value.astype(np.float64)
+        noise = 1 + 2 * unit * random.uniform(-1.0, 1.0, host.shape)
+        return value * noise.astype(host.dtype) if host.dtype.itemsize < 8 else value * noise
+    except (TypeError, ValueError, RuntimeError):
+        return value
+
+
+def describe_rounding(comparison: Comparison) -> list[str]:
+    """Return notes on the scores that differ in bits and count as equal, and on the bound of each side."""
+    found = comparison.rounding
+    if found is None or not (found.num_differing or comparison.near_ties or found.evidence):
+        return []
+    return [*filter(None, [found.in_words]), *(f"rounding, {each}" for each in found.evidence)]
+
+
+def name_way_out(comparer: Comparer, comparison: Comparison) -> list[str]:
+    """Return a note on the tolerance that would make the verdict AGREE, if scores are all that differs."""
+    rows = np.unique([each.candidate for each in comparison.divergences])
+    is_of_scores = {each.field for each in comparison.divergences} <= _OF_SCORES and comparer.num_found <= MAX_LOADED
+    if not len(rows) or not is_of_scores or comparison.verdict is not Verdict.DIVERGE or comparer.lockstep:
+        return []
+    sides = comparer.load_pairs(rows)
+    notes, short = [], [find_float_type(each.columns.resolvents.score) for each in sides]
+    if short[1] in SHORT_TYPES and short[0] not in SHORT_TYPES:
+        notes.append(
+            f"every actual score that differs is a {short[1]} number: --score-error {short[1]} accepts errors of that type"
+        )
+    accepted = comparer.score_tolerance
+    for _ in range(MAX_ROUNDS):
+        tried = Comparer(*sides, score_error=ScoreTolerance(accepted), modulo=comparer.modulo)
+        found = tried.compare()
+        if not found.divergences:
+            notes.append(
+                f"all {count_of(len(comparison.divergences), 'divergence')} are of scores: --score-error"
+                f" {round_up(accepted)} would count them as rounding, and hide every fault that changes scores by less than"
+                f" {comparer.describe_difference(accepted)}"
+            )
+            break
+        needed = max(_needed(each, tried) for each in found.divergences)
+        if not accepted < needed < float("inf") or {each.field for each in found.divergences} - _OF_SCORES:
+            break
+        accepted = needed
+    return notes
+
+
+def _needed(divergence: Divergence, comparer: Comparer) -> float:
+    """Return the tolerance of scores at which a divergence of scores would be none."""
+    views = comparer.views.get((divergence.candidate, divergence.step))
+    if views is None:
+        sides = [each.columns.candidates for each in (comparer.expected, comparer.actual)]
+        sums = [float(each.log_probability[divergence.candidate]) for each in sides]
+        return abs(sums[0] - sums[1]) / (2 * max(1, int(sides[0].num_steps[divergence.candidate])))
+    pairs = zip(*(view.resolvents for view in views), strict=True)
+    return max((abs(e.score - a.score) for e, a in pairs if e.score != a.score), default=0.0)
