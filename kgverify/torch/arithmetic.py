@@ -68,14 +68,16 @@ class _Perturbed(_Arithmetic):  # type: ignore[no-untyped-call]
         return tree_map(self._disturb_one, values)
 
     def _disturb_one(self, value: Any) -> Any:
-        if not _is_float(value) or not value.numel():
+        if not self._unit or not _is_float(value) or not value.numel():
             return value
         generator = self._generators.get(value.device)
         if generator is None:
             generator = self._generators[value.device] = torch.Generator(value.device).manual_seed(self._seed)
         # Twice the unit: the smallest change of a number is one unit in the last place, or none.
         noise = torch.rand(value.shape, generator=generator, device=value.device, dtype=value.dtype)
-        return value + value * ((noise - 0.5) * (4 * self._unit))
+        disturbed = value * (1 + (noise - 0.5) * (4 * self._unit))
+        # The largest number of a type, which often masks, must not become infinite.
+        return torch.where(disturbed.isfinite(), disturbed, value)
 
 
 class _InFloat64(_Arithmetic):  # type: ignore[no-untyped-call]

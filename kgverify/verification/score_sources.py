@@ -24,12 +24,13 @@ class ScoreSource(NamedTuple):
     evidence: str
 
 
+SCORES_BEFORE: Final = "scores of the call before"
 _BEFORE: Final = -1
 _SAME: Final = 0
 _FOUND: Final = {
     _BEFORE: (
         DifferenceClass.STALE,
-        "scores of the call before",
+        SCORES_BEFORE,
         "at the step before this one: scores of the call before",
     ),
     _SAME: (DifferenceClass.FOREIGN, "scores of another row", "at the same step: scores of another row of the batch"),

@@ -54,6 +54,7 @@ from kgverify.verification.rounding import (
     name_way_out,
     settle_score_error,
 )
+from kgverify.verification.score_sources import SCORES_BEFORE
 from kgverify.verification.self_testing.planted_runs import (
     RememberingEngine,
     check_attribution,
@@ -158,14 +159,18 @@ def verify(
         most=effort.explained,
     )
     comparison = msgspec.structs.replace(comparison, divergences=divergences)
-    if unrepeated:
+    is_explained = determinism.expected is not False and any(each.situation == SCORES_BEFORE for each in causes)
+    if unrepeated and is_explained:
+        # An engine that hands out scores of the call before cannot repeat itself: that is its fault.
+        comparison = msgspec.structs.replace(comparison, notes=(*comparison.notes, *unrepeated))
+    elif unrepeated:
         reasons = (*comparison.reasons, *unrepeated)
         comparison = msgspec.structs.replace(comparison, verdict=Verdict.INCONCLUSIVE, reasons=reasons)
     parts = [each.comparison for each in (comparer, stepper) if each is not None]
     for each in (comparer, stepper) if tests_itself else ():
         if each is not None:
             check_sample(each)
-    repeated = determinism.expected, determinism.actual
+    repeated = () if is_explained else (determinism.expected, determinism.actual)
     check_consistency(comparison, causes, parts, repeated, has_engines=True)
     codes = [trace.columns.candidates.outcome for trace in traces]
     outcomes = Outcomes(*map(_count, codes))

@@ -1,0 +1,218 @@
+"""The rounding of other people's scores is measured, stated, and never confused with a fault."""
+
+import numpy as np
+import pytest
+
+import kgverify as kv
+from kgverify.program.resolution import resolve
+
+WIDTH = 16
+SMALL = {"queries": 2, "corruptions": 3}
+
+
+class Net(kv.StagedEngine):
+    """Scores by a network of float32 in NumPy, whose sums are added in one order."""
+
+    stride = 1
+
+    def __init__(self, program, limits, policy):
+        super().__init__(program, limits, policy)
+        random = np.random.default_rng(5)
+        num = len(program.symbols.predicates) + len(program.symbols.constants) + 1
+        self.table = random.normal(size=(num, WIDTH)).astype(np.float32)
+        self.first = len(program.symbols.predicates)
+
+    def resolve(self, goal, excluded):
+        for clause in self.clauses_for(goal, excluded):
+            shift = min(0, *(term for _, *terms in goal for term in terms))
+            head, *body = [
+                (p, *(t if t >= 0 else t + shift for t in terms)) for p, *terms in (clause.head, *clause.body)
+            ]
+            atoms = resolve(goal, head, tuple(body))
+            if atoms is not None:
+                yield clause, atoms
+
+    def embed(self, atoms):
+        rows = [self.table[[p, *(self.first + t if t >= 0 else -1 for t in terms)]].prod(0) for p, *terms in atoms]
+        return np.sum(rows, 0, dtype=np.float32)
+
+    def score(self, goal, resolvents):
+        before = self.embed(goal)
+        return [float(self.add(before * self.embed(each.atoms))) for each in resolvents]
+
+    def add(self, products):
+        total = np.float32(0)
+        for product in products[:: self.stride]:
+            total = np.float32(total + product)
+        return total
+
+
+class Backwards(Net):
+    """The same network, added in the other order: right."""
+
+    stride = -1
+
+
+class Half(Net):
+    def add(self, products):
+        return np.float16(super().add(products))
+
+
+class Jitter(Net):
+    """Adds in another order in every call."""
+
+    random = np.random.default_rng()
+
+    def add(self, products):
+        self.stride = int(self.random.choice([-1, 1]))
+        return super().add(products)
+
+
+class Guesses(Net):
+    """Adds random numbers."""
+
+    random = np.random.default_rng()
+
+    def score(self, goal, resolvents):
+        return [each + self.random.normal() for each in super().score(goal, resolvents)]
+
+
+class OtherRow(Net):
+    """Gives each derivation the scores of the next one in the batch."""
+
+    def take_steps(self, queries, visited):
+        taken = list(super().take_steps(queries, visited))
+        scores = [[each.score for each in step.resolvents] for step in taken]
+        moved = []
+        for step, own, other in zip(taken, scores, scores[1:] + scores[:1], strict=True):
+            given = (other + [min(other) - 1] * len(own))[: len(own)]
+            rescored = [each._replace(score=score) for each, score in zip(step.resolvents, given, strict=True)]
+            moved.append(step._replace(resolvents=rescored))
+        return moved
+
+
+def offset_by(size):
+    """Return an engine that adds a number to the first score of some steps."""
+
+    class Offset(Backwards):
+        def score(self, goal, resolvents):
+            scores = super().score(goal, resolvents)
+            if scores and len(resolvents) % 2:
+                scores[0] += size
+            return scores
+
+    return Offset
+
+
+def texts_of(report):
+    return [*report.notes, *report.reasons, *(each.evidence for each in report.divergences)]
+
+
+@pytest.fixture(scope="module")
+def right():
+    return kv.verify("countries", Backwards, reference=Net, **SMALL)
+
+
+def test_another_order_of_a_sum_agrees_and_the_rounding_is_stated(right):
+    assert right.verdict is kv.Verdict.AGREE, right
+    rounding = right.rounding
+    assert rounding.num_differing > 0
+    assert 0 < rounding.largest < rounding.bound < 1e-3
+    assert rounding.float_type == "float32"
+    assert 1 < rounding.ulps < 5000
+    assert all("measured" in each for each in rounding.evidence)
+    assert any("differ in the last bits" in note and "ulps of float32" in note for note in right.notes)
+    assert right.environment.expected.name == "Net"
+
+
+def test_equal_bits_have_no_rounding():
+    report = kv.verify("countries", Net, reference=Net, **SMALL)
+    assert (report.verdict, report.level, report.rounding.bound) == (kv.Verdict.AGREE, None, 0.0)
+    assert report.determinism.actual_within == "to the bit"
+
+
+@pytest.mark.parametrize("factor", [10, 30, 100])
+def test_a_fault_beyond_the_bound_is_a_fault_of_scores(right, factor):
+    report = kv.verify("countries", offset_by(factor * right.rounding.bound), reference=Net, **SMALL)
+    assert report.verdict is kv.Verdict.DIVERGE
+    assert report.first_divergence.stage == "score"
+    assert not any("other slots" in text for text in texts_of(report))
+
+
+def test_the_way_out_is_named_with_what_it_hides(right):
+    fault = offset_by(3 * right.rounding.bound)
+    report = kv.verify("countries", fault, reference=Net, **SMALL)
+    (note,) = [note for note in report.notes if "--score-error" in note]
+    assert "hide every fault that changes scores by less than" in note
+    value = float(note.partition("--score-error ")[2].split()[0])
+    accepting = kv.verify("countries", fault, reference=Net, score_error=value, **SMALL)
+    assert accepting.verdict is kv.Verdict.AGREE
+    assert any("the user accepts" in note for note in accepting.notes)
+
+
+def test_a_coarser_float_type_is_named_and_accepted_only_if_it_is_declared():
+    report = kv.verify("countries", Half, reference=Net, **SMALL)
+    assert report.verdict is kv.Verdict.DIVERGE
+    assert "the actual scores are fp16 numbers" in report.first_divergence.evidence
+    assert any("--score-error fp16 accepts" in note for note in report.notes)
+    accepting = kv.verify("countries", Half, reference=Net, score_error="float16", **SMALL)
+    assert accepting.verdict is kv.Verdict.AGREE
+    assert any("the user accepts errors of fp16" in note for note in accepting.notes)
+
+
+def test_an_engine_repeats_itself_within_the_bound():
+    report = kv.verify("countries", Jitter, reference=Net, **SMALL)
+    assert report.verdict is kv.Verdict.AGREE
+    assert report.determinism.expected_within == "to the bit"
+    assert report.determinism.actual_within.startswith("within ")
+    assert "the actual one within" in " ".join(str(report).split())
+
+
+def test_an_engine_that_chooses_otherwise_in_its_second_run_is_inconclusive():
+    report = kv.verify("countries", Guesses, reference=Net, **SMALL)
+    assert report.verdict is kv.Verdict.INCONCLUSIVE
+    assert any("not deterministic" in reason and "from step" in reason for reason in report.reasons)
+
+
+def test_scores_of_another_row_are_named():
+    report = kv.verify("countries", OtherRow, reference=Net, **SMALL)
+    assert (report.verdict, report.first_divergence.stage) == (kv.Verdict.DIVERGE, "recycle")
+    assert report.causes[0].situation == "scores of another row"
+    assert "are those expected of another candidate at the same step" in report.first_divergence.evidence
+
+
+def test_two_recorded_traces_have_a_weaker_bound_from_their_float_type(tmp_path, right):
+    paths = []
+    for engine in (Net, Backwards, offset_by(1000 * right.rounding.bound)):
+        paths.append(tmp_path / f"{engine.__name__}.h5")
+        kv.record("countries", paths[-1], engine, **SMALL)
+    report = kv.compare(paths[0], paths[1])
+    assert report.verdict is kv.Verdict.AGREE, report
+    assert all("from float32 alone" in each for each in report.rounding.evidence)
+    assert kv.compare(paths[0], paths[2]).verdict is kv.Verdict.DIVERGE
+
+
+def test_lockstep_accepts_the_same_rounding():
+    assert kv.verify("countries", Backwards, reference=Net, lockstep=True, **SMALL).verdict is kv.Verdict.AGREE
+
+
+def test_torch_code_is_measured_wherever_its_weights_are():
+    torch = pytest.importorskip("torch")
+    table = torch.randn(400, WIDTH, generator=torch.Generator().manual_seed(1))
+
+    class InTorch(Net):
+        def embed(self, atoms):
+            rows = torch.tensor([[p, *(self.first + t if t >= 0 else -1 for t in terms)] for p, *terms in atoms])
+            return table[rows.reshape(-1, 3)].prod(1).sum(0)
+
+        def add(self, products):
+            return products.sum().item()
+
+    class Reordered(InTorch):
+        def add(self, products):
+            return sum(products.flip(0).unbind()).item()
+
+    report = kv.verify("countries", Reordered, reference=InTorch, **SMALL)
+    assert report.verdict is kv.Verdict.AGREE, report
+    assert report.rounding.num_differing > 0
+    assert all("random errors in each operation" in each and "in float64" in each for each in report.rounding.evidence)
