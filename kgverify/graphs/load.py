@@ -320,6 +320,21 @@ def _locate(spec: str | Path) -> Traversable:
     )
 
 
+def find_graph(name: str, program_sha256: str) -> KnowledgeGraph | None:
+    """Return the graph of this name, embedded or under $KGVERIFY_DATA, if its program is this one; else None.
+
+    The name may be from a stranger's file, so that it is no path.
+    """
+    data = os.environ.get(DATA_VARIABLE, "")
+    if name not in list_embedded() and not (data and Path(name).name == name and Path(data, name).is_dir()):
+        return None
+    try:
+        graph = load_graph(name)
+    except UserError:
+        return None
+    return graph if graph.program.sha256 == program_sha256 else None
+
+
 def _embedded(name: str) -> Traversable:
     return resources.files("kgverify.graphs.embedded").joinpath(name)
 
