@@ -33,10 +33,7 @@ Graph = Annotated[
 ]
 Train = Annotated[
     list[Path] | None,
-    typer.Option(
-        help="A file of facts that replaces those of the graph, or all of it; may be given several times.",
-        rich_help_panel=QUERIES,
-    ),
+    typer.Option(help="A file of facts that replaces those of the graph; repeat it for more.", rich_help_panel=QUERIES),
 ]
 Valid = Annotated[
     Path | None,
@@ -55,27 +52,15 @@ Domains = Annotated[
 RuleVariables = Annotated[
     str | None,
     typer.Option(
-        metavar="format|graph",
-        help="Read a rule's variable that is also a constant of the graph as the format says, or as the graph has it.",
-        rich_help_panel=QUERIES,
+        help="How to read a rule's variable that is a constant: `format` or `graph`.", rich_help_panel=QUERIES
     ),
 ]
 SkipRules = Annotated[
-    bool,
-    typer.Option(
-        "--skip-rules",
-        help="Leave out rules that cannot be used, and list them.",
-        show_default=False,
-        rich_help_panel=QUERIES,
-    ),
+    bool, typer.Option("--skip-rules", help="Leave out and list rules that cannot be used.", rich_help_panel=QUERIES)
 ]
 Columns = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAMES",
-        help="The columns of tables without a header row, e.g. head,tail,relation; - for one that is not read.",
-        rich_help_panel=QUERIES,
-    ),
+    typer.Option(help="The columns of tables without a header row, e.g. head,tail,relation.", rich_help_panel=QUERIES),
 ]
 Split = Annotated[
     str,

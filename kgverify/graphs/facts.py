@@ -11,7 +11,17 @@ from typing import Final
 
 from kgverify.errors import UserError
 from kgverify.graphs.formats.parsed import Triples
-from kgverify.graphs.grammar import BLANKS, NUMBER, RANGE, Clause, Directive, RawAtom, RawTerm, describe_ignored, parse_clauses
+from kgverify.graphs.grammar import (
+    BLANKS,
+    NUMBER,
+    RANGE,
+    Clause,
+    Directive,
+    RawAtom,
+    RawTerm,
+    describe_ignored,
+    parse_clauses,
+)
 from kgverify.graphs.text_file import line_error, show
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.program import Source
@@ -47,7 +57,7 @@ def parse_facts(lines: Sequence[tuple[int, str]], file: str) -> Triples:
         if index < end:
             continue
         has_comment = has_comments and "/*" in text
-        if (match := match_plain(text)) and not has_comment and ".." not in text and "_" not in match.groups():
+        if (match := match_plain(text)) and not has_comment and ".." not in text:
             atoms.append(NamedAtom(*match.groups()))
             numbers.append(number)
         elif text.strip(BLANKS) and not text.lstrip(BLANKS).startswith(("%", "#")):
@@ -106,7 +116,7 @@ def _build_fact(clause: Clause, file: str) -> NamedAtom:
         if "," in term.text:
             found, fix = f"the compound term {show(term.text)}", "quote a name that contains a comma"
             raise line_error(source, "a name", found, fix)
-        if term.text == "_" or _RANGE.match(term.text):
-            fix = "write one fact for each constant; quote the name if it is a constant"
-            raise line_error(source, "a constant", f"{show(term.text)}, which stands for many", fix)
+        if _RANGE.match(term.text):
+            fix = "write one fact for each number of the range; quote the name if it is a constant"
+            raise line_error(source, "a constant", show(term.text), fix)
     return NamedAtom(predicate, first.text, second.text)

@@ -5,7 +5,7 @@ files that are given one by one; or an object of PyKEEN. All but train may be mi
 """
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib import resources
@@ -155,7 +155,7 @@ def _find_source(spec: str | Path | None, explicit: Mapping[str, Path], train: l
     if not location.is_dir():
         return _Source(name_graph(name, ""), {}, train or [location])
     found, unread = find_files(location, str(spec), [*explicit, *["train"] * bool(train)])
-    facts = train or [found.pop("train")]
+    facts: Sequence[Traversable] = train or [found.pop("train")]
     given = {os.path.realpath(file) for file in (*explicit.values(), *train)}
     unread = [each for each in unread if os.path.realpath(str(location / each)) not in given]
     if not unread or location in map(_embedded, list_embedded()):
@@ -214,13 +214,9 @@ def _build(source: _Source, parsed: Mapping[str, Triples], reading: Reading) -> 
             where=names.get("train", name),
             fix="write one triple a line: relation(head,tail). or head<TAB>relation<TAB>tail",
         )
-    of_files = {f"{i} {part.split}": part for i, part in enumerate(parts) if part.file}
-    doubts = tuple(
-        check_columns(
-            {label: part.triples for label, part in of_files.items()},
-            {label: part.file for label, part in of_files.items()},
-        )
-    )
+    labels = {f"{i} {part.split}": part for i, part in enumerate(parts)}
+    of_files = {label: part.file for label, part in labels.items()}
+    doubts = tuple(check_columns({label: part.triples for label, part in labels.items()}, of_files))
     constants = tables["train"].constant_ids | tables["valid"].constant_ids
     constants |= tables["test"].constant_ids
     domains = (
@@ -228,7 +224,16 @@ def _build(source: _Source, parsed: Mapping[str, Triples], reading: Reading) -> 
     )
     declared = constants | {name: 0 for names in domains.values() for name in names} if domains else constants
     predicates = {name for each in tables.values() for name in each.predicates}
-    rules, rule_warnings = _parse_rules(texts.get("rules"), declared, predicates, reading, has_ids=has_ids)
+    names_of = {"constants": declared, "predicates": predicates}
+    try:
+        rules, rule_warnings = (
+            parse_rules(texts["rules"].text, texts["rules"].name, **names_of, reading=reading, has_ids=has_ids)
+            if "rules" in texts
+            else Rules(())
+        )
+    except UserError as error:
+        fix = f"{error.fix}; --skip-rules leaves out rules that cannot be used"
+        raise UserError(error.message, where=error.where, fix=fix) from error
 
     def find_warnings() -> Iterator[str]:
         yield from doubts
@@ -262,21 +267,6 @@ def _build(source: _Source, parsed: Mapping[str, Triples], reading: Reading) -> 
     if key is not None:
         store(key, graph)
     return replace(graph, warnings=(*source.warnings, *graph.warnings))
-
-
-def _parse_rules(
-    text: TextFile | None, constants: Collection[str], predicates: Collection[str], reading: Reading, *, has_ids: bool
-) -> Rules:
-    """Parse the rules of a file, if there is one. UserError for one that cannot be used, unless such rules are left out."""
-    if text is None:
-        return Rules(())
-    try:
-        return parse_rules(
-            text.text, text.name, constants=constants, predicates=predicates, reading=reading, has_ids=has_ids
-        )
-    except UserError as error:
-        fix = f"{error.fix}; --skip-rules leaves out rules that cannot be used"
-        raise UserError(error.message, where=error.where, fix=fix) from error
 
 
 def _find_repeated_facts(facts: Triples, file: str) -> Iterator[str]:

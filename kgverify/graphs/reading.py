@@ -56,3 +56,7 @@ class Reading(NamedTuple):
             )
         head, relation, tail = map(names.index, _COLUMNS)
         return (head, relation, tail), len(names)
+
+
+AS_WRITTEN: Final = Reading()
+"""Files as their formats say; what they leave open is refused."""

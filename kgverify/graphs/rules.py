@@ -11,6 +11,7 @@ error unless the user chooses one.
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -31,7 +32,7 @@ from kgverify.graphs.grammar import (
     parse_clause,
     parse_clauses,
 )
-from kgverify.graphs.reading import Reading
+from kgverify.graphs.reading import AS_WRITTEN, Reading
 from kgverify.graphs.text_file import is_skipped, line_error, show, split_lines
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.program import NamedRule, Source
@@ -50,11 +51,10 @@ class Rules(NamedTuple):
 class _Context:
     """The file that is read, the names that the triples and the domains of the graph hold, and notes while it is read.
 
-    has_ids:   whether the triples are written in ids, whose names are in dictionaries
-    titles:    the fields of the title row
-    widths:    the numbers of fields of the rules
-    settled:   the names with two meanings, for which the user chose one
-    respelled: the names that the graph has with or without angle brackets
+    has_ids: whether the triples are written in ids, whose names are in dictionaries
+    titles:  the fields of the title row
+    widths:  the numbers of fields of the rules
+    notes:   what was read otherwise than the format says, or left out: the names or rules of each kind
     """
 
     file: str
@@ -64,27 +64,7 @@ class _Context:
     has_ids: bool = False
     titles: list[str] = field(default_factory=list)
     widths: set[int] = field(default_factory=set)
-    settled: dict[str, None] = field(default_factory=dict)
-    respelled: dict[str, str] = field(default_factory=dict)
-
-    def describe(self) -> Iterator[str]:
-        """Yield a warning for each kind of names that were read otherwise than the format says."""
-        if self.settled:
-            word = "variable" if self.reading.rule_variables == "format" else "constant"
-            yield (
-                f"{self.file}: --rule-variables {self.reading.rule_variables}: {count_of(len(self.settled), 'name')} of "
-                f"variables that the graph has as constants, each read as a {word}, such as {next(iter(self.settled))!r}"
-            )
-        if self.respelled:
-            written, name = next(iter(self.respelled.items()))
-            number = count_of(len(self.respelled), "name")
-            yield f"{self.file}: {number} read with the angle brackets of the triples, such as {written!r} as {name!r}"
-
-
-class _ZeroRule(NamedTuple):
-    """A rule of AnyBURL without body, which holds for every entity."""
-
-    source: Source
+    notes: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
 
 class _RawRule(NamedTuple):
@@ -104,7 +84,7 @@ def parse_rules(
     *,
     constants: Collection[str] = frozenset(),
     predicates: Collection[str] = frozenset(),
-    reading: Reading = Reading(),
+    reading: Reading = AS_WRITTEN,
     has_ids: bool = False,
 ) -> Rules:
     """Parse the rules of a text, in order, each with `file` and its line.
@@ -136,33 +116,30 @@ def parse_rules(
     number, line = content[0]
     if _PATHS.match(line) or _IDS.fullmatch(line):
         found = f"{show(line)}, a path of relations or of their ids, as RNNLogic, RulE, NCRL and Neural-LP write rules"
-        fix = "write each rule with the names of its relations, as in b1(X,Z), b2(Z,Y) -> h(X,Y), and inverses as b(Y,X)"
+        fix = "write each rule with names, as in b1(X,Z), b2(Z,Y) -> h(X,Y), and the inverse of a relation as b(Y,X)"
         raise line_error(Source(file, number), "a rule with atoms", found, fix)
     if parse is None:
         expected = "a rule in the arrow, Prolog, AnyBURL or AMIE format"
         raise line_error(Source(file, number), expected, show(line), "write b1(X,Z), b2(Z,Y) -> h(X,Y)")
     context = _Context(file, constants, predicates, reading, has_ids)
-    rules, warnings, zero, unusable = [], [], [], []
+    rules: list[NamedRule] = []
+    warnings: list[str] = []
+    unusable: list[str] = []
     # AMIE has no quotes, so that any name may begin as a comment does.
     for item in _build_rules(parse(lines if parse is _AMIE else uncommented, context), context):
         if isinstance(item, NamedRule):
             rules.append(item)
         elif isinstance(item, str):
             warnings.append(item)
-        elif isinstance(item, _ZeroRule):
-            zero.append(item.source)
         elif reading.skip_rules:
             unusable.append(f"{item.where}: left out: {item.message}")
         else:
             raise item
-    warnings += context.describe()
-    if zero:
-        number_of = count_of(len(zero), "rule")
-        warnings.append(f"{zero[0]}: {number_of} without a body left out, which AnyBURL applies to every entity")
+    warnings += [f"{file}: {kind}: {len(set(each)):,}, such as {each[0]!r}" for kind, each in context.notes.items()]
     if unusable:
-        num = len(unusable)
-        warnings.append(f"{file}: --skip-rules left out {num:,} of {count_of(num + len(zero) + len(rules), 'rule')}")
-        warnings += [*unusable[:_MAX_LISTED], *[f"{file}: and {num - _MAX_LISTED:,} more"] * (num > _MAX_LISTED)]
+        num_more = len(unusable) - _MAX_LISTED
+        warnings.append(f"{file}: --skip-rules left out {count_of(len(unusable), 'rule')}, and kept {len(rules):,}")
+        warnings += [*unusable[:_MAX_LISTED], *[f"{file}: and {num_more:,} more"] * (num_more > 0)]
     return Rules(tuple(rules), tuple(warnings if rules else [*warnings, no_rule]))
 
 
@@ -202,11 +179,11 @@ def _drop_comments(lines: _Lines, file: str) -> Iterator[tuple[int, str]]:
 _BEGIN_COMMENT = re.compile(r"[ \t]*+/\*")
 
 
-_Item: TypeAlias = _RawRule | _ZeroRule | UserError | str
-"""A rule as written, one without body, an error about one, or a warning."""
+_Item: TypeAlias = _RawRule | UserError | str
+"""A rule as written, an error about one, or a warning."""
 
 
-def _build_rules(items: Iterator[_Item], context: _Context) -> Iterator["NamedRule | _Item"]:
+def _build_rules(items: Iterator[_Item], context: _Context) -> Iterator[NamedRule | UserError | str]:
     for item in items:
         try:
             yield _build_rule(item, context) if isinstance(item, _RawRule) else item
@@ -279,14 +256,13 @@ def _build_rule(raw: _RawRule, context: _Context) -> NamedRule:
 def _settle(name: str, source: Source, context: _Context) -> bool:
     """Return whether a variable of the format that is a constant of the graph is a variable. UserError if nobody says."""
     if context.reading.rule_variables is None:
-        fix = (
-            "give --rule-variables graph to read every such name as the constant, or --rule-variables format to read it as "
-            f"a variable; or name the variable otherwise, and write the constant as '{name}' where the format has quotes"
-        )
+        fix = "give --rule-variables graph to read such names as constants, or --rule-variables format as variables"
         found = f"{show(name)}, which is a variable in this format and a constant of the graph"
         raise line_error(source, "a name with one meaning", found, fix)
-    context.settled[name] = None
-    return context.reading.rule_variables == "format"
+    is_variable = context.reading.rule_variables == "format"
+    kind = f"variables that are constants of the graph, read as {'variables' if is_variable else 'constants'}"
+    context.notes[f"--rule-variables {context.reading.rule_variables}: {kind}"].append(name)
+    return is_variable
 
 
 def _check_id(name: str, known: Collection[str], source: Source, context: _Context) -> None:
@@ -448,7 +424,10 @@ def _parse_prolog(lines: _Lines, context: _Context) -> Iterator[_Item]:
             except UserError as error:
                 yield error
                 # One clause, without those that were parsed with it.
-                end = next((i for i, (_, line) in enumerate(lines) if i >= index and _CLOSED.search(line)), len(lines)) + 1
+                end = (
+                    next((i for i, (_, line) in enumerate(lines) if i >= index and _CLOSED.search(line)), len(lines))
+                    + 1
+                )
                 try:
                     found, index = parse_clauses("rules", lines[:end], context.file, index)
                 except UserError:
@@ -486,7 +465,8 @@ def _parse_anyburl(text: str, source: Source, context: _Context) -> Iterator[_It
     fields = text.split("\t")
     rules = [field for field in fields if "<=" in field]
     if not rules and "(" not in text and (fields == context.titles or not context.widths | set(context.titles)):
-        yield _skip_titles(fields, source, context)
+        context.titles[:] = fields
+        yield f"{source}: the title row {show(text)} skipped"
         return
     context.widths.add(len(fields))
     column = 2
@@ -497,18 +477,12 @@ def _parse_anyburl(text: str, source: Source, context: _Context) -> Iterator[_It
         fix = "separate four fields by single tabs; or name other columns, among them the confidence, in a title row"
         raise line_error(source, _ANYBURL_FORMAT, f"{count_of(len(fields), 'field')} in {show(text)}", fix)
     if rules[0].rstrip(" .").endswith("<="):
-        yield _ZeroRule(source)
+        context.notes["rules without a body left out, which AnyBURL applies to every entity"].append(rules[0])
         return
     clause = _parse_one("backward", rules[0], source)
     head, *body = (_read_anyburl_atom(atom, source, context) for atom in (clause.clause_head, *clause.body))
     confidence = None if column < 0 or len(fields) == _NO_COLUMNS else _read_confidence(fields[column], source)
     yield _RawRule(source, head, body, _is_anyburl_variable, confidence=confidence)
-
-
-def _skip_titles(fields: list[str], source: Source, context: _Context) -> str:
-    """Remember the titles of columns, and return a warning about their row."""
-    context.titles[:] = fields
-    return f"{source}: the title row {show(chr(9).join(fields))} skipped"
 
 
 def _is_anyburl_variable(term: str) -> bool:
@@ -589,7 +563,9 @@ def _parse_amie_atoms(text: str, source: Source, context: _Context) -> list[RawA
         if _COMPARISON.fullmatch(predicate) and predicate not in context.predicates:
             fix = "leave the condition out: a rule consists of atoms"
             raise line_error(source, "a relation", f"the condition {show(predicate)}", fix)
-    names = [_respell(name, context.constants if i % 3 != 1 else context.predicates, context) for i, name in enumerate(names)]
+    names = [
+        _respell(name, context.constants if i % 3 != 1 else context.predicates, context) for i, name in enumerate(names)
+    ]
     terms = [RawTerm(name, not _is_amie_variable(name)) for name in names]
     return [RawAtom(names[i + 1], terms[i], terms[i + 2], is_quoted=True) for i in range(0, len(names), 3)]
 
@@ -599,7 +575,7 @@ def _respell(name: str, known: Collection[str], context: _Context) -> str:
     other = name[1:-1] if name.startswith("<") and name.endswith(">") else f"<{name}>"
     if name in known or other not in known or _is_amie_variable(name):
         return name
-    context.respelled[name] = other
+    context.notes["names read with or without angle brackets, as the triples have them"].append(name)
     return other
 
 

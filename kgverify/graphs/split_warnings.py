@@ -11,7 +11,9 @@ import numpy as np
 from kgverify.errors import count_of
 from kgverify.program.atom_table import AtomTable
 
-_INVERSE: Final = re.compile(r"(?:[!~_-]|inv(?:erse)?[_:-])(?P<after>.+)|(?P<before>.+)(?:[_-]inv(?:erse)?|_reversed?|\^?-1)")
+_INVERSE: Final = re.compile(
+    r"(?:[!~_-]|inv(?:erse)?[_:-])(?P<after>.+)|(?P<before>.+)(?:[_-]inv(?:erse)?|_reversed?|\^?-1)"
+)
 """Names that data sets give the inverses of relations."""
 _MAX_LISTED: Final = 10
 
@@ -25,7 +27,7 @@ def find_split_warnings(tables: Mapping[str, AtomTable], files: Mapping[str, str
     """
     relations = {name for table in tables.values() for name in table.predicates}
     for split, table in tables.items():
-        counts = {f"under the name of an inverse relation{_name_inverse(table, relations)}": _count_inverses(table, relations)}
+        counts = {"under the name of an inverse relation": _count_inverses(table, relations)}
         if split != "train":
             counts |= _compare_with_train(table, tables["train"])
             counts["listed more than once"] = table.find_repeated()[0]
@@ -68,10 +70,6 @@ def _invert(name: str) -> str:
 def _count_inverses(table: AtomTable, relations: Collection[str]) -> int:
     is_inverse = np.array([_invert(name) in relations for name in table.predicates], np.bool_)
     return int(is_inverse[table.rows[:, 0]].sum()) if len(table) else 0
-
-
-def _name_inverse(table: AtomTable, relations: Collection[str]) -> str:
-    return next((f" such as {name!r}" for name in table.predicates if _invert(name) in relations), "")
 
 
 def find_similar_names(names: Collection[str], file: str) -> Iterator[str]:

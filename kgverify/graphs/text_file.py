@@ -18,10 +18,6 @@ _BINARY: Final = {
     b"PAR1": "Parquet",
     b"ARROW1": "Arrow",
     b"\x89HDF": "HDF5",
-    b"Obj\x01": "Avro",
-    b"SQLite format 3": "SQLite",
-    b"\x93NUMPY": "NumPy",
-    b"\x80\x02": "pickle",
     b"\x80\x04": "pickle",
     b"\x80\x05": "pickle",
 }

@@ -20,7 +20,8 @@ _QUOTED: Final = re.compile(r"'(?:''|\\.|[^'])*'|\"(?:\"\"|\\.|[^\"])*\"")
 _ATOM: Final = re.compile(r"[ \t]*[^ \t(][^(]*\(.*\)[ \t]*\.?[ \t]*|[^ \t(]+\([^)]*")
 _CLOSED: Final = re.compile(r"\)[ \t]*\.?[ \t]*$")
 _FOREIGN: Final = re.compile(
-    r"[ \t]*(?:(?P<star><<.*)|(?P<pairs>[^\t]*,[^\t]*:[ ]*[+-])|(?P<json>[\[{][ \t]*(?:\"[^\t]*)?)|(?P<xml><(?:\?xml|!doctype|rdf:)[^\t]*)|(?P<turtle>@?(?:prefix|base)[ ].*))$",
+    r"[ \t]*(?:(?P<star><<.*)|(?P<pairs>[^\t]*,[^\t]*:[ ]*[+-])|"
+    r"(?P<json>[\[{][ \t]*(?:\"[^\t]*)?)|(?P<xml><(?:\?xml|!doctype|rdf:)[^\t]*)|(?P<turtle>@?(?:prefix|base)[ ].*))$",
     re.IGNORECASE,
 )
 _FOREIGN_NAMES: Final = {

@@ -218,8 +218,9 @@ class _Recognition:
                 options[side] = [_OWN] if _OWN in others else others
         expected = options[0][0]
         actual = min(options[1], key=lambda rule: sum(a != b for a, b in zip(rule, expected, strict=True)))
-        filtered = expected._replace(counted=Counted.FILTERED)
-        return filtered if actual.counted is Counted.FILTERED and filtered in options[0] else expected, actual
+        if Counted.FILTERED in actual and (filtered := expected._replace(counted=Counted.FILTERED)) in options[0]:
+            expected = filtered
+        return expected, actual
 
     def _describe(self, side: int, rule: RankingRule, unexplained: dict[RankingRule, int]) -> RecognisedRule:
         num = unexplained.get(rule, 0)
@@ -234,16 +235,16 @@ class _Recognition:
         )
 
     def _remark(self, side: int) -> Iterator[str]:
-        """Yield what is unusual about the candidates that a trace ranks: of which split they are, and on which side."""
+        """Yield the splits that a filter lacks, and the sides that are not ranked."""
         candidates, recorded = self._candidates[side], self._recorded[side]
-        num_extra = int((self._is_extra[side] & self._is_other[side]).sum())
+        extra = self._is_extra[side] & self._is_other[side]
         for split, atoms in self._splits.items():
-            if num := int(find_known(candidates, atoms)[self._is_extra[side] & self._is_other[side]].sum()):
+            if num := int((find_known(candidates, atoms) & extra).sum()):
                 yield f"not filtered: {count_of(num, 'triple')} of {split}, which the {_ROLES[1 - side]} side leaves out"
-        if num_extra and not self._splits and not self._num_known[side]:
-            yield f"{count_of(num_extra, 'candidate')} more than {_ROLES[1 - side]}, which may be triples of valid or test that a filter lacks"
-        for each in (Side.HEAD, Side.TAIL) if recorded is not None else ():
-            if (candidates.side == each).any() and not (recorded.key % 4 == each).any():
+        if extra.any() and not self._splits and not self._num_known[side]:
+            yield f"{count_of(int(extra.sum()), 'candidate')} more, perhaps triples of valid or test that a filter lacks"
+        for each in (Side.HEAD, Side.TAIL):
+            if recorded is not None and (candidates.side == each).any() and not (recorded.key % 4 == each).any():
                 yield f"the {each.name.lower()} side is not ranked"
 
     def _find_lacking(self, chosen: tuple[RankingRule, RankingRule], unexplained: list[dict[RankingRule, int]]) -> str:
@@ -310,9 +311,7 @@ def _find_splits(trace: Trace) -> dict[str, NDArray[np.int32]]:
     graph = find_graph(trace.header.run.graph, trace.header.program_sha256)
     if graph is None:
         return {}
-    ids = [
-        {name: i for i, name in enumerate(names)} for names in (trace.symbols.predicates, trace.symbols.constants)
-    ]
+    ids = [{name: i for i, name in enumerate(names)} for names in (trace.symbols.predicates, trace.symbols.constants)]
     return {split: AtomTable.of(getattr(graph, split)).encode(ids[0], ids[1]) for split in ("valid", "test")}
 
 

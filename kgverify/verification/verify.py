@@ -176,7 +176,9 @@ def verify(
     limits = describe_lockstep(divergences, (expected.engine, actual.engine)) if stepper is not None else ()
     if hidden:
         limits = (f"not compared in lockstep, but as each engine ran: {' and '.join(hidden)} does not show its steps",)
-    noted = msgspec.structs.replace(comparison, notes=(*comparison.notes, *run.graph.choices, *describe_ranking(traces), *limits))
+    noted = msgspec.structs.replace(
+        comparison, notes=(*comparison.notes, *run.graph.choices, *describe_ranking(traces), *limits)
+    )
     report = build_report(
         _note_proofs(noted, outcomes),
         traces[0].header,

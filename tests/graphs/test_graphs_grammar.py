@@ -270,7 +270,11 @@ def test_weights_of_prolog_rules_are_one_warning() -> None:
         ("?a  b  ?b   => ?a  h  ?b\n/* c */ ?a  c  ?b   => ?a  h  ?b", "found the name '/* c */ ?a'", "write ?a  rel"),
         ("r1:0.5:0.9 b(X,Y) -> h(X,Y)", "expected one confidence, found two", "leave one of them out"),
         ("b(X,Y) & c(X,Y) -> h(X,Y)", "found '& c(X,Y) -> h(X,Y)'", "write b1(X,Z)"),
-        ("1\t2\t0.5\th(me_myself_i,me_myself_i) <= b(X,A)", "found 'me_myself_i'", "write the other argument of the atom twice"),
+        (
+            "1\t2\t0.5\th(me_myself_i,me_myself_i) <= b(X,A)",
+            "found 'me_myself_i'",
+            "write the other argument of the atom twice",
+        ),
     ],
 )
 def test_what_is_no_definite_clause_is_refused_with_a_fix(text: str, message: str, fix: str) -> None:

@@ -224,7 +224,9 @@ class _Table:
         if header not in (None, columns) or len(rows.fields[0]) != width:
             found = f"a header row with another order above {found}" if header else found
             fix = "leave --columns out, or name the columns of this file, with - for one that is not read"
-            raise self._error(rows.lines[0], f"the {width} columns of --columns", f"{found} in {self._show(rows.fields[0])}", fix)
+            raise self._error(
+                rows.lines[0], f"the {width} columns of --columns", f"{found} in {self._show(rows.fields[0])}", fix
+            )
         return columns
 
     def check_names(self, rows: _Rows, columns: Columns) -> None:
