@@ -159,13 +159,13 @@ def evaluate(
             minimum=required,
             phase=phases,
         )
-    for note in describe_hits(np.concatenate([part.num_ranked for part in result.results.values()])):
-        print_warning(note)
     if save is not None:
         write_summary(save, encode_evaluation(report))
     first = min((each.query for each in report.check.differences), default=0) if report.check else 0
     console = make_result_console(json_path)
     print_evaluation(report, console, _diff_command(first + 1))
+    notes = describe_hits(np.concatenate([part.num_ranked for part in result.results.values()]))
+    print_lines(console, [f"note: {note}" for note in notes])
     seconds = (silent.seconds | phases.seconds).items()
     print_lines(console, [f"time: {', '.join(f'{title} {taken:.1f} s' for title, taken in seconds)}"], style="dim")
     if isinstance(pipeline.engine, ExplainedEngine):
