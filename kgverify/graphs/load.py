@@ -34,9 +34,9 @@ from kgverify.graphs.folder import (
 from kgverify.graphs.formats.ids import parse_openke, parse_pykeen
 from kgverify.graphs.formats.parsed import Triples
 from kgverify.graphs.formats.pykeen import PykeenObject, read_pykeen
+from kgverify.graphs.formats.reading import Reading, ReadingOptions
 from kgverify.graphs.graph import GraphFile, KnowledgeGraph
 from kgverify.graphs.random_graph import PREFIX, draw_graph, parse_seed
-from kgverify.graphs.reading import Reading, ReadingOptions
 from kgverify.graphs.rule_warnings import find_rule_warnings
 from kgverify.graphs.rules import Rules, parse_rules
 from kgverify.graphs.split_warnings import find_similar_names, find_split_warnings

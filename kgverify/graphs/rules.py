@@ -18,6 +18,7 @@ from itertools import count
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from kgverify.errors import UserError, count_of, suggest
+from kgverify.graphs.formats.reading import AS_WRITTEN, Reading
 from kgverify.graphs.grammar import (
     BLANKS,
     NO_BODY,
@@ -32,7 +33,6 @@ from kgverify.graphs.grammar import (
     parse_clause,
     parse_clauses,
 )
-from kgverify.graphs.reading import AS_WRITTEN, Reading
 from kgverify.graphs.text_file import is_skipped, line_error, show, split_lines
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.program import NamedRule, Source
@@ -293,11 +293,6 @@ def _read_confidence(text: str, source: Source) -> float:
     return number
 
 
-def _empty_body(source: Source) -> UserError:
-    """Return the error of a rule without body."""
-    return line_error(source, *NO_BODY)
-
-
 _NAME = r"[\w/?][\w/.-]*+"
 _PLAIN_ATOM = rf"[ \t]*+(\w[\w/.-]*+)[ \t]*+\([ \t]*+({_NAME})[ \t]*+,[ \t]*+({_NAME})[ \t]*+\)[ \t]*+"
 _ATOM = _PLAIN_ATOM.replace("(\\w", "(?:\\w").replace(f"({_NAME})", _NAME)
@@ -330,8 +325,7 @@ def read_plain(form: Form, text: str, source: Source) -> list[Clause]:
 
 def _parse_one(form: Literal["forward", "backward"], text: str, source: Source) -> Clause:
     plain = read_plain(form, text, source)
-    clause = plain[0] if plain else parse_clause(form, text, source)
-    return clause
+    return plain[0] if plain else parse_clause(form, text, source)
 
 
 _LETTER_AND_DIGITS = re.compile(r"[A-Za-z][0-9]*")
@@ -422,15 +416,13 @@ def _parse_prolog(lines: _Lines, context: _Context) -> Iterator[_Item]:
             try:
                 found, index = parse_clauses("rules", lines, context.file, index)
             except UserError as error:
-                yield error
-                # One clause, without those that were parsed with it.
-                end = (
-                    next((i for i, (_, line) in enumerate(lines) if i >= index and _CLOSED.search(line)), len(lines))
-                    + 1
-                )
+                end = 1 + next((i for i in range(index, len(lines)) if _CLOSED.search(lines[i][1])), len(lines))
                 try:
-                    found, index = parse_clauses("rules", lines[:end], context.file, index)
+                    # One clause, without those that were parsed with it.
+                    found, num_read = parse_clauses("rules", lines[index:end], context.file, 0)
+                    index += num_read
                 except UserError:
+                    yield error
                     index = end
         for clause in found:
             if isinstance(clause, Directive):
@@ -453,7 +445,6 @@ def _is_prolog_variable(term: str) -> bool:
 _ANYBURL_VARIABLE = re.compile(r"[A-Z]")
 _ITSELF = RawTerm("me_myself_i", False)
 _ANYBURL_FORMAT = "predicted<TAB>support<TAB>confidence<TAB>h(X,Y) <= b1(X,A), b2(A,Y)"
-_NO_COLUMNS: Final = 1
 
 
 def _parse_anyburl(text: str, source: Source, context: _Context) -> Iterator[_Item]:
@@ -469,11 +460,9 @@ def _parse_anyburl(text: str, source: Source, context: _Context) -> Iterator[_It
         yield f"{source}: the title row {show(text)} skipped"
         return
     context.widths.add(len(fields))
-    column = 2
-    if context.titles:
-        column = next((i for i, title in enumerate(context.titles) if "conf" in title.lower()), -1)
-    expected = {len(context.titles)} if context.titles else {4, _NO_COLUMNS}
-    if len(rules) != 1 or len(fields) not in expected or len(context.widths) > 1:
+    titles = context.titles or [""] * (4 if len(fields) == 4 else 1)
+    column = next((i for i, title in enumerate(titles) if "conf" in title.lower()), 2 if not context.titles else -1)
+    if len(rules) != 1 or len(fields) != len(titles) or len(context.widths) > 1:
         fix = "separate four fields by single tabs; or name other columns, among them the confidence, in a title row"
         raise line_error(source, _ANYBURL_FORMAT, f"{count_of(len(fields), 'field')} in {show(text)}", fix)
     if rules[0].rstrip(" .").endswith("<="):
@@ -481,7 +470,7 @@ def _parse_anyburl(text: str, source: Source, context: _Context) -> Iterator[_It
         return
     clause = _parse_one("backward", rules[0], source)
     head, *body = (_read_anyburl_atom(atom, source, context) for atom in (clause.clause_head, *clause.body))
-    confidence = None if column < 0 or len(fields) == _NO_COLUMNS else _read_confidence(fields[column], source)
+    confidence = _read_confidence(fields[column], source) if 0 <= column < len(fields) else None
     yield _RawRule(source, head, body, _is_anyburl_variable, confidence=confidence)
 
 
@@ -537,7 +526,7 @@ def _parse_amie(text: str, source: Source, context: _Context) -> Iterator[_Item]
         fix = "separate the rule and its metrics by tabs, as AMIE writes them, rather than by commas"
         raise line_error(source, f"{_AMIE_FORMAT}, then metrics after tabs", show(clause), fix)
     if not sides[0].strip(" "):
-        raise _empty_body(source)
+        raise line_error(source, *NO_BODY)
     body, clause_heads = (_parse_amie_atoms(side.strip(" "), source, context) for side in sides)
     if len(clause_heads) != 1:
         found = f"{len(clause_heads)} in {show(sides[1].strip(' '))}"

@@ -20,7 +20,6 @@ from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.corrupt import draw_candidates
-from kgverify.ranking.metric import describe_hits
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, empty_columns
 from kgverify.trace.model.digests import compute_digests
@@ -125,14 +124,13 @@ def rank_alike(run: Run, pipelines: Sequence[Pipeline], traces: Sequence[Trace])
 
 
 def describe_ranking(traces: Sequence[Trace]) -> list[str]:
-    """Return notes if a side has no scores, so that both are ranked by outcomes alone, and if hits at k say nothing."""
-    notes = describe_hits(traces[0].rankings.num_ranked) if traces[0].rankings is not None else []
+    """Return a note if a side has no scores, so that both are ranked by outcomes alone."""
     named = (trace.header.engine.name for trace in traces if SCORE_SUMS in trace.header.engine.unknown)
     names = list(dict.fromkeys(named))
     if not names:
-        return notes
+        return []
     verb = "give" if len(names) > 1 else "gives"
-    return [*notes, f"{' and '.join(names)} {verb} no scores: both sides are ranked by PROVED or not alone"]
+    return [f"{' and '.join(names)} {verb} no scores: both sides are ranked by PROVED or not alone"]
 
 
 def load_policy(spec: str, graph: KnowledgeGraph, limits: Limits, seed: int) -> Policy:

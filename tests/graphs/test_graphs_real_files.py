@@ -87,6 +87,14 @@ def test_rules_that_cannot_be_used_are_left_out_on_request_counted_and_listed(tm
     )
 
 
+def test_of_many_clauses_only_those_that_cannot_be_used_are_left_out(tmp_path: Path) -> None:
+    good = "knows(X,Y) :- likes(X,Z),\n  likes(Z,Y).\n"
+    bad = "knows(X,Y) :-\n  likes(X,Z),\n  \\+ likes(Z,Y).\n"
+    graph = load_graph(write(tmp_path, train=FACTS, rules=(good + bad + good + good + bad) * 3), skip_rules=True)
+    assert len(graph.rules) == 9
+    assert "rules: --skip-rules left out 6 rules, and kept 9" in graph.choices
+
+
 def test_facts_may_be_in_several_files(tmp_path: Path) -> None:
     folder = write(
         tmp_path / "paths", graph__txt="ann\tparent\tbob\n", train__txt="ann\tfriend\tbob\n", test="bob\tfriend\tann\n"

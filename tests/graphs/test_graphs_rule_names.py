@@ -1,5 +1,6 @@
 """Names of many kinds in rules as the tools write them: each is read as the tool means it, or refused with a way out."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -167,3 +168,49 @@ def test_amie_may_write_the_names_of_the_triples_without_angle_brackets(tmp_path
     assert graph.rules[0].clause_head.predicate == graph.rules[1].clause_head.predicate == "<knows>"
     assert graph.rules[0].clause_head.second == "<oslo>"
     assert any("names read with or without angle brackets" in warning for warning in graph.warnings)
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "rules.md").read_text(encoding="utf-8")
+ROWS = [
+    (name, cells[1:])
+    for line in PAGE.partition("## What a name is")[2].partition("\n## ")[0].splitlines()
+    if line.startswith("| `") and "<a>" not in line
+    for cells in [[cell.strip() for cell in line.strip("|").split("|")]]
+    for name in re.findall("`([^`]+)`", cells[0])
+]
+COLUMNS = (("Prolog", "ProbLog", "Popper"), ("arrow",), ("AnyBURL", "PyClause"), ("AMIE",))
+
+
+def describe(found: KnowledgeGraph | UserError, name: str) -> str:
+    if isinstance(found, UserError):
+        return "refused"
+    term = terms(found)[1]
+    if isinstance(term, Variable):
+        return "variable"
+    return {name.strip("'\""): "inner", name: "constant"}.get(term, "other")
+
+
+@pytest.mark.parametrize(("name", "cells"), ROWS)
+def test_the_table_of_names_says_what_happens(tmp_path: Path, name: str, cells: list[str]) -> None:
+    assert len(cells) == len(COLUMNS)
+    for tools, cell in zip(COLUMNS, cells, strict=True):
+        for tool in tools:
+            rules = SHAPES[tool].format(name)
+            unknown = describe(read(tmp_path, "oslo", rules), name)
+            known = describe(read(tmp_path, name, rules), name) if name[0] not in "'\"" else unknown
+            first, _, rest = cell.partition(";")
+            expected = {
+                "constant": ("constant", "constant"),
+                "constant of the graph": ("refused", "constant"),
+                "variable": ("variable", "refused" if "refused" in rest else "variable"),
+                "variable if it begins with a capital": ("variable", "refused")
+                if name[0].isupper()
+                else ("constant",) * 2,
+                "refused: quote it": ("refused", "refused"),
+                "refused, unless the graph has it": ("refused", "constant"),
+                "the constant in the quotes": ("inner", "inner"),
+                "a name with quotes": ("constant", "constant"),
+                "the other argument of its atom": ("variable", "refused"),
+            }.get(first)
+            if expected:
+                assert (unknown, known) == expected, (tool, name, cell)

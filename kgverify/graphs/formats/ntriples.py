@@ -31,7 +31,7 @@ RDF_STAR: Final = (
     "a quoted triple of RDF-star",
     "leave out the statements about other statements, those with <<, and save the rest as N-Triples",
 )
-"""What a line with `<<` is, and its fix."""
+"""The name of a line with `<<`, and its fix."""
 _BEGINNING: Final = re.compile(rf"{_BLANKS}(?:<[^<>\t]*>[ \t]*|_:\S+[ \t]+)<[^<>]*>")
 _ESCAPE: Final = re.compile(rf"{_CODE}|\\.")
 _CHARACTERS: Final = {"t": "\t", "b": "\b", "n": "\n", "r": "\r", "f": "\f"}

@@ -11,9 +11,9 @@ from kgverify.escaping import make_visible
 from kgverify.files.reading import STANDARD_INPUT
 from kgverify.files.remote import names_url
 from kgverify.graphs.folder import ROLES
+from kgverify.graphs.formats.reading import ReadingOptions
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
-from kgverify.graphs.reading import ReadingOptions
 from kgverify.report.content import EngineNames
 from kgverify.report.report import Report
 from kgverify.testing.checking.engine_makers import COMPILED, EAGER, PLAIN, REFERENCE, EngineSpec, MakePipeline, Sides

@@ -19,7 +19,7 @@ class ReadingOptions(TypedDict, total=False):
 
 
 class Reading(NamedTuple):
-    """How files are read.
+    """The choices of a user about the files of a graph.
 
     rule_variables: the meaning of a rule's name that is a variable by its format and a constant of the graph: `format` for
                     the variable, `graph` for the constant; None refuses it
