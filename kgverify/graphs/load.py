@@ -26,6 +26,7 @@ from kgverify.graphs.folder import (
     SPLITS,
     find_files,
     find_id_files,
+    has_dictionaries,
     is_openke,
     name_graph,
     names_ids,
@@ -167,7 +168,12 @@ def _find_source(spec: str | Path | None, explicit: Mapping[str, Path], train: l
 def _read_triples(text: TextFile, file: Traversable, reading: Reading) -> tuple[Triples, tuple[TextFile, ...]]:
     """Return the triples of a file, and the files that name their ids."""
     if not names_ids(text.name):
-        return parse_triples(text.content, text.name, reading.find_columns()), ()
+        triples = parse_triples(text.content, text.name, reading.find_columns())
+        names = AtomTable.of(triples.atoms)
+        if names and all(map(str.isdecimal, (*names.predicates, *names.constants))) and has_dictionaries(file):
+            fix = "name it train2id.txt, valid2id.txt or test2id.txt if its columns are head, tail, relation; else write names"
+            raise UserError("expected names, found ids beside the files that name them", where=text.name, fix=fix)
+        return triples, ()
     entities, relations = (read_text(each) for each in find_id_files(file))
     parse = parse_openke if is_openke(text.name) else parse_pykeen
     return parse(text, entities, relations), (entities, relations)
@@ -242,7 +248,7 @@ def _build(source: _Source, parsed: Mapping[str, Triples], reading: Reading) -> 
             yield from triples.warnings
             if part.file and not triples.atoms:
                 yield f"{part.file}: no triple in it"
-            if triples.is_table and triples.header is None:
+            if triples.is_table and triples.header is None and reading.columns is None:
                 yield from find_unlikely_order(AtomTable.of(triples.atoms), tables["train"], part.file)
         yield from rule_warnings
         yield from _find_repeated_facts(train, names.get("train", name))

@@ -435,7 +435,8 @@ def _parse_prolog(lines: _Lines, context: _Context) -> Iterator[_Item]:
     yield from describe_ignored(context.file, weighted, directives)
 
 
-_CLOSED = re.compile(r"\.[ \t]*(?:[%#].*)?$")
+# The end of a clause, or a line that has no part of one.
+_CLOSED = re.compile(r"\.[ \t]*(?:[%#].*)?$|^[^()]*$")
 
 
 def _is_prolog_variable(term: str) -> bool:
@@ -443,6 +444,7 @@ def _is_prolog_variable(term: str) -> bool:
 
 
 _ANYBURL_VARIABLE = re.compile(r"[A-Z]")
+_COMMA_COLUMNS = re.compile(r"[0-9][0-9.]*[ ]*[,;]")
 _ITSELF = RawTerm("me_myself_i", False)
 _ANYBURL_FORMAT = "predicted<TAB>support<TAB>confidence<TAB>h(X,Y) <= b1(X,A), b2(A,Y)"
 
@@ -459,6 +461,8 @@ def _parse_anyburl(text: str, source: Source, context: _Context) -> Iterator[_It
         context.titles[:] = fields
         yield f"{source}: the title row {show(text)} skipped"
         return
+    if _COMMA_COLUMNS.match(text):
+        raise line_error(source, _ANYBURL_FORMAT, show(text), "separate the columns by tabs rather than by commas")
     context.widths.add(len(fields))
     titles = context.titles or [""] * (4 if len(fields) == 4 else 1)
     column = next((i for i, title in enumerate(titles) if "conf" in title.lower()), 2 if not context.titles else -1)
@@ -502,7 +506,7 @@ _AMIE_ARROW = re.compile(r"(?:^| )=>(?: |$)")
 _COMPARISON = re.compile(r"[!=<>\\≠≤≥]+")
 _SPACES = re.compile(r" {2,}")
 _AMIE_ATOMS = "atoms of three names, such as ?a  rel  ?b"
-_COMMA_METRICS = re.compile(r",[-+]?[0-9][-+0-9.eE]*$")
+_COMMA_METRICS = re.compile(r"[,;][-+]?[0-9][-+0-9.eE]*$")
 _AMIE_FORMAT = "?a  rel  ?b   ?b  rel2  ?c   => ?a  head  ?c"
 
 

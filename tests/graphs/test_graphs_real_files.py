@@ -158,8 +158,15 @@ def test_what_is_not_a_triple_is_recognised_and_a_way_out_is_named(
     assert all(word in said for word in words.split()), said
 
 
-def test_amie_rules_with_commas_for_tabs_are_recognised(tmp_path: Path) -> None:
-    text = "Rule,Head Coverage,Std Confidence\n?a  knows  ?b   => ?b  knows  ?a,0.5,0.25\n"
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Rule,Head Coverage,Std Confidence\n?a  knows  ?b   => ?b  knows  ?a,0.5,0.25\n",
+        "?a  knows  ?b   => ?b  knows  ?a;0.5;0.25\n",
+        "4,2,0.5,knows(X,Y) <= knows(Y,X)\n",
+    ],
+)
+def test_rules_with_commas_for_tabs_are_recognised(tmp_path: Path, text: str) -> None:
     assert "by tabs" in refuse(tmp_path, train=FACTS, rules=text).fix
 
 
@@ -167,6 +174,15 @@ def test_openke_files_may_lack_their_counts(tmp_path: Path) -> None:
     names = {"entity2id__txt": "ann\t0\nbob\t1\n", "relation2id__txt": "knows\t0\n"}
     graph = load_graph(write(tmp_path, train2id__txt="0 1 0\n", **names))
     assert tuple(graph.train) == (NamedAtom("knows", "ann", "bob"),)
+
+
+def test_ids_beside_their_dictionaries_are_not_read_as_names(tmp_path: Path) -> None:
+    files = {"train__txt": "0 1 0\n1 2 0\n", "entity2id__txt": "ann\t0\nbob\t1\n", "relation2id__txt": "knows\t0\n"}
+    assert "train2id.txt" in refuse(tmp_path, **files).fix
+
+
+def test_a_train_file_of_another_format_is_recognised(tmp_path: Path) -> None:
+    assert "Parquet" in refuse(tmp_path, train__parquet=b"PAR1").message
 
 
 def test_a_header_row_that_names_head_and_tail_names_the_relation_by_what_is_left(tmp_path: Path) -> None:

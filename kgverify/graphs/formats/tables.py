@@ -100,7 +100,7 @@ def parse_table(texts: Sequence[str], delimiter: str, file: str, given: GivenCol
     if given is None or not rows.fields:
         columns = table.find_columns(rows, header)
     else:
-        columns = header = table.check_given(rows, header, given)
+        columns, header = table.check_given(rows, header, given), None
     table.check_names(rows, columns)
     heads, relations, tails = ([row[column] for row in rows.fields] for column in columns)
     return Triples(
