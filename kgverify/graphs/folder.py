@@ -40,6 +40,9 @@ _NOT_DATA: Final = re.compile(
     re.IGNORECASE,
 )
 """Files that nobody takes for a part of a graph: hidden ones, texts about it, programs."""
+_FOREIGN: Final = re.compile(
+    r"(?:train|facts)\.(?:nq|ttl|n3|trig|rdf|xml|jsonl?|parquet|feather|arrow|hdf?5|pkl|pickle)"
+)
 _MAX_LISTED: Final = 12
 
 
@@ -75,8 +78,8 @@ def find_files(folder: Traversable, shown: str, given: Collection[str]) -> Graph
         if role in SPLITS and not matching:
             matching = [file for file in files if _is_ids_of(file.name, role)] or _find_pykeen(entries, role)
         if role == "train" and not matching:
-            # The content decides the format, or says what to convert.
-            matching = [file for file in files if _STEMS[role].fullmatch(file.name.lower().partition(".")[0])]
+            # Their errors say how to convert them.
+            matching = [file for file in files if _FOREIGN.fullmatch(file.name.lower())]
         if len(matching) > 1:
             raise UserError(
                 f"expected one file for {role}, found {' and '.join(file.name for file in matching)}",
