@@ -231,15 +231,11 @@ def _build(source: _Source, parsed: Mapping[str, Triples], reading: Reading) -> 
     declared = constants | {name: 0 for names in domains.values() for name in names} if domains else constants
     predicates = {name for each in tables.values() for name in each.predicates}
     names_of = {"constants": declared, "predicates": predicates}
-    try:
-        rules, rule_warnings = (
-            parse_rules(texts["rules"].text, texts["rules"].name, **names_of, reading=reading, has_ids=has_ids)
-            if "rules" in texts
-            else Rules(())
-        )
-    except UserError as error:
-        fix = f"{error.fix}; --skip-rules leaves out rules that cannot be used"
-        raise UserError(error.message, where=error.where, fix=fix) from error
+    rules, rule_warnings = (
+        parse_rules(texts["rules"].text, texts["rules"].name, **names_of, reading=reading, has_ids=has_ids)
+        if "rules" in texts
+        else Rules(())
+    )
 
     def find_warnings() -> Iterator[str]:
         yield from doubts

@@ -134,7 +134,7 @@ def parse_rules(
         elif reading.skip_rules:
             unusable.append(f"{item.where}: left out: {item.message}")
         else:
-            raise item
+            raise UserError(item.message, where=item.where, fix=f"{item.fix}; or leave such rules out: --skip-rules")
     warnings += [f"{file}: {kind}: {len(set(each)):,}, such as {each[0]!r}" for kind, each in context.notes.items()]
     if unusable:
         num_more = len(unusable) - _MAX_LISTED
