@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
@@ -27,38 +27,44 @@ def find_split_warnings(tables: Mapping[str, AtomTable], files: Mapping[str, str
     """
     relations = {name for table in tables.values() for name in table.predicates}
     for split, table in tables.items():
-        counts = {"under the name of an inverse relation": _count_inverses(table, relations)}
-        if split != "train":
-            counts |= _compare_with_train(table, tables["train"])
-            counts["listed more than once"] = table.find_repeated()[0]
-        if split == "test":
-            counts["also in valid"] = tables["valid"].count_common(table)
-        parts = [f"{number:,} {what}" for what, number in counts.items() if number]
+        counts = Counter[str]() if split == "train" else _compare_with_train(table, tables["train"])
+        counts[_INVERSES] = _count_inverses(table, relations)
+        counts[_REPEATED] = 0 if split == "train" else table.find_repeated()[0]
+        counts[_IN_VALID] = tables["valid"].count_common(table) if split == "test" else 0
+        parts = [f"{counts[what]:,} {what}" for what in _ORDER if counts[what]]
         if parts:
             yield f"{files.get(split, split)}: of {count_of(len(table), 'triple')}, {', '.join(parts)}"
 
 
-def _compare_with_train(table: AtomTable, train: AtomTable) -> dict[str, int]:
+def _compare_with_train(table: AtomTable, train: AtomTable) -> Counter[str]:
     """Count the triples of a split that train contains, also reversed, and those with an entity that it lacks."""
     heads, tails = table.encode({}, train.constant_ids)[:, 1:].astype(np.int64).T
     size = len(train.constants)
-    turned = tails * size + heads
+    straight, turned = heads * size + tails, tails * size + heads
     is_known = (heads >= 0) & (tails >= 0)
     numbers = train.rows[:, 1].astype(np.int64) * size + train.rows[:, 2]
     found: dict[int, set[str]] = defaultdict(set)
-    for i in np.flatnonzero(np.isin(numbers, turned[is_known & (heads != tails)])).tolist():
+    for i in np.flatnonzero(np.isin(numbers, np.concatenate((straight[is_known], turned[is_known])))).tolist():
         found[int(numbers[i])].add(train.predicates[train.rows[i, 0]])
-    counts = {"also in train": train.count_common(table), "reversed in train": 0, _OTHER: 0, _NAMED: 0}
-    for predicate, number in zip(table.rows[:, 0].tolist(), turned.tolist(), strict=True):
-        if others := found.get(number):
-            relation = table.predicates[predicate]
+    counts = Counter({_UNKNOWN: int((~is_known).sum())})
+    for predicate, same, reverse in zip(table.rows[:, 0].tolist(), straight.tolist(), turned.tolist(), strict=True):
+        relation, others = table.predicates[predicate], found.get(reverse, set())
+        counts[_SAME] += relation in found.get(same, ())
+        if others and same != reverse:
             is_named = relation in map(_invert, others)
-            counts["reversed in train" if relation in others else _NAMED if is_named else _OTHER] += 1
-    return counts | {"with an entity that train lacks": int((~is_known).sum())}
+            counts[_REVERSED if relation in others else _NAMED if is_named else _OTHER] += 1
+    return counts
 
 
+_SAME: Final = "also in train"
+_REVERSED: Final = "reversed in train"
 _OTHER: Final = "reversed in train under another relation"
 _NAMED: Final = "reversed in train under the name of the inverse"
+_UNKNOWN: Final = "with an entity that train lacks"
+_IN_VALID: Final = "also in valid"
+_REPEATED: Final = "listed more than once"
+_INVERSES: Final = "under the name of an inverse relation"
+_ORDER: Final = (_SAME, _REVERSED, _OTHER, _NAMED, _UNKNOWN, _IN_VALID, _REPEATED, _INVERSES)
 
 
 def _invert(name: str) -> str:
