@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 BLANKS: Final = " \t"
 NUMBER: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 
-RANGE: Final = r"^-?\w+\.\.-?\w+$"
+RANGE: Final = r"^-?[0-9]+\.\.-?\w+$"
 """A range of numbers, as answer set programs write them: `1..3`."""
 
 Form: TypeAlias = Literal["facts", "rules", "forward", "backward"]

@@ -254,7 +254,8 @@ def _build(source: _Source, parsed: Mapping[str, Triples], reading: Reading) -> 
             number = count_of(len(strangers), "constant")
             yield f"{texts['domains'].name}: {number} that no triple has, such as {min(strangers)!r}"
         yield from find_split_warnings(tables, names)
-        yield from find_similar_names(declared, names.get("train", name))
+        for each in (declared, predicates):
+            yield from find_similar_names(each, names.get("train", name))
 
     graph = KnowledgeGraph(
         name=name,

@@ -91,9 +91,9 @@ def find_similar_names(names: Collection[str], file: str) -> Iterator[str]:
         if len(written) > 1 and num_listed < _MAX_LISTED:
             num_listed += 1
             shown = " and ".join(map(ascii, written))
-            yield f"{file}: names that differ in invisible characters: {shown}; each is a constant of its own"
+            yield f"{file}: names that differ in invisible characters: {shown}; each is another name"
 
 
 def _fold(name: str) -> str:
     signs = (" " if unicodedata.category(sign) == "Zs" else sign for sign in unicodedata.normalize("NFC", name))
-    return "".join(sign for sign in signs if unicodedata.category(sign) not in ("Cf", "Cc"))
+    return "".join(sign for sign in signs if unicodedata.category(sign) not in ("Cf", "Cc")).strip()
