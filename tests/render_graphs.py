@@ -35,7 +35,13 @@ def _quote(name: str) -> str:
 
 
 def _render_name(name: str) -> str:
-    is_bare = name and not _NEEDS_QUOTES.intersection(name) and "/*" not in name and name == name.strip(" \t")
+    is_bare = (
+        name
+        and not _NEEDS_QUOTES.intersection(name)
+        and "/*" not in name
+        and ".." not in name
+        and name == name.strip(" \t")
+    )
     return name if is_bare else _quote(name)
 
 

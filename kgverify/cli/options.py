@@ -32,8 +32,8 @@ Graph = Annotated[
     ),
 ]
 Train = Annotated[
-    Path | None,
-    typer.Option(help="A file of facts that replaces those of the graph, or all of it.", rich_help_panel=QUERIES),
+    list[Path] | None,
+    typer.Option(help="A file of facts that replaces those of the graph; repeat it for more.", rich_help_panel=QUERIES),
 ]
 Valid = Annotated[
     Path | None,
@@ -48,6 +48,19 @@ Rules = Annotated[
 ]
 Domains = Annotated[
     Path | None, typer.Option(help="A file of domains that replaces those of the graph.", rich_help_panel=QUERIES)
+]
+RuleVariables = Annotated[
+    str | None,
+    typer.Option(
+        help="How to read a rule's variable that is a constant: `format` or `graph`.", rich_help_panel=QUERIES
+    ),
+]
+SkipRules = Annotated[
+    bool, typer.Option("--skip-rules", help="Leave out and list rules that cannot be used.", rich_help_panel=QUERIES)
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(help="The columns of tables without a header row, e.g. head,tail,relation.", rich_help_panel=QUERIES),
 ]
 Split = Annotated[
     str,
@@ -182,15 +195,21 @@ class GraphOptions:
     test: Test = None
     rules: Rules = None
     domains: Domains = None
+    rule_variables: RuleVariables = None
+    skip_rules: SkipRules = False
+    columns: Columns = None
+
+    def files(self) -> dict[str, Any]:
+        """Return the files and how they are read, as `load_graph` takes them."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "graph"}
 
     def load(self) -> KnowledgeGraph:
         """Load the graph, and print its warnings."""
         from kgverify.graphs.load import load_graph
 
-        files = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "graph"}
-        is_complete = self.train is not None and not is_typed("--graph")
+        is_complete = bool(self.train) and not is_typed("--graph")
         with show_phase("reading the graph", 0):
-            loaded = load_graph(None if is_complete else self.graph, **files)
+            loaded = load_graph(None if is_complete else self.graph, **self.files())
         for warning in loaded.warnings:
             print_warning(warning)
         return loaded

@@ -270,7 +270,8 @@ class RecognisedRule(msgspec.Struct, frozen=True, kw_only=True):
     also:              other known rules that explain every rank as well; the simplest is used
     is_recorded:       whether the trace holds ranks; if not, they were computed by this rule
     num_unexplained:   the ranks that no known rule explains together with the others
-    num_known_triples: facts and true triples of other queries among the candidates: 0 if they are filtered
+    num_known_triples: known true triples other than the query's among the candidates: 0 if they are filtered
+    remarks:           what else is unusual about the candidates that are ranked, such as a side without ranks
     """
 
     rule: str
@@ -278,6 +279,7 @@ class RecognisedRule(msgspec.Struct, frozen=True, kw_only=True):
     is_recorded: bool = True
     num_unexplained: int = 0
     num_known_triples: int = 0
+    remarks: tuple[str, ...] = ()
 
 
 class RankingRules(msgspec.Struct, frozen=True, kw_only=True):

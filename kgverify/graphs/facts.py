@@ -11,7 +11,17 @@ from typing import Final
 
 from kgverify.errors import UserError
 from kgverify.graphs.formats.parsed import Triples
-from kgverify.graphs.grammar import BLANKS, NUMBER, Clause, Directive, RawAtom, RawTerm, describe_ignored, parse_clauses
+from kgverify.graphs.grammar import (
+    BLANKS,
+    NUMBER,
+    RANGE,
+    Clause,
+    Directive,
+    RawAtom,
+    RawTerm,
+    describe_ignored,
+    parse_clauses,
+)
 from kgverify.graphs.text_file import line_error, show
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.program import Source
@@ -31,6 +41,8 @@ SIMPLE: Final = re.compile(
     rf"{_ARGUMENTS.format(f'{_BARE}|{_QUOTED}')}(?:\.[ \t]*+|\Z)"
 )
 
+_RANGE: Final = re.compile(RANGE)
+
 
 def parse_facts(lines: Sequence[tuple[int, str]], file: str) -> Triples:
     """Parse the facts of numbered lines. UserError, with `file` and line, at the first that is not a fact."""
@@ -45,7 +57,7 @@ def parse_facts(lines: Sequence[tuple[int, str]], file: str) -> Triples:
         if index < end:
             continue
         has_comment = has_comments and "/*" in text
-        if (match := match_plain(text)) and not has_comment:
+        if (match := match_plain(text)) and not has_comment and ".." not in text:
             atoms.append(NamedAtom(*match.groups()))
             numbers.append(number)
         elif text.strip(BLANKS) and not text.lstrip(BLANKS).startswith(("%", "#")):
@@ -98,7 +110,13 @@ def is_facts(line: str) -> bool:
 def _build_fact(clause: Clause, file: str) -> NamedAtom:
     predicate, first, second, *_ = clause.clause_head
     for term in (first, second):
-        if not term.is_quoted and "," in term.text:
+        if term.is_quoted:
+            continue
+        source = Source(file, clause.line)
+        if "," in term.text:
             found, fix = f"the compound term {show(term.text)}", "quote a name that contains a comma"
-            raise line_error(Source(file, clause.line), "a name", found, fix)
+            raise line_error(source, "a name", found, fix)
+        if _RANGE.match(term.text):
+            fix = "write one fact for each number of the range; quote the name if it is a constant"
+            raise line_error(source, "a constant", show(term.text), fix)
     return NamedAtom(predicate, first.text, second.text)

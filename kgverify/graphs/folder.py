@@ -40,6 +40,9 @@ _NOT_DATA: Final = re.compile(
     re.IGNORECASE,
 )
 """Files that nobody takes for a part of a graph: hidden ones, texts about it, programs."""
+_FOREIGN: Final = re.compile(
+    r"(?:train|facts)\.(?:nq|ttl|n3|trig|rdf|xml|jsonl?|parquet|feather|arrow|hdf?5|pkl|pickle)"
+)
 _MAX_LISTED: Final = 12
 
 
@@ -74,6 +77,9 @@ def find_files(folder: Traversable, shown: str, given: Collection[str]) -> Graph
             continue
         if role in SPLITS and not matching:
             matching = [file for file in files if _is_ids_of(file.name, role)] or _find_pykeen(entries, role)
+        if role == "train" and not matching:
+            # Their errors say how to convert them.
+            matching = [file for file in files if _FOREIGN.fullmatch(file.name.lower())]
         if len(matching) > 1:
             raise UserError(
                 f"expected one file for {role}, found {' and '.join(file.name for file in matching)}",
@@ -107,6 +113,13 @@ def name_graph(file_name: str, folder_name: str) -> str:
 def names_ids(name: str) -> bool:
     """Return whether a file's triples are ids, by its name."""
     return _stem(name).endswith(OPENKE_SUFFIX) or _stem(name) == PYKEEN_TRIPLES
+
+
+def has_dictionaries(file: Traversable) -> bool:
+    """Return whether files that name ids are beside a file."""
+    folder = Path(str(file)).parent
+    names = {_stem(entry.name) for entry in folder.iterdir()} if folder.is_dir() else set()
+    return any(names.issuperset(each) for each in (OPENKE_NAMES, PYKEEN_NAMES))
 
 
 def is_openke(name: str) -> bool:

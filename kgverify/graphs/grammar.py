@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 BLANKS: Final = " \t"
 NUMBER: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 
+RANGE: Final = r"^-?[0-9]+\.\.-?\w+$"
+"""A range of numbers, as answer set programs write them: `1..3`."""
+
 Form: TypeAlias = Literal["facts", "rules", "forward", "backward"]
 
 _MAX_PARENTHESES = 8  # A name with more of them, one in another, needs quotes.
@@ -82,8 +85,10 @@ _BLOCK: /{_BLOCK}/
 
 
 NO_BODY: Final = (
-    "at least one body atom", "an empty body", "move the atom to the facts, or give the rule a body"
-)  # fmt: skip
+    "at least one body atom",
+    "an empty body",
+    "move the atom to the facts if it has no variables, or give the rule a body",
+)
 
 
 class RawTerm(NamedTuple):
@@ -260,7 +265,8 @@ def _build_atom(predicate: _Predicate, terms: Sequence[RawTerm]) -> RawAtom:
     if name == "not" and not is_quoted and len(terms) == 1:
         raise _Refusal(line, "an atom", "the negation 'not(...)'", _NEGATION_FIX)
     if len(terms) != 2:
-        raise _Refusal(line, _TWO, f"{len(terms)} in {show(name)}", _TWO_FIX)
+        unary = f"write a unary atom with its argument twice, as in {name}({terms[0].text},{terms[0].text})"
+        raise _Refusal(line, _TWO, f"{len(terms)} in {show(name)}", unary if len(terms) == 1 else _TWO_FIX)
     if not (name and all(term.text for term in terms)):
         raise _Refusal(line, "a name", f"an empty name in quotes, in {show(name)}", "fill in the name")
     if not is_quoted and (weight := _HIDDEN_WEIGHT.match(name)):

@@ -74,6 +74,11 @@ class KnowledgeGraph:
     fact_lines: Sequence[int] = ()
     warnings: tuple[str, ...] = ()
 
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The warnings about options by which files were read, and about rules left out: reports repeat them."""
+        return tuple(warning for warning in self.warnings if ": --" in warning or "without a body left out" in warning)
+
     def __str__(self) -> str:
         """Return the name and the numbers of triples, rules and domains."""
         splits = (f"{len(getattr(self, split)):,} {split}" for split in get_args(Split))

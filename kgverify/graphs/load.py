@@ -5,15 +5,16 @@ files that are given one by one; or an object of PyKEEN. All but train may be mi
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib import resources
 from importlib.resources.abc import Traversable
+from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, Unpack
 
-from kgverify.errors import UserError, suggest
+from kgverify.errors import UserError, count_of, suggest
 from kgverify.files.reading import STANDARD_INPUT
 from kgverify.files.remote import fetched, names_url
 from kgverify.garbage_collection import without_garbage_collection
@@ -25,6 +26,7 @@ from kgverify.graphs.folder import (
     SPLITS,
     find_files,
     find_id_files,
+    has_dictionaries,
     is_openke,
     name_graph,
     names_ids,
@@ -33,10 +35,12 @@ from kgverify.graphs.folder import (
 from kgverify.graphs.formats.ids import parse_openke, parse_pykeen
 from kgverify.graphs.formats.parsed import Triples
 from kgverify.graphs.formats.pykeen import PykeenObject, read_pykeen
+from kgverify.graphs.formats.reading import Reading, ReadingOptions
 from kgverify.graphs.graph import GraphFile, KnowledgeGraph
 from kgverify.graphs.random_graph import PREFIX, draw_graph, parse_seed
 from kgverify.graphs.rule_warnings import find_rule_warnings
 from kgverify.graphs.rules import Rules, parse_rules
+from kgverify.graphs.split_warnings import find_similar_names, find_split_warnings
 from kgverify.graphs.stored_graph import find_key, read_stored, store
 from kgverify.graphs.text_file import TextFile, read_text
 from kgverify.graphs.triples import parse_triples
@@ -45,14 +49,32 @@ from kgverify.program.atom_table import AtomTable
 DATA_VARIABLE: Final = "KGVERIFY_DATA"
 
 
+class _Part(NamedTuple):
+    """The triples of a file, or of an object, which has no file name."""
+
+    split: str
+    file: str
+    triples: Triples
+
+
+class _Source(NamedTuple):
+    """The name of a graph, its files by role, those of train apart, and warnings about files that are not read."""
+
+    name: str
+    files: Mapping[str, Traversable]
+    train: Sequence[Traversable]
+    warnings: tuple[str, ...] = ()
+
+
 def load_graph(
     spec: str | Path | PykeenObject | None = None,
     *,
-    train: str | Path | None = None,
+    train: str | Path | Sequence[str | Path] | None = None,
     rules: str | Path | None = None,
     valid: str | Path | None = None,
     test: str | Path | None = None,
     domains: str | Path | None = None,
+    **options: Unpack[ReadingOptions],
 ) -> KnowledgeGraph:
     """Load a graph. docs/graphs.md lists the formats.
 
@@ -61,11 +83,15 @@ def load_graph(
             of a file of triples. A `Path`, a text with a separator and the name of an existing file are always paths.
             A URL such as `s3://bucket/folder` needs `kgverify[storage]`.
             Also a PyKEEN dataset or triples factory. It may be missing if `train` is given.
-        train: A file of triples that replaces that of the folder. `-` is standard input, here as for the other files.
+        train: A file of triples, or several, that replace that of the folder. `-` is standard input, here as for the other
+            files.
         rules: A file of rules that replaces that of the folder.
         valid: A file of triples that replaces that of the folder.
         test: A file of triples that replaces that of the folder.
         domains: A file of domains that replaces that of the folder.
+        options: `rule_variables` reads a variable that is a constant of the graph by the `format` or as the `graph` has it;
+            `skip_rules=True` leaves out rules that cannot be used; `columns` names those of tables without a header row, such
+            as `"head,tail,relation"`, with `-` for one that is not read.
 
     Returns:
         The graph. Its `warnings` name what was skipped, such as a header row, and what is probably a mistake.
@@ -79,26 +105,34 @@ def load_graph(
         >>> kv.load_graph("countries").test[0].predicate
         'locatedInCR'
     """
-    given = {"train": train, "valid": valid, "test": test, "rules": rules, "domains": domains}
+    reading = Reading(**options)
+    reading.check()
+    given = {"valid": valid, "test": test, "rules": rules, "domains": domains}
+    facts = [train] if isinstance(train, str | Path) else train or []
     with ExitStack() as copies:
         explicit = {role: copies.enter_context(fetched(file)) for role, file in given.items() if file is not None}
+        trains = [copies.enter_context(fetched(file)) for file in facts]
         if isinstance(spec, str | Path) and names_url(spec):
             spec = copies.enter_context(fetched(spec))
-        return _load(spec, explicit)
+        return _load(spec, explicit, trains, reading)
 
 
-def _load(spec: str | Path | PykeenObject | None, explicit: dict[str, Path]) -> KnowledgeGraph:
-    _check_standard_input([*explicit.values(), spec])
+def _load(
+    spec: str | Path | PykeenObject | None, explicit: dict[str, Path], train: list[Path], reading: Reading
+) -> KnowledgeGraph:
+    _check_standard_input([*explicit.values(), *train, spec])
+    roles = (["train"] if train else []) + list(explicit)
     if isinstance(spec, str) and spec.startswith(PREFIX):
         seed = parse_seed(spec)
-        if explicit:
-            raise UserError(f"includes its own {' and '.join(explicit)}", where=spec, fix="leave the file out")
+        if roles:
+            raise UserError(f"includes its own {' and '.join(roles)}", where=spec, fix="leave the file out")
         return draw_graph(seed)
     if spec is None or isinstance(spec, str | Path):
-        name, found, warnings = _find_files(spec, explicit)
-        return _build(name, found | explicit, {}, warnings)
+        source = _find_source(spec, explicit, train)
+        return _build(source._replace(files={**source.files, **explicit}), {}, reading)
     name, splits = read_pykeen(spec)
-    return _build(name, explicit, {split: each for split, each in splits.items() if split not in explicit}, ())
+    parsed = {split: each for split, each in splits.items() if split not in roles}
+    return _build(_Source(name, explicit, train), parsed, reading)
 
 
 def _check_standard_input(given: Iterable[object]) -> None:
@@ -109,64 +143,86 @@ def _check_standard_input(given: Iterable[object]) -> None:
         )
 
 
-def _find_files(
-    spec: str | Path | None, explicit: Mapping[str, Path]
-) -> tuple[str, dict[str, Traversable], tuple[str, ...]]:
-    """Return the graph's name, the files that are not given one by one, and warnings about those that are not read."""
+def _find_source(spec: str | Path | None, explicit: Mapping[str, Path], train: list[Path]) -> _Source:
+    """Return the graph's name and its files, and warnings about those that are not read."""
     if spec is None:
-        if "train" not in explicit:
+        if not train:
             raise UserError(
                 "expected a graph, found none", where="graph", fix="give a name, a path, or a file of triples as train"
             )
-        train = explicit["train"]
-        return name_graph(train.name, os.path.basename(os.path.abspath(train.parent))), {}, ()
+        return _Source(name_graph(train[0].name, os.path.basename(os.path.abspath(train[0].parent))), {}, train)
     location = _locate(spec)
     name = os.path.basename(os.path.abspath(location)) if isinstance(location, Path) else location.name
     if not location.is_dir():
-        return name_graph(name, ""), {} if "train" in explicit else {"train": location}, ()
-    found, unread = find_files(location, str(spec), explicit)
-    if not unread or (not isinstance(spec, Path) and location == _embedded(str(spec))):
-        return name, found, ()
-    fix = "--train, --valid, --test, --rules and --domains name files one by one"
-    return name, found, (f"{name}: not read: {render_list(unread)}; {fix}",)
+        return _Source(name_graph(name, ""), {}, train or [location])
+    found, unread = find_files(location, str(spec), [*explicit, *["train"] * bool(train)])
+    facts: Sequence[Traversable] = train or [found.pop("train")]
+    given = {os.path.realpath(file) for file in (*explicit.values(), *train)}
+    unread = [each for each in unread if os.path.realpath(str(location / each)) not in given]
+    if not unread or location in map(_embedded, list_embedded()):
+        return _Source(name, found, facts)
+    fix = "--train, --valid, --test, --rules and --domains name files one by one; --train may be given several times"
+    return _Source(name, found, facts, (f"{name}: not read: {render_list(unread)}; {fix}",))
+
+
+def _read_triples(text: TextFile, file: Traversable, reading: Reading) -> tuple[Triples, tuple[TextFile, ...]]:
+    """Return the triples of a file, and the files that name their ids."""
+    if not names_ids(text.name):
+        triples = parse_triples(text.content, text.name, reading.find_columns())
+        names = AtomTable.of(triples.atoms)
+        if names and all(map(str.isdecimal, (*names.predicates, *names.constants))) and has_dictionaries(file):
+            fix = "name it train2id.txt, valid2id.txt or test2id.txt if its columns are head, tail, relation; else write names"
+            raise UserError("expected names, found ids beside the files that name them", where=text.name, fix=fix)
+        return triples, ()
+    entities, relations = (read_text(each) for each in find_id_files(file))
+    parse = parse_openke if is_openke(text.name) else parse_pykeen
+    return parse(text, entities, relations), (entities, relations)
+
+
+def _join(parts: Sequence[Triples]) -> Triples:
+    """Join the triples of several files; their lines are those of no file."""
+    return parts[0] if len(parts) == 1 else Triples(tuple(chain(*(part.atoms for part in parts))), ())
 
 
 @without_garbage_collection()
-def _build(
-    name: str, files: Mapping[str, Traversable], parsed: Mapping[str, Triples], warnings: Iterable[str]
-) -> KnowledgeGraph:
+def _build(source: _Source, parsed: Mapping[str, Triples], reading: Reading) -> KnowledgeGraph:
     """Build a graph from its files, and from triples that no file holds. UserError at the first line that is wrong."""
-    texts = {role: read_text(files[role], standard_input=True) for role in ROLES if role in files}
-    names = {role: text.name for role, text in texts.items()}
+    name = source.name
+    files = [("train", file) for file in source.train]
+    files += [(role, source.files[role]) for role in ROLES if role in source.files]
+    read = [(role, file, read_text(file, standard_input=True)) for role, file in files]
+    texts = {role: text for role, _, text in read if role not in SPLITS}
     # Triples of an object have no digest, and those in numbers have further files.
-    is_stored = not parsed and not any(names_ids(names[split]) for split in SPLITS if split in names)
-    key = find_key(name, texts) if is_stored else None
+    has_ids = any(names_ids(text.name) for role, _, text in read if role in SPLITS)
+    content = {f"{role} {i}": text for i, (role, _, text) in enumerate(read)}
+    key = None if has_ids or parsed else find_key(f"{name} {reading}", content)
+    del content
     if key is not None and (stored := read_stored(key)) is not None:
-        return replace(stored, warnings=(*warnings, *stored.warnings))
-    id_texts: dict[str, TextFile] = {}
-    splits = {split: Triples((), ()) for split in SPLITS} | dict(parsed)
-    for split in SPLITS:
-        if split not in texts:
-            continue
-        if names_ids(names[split]):
-            entities, relations = (read_text(file) for file in find_id_files(files[split]))
-            id_texts |= {text.name: text for text in (entities, relations)}
-            parse = parse_openke if is_openke(names[split]) else parse_pykeen
-            splits[split] = parse(texts[split], entities, relations)
-        else:
-            splits[split] = parse_triples(texts[split].content, names[split])
+        return replace(stored, warnings=(*source.warnings, *stored.warnings))
+    parts = [_Part(split, "", triples) for split, triples in parsed.items()]
+    id_files: dict[str, GraphFile] = {}
+    for i, (role, file, text) in enumerate(read):
+        if role in SPLITS:
+            triples, dictionaries = _read_triples(text, file, reading)
+            parts.append(_Part(role, text.name, triples._replace(atoms=AtomTable.of(triples.atoms))))
+            id_files |= {each.name: GraphFile(each.name, each.sha256) for each in dictionaries}
             # A large text is not needed beside its triples.
-            texts[split] = texts[split]._replace(content=b"")
+            read[i] = role, file, text._replace(content=b"")
+            del text
+    splits = {split: _join([part.triples for part in parts if part.split == split]) for split in SPLITS}
+    names = {split: " and ".join(part.file for part in parts if part.split == split) for split in SPLITS}
+    names = {split: files for split, files in names.items() if files}
     tables = {split: AtomTable.of(each.atoms) for split, each in splits.items()}
-    splits = {split: each._replace(atoms=tables[split]) for split, each in splits.items()}
-    train, valid, test = (splits[split] for split in SPLITS)
+    train = splits["train"]
     if not train.atoms:
         raise UserError(
             "expected at least one triple, found none",
             where=names.get("train", name),
             fix="write one triple a line: relation(head,tail). or head<TAB>relation<TAB>tail",
         )
-    doubts = tuple(check_columns(splits, names))
+    labels = {f"{i} {part.split}": part for i, part in enumerate(parts)}
+    of_files = {label: part.file for label, part in labels.items()}
+    doubts = tuple(check_columns({label: part.triples for label, part in labels.items()}, of_files))
     constants = tables["train"].constant_ids | tables["valid"].constant_ids
     constants |= tables["test"].constant_ids
     domains = (
@@ -174,58 +230,55 @@ def _build(
     )
     declared = constants | {name: 0 for names in domains.values() for name in names} if domains else constants
     predicates = {name for each in tables.values() for name in each.predicates}
+    names_of = {"constants": declared, "predicates": predicates}
     rules, rule_warnings = (
-        parse_rules(texts["rules"].text, texts["rules"].name, constants=declared, predicates=predicates)
+        parse_rules(texts["rules"].text, texts["rules"].name, **names_of, reading=reading, has_ids=has_ids)
         if "rules" in texts
         else Rules(())
     )
 
     def find_warnings() -> Iterator[str]:
         yield from doubts
-        for split, triples in splits.items():
+        for part in parts:
+            triples = part.triples
             yield from triples.warnings
-            if split in names and not triples.atoms:
-                yield f"{names[split]}: no triple in it"
-            if triples.is_table and triples.header is None:
-                yield from find_unlikely_order(tables[split], tables["train"], names[split])
+            if part.file and not triples.atoms:
+                yield f"{part.file}: no triple in it"
+            if triples.is_table and triples.header is None and reading.columns is None:
+                yield from find_unlikely_order(AtomTable.of(triples.atoms), tables["train"], part.file)
         yield from rule_warnings
         yield from _find_repeated_facts(train, names.get("train", name))
         yield from find_rule_warnings(rules, facts=tables["train"].predicates, triples=predicates, constants=declared)
         strangers = {name for names in domains.values() for name in names if name not in constants}
         if strangers:
-            number = _count(len(strangers), "constant")
+            number = count_of(len(strangers), "constant")
             yield f"{texts['domains'].name}: {number} that no triple has, such as {min(strangers)!r}"
-        if num_leaks := tables["train"].count_common(tables["test"]):
-            yield f"{names.get('test', 'test')}: {_count(num_leaks, 'triple')} also in train"
+        yield from find_split_warnings(tables, names)
+        for each in (declared, predicates):
+            yield from find_similar_names(each, names.get("train", name))
 
     graph = KnowledgeGraph(
         name=name,
-        train=train.atoms,
-        valid=valid.atoms,
-        test=test.atoms,
+        **tables,
         rules=rules,
         domains=domains,
-        files=tuple(GraphFile(text.name, text.sha256) for text in (*texts.values(), *id_texts.values())),
-        facts_file=names.get("train", ""),
+        files=(*(GraphFile(text.name, text.sha256) for _, _, text in read), *id_files.values()),
+        facts_file=names.get("train", "") if train.lines else "",
         fact_lines=train.lines,
         warnings=tuple(find_warnings()),
     )
     if key is not None:
         store(key, graph)
-    return replace(graph, warnings=(*warnings, *graph.warnings))
+    return replace(graph, warnings=(*source.warnings, *graph.warnings))
 
 
 def _find_repeated_facts(facts: Triples, file: str) -> Iterator[str]:
     """Warn about facts that occur in their file more than once."""
     num_repeated, row = AtomTable.of(facts.atoms).find_repeated()
     if num_repeated and not facts.lines:
-        yield f"{file}: {_count(num_repeated, 'repeated fact')}"
+        yield f"{file}: {count_of(num_repeated, 'repeated fact')}"
     elif num_repeated:
-        yield f"{file}:{facts.lines[row]}: {_count(num_repeated, 'repeated fact')}, the first on this line"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
+        yield f"{file}:{facts.lines[row]}: {count_of(num_repeated, 'repeated fact')}, the first on this line"
 
 
 def _locate(spec: str | Path) -> Traversable:
@@ -258,6 +311,21 @@ def _locate(spec: str | Path) -> Traversable:
         fix=suggest(name, [*list_embedded(), *under_data])
         or f"give one of these names, give a path, or set {DATA_VARIABLE} to the folder that holds the graph",
     )
+
+
+def find_graph(name: str, program_sha256: str) -> KnowledgeGraph | None:
+    """Return the graph of this name, embedded or under $KGVERIFY_DATA, if its program is this one; else None.
+
+    The name may be from a stranger's file, so that it is no path.
+    """
+    data = os.environ.get(DATA_VARIABLE, "")
+    if name not in list_embedded() and not (data and Path(name).name == name and Path(data, name).is_dir()):
+        return None
+    try:
+        graph = load_graph(name)
+    except UserError:
+        return None
+    return graph if graph.program.sha256 == program_sha256 else None
 
 
 def _embedded(name: str) -> Traversable:

@@ -39,7 +39,7 @@ def find_rule_warnings(
         return _add_hint(reason, predicate, asked)
 
     def describe_constant(constant: str, _: NamedRule) -> str:
-        return f"no triple and no domain has the constant {constant!r}"
+        return f"no triple and no domain has the constant {constant!r}: it is no candidate"
 
     yield from _list_first(rules, _body_predicates, proved, describe_body, "predicate")
     yield from _list_first(rules, lambda rule: (rule.clause_head.predicate,), asked, describe_clause_head, "predicate")

@@ -1,22 +1,29 @@
 """Read rules in the arrow, Prolog, AnyBURL and AMIE formats, file by file.
 
-The first line that contains the sign of a format (`->`, `:-`, three tabs and `<=`, `=>`) determines the format of the whole
-file. Comments are lines that begin with `%` or `#` and hold no tab, what stands between `/*` and `*/`, and, but for AMIE, the
-rest of a line after a rule from `%` or `#` on. Negation, disjunction, conditions, lists and functions are errors: a rule is a
-definite clause without functions.
+The first line that contains the sign of a format (`->`, `:-`, `<=`, `=>`) determines the format of the whole file. Comments
+are lines that begin with `%` or `#` and hold no tab, what stands between `/*` and `*/`, and, but for AMIE, the rest of a line
+after a rule from `%` or `#` on. Negation, disjunction, conditions, lists and functions are errors: a rule is a definite clause
+without functions.
+
+The format decides which names are variables. A variable that is also a constant of the graph has two meanings, and is an
+error unless the user chooses one.
 """
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from kgverify.errors import UserError, suggest
+from kgverify.errors import UserError, count_of, suggest
+from kgverify.graphs.formats.reading import AS_WRITTEN, Reading
 from kgverify.graphs.grammar import (
     BLANKS,
     NO_BODY,
     NUMBER,
+    RANGE,
     Clause,
     Directive,
     Form,
@@ -40,12 +47,24 @@ class Rules(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
-class _Context(NamedTuple):
-    """The name of the file, and the names that the triples and the domains of the graph hold."""
+@dataclass(frozen=True)
+class _Context:
+    """The file that is read, the names that the triples and the domains of the graph hold, and notes while it is read.
+
+    has_ids: whether the triples are written in ids, whose names are in dictionaries
+    titles:  the fields of the title row
+    widths:  the numbers of fields of the rules
+    notes:   what was read otherwise than the format says, or left out: the names or rules of each kind
+    """
 
     file: str
     constants: Collection[str]
     predicates: Collection[str]
+    reading: Reading
+    has_ids: bool = False
+    titles: list[str] = field(default_factory=list)
+    widths: set[int] = field(default_factory=set)
+    notes: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
 
 class _RawRule(NamedTuple):
@@ -65,12 +84,21 @@ def parse_rules(
     *,
     constants: Collection[str] = frozenset(),
     predicates: Collection[str] = frozenset(),
+    reading: Reading = AS_WRITTEN,
+    has_ids: bool = False,
 ) -> Rules:
     """Parse the rules of a text, in order, each with `file` and its line.
 
-    constants, predicates: the names of the graph, by which the arrow format distinguishes a constant from a variable
-        and a predicate with colons from a rule's name
-    UserError, with file and line, at the first line that is not a rule of the file's format.
+    Args:
+        text: The rules.
+        file: The name of the file.
+        constants: The constants of the graph, which no variable may be.
+        predicates: The predicates of the graph.
+        reading: Whether rules that cannot be used are left out, and the meaning of a variable that is a constant.
+        has_ids: Whether the triples are written in ids: numbers in rules may then be ids.
+
+    Raises:
+        UserError: With file and line, at the first line that is not a rule of the file's format.
     """
     lines = split_lines(text)
     no_rule = f"{file}: no rule in it"
@@ -85,18 +113,40 @@ def parse_rules(
     if not content:
         return Rules((), (no_rule,))
     parse = _find_format(_QUOTED.sub("q", line) for _, line in content) or _find_format(line for _, line in content)
+    number, line = content[0]
+    if _PATHS.match(line) or _IDS.fullmatch(line):
+        found = f"{show(line)}, a path of relations or of their ids, as RNNLogic, RulE, NCRL and Neural-LP write rules"
+        fix = "write each rule with names, as in b1(X,Z), b2(Z,Y) -> h(X,Y), and the inverse of a relation as b(Y,X)"
+        raise line_error(Source(file, number), "a rule with atoms", found, fix)
     if parse is None:
-        number, line = content[0]
         expected = "a rule in the arrow, Prolog, AnyBURL or AMIE format"
         raise line_error(Source(file, number), expected, show(line), "write b1(X,Z), b2(Z,Y) -> h(X,Y)")
-    context = _Context(file, constants, predicates)
+    context = _Context(file, constants, predicates, reading, has_ids)
+    rules: list[NamedRule] = []
+    warnings: list[str] = []
+    unusable: list[str] = []
     # AMIE has no quotes, so that any name may begin as a comment does.
-    parsed = list(_build_rules(parse(lines if parse is _parse_amie else uncommented, context), context))
-    rules = tuple(each for each in parsed if isinstance(each, NamedRule))
-    warnings = [each for each in parsed if isinstance(each, str)]
-    return Rules(rules, tuple(warnings if rules else [*warnings, no_rule]))
+    for item in _build_rules(parse(lines if parse is _AMIE else uncommented, context), context):
+        if isinstance(item, NamedRule):
+            rules.append(item)
+        elif isinstance(item, str):
+            warnings.append(item)
+        elif reading.skip_rules:
+            unusable.append(f"{item.where}: left out: {item.message}")
+        else:
+            raise UserError(item.message, where=item.where, fix=f"{item.fix}; or leave such rules out: --skip-rules")
+    warnings += [f"{file}: {kind}: {len(set(each)):,}, such as {each[0]!r}" for kind, each in context.notes.items()]
+    if unusable:
+        num_more = len(unusable) - _MAX_LISTED
+        warnings.append(f"{file}: --skip-rules left out {count_of(len(unusable), 'rule')}, and kept {len(rules):,}")
+        warnings += [*unusable[:_MAX_LISTED], *[f"{file}: and {num_more:,} more"] * (num_more > 0)]
+    return Rules(tuple(rules), tuple(warnings if rules else [*warnings, no_rule]))
 
 
+_MAX_LISTED: Final = 20
+# `0.98 (0.2)  uncle <-- brother, father`, and the ids of a head and a body, with a score: `12 4 30 0.98`.
+_PATHS = re.compile(r".*<--")
+_IDS = re.compile(rf"[ \t]*{NUMBER}(?:[ \t,]+{NUMBER})+[ \t]*")
 # NTP's templates, which begin as a comment does.
 _TEMPLATE = re.compile(r"[ \t]*+#[0-9]++\(")
 _QUOTED = re.compile(r"""(?<!\w)(?:'[^'\n]*+'|"[^"\n]*+")""")
@@ -129,15 +179,36 @@ def _drop_comments(lines: _Lines, file: str) -> Iterator[tuple[int, str]]:
 _BEGIN_COMMENT = re.compile(r"[ \t]*+/\*")
 
 
-def _build_rules(raw_rules: Iterator[_RawRule | str], context: _Context) -> Iterator[NamedRule | str]:
-    for raw in raw_rules:
-        yield raw if isinstance(raw, str) else _build_rule(raw, context)
+_Item: TypeAlias = _RawRule | UserError | str
+"""A rule as written, an error about one, or a warning."""
+
+
+def _build_rules(items: Iterator[_Item], context: _Context) -> Iterator[NamedRule | UserError | str]:
+    for item in items:
+        try:
+            yield _build_rule(item, context) if isinstance(item, _RawRule) else item
+        except UserError as error:
+            yield error
+
+
+def _line_by_line(parse_line: "Callable[[str, Source, _Context], Iterator[_Item]]") -> "_Parser":
+    """Return a parser of files with a rule on each line, which goes on after a line that is not a rule."""
+
+    def parse(lines: _Lines, context: _Context) -> Iterator[_Item]:
+        for number, text in lines:
+            try:
+                yield from () if is_skipped(text) else parse_line(text, Source(context.file, number), context)
+            except UserError as error:
+                yield error
+
+    return parse
 
 
 def _build_rule(raw: _RawRule, context: _Context) -> NamedRule:
     """Build a rule; each bare `_` that is a variable is a different one.
 
-    UserError for a bare name that has, in Prolog, another meaning than that of a name, and that the graph does not have.
+    UserError for a bare name with two meanings, and for one that has, in Prolog, another meaning than that of a name, and that
+    the graph does not have.
     """
     atoms = (raw.clause_head, *raw.body)
     written = {term.text for atom in atoms for term in (atom.first, atom.second)}
@@ -156,10 +227,13 @@ def _build_rule(raw: _RawRule, context: _Context) -> NamedRule:
                 "rewrite the rule without functions; quote the name if it is a constant",
             )
         is_variable = ("(" not in text) and raw.is_variable(text)
+        if is_variable and is_known:
+            is_variable = _settle(text, raw.source, context)
         if not (_VARIABLE.fullmatch(text) if is_variable else is_known or not _NO_NAME.search(text)):
             fix = "quote the name if it is a constant; rules have neither lists nor arithmetic"
             raise line_error(raw.source, _A_TERM, show(text), suggest(text, context.constants) or fix)
         if not is_variable:
+            _check_id(text, context.constants, raw.source, context)
             return text
         return Variable(next(fresh) if text == "_" else text)
 
@@ -171,6 +245,7 @@ def _build_rule(raw: _RawRule, context: _Context) -> NamedRule:
                 "as in r1:0.8:b(X,Y) -> h(X,Y)"
             )
             raise line_error(raw.source, "a predicate", found, fix)
+        _check_id(atom.predicate, context.predicates, raw.source, context)
     head, *body = [NamedAtom(atom.predicate, read(atom.first), read(atom.second)) for atom in atoms]
     if len(body) > _MAX_BODY:
         expected = f"a body of at most {_MAX_BODY:,} atoms, as traces count them"
@@ -178,10 +253,29 @@ def _build_rule(raw: _RawRule, context: _Context) -> NamedRule:
     return NamedRule(head, tuple(body), raw.name, raw.confidence, raw.source)
 
 
+def _settle(name: str, source: Source, context: _Context) -> bool:
+    """Return whether a variable of the format that is a constant of the graph is a variable. UserError if nobody says."""
+    if context.reading.rule_variables is None:
+        fix = "give --rule-variables graph to read such names as constants, or --rule-variables format as variables"
+        found = f"{show(name)}, which is a variable in this format and a constant of the graph"
+        raise line_error(source, "a name with one meaning", found, fix)
+    is_variable = context.reading.rule_variables == "format"
+    kind = f"variables that are constants of the graph, read as {'variables' if is_variable else 'constants'}"
+    context.notes[f"--rule-variables {context.reading.rule_variables}: {kind}"].append(name)
+    return is_variable
+
+
+def _check_id(name: str, known: Collection[str], source: Source, context: _Context) -> None:
+    """Raise UserError for a number that may be an id of the graph's dictionaries."""
+    if context.has_ids and name.isdecimal() and name not in known:
+        fix = "write its name as the dictionaries beside the triples have it"
+        raise line_error(source, "a name of the graph", f"{show(name)}, which may be an id", fix)
+
+
 _MAX_BODY: Final = (1 << 16) - 2
 _A_TERM = "a constant or a variable"
 _VARIABLE = re.compile(r"\??\w+")
-_NO_NAME = re.compile(r"^\?|[\[\]{}|+*=<>\\^;!`]")
+_NO_NAME = re.compile(rf"^\?|[\[\]{{}}|+*=<>\\^;!`]|{RANGE}")
 _NO_PREDICATE = re.compile(rf"[ \t;|&^!=<>\\\[\]{{}}]|^-.|^:|^[^:]*:[ \t]*{NUMBER}[ \t]*:")
 
 
@@ -197,11 +291,6 @@ def _read_confidence(text: str, source: Source) -> float:
     if number is None:
         raise line_error(source, "a number as confidence", show(text.strip()), "write a number such as 0.8")
     return number
-
-
-def _empty_body(source: Source) -> UserError:
-    """Return the error of a rule without body."""
-    return line_error(source, *NO_BODY)
 
 
 _NAME = r"[\w/?][\w/.-]*+"
@@ -236,36 +325,33 @@ def read_plain(form: Form, text: str, source: Source) -> list[Clause]:
 
 def _parse_one(form: Literal["forward", "backward"], text: str, source: Source) -> Clause:
     plain = read_plain(form, text, source)
-    clause = plain[0] if plain else parse_clause(form, text, source)
-    return clause
+    return plain[0] if plain else parse_clause(form, text, source)
 
 
-_LETTER_AND_DIGITS = re.compile(r"[a-z][0-9]*")
+_LETTER_AND_DIGITS = re.compile(r"[A-Za-z][0-9]*")
 _COLON_FIELD = re.compile(r"([^:('\"]*):(?!//)")
 
 
-def _parse_arrow(lines: _Lines, context: _Context) -> Iterator[_RawRule]:
-    """Parse arrow rules: `name:confidence:b1(X,Z), b2(Z,Y) -> h(X,Y)`.
+def _parse_arrow(text: str, source: Source, context: _Context) -> Iterator[_Item]:
+    """Parse an arrow rule: `name:confidence:b1(X,Z), b2(Z,Y) -> h(X,Y)`.
 
     Name and confidence may be missing, each with its colon. A bare argument is
 
-    - a variable if it begins with `?` or `_`, or is a lower-case letter a to z, alone or followed by digits;
-    - if it begins with an upper-case letter: a constant if it has several characters and the graph has that constant
-      (`Germany`), else a variable;
+    - a variable if it begins with `?` or `_`, or is a letter a to z or A to Z, alone or followed by digits;
     - a constant if the graph has it; anything else is an error, since a misspelt constant would silently prove nothing.
 
-    A quoted name is a constant. UserError at the first line that is not an arrow rule.
+    A quoted name is a constant. UserError for a line that is not an arrow rule.
     """
+    if _is_comment(text):
+        return
 
     def is_variable(term: str) -> bool:
         if term.startswith(("?", "_")) or _LETTER_AND_DIGITS.fullmatch(term):
             return True
-        is_known = term in context.constants
-        if term[0].isupper():
-            return len(term) == 1 or not is_known
-        if is_known:
+        if term[0].isupper() and context.reading.rule_variables == "format":
+            return True
+        if term in context.constants:
             return False
-        # Each rule is built before the next line is read, so this is the line of the term.
         raise line_error(
             source,
             "a variable (X, ?x, x1) or a constant of the graph",
@@ -274,17 +360,13 @@ def _parse_arrow(lines: _Lines, context: _Context) -> Iterator[_RawRule]:
             or f"write ?{term} for a variable, '{term}' in quotes for a constant that the graph lacks",
         )
 
-    for number, text in lines:
-        if _is_comment(text):
-            continue
-        source = Source(context.file, number)
-        name, confidence, rest = _split_prefix(text, source, context)
-        clause = _parse_one("forward", rest, source)
-        if clause.weight is not None and confidence is not None:
-            fix = "leave one of them out"
-            raise line_error(source, "one confidence", f"two, {confidence:g} and {clause.weight:g}", fix)
-        confidence = clause.weight if confidence is None else confidence
-        yield _RawRule(source, clause.clause_head, clause.body, is_variable, name, confidence)
+    name, confidence, rest = _split_prefix(text, source, context)
+    clause = _parse_one("forward", rest, source)
+    if clause.weight is not None and confidence is not None:
+        fix = "leave one of them out"
+        raise line_error(source, "one confidence", f"two, {confidence:g} and {clause.weight:g}", fix)
+    confidence = clause.weight if confidence is None else confidence
+    yield _RawRule(source, clause.clause_head, clause.body, is_variable, name, confidence)
 
 
 def _split_prefix(text: str, source: Source, context: _Context) -> tuple[str, float | None, str]:
@@ -311,7 +393,7 @@ def _begins_with(clause: str, predicates: Collection[str]) -> bool:
     return bool(parenthesis) and predicate.strip(" \t") in predicates
 
 
-def _parse_prolog(lines: _Lines, context: _Context) -> Iterator[_RawRule | str]:
+def _parse_prolog(lines: _Lines, context: _Context) -> Iterator[_Item]:
     """Parse Prolog rules: `h(X,Y) :- b1(X,Z), b2(Z,Y).`, several on a line or one on several lines.
 
     A bare argument that begins with an upper-case letter or `_` is a variable, and each `_` a different one; everything else
@@ -331,7 +413,17 @@ def _parse_prolog(lines: _Lines, context: _Context) -> Iterator[_RawRule | str]:
         elif _is_comment(text):
             index += 1
         else:
-            found, index = parse_clauses("rules", lines, context.file, index)
+            try:
+                found, index = parse_clauses("rules", lines, context.file, index)
+            except UserError as error:
+                end = 1 + next((i for i in range(index, len(lines)) if _CLOSED.search(lines[i][1])), len(lines))
+                try:
+                    # One clause, without those that were parsed with it.
+                    found, num_read = parse_clauses("rules", lines[index:end], context.file, 0)
+                    index += num_read
+                except UserError:
+                    yield error
+                    index = end
         for clause in found:
             if isinstance(clause, Directive):
                 directives.append(clause)
@@ -343,39 +435,70 @@ def _parse_prolog(lines: _Lines, context: _Context) -> Iterator[_RawRule | str]:
     yield from describe_ignored(context.file, weighted, directives)
 
 
+# The end of a clause, or a line that has no part of one.
+_CLOSED = re.compile(r"\.[ \t]*(?:[%#].*)?$|^[^()]*$")
+
+
 def _is_prolog_variable(term: str) -> bool:
     return term[0].isupper() or term[0] == "_"
 
 
-_ANYBURL_VARIABLE = re.compile(r"[A-Z][0-9]*")
+_ANYBURL_VARIABLE = re.compile(r"[A-Z]")
+_COMMA_COLUMNS = re.compile(r"[0-9][0-9.]*[ ]*[,;]")
 _ITSELF = RawTerm("me_myself_i", False)
 _ANYBURL_FORMAT = "predicted<TAB>support<TAB>confidence<TAB>h(X,Y) <= b1(X,A), b2(A,Y)"
 
 
-def _parse_anyburl(lines: _Lines, context: _Context) -> Iterator[_RawRule]:
-    """Parse AnyBURL rules: `predicted<TAB>support<TAB>confidence<TAB>h(X,Y) <= b1(X,A), b2(A,Y)`.
+def _parse_anyburl(text: str, source: Source, context: _Context) -> Iterator[_Item]:
+    """Parse an AnyBURL rule: `predicted<TAB>support<TAB>confidence<TAB>h(X,Y) <= b1(X,A), b2(A,Y)`, or without the numbers.
 
-    A bare argument is a variable if it is one upper-case letter A to Z, alone or followed by digits; else it is a constant.
-    UserError at the first line that is not an AnyBURL rule.
+    A bare argument is a variable if it is one upper-case letter A to Z; else it is a constant. `me_myself_i` is the other
+    argument of its atom. A title row may name other columns. UserError for a line that is not an AnyBURL rule.
     """
-    for number, text in lines:
-        if is_skipped(text):
-            continue
-        source, fields = Source(context.file, number), text.split("\t")
-        if len(fields) != 4:
-            found = f"{len(fields)} field{'s' * (len(fields) != 1)} in {show(text)}"
-            raise line_error(source, _ANYBURL_FORMAT, found, "separate four fields by single tabs")
-        clause = _parse_one("backward", fields[3], source)
-        for atom in (clause.clause_head, *clause.body):
-            if _ITSELF in (atom.first, atom.second):
-                fix = "write the variable of the atom twice: AnyBURL means by this name the atom's other argument"
-                raise line_error(source, _A_TERM, show(_ITSELF.text), fix)
-        confidence = _read_confidence(fields[2], source)
-        yield _RawRule(source, clause.clause_head, clause.body, _is_anyburl_variable, confidence=confidence)
+    fields = text.split("\t")
+    rules = [field for field in fields if "<=" in field]
+    if not rules and "(" not in text and (fields == context.titles or not context.widths | set(context.titles)):
+        context.titles[:] = fields
+        yield f"{source}: the title row {show(text)} skipped"
+        return
+    if _COMMA_COLUMNS.match(text):
+        raise line_error(source, _ANYBURL_FORMAT, show(text), "separate the columns by tabs rather than by commas")
+    context.widths.add(len(fields))
+    titles = context.titles or [""] * (4 if len(fields) == 4 else 1)
+    column = next((i for i, title in enumerate(titles) if "conf" in title.lower()), 2 if not context.titles else -1)
+    if len(rules) != 1 or len(fields) != len(titles) or len(context.widths) > 1:
+        fix = "separate four fields by single tabs; or name other columns, among them the confidence, in a title row"
+        raise line_error(source, _ANYBURL_FORMAT, f"{count_of(len(fields), 'field')} in {show(text)}", fix)
+    if rules[0].rstrip(" .").endswith("<="):
+        context.notes["rules without a body left out, which AnyBURL applies to every entity"].append(rules[0])
+        return
+    clause = _parse_one("backward", rules[0], source)
+    head, *body = (_read_anyburl_atom(atom, source, context) for atom in (clause.clause_head, *clause.body))
+    confidence = _read_confidence(fields[column], source) if 0 <= column < len(fields) else None
+    yield _RawRule(source, head, body, _is_anyburl_variable, confidence=confidence)
 
 
 def _is_anyburl_variable(term: str) -> bool:
     return bool(_ANYBURL_VARIABLE.fullmatch(term))
+
+
+def _read_anyburl_atom(atom: RawAtom, source: Source, context: _Context) -> RawAtom:
+    """Return an atom as AnyBURL means it, which has no quotes: those of a name of the graph belong to it."""
+
+    def keep_quotes(text: str, known: Collection[str]) -> str:
+        return next((each for each in (f"'{text}'", f'"{text}"') if each in known), text)
+
+    first, second = (
+        term._replace(text=keep_quotes(term.text, context.constants)) if term.is_quoted else term
+        for term in (atom.first, atom.second)
+    )
+    if _ITSELF in (first, second):
+        if first == second or _ITSELF.text in context.constants:
+            fix = "write the other argument of the atom twice; AnyBURL means it by this name"
+            raise line_error(source, _A_TERM, show(_ITSELF.text), fix)
+        first = second = second if first == _ITSELF else first
+    predicate = keep_quotes(atom.predicate, context.predicates) if atom.is_quoted else atom.predicate
+    return atom._replace(predicate=predicate, first=first, second=second)
 
 
 _AMIE_ARROW = re.compile(r"(?:^| )=>(?: |$)")
@@ -383,37 +506,41 @@ _AMIE_ARROW = re.compile(r"(?:^| )=>(?: |$)")
 _COMPARISON = re.compile(r"[!=<>\\≠≤≥]+")
 _SPACES = re.compile(r" {2,}")
 _AMIE_ATOMS = "atoms of three names, such as ?a  rel  ?b"
+_COMMA_METRICS = re.compile(r"[,;][-+]?[0-9][-+0-9.eE]*$")
 _AMIE_FORMAT = "?a  rel  ?b   ?b  rel2  ?c   => ?a  head  ?c"
 
 
-def _parse_amie(lines: _Lines, context: _Context) -> Iterator[_RawRule]:
-    """Parse AMIE rules: `?a  rel  ?b   ?b  rel2  ?c   => ?a  head  ?c`, then the metrics, separated by tabs.
+def _parse_amie(text: str, source: Source, context: _Context) -> Iterator[_Item]:
+    """Parse an AMIE rule: `?a  rel  ?b   ?b  rel2  ?c   => ?a  head  ?c`, then the metrics, separated by tabs.
 
     A name that begins with `?` is a variable, any other a constant. Atoms are separated by two or more spaces, so that
     names may hold single ones; if a rule has none, single spaces separate. The confidence is the column `Std Confidence` of
     the header; without a header the second metric, or the only one. Lines with neither `=>` nor `?`, which AMIE writes before
-    and after the rules, are skipped. UserError at the first line with `?` or `=>` that is not an AMIE rule.
+    and after the rules, are skipped. A name that the graph has only with angle brackets, or without, is that name. UserError
+    for a line with `?` or `=>` that is not an AMIE rule.
     """
-    header: list[str] = []
-    for number, text in lines:
-        source = Source(context.file, number)
-        if is_skipped(text):
-            continue
-        if "?" not in text and not _AMIE_ARROW.search(text):
-            header = header or [column.strip().lower() for column in text.split("\t") if "\t" in text]
-            continue
-        clause, *metrics = text.split("\t")
-        sides = _AMIE_ARROW.split(clause)
-        if len(sides) != 2:
-            raise line_error(source, _AMIE_FORMAT, show(clause), f"write {_AMIE_FORMAT}")
-        if not sides[0].strip(" "):
-            raise _empty_body(source)
-        body, clause_heads = (_parse_amie_atoms(side.strip(" "), source, context) for side in sides)
-        if len(clause_heads) != 1:
-            found = f"{len(clause_heads)} in {show(sides[1].strip(' '))}"
-            raise line_error(source, "one atom after '=>'", found, f"write {_AMIE_FORMAT}")
-        confidence = _pick_confidence(metrics, header, source)
-        yield _RawRule(source, clause_heads[0], body, lambda _: True, confidence=confidence)
+    if "?" not in text and not _AMIE_ARROW.search(text):
+        context.titles[:] = context.titles or [title.strip().lower() for title in text.split("\t") if "\t" in text]
+        return
+    clause, *metrics = text.split("\t")
+    sides = _AMIE_ARROW.split(clause)
+    if len(sides) != 2:
+        raise line_error(source, _AMIE_FORMAT, show(clause), f"write {_AMIE_FORMAT}")
+    if not metrics and _COMMA_METRICS.search(clause) and clause.rsplit(" ", 1)[-1] not in context.constants:
+        fix = "separate the rule and its metrics by tabs, as AMIE writes them, rather than by commas"
+        raise line_error(source, f"{_AMIE_FORMAT}, then metrics after tabs", show(clause), fix)
+    if not sides[0].strip(" "):
+        raise line_error(source, *NO_BODY)
+    body, clause_heads = (_parse_amie_atoms(side.strip(" "), source, context) for side in sides)
+    if len(clause_heads) != 1:
+        found = f"{len(clause_heads)} in {show(sides[1].strip(' '))}"
+        raise line_error(source, "one atom after '=>'", found, f"write {_AMIE_FORMAT}")
+    confidence = _pick_confidence(metrics, context.titles, source)
+    yield _RawRule(source, clause_heads[0], body, _is_amie_variable, confidence=confidence)
+
+
+def _is_amie_variable(term: str) -> bool:
+    return term.startswith("?")
 
 
 def _parse_amie_atoms(text: str, source: Source, context: _Context) -> list[RawAtom]:
@@ -429,8 +556,20 @@ def _parse_amie_atoms(text: str, source: Source, context: _Context) -> list[RawA
         if _COMPARISON.fullmatch(predicate) and predicate not in context.predicates:
             fix = "leave the condition out: a rule consists of atoms"
             raise line_error(source, "a relation", f"the condition {show(predicate)}", fix)
-    terms = [RawTerm(name, not name.startswith("?")) for name in names]
+    names = [
+        _respell(name, context.constants if i % 3 != 1 else context.predicates, context) for i, name in enumerate(names)
+    ]
+    terms = [RawTerm(name, not _is_amie_variable(name)) for name in names]
     return [RawAtom(names[i + 1], terms[i], terms[i + 2], is_quoted=True) for i in range(0, len(names), 3)]
+
+
+def _respell(name: str, known: Collection[str], context: _Context) -> str:
+    """Return a name as the graph has it: AMIE may write a name without the angle brackets of the triples."""
+    other = name[1:-1] if name.startswith("<") and name.endswith(">") else f"<{name}>"
+    if name in known or other not in known or _is_amie_variable(name):
+        return name
+    context.notes["names read with or without angle brackets, as the triples have them"].append(name)
+    return other
 
 
 def _pick_confidence(metrics: Sequence[str], header: Sequence[str], source: Source) -> float | None:
@@ -443,11 +582,14 @@ def _pick_confidence(metrics: Sequence[str], header: Sequence[str], source: Sour
     return _read_confidence(metrics[column].replace(",", "."), source)
 
 
-_Parser: TypeAlias = Callable[[_Lines, _Context], Iterator[_RawRule | str]]
+_Parser: TypeAlias = Callable[[_Lines, _Context], Iterator[_Item]]
+_AMIE: Final = _line_by_line(_parse_amie)
+_ANYBURL: Final = _line_by_line(_parse_anyburl)
 
 _SIGNS: Final[tuple[tuple[re.Pattern[str], _Parser], ...]] = (
-    (re.compile(r"^[^\t]*\t[^\t]*\t[^\t]*\t.*<="), _parse_anyburl),
-    (_AMIE_ARROW, _parse_amie),
+    (re.compile(r"^[^\t]*\t[^\t]*\t[^\t]*\t.*<="), _ANYBURL),
+    (_AMIE_ARROW, _AMIE),
     (re.compile(r"(?:^|\)|\*/)\s*:-"), _parse_prolog),
-    (re.compile(r"->"), _parse_arrow),
+    (re.compile(r"->"), _line_by_line(_parse_arrow)),
+    (re.compile(r"\)\s*<="), _ANYBURL),
 )

@@ -14,6 +14,14 @@ _SHOWN_CHARACTERS = 80
 _MAX_LINE_BYTES: Final = 16 << 20
 """Bytes of a line: all constants of a domain may be on one."""
 _MARK: Final = "\ufeff".encode()
+_BINARY: Final = {
+    b"PAR1": "Parquet",
+    b"ARROW1": "Arrow",
+    b"\x89HDF": "HDF5",
+    b"\x80\x04": "pickle",
+    b"\x80\x05": "pickle",
+}
+"""The beginnings of files in which tables are kept, and their formats."""
 
 
 class TextFile(NamedTuple):
@@ -41,6 +49,9 @@ def read_text(file: Traversable, *, standard_input: bool = False) -> TextFile:
     """
     stored = read_file(file, purpose="a file of the graph", standard_input=standard_input)
     content = decompress(stored, where=str(file))
+    if binary := next((name for start, name in _BINARY.items() if content.startswith(start)), None):
+        fix = "write its table as text with tabs, such as by pandas's `to_csv(path, sep='\\t', index=False)`"
+        raise UserError(f"expected UTF-8 text, found {binary}", where=file.name, fix=fix)
     _check_lines(content, file.name)
     return TextFile(file.name, _check_text(content, file.name), hashlib.sha256(stored).hexdigest())
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from kgverify.graphs.facts import FUNCTIONAL, TABULAR, is_facts, parse_facts
 from kgverify.graphs.formats import ntriples
-from kgverify.graphs.formats.parsed import Triples
+from kgverify.graphs.formats.parsed import GivenColumns, Triples
 from kgverify.graphs.formats.plain import parse_plain_facts
 from kgverify.graphs.formats.tables import NUM_SAMPLED_LINES, find_delimiter, parse_plain, parse_table
 from kgverify.graphs.text_file import is_skipped, line_error, show, split_text
@@ -20,18 +20,27 @@ _QUOTED: Final = re.compile(r"'(?:''|\\.|[^'])*'|\"(?:\"\"|\\.|[^\"])*\"")
 _ATOM: Final = re.compile(r"[ \t]*[^ \t(][^(]*\(.*\)[ \t]*\.?[ \t]*|[^ \t(]+\([^)]*")
 _CLOSED: Final = re.compile(r"\)[ \t]*\.?[ \t]*$")
 _FOREIGN: Final = re.compile(
-    r"[ \t]*(?:(?P<json>[\[{][ \t]*(?:\"[^\t]*)?)|(?P<xml><(?:\?xml|!doctype|rdf:)[^\t]*)|(?P<turtle>@?(?:prefix|base)[ ].*))$",
+    r"[ \t]*(?:(?P<star><<.*)|(?P<pairs>[^\t]*,[^\t]*:[ ]*[+-])|"
+    r"(?P<json>[\[{][ \t]*(?:\"[^\t]*)?)|(?P<xml><(?:\?xml|!doctype|rdf:)[^\t]*)|(?P<turtle>@?(?:prefix|base)[ ].*))$",
     re.IGNORECASE,
 )
 _FOREIGN_NAMES: Final = {
+    "star": ntriples.RDF_STAR,
+    "pairs": (
+        "pairs of entities with + or -, as DeepPath and MINERVA sort them",
+        "write the pairs with + as triples, head<TAB>relation<TAB>tail",
+    ),
     "json": ("JSON", "write the triples as a table: head, relation and tail, separated by tabs"),
     "xml": ("XML", "convert RDF/XML to N-Triples, for example by `rapper -o ntriples`"),
     "turtle": ("Turtle", "convert it to N-Triples, for example by `rapper -i turtle -o ntriples`"),
 }
 
 
-def parse_triples(content: bytes, file: str) -> Triples:
-    """Parse the triples of a text in UTF-8. UserError, with `file` and line, at the first line that is not a triple."""
+def parse_triples(content: bytes, file: str, given: GivenColumns | None = None) -> Triples:
+    """Parse the triples of a text in UTF-8; `given` are the columns of a table without a header row.
+
+    UserError, with `file` and line, at the first line that is not a triple.
+    """
     if b"\r" in content:
         content = content.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     texts = split_text(_take_lines(content).decode())
@@ -42,15 +51,15 @@ def parse_triples(content: bytes, file: str) -> Triples:
         name, fix = _FOREIGN_NAMES[match.lastgroup or ""]
         raise line_error(Source(file, line), f"{TABULAR} or {FUNCTIONAL}", f"{name}: {show(first)}", fix)
     has_tabs = first.count("\t") >= 2
-    if ntriples.is_statement(first) or (ntriples.begins_statement(first) and not has_tabs):
+    if ntriples.is_statement(first) or ntriples.is_quad(first) or (ntriples.begins_statement(first) and not has_tabs):
         return ntriples.parse_ntriples(split_text(content.decode()), file)
     is_functional = is_facts(first) if has_tabs else _is_functional(first)
     delimiter = "" if is_functional else find_delimiter(texts, file)
-    plain = parse_plain(content, delimiter, texts[0]) if delimiter else parse_plain_facts(content)
+    plain = parse_plain(content, delimiter, texts[0], given) if delimiter else parse_plain_facts(content)
     if plain is not None:
         return plain
     texts = split_text(content.decode())
-    return parse_table(texts, delimiter, file) if delimiter else parse_facts(list(enumerate(texts, 1)), file)
+    return parse_table(texts, delimiter, file, given) if delimiter else parse_facts(list(enumerate(texts, 1)), file)
 
 
 def _take_lines(content: bytes) -> bytes:

@@ -44,6 +44,16 @@ def compute_metrics(rankings: Rankings) -> dict[str, float]:
     return metrics
 
 
+def describe_hits(num_ranked: NDArray[Any]) -> list[str]:
+    """Return a note if rankings have k candidates or fewer, so that hits at k says nothing about them.
+
+    num_ranked: the candidates of each ranking, int [n]
+    """
+    counts = [(k, int((num_ranked <= k).sum())) for k in HITS_AT]
+    parts = [f"{num:,} have {k} or fewer, each a hit at {k} whatever its scores" for k, num in counts if num]
+    return [f"of {len(num_ranked):,} rankings by their candidates, {'; '.join(parts)}"] if parts else []
+
+
 def _mean(values: NDArray[Any]) -> float:
     """Return the mean, rounded once, so that it does not depend on the order of the values."""
     return math.fsum(values.tolist()) / len(values)

@@ -178,7 +178,7 @@ def _describe_rule(rule: RecognisedRule) -> str:
         text += ", computed, since the trace has no ranks"
     if rule.num_known_triples:
         text += f"; not filtered: {count_of(rule.num_known_triples, 'known triple')} among the candidates"
-    return text
+    return "; ".join((text, *rule.remarks))
 
 
 def stage_order(stage: str) -> tuple[int, str]:

@@ -3,6 +3,7 @@
 No engine is asked. A rule is recognised by ranking a trace's own candidates again by every known rule.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -14,6 +15,9 @@ from kgverify.comparison.compare import Comparer
 from kgverify.comparison.rankings import RankCandidates
 from kgverify.comparison.result import Attribution, Cause, Comparison, Divergence, RankingRules, RecognisedRule
 from kgverify.comparison.source import LABELS
+from kgverify.errors import count_of
+from kgverify.graphs.load import find_graph
+from kgverify.program.atom_table import AtomTable
 from kgverify.program.outcomes import Side
 from kgverify.ranking.rules import (
     Counted,
@@ -32,6 +36,7 @@ from kgverify.ranking.rules import (
     take_rows,
 )
 from kgverify.ranking.truth import NO_TRUTH, find_truth
+from kgverify.trace.model.columns import Candidates
 from kgverify.trace.model.score_error import ScoreError, judge_tolerance
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.attribute import attribute_loss
@@ -110,10 +115,18 @@ class _Recognition:
         for side in sorted((0, 1), key=lambda side: labels[side] is None):
             self._truth = self._truth.join(find_truth(self._candidates[side], labels[side], traces[side].rankings))
         facts = [trace.facts for trace in traces if trace.facts is not None]
-        self._known = np.concatenate((*facts, self._truth.atom)).astype(np.int32)
-        is_true = [self._truth.mark(each) for each in self._candidates]
+        self._splits = _find_splits(traces[0])
+        known = np.concatenate((*facts, self._truth.atom, *self._splits.values())).astype(np.int32)
+        self._is_other = [~self._truth.mark(each) for each in self._candidates]
+        self._num_known = [
+            int((find_known(each, known) & other).sum())
+            for each, other in zip(self._candidates, self._is_other, strict=True)
+        ]
+        self._is_extra = [_find_extra(*self._candidates), _find_extra(*self._candidates[::-1])]
+        extra = [each.atom[rows] for each, rows in zip(self._candidates, self._is_extra, strict=True)]
+        # Known triples of splits that no trace holds may be scored, and left out where candidates are ranked.
+        self._known = np.concatenate((known, *extra)).astype(np.int32)
         self._is_known = [find_known(each, self._known) for each in self._candidates]
-        self._num_known = [int((known & ~true).sum()) for known, true in zip(self._is_known, is_true, strict=True)]
         self._counts: dict[tuple[Any, ...], Counts] = {}
 
     def judge(self, comparison: Comparison) -> RecordedRanks:
@@ -174,7 +187,7 @@ class _Recognition:
             return {}
         counted = [Counted.ONCE]
         counted += [Counted.ROWS] * any(map(has_repeated, self._candidates))
-        counted += [Counted.FILTERED] * (sum(self._num_known) > 0)
+        counted += [Counted.FILTERED] * (sum(self._num_known) > 0 or any(map(np.any, self._is_extra)))
         rules = list_rules(
             [each for each in RankedBy if all(self._knows(side, column) for column in _READ[each])],
             [trace.header.run.rank_tolerance for trace in self._traces] + [0.0],
@@ -195,7 +208,8 @@ class _Recognition:
     def _choose(self, unexplained: list[dict[RankingRule, int]]) -> tuple[RankingRule, RankingRule]:
         """Return the rule of each side, the closest if none explains all its ranks: of several the simplest.
 
-        The actual rule is the expected one if this explains the actual ranks as well, else the one most like it.
+        The actual rule is the expected one if this explains the actual ranks as well, else the one most like it. Known
+        triples may be left out before or after they are scored: nobody can tell on a side that lists none.
         """
         options = [[rule for rule, num in each.items() if num == min(each.values())] or [_OWN] for each in unexplained]
         for side in (0, 1):
@@ -203,7 +217,10 @@ class _Recognition:
                 others = options[1 - side]
                 options[side] = [_OWN] if _OWN in others else others
         expected = options[0][0]
-        return expected, min(options[1], key=lambda rule: sum(a != b for a, b in zip(rule, expected, strict=True)))
+        actual = min(options[1], key=lambda rule: sum(a != b for a, b in zip(rule, expected, strict=True)))
+        if Counted.FILTERED in actual and (filtered := expected._replace(counted=Counted.FILTERED)) in options[0]:
+            expected = filtered
+        return expected, actual
 
     def _describe(self, side: int, rule: RankingRule, unexplained: dict[RankingRule, int]) -> RecognisedRule:
         num = unexplained.get(rule, 0)
@@ -214,7 +231,21 @@ class _Recognition:
             is_recorded=self._recorded[side] is not None,
             num_unexplained=num,
             num_known_triples=self._num_known[side],
+            remarks=tuple(self._remark(side)),
         )
+
+    def _remark(self, side: int) -> Iterator[str]:
+        """Yield the splits that a filter lacks, and the sides that are not ranked."""
+        candidates, recorded = self._candidates[side], self._recorded[side]
+        extra = self._is_extra[side] & self._is_other[side]
+        for split, atoms in self._splits.items():
+            if num := int((find_known(candidates, atoms) & extra).sum()):
+                yield f"not filtered: {count_of(num, 'triple')} of {split}, which the {_ROLES[1 - side]} side leaves out"
+        if extra.any() and not self._splits and not self._num_known[side]:
+            yield f"{count_of(int(extra.sum()), 'candidate')} more, perhaps triples of valid or test that a filter lacks"
+        for each in (Side.HEAD, Side.TAIL):
+            if recorded is not None and (candidates.side == each).any() and not (recorded.key % 4 == each).any():
+                yield f"the {each.name.lower()} side is not ranked"
 
     def _find_lacking(self, chosen: tuple[RankingRule, RankingRule], unexplained: list[dict[RankingRule, int]]) -> str:
         """Return what a trace does not tell and the ranks need; empty if nothing is missing."""
@@ -273,6 +304,22 @@ class _Recognition:
         known = set(self._truth.key.tolist())
         every = {key for each in rows for key in each} - known
         return sum(key in touched or any(each.get(key) != rows[0].get(key) for each in rows) for key in every)
+
+
+def _find_splits(trace: Trace) -> dict[str, NDArray[np.int32]]:
+    """Return the triples of valid and test in the ids of a trace, if its graph is found."""
+    graph = find_graph(trace.header.run.graph, trace.header.program_sha256)
+    if graph is None:
+        return {}
+    ids = [{name: i for i, name in enumerate(names)} for names in (trace.symbols.predicates, trace.symbols.constants)]
+    return {split: AtomTable.of(getattr(graph, split)).encode(ids[0], ids[1]) for split in ("valid", "test")}
+
+
+def _find_extra(candidates: Candidates, others: Candidates) -> NDArray[np.bool_]:
+    """Return which candidates of one trace another one does not list for the same query and side: bool [N]."""
+    rows = [np.column_stack((each.query, each.side, each.atom)).astype(np.int64) for each in (candidates, others)]
+    numbers = np.unique(np.concatenate(rows), axis=0, return_inverse=True)[1].reshape(-1)
+    return ~np.isin(numbers[: len(rows[0])], numbers[len(rows[0]) :])
 
 
 def judge_ranks(finding: Finding, ranked: RecordedRanks | None) -> Finding:

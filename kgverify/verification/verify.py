@@ -27,7 +27,7 @@ from kgverify.conditions.describe import describe_conditions
 from kgverify.engines.protocol import ExplainedEngine, Progress, no_progress
 from kgverify.errors import InternalError
 from kgverify.program.outcomes import Outcome
-from kgverify.ranking.metric import compute_metrics
+from kgverify.ranking.metric import compute_metrics, describe_hits
 from kgverify.report.content import Determinism, Environment, Metrics, Outcomes
 from kgverify.report.report import Report, build_report
 from kgverify.runs.progress import Phase, silent_phase
@@ -193,8 +193,9 @@ def verify(
     limits = describe_lockstep(divergences, (expected.engine, actual.engine)) if stepper is not None else ()
     if hidden:
         limits = (f"not compared in lockstep, but as each engine ran: {' and '.join(hidden)} does not show its steps",)
+    hits = describe_hits(traces[0].rankings.num_ranked) if traces[0].rankings is not None else ()
     rounding = (*describe_rounding(comparison), *name_way_out(comparer, comparison), *compilations.describe())
-    notes = (*comparison.notes, *describe_ranking(traces), *limits, *rounding)
+    notes = (*comparison.notes, *run.graph.choices, *hits, *describe_ranking(traces), *limits, *rounding)
     noted = msgspec.structs.replace(comparison, notes=notes)
     report = build_report(
         _note_proofs(noted, outcomes),

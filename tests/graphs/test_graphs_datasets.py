@@ -36,7 +36,8 @@ def test_a_published_dataset_has_its_published_sizes(
     assert (len(symbols.constants), len(symbols.predicates)) == (num_constants, num_predicates)
     assert len(graph.rules) == num_rules
     assert all(rule.name and rule.confidence is not None for rule in graph.rules)
-    assert [warning for warning in graph.warnings if "not read: rules_amie.txt" not in warning] == []
+    # Sentences about the splits alone: some queries are known from train.
+    assert all(re.match(r"(?:valid|test)\.txt: of |.*not read: rules_amie", each) for each in graph.warnings)
 
 
 def test_the_tails_of_countries_s3_are_its_regions() -> None:

@@ -259,7 +259,7 @@ def test_weights_of_prolog_rules_are_one_warning() -> None:
         ("has part(X,Y) :- b(X,Y).", "found 'has part', which no triple has", "quote the predicate"),
         ("P::h(X,Y) :- b(X,Y).", "expected a number such as 0.9", "write the weight as a number"),
         ("h(X,Y) :- b(X,Y).\n:- use_module(other).", "found ':- use_module(other).'", "leave the directive out"),
-        ("b(X,Y) -> h(X,Z\u200b)", "found 'Z", "quote the name"),
+        ("b(X,Y) -> h(X,Z\u200b)", "found 'Z", "in quotes for a constant"),
         ("h(X,Y) :- b(X,Y).\n#1(X,Y) :- #2(X,Y).", "the template '#1(X,Y)", "replace each #1"),
         ("r1;0.5;b(X,Y) -> h(X,Y)", "found 'r1;0.5;b', which no triple has", "quote the predicate"),
         ("?a  b  ?b  ?a  !=  ?b   => ?a  h  ?b", "the condition '!='", "leave the condition out"),
@@ -270,7 +270,11 @@ def test_weights_of_prolog_rules_are_one_warning() -> None:
         ("?a  b  ?b   => ?a  h  ?b\n/* c */ ?a  c  ?b   => ?a  h  ?b", "found the name '/* c */ ?a'", "write ?a  rel"),
         ("r1:0.5:0.9 b(X,Y) -> h(X,Y)", "expected one confidence, found two", "leave one of them out"),
         ("b(X,Y) & c(X,Y) -> h(X,Y)", "found '& c(X,Y) -> h(X,Y)'", "write b1(X,Z)"),
-        ("1\t2\t0.5\th(X,me_myself_i) <= b(X,A)", "found 'me_myself_i'", "write the variable of the atom twice"),
+        (
+            "1\t2\t0.5\th(me_myself_i,me_myself_i) <= b(X,A)",
+            "found 'me_myself_i'",
+            "write the other argument of the atom twice",
+        ),
     ],
 )
 def test_what_is_no_definite_clause_is_refused_with_a_fix(text: str, message: str, fix: str) -> None:

@@ -151,7 +151,7 @@ def test_arbitrary_names_survive_the_functional_format(atoms: list[NamedAtom]) -
             "r(a).\n",
             1,
             "expected two arguments, found 1 in 'r'",
-            "write every atom with two arguments; quote a name that contains a comma",
+            "write a unary atom with its argument twice, as in r(a,a)",
         ),
         (
             "r(a,b\n",

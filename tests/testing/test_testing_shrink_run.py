@@ -98,6 +98,18 @@ def test_the_files_of_a_graph_are_those_of_the_saved_command(lost, tmp_path):
         assert load_run_graph(given).program.symbols.constants == ("a", "b")
 
 
+def test_the_files_of_a_graph_are_read_as_the_saved_command_says(lost, tmp_path):
+    (tmp_path / "train.txt").write_text("a\tb\tp\n")
+    (tmp_path / "more.txt").write_text("b\tQ1\tp\n")
+    (tmp_path / "rules.pl").write_text("p(X,Q1) :- p(X,Y).\np(X,Y) :- q(X).\n")
+    options = "--columns head,tail,relation --rule-variables=graph --skip-rules --rules {0}/rules.pl"
+    command = f"kgverify diff --train {{0}}/train.txt --train={{0}}/more.txt {options}"
+    given = msgspec.structs.replace(lost.report, command=command.format(tmp_path))
+    graph = load_run_graph(given)
+    assert graph.program.symbols.constants == ("a", "b", "Q1")
+    assert [rule.clause_head.second for rule in graph.rules] == ["Q1"]
+
+
 def test_the_limits_of_a_shrink_are_passed_on(countries, lost, monkeypatch):
     given = []
 

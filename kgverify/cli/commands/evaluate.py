@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated, Final
 
+import numpy as np
 import typer
 
 from kgverify.api.evaluate import build_evaluated_side, build_evaluation_sides
@@ -40,6 +41,7 @@ from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.part_store import write_summary
 from kgverify.evaluation.sampling import choose_num_checked
 from kgverify.ranking.corrupt import count_candidates
+from kgverify.ranking.metric import describe_hits
 from kgverify.report.evaluation import encode_evaluation, print_evaluation
 from kgverify.report.render.terminal import describe_execution
 from kgverify.runs.dask_workers import DaskWorkers
@@ -162,6 +164,8 @@ def evaluate(
     first = min((each.query for each in report.check.differences), default=0) if report.check else 0
     console = make_result_console(json_path)
     print_evaluation(report, console, _diff_command(first + 1))
+    notes = describe_hits(np.concatenate([part.num_ranked for part in result.results.values()]))
+    print_lines(console, [f"note: {note}" for note in notes])
     seconds = (silent.seconds | phases.seconds).items()
     print_lines(console, [f"time: {', '.join(f'{title} {taken:.1f} s' for title, taken in seconds)}"], style="dim")
     if isinstance(pipeline.engine, ExplainedEngine):

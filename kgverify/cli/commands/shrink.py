@@ -47,6 +47,9 @@ def shrink(
     test: options.Test = None,
     rules: options.Rules = None,
     domains: options.Domains = None,
+    rule_variables: options.RuleVariables = None,
+    skip_rules: options.SkipRules = False,
+    columns: options.Columns = None,
     engine: Annotated[
         str | None,
         typer.Option(
@@ -77,7 +80,9 @@ def shrink(
     shrunk = shrink_run(
         folder,
         divergence,
-        graph=_load_moved(graph, train=train, valid=valid, test=test, rules=rules, domains=domains),
+        graph=_load_moved(
+            options.GraphOptions(graph or "", train, valid, test, rules, domains, rule_variables, skip_rules, columns)
+        ),
         engine=engine,
         reference=reference,
         max_calls=calls,
@@ -96,13 +101,14 @@ def shrink(
         print_text(console, f"written: {pytest_file}   run once: {how}")
 
 
-def _load_moved(graph: str | None, **files: Path | None) -> KnowledgeGraph | None:
-    """Load the graph that the options name; None if they name none. UserError for files that replace those of no graph."""
-    if graph is not None or files["train"] is not None:
-        return load_graph(graph, **files)
-    for role, file in files.items():
-        if file is not None:
-            raise UserError("replaces a file of no graph", where=f"--{role}", fix="give --graph or --train as well")
+def _load_moved(given: options.GraphOptions) -> KnowledgeGraph | None:
+    """Load the graph that the options name; None if they name none. UserError for options of no graph."""
+    if given.graph or given.train:
+        return load_graph(given.graph or None, **given.files())
+    for name, value in given.files().items():
+        if value:
+            where = f"--{name.replace('_', '-')}"
+            raise UserError("belongs to no graph", where=where, fix="give --graph or --train as well")
     return None
 
 

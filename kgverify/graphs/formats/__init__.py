@@ -1,1 +1,1 @@
-"""The readers of the formats in which triples are kept."""
+"""The readers of the formats in which triples are kept, and what a user says about files."""

@@ -24,6 +24,14 @@ _LITERAL: Final = rf"\"((?:[^\"\\\n\r]|\\[tbnrf\"'\\]|{_CODE})*)\"(?:(@[a-zA-Z]+
 _STATEMENT: Final = re.compile(
     rf"{_BLANKS}(?:{_IRI}|{_NODE}){_BLANKS}{_IRI}{_BLANKS}(?:{_IRI}|{_NODE}|{_LITERAL}){_BLANKS}\.{_BLANKS}(?:#.*)?"
 )
+_QUAD: Final = re.compile(
+    rf"{_BLANKS}(?:{_IRI}|{_NODE}){_BLANKS}{_IRI}{_BLANKS}(?:{_IRI}|{_NODE}|{_LITERAL}){_BLANKS}(?:{_IRI}|{_NODE}){_BLANKS}\..*"
+)
+RDF_STAR: Final = (
+    "a quoted triple of RDF-star",
+    "leave out the statements about other statements, those with <<, and save the rest as N-Triples",
+)
+"""The name of a line with `<<`, and its fix."""
 _BEGINNING: Final = re.compile(rf"{_BLANKS}(?:<[^<>\t]*>[ \t]*|_:\S+[ \t]+)<[^<>]*>")
 _ESCAPE: Final = re.compile(rf"{_CODE}|\\.")
 _CHARACTERS: Final = {"t": "\t", "b": "\b", "n": "\n", "r": "\r", "f": "\f"}
@@ -33,6 +41,11 @@ _CANONICAL: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": 
 def is_statement(text: str) -> bool:
     """Return whether a line is an N-Triples statement."""
     return bool(_STATEMENT.fullmatch(text))
+
+
+def is_quad(text: str) -> bool:
+    """Return whether a line is an N-Quads statement, with the name of a graph."""
+    return bool(_QUAD.fullmatch(text))
 
 
 def begins_statement(text: str) -> bool:
@@ -92,7 +105,12 @@ def _character(match: re.Match[str]) -> str:
 
 
 def _not_a_statement(text: str, source: Source) -> UserError:
-    fix = "write one statement a line, with its dot"
-    if re.match(r"[ \t]*(?:@(?:prefix|base)\b|(?:prefix|base)[ \t])", text, re.IGNORECASE):
+    found, fix = show(text), "write one statement a line, with its dot"
+    if re.match(r"[ \t]*(?:@(?:prefix|base)\b|(?:prefix|base)[ \t])|.*[;,][ \t]*$", text, re.IGNORECASE):
         fix = "this is Turtle: convert it to N-Triples, for example by `rapper -i turtle -o ntriples`"
-    return line_error(source, _FORM, show(text), fix)
+    elif is_quad(text):
+        found = f"an N-Quads statement with a graph: {found}"
+        fix = "leave the graphs out, for example by `rapper -i nquads -o ntriples`"
+    elif re.search(r"(?:^|[ \t>])<<", text):
+        found, fix = f"{RDF_STAR[0]}: {found}", RDF_STAR[1]
+    return line_error(source, _FORM, found, fix)

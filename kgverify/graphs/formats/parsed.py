@@ -8,6 +8,9 @@ from kgverify.program.atoms import NamedAtom
 Columns: TypeAlias = tuple[int, int, int]
 """The columns of head, relation and tail in a table; 0 is the first."""
 
+GivenColumns: TypeAlias = tuple[Columns, int]
+"""The columns of a table without a header row, as the user gives them, and the number of all columns."""
+
 
 class Triples(NamedTuple):
     """The triples of a file as ground atoms, in file order, and the line of each.

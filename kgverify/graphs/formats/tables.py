@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from kgverify.errors import UserError, count_of
-from kgverify.graphs.formats.parsed import Columns, Triples
+from kgverify.graphs.formats.parsed import Columns, GivenColumns, Triples
 from kgverify.graphs.formats.plain import parse_plain_table
 from kgverify.graphs.text_file import line_error, show
 from kgverify.program.atoms import NamedAtom
@@ -90,11 +90,17 @@ def _score(rows: Sequence[Sequence[str]]) -> tuple[int, bool]:
     return max(((num, width == 3) for width, num in widths.items() if width >= 3), default=(0, False))
 
 
-def parse_table(texts: Sequence[str], delimiter: str, file: str) -> Triples:
-    """Parse the lines of a table. UserError, with `file` and line, at the first line that is not a triple."""
+def parse_table(texts: Sequence[str], delimiter: str, file: str, given: GivenColumns | None = None) -> Triples:
+    """Parse the lines of a table; `given` are its columns if it has no header row.
+
+    UserError, with `file` and line, at the first line that is not a triple.
+    """
     table = _Table(delimiter, file)
     rows, header = table.read_rows(texts)
-    columns = table.find_columns(rows, header)
+    if given is None or not rows.fields:
+        columns = table.find_columns(rows, header)
+    else:
+        columns, header = table.check_given(rows, header, given), None
     table.check_names(rows, columns)
     heads, relations, tails = ([row[column] for row in rows.fields] for column in columns)
     return Triples(
@@ -102,14 +108,15 @@ def parse_table(texts: Sequence[str], delimiter: str, file: str) -> Triples:
     )
 
 
-def parse_plain(content: bytes, delimiter: str, first: str) -> Triples | None:
+def parse_plain(content: bytes, delimiter: str, first: str, given: GivenColumns | None = None) -> Triples | None:
     """Parse a table in which each line has three names and nothing needs attention; return None for any other table.
 
     content: the text in UTF-8, with lines that end with LF
     first:   the first line
+    given:   the columns, if the user names them
     """
     fields = first.split(delimiter)
-    if delimiter == " " or _find_roles(fields) or _lacks_relation(fields):
+    if given is not None or delimiter == " " or _find_roles(fields) or _lacks_relation(fields):
         return None
     return parse_plain_table(content, delimiter, _SPECIAL_BEGINNINGS)
 
@@ -206,7 +213,19 @@ class _Table:
                 rows.lines[0],
                 self._form,
                 f"{count_of(width, 'field')} in {self._show(rows.fields[0])}",
-                "remove all columns but those of head, relation and tail",
+                "remove all columns but those of head, relation and tail, or name them: --columns head,relation,tail,-",
+            )
+        return columns
+
+    def check_given(self, rows: _Rows, header: Columns | None, given: GivenColumns) -> Columns:
+        """Return the columns that the user names. UserError if the table has others."""
+        columns, width = given
+        found = count_of(len(rows.fields[0]), "field")
+        if header not in (None, columns) or len(rows.fields[0]) != width:
+            found = f"a header row with another order above {found}" if header else found
+            fix = "leave --columns out, or name the columns of this file, with - for one that is not read"
+            raise self._error(
+                rows.lines[0], f"the {width} columns of --columns", f"{found} in {self._show(rows.fields[0])}", fix
             )
         return columns
 
@@ -356,12 +375,14 @@ class _Table:
         header = rows.fields[0]
         columns = _find_roles(header)
         if columns is None:
-            if _lacks_relation(header) and not any(
+            if not _lacks_relation(header) or any(
                 row[0] == header[0] or row[1] == header[1] for row in rows.fields[1:]
             ):
+                return rows, None
+            columns = _find_rest(header)
+            if columns is None or all(_is_number(row[columns[1]]) for row in rows.fields[1:]):
                 fix = "add a column with the relation of each row; without one this is no table of triples"
                 raise self._error(rows.lines[0], "a header row with a relation", self._show(header), fix)
-            return rows, None
         kept = [i for i, row in enumerate(rows.fields) if row != header]
         head, relation, tail = columns
         if any(rows.fields[i][relation] == header[relation] for i in kept):
@@ -407,6 +428,12 @@ def _lacks_relation(fields: Sequence[str]) -> bool:
     return len(heads) == len(tails) == 1 and not relations and min(len(words[heads[0]]), len(words[tails[0]])) > 2
 
 
+def _find_rest(fields: Sequence[str]) -> Columns | None:
+    """Return the columns of a header row of three that names head and tail: the other one is the relation."""
+    _, ((head,), _, (tail,)) = _match_roles(fields)
+    return (head, 3 - head - tail, tail) if len(fields) == 3 else None
+
+
 def _match_roles(fields: Sequence[str]) -> tuple[list[str], list[list[int]]]:
     """Return the words of a row, and the columns that they call head, relation and tail."""
     words = [_NOT_ALPHANUMERIC.sub("", field.lower()) for field in fields]
@@ -420,10 +447,17 @@ def _is_numbering(values: Sequence[str]) -> bool:
 
 def _are_weights(values: Sequence[str]) -> bool:
     """Return whether the values are numbers: some with decimals, or all of them 1, 0 or -1. Others may be dates."""
-    try:
-        numbers = [float(value) for value in values]
-    except ValueError:
+    if not all(map(_is_number, values)):
         return False
+    numbers = [float(value) for value in values]
     return all(map(math.isfinite, numbers)) and (
         any("." in value or "e" in value.lower() for value in values) or set(numbers) <= {1.0, 0.0, -1.0}
     )
+
+
+def _is_number(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True

@@ -4,13 +4,14 @@ import shlex
 from collections.abc import Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
 from kgverify.files.reading import STANDARD_INPUT
 from kgverify.files.remote import names_url
 from kgverify.graphs.folder import ROLES
+from kgverify.graphs.formats.reading import ReadingOptions
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.report.content import EngineNames
@@ -30,8 +31,10 @@ from kgverify.verification.verify import Verification
 
 RANDOM_POLICIES: Final = tuple(PolicySpec("two_tower", seed=seed) for seed in range(4))
 """A problem has no weights of its own: these, and then `shortest`, replace a policy with weights."""
-_FILE_OPTIONS: Final = {"--graph": "spec"} | {f"--{role}": role for role in ROLES}
-"""The options that name a graph and its files, and what `load_graph` calls them."""
+_FILE_OPTIONS: Final = {"--graph": "spec"} | {
+    f"--{name.replace('_', '-')}": name for name in (*ROLES, *ReadingOptions.__annotations__)
+}
+"""The options that name a graph and its files and say how they are read, and what `load_graph` calls them."""
 
 MAX_RUN_CALLS: Final = 500
 """Default limit on the runs of the engine under test while a divergence on a graph is shrunk."""
@@ -252,18 +255,23 @@ def load_run_graph(report: Report) -> KnowledgeGraph:
     except ValueError:
         # No command that kgverify wrote.
         words = []
-    given: dict[str, str] = {}
+    given: dict[str, Any] = {}
+    train: list[str] = []
     for i, word in enumerate(words):
-        for option in _FILE_OPTIONS:
-            if word == option and i + 1 < len(words):
-                given[_FILE_OPTIONS[option]] = words[i + 1]
-            elif word.startswith(f"{option}="):
-                given[_FILE_OPTIONS[option]] = word.removeprefix(f"{option}=")
-    spec = given.pop("spec", None if "train" in given else report.run.graph)
-    if STANDARD_INPUT in (spec, *given.values()):
+        option, equals, value = word.partition("=")
+        name = _FILE_OPTIONS.get(option)
+        if name == "skip_rules":
+            given[name] = True
+        elif name and (equals or i + 1 < len(words)):
+            given[name] = value if equals else words[i + 1]
+            train += [given[name]] * (name == "train")
+    given |= {"train": train} if train else {}
+    spec = given.pop("spec", None if train else report.run.graph)
+    files = [spec, *train, *(given[role] for role in ROLES[1:] if role in given)]
+    if STANDARD_INPUT in files:
         # Only where the user types it, and then not twice.
         raise UserError("was read from standard input", where="the run's graph", fix="write it to a file")
-    if any(names_url(each) for each in (spec, *given.values()) if each):
+    if any(names_url(each) for each in files if each):
         # A file of a stranger could let this machine ask any other.
         raise UserError("was read from a URL", where="the run's graph", fix="name it with --graph")
     return load_graph(spec, **given)
