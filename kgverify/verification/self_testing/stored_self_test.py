@@ -228,7 +228,7 @@ def _check_whole(stored: _Stored) -> None:
         return
     comparer = stored.comparer.with_sources(stored.expected, stored.change(changes), _rows_of(changes))
     found = comparer.compare()
-    verdicts = {Verdict.DIVERGE, *([Verdict.INCONCLUSIVE] if not keeps_goals and stored.tolerance else [])}
+    verdicts = {Verdict.DIVERGE, *([Verdict.INCONCLUSIVE] if not keeps_goals and (stored.tolerance or stored.comparer.modulo) else [])}
     listed = {each.candidate: each.field for each in found.divergences}
     require(
         found.verdict in verdicts and listed.keys() == wanted.keys() and all(listed[i] in wanted[i] for i in wanted),
