@@ -111,8 +111,35 @@ def check_changes(name: str, wanted: list[Change], folder: Path) -> set[str]:
     seen = set()
     for change in wanted:
         first = write(folder / "first.h5", change_header(arrays, change))
-        seen |= {check_verdict(*pair, (name, change)) for pair in ((base, first), (first, base), ("reference", first))}
+        verdicts = {check_verdict(*pair, (name, change)) for pair in ((base, first), (first, base), ("reference", first))}
+        # Nothing differs in what is known.
+        assert "DIVERGE" not in verdicts or change[0] != "engine.unknown", (name, change)
+        seen |= verdicts
         if change[0] != "engine" and change[0] != "engine.name":
             second = write(folder / "second.h5", change_header(arrays, change, name="another"))
             seen.add(check_verdict(first, second, (name, change)))
     return seen
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("begin", range(96))
+@pytest.mark.parametrize("name", NAMES)
+def test_no_header_earns_an_agreement_without_evidence_or_is_a_bug(name: str, begin: int, tmp_path: Path):
+    assert check_changes(name, list(changes())[begin::96], tmp_path) >= {"refused"}
+
+
+def test_a_requirement_that_both_sides_hide_is_waived_where_steps_are_compared_and_named(tmp_path: Path):
+    arrays = DataFile(TRACES / "countries-reference-v3.h5").load_arrays()
+    hidden: Change = ("engine.unknown", ["resolvents.origin"], False)
+    first, second = (write(tmp_path / name, change_header(arrays, hidden, name=name)) for name in ("a", "b"))
+    report = kv.compare(first, second)
+    assert report.verdict is kv.Verdict.AGREE
+    assert "not required, since unknown to both sides: rules used" in " ".join(str(report).split())
+    # Of one side alone, they follow from equal resolvents, and are marked.
+    report = kv.compare(TRACES / "countries-reference-v3.h5", second)
+    assert (report.verdict, report.exercise.actual.inferred, report.exercise.actual.rules) == (kv.Verdict.AGREE, ("rules",), 3)
+    hidden = "engine.unknown", ["resolvents.origin", "steps.choice"], False
+    first, second = (write(tmp_path / name, change_header(arrays, hidden, name=name)) for name in ("a", "b"))
+    report = kv.compare(first, second)
+    assert report.verdict is kv.Verdict.INCONCLUSIVE
+    assert "unknown rules used, 1 required (expected and actual)" in report.reasons[0]
