@@ -24,6 +24,7 @@ This requires a sound engine. An engine that proves what does not follow gets ot
 few of the candidates that could be left out or stopped are proved, for the check of a sample by the reference.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextvars import ContextVar, copy_context
@@ -97,6 +98,9 @@ LEAST_WORK: Final = 5 << 21
 
 WORK_OF_CANDIDATE: Final = {"cpu": 64, "cuda": 4}
 """The further rows for each candidate: a tenth of the time that it takes to prove one, 20 µs or more by one core."""
+
+WORK_OF_TORCH: Final = 48 << 20
+"""The rows joined in the time that it takes to import torch, which the native evaluator does not need: 2 s."""
 
 _MUST_STOP: Final[ContextVar[Callable[[], bool]]] = ContextVar("must_stop", default=lambda: False)
 """Whether the least model that this thread builds is no longer wanted."""
@@ -567,10 +571,13 @@ def _start_model(run: Run, device: str, must_stop: Callable[[], bool]) -> "Futur
 
 def build_model(run: Run, device: str) -> "LeastModel | None":
     """Build the least model of a run's program; None if that takes more work than it can save. UserError if it is too large."""
+    most_work = choose_most_work(run, device)
+    if most_work <= 0:
+        return None
     from kgverify.engines.compiled.program.least_model import LeastModel, TooMuchWorkError
 
     try:
-        return LeastModel(run.graph.program, device=device, most_work=choose_most_work(run, device), must_stop=_MUST_STOP.get())
+        return LeastModel(run.graph.program, device=device, most_work=most_work, must_stop=_MUST_STOP.get())
     except TooMuchWorkError:
         return None
     except UserError as error:
@@ -582,7 +589,8 @@ def build_model(run: Run, device: str) -> "LeastModel | None":
 def choose_most_work(run: Run, device: str) -> int:
     """Return the rows that a run's least model may join: a small share of the time that the candidates take to prove."""
     num = int(count_candidates(run.graph, run.split, run.queries, run.num_corruptions).sum())
-    return LEAST_WORK + WORK_OF_CANDIDATE.get(device, WORK_OF_CANDIDATE["cpu"]) * num
+    least = LEAST_WORK if "torch" in sys.modules else LEAST_WORK - WORK_OF_TORCH
+    return least + WORK_OF_CANDIDATE.get(device, WORK_OF_CANDIDATE["cpu"]) * num
 
 
 def choose_num_outside(num_candidates: int) -> int:

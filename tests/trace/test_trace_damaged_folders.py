@@ -52,7 +52,8 @@ def edit_arrays(folder: Path, number: int, edit: Callable[[Arrays], object], *, 
 def damage(folder: Path, random: np.random.Generator) -> None:
     """Damage a folder in one of many ways."""
     shards = sorted(folder.glob("shard-*.h5"))
-    number = int(random.integers(len(shards)))
+    # The last one holds the rankings alone.
+    number = int(random.integers(len(shards) - 1))
     is_signed = bool(random.integers(2))
     kind = int(random.integers(8))
     if kind == 0:
