@@ -42,7 +42,11 @@ def exercise_lines(report: ReportContent) -> list[str]:
 def limit_lines(report: ReportContent) -> list[str]:
     """Describe the limits that decided the verdict, and those that it does not test; empty if the exercise is unknown."""
     found = report.exercise
-    return [] if found is None else describe_limits(found.expected if found.expected.limits else found.actual, report.limits)
+    return (
+        []
+        if found is None
+        else describe_limits(found.expected if found.expected.limits else found.actual, report.limits)
+    )
 
 
 def describe_exercise(exercise: Exercise) -> str:

@@ -69,7 +69,9 @@ def damage(folder: Path, random: np.random.Generator) -> None:
         shards[number].write_bytes(other)
     elif kind == 3:
         field = ("num_candidates", "num_steps", "size", "xxh3", "root")[int(random.integers(5))]
-        edit_manifest(folder, lambda m: m["shards"][number].update({field: "0" * 16 if field in ("xxh3", "root") else 7}))
+        edit_manifest(
+            folder, lambda m: m["shards"][number].update({field: "0" * 16 if field in ("xxh3", "root") else 7})
+        )
     elif kind == 4:
         edit_manifest(folder, lambda m: m.update(root="0" * 16, num_steps=1 << 40))
     elif kind == 5:

@@ -111,7 +111,9 @@ def check_changes(name: str, wanted: list[Change], folder: Path) -> set[str]:
     seen = set()
     for change in wanted:
         first = write(folder / "first.h5", change_header(arrays, change))
-        verdicts = {check_verdict(*pair, (name, change)) for pair in ((base, first), (first, base), ("reference", first))}
+        verdicts = {
+            check_verdict(*pair, (name, change)) for pair in ((base, first), (first, base), ("reference", first))
+        }
         # Nothing differs in what is known.
         assert "DIVERGE" not in verdicts or change[0] != "engine.unknown", (name, change)
         seen |= verdicts
@@ -137,7 +139,11 @@ def test_a_requirement_that_both_sides_hide_is_waived_where_steps_are_compared_a
     assert "not required, since unknown to both sides: rules used" in " ".join(str(report).split())
     # Of one side alone, they follow from equal resolvents, and are marked.
     report = kv.compare(TRACES / "countries-reference-v3.h5", second)
-    assert (report.verdict, report.exercise.actual.inferred, report.exercise.actual.rules) == (kv.Verdict.AGREE, ("rules",), 3)
+    assert (report.verdict, report.exercise.actual.inferred, report.exercise.actual.rules) == (
+        kv.Verdict.AGREE,
+        ("rules",),
+        3,
+    )
     hidden = "engine.unknown", ["resolvents.origin", "steps.choice"], False
     first, second = (write(tmp_path / name, change_header(arrays, hidden, name=name)) for name in ("a", "b"))
     report = kv.compare(first, second)

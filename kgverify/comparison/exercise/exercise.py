@@ -70,8 +70,7 @@ class Exercise(msgspec.Struct, frozen=True, kw_only=True):
             limits=_add_counts(self.limits, other.limits),
             largest=largest,
             enough={
-                name: max(self.enough.get(name, 0), other.enough.get(name, 0))
-                for name in (*self.enough, *other.enough)
+                name: max(self.enough.get(name, 0), other.enough.get(name, 0)) for name in (*self.enough, *other.enough)
             },
             rules=_add(self.rules, other.rules),
             num_rules=_add(self.num_rules, other.num_rules),

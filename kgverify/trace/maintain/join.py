@@ -141,9 +141,7 @@ def _open(sources: Sequence[Path]) -> list[TraceFile]:
     return opened
 
 
-def _write(
-    sources: Sequence[TraceFile], partial: Path, expected: Candidates | None, drop_rankings: bool
-) -> Manifest:
+def _write(sources: Sequence[TraceFile], partial: Path, expected: Candidates | None, drop_rankings: bool) -> Manifest:
     first: DataFile | None = None
     kinds: tuple[frozenset[str], Any] | None = None
     candidates: list[Candidates] = []
@@ -220,9 +218,7 @@ def _check_candidates(parts: Sequence[Candidates], paths: Sequence[Path], expect
             for names, what in ((missing, "missing candidate"), (extra, "unexpected candidate"))
             if names
         ]
-        raise PartsError(
-            "; ".join(messages), where=str(paths[0]), fix="join all parts of one run", missing=missing
-        )
+        raise PartsError("; ".join(messages), where=str(paths[0]), fix="join all parts of one run", missing=missing)
 
 
 def _shorten(names: Sequence[str]) -> str:

@@ -243,7 +243,9 @@ def _rebuild_shard(rebuilt: _Rebuilt, index: int, path: Path, shard: Shard | Non
         if (loss := _loss_of(path.name, found)) is not None:
             rebuilt.lose(loss)
         elif reason:
-            rebuilt.lose(Loss(path.name, f"{found.reason or reason}; by its own checksums it is intact, and kept", 0, 0))
+            rebuilt.lose(
+                Loss(path.name, f"{found.reason or reason}; by its own checksums it is intact, and kept", 0, 0)
+            )
         try:
             rebuilt.keep(path, found.arrays, found.packing)
         except UserError as error:
