@@ -30,7 +30,7 @@ from kgverify.evaluation.proving import (
     join_proved,
     warm_up,
 )
-from kgverify.evaluation.rank_only import GIVEN_UP, RankOnly, build_rank_only
+from kgverify.evaluation.rank_only import RankOnly, build_rank_only
 from kgverify.program.dialect import OURS
 from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.parts import Part, Plan, plan_parts
@@ -245,7 +245,7 @@ def _evaluate(
             if isinstance(work, RankOnly):
                 work.stop.set()
         if isinstance(work, RankOnly) and work.is_given_up:
-            warn(GIVEN_UP)
+            warn("--rank-only skipped nothing: its least model takes more work than to prove every candidate")
     seconds = time.monotonic() - warmed_up
     results = store.collect(plan.parts, warn)
     done = sum(part.num_candidates for part in missing if part.number in results)

@@ -24,7 +24,6 @@ This requires a sound engine. An engine that proves what does not follow gets ot
 few of the candidates that could be left out or stopped are proved, for the check of a sample by the reference.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextvars import ContextVar, copy_context
@@ -51,7 +50,6 @@ from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome, Side
 from kgverify.ranking.corrupt import (
     ALL,
     BOTH_SIDES,
-    count_candidates,
     draw_candidates,
     draw_eligible,
     may_be_drawn,
@@ -62,7 +60,7 @@ from kgverify.ranking.corrupt import (
 from kgverify.ranking.draw import count_eligible
 from kgverify.ranking.groups import Groups, divide, take_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, compare_gaps, rank_candidates, ranking_scores
-from kgverify.runs.parts import Part
+from kgverify.runs.parts import Part, choose_most_work
 from kgverify.runs.run import Pipeline, Run
 from kgverify.runs.shares import Share, Whole, cut_units
 from kgverify.trace.model.columns import (
@@ -90,22 +88,8 @@ _OUTSIDE_RATIO: Final = 16
 BLOCK_SIZE: Final = 1 << 20
 """The corruptions proved and compared at once; a query and side with more corruptions is a block by itself."""
 
-GIVEN_UP: Final = "--rank-only skipped nothing: its least model takes more work than to prove every candidate"
-"""The note that the least model was given up."""
-
-LEAST_WORK: Final = 5 << 21
-"""The rows of the least model's joins that every run may afford: 0.5 s of a CPU."""
-
-WORK_OF_CANDIDATE: Final = {"cpu": 64, "cuda": 4}
-"""The further rows for each candidate: a tenth of the time that it takes to prove one, 20 µs or more by one core."""
-
-WORK_OF_TORCH: Final = 48 << 20
-"""The rows joined in the time that it takes to import torch, which the native evaluator does not need: 2 s."""
-
 _MUST_STOP: Final[ContextVar[Callable[[], bool]]] = ContextVar("must_stop", default=lambda: False)
-"""Whether the least model that this thread builds is no longer wanted."""
-
-_POLL_SECONDS: Final = 0.1
+"""Returns whether the least model of this context is no longer wanted."""
 
 _SALT: Final = 0x6F75747369646521
 
@@ -273,11 +257,9 @@ class AllCorruptions:
         whole = self._find_kinds(query, side, np.flatnonzero(needs_all))
         yield from self._draw_whole("corruptions", part, whole, num[whole.leader], true_score, share)
         others = self._find_kinds(query, side, np.flatnonzero(~needs_all))
-        if not len(others.leader):
-            return
-        if self.model.result() is None:
+        if len(others.leader) and self.model.result() is None:
             yield from self._draw_whole("other corruptions", part, others, num[others.leader], true_score, share)
-        else:
+        elif len(others.leader):
             yield from self._draw_inside(part, others, share)
 
     def _find_kinds(self, query: NDArray[np.int32], side: NDArray[np.int64], groups: NDArray[np.int64]) -> _Kinds:
@@ -309,13 +291,10 @@ class AllCorruptions:
             block = kinds.build_block(
                 begin, end, *draw_eligible(self._run.graph, kinds.triple[begin:end], kinds.side[begin:end])
             )
-            if _is_given_up(self.model):
-                yield block
-                continue
             floors = np.repeat(floor[begin:end], block.num)
             # Some that could be stopped are proved all the same.
             floors[-starts[begin] % stride :: stride] = -np.inf
-            yield block._replace(floor=floors)
+            yield block if _is_given_up(self.model) else block._replace(floor=floors)
 
     def _draw_inside(self, part: Part, kinds: _Kinds, share: Share) -> Iterator[Block]:
         """Yield the corruptions of each kind that follow, and a few others."""
@@ -492,7 +471,7 @@ class RankOnly:
     def _wait_for(self, upcoming: "Future[Block | None]") -> Block | None:
         """Return a block; while it waits for the least model, an interruption ends the model at once."""
         try:
-            while not wait([upcoming], timeout=_POLL_SECONDS).done:
+            while not wait([upcoming], timeout=0.1).done:
                 if self.should_stop():
                     self.stop.set()
             return upcoming.result()
@@ -504,7 +483,9 @@ class RankOnly:
         """Return the block of the selected candidates that are inside of the least model; all if it was given up."""
         model = self._source.model.result()
         selected = block.take(mask)
-        return selected if model is None else selected.take(model.contains(selected.candidates.atom))
+        if model is None:
+            return selected
+        return selected.take(model.contains(selected.candidates.atom))
 
     def _compare(self, block: Block, proved: Candidates, true_score: NDArray[np.float64], tally: Tally) -> Sample:
         """Add the corruptions of a block to the tally, and return a sample of them. Those that were stopped rank below.
@@ -543,8 +524,7 @@ def build_rank_only(run: Run, pipeline: Pipeline, block_size: int | None = None)
     block_size = BLOCK_SIZE if block_size is None else block_size
     stop = Event()
     model = _start_model(run, pipeline.engine.info.device, stop.is_set)
-    is_all = run.num_corruptions == ALL
-    source = AllCorruptions(run, model, block_size) if is_all else DrawnCorruptions(run, model)
+    source = AllCorruptions(run, model, block_size) if run.num_corruptions == ALL else DrawnCorruptions(run, model)
     work = RankOnly(run, pipeline, source, block_size)
     work.stop = stop
     return work
@@ -584,13 +564,6 @@ def build_model(run: Run, device: str) -> "LeastModel | None":
         raise UserError(
             error.message, where="--rank-only", fix="leave --rank-only out, and all candidates are proved"
         ) from None
-
-
-def choose_most_work(run: Run, device: str) -> int:
-    """Return the rows that a run's least model may join: a small share of the time that the candidates take to prove."""
-    num = int(count_candidates(run.graph, run.split, run.queries, run.num_corruptions).sum())
-    least = LEAST_WORK if "torch" in sys.modules else LEAST_WORK - WORK_OF_TORCH
-    return least + WORK_OF_CANDIDATE.get(device, WORK_OF_CANDIDATE["cpu"]) * num
 
 
 def choose_num_outside(num_candidates: int) -> int:
