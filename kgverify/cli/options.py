@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeGuard
@@ -310,10 +310,10 @@ class EngineOptions:
 
 
 def with_run_options(
-    *, queries: int = 20, corruptions: str = "50", policy: str = "shortest"
+    *, queries: int = 20, corruptions: str = "50"
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of each parameter whose type is a dataclass, with these defaults."""
-    defaults = {"queries": queries, "corruptions": corruptions, "policy": policy}
+    """Give a command the options of each parameter whose type is a dataclass, with defaults for those that have none."""
+    defaults = {"queries": queries, "corruptions": corruptions}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command)
@@ -349,7 +349,7 @@ def _spell_out(group: type, defaults: Mapping[str, Any]) -> Iterator[inspect.Par
         if _is_group(field.type):
             yield from _spell_out(field.type, defaults)
         else:
-            default = defaults.get(field.name, field.default)
+            default = defaults.get(field.name) if field.default is MISSING else field.default
             yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=field.type)
 
 

@@ -2,10 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -54,7 +53,7 @@ from kgverify.comparison.source import (
 )
 from kgverify.comparison.stage_difference import StageNamer
 from kgverify.comparison.step_view import StepView
-from kgverify.comparison.stored_columns import RowsOf, StoredColumns
+from kgverify.comparison.stored_columns import StoredColumns
 from kgverify.errors import count_of
 from kgverify.program.atoms import Goal
 from kgverify.trace.model.columns import Candidates, Columns
@@ -161,7 +160,6 @@ class Comparer:
         self._explains = explains
         self._kept = kept
         self._progress = progress
-        self._rows_of: RowsOf | None = None
         self._has_goals = all(has_goals(source.header.level) for source in self.sources)
         self._files = [source for source in self.sources if isinstance(source, FileSource)]
         self._sizes = sizes or Sizes(BLOCK_STEPS if self._files else None)
@@ -312,13 +310,6 @@ class Comparer:
             allows_dialects=self._allows_dialects,
         )
 
-    def with_sources(self, expected: FileSource, actual: FileSource, rows_of: RowsOf) -> Self:
-        """Return a comparer like this one of other columns of the same traces on disk, of which only some rows differ."""
-        other = copy(self)
-        other.sources, other._files, other._rows_of = (expected, actual), [expected, actual], rows_of
-        other._progress = lambda num_bytes: None
-        return other
-
     def counterparts(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rows in the actual trace of some candidates of the expected one, after `compare`."""
         if self._alignment is None:
@@ -357,7 +348,6 @@ class Comparer:
                 score_tolerance=self.score_tolerance,
                 has_digests=self.has_like_digests,
                 progress=self._progress,
-                rows_of=self._rows_of,
                 piece_bytes=self._sizes.piece_bytes,
             )
             self.num_stored = columns.num_compared

@@ -64,8 +64,11 @@ def check_evaluation(
     reference = reference_pipeline(run) if reference is None else reference
     rank_only, key = result.plan.rank_only, hash_results(result)
     keys = model = None
-    if rank_only:
-        found = result.model or build_model(run, pipeline.engine.info.device)
+    is_skipping = int(results.num_outcomes.sum(dtype=np.int64)) < int(results.num_ranked.sum(dtype=np.int64))
+    found = result.model
+    if rank_only and found is None and is_skipping:
+        found = build_model(run, pipeline.engine.info.device)
+    if found is not None:
         keys = found.keys.cpu().numpy()
         model = check_model(run.graph.program, keys)
     is_closed = model is not None and model.is_closed

@@ -218,6 +218,8 @@ def _evaluate(
     worker = _Worker(store, group, should_stop)
     with explain_out_of_memory(pipeline.engine.info), worker:
         work = build(run, pipeline)
+        if isinstance(work, RankOnly):
+            work.should_stop = should_stop
         if missing and sending is None:
             warm_up(run, pipeline, missing[0])
         warmed_up = time.monotonic()
@@ -225,15 +227,25 @@ def _evaluate(
             worker.work(work, missing, no_progress)
             return None
         num_resumed = len(plan.parts) - len(missing)
-        with phase("evaluating", num_candidates) as progress:
-            if sending is None:
-                worker.work(work, missing, progress)
-                worker.wait_for_others(progress)
-            else:
-                workers, make = sending
-                maker = WorkMaker(run, make, build, pipeline.engine.info)
-                _send_parts(workers, maker, work, missing, store, progress, should_stop)
-        model = work.model if isinstance(work, RankOnly) else None
+        try:
+            with phase("evaluating", num_candidates) as progress:
+                if sending is None:
+                    worker.work(work, missing, progress)
+                    worker.wait_for_others(progress)
+                else:
+                    workers, make = sending
+                    maker = WorkMaker(run, make, build, pipeline.engine.info)
+                    _send_parts(workers, maker, work, missing, store, progress, should_stop)
+            model = work.model if isinstance(work, RankOnly) else None
+        except KeyboardInterrupt:
+            if not should_stop():
+                raise
+            model = None
+        finally:
+            if isinstance(work, RankOnly):
+                work.stop.set()
+        if isinstance(work, RankOnly) and work.is_given_up:
+            warn("--rank-only skipped nothing: its least model takes more work than to prove every candidate")
     seconds = time.monotonic() - warmed_up
     results = store.collect(plan.parts, warn)
     done = sum(part.num_candidates for part in missing if part.number in results)

@@ -52,7 +52,7 @@ def report_evaluation(
 
     results = join_results(result.results[part.number] for part in result.plan.parts)
     engine = pipeline.engine.info
-    check, known = None, _KnownEvaluations(engine.device, rank_only=result.plan.rank_only)
+    check, known = None, _KnownEvaluations(engine.device, rank_only=result.model is not None)
     if num_checked:
         with phase("checking a sample", num_checked) as progress:
             check = check_evaluation(

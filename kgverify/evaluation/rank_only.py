@@ -17,15 +17,18 @@ adds the logarithm of a probability, so a log-probability only falls. Below the 
   subject to rounding, by far less than `MARGIN`.
 
 The least model is built while the engine works. The corruptions of true triples that are not PROVED come first: they need it
-only where they were stopped. A result depends on its part alone, not on the time that the model takes.
+only where they were stopped. It is given up where it takes more work than it can save, `choose_most_work`; then every candidate
+is proved to its end. A result depends on its part and the run alone, not on the time that the model takes.
 
 This requires a sound engine. An engine that proves what does not follow gets other ranks than in a full evaluation. Therefore a
 few of the candidates that could be left out or stopped are proved, for the check of a sample by the reference.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextvars import ContextVar, copy_context
 from functools import partial
+from threading import Event
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -57,7 +60,7 @@ from kgverify.ranking.corrupt import (
 from kgverify.ranking.draw import count_eligible
 from kgverify.ranking.groups import Groups, divide, take_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, compare_gaps, rank_candidates, ranking_scores
-from kgverify.runs.parts import Part
+from kgverify.runs.parts import Part, choose_most_work
 from kgverify.runs.run import Pipeline, Run
 from kgverify.runs.shares import Share, Whole, cut_units
 from kgverify.trace.model.columns import (
@@ -84,6 +87,9 @@ _OUTSIDE_RATIO: Final = 16
 
 BLOCK_SIZE: Final = 1 << 20
 """The corruptions proved and compared at once; a query and side with more corruptions is a block by itself."""
+
+_MUST_STOP: Final[ContextVar[Callable[[], bool]]] = ContextVar("must_stop", default=lambda: False)
+"""Returns whether the least model of this context is no longer wanted."""
 
 _SALT: Final = 0x6F75747369646521
 
@@ -143,7 +149,7 @@ class Drawn(NamedTuple):
 class DrawnCorruptions:
     """The corruptions drawn by the run's seed."""
 
-    def __init__(self, run: Run, model: "Future[LeastModel]") -> None:
+    def __init__(self, run: Run, model: "Future[LeastModel | None]") -> None:
         self._run, self.model = run, model
 
     def draw(self, part: Part) -> Drawn:
@@ -175,7 +181,8 @@ class DrawnCorruptions:
         yield _select_block(candidates, groups, is_corruption & is_needed)
         rows = np.flatnonzero(is_corruption & ~is_needed)
         if len(rows):
-            is_selected = self.model.result().contains(candidates.atom[rows])
+            model = self.model.result()
+            is_selected = np.ones(len(rows), np.bool_) if model is None else model.contains(candidates.atom[rows])
             outside = np.flatnonzero(~is_selected)
             is_selected[outside[:: max(1, len(outside) // num_outside)][:num_outside]] = True
             is_corruption[:] = False
@@ -218,7 +225,7 @@ class AllCorruptions:
     predicate and entity have the same corruptions, which are proved once.
     """
 
-    def __init__(self, run: Run, model: "Future[LeastModel]", block_size: int) -> None:
+    def __init__(self, run: Run, model: "Future[LeastModel | None]", block_size: int) -> None:
         self._run, self.model, self._block_size = run, model, block_size
         self._num_constants = len(run.graph.program.symbols.constants)
 
@@ -248,9 +255,11 @@ class AllCorruptions:
         share: Share,
     ) -> Iterator[Block]:
         whole = self._find_kinds(query, side, np.flatnonzero(needs_all))
-        yield from self._draw_whole(part, whole, num[whole.leader], true_score, share)
+        yield from self._draw_whole("corruptions", part, whole, num[whole.leader], true_score, share)
         others = self._find_kinds(query, side, np.flatnonzero(~needs_all))
-        if len(others.leader):
+        if len(others.leader) and self.model.result() is None:
+            yield from self._draw_whole("other corruptions", part, others, num[others.leader], true_score, share)
+        elif len(others.leader):
             yield from self._draw_inside(part, others, share)
 
     def _find_kinds(self, query: NDArray[np.int32], side: NDArray[np.int64], groups: NDArray[np.int64]) -> _Kinds:
@@ -265,6 +274,7 @@ class AllCorruptions:
 
     def _draw_whole(
         self,
+        name: str,
         part: Part,
         kinds: _Kinds,
         num_eligible: NDArray[np.int64],
@@ -277,14 +287,14 @@ class AllCorruptions:
         np.minimum.at(floor, kinds.kind, lowest)
         starts = starts_of(num_eligible)
         stride = max(1, -(-int(starts[-1]) // choose_num_outside(part.num_candidates)))
-        for begin, end in self._take(share, "corruptions", starts):
+        for begin, end in self._take(share, name, starts):
             block = kinds.build_block(
                 begin, end, *draw_eligible(self._run.graph, kinds.triple[begin:end], kinds.side[begin:end])
             )
             floors = np.repeat(floor[begin:end], block.num)
             # Some that could be stopped are proved all the same.
             floors[-starts[begin] % stride :: stride] = -np.inf
-            yield block._replace(floor=floors)
+            yield block if _is_given_up(self.model) else block._replace(floor=floors)
 
     def _draw_inside(self, part: Part, kinds: _Kinds, share: Share) -> Iterator[Block]:
         """Yield the corruptions of each kind that follow, and a few others."""
@@ -323,6 +333,7 @@ class AllCorruptions:
         Returns kind * number of constants + entity: int64, ascending.
         """
         model, found = self.model.result(), []
+        assert model is not None
         for each in BOTH_SIDES:
             rows = np.flatnonzero(kinds.side == each)
             num, entities = model.select_entities(kinds.triple[rows], each)
@@ -373,11 +384,18 @@ class RankOnly:
         self, run: Run, pipeline: Pipeline, source: DrawnCorruptions | AllCorruptions, block_size: int
     ) -> None:
         self._run, self._engine, self._source, self._block_size = run, pipeline.engine, source, block_size
+        self.stop = Event()
+        self.should_stop: Callable[[], bool] = lambda: False
 
     @property
     def model(self) -> "LeastModel | None":
         """The least model, if it is built: a part that needs none does not wait for it. UserError if it is too large."""
         return self._source.model.result() if self._source.model.done() else None
+
+    @property
+    def is_given_up(self) -> bool:
+        """True if the least model takes more work than it can save."""
+        return _is_given_up(self._source.model)
 
     @property
     def is_shareable(self) -> bool:
@@ -405,8 +423,12 @@ class RankOnly:
             tally = _tally(counted, len(true.query))
             samples = [beside.submit(draw_sample, counted, np.ones(len(counted.query), np.bool_), self._run.seed)]
             stopped: list[Future[Block]] = []
-            while (block := upcoming.result()) is not None:
+            while (block := self._wait_for(upcoming)) is not None:
                 upcoming = beside.submit(next, blocks, None)
+                # Those that are left out count beside those that are proved, so that the time left is that of the work.
+                num_left_out = int(drawn.num_corruptions[block.groups].sum()) - len(block.candidates.query)
+                progress(num_left_out)
+                num_proved += num_left_out
                 proved, of_block = self._prove(part, block.candidates, progress, block.floor)
                 choices = choices.combine(of_block)
                 num_proved += len(proved.query)
@@ -446,10 +468,23 @@ class RankOnly:
             raise refuse_scores(part)
         return proved, choices
 
+    def _wait_for(self, upcoming: "Future[Block | None]") -> Block | None:
+        """Return a block; while it waits for the least model, an interruption ends the model at once."""
+        try:
+            while not wait([upcoming], timeout=0.1).done:
+                if self.should_stop():
+                    self.stop.set()
+            return upcoming.result()
+        except BaseException:
+            self.stop.set()
+            raise
+
     def _take_inside(self, block: Block, mask: NDArray[np.bool_]) -> Block:
-        """Return the block of the selected candidates that are inside of the least model."""
+        """Return the block of the selected candidates that are inside of the least model; all if it was given up."""
         model = self._source.model.result()
         selected = block.take(mask)
+        if model is None:
+            return selected
         return selected.take(model.contains(selected.candidates.atom))
 
     def _compare(self, block: Block, proved: Candidates, true_score: NDArray[np.float64], tally: Tally) -> Sample:
@@ -487,31 +522,44 @@ def build_rank_only(run: Run, pipeline: Pipeline, block_size: int | None = None)
             fix="leave --rank-only out, and all candidates are proved",
         )
     block_size = BLOCK_SIZE if block_size is None else block_size
-    model = _start_model(run, pipeline.engine.info.device)
-    is_all = run.num_corruptions == ALL
-    source = AllCorruptions(run, model, block_size) if is_all else DrawnCorruptions(run, model)
-    return RankOnly(run, pipeline, source, block_size)
+    stop = Event()
+    model = _start_model(run, pipeline.engine.info.device, stop.is_set)
+    source = AllCorruptions(run, model, block_size) if run.num_corruptions == ALL else DrawnCorruptions(run, model)
+    work = RankOnly(run, pipeline, source, block_size)
+    work.stop = stop
+    return work
 
 
-def _start_model(run: Run, device: str) -> "Future[LeastModel]":
+def _is_given_up(model: "Future[LeastModel | None]") -> bool:
+    return model.done() and model.exception() is None and model.result() is None
+
+
+def _start_model(run: Run, device: str, must_stop: Callable[[], bool]) -> "Future[LeastModel | None]":
     """Build the least model in a thread, on a GPU on this thread's current one."""
     prepare: Callable[[], None] | None = None
     if device == "cuda":
         from kgverify.engines.compiled.execution.device import stay_on_this_gpu
 
         prepare = stay_on_this_gpu()
+    context = copy_context()
+    context.run(_MUST_STOP.set, must_stop)
     thread = ThreadPoolExecutor(1, initializer=prepare)
-    model = thread.submit(build_model, run, device)
+    model = thread.submit(context.run, build_model, run, device)
     thread.shutdown(wait=False)
     return model
 
 
-def build_model(run: Run, device: str) -> "LeastModel":
-    """Build the least model of a run's program. UserError if it is too large."""
-    from kgverify.engines.compiled.program.least_model import LeastModel
+def build_model(run: Run, device: str) -> "LeastModel | None":
+    """Build the least model of a run's program; None if that takes more work than it can save. UserError if it is too large."""
+    most_work = choose_most_work(run, device)
+    if most_work <= 0:
+        return None
+    from kgverify.engines.compiled.program.least_model import LeastModel, TooMuchWorkError
 
     try:
-        return LeastModel(run.graph.program, device=device)
+        return LeastModel(run.graph.program, device=device, most_work=most_work, must_stop=_MUST_STOP.get())
+    except TooMuchWorkError:
+        return None
     except UserError as error:
         raise UserError(
             error.message, where="--rank-only", fix="leave --rank-only out, and all candidates are proved"

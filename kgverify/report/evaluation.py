@@ -11,7 +11,7 @@ from kgverify.errors import count_of
 from kgverify.escaping import escape_json, make_lines_visible, make_visible
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
-from kgverify.report.exercise import describe_exercise
+from kgverify.report.exercise import describe_exercise, describe_limits
 from kgverify.report.render.metrics_table import MetricsTable
 from kgverify.report.render.notebook import render_notebook
 from kgverify.report.render.screen import Screen, Text
@@ -259,6 +259,8 @@ def _facts(report: EvaluationReport) -> Text:
             f"{report.num_choices:,}, of which {report.num_rescored:,} repeated in higher precision;"
             f" smallest gap {report.smallest_gap:.3g} nats"
         )
+    if report.check is not None and (limits := describe_limits(report.check.exercise, report.limits)):
+        lines["limits"] = f";\n{'':<13} ".join(limits)
     lines |= {"speed": _speed(report), **_check(report.check, make_visible(report.prover))}
     return Text("".join(f"\n{name:<13} {make_lines_visible(text)}" for name, text in lines.items() if text))
 

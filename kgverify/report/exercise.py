@@ -3,9 +3,10 @@
 from typing import Final
 
 from kgverify.comparison.exercise.exercise import Exercise
-from kgverify.comparison.exercise.minimum import describe_minimum
+from kgverify.comparison.exercise.minimum import ITEMS, describe_minimum
 from kgverify.comparison.result import Verdict
 from kgverify.errors import count_of
+from kgverify.program.limits import MAX_ATOMS, MAX_RESOLVENTS, DeclaredLimits
 from kgverify.program.stages import Stage
 from kgverify.report.content import ReportContent
 from kgverify.report.wording import clip
@@ -14,6 +15,7 @@ MOST_RULES: Final = 3
 """The unused rules that are named."""
 _MOST_OF_RULE: Final = 80
 
+_LARGEST: Final = {"max_resolvents": MAX_RESOLVENTS, "max_atoms": MAX_ATOMS}
 _OPTIONS: Final = {"max_resolvents": "--max-resolvents", "max_atoms": "--max-atoms", "max_depth": "--max-depth"}
 
 
@@ -27,13 +29,24 @@ def exercise_lines(report: ReportContent) -> list[str]:
         if found.expected == found.actual
         else {"expected ": found.expected, "actual ": found.actual}
     )
-    lines = [f"{role}exercised: {describe_exercise(each)}" for role, each in sides.items()]
+    lines = limit_lines(report)
+    lines += [f"{role}exercised: {describe_exercise(each)}" for role, each in sides.items()]
     if report.verdict is Verdict.AGREE:
         lines[-1] += f" (required: {describe_minimum(report.minimum)})"
     lines += [f"{role}stages: {describe_stages(each)}" for role, each in sides.items() if each.stages]
     if report.verdict is not Verdict.DIVERGE and (advice := advise(found.expected)):
         lines.append(f"to exercise more: {advice}")
     return lines
+
+
+def limit_lines(report: ReportContent) -> list[str]:
+    """Describe the limits that decided the verdict, and those that it does not test; empty if the exercise is unknown."""
+    found = report.exercise
+    return (
+        []
+        if found is None
+        else describe_limits(found.expected if found.expected.limits else found.actual, report.limits)
+    )
 
 
 def describe_exercise(exercise: Exercise) -> str:
@@ -51,6 +64,8 @@ def describe_exercise(exercise: Exercise) -> str:
     if exercise.facts is not None:
         parts.append(of(exercise.facts, exercise.num_facts, "facts used"))
     parts.append(of(exercise.choices, exercise.counted or None, "steps with a choice"))
+    if exercise.inferred:
+        parts.append(f"{' and '.join(ITEMS[name] for name in exercise.inferred)} inferred from the other side")
     return ", ".join(parts)
 
 
@@ -61,15 +76,29 @@ def describe_stages(exercise: Exercise) -> str:
     return f"{acted} of {exercise.counted:,} steps{counted}"
 
 
+def describe_limits(exercise: Exercise, limits: DeclaredLimits) -> list[str]:
+    """Describe the limits that decided steps, each with a value that would not have, and those that no step reached."""
+    lines = []
+    for name, num in exercise.limits.items():
+        value, enough = getattr(limits, name), exercise.enough.get(name, 0)
+        if not num or value is None:
+            continue
+        what = "derivations ended at the limit" if name == "max_depth" else f"of {exercise.counted:,} steps were cut"
+        other = f"; {name} {enough:,} would cut none of them" if value < enough <= _LARGEST[name] else ""
+        lines.append(f"{num:,} {what}: the verdict holds only for {name} {value:,}{other}")
+    if never := [name for name in _OPTIONS if exercise.limits.get(name) == 0]:
+        lines.append(f"no step reached {' or '.join(never)}: a fault there would not have been seen")
+    return lines
+
+
 def advise(exercise: Exercise) -> str:
     """Return how to exercise what was not, with options of the command line; empty if everything was."""
     parts = []
     never = [name for name in _OPTIONS if exercise.limits.get(name) == 0]
     if never:
-        limits = f"no step reached {'a limit' if len(never) == len(_OPTIONS) else ' or '.join(never)}"
         reached = [(name, exercise.largest.get(name, 0)) for name in never]
         lower = " or ".join(f"{_OPTIONS[name]} {most - 1}" for name, most in reached if most > 1)
-        parts.append(f"{limits}: {f'lower it with {lower}, or ' if lower else ''}raise --queries")
+        parts.append(f"{f'lower a limit with {lower}, or ' if lower else ''}raise --queries")
     if exercise.num_rules == 0:
         parts.append("the program has no rules: give a file of rules with --rules")
     if exercise.rules is not None and exercise.num_rules and exercise.rules < exercise.num_rules:

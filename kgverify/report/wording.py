@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
+from kgverify.comparison.exercise.minimum import ITEMS
 from kgverify.comparison.modulo.policy import MEANINGS, describe_modulo
 from kgverify.comparison.result import (
     DIGEST,
@@ -14,6 +15,7 @@ from kgverify.comparison.result import (
     Level,
     RecognisedRule,
     Value,
+    Verdict,
 )
 from kgverify.errors import count_of
 from kgverify.escaping import make_visible
@@ -102,7 +104,12 @@ def describe_coverage(report: ReportContent) -> str:
     """Describe the coverage: `1,120 candidates, 2,314 steps, 6,812 resolvents, 21 fields compared`."""
     c = report.coverage
     counts = (c.candidates, "candidate"), (c.steps, "step"), (c.resolvents, "resolvent"), (len(c.fields), "field")
-    return f"{', '.join(count_of(*each) for each in counts)} compared"
+    line = f"{', '.join(count_of(*each) for each in counts)} compared"
+    found = report.exercise
+    if report.verdict is not Verdict.AGREE or found is None:
+        return line
+    waived = [ITEMS[name] for name in report.minimum if getattr(found.expected, name) is None]
+    return f"{line}; not required, since unknown to both sides: {', '.join(waived)}" if waived else line
 
 
 def describe_self_test(report: ReportContent) -> str:

@@ -3,6 +3,7 @@
 The run alone determines its parts. So the result of an evaluation does not depend on who proves a part, or when.
 """
 
+import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -20,6 +21,15 @@ each part."""
 
 RANKED_SIZES: Final = {"cuda": (1 << 25, 1 << 25), "cpu": SIZES["cpu"]}
 """The same for ranks among all corruptions without steps: few of these candidates are proved."""
+
+LEAST_WORK: Final = 5 << 21
+"""The rows of the least model's joins that every run may afford: 0.5 s of a CPU."""
+
+WORK_OF_CANDIDATE: Final = {"cpu": 64, "cuda": 4}
+"""The further rows for each candidate: a tenth of the time that it takes to prove one, 20 µs or more by one core."""
+
+WORK_OF_TORCH: Final = 48 << 20
+"""The rows joined in the time that it takes to import torch, which the native evaluator does not need: 2 s."""
 
 _MIN_PARTS: Final = 64
 """Enough for several GPUs to end at about the same time, where the sizes allow it."""
@@ -66,6 +76,13 @@ def plan_parts(run: Run, device: str, size: int | None = None, *, rank_only: boo
     for begin, end in cut_rows(starts, size):
         parts.append(Part(len(parts), queries[begin:end], int(starts[end] - starts[begin])))
     return Plan(size, tuple(parts), rank_only)
+
+
+def choose_most_work(run: Run, device: str) -> int:
+    """Return the rows that a run's least model may join: a small share of the time that the candidates take to prove."""
+    num = int(count_candidates(run.graph, run.split, run.queries, run.num_corruptions).sum())
+    least = LEAST_WORK if "torch" in sys.modules else LEAST_WORK - WORK_OF_TORCH
+    return least + WORK_OF_CANDIDATE.get(device, WORK_OF_CANDIDATE["cpu"]) * num
 
 
 def choose_batch(

@@ -70,7 +70,7 @@ def retake_steps(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> R
     columns, num_left = _retake(given, engine, complete.max_depth, canonical=canonical)
     if not knows_depth:
         columns = _leave_depth_open(columns, recorded.columns)
-    if "steps.choice" in recorded.fields:
+    if {"steps.choice", "resolvents.kind", "resolvents.atoms"} <= recorded.fields:
         columns = _follow_choices(columns, recorded.columns)
     if not has_policy:
         before = recorded.columns.candidates

@@ -92,3 +92,23 @@ def test_mistakes_are_reported_with_a_fix(command: Command, options, said):
     done = command(*TINY, *options)
     assert done.code == 2
     assert said in done.err
+
+
+@pytest.mark.parametrize(("size", "queries", "corruptions"), [("small", 10, 20), ("medium", 50, 50)])
+def test_a_size_decides_how_much_is_measured(command: Command, size: str, queries: int, corruptions: int):
+    few = (
+        "--modes",
+        "eager",
+        "--repeats",
+        "1",
+        "--seconds",
+        "0",
+        "--sample",
+        "4",
+        "--max-depth",
+        "2",
+        "--device",
+        "cpu",
+    )
+    done = command("bench", "--size", size, *few)
+    assert f"at most {queries} queries of test, {corruptions} corruptions" in done.out, done.err

@@ -1,23 +1,27 @@
 """Only candidates that can affect a rank are proved, and the ranks of generated programs are those of all candidates."""
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import islice
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from run_engines import ForeignEngine, countries_run, eager_pipeline
 
+import kgverify as kv
+from kgverify.evaluation import rank_only
 from kgverify.evaluation.evaluate import evaluate
-from kgverify.evaluation.rank_only import BLOCK_SIZE, DrawnCorruptions, RankOnly
+from kgverify.evaluation.rank_only import BLOCK_SIZE, DrawnCorruptions, RankOnly, build_rank_only
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.corrupt import ALL, draw_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
 from kgverify.runs.parts import Part, plan_parts
-from kgverify.runs.run import Pipeline, Run
+from kgverify.runs.run import Pipeline, Run, compiled_pipeline
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.trace.model.columns import CandidateSet
@@ -134,3 +138,44 @@ def test_no_candidate_is_proved_twice():
         _, asked, _ = prove_one_query((outcome, -1.0), Model(lambda atoms: atoms[:, 2] % 3 == 0))
         rows = np.concatenate([np.column_stack(each) for each in asked])
         assert len(np.unique(rows, axis=0)) == len(rows)
+
+
+def write_dense_graph(folder: Path) -> Path:
+    """Write a graph whose least model takes far longer than its candidates."""
+    random = np.random.default_rng(0)
+    triples = [f"e{a}\tr{p}\te{b}\n" for p, a, b in random.integers(0, (8, 150, 150), (6000, 3)).tolist()]
+    folder.mkdir()
+    (folder / "train.txt").write_text("".join(triples[30:]))
+    (folder / "test.txt").write_text("".join(triples[:30]))
+    bodies = random.integers(0, 8, (600, 3)).tolist()
+    (folder / "rules.txt").write_text("".join(f"r{h}(X, Y) :- r{a}(X, Z), r{b}(Z, Y).\n" for h, a, b in bodies))
+    return folder
+
+
+@pytest.mark.parametrize("corruptions", [20, "all"])
+def test_a_least_model_that_costs_more_than_it_saves_is_given_up(tmp_path: Path, corruptions: int | str):
+    options: dict[str, Any] = {"queries": 10, "corruptions": corruptions, "device": "cpu", "minimum": {}, "check": 20}
+    graph = kv.load_graph(write_dense_graph(tmp_path / "dense"))
+    began = time.monotonic()
+    whole = kv.evaluate(graph, **options)
+    seconds = time.monotonic() - began
+    began = time.monotonic()
+    ranks = kv.evaluate(graph, rank_only=True, **options)
+    assert time.monotonic() - began < 2 * seconds + 5
+    assert (ranks.metrics, ranks.outcomes, ranks.num_left_out) == (whole.metrics, whole.outcomes, 0)
+    assert ranks.is_sound
+
+
+def test_an_interruption_ends_the_least_model_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    graph = kv.load_graph(write_dense_graph(tmp_path / "dense"))
+    run = Run(graph, num_queries=5, num_corruptions=ALL)
+    monkeypatch.setattr(rank_only, "choose_most_work", lambda run, device: 1 << 60)
+    work = build_rank_only(run, compiled_pipeline(run))
+    work.should_stop = lambda: True
+    began = time.monotonic()
+    (part,) = plan_parts(run, "cpu", 1 << 30, rank_only=True).parts
+    drawn = work.draw(part)
+    monkeypatch.setattr(rank_only, "ranks_above_unproved", lambda outcome, score: np.ones(len(outcome), np.bool_))
+    with pytest.raises(KeyboardInterrupt):
+        work.prove(part, drawn, lambda num: None)
+    assert time.monotonic() - began < 30

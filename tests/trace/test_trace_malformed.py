@@ -227,7 +227,9 @@ def test_the_judges_of_a_verdict_agree_about_what_is_unknown(tmp_path, absent):
     header = msgspec.structs.replace(trace.header, recording="")
     write_file(tmp_path / "less", header, trace.symbols, trace.columns, trace.rankings, absent=absent)
     write_file(tmp_path / "wrong", header, trace.symbols, make_malformed(trace.columns), absent=absent)
-    assert kv.compare(tmp_path / "full", tmp_path / "less").verdict is Verdict.AGREE
+    # Outcomes follow from choices that were compared, and are required.
+    earned = Verdict.INCONCLUSIVE if absent >= {"candidates.outcome", "steps.choice"} else Verdict.AGREE
+    assert kv.compare(tmp_path / "full", tmp_path / "less").verdict is earned
     report = kv.compare(tmp_path / "full", tmp_path / "wrong")
     assert report.verdict is Verdict.DIVERGE
     assert not absent & {each.field for each in report.divergences}

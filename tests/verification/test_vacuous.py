@@ -1,5 +1,6 @@
 """Comparisons that prove nothing end INCONCLUSIVE, whoever makes them; those that prove something do not."""
 
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -401,3 +402,26 @@ def test_a_check_of_random_problems_gives_evidence_together():
     failures, exercise = check_and_count(list(islice(draw_problems(6), 200)), compiled_maker())
     assert failures == []
     assert all(getattr(exercise, name) > 20 for name in ITEMS)
+
+
+def test_the_verdict_names_the_limit_that_decided_and_a_value_that_would_not():
+    def lines(limits: kv.Limits) -> str:
+        return " ".join(str(kv.verify("countries", "reference", queries=2, corruptions=5, limits=limits)).split())
+
+    cut = lines(kv.Limits(max_resolvents=3))
+    found = re.search(
+        r"([\d,]+) of ([\d,]+) steps were cut: the verdict holds only for max_resolvents 3; max_resolvents (\d+)", cut
+    )
+    assert found, cut
+    enough = lines(kv.Limits(max_resolvents=int(found[3])))
+    assert "steps were cut" not in enough
+    assert "no step reached max_resolvents or max_atoms: a fault there would not have been seen" in enough
+    few = lines(kv.Limits(max_atoms=1))
+    found = re.search(r"steps were cut: the verdict holds only for max_atoms 1; max_atoms (\d+) would cut none", few)
+    assert found, few
+    evaluated = " ".join(
+        str(
+            kv.evaluate("countries", engine="reference", queries=2, corruptions=5, limits=kv.Limits(max_resolvents=3))
+        ).split()
+    )
+    assert "the verdict holds only for max_resolvents 3" in evaluated

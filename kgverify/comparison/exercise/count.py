@@ -1,5 +1,6 @@
 """The count of what steps exercise: in all steps of a trace, or in blocks drawn evenly from a large one."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +23,9 @@ COUNTED_STEPS: Final = 1 << 14
 
 _NUM_BLOCKS: Final = 16
 
+_BEFORE_LIMIT: Final = "resolvents before the limit"
+_LONGEST_GOAL: Final = "atoms of a goal"
+
 _DROPPED: Final = {"max_atoms": "dropped_atoms", "max_resolvents": "dropped_resolvents"}
 
 
@@ -31,7 +35,7 @@ def count_exercise(source: StepSource, outcomes: Mapping[str, int], minimum: Min
     outcomes: outcome to candidates
     """
     shell = source.shell()
-    clauses = Clauses(shell.rules, shell.header.clauses.rules, None if shell.facts is None else len(shell.facts))
+    clauses = Clauses(shell.rules, shell.header.clauses.rules, shell.facts)
     is_of_steps = has_steps(source.header.engine) and NUM_STEPS in source.fields
     is_known = "candidates.outcome" in source.fields
     num_steps = source.num_steps if is_of_steps else None
@@ -57,7 +61,7 @@ def count_columns(columns: Columns, program: Program, engine: EngineInfo) -> Exe
     values, counts = np.unique(columns.candidates.outcome, return_counts=True)
     named = dict(zip(map(outcome_name, values.tolist()), counts.tolist(), strict=True))
     outcomes = named if "candidates.outcome" in fields else None
-    count = ExerciseCount(fields, Clauses(program.rules, program.rule_texts, len(program.facts)), num_steps, outcomes)
+    count = ExerciseCount(fields, Clauses(program.rules, program.rule_texts, program.facts), num_steps, outcomes)
     if num_steps is not None:
         count.add(columns)
     return count.result()
@@ -80,12 +84,25 @@ class Clauses(NamedTuple):
 
     rules: tuple[Rule, ...] | None
     texts: tuple[str, ...]
-    num_facts: int | None
+    facts: NDArray[np.int32] | None
+
+    @property
+    def num_facts(self) -> int | None:
+        """The number of facts."""
+        return None if self.facts is None else len(self.facts)
 
     @property
     def num_rules(self) -> int | None:
         """The number of rules."""
         return len(self.rules) if self.rules is not None else len(self.texts) or None
+
+    @property
+    def most_matches(self) -> int | None:
+        """The most clauses that an atom can match: those of its predicate."""
+        if self.rules is None or self.facts is None:
+            return None
+        num = Counter(self.facts[:, 0].tolist()) + Counter(rule.clause_head.predicate for rule in self.rules)
+        return max(num.values(), default=1)
 
 
 class ExerciseCount:
@@ -126,6 +143,8 @@ class ExerciseCount:
         if "steps.num_resolvents" not in known:
             return
         self._see("max_resolvents", num_resolvents)
+        self._see(_LONGEST_GOAL, steps.num_atoms)
+        self._see(_BEFORE_LIMIT, num_resolvents.astype(np.int64) + steps.dropped_resolvents)
         self._add(Stage.CHOOSE, num_resolvents > 1)
         of_step = np.repeat(np.arange(num_steps, dtype=np.int32), num_resolvents)
 
@@ -187,6 +206,12 @@ class ExerciseCount:
             limits["max_depth"] = outcomes.get(Outcome.DEPTH_LIMIT.name, 0)
         rules, unused = self._count_rules()
         facts = self._used.get(Origin.FACT)
+        largest = dict(self._largest)
+        before = largest.pop(_BEFORE_LIMIT, 0), largest.pop(_LONGEST_GOAL, 0)
+        lengths = self._body_lengths()
+        enough = {"max_resolvents": clauses.most_matches or before[0]}
+        if lengths is not None and len(lengths):
+            enough["max_atoms"] = before[1] - 1 + int(lengths.max())
         return Exercise(
             outcomes=None if outcomes is None else dict(outcomes),
             steps=self._num_steps,
@@ -194,7 +219,8 @@ class ExerciseCount:
             choices=self._counts.get(Stage.CHOOSE),
             stages={stage.value: self._counts[stage] for stage in STEP_STAGES if stage in self._counts},
             limits=limits,
-            largest=dict(self._largest),
+            largest=largest,
+            enough={name: num for name, num in enough.items() if limits.get(name)},
             rules=rules,
             num_rules=clauses.num_rules,
             facts=None if facts is None else len(facts),

@@ -26,7 +26,9 @@ class Exercise(msgspec.Struct, frozen=True, kw_only=True):
                   `choose`: there was more than one resolvent. The other stages act in every step.
     limits:       limit to steps in which it dropped something; `max_depth` to derivations that it ended
     largest:      limit to the largest number seen of what it limits
+    enough:       limit that dropped something to a value with which it would have dropped nothing in these steps
     rules, facts: those that made a resolvent; num_rules, num_facts: all of them
+    inferred:     the items of evidence that the side does not know, and that follow from equal steps of the other side
     unused_rules: the first rules that made no resolvent, as text
     """
 
@@ -37,11 +39,13 @@ class Exercise(msgspec.Struct, frozen=True, kw_only=True):
     stages: dict[str, int] = {}
     limits: dict[str, int] = {}
     largest: dict[str, int] = {}
+    enough: dict[str, int] = {}
     rules: int | None = None
     num_rules: int | None = None
     facts: int | None = None
     num_facts: int | None = None
     unused_rules: tuple[str, ...] = ()
+    inferred: tuple[str, ...] = ()
 
     @property
     def proved(self) -> int | None:
@@ -65,6 +69,9 @@ class Exercise(msgspec.Struct, frozen=True, kw_only=True):
             stages=_add_counts(self.stages, other.stages),
             limits=_add_counts(self.limits, other.limits),
             largest=largest,
+            enough={
+                name: max(self.enough.get(name, 0), other.enough.get(name, 0)) for name in (*self.enough, *other.enough)
+            },
             rules=_add(self.rules, other.rules),
             num_rules=_add(self.num_rules, other.num_rules),
             facts=_add(self.facts, other.facts),

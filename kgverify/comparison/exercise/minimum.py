@@ -66,13 +66,16 @@ def find_missing(exercise: Exercise, minimum: Minimum) -> tuple[str, ...]:
     return tuple(name for name, value in values.items() if value is not None and value < minimum[name])
 
 
-def explain_missing(sides: Mapping[str, Exercise], minimum: Minimum) -> tuple[str, ...]:
+def explain_missing(
+    sides: Mapping[str, Exercise], minimum: Minimum, hidden: Mapping[str, list[str]] = MappingProxyType({})
+) -> tuple[str, ...]:
     """Return why the exercise of some sides, by their roles, is below the minimum, in one sentence; empty if it is not.
 
-    What one side does not know, the other one shows. Rules and choices may be hidden on both sides, proved candidates not.
+    hidden: item to the sides that neither show it nor were compared in what would show it. Other unknown items are those
+            of the other side, or not required; proved candidates that no side knows always are
     """
-    roles: dict[tuple[str, int | None], list[str]] = {}
-    if "proved" in minimum and all(exercise.proved is None for exercise in sides.values()):
+    roles: dict[tuple[str, int | None], list[str]] = {(name, None): list(of) for name, of in hidden.items()}
+    if len(sides) == 1 and "proved" in minimum and all(exercise.proved is None for exercise in sides.values()):
         roles["proved", None] = list(sides)
     for role, exercise in sides.items():
         for name in find_missing(exercise, minimum):

@@ -255,7 +255,10 @@ def _first_digests(source: StepSource, rows: NDArray[np.int64]) -> Words | None:
 def _judge_stages(comparer: Comparer) -> tuple[list[str], list[str]]:
     """Compare the recorded outputs of stages of steps that agree; note where only one trace has them."""
     is_deep = [
-        source.header.level == TraceLevel.DEEP and has_steps(source.header.engine) for source in comparer.recorded
+        source.header.level == TraceLevel.DEEP
+        and has_steps(source.header.engine)
+        and (isinstance(source, FileSource) or len(source.trace.columns.stages.told) > 0)
+        for source in comparer.recorded
     ]
     if not all(is_deep):
         lacking = ROLES[is_deep.index(False)]

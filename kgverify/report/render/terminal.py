@@ -14,7 +14,7 @@ from kgverify.errors import count_of
 from kgverify.escaping import make_visible
 from kgverify.report.content import ReportContent
 from kgverify.report.derivations import NUM_BEFORE, StepBefore, describe_step
-from kgverify.report.exercise import exercise_lines
+from kgverify.report.exercise import exercise_lines, limit_lines
 from kgverify.report.render.fitted_table import FittedTable
 from kgverify.report.render.metrics_table import MetricsTable
 from kgverify.report.render.screen import Screen, Text
@@ -109,6 +109,7 @@ def summary_lines(report: ReportContent) -> list[str]:
     """Return the verdict with its coverage and reasons, and the first divergence, a line each."""
     lines = [f"{report.verdict.value}   {_coverage_line(report)}"]
     lines += [make_visible(f"  because {reason}") for reason in report.reasons]
+    lines += [f"  {line}" for line in limit_lines(report)]
     if report.first_cause is not None:
         num = len(report.divergences)
         others = f"   (the first of {num:,})" if num > 1 else ""

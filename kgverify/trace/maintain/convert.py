@@ -10,7 +10,6 @@ from kgverify.errors import UserError
 from kgverify.files.writing import explained, make_folder
 from kgverify.trace.files.manifest import (
     Shard,
-    check_shard,
     new_trace,
     put_in_place,
     read_manifest,
@@ -77,9 +76,8 @@ class _Job(NamedTuple):
     is_archived: bool
     rebuild: Rebuild | None
 
-    def write(self, file: DataFile, path: Path) -> tuple[Trace, Written]:
-        """Convert one file, and write it to a path."""
-        trace = source = file.load()
+    def write(self, file: DataFile, trace: Trace, path: Path) -> Written:
+        """Convert one file that was loaded, and write it to a path."""
         own = parse_level(trace.header.level, trace.source)
         level = self.level or own
         order = list(TraceLevel)
@@ -94,14 +92,14 @@ class _Job(NamedTuple):
             trace = self.rebuild(trace)
         arrays = lower_arrays(encode_trace(trace), level) | file.read_group("shard/") | dict(trace.unknown.arrays)
         creator = trace.header.creator or f"kgverify {__version__}"
-        return source, write_arrays(path, arrays, creator, packing_of(level, is_archived=self.is_archived))
+        return write_arrays(path, arrays, creator, packing_of(level, is_archived=self.is_archived))
 
 
 def _convert_file(source: Path, target: Path, job: _Job) -> Conversion:
-    (file,) = TraceFile(source).files
+    ((file, trace),) = TraceFile(source).load_parts()
     num_bytes = source.stat().st_size
     with new_trace(target) as path:
-        trace, written = job.write(file, path)
+        written = job.write(file, trace, path)
     candidates, steps, *_ = trace.columns
     return Conversion(len(candidates.query), len(steps.depth), num_bytes, written.size, trace.unknown.dropped)
 
@@ -117,11 +115,9 @@ def _convert_folder(source: Path, target: Path, job: _Job) -> Conversion:
     try:
         shards: list[Shard] = []
         dropped: set[str] = set()
-        for index, shard in enumerate(opened.shards):
-            if shard is not None:
-                check_shard(source, shard)
+        for index, (file, trace) in enumerate(opened.load_parts()):
             name = shard_name(index)
-            trace, written = job.write(opened.files[index], unfinished / name)
+            written = job.write(file, trace, unfinished / name)
             counts = len(trace.columns.candidates.query), len(trace.columns.steps.depth)
             # The digests of the sequence do not change, and so the root does not.
             shards.append(Shard(name, written.size, *counts, written.xxh3, render_hash(trace.root)))

@@ -1,9 +1,10 @@
 """Joining the traces of several writers (processes, ranks or machines) into one."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from kgverify.files.writing import explained, make_folder
 from kgverify.trace.files.manifest import (
     Manifest,
     Shard,
-    check_shard,
     list_shards,
     put_in_place,
     read_manifest,
@@ -21,16 +21,19 @@ from kgverify.trace.files.manifest import (
 from kgverify.trace.files.output_path import check_no_partial, check_output_path, lock_trace, partial_of
 from kgverify.trace.maintain.check import find_duplicates, name_candidate
 from kgverify.trace.model.columns import Candidates, Digests, Rankings, join_candidates
-from kgverify.trace.model.digests import candidate_keys, compute_digests
+from kgverify.trace.model.digests import candidate_keys
 from kgverify.trace.model.levels import Packing, packing_of
 from kgverify.trace.model.schema import OPTIONAL_COLUMNS, Arrays, decode_columns, encode_level
 from kgverify.trace.read.data_file import DataFile
-from kgverify.trace.read.trace_file import check_same_run, read_trace
+from kgverify.trace.read.trace_file import TraceFile, check_same_run, read_trace
 from kgverify.trace.write.shards import write_shard
 from kgverify.version import __version__
 
 _SHOWN = 10
-"""Candidates named in a message."""
+"""Candidates or parts named in a message."""
+
+MOST_MISSING: Final = 1000
+"""The missing parts that are listed: a manifest may claim any number of parts."""
 
 _MAY_DIFFER = {name.replace(".", "/") for name in OPTIONAL_COLUMNS} | {f"digests/{name}" for name in Digests._fields}
 
@@ -69,14 +72,14 @@ def unite(
     output = Path(output)
     sources = [Path(path) for path in paths]
     expected = None if like is None else read_trace(like).columns.candidates
-    files = _list_files(sources)
+    opened = _open(sources)
     partial = partial_of(output)
     with lock_trace(output, overwrites=overwrites), explained(output, kept="the traces to join are unchanged"):
         check_output_path(output)
         check_no_partial(partial)
         make_folder(partial)
         try:
-            manifest = _write(files, partial, expected, drop_rankings)
+            manifest = _write(opened, partial, expected, drop_rankings)
             put_in_place(partial, output)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -100,12 +103,13 @@ def check_parts(manifests: Sequence[tuple[Path, Manifest]]) -> None:
     paths: dict[int, list[Path]] = {}
     for path, part in parts:
         paths.setdefault(part.index, []).append(path)
-    missing = [f"part {i} of {counts[0]}" for i in range(counts[0]) if i not in paths]
+    absent = (i for i in range(counts[0]) if i not in paths)
+    missing = [f"part {i} of {counts[0]}" for i in islice(absent, MOST_MISSING)]
     doubled = [
         f"part {i} of {counts[0]} ({', '.join(map(str, there))})" for i, there in paths.items() if len(there) > 1
     ]
     if missing or doubled:
-        found = [f"{', '.join(names)} {what}" for names, what in ((missing, "missing"), (doubled, "doubled")) if names]
+        found = [f"{_shorten(names)} {what}" for names, what in ((missing, "missing"), (doubled, "doubled")) if names]
         raise PartsError(
             "; ".join(found),
             where=where,
@@ -115,33 +119,29 @@ def check_parts(manifests: Sequence[tuple[Path, Manifest]]) -> None:
         )
 
 
-def _list_files(sources: Sequence[Path]) -> list[tuple[Path, Shard | None]]:
-    """List the files of all traces, with their entries in the manifests."""
-    files: list[tuple[Path, Shard | None]] = []
+def _open(sources: Sequence[Path]) -> list[TraceFile]:
+    """Open all traces. PartsError unless they are complete, and are all parts of one recording or none."""
     manifests = []
+    single = list_shards((), is_complete=True, creator="")
     for source in sources:
         if not source.exists():
             raise PartsError("no such trace", where=str(source), fix="check the path", missing=[str(source)])
-        if not source.is_dir():
-            files.append((source, None))
-            continue
-        manifest = read_manifest(source)
+        manifest = read_manifest(source) if source.is_dir() else single
         if not manifest.is_complete or source.name.endswith(".partial"):
             raise PartsError(
                 "its recording did not finish", where=str(source), fix="resume it, then join", missing=[str(source)]
             )
         manifests.append((source, manifest))
-        files += [(source / shard.name, shard) for shard in manifest.shards]
-    if not files:
+    if not manifests:
         raise UserError("no trace to join", fix="give the paths of complete traces")
-    single = list_shards((), is_complete=True, creator="")
-    check_parts([*manifests, *((path, single) for path, shard in files if shard is None)])
-    return files
+    check_parts(manifests)
+    opened = [TraceFile(source, is_lazy=True) for source in sources]
+    if shards := [trace.source for trace in opened if not trace.is_complete]:
+        raise UserError("is a shard, not a whole trace", where=shards[0], fix="give the folder that it belongs to")
+    return opened
 
 
-def _write(
-    files: Sequence[tuple[Path, Shard | None]], partial: Path, expected: Candidates | None, drop_rankings: bool
-) -> Manifest:
+def _write(sources: Sequence[TraceFile], partial: Path, expected: Candidates | None, drop_rankings: bool) -> Manifest:
     first: DataFile | None = None
     kinds: tuple[frozenset[str], Any] | None = None
     candidates: list[Candidates] = []
@@ -149,14 +149,15 @@ def _write(
     shards: list[Shard] = []
     held: tuple[Arrays, Packing] | None = None
     creator = f"kgverify {__version__}"
-    for path, shard in files:
-        file, arrays, packing = _read(path, shard)
+    num_files = sum(len(source.files) for source in sources)
+    for number, (file, arrays) in enumerate(_read_parts(sources), 1):
+        path = file.path
         first = first or file
         check_same_run(first, file)
         if any(name.startswith("rankings/") for name in arrays):
             rankings.append((path, {n: arrays.pop(n) for n in list(arrays) if n.startswith("rankings/")}))
         columns = decode_columns(arrays).candidates
-        if not len(columns.query) and (held is not None or path != files[-1][0]):
+        if not len(columns.query) and (held is not None or number < num_files):
             continue
         scores = arrays.get("resolvents/score")
         kind = frozenset(arrays) & _MAY_DIFFER, None if scores is None else scores.dtype
@@ -170,8 +171,8 @@ def _write(
         candidates.append(columns)
         if held is not None:
             shards.append(_put(partial, len(shards), *held, creator))
-        held = arrays, packing
-    _check_candidates(candidates, [path for path, _ in files], expected)
+        held = arrays, packing_of(file.level, is_archived=file.is_archived)
+    _check_candidates(candidates, [source.path for source in sources], expected)
     assert held is not None
     if rankings and not drop_rankings:
         held = held[0] | _join_rankings(rankings), held[1]
@@ -181,16 +182,15 @@ def _write(
     return manifest
 
 
-def _read(path: Path, shard: Shard | None) -> tuple[DataFile, Arrays, Packing]:
-    if shard is not None:
-        check_shard(path.parent, shard)
-    file = DataFile(path)
-    arrays = file.load_arrays()
-    if (arrays.pop("shard/index", None) is None) != (shard is None):
-        raise UserError("is a shard, not a whole trace", where=str(path), fix="give the folder that it belongs to")
-    if "digests/sequence" not in arrays:
-        arrays |= encode_level("digests", compute_digests(decode_columns(arrays)))
-    return file, arrays, packing_of(file.level, is_archived=file.is_archived)
+def _read_parts(sources: Sequence[TraceFile]) -> Iterator[tuple[DataFile, Arrays]]:
+    """Yield each file with its datasets, after everything that `kgverify trace check` verifies was verified."""
+    for source in sources:
+        for file, trace in source.load_parts():
+            arrays = file.load_arrays()
+            arrays.pop("shard/index", None)
+            if "digests/sequence" not in arrays:
+                arrays |= encode_level("digests", trace.digests)
+            yield file, arrays
 
 
 def _put(partial: Path, index: int, arrays: Arrays, packing: Packing, creator: str) -> Shard:
@@ -203,7 +203,7 @@ def _check_candidates(parts: Sequence[Candidates], paths: Sequence[Path], expect
         names = [name_candidate(there, first) for first, _ in doubled]
         raise PartsError(
             f"found {count_of(len(doubled), 'candidate')} more than once: {_shorten(names)}",
-            where=", ".join(map(str, dict.fromkeys(path.parent for path in paths))),
+            where=", ".join(map(str, paths)),
             fix="give every writer its own candidates",
             doubled=names,
         )
@@ -218,9 +218,7 @@ def _check_candidates(parts: Sequence[Candidates], paths: Sequence[Path], expect
             for names, what in ((missing, "missing candidate"), (extra, "unexpected candidate"))
             if names
         ]
-        raise PartsError(
-            "; ".join(messages), where=str(paths[0].parent), fix="join all parts of one run", missing=missing
-        )
+        raise PartsError("; ".join(messages), where=str(paths[0]), fix="join all parts of one run", missing=missing)
 
 
 def _shorten(names: Sequence[str]) -> str:

@@ -159,6 +159,7 @@ class _Rebuilt:
         """Keep arrays as the next shard. UserError if they are of another run."""
         file = DataFile(path, arrays=arrays)
         check_same_run(self.first or file, file)
+        file.load()
         self.first = self.first or file
         self.has_gaps |= self.has_lost
         parts = {name: [array] for name, array in arrays.items() if name != "shard/index"}
@@ -242,7 +243,9 @@ def _rebuild_shard(rebuilt: _Rebuilt, index: int, path: Path, shard: Shard | Non
         if (loss := _loss_of(path.name, found)) is not None:
             rebuilt.lose(loss)
         elif reason:
-            rebuilt.notes.append(f"{path.name}: {found.reason or reason}; all of it is intact, and kept")
+            rebuilt.lose(
+                Loss(path.name, f"{found.reason or reason}; by its own checksums it is intact, and kept", 0, 0)
+            )
         try:
             rebuilt.keep(path, found.arrays, found.packing)
         except UserError as error:

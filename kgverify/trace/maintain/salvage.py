@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kgverify.errors import UserError
 from kgverify.trace.hdf5.reading import Problems, load_arrays, locate_arrays
-from kgverify.trace.model.columns import Columns, no_stage_items, select_candidates, starts_of
+from kgverify.trace.model.columns import COUNTS, Columns, no_stage_items, select_candidates, starts_of
 from kgverify.trace.model.digests import COUNTED, compute_digests
 from kgverify.trace.model.levels import Packing, TraceLevel, has_goals, level_of, packing_of, required
 from kgverify.trace.model.schema import STAGES, TOGETHER, Arrays, decode_columns, encode_columns, encode_level
@@ -107,6 +107,8 @@ def _rebuild(path: Path, arrays: Arrays, stored: Arrays, doubtful: set[str]) -> 
         # The lost outputs become unknown; the level stays, as in the other shards.
         arrays |= encode_level("stages", no_stage_items(len(arrays["steps/num_atoms"])))
     file = DataFile(path, arrays=arrays)
+    for name in COUNTS.keys() & arrays.keys():
+        file.offsets(name).build()
     _ = file.rankings
     columns = decode_columns(arrays)
     rows = np.arange(len(columns.candidates.query))

@@ -154,20 +154,24 @@ class TraceFile:
 
         UserError for a trace that is damaged or inconsistent.
         """
-        parts: list[Trace] = []
-        for index, shard in enumerate(self.shards):
-            if shard is not None:
-                check_shard(self.path, shard)
-            file = self.files[index]
-            check_alike(self.files[0], file, is_last=index + 1 == len(self.shards))
-            parts.append(file.load())
-            if shard is not None:
-                check_root(parts[-1].root, shard, file.path)
+        parts = [trace for _, trace in self.load_parts()]
         if len(parts) == 1 and not self.path.is_dir():
             return parts[0]
         digests = Digests(*(np.concatenate(columns) for columns in zip(*(p.digests for p in parts), strict=True)))
         whole = self.with_columns(concatenate([part.columns for part in parts]), digests, parts[-1].rankings)
         return replace(whole, unknown=join_unknown([part.unknown for part in parts]))
+
+    def load_parts(self) -> Iterator[tuple[DataFile, Trace]]:
+        """Yield each file with its content, which was checked as by `load`; one is in memory at a time."""
+        for index, shard in enumerate(self.shards):
+            if shard is not None:
+                check_shard(self.path, shard)
+            file = self.files[index]
+            check_alike(self.files[0], file, is_last=index + 1 == len(self.shards))
+            trace = file.load()
+            if shard is not None:
+                check_root(trace.root, shard, file.path)
+            yield file, trace
 
     def with_columns(self, columns: Columns, digests: Digests, rankings: Rankings | None = None) -> Trace:
         """Return this trace's metadata with other columns, in memory."""

@@ -47,7 +47,8 @@ def check_sample(comparer: Comparer) -> None:
     # A saved report is shown without the reference.
     from kgverify.engines.reference.comparison import compare_again
 
-    for pair, _, each in compare_again(*comparer.load_pairs(rows), tolerance, lockstep=lockstep).pairs:
+    made = comparer.pair_of(rows)
+    for pair, _, each in compare_again(made.expected, made.actual, tolerance, lockstep=lockstep).pairs:
         row = int(rows[pair])
         second, first = each.found, listed.get(row)
         differing = {one.field for one in (first, second) if one is not None}

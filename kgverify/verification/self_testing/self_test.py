@@ -368,7 +368,10 @@ class _Planting:
         expected, actual = self._traces[0], self._apply(changes)
         found = self._comparer.like(expected, actual).compare()
         # Digests without goals do not show what an error of scores excuses.
-        verdicts = {Verdict.DIVERGE, *([Verdict.INCONCLUSIVE] if self._by_digest and self._tolerance else [])}
+        verdicts = {
+            Verdict.DIVERGE,
+            *([Verdict.INCONCLUSIVE] if self._by_digest and (self._tolerance or self._comparer.modulo) else []),
+        }
         require(found.verdict in verdicts, f"{found.verdict.value} with another {self._column}")
         if self._column in IDENTITY:
             self._check_unpaired(expected, actual, found.divergences)

@@ -9,13 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.compare import Comparer
-from kgverify.comparison.result import DIGEST, Verdict
+from kgverify.comparison.result import DIGEST
 from kgverify.comparison.source import FileSource
 from kgverify.comparison.stored_columns import PIECE_BYTES, RowsOf, StoredColumns
 from kgverify.errors import InternalError
 from kgverify.trace.model.columns import COUNTS
-from kgverify.trace.model.digests import compute_digests
-from kgverify.trace.model.levels import has_goals
 from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import TraceFile
 
@@ -169,7 +167,6 @@ def plant_in_stored_columns(comparer: Comparer) -> Counter[str]:
         for row in values if name.startswith("candidates/") else ():
             is_suspect = any(begin <= row < end for begin, end in suspects)
             require(is_suspect, f"candidate {row} has another {name} and is not compared")
-    _check_whole(stored)
     return Counter({name.replace("/", "."): len(values) for name, values in planted.items()})
 
 
@@ -189,68 +186,3 @@ def _open(stored: _Stored, changes: Mapping[str, Values]) -> StoredColumns:
         progress=lambda num_bytes: None,
         rows_of=_rows_of(changes),
     )
-
-
-def _check_whole(stored: _Stored) -> None:
-    """InternalError unless a whole comparison reports a change in the first, a middle and the last candidate."""
-    trace = stored.actual.trace
-    num = trace.num_candidates
-    keeps_goals = has_goals(stored.actual.header.level)
-    changes: dict[str, dict[int, Any]] = {}
-    # A trace without goals shows a choice by its digest.
-    choice = {"steps.choice"} if has_goals(stored.expected.header.level) else {"steps.choice", DIGEST}
-    wanted: dict[int, set[str]] = {}
-    # A change in a column that one of the traces lacks is not seen, and rightly so.
-    compared = set(stored.comparer.comparison.coverage.fields)
-    for number, candidate in enumerate(sorted({0, num // 2, num - 1})):
-        begin, end = _steps_of(trace, candidate)
-        is_ended = begin == end or number == 1 or (keeps_goals and "steps.choice" not in compared)
-        if is_ended and "candidates.outcome" not in compared:
-            continue
-        if is_ended:
-            outcome = _value(trace, "candidates/outcome", candidate)
-            changes.setdefault("candidates/outcome", {})[candidate] = (outcome + 1) % 4
-            wanted[candidate] = {"candidates.outcome"}
-        elif keeps_goals:
-            step = end - 1 if number else begin
-            changes.setdefault("steps/choice", {})[step] = _value(trace, "steps/num_resolvents", step)
-            wanted[candidate] = choice
-        elif "digests/sequence" in stored.actual.stored:
-            step = end - 1 if number else begin
-            digest = _value(trace, "digests/sequence", step)
-            changes.setdefault("digests/sequence", {})[step] = digest ^ np.uint64(1 << 40)
-            wanted[candidate] = {DIGEST}
-    for name in stored.actual.stored if keeps_goals else ():
-        if name.startswith("digests/"):
-            changed = stored.change(changes).trace
-            changes[name] = {step: _digest(changed, name, step) for step in changes.get("steps/choice", ())}
-    if not wanted:
-        return
-    comparer = stored.comparer.with_sources(stored.expected, stored.change(changes), _rows_of(changes))
-    found = comparer.compare()
-    verdicts = {Verdict.DIVERGE, *([Verdict.INCONCLUSIVE] if not keeps_goals and stored.tolerance else [])}
-    listed = {each.candidate: each.field for each in found.divergences}
-    require(
-        found.verdict in verdicts and listed.keys() == wanted.keys() and all(listed[i] in wanted[i] for i in wanted),
-        f"{found.verdict.value} with changes in candidates {sorted(wanted)}: {len(listed)} are reported",
-    )
-
-
-def _steps_of(trace: TraceFile, candidate: int) -> tuple[int, int]:
-    """Return the first step of a candidate in the whole trace, and the one after its last."""
-    before = 0
-    for file, first in zip(trace.files, trace.candidate_starts.tolist(), strict=False):
-        if candidate < first + file.num_candidates:
-            offsets = file.offsets("candidates/num_steps")
-            return before + offsets.at(candidate - first), before + offsets.at(candidate - first + 1)
-        before += file.num_steps
-    raise IndexError(candidate)
-
-
-def _digest(trace: TraceFile, name: str, step: int) -> np.uint64:
-    for file in trace.files:
-        if step < file.num_steps:
-            words: NDArray[np.uint64] = getattr(compute_digests(file.read_steps(step, step + 1)), name.split("/")[1])
-            return np.uint64(words[0])
-        step -= file.num_steps
-    raise IndexError(step)

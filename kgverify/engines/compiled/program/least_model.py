@@ -5,8 +5,7 @@ joined in an order found at run time: first those that bind no new variable, the
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -42,6 +41,14 @@ _BYTES_OF_ATOM = 64
 _BYTES_OF_ROW = 256
 
 
+_WORK_OF_JOIN: Final = 1 << 12
+"""The rows that take as long to sort as one call of a join takes without any: about 0.3 ms."""
+
+
+class TooMuchWorkError(Exception):
+    """The model takes more work than was allowed."""
+
+
 class _TooManyRowsError(Exception):
     """The joins have too many rows for a CPU."""
 
@@ -62,6 +69,8 @@ class LeastModel:
 
     device:    that holds the model; the joins are computed there as well, unless all have few rows
     most_rows: of a join in one part; as many as fit into `memory_budget` if not given
+    most_work: the rows that may be joined and sorted in all; TooMuchWorkError beyond them
+    must_stop: asked at each join; KeyboardInterrupt if it returns True
 
     UserError if the model takes more than `memory_budget` bytes, or its keys do not fit 63 bits.
     """
@@ -73,6 +82,8 @@ class LeastModel:
         device: str = "auto",
         memory_budget: int = MEMORY_BUDGET,
         most_rows: int | None = None,
+        most_work: float = math.inf,
+        must_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         # Of several GPUs this thread's current one, whichever thread asks the model later.
         target = torch.zeros(0, device=resolve_device(device)).device
@@ -82,6 +93,7 @@ class LeastModel:
         self._most_atoms = memory_budget // _BYTES_OF_ATOM
         self._most_rows = max(1, memory_budget // _BYTES_OF_ROW) if most_rows is None else most_rows
         self._memory_budget = memory_budget
+        self._work_left, self._must_stop = most_work, must_stop
         if (self._num_predicates + 1) * self._num_constants**2 >= 2**63:
             raise UserError(
                 f"{self._num_predicates} predicates and {self._num_constants} constants do not fit 63-bit keys",
@@ -92,7 +104,7 @@ class LeastModel:
         self._rows_left = MOST_ROWS_ON_CPU if target.type == "cuda" else math.inf
         try:
             # Few rows take longer to share among threads than to join.
-            with nullcontext() if target.type == "cpu" else single_thread():
+            with single_thread():
                 self._derive(program)
         except _TooManyRowsError:
             self._device, self._rows_left = target, math.inf
@@ -187,11 +199,20 @@ class LeastModel:
         fresh = [self._drop_known(predicate, pending) for predicate, pending in enumerate(derived)]
         num_fresh = sum(map(len, fresh))
         self._check_size(num_fresh)
+        self._spend(sum(len(state.all) for state, keys in zip(self._states, fresh, strict=True) if len(keys)))
         self._states = [
             _State(self._merge(state.all, keys), state.all, self._relation(keys))
             for state, keys in zip(self._states, fresh, strict=True)
         ]
         return num_fresh > 0
+
+    def _spend(self, num_rows: int) -> None:
+        """Count work. TooMuchWorkError if it is more than was allowed, KeyboardInterrupt if it must stop."""
+        self._work_left -= num_rows
+        if self._must_stop():
+            raise KeyboardInterrupt
+        if self._work_left < 0:
+            raise TooMuchWorkError
 
     def _merge(self, relation: Relation, keys: Tensor) -> Relation:
         return self._relation(torch.cat((relation.keys, keys)).sort().values) if len(keys) else relation
@@ -201,6 +222,7 @@ class LeastModel:
         known = self._states[predicate].all.keys
         if not pending:
             return known[:0]
+        self._spend(sum(map(len, pending)))
         keys = sort_once(torch.cat(pending))
         keys = keys[~is_among(keys, known)]
         self._check_size(len(keys))
@@ -241,6 +263,7 @@ class LeastModel:
     def _join(self, table: Table, views: list[View], wanted: set[int]) -> Iterator[Table]:
         """Yield tables of the bindings of the wanted variables that agree with every view."""
         while True:
+            self._spend(_WORK_OF_JOIN + table.size)
             needed = wanted.union(*(view.variables for view in views))
             table = keep_columns(table, needed, self._num_constants)
             if not table.size:
