@@ -4,6 +4,7 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import StrEnum
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -141,24 +142,15 @@ def _look_at_devices() -> Iterator[Finding]:
 
 
 def _look_at_caches() -> Iterator[Finding]:
-    from kgverify.verification.self_testing import remembered
-
     graphs = stored_graph.find_folder()
     if graphs is not None:
         yield Finding("cache of graphs", State.PRESENT, stored_graph.describe_stored(graphs))
-    folders = {"cache of known answers": remembered.find_folder()}
-    try:
+    with suppress(Exception):
         from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-        folders["cache of compiled code"] = Path(cache_dir())
-    except Exception:
-        folders.pop("cache of compiled code", None)
-    for name, folder in folders.items():
-        if folder is None:
-            yield Finding(name, State.ABSENT, "turned off by $KGVERIFY_CACHE")
-        else:
-            size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-            yield Finding(name, State.PRESENT, f"{folder}, {size / 1e6:,.1f} MB")
+        folder = Path(cache_dir())
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        yield Finding("cache of compiled code", State.PRESENT, f"{folder}, {size / 1e6:,.1f} MB")
 
 
 def _look_at_data() -> Iterator[Finding]:

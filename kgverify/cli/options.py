@@ -146,6 +146,14 @@ Scheduler = Annotated[
     str | None,
     typer.Option(metavar="ADDRESS", help="A dask scheduler whose workers prove; docs/machines.md."),
 ]
+AcceptChanged = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accept-changed",
+        metavar="NAME",
+        help="Resume although this code changed, e.g. helper.py; may be repeated.",
+    ),
+]
 Trust = Annotated[
     bool,
     typer.Option("--trust", help="Import the code of third parties' engines that the file names.", show_default=False),

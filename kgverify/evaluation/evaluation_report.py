@@ -86,6 +86,7 @@ def report_evaluation(
         candidates_per_second=result.num_candidates / result.seconds if result.num_candidates else None,
         check=check,
         minimum=dict(minimum),
+        accepted=result.accepted,
     )
     metrics = compute_by_reference(results.rankings)
     if reference is not None:

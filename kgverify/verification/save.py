@@ -19,7 +19,6 @@ from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.trace.write.writer import write_again
 from kgverify.verification.rebuild import rebuild_for_comparison
 from kgverify.verification.self_testing.known_answers.traces import check_known_traces
-from kgverify.verification.self_testing.remembered import check_once
 from kgverify.verification.verify import RecordedComparison, Verification
 
 EXPECTED = "expected.h5"
@@ -57,7 +56,7 @@ def save_verification(
     Traces on disk are copied. Nothing is changed before all files are on disk. The caller holds the lock of the folder, if
     other processes could write to it. UserError if the folder cannot be created or written.
     """
-    check_once({"traces": check_known_traces})
+    check_known_traces()
     make_folders(folder)
     traces: tuple[Trace | TraceFile, ...] = (
         (verification.expected, verification.actual) if isinstance(verification, Verification) else verification.traces

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +28,6 @@ from kgverify.files.writing import check_folder
 from kgverify.report.render.terminal import NextCommand, print_report
 from kgverify.report.report import encode_report
 from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
-from kgverify.verification.self_testing.remembered import remembering
 
 EXIT_CODES = {Verdict.AGREE: 0, Verdict.DIVERGE: 1, Verdict.INCONCLUSIVE: 3}
 
@@ -103,7 +102,7 @@ def diff(
                     where=option,
                     fix="leave it out, or leave out the two traces",
                 )
-        with show_comparison(expected, actual) as progress, remembering():
+        with show_comparison(expected, actual) as progress:
             report = compare(
                 str(expected),
                 actual,
@@ -118,25 +117,23 @@ def diff(
     else:
         if save is not None:
             check_folder(save)
-        # An engine of a third party may change the judge in memory.
-        with remembering() if {engine, reference} <= {COMPILED, REFERENCE} else nullcontext():
-            report = verify(
-                engine=engine,
-                reference=reference,
-                **run_options.arguments(),
-                **engine_options.arguments(),
-                lockstep=lockstep,
-                determinism=determinism,
-                score_error=score_error,
-                modulo=modulo,
-                minimum=minimum,
-                fresh_cache=fresh_cache,
-                jobs=jobs,
-                scheduler=scheduler,
-                save=save,
-                command=typed_command(),
-                phase=show_phase,
-            )
+        report = verify(
+            engine=engine,
+            reference=reference,
+            **run_options.arguments(),
+            **engine_options.arguments(),
+            lockstep=lockstep,
+            determinism=determinism,
+            score_error=score_error,
+            modulo=modulo,
+            minimum=minimum,
+            fresh_cache=fresh_cache,
+            jobs=jobs,
+            scheduler=scheduler,
+            save=save,
+            command=typed_command(),
+            phase=show_phase,
+        )
     has_lockstep = expected is None and not lockstep
     print_report(
         report,

@@ -3,7 +3,7 @@
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Final, NoReturn
@@ -25,10 +25,8 @@ from kgverify.cli.progress import (
 from kgverify.errors import UserError, count_of
 from kgverify.report.render.terminal import describe_execution
 from kgverify.runs.interrupts import note_interrupt
-from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
 from kgverify.trace.files.output_path import count_safe, partial_of
 from kgverify.verification.record import SHARD_STEPS
-from kgverify.verification.self_testing.remembered import remembering
 
 _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
@@ -57,6 +55,7 @@ def record(
     jobs: options.Jobs = 1,
     scheduler: options.Scheduler = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted recording.")] = False,
+    accept_changed: options.AcceptChanged = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing trace.")] = False,
     shard_steps: Annotated[
         int, typer.Option(min=1, help="Steps committed at a time; a longer trace becomes a folder of shards.")
@@ -80,12 +79,9 @@ def record(
             fix="give compiled, reference, or your own as MODULE:NAME or FILE.py:NAME",
         )
     try:
-        # An engine of a third party may change the judge in memory.
-        is_own = {engine, reference} <= {None, COMPILED, REFERENCE}
         with (
             ending_on_signals(),
             show_phase(f"recording {engine or reference}", 0) as progress,
-            remembering() if is_own else nullcontext(),
         ):
             recording = record_engine(
                 path=output,
@@ -99,6 +95,7 @@ def record(
                 archive=archive,
                 shard_steps=shard_steps,
                 resume=resume,
+                accept_changed=accept_changed or (),
                 overwrite=force,
                 progress=progress,
             )
@@ -115,11 +112,14 @@ def record(
         make_result_console(json_path),
         f"{recording.path}: {count_of(recording.num_candidates, 'candidate')}{resumed}, {count_of(recording.num_steps, 'step')}",
     )
+    for change in recording.accepted:
+        print_note(f"resumed although code changed, as accepted: {change}")
     data = {
         "path": str(recording.path),
         "num_candidates": recording.num_candidates,
         "num_steps": recording.num_steps,
         "num_resumed": recording.num_resumed,
+        "accepted": recording.accepted,
     }
     write_json(data, json_path, indent=None)
 

@@ -28,7 +28,6 @@ from kgverify.testing.campaigns.corpus import (
     Corpus,
     Identity,
     Sighting,
-    digest_code,
     is_shrunk,
     mark_shrunk,
 )
@@ -70,6 +69,7 @@ class Campaign:
     jobs:           processes; 1 works in this process
     is_apart:       whether 1, too, is a process of its own, which an engine may end
     is_fresh:       whether to ignore which problems were tried before
+    accept_changed: the names of changed code whose problems are not tried again (`kgverify.files.code_identity`)
     shrink_calls:   most runs of the engine for one shrink
     shrink_seconds: most seconds of one shrink
     most_shrunk:    divergences that are shrunk; the others wait for the next campaign
@@ -89,6 +89,7 @@ class Campaign:
     is_apart: bool = False
     known: tuple[KnownDivergence, ...] = ()
     is_fresh: bool = False
+    accept_changed: tuple[str, ...] = ()
     shrink_calls: int = MAX_CALLS
     shrink_seconds: float = 20.0
     most_shrunk: int = 20
@@ -148,10 +149,11 @@ class _Run:
                 lockstep=campaign.lockstep,
                 seed=campaign.seed,
                 block_size=BLOCK_SIZE,
-                code=digest_code(campaign.sides),
+                code=campaign.sides.identify_code(),
                 dialect=campaign.dialect,
             ),
             is_fresh=campaign.is_fresh,
+            accept_changed=campaign.accept_changed,
         )
         self.blocks = {block.number: block for block in self._log.records}
         self.replays: list[tuple[Path, Signature, Signature | None]] = []
@@ -417,7 +419,11 @@ class _Run:
             ],
             exercise=reduce(Exercise.plus, (block.exercise for block in blocks), NOT_EXERCISED),
             minimum=dict(campaign.minimum),
-            notes=[] if divergences else describe_idle(campaign.engine.faults, campaign.reference.faults),
+            notes=[
+                *(f"all problems are tried again: {each}" for each in self._log.changed),
+                *(f"earlier problems count although code changed, as accepted: {each}" for each in self._log.accepted),
+                *([] if divergences else describe_idle(campaign.engine.faults, campaign.reference.faults)),
+            ],
             replays=[
                 ReplayedFile(file=str(path), signature=str(signature), found=str(found or ""))
                 for path, signature, found in self.replays
@@ -427,7 +433,7 @@ class _Run:
 
 def _make_executor(campaign: Campaign) -> Executor:
     if campaign.scheduler is not None:
-        return DaskWorkers(campaign.scheduler)
+        return DaskWorkers(campaign.scheduler, campaign.sides.foreign)
     return _Here() if campaign.runs_here else SeparateWorkers(campaign.jobs)
 
 
