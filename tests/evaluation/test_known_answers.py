@@ -79,6 +79,7 @@ def test_a_folder_that_opens_for_any_evaluation_is_found(monkeypatch: pytest.Mon
 def test_an_evaluation_is_not_reported_if_a_known_one_is_wrong(monkeypatch: pytest.MonkeyPatch):
     arguments: dict[str, Any] = {"queries": 1, "corruptions": 3, "mode": "eager", "device": "cpu", "check": 4}
     monkeypatch.setattr(evaluation_report, "_KNOWN", set())
+
     def fail(device: str, *, with_ranks_only: bool) -> None:
         raise InternalError("a known evaluation is wrong")
 

@@ -3,20 +3,16 @@
 Prints, as JSON, whether each was reused. `python stored_conclusions.py [LIMITS] [DIALECT] [numpy=VERSION]`
 """
 
-import importlib.metadata
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_version = importlib.metadata.version
-if versions := dict(word.split("=") for word in sys.argv[1:] if "=" in word):
-    importlib.metadata.version = lambda name: versions.get(name) or _version(name)
-
 import kgverify as kv
 from kgverify.engines.native import library
 from kgverify.errors import UserError
+from kgverify.files import code_identity
 from kgverify.graphs import stored_graph
 from kgverify.testing.checking.engine_makers import EngineSpec
 from kgverify.testing.exhaustive.certificate import certify
@@ -116,4 +112,7 @@ def ask(conclusion: Callable[[], bool]) -> bool | str:
 
 
 if __name__ == "__main__":
+    if versions := dict(word.split("=") for word in sys.argv[1:] if "=" in word):
+        installed = code_identity.version
+        code_identity.version = lambda name: versions.get(name) or installed(name)
     print(json.dumps({name: ask(conclusion) for name, conclusion in CONCLUSIONS.items()}))

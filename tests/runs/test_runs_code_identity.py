@@ -18,7 +18,7 @@ from kgverify.errors import UserError
 from kgverify.files.code_identity import UNIDENTIFIED, identify_engines, list_changes, refuse_changes
 
 ROOT = Path(__file__).resolve().parents[2]
-ENGINE = '''
+ENGINE = """
 import json
 import os
 from pathlib import Path
@@ -67,7 +67,7 @@ def engine(goal, clauses):
 
 
 other = engine
-'''
+"""
 FILES = {
     "my.py": ENGINE,
     "helper.py": "BUG = False",

@@ -272,6 +272,9 @@ def finish_replacing(path: Path, new: Path) -> None:
     aside = replaced_of(path)
     if aside.exists() and not path.exists():
         aside.rename(path)
+    elif aside.exists():
+        check_replaceable(aside)
+        remove_tree(aside)
     if (path / CODE).is_file():
         # The new trace brought it here: the old one may have its name.
         with suppress(UserError):
