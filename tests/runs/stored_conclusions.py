@@ -14,6 +14,7 @@ from kgverify.engines.native import library
 from kgverify.errors import UserError
 from kgverify.files import code_identity
 from kgverify.graphs import stored_graph
+from kgverify.program.dialect import Dialect
 from kgverify.testing.checking.engine_makers import EngineSpec
 from kgverify.testing.exhaustive.certificate import certify
 from kgverify.testing.exhaustive.scope import find_scope
@@ -22,7 +23,7 @@ MINE, OTHER = "my.py:engine", "my.py:other"
 REFUSED = "refused"
 LIMITS = kv.Limits(max_depth=5) if "limits" in sys.argv else kv.Limits()
 if "dialect" in sys.argv:
-    LIMITS = kv.Limits(dialect=kv.Dialect(order="facts_first"))
+    LIMITS = kv.Limits(dialect=Dialect(order="facts_first"))
 DIALECT = LIMITS.dialect
 RUN: dict[str, Any] = {"queries": 2, "corruptions": 3, "limits": LIMITS}
 

@@ -243,18 +243,15 @@ def put_in_place(new: Path, path: Path) -> None:
     if path.is_dir() or (path.exists() and new.is_dir()):
         # One rename cannot replace a folder that is not empty.
         check_replaceable(path)
+        old = new
         try:
             exchange(new, path)
         except OSError:
-            aside = replaced_of(path)
-            remove_tree(aside)
-            path.rename(aside)
+            old = replaced_of(path)
+            path.rename(old)
             new.rename(path)
-        else:
-            aside = temporary_beside(path)
-            new.rename(aside)
         sync_folder(path.parent)
-        remove_tree(aside)
+        _remove_old(old, path)
     else:
         new.replace(path)
     if path.is_dir():
@@ -274,13 +271,20 @@ def finish_replacing(path: Path, new: Path) -> None:
         aside.rename(path)
     elif aside.exists():
         check_replaceable(aside)
-        remove_tree(aside)
+        _remove_old(aside, path)
     if (path / CODE).is_file():
         # The new trace brought it here: the old one may have its name.
         with suppress(UserError):
             if new.is_file() or (not (new / CODE).exists() and read_manifest(new).is_complete):
-                remove_tree(new)
+                _remove_old(new, path)
         (path / CODE).unlink()
+
+
+def _remove_old(old: Path, path: Path) -> None:
+    """Delete a trace that was at `path`, under a name by which the rest of it is deleted after a kill."""
+    removed = temporary_beside(path)
+    old.rename(removed)
+    remove_tree(removed)
 
 
 def check_replaceable(path: Path) -> None:
