@@ -36,6 +36,13 @@ def is_private(path: Path) -> bool:
     return False
 
 
+def make_private(folder: Path) -> None:
+    """Create a folder and those above it that are missing, for this user only. OSError as `os.mkdir`."""
+    for each in (*reversed(folder.parents), folder):
+        if not each.exists():
+            each.mkdir(mode=0o700)
+
+
 @contextmanager
 def open_private(path: Path, *, purpose: str, max_bytes: int | None = None) -> Iterator[int]:
     """Open a file of a cache once, and yield its descriptor. UserError unless only this user and root can change it."""

@@ -40,15 +40,15 @@ _DEPENDENCIES: Final = ("h5py", "msgspec", "numpy", "safetensors", "torch", "tri
 _CACHES: Final = (".pyc", ".pyo")
 
 _FOREIGN: Final = re.compile(
-    r"cffi|clr|cpp_extension|ctypes|grpc|httpx?|janus\w*|jpype|juliacall|lupa|matlab|oct2py|pexpect|py4j|pyswip|requests"
-    r"|rpy2|runpy|sh|socket|subprocess|urllib|websocket|zmq"
+    r"cffi|clr|cpp_extension|ctypes|docker|grpc|httpx?|janus\w*|jpype|juliacall|lupa|matlab|oct2py|paramiko|pexpect|py4j"
+    r"|pyswip|requests?|rpy2|runpy|sh|socket|subprocess|urllib3|websockets?|xmlrpc|zmq"
 )
 """Modules that run other processes, other languages, or code that no import names."""
 _FOREIGN_CALLS: Final = re.compile(
-    r"exec([lv]\w*|_module)?|eval|__import__|import_module|load_source|popen|system|posix_spawnp?|spawn[lv]\w*"
+    r"exec([lv]\w*|_module)?|eval|__import__|import_module|popen|system|(create_sub|posix_)?(process|spawn)\w*"
 )
 _READING: Final = re.compile(
-    r"File|(from|load_)file|(gen|load|read_)?(from)?txt|\w*(listdir|scandir|iterdir)|r?glob|memmap|(safe_)?open|read_\w+"
+    r"File|\w*(fromfile|fromtxt|listdir|scandir|iterdir|glob)|memmap|(safe_)?open|(load|read)\w*"
 )
 _loaded: Final[WeakKeyDictionary[ModuleType, str]] = WeakKeyDictionary()
 """The digests that the files of modules had when these were first identified."""
@@ -96,22 +96,24 @@ def identify_engines(names: Sequence[str]) -> Code:
         path = Path(module).resolve()
         if separator and path.suffix == ".py" and path.is_file():
             _follow(path.stem, path, code)
-        elif separator and (found := _find_module(module, Path.cwd())) is not None:
+        elif separator and (found := _find_module(module, Path.cwd())[0]) is not None:
             _follow(module, found, code)
         else:
             code[name] = f"{UNIDENTIFIED}it has no name by which it can be imported again"
     return code
 
 
-def list_changes(there: Mapping[str, str], here: Mapping[str, str]) -> dict[str, str]:
-    """Describe what differs between two identities, and what cannot be identified, by name."""
+def list_changes(there: Mapping[str, str], here: Mapping[str, str], *, changed_only: bool = False) -> dict[str, str]:
+    """Describe what differs between two identities and, unless `changed_only`, what cannot be identified, by name."""
     changes = {}
     for name in dict.fromkeys((*there, *here)):
         old, new = there.get(name, "absent"), here.get(name, "absent")
         unidentified = next((each for each in (new, old) if each.startswith(UNIDENTIFIED)), None)
+        if old == new and (changed_only or unidentified is None):
+            continue
         if unidentified is not None:
             changes[name] = f"{name} {unidentified}"
-        elif old != new:
+        else:
             changes[name] = f"{name} changed: {_shorten(old)} there, {_shorten(new)} here"
     return changes
 
@@ -139,16 +141,18 @@ def _file_of(module: object, ending: str = "") -> Path | None:
     return Path(file).resolve() if isinstance(file, str) and file.endswith(ending) else None
 
 
-def _find_module(name: str, folder: Path) -> Path | None:
-    """Return the file of a module, which need not be loaded; None for one without a file."""
-    if name in sys.modules:
-        return _file_of(sys.modules[name])
-    parent, _, last = name.rpartition(".")
-    found = _find_module(parent, folder) if parent else None
-    if parent and found is None:
-        return None
-    spec = PathFinder.find_spec(last, [str(folder), *sys.path] if found is None else [str(found.parent)])
-    return Path(spec.origin).resolve() if spec is not None and spec.has_location and spec.origin else None
+def _find_module(name: str, *folders: Path) -> tuple[Path | None, list[str]]:
+    """Return the file of a module, which need not be loaded, if it has one; and the folders of its own modules."""
+    module = sys.modules.get(name)
+    if module is not None:
+        return _file_of(module), [*getattr(module, "__path__", ())]
+    parent = name.rpartition(".")[0]
+    searched = _find_module(parent, *folders)[1] if parent else [*map(str, folders), *sys.path]
+    spec = PathFinder.find_spec(name, searched)
+    if spec is None:
+        return None, []
+    file = Path(spec.origin).resolve() if spec.has_location and spec.origin else None
+    return file, [*(spec.submodule_search_locations or ())]
 
 
 @cache
@@ -170,7 +174,7 @@ def _version_of(package: str) -> str | None:
 
 def _follow(name: str, path: Path, code: Code) -> None:
     """Add a module and all that its source names to an identity."""
-    waiting, seen = [(name, path)], set[Path]()
+    waiting, seen, root = [(name, path)], set[Path](), path.parents[name.count(".")]
     while waiting:
         name, path = waiting.pop()
         if path in seen or name.partition(".")[0] in _OWN:
@@ -195,7 +199,7 @@ def _follow(name: str, path: Path, code: Code) -> None:
                 source = _Source(ast.parse(path.read_bytes()), name, path)
                 if reason := source.add_inputs(code):
                     code.setdefault(f"{key} (inputs)", f"{UNIDENTIFIED}it {reason}")
-                waiting += source.find_modules()
+                waiting += source.find_modules(root)
 
 
 class _Source:
@@ -203,15 +207,16 @@ class _Source:
 
     def __init__(self, tree: ast.AST, name: str, path: Path) -> None:
         self._name, self._path = name, path
-        nodes = list(ast.walk(tree))
-        self._imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
-        self._texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-        calls = [node for node in nodes if isinstance(node, ast.Call)]
-        self._calls = [(_name_of(call.func), isinstance(call.func, ast.Name), call.args) for call in calls]
-        self._names = {_name_of(node) for node in nodes}
+        self._nodes = list(ast.walk(tree))
+        self._imports = [node for node in self._nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+        self._calls = [(_name_of(node.func), node) for node in self._nodes if isinstance(node, ast.Call)]
+        self._names = {_name_of(node) for node in self._nodes}
+        self._texts = {
+            node.value for node in self._nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
 
-    def find_modules(self) -> Iterator[tuple[str, Path]]:
-        """Yield the modules that it names and their files, with their packages."""
+    def find_modules(self, root: Path) -> Iterator[tuple[str, Path]]:
+        """Yield the modules that it names and their files, with their packages. root: the folder of the engine."""
         package = self._name if self._path.stem == "__init__" else self._name.rpartition(".")[0]
         names = [self._name]
         if {"import_module", "__import__"} & self._names:
@@ -229,17 +234,18 @@ class _Source:
             for length in range(1, len(parts) + 1):
                 module = ".".join(parts[:length])
                 with suppress(ImportError, ValueError):
-                    if (found := _find_module(module, self._path.parent)) is not None:
+                    if (found := _find_module(module, self._path.parent, root)[0]) is not None:
                         yield module, found
 
     def add_inputs(self, code: Code) -> str:
         """Add the files and variables that its texts name; return why others are possible, empty if they are not."""
-        has_file = False
+        named = set()
         for text in (each for each in self._texts if each and len(each) < 256 and "\0" not in each):
-            for folder in (self._path.parent, Path.cwd()):
+            for path, key in ((self._path.parent / text, text), (Path(text), f"./{text}")):
                 with suppress(OSError):
-                    if (folder / text).is_file():
-                        code[text], has_file = hash_file(folder / text), True
+                    if path.is_file():
+                        code[key] = hash_file(path)
+                        named.add(text)
             if {"environ", "getenv"} & self._names and text in os.environ:
                 code[f"${text}"] = hashlib.sha256(os.environ[text].encode()).hexdigest()
         modules = {
@@ -250,13 +256,28 @@ class _Source:
         }
         if foreign := sorted(filter(_FOREIGN.fullmatch, modules)):
             return f"imports {foreign[0]}"
-        for name, is_bare, arguments in self._calls:
-            is_literal = bool(arguments) and isinstance(arguments[0], ast.Constant)
-            may_be_method = name in ("eval", "exec") and not is_bare
+        for name, call in self._calls:
+            is_literal = bool(call.args) and isinstance(call.args[0], ast.Constant)
+            may_be_method = name in ("eval", "exec") and not isinstance(call.func, ast.Name)
             if _FOREIGN_CALLS.fullmatch(name) and not may_be_method and not (is_literal and "import" in name):
                 return f"calls {name}"
-        reads = sorted({name for name, *_ in self._calls if _READING.fullmatch(name)})
-        return f"calls {reads[0]}, and names no file that is there" if reads and not has_file else ""
+        for _ in range(2):
+            for node in self._nodes:
+                if isinstance(node, ast.Assign | ast.withitem):
+                    value, targets = (
+                        (node.value, node.targets)
+                        if isinstance(node, ast.Assign)
+                        else (node.context_expr, [node.optional_vars])
+                    )
+                    if _mentions(value, named):
+                        named |= {_name_of(each) for each in targets if each is not None}
+        unknown = [name for name, call in self._calls if _READING.fullmatch(name) and not _mentions(call, named)]
+        return f"calls {unknown[0]} on a file that its source does not name" if unknown else ""
+
+
+def _mentions(tree: ast.AST, names: Collection[str]) -> bool:
+    """Return whether an expression holds one of these names or texts."""
+    return any((node.value if isinstance(node, ast.Constant) else _name_of(node)) in names for node in ast.walk(tree))
 
 
 def _name_of(node: ast.AST) -> str:

@@ -11,6 +11,7 @@ import mmap
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError, count_of
-from kgverify.files.cache import find_cache, is_private, open_private
+from kgverify.files.cache import find_cache, is_private, make_private, open_private
 from kgverify.files.code_identity import digest_code, identify_own_code, list_changes
 from kgverify.files.writing import replaced
 from kgverify.graphs.folder import SPLITS
@@ -91,6 +92,7 @@ def read_stored(key: str) -> KnowledgeGraph | None:
             return None
         graph = _decode(_map(path), key)
         os.utime(path)
+        graph = replace(graph, is_stored=True)
     except (OSError, UserError, ValueError, ArithmeticError, TypeError):
         return None
     return graph
@@ -105,7 +107,7 @@ def store(key: str, graph: KnowledgeGraph) -> None:
         header, arrays = _encode(key, graph)
         if sum(each.nbytes for each in arrays) > MOST_BYTES // 2:
             return
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(path.parent)
         if not is_private(path.parent):
             return
         with replaced(path) as temporary:

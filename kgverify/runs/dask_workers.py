@@ -261,11 +261,11 @@ def _do(
 ) -> T:
     """Do a call on a worker. UserError if the worker has other code than the process that sent it."""
     here = identify_code(engines)
-    if changes := [text for name, text in list_changes(code, here).items() if code.get(name) != here.get(name)]:
+    if changes := list_changes(code, here, changed_only=True):
         import socket
 
         raise UserError(
-            f"the worker on {socket.gethostname()} has other code: {'; '.join(changes)}",
+            f"the worker on {socket.gethostname()} has other code: {'; '.join(changes.values())}",
             where=WHERE,
             fix="install the same versions on this machine and on every worker, and restart the workers",
         )

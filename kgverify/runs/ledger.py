@@ -23,7 +23,7 @@ _MAX_BYTES: Final = 256 << 20
 class WorkIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """The base of identities of work: its code, and the changes of it that the user accepted, in words."""
 
-    code: Code
+    code: Code = {}
     accepted: tuple[str, ...] = ()
 
 

@@ -16,6 +16,7 @@ from kgverify.engines.native.library import why_not_available
 from kgverify.engines.policy import make_two_tower, write_policy
 from kgverify.errors import UserError
 from kgverify.files.code_identity import UNIDENTIFIED, identify_engines, list_changes, refuse_changes
+from kgverify.testing.checking.engine_makers import load_factory
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = """
@@ -173,6 +174,57 @@ def test_no_conclusion_is_reused_after_an_edit_of_its_inputs(concluded: Path, na
         assert not isinstance(refused, str) or refused.startswith(REFUSED), (each, refused)
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import json\nKNOWN = json.load(open('known.json'))",
+        "from pathlib import Path\nHERE = Path(__file__).parent\nKNOWN = (HERE / 'known.json').read_text()",
+        "from pathlib import Path\nPATH = Path(__file__).with_name('known.json')\ndef engine(): return PATH.read_bytes()",
+        "import json\nwith open('known.json') as file:\n    KNOWN = json.load(file)",
+    ],
+)
+def test_a_file_that_the_source_names_is_an_input(tmp_path: Path, source: str) -> None:
+    (tmp_path / "known.json").write_text("1")
+    before = identify(tmp_path, source)
+    (tmp_path / "known.json").write_text("2")
+    assert [*list_changes(before, identify(tmp_path, source))] == ["known.json"]
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("def engine():\n    import pack.deep", "pack/deep.py"),
+        ("from pack import deep", "pack/deep.py"),
+        ("import importlib\nDEEP = importlib.import_module('pack.deep')", "pack/deep.py"),
+        ("import spaces.deep", "spaces/deep.py"),
+        ("from pack import other", "spaces/deep.py"),
+    ],
+)
+def test_every_way_of_importing_is_followed(tmp_path: Path, source: str, name: str) -> None:
+    for package in ("pack", "spaces"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "deep.py").write_text("1")
+    (tmp_path / "pack" / "__init__.py").write_text("")
+    (tmp_path / "pack" / "other.py").write_text("import spaces.deep")
+    before = identify(tmp_path, source)
+    (tmp_path / name).write_text("2")
+    assert [*list_changes(before, identify(tmp_path, source))] == [name]
+
+
+def test_a_module_that_was_edited_after_it_was_imported_is_never_reused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "edited_engine.py"
+    path.write_text("def engine(program, limits, policy): ...")
+    name = f"{path}:engine"
+    load_factory(name, "--engine")
+    before = identify_engines([name])
+    assert not list_changes(before, before)
+    path.write_text("def engine(program, limits, policy): 1")
+    assert "edited after it was imported" in list_changes(before, identify_engines([name]))["edited_engine.py"]
+    monkeypatch.delitem(sys.modules, "edited_engine")
+
+
 def identify(folder: Path, source: str) -> dict[str, str]:
     (folder / "probe.py").write_text(source)
     return identify_engines([f"{folder / 'probe.py'}:engine"])
@@ -187,6 +239,8 @@ def identify(folder: Path, source: str) -> dict[str, str]:
         "import importlib\ndef engine(name): return importlib.import_module(name)",
         "def engine(text): exec(text)",
         "def engine(path): return open(path).read()",
+        "import json\nKNOWN = json.load(open('known.json'))\ndef engine(path): return open(path).read()",
+        "import numpy as np\ndef engine(path): return np.load(path)",
         "from torch.utils.cpp_extension import load",
     ],
 )

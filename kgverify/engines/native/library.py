@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from kgverify.errors import UserError
-from kgverify.files.cache import find_cache, is_private, open_private
+from kgverify.files.cache import find_cache, is_private, make_private, open_private
 from kgverify.files.code_identity import hash_file
 from kgverify.files.reading import read_file
 from kgverify.files.writing import write_file
@@ -86,12 +86,17 @@ def identify_compiler(*, mode: str = "") -> dict[str, str]:
     code = {name: hash_file(Path(path)) for name, path in found.items() if path}
     if mode == "native":
         load_library()
-        code["native library"] = _loaded[-1]
+        code["native library"] = _loaded[-1][0]
     return code
 
 
-_loaded: Final[list[str]] = []
-"""The digests of the libraries that this process loaded."""
+_loaded: Final[list[tuple[str, bool]]] = []
+"""The libraries that this process loaded: their digests, and whether an earlier process had kept them."""
+
+
+def was_kept() -> bool:
+    """Return whether the library that this process loaded was compiled by an earlier one."""
+    return _loaded[-1][1]
 
 
 def refuse_native(obstacle: str) -> UserError:
@@ -128,7 +133,7 @@ def _find_folder() -> Path | None:
     else:
         return None
     with suppress(OSError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder)
         if not folder.is_symlink() and is_private(folder):
             return folder
     return None
@@ -151,7 +156,7 @@ def _load(path: Path, key: str = "") -> Any:
         opened = Path(f"/proc/self/fd/{descriptor}")
         # Elsewhere nobody else can replace it: all folders above it are this user's or the system's.
         library = ctypes.CDLL(str(opened if opened.exists() else path))
-    _loaded.append(digest)
+    _loaded.append((digest, bool(key)))
     return library
 
 

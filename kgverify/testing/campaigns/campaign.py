@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.comparison.exercise.minimum import MINIMUM, Minimum
 from kgverify.errors import UserError
+from kgverify.files.code_identity import list_changes
 from kgverify.files.locking import locked_folder
 from kgverify.files.writing import temporary_folder
 from kgverify.program.dialect import OURS, Dialect
@@ -142,6 +143,7 @@ class _Run:
     def __init__(self, campaign: Campaign, watch: Watch) -> None:
         self.campaign = campaign
         self.corpus = Corpus(campaign.corpus)
+        self._code = campaign.sides.identify_code()
         self._log = self.corpus.log(
             Identity(
                 engine=campaign.engine,
@@ -149,7 +151,7 @@ class _Run:
                 lockstep=campaign.lockstep,
                 seed=campaign.seed,
                 block_size=BLOCK_SIZE,
-                code=campaign.sides.identify_code(),
+                code=self._code,
                 dialect=campaign.dialect,
             ),
             is_fresh=campaign.is_fresh,
@@ -221,6 +223,12 @@ class _Run:
             num_lost = 0
             deaths.pop(number, None)
             is_partial = number in blocks
+            if changes := list_changes(self._code, self.campaign.sides.identify_code(), changed_only=True):
+                raise UserError(
+                    f"code changed while the campaign ran: {'; '.join(changes.values())}",
+                    where=str(self.campaign.corpus),
+                    fix="run the command again: what was tried before the change is tried again",
+                )
             blocks[number] = block
             self._log.add(block)
             # A partial block was tried again as a whole.
