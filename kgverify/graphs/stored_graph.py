@@ -210,7 +210,9 @@ def _decode(content: memoryview, key: str) -> KnowledgeGraph:
     lines = take(np.int32, header.num_lines)
     return KnowledgeGraph(
         name=header.name,
-        **atoms,
+        train=atoms["train"],
+        valid=atoms["valid"],
+        test=atoms["test"],
         rules=header.rules,
         domains=header.domains,
         files=header.graph_files,

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -175,10 +175,10 @@ def record(
         all_candidates = join_candidates(proved)
         writer.set_rankings(pipeline.rank_in_dialect(run, all_candidates))
     num_steps = int(all_candidates.num_steps.sum(dtype=np.int64))
-    explained = (
-        (pipeline.engine.reasons, pipeline.engine.caches) if isinstance(pipeline.engine, ExplainedEngine) else ()
-    )
-    return Recording(path, len(candidates.query), num_steps, resumed, *explained, accepted=stored.accepted)
+    recording = Recording(path, len(candidates.query), num_steps, resumed, accepted=stored.accepted)
+    if isinstance(pipeline.engine, ExplainedEngine):
+        return replace(recording, reasons=pipeline.engine.reasons, caches=pipeline.engine.caches)
+    return recording
 
 
 def _resume_code(partial: Path, here: Code, accept_changed: Collection[str]) -> _StoredCode:

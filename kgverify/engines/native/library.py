@@ -16,7 +16,7 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 from kgverify.errors import UserError
 from kgverify.files.cache import find_cache, is_private, make_private, open_private
@@ -75,7 +75,9 @@ def load_library() -> ctypes.CDLL:
             built = _compile(compiler, Path(temporary))
             if folder is not None:
                 _keep(folder, key, built)
-            return _load(built)
+            library = _load(built)
+            assert library is not None
+            return library
     except OSError as error:
         raise refuse_native(f"its library cannot be loaded: {error}") from None
 
@@ -147,7 +149,7 @@ def _load_kept(folder: Path, key: str) -> ctypes.CDLL | None:
     return None
 
 
-def _load(path: Path, key: str = "") -> Any:
+def _load(path: Path, key: str = "") -> ctypes.CDLL | None:
     """Load a library by the descriptor that was checked; None if its content does not have the hash in its name."""
     with open_private(path, purpose="a library") as descriptor, open(descriptor, "rb", closefd=False) as file:
         digest = hashlib.file_digest(file, hashlib.sha256).hexdigest()
