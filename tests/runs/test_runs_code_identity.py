@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stored_conclusions import CONCLUSIONS, REFUSED
@@ -16,6 +17,7 @@ from kgverify.engines.native.library import why_not_available
 from kgverify.engines.policy import make_two_tower, write_policy
 from kgverify.errors import UserError
 from kgverify.files.code_identity import UNIDENTIFIED, identify_engines, list_changes, refuse_changes
+from kgverify.runs import run
 from kgverify.testing.checking.engine_makers import load_factory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -264,3 +266,80 @@ def test_installed_packages_are_known_by_their_versions_and_the_standard_library
 ) -> None:
     code = identify(tmp_path, "import json\nimport numpy as np\nimport kgverify")
     assert {*code} == {"probe.py", "numpy"}
+
+
+EVALUATION: dict[str, Any] = {"queries": 2, "corruptions": 3, "part_size": 4, "check": 8, "minimum": "none"}
+CHANGE = "helper.py changed: absent there, 2 here"
+
+
+@pytest.fixture
+def edit_helper(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    def edit() -> None:
+        monkeypatch.setattr(run, "identify_engines", lambda names: {"helper.py": "2"})
+
+    return edit
+
+
+def test_parts_of_changed_code_resume_if_accepted_and_every_later_report_says_so(
+    tmp_path: Path, edit_helper: Callable[[], None]
+) -> None:
+    save = tmp_path / "parts"
+    first = kv.evaluate("countries", "reference", save=save, **EVALUATION)
+    assert (first.num_parts_resumed, first.accepted) == (0, ())
+    same = kv.evaluate("countries", "reference", save=save, **EVALUATION)
+    assert f"reused        {first.num_parts} of {first.num_parts} parts, finished before by the same code" in str(same)
+    edit_helper()
+    for accepted in ((), ("numpy",)):
+        with pytest.raises(UserError, match=CHANGE) as caught:
+            kv.evaluate("countries", "reference", save=save, accept_changed=accepted, **EVALUATION)
+        assert "--accept-changed helper.py" in caught.value.fix
+    (save / "part-000000.npz").unlink()
+    for accepted in (("helper.py",), ()):
+        report = kv.evaluate("countries", "reference", save=save, accept_changed=accepted, **EVALUATION)
+        assert (report.metrics, report.accepted) == (first.metrics, (CHANGE,))
+        assert f"finished before by other code, as accepted\n              {CHANGE}" in str(report)
+
+
+def test_a_recording_of_changed_code_resumes_if_accepted(tmp_path: Path, edit_helper: Callable[[], None]) -> None:
+    path, partial = tmp_path / "a.h5", tmp_path / "a.h5.partial"
+    options: dict[str, Any] = {"queries": 4, "corruptions": 30, "level": "deep"}
+
+    def stop(num: int) -> None:
+        if (partial / "code.json").exists():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        kv.record("countries", path, "reference", progress=stop, **options)
+    edit_helper()
+    with pytest.raises(UserError, match=CHANGE):
+        kv.record("countries", path, "reference", resume=True, **options)
+    code = (partial / "code.json").read_bytes()
+    (partial / "code.json").unlink()
+    with pytest.raises(UserError, match="recording cannot be identified"):
+        kv.record("countries", path, "reference", resume=True, accept_changed=["helper.py"], **options)
+    (partial / "code.json").write_bytes(code)
+    recording = kv.record("countries", path, "reference", resume=True, accept_changed=["helper.py"], **options)
+    assert recording.num_resumed > 0
+    assert recording.accepted == (CHANGE,)
+
+
+def test_a_campaign_tries_again_what_other_code_tried_and_notes_it(
+    tmp_path: Path, edit_helper: Callable[[], None]
+) -> None:
+    options: dict[str, Any] = {"examples": 10, "corpus": tmp_path / "corpus", "minimum": "none"}
+    kv.fuzz("reference", **options)
+    assert kv.fuzz("reference", **options).num_resumed == 10
+    edit_helper()
+    anew = kv.fuzz("reference", **options)
+    assert anew.num_resumed == 0
+    assert f"all problems are tried again: {CHANGE}" in str(anew)
+    assert kv.fuzz("reference", **options).notes == []
+
+
+def test_the_lines_of_a_check_add_up_to_its_differences() -> None:
+    report = kv.evaluate("countries", mode="eager", device="cpu", faults="last-fact-lost", **EVALUATION | {"check": 64})
+    assert report.check is not None
+    counts = (report.check, report.check.again, report.check.rankings)
+    num_different = sum(each.num_checked - each.num_equal - each.num_near_ties for each in counts)
+    assert num_different == len(report.check.differences) > 0
+    assert f"{len(report.check.differences)} results differ" in str(report)
