@@ -48,7 +48,7 @@ _FOREIGN_CALLS: Final = re.compile(
     r"exec([lv]\w*|_module)?|eval|__import__|import_module|popen|system|(create_sub|posix_)?(process|spawn)\w*"
 )
 _READING: Final = re.compile(
-    r"File|\w*(fromfile|fromtxt|listdir|scandir|iterdir|glob)|memmap|(safe_)?open|(load|read)\w*"
+    r"File|\w*(fromfile|fromtxt|listdir|scandir|iterdir|glob)|memmap|(safe_)?open|load(?!s$)\w*|read\w*"
 )
 _loaded: Final[WeakKeyDictionary[ModuleType, str]] = WeakKeyDictionary()
 """The digests that the files of modules had when these were first identified."""
@@ -241,7 +241,7 @@ class _Source:
         """Add the files and variables that its texts name; return why others are possible, empty if they are not."""
         named = set()
         for text in (each for each in self._texts if each and len(each) < 256 and "\0" not in each):
-            for path, key in ((self._path.parent / text, text), (Path(text), f"./{text}")):
+            for path, key in {Path(text).resolve(): f"./{text}", (self._path.parent / text).resolve(): text}.items():
                 with suppress(OSError):
                     if path.is_file():
                         code[key] = hash_file(path)

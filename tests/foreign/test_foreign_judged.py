@@ -12,7 +12,6 @@ from foreign_folder import FOLDER, needs_records
 import kgverify as kv
 from kgverify.cli.app import run
 from kgverify.program.dialect import Dialect, write_dialect
-from kgverify.verification.self_testing.remembered import remembering
 
 pytestmark = needs_records
 
@@ -40,20 +39,12 @@ def trace_of(tmp_path_factory):
     return write
 
 
-@pytest.fixture
-def remembered(tmp_path, monkeypatch):
-    """Known answers that are checked once for all comparisons of a test."""
-    monkeypatch.setenv("KGVERIFY_CACHE", str(tmp_path / "cache"))
-    with remembering():
-        yield
-
-
 def found_in(report: kv.Report) -> Counter[str]:
     return Counter(each.kind.value for each in report.divergences)
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_the_reference_judges_every_recorded_step_of_the_right_engine(remembered, trace_of, graph):
+def test_the_reference_judges_every_recorded_step_of_the_right_engine(trace_of, graph):
     sizes = {"countries_s3": ((507, 507), (44, 328)), "family": ((485, 485), (48, 287))}[graph]
     for kind, size in zip(("forced", "free"), sizes, strict=True):
         report = kv.compare("reference", trace_of(graph, "eager", kind), limits={"dialect": EXPAND})
@@ -76,14 +67,14 @@ def test_the_reference_judges_every_recorded_step_of_the_right_engine(remembered
         pytest.param("family", "compiled_later", {"reordered": 272, "limit": 50}, marks=pytest.mark.exhaustive),
     ],
 )
-def test_each_wrong_engine_diverges_in_the_stated_numbers(remembered, trace_of, graph, engine, numbers):
+def test_each_wrong_engine_diverges_in_the_stated_numbers(trace_of, graph, engine, numbers):
     report = kv.compare("reference", trace_of(graph, engine, "forced"), limits={"dialect": EXPAND})
     assert (report.verdict.value, found_in(report)) == ("DIVERGE", numbers)
     free = kv.compare("reference", trace_of(graph, engine, "free"), limits={"dialect": EXPAND})
     assert free.verdict.value == "DIVERGE"
 
 
-def test_the_command_reads_the_dialect_from_a_file(remembered, trace_of, tmp_path, monkeypatch, capsys):
+def test_the_command_reads_the_dialect_from_a_file(trace_of, tmp_path, monkeypatch, capsys):
     path = tmp_path / "expand.toml"
     write_dialect(EXPAND, path)
     for engine, code, verdict in (("eager", 0, "AGREE"), ("compiled_first", 1, "DIVERGE")):
@@ -94,7 +85,7 @@ def test_the_command_reads_the_dialect_from_a_file(remembered, trace_of, tmp_pat
 
 
 @pytest.mark.exhaustive
-def test_a_function_of_the_user_for_one_stage_makes_the_wrong_engine_right(remembered, trace_of, tmp_path):
+def test_a_function_of_the_user_for_one_stage_makes_the_wrong_engine_right(trace_of, tmp_path):
     """The later engine: a reversed dialect, with a stage that writes every resolvent beyond the limit over the last one."""
     path = tmp_path / "mine.py"
     path.write_text(REPLACED)
