@@ -27,7 +27,8 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXE
 # Without O_NONBLOCK, opening a pipe would wait for its reader.
 _EXISTING: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _SHOWN_NAME: Final = 40
-_STAGED: Final = ".kgverify-staged-"
+STAGED: Final = ".kgverify-staged-"
+"""The beginning of the names of folders that `staging_folder` makes."""
 _TEMPORARY: Final = re.compile(r"\..*\.[0-9a-f]{8}-[0-9a-f]{16}\.tmp", re.DOTALL)
 _STREAM: Final = re.compile(r"/dev/(stdout|stderr)|(?:/dev|/proc/self)/fd/(\d+)")
 """Names of open descriptors, which the system shows as links."""
@@ -221,9 +222,9 @@ def staging_folder(folder: Path) -> Iterator[Path]:
 
     The caller holds the lock of the folder: what a process that was killed left of such a folder is deleted.
     """
-    for left in folder.glob(f"{_STAGED}*"):
+    for left in folder.glob(f"{STAGED}*"):
         shutil.rmtree(left, ignore_errors=True)
-    staged = folder / f"{_STAGED}{secrets.token_hex(8)}"
+    staged = folder / f"{STAGED}{secrets.token_hex(8)}"
     staged.mkdir()
     try:
         yield staged

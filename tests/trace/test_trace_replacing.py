@@ -14,6 +14,9 @@ from kgverify.trace.files import manifest
 from kgverify.trace.maintain.check import WHOLE, check_trace
 from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.maintain.join import unite
+from kgverify.trace.read.trace_file import read_trace
+from kgverify.verification.save import read_run, save_verification
+from kgverify.verification.verify import Verification
 
 RUN = {"graph": "countries", "engine": "reference", "queries": 2, "corruptions": 3}
 KILLED = 9
@@ -117,3 +120,30 @@ def test_an_evaluation_that_is_killed_at_any_moment_resumes(tmp_path: Path) -> N
         num_kills += 1
         assert kv.evaluate("countries", "reference", save=save, **options).metrics == expected
     assert num_kills >= 15
+
+
+@pytest.mark.deep
+def test_a_saved_run_that_is_replaced_is_the_old_or_the_new_one(tmp_path: Path) -> None:
+    options = {"engine": "reference", "queries": 1, "corruptions": 2, "minimum": "none"}
+
+    def save(folder: Path, **more: object) -> kv.Report:
+        return kv.verify("countries", save=folder, **options | more)
+
+    old, new = ((tmp_path / name) for name in ("old", "new"))
+    reports = [save(old, lockstep=True), save(new, seed=1)]
+    expected, actual = read_trace(new / "expected.h5"), read_trace(new / "actual.h5")
+    verification = Verification(reports[1], expected, actual, None)
+    found, num_kills = set(), 0
+    for number in range(1000):
+        folder = tmp_path / str(number)
+        shutil.copytree(old, folder)
+        if not run_until(number, lambda folder=folder: save_verification(verification, folder)):
+            break
+        num_kills += 1
+        report = read_run(folder).report
+        found.add(reports.index(report))
+        assert (folder / "lockstep.h5").exists() == (report == reports[0])
+        save_verification(verification, folder)
+        assert read_run(folder).report == reports[1]
+    assert num_kills >= 15
+    assert found == {0, 1}

@@ -124,7 +124,7 @@ class NativeEngine:
 
     @property
     def caches(self) -> CompilerCaches:
-        """Whether the library came from the cache, where the same code and compiler had put it."""
+        """The use of the cache: warm if the same code and compiler had put the library there."""
         return CompilerCaches(state="warm" if was_kept() else "cold")
 
     @property
