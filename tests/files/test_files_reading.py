@@ -110,7 +110,6 @@ OWN_FILES = {
     "bench/timing.py": "the memory of this process, from the system",
     "testing/campaigns/tasks.py": "a file that a worker has just written",
     "verification/self_testing/": "files that kgverify itself keeps or has just written",
-    "evaluation/known_answers/": "files that kgverify has just written",
 }
 """The modules that read files without `kgverify.files`, and which."""
 
