@@ -302,10 +302,12 @@ def exchange(first: Path, second: Path) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     names = os.fsencode(first), os.fsencode(second)
     is_linux = sys.platform == "linux"
-    failed = libc.renameat2(-100, names[0], -100, names[1], 2) if is_linux else libc.renamex_np(*names, 2)
+    try:
+        failed = libc.renameat2(-100, names[0], -100, names[1], 2) if is_linux else libc.renamex_np(*names, 2)
+    except AttributeError:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(second)) from None
     if failed:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(second))
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(second))
 
 
 def sync_file(path: Path) -> None:
