@@ -4,6 +4,7 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import StrEnum
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -144,14 +145,12 @@ def _look_at_caches() -> Iterator[Finding]:
     graphs = stored_graph.find_folder()
     if graphs is not None:
         yield Finding("cache of graphs", State.PRESENT, stored_graph.describe_stored(graphs))
-    try:
+    with suppress(Exception):
         from torch._inductor.runtime.cache_dir_utils import cache_dir
 
         folder = Path(cache_dir())
-    except Exception:
-        return
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    yield Finding("cache of compiled code", State.PRESENT, f"{folder}, {size / 1e6:,.1f} MB")
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        yield Finding("cache of compiled code", State.PRESENT, f"{folder}, {size / 1e6:,.1f} MB")
 
 
 def _look_at_data() -> Iterator[Finding]:

@@ -47,6 +47,7 @@ def evaluate(
     faults: str | Sequence[str] = (),
     minimum: str | Minimum | None = None,
     save: str | Path | None = None,
+    accept_changed: Sequence[str] = (),
     scheduler: str | None = None,
     phase: Phase = silent_phase,
     warn: Callable[[str], None] = lambda text: None,
@@ -76,6 +77,7 @@ def evaluate(
         minimum: The exercise that the candidates checked require, as for `kgverify.verify`; below it `.is_sound` is false.
         save: A folder for the finished parts, from which an interrupted evaluation resumes; a path, or a URL such as
             `s3://bucket/name`.
+        accept_changed: Names of changed code, such as `"helper.py"`, whose parts are resumed nevertheless.
         scheduler: Address of a dask scheduler whose workers prove the parts.
         phase: A function of a title and a total that returns a context, which is called with the progress made.
         warn: A function that is called with the text of each warning.
@@ -85,7 +87,7 @@ def evaluate(
         proved agree.
 
     Raises:
-        UserError: If an argument is wrong, the folder holds another evaluation, or the memory is too small.
+        UserError: If an argument is wrong, the folder holds another evaluation or parts of other code, or memory is short.
 
     Example:
         >>> import kgverify as kv
@@ -124,6 +126,7 @@ def evaluate(
             folder=None if save is None else Path(save),
             part_size=part_size,
             rank_only=rank_only,
+            accept_changed=accept_changed,
             workers=workers,
             make=partial(build_evaluated_side, run, engine, **options),
             phase=phase,

@@ -30,6 +30,7 @@ def fuzz(
     scheduler: str | None = None,
     known: str | Path | None = None,
     fresh: bool = False,
+    accept_changed: Sequence[str] = (),
     minimum: str | Minimum | None = None,
     today: date | None = None,
     watch: Watch = lambda tally: None,
@@ -57,6 +58,8 @@ def fuzz(
         scheduler: Address of a dask scheduler, whose workers try the problems instead.
         known: A TOML file of known divergences, which are not reported as new.
         fresh: Try again the problems that earlier calls have tried.
+        accept_changed: Names of changed code, such as `"helper.py"`. Problems that earlier calls tried count although it
+            changed; otherwise they are tried again.
         minimum: The exercise that the whole campaign requires, as for `kgverify.verify`; below it the verdict is INCONCLUSIVE.
         today: Date at which known divergences expire; the current one if not given.
         watch: A function that is called with the state of the campaign.
@@ -86,6 +89,7 @@ def fuzz(
         scheduler=scheduler,
         known=() if known is None else read_known(Path(known)),
         is_fresh=fresh,
+        accept_changed=tuple(accept_changed),
         minimum=parse_minimum(minimum),
         dialect=dialect or (OURS if isinstance(engine, str) else find_dialect(engine)),
     )

@@ -51,6 +51,7 @@ def record(
     archive: bool = False,
     shard_steps: int = SHARD_STEPS,
     resume: bool = False,
+    accept_changed: Sequence[str] = (),
     overwrite: bool = False,
     progress: Progress = no_progress,
 ) -> Recording:
@@ -84,6 +85,7 @@ def record(
         archive: Compress the file as far as HDF5's filters can.
         shard_steps: Steps that are committed at once; a longer trace becomes a folder of shards.
         resume: Resume an interrupted recording.
+        accept_changed: Names of changed code, such as `"helper.py"`, whose candidates are resumed nevertheless.
         overwrite: Replace a trace that exists already.
         progress: A function that is called with the number of candidates finished since its last call.
 
@@ -162,6 +164,7 @@ def record(
             pipeline,
             local,
             resume=resume,
+            accept_changed=accept_changed,
             # Another process may have finished it in the meantime.
             overwrites=overwrite or resume,
             progress=progress,

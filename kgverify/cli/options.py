@@ -13,7 +13,7 @@ import typer
 from kgverify.cli import completion
 from kgverify.cli.help import EVALUATOR, PROOFS, QUERIES
 from kgverify.cli.output import QUIET, set_quiet
-from kgverify.cli.progress import is_typed, print_warning, show_phase
+from kgverify.cli.progress import is_typed, print_note, print_warning, show_phase
 from kgverify.comparison.exercise.minimum import MINIMUM, describe_minimum
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.dialect import OURS, read_dialect
@@ -159,6 +159,14 @@ Scheduler = Annotated[
     str | None,
     typer.Option(metavar="ADDRESS", help="A dask scheduler whose workers prove; docs/machines.md."),
 ]
+AcceptChanged = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accept-changed",
+        metavar="NAME",
+        help="Resume although this code changed, e.g. helper.py; may be repeated.",
+    ),
+]
 Trust = Annotated[
     bool,
     typer.Option("--trust", help="Import the code of third parties' engines that the file names.", show_default=False),
@@ -210,6 +218,8 @@ class GraphOptions:
         is_complete = bool(self.train) and not is_typed("--graph")
         with show_phase("reading the graph", 0):
             loaded = load_graph(None if is_complete else self.graph, **self.files())
+        if loaded.is_stored:
+            print_note(f"{loaded.name}: taken from the cache of graphs, where the same code stored it", style="dim")
         for warning in loaded.warnings:
             print_warning(warning)
         return loaded

@@ -18,7 +18,7 @@ from kgverify.evaluation.rank_only import build_model
 from kgverify.evaluation.sampling import choose_rankings, choose_single, hash_results
 from kgverify.evaluation.self_test import find_altered_candidates, find_altered_rankings, find_removed_atom
 from kgverify.evaluation.wrong_candidates import Namer, find_missing_candidates
-from kgverify.report.evaluation import CheckedRankings, SpotCheck, Strength
+from kgverify.report.evaluation import CheckedAgain, CheckedRankings, SpotCheck, Strength
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
 from kgverify.trace.model.columns import Candidates
 from kgverify.trace.model.score_error import accept_score_error
@@ -94,10 +94,11 @@ def check_evaluation(
         num_alterations += find_removed_atom(run.graph.program, keys, key)
 
     namer = Namer(run, pipeline, judge, rank_only=rank_only)
+    again = judge.compare_single(alone)
     differences = [
         *namer.name_missing(missing),
         *namer.name_single(single, candidates),
-        *namer.name_single(alone, judge.compare_single(alone)),
+        *namer.name_single(alone, again),
         *namer.name_rankings(rankings),
     ]
     num_equal = sum(each.is_equal for each in rankings)
@@ -125,5 +126,6 @@ def check_evaluation(
         model=None if model is None else namer.describe_model(model),
         num_alterations=num_alterations,
         exercise=endings.exercise,
+        again=CheckedAgain(len(again.is_equal), int(again.is_equal.sum()), int(again.is_near_tie.sum())),
         differences=tuple(sorted(differences, key=lambda each: (each.query, each.side))),
     )

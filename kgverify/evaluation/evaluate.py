@@ -3,7 +3,7 @@
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from kgverify.engines.protocol import Progress, no_progress
 from kgverify.engines.sent_maker import SentMaker
 from kgverify.errors import UserError
 from kgverify.evaluation.part_file import PartResult, join_shares, pack_result, unpack_result
-from kgverify.evaluation.part_store import Identity, PartFolder, PartStore, Warn, identify, opened_folder
+from kgverify.evaluation.part_store import Identity, PartStore, Warn, identify, opened_folder
 from kgverify.evaluation.proving import (
     FullWork,
     PartWork,
@@ -124,6 +124,7 @@ class EvaluationResult:
     """The finished parts of an evaluation. Only the leading process has it.
 
     num_resumed:     parts that were finished before
+    accepted:        the changes of code between the parts that the user accepted, in words
     num_candidates:  the candidates of the parts finished now, by all processes
     seconds, warm_up_seconds: the time for these parts, and the time to warm up before
     model:           the least model, if it decided which candidates to leave out
@@ -137,6 +138,7 @@ class EvaluationResult:
     seconds: float
     warm_up_seconds: float
     model: "LeastModel | None" = None
+    accepted: tuple[str, ...] = ()
 
     @property
     def missing(self) -> list[Part]:
@@ -151,6 +153,7 @@ def evaluate(
     folder: Path | None = None,
     part_size: int | None = None,
     rank_only: bool = False,
+    accept_changed: Collection[str] = (),
     group: ProcessGroup | None = None,
     workers: DaskWorkers | None = None,
     make: Callable[[], Pipeline] | None = None,
@@ -163,9 +166,10 @@ def evaluate(
     folder:      the folder of the parts, a path or URL, from which an interrupted evaluation resumes; without it they are
                  kept in memory
     rank_only:   whether to leave out candidates that cannot affect a rank (`kgverify.evaluation.rank_only`)
+    accept_changed: the names of changed code whose parts are resumed nevertheless (`kgverify.files.code_identity`)
     workers:     the workers that prove the parts instead of this process, with `make`, which makes the pipeline there
     should_stop: called before each part
-    UserError for a folder of another evaluation, log-probabilities that are not finite, or too little memory.
+    UserError for a folder of another evaluation or other code, log-probabilities that are not finite, or too little memory.
     """
     dialect = run.limits.dialect
     if dialect.unproved != OURS.unproved or (rank_only and dialect != OURS):
@@ -175,14 +179,17 @@ def evaluate(
             fix="compare the engines with kgverify diff, which ranks as the dialect says",
         )
     group = SingleProcess() if group is None else group
+    if workers is not None:
+        workers.engines = pipeline.engines
     opened = nullcontext() if folder is None else opened_folder(folder, is_locked=group.index == 0)
     with opened as part_folder:
+        plan = plan_parts(run, pipeline.engine.info.device, part_size, rank_only=rank_only)
+        identity = identify(run, pipeline.engine, plan, pipeline.identify_code())
         return _evaluate(
             run,
             pipeline,
-            part_folder,
-            part_size,
-            rank_only,
+            PartStore(part_folder, identity, accept_changed),
+            plan,
             group=group,
             sending=None if workers is None or make is None else (workers, make),
             phase=phase,
@@ -194,9 +201,8 @@ def evaluate(
 def _evaluate(
     run: Run,
     pipeline: Pipeline,
-    folder: PartFolder | None,
-    part_size: int | None,
-    rank_only: bool,
+    store: PartStore,
+    plan: Plan,
     *,
     group: ProcessGroup,
     sending: tuple[DaskWorkers, Callable[[], Pipeline]] | None,
@@ -204,9 +210,6 @@ def _evaluate(
     warn: Warn,
     should_stop: Callable[[], bool],
 ) -> EvaluationResult | None:
-    plan = plan_parts(run, pipeline.engine.info.device, part_size, rank_only=rank_only)
-    identity = identify(run, pipeline.engine, plan)
-    store = PartStore(folder, identity)
     leads = group.index == 0
     if leads:
         store.open(plan.parts, warn)
@@ -214,7 +217,7 @@ def _evaluate(
     missing = [plan.parts[i] for i in numbers]
     num_candidates = sum(part.num_candidates for part in missing)
     began = time.monotonic()
-    build: Callable[[Run, Pipeline], PartWork] = build_rank_only if rank_only and missing else FullWork
+    build: Callable[[Run, Pipeline], PartWork] = build_rank_only if plan.rank_only and missing else FullWork
     worker = _Worker(store, group, should_stop)
     with explain_out_of_memory(pipeline.engine.info), worker:
         work = build(run, pipeline)
@@ -249,7 +252,8 @@ def _evaluate(
     seconds = time.monotonic() - warmed_up
     results = store.collect(plan.parts, warn)
     done = sum(part.num_candidates for part in missing if part.number in results)
-    return EvaluationResult(identity, plan, results, num_resumed, done, seconds, warmed_up - began, model)
+    times = seconds, warmed_up - began
+    return EvaluationResult(store.identity, plan, results, num_resumed, done, *times, model, store.accepted)
 
 
 def _send_parts(

@@ -86,6 +86,7 @@ def report_evaluation(
         candidates_per_second=result.num_candidates / result.seconds if result.num_candidates else None,
         check=check,
         minimum=dict(minimum),
+        accepted=result.accepted,
     )
     metrics = compute_by_reference(results.rankings)
     if reference is not None:
@@ -144,7 +145,6 @@ class _KnownEvaluations:
         from kgverify.engines.known_proofs import list_proof_checks
         from kgverify.evaluation.known_answers.checks import check_known_checks
         from kgverify.evaluation.known_answers.evaluations import check_known_evaluation
-        from kgverify.evaluation.known_answers.folders import check_known_folder
         from kgverify.evaluation.known_answers.models import check_known_models
 
         for check in list_proof_checks().values():
@@ -152,7 +152,6 @@ class _KnownEvaluations:
         if self._rank_only:
             check_known_models(self._device)
         check_known_draws()
-        check_known_folder()
         evaluated = check_known_evaluation(self._device, with_ranks_only=self._rank_only)
         check_known_checks(evaluated)
         return [(run, known) for run, _, known in evaluated]

@@ -3,7 +3,7 @@
 import io
 import os
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple, get_args, get_type_hints
@@ -307,8 +307,8 @@ def _save(file: IO[bytes], result: PartResult, identity: str) -> None:
     np.savez(file, identity=np.array(identity), xxh3=np.array(hash_result(result, identity)), **result._asdict())
 
 
-def read_part(path: Path, part: Part, identity: str) -> PartResult:
-    """Read a part's file. DamagedError unless it is complete and belongs to this part of this evaluation."""
+def read_part(path: Path, part: Part, identities: Collection[str]) -> PartResult:
+    """Read a part's file. DamagedError unless it is complete and belongs to this part of an evaluation with such an identity."""
     try:
         with open_file(path, purpose="a part of an evaluation") as raw, zipfile.ZipFile(raw) as packed:
             arrays = _read_arrays(packed, os.fstat(raw.fileno()).st_size)
@@ -316,7 +316,7 @@ def read_part(path: Path, part: Part, identity: str) -> PartResult:
         raise DamagedError(error.message) from None
     except _NOT_ARRAYS as error:
         raise DamagedError(f"cannot be read ({error})") from None
-    if str(arrays.pop("identity")) != identity:
+    if (identity := str(arrays.pop("identity"))) not in identities:
         raise DamagedError("belongs to another evaluation")
     checksum = str(arrays.pop("xxh3"))
     result = PartResult(**arrays)

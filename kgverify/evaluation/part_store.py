@@ -5,7 +5,7 @@ that a part is there or it is missing, as on a disk.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -17,20 +17,20 @@ from numpy.typing import NDArray
 from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError
 from kgverify.evaluation.part_file import DamagedError, PartResult, read_part, write_part
+from kgverify.files.code_identity import Code, list_changes, refuse_changes
 from kgverify.files.decoding import read_json
 from kgverify.files.locking import FOLDER_LOCK, locked_folder
 from kgverify.files.remote import Remote, find_local, find_remote
-from kgverify.files.writing import make_folders, temporary_folder, write_file
+from kgverify.files.writing import is_temporary, make_folders, temporary_folder, write_file
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.runs.parts import Part, Plan
 from kgverify.runs.run import Run
-from kgverify.version import __version__
 
 RUN: Final = "run.json"
 SUMMARY: Final = "summary.json"
-FORMAT: Final = 4
+FORMAT: Final = 5
 
 Warn = Callable[[str], None]
 """Called with a warning."""
@@ -40,7 +40,7 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The properties that two evaluations share if their parts may be in one folder.
 
     triples_sha256: of the queries, the known triples and the domains
-    versions:       of the libraries that compute
+    code:           the identity of the code, with the versions that the engine declares
     rank_only:      whether candidates that cannot affect a rank were left out or stopped
     """
 
@@ -59,9 +59,8 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: str
     precision: str
     faults: tuple[str, ...]
-    versions: dict[str, str]
-    kgverify: str
     part_size: int
+    code: Code
     rank_only: bool = False
     format: int = FORMAT
 
@@ -69,6 +68,18 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def sha256(self) -> str:
         """The hash of all properties: 64 hexadecimal digits."""
         return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
+
+
+class _StoredRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of `run.json`.
+
+    earlier:  hashes of the identities whose parts were accepted although their code had changed
+    accepted: the changes that were accepted, in words
+    """
+
+    identity: Identity
+    earlier: tuple[str, ...] = ()
+    accepted: tuple[str, ...] = ()
 
 
 class PartFolder:
@@ -85,9 +96,9 @@ class PartFolder:
         return str(self.path) if self._remote is None else self._remote.url
 
     def list_names(self) -> set[str]:
-        """Return the names of the files of the folder. UserError if the store cannot be asked."""
+        """Return the names of the files of the folder but for those left by a kill. UserError if the store cannot be asked."""
         if self._remote is None:
-            return {each.name for each in self.path.iterdir()} - {FOLDER_LOCK}
+            return {each.name for each in self.path.iterdir() if not is_temporary(each.name)} - {FOLDER_LOCK}
         return set(self._remote.list_files())
 
     def fetch(self, name: str) -> Path:
@@ -149,13 +160,16 @@ class PartStore:
 
     One process holds the lock of a folder on a disk for all that evaluate in it. Results are kept, so that none is read twice.
 
-    missing: the numbers of the parts that `open` did not find
+    identity: the identity of the evaluation
+    missing:  the numbers of the parts that `open` did not find
+    accepted: the changes of code between its parts that the user accepted, in words
     """
 
-    def __init__(self, folder: PartFolder | None, identity: Identity) -> None:
+    def __init__(self, folder: PartFolder | None, identity: Identity, accept_changed: Collection[str] = ()) -> None:
         self.missing: list[int] = []
-        self._folder, self._identity = folder, identity
-        self._sha256 = identity.sha256
+        self.accepted: tuple[str, ...] = ()
+        self._folder, self.identity, self._accept_changed = folder, identity, accept_changed
+        self._sha256s: tuple[str, ...] = (identity.sha256,)
         self._results: dict[int, PartResult] = {}
 
     def open(self, parts: Sequence[Part], warn: Warn) -> None:
@@ -170,7 +184,7 @@ class PartStore:
         names = folder.list_names()
         folder.check_writable()
         if RUN in names:
-            self._check_identity(folder.fetch(RUN))
+            self._resume(folder)
         elif names:
             raise UserError(
                 f"holds files but no {RUN}, so there is no evaluation to resume",
@@ -178,14 +192,12 @@ class PartStore:
                 fix="give another --save folder",
             )
         else:
-            encoded = msgspec.json.format(msgspec.json.encode(self._identity), indent=2) + b"\n"
-            write_file(folder.path / RUN, encoded, is_durable=True)
-            folder.send(RUN)
+            self._write_run(folder)
 
     def put(self, part: Part, result: PartResult) -> None:
         """Store the result of a part; several threads may do so. UserError if its file cannot be written."""
         if self._folder is not None:
-            write_part(self._folder.path / part.name, result, self._sha256)
+            write_part(self._folder.path / part.name, result, self._sha256s[0])
             self._folder.send(part.name)
         self._results[part.number] = result
 
@@ -200,24 +212,39 @@ class PartStore:
             if part.name not in names:
                 continue
             try:
-                results[part.number] = read_part(folder.fetch(part.name), part, self._sha256)
+                results[part.number] = read_part(folder.fetch(part.name), part, self._sha256s)
             except DamagedError as error:
                 folder.forget(part.name)
                 warn(f"{folder.locate(part.name)} {error}; the part is repeated")
         return results
 
-    def _check_identity(self, path: Path) -> None:
-        found = read_json(path, Identity, purpose=f"the {RUN} of an evaluation", fix="give another --save folder")
-        different = _list_differences(found, self._identity)
+    def _resume(self, folder: PartFolder) -> None:
+        fix = "give another --save folder"
+        stored = read_json(folder.fetch(RUN), _StoredRun, purpose=f"the {RUN} of an evaluation", fix=fix)
+        there, here = stored.identity, self.identity
+        different = _list_differences(msgspec.structs.replace(there, code=here.code), here)
         if different:
             raise UserError(
                 f"belongs to another evaluation: {'; '.join(different)}",
-                where=str(self._folder),
+                where=str(folder),
                 fix="give the options that it was started with, or another --save folder",
             )
+        changes = list_changes(there.code, here.code)
+        refuse_changes(changes, self._accept_changed, where=str(folder), what="parts", fix=fix)
+        earlier = dict.fromkeys((*stored.earlier, there.sha256))
+        self.accepted = tuple(dict.fromkeys((*stored.accepted, *changes.values())))
+        self._sha256s = tuple(dict.fromkeys((here.sha256, *earlier)))
+        if changes:
+            self._write_run(folder)
+
+    def _write_run(self, folder: PartFolder) -> None:
+        stored = _StoredRun(self.identity, self._sha256s[1:], self.accepted)
+        encoded = msgspec.json.format(msgspec.json.encode(stored), indent=2) + b"\n"
+        write_file(folder.path / RUN, encoded, is_durable=True)
+        folder.send(RUN)
 
 
-def identify(run: Run, engine: Engine, plan: Plan) -> Identity:
+def identify(run: Run, engine: Engine, plan: Plan, code: Code) -> Identity:
     """Return the identity of an evaluation of this run by this engine in these parts."""
     info, policy = engine.info, run.policy.info
     return Identity(
@@ -236,9 +263,8 @@ def identify(run: Run, engine: Engine, plan: Plan) -> Identity:
         device=info.device,
         precision=info.precision,
         faults=info.faults,
-        versions={name: version for name, version in info.versions.items() if name != "python"},
-        kgverify=__version__,
         part_size=plan.size,
+        code=code | {f"{name} of the engine": text for name, text in info.versions.items() if code.get(name) != text},
         rank_only=plan.rank_only,
     )
 

@@ -1,9 +1,14 @@
-"""The folder in which kgverify keeps what later processes reuse."""
+"""The folder in which kgverify keeps what later processes reuse: it believes its owner only."""
 
 import os
-from contextlib import suppress
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
+
+from kgverify.errors import UserError
+from kgverify.files.reading import open_descriptor
 
 CACHE: Final = "KGVERIFY_CACHE"
 """The environment variable with the folder; empty: nothing is kept."""
@@ -18,3 +23,43 @@ def find_cache() -> Path | None:
     with suppress(RuntimeError):
         return (Path(base) if base else Path.home() / ".cache") / "kgverify"
     return None
+
+
+def is_private(path: Path) -> bool:
+    """Return whether a path belongs to this user, and only this user and root can change it or a folder above it."""
+    with suppress(OSError):
+        path = path.resolve()
+        above = [each.lstat() for each in path.parents]
+        return _is_own(path.lstat()) and all(
+            each.st_uid in (0, os.geteuid()) and (each.st_mode & stat.S_ISVTX or not _is_shared(each)) for each in above
+        )
+    return False
+
+
+def make_private(folder: Path) -> None:
+    """Create a folder and those above it that are missing, for this user only. OSError as `os.mkdir`."""
+    for each in (*reversed(folder.parents), folder):
+        if not each.exists():
+            each.mkdir(mode=0o700)
+
+
+@contextmanager
+def open_private(path: Path, *, purpose: str, max_bytes: int | None = None) -> Iterator[int]:
+    """Open a file of a cache once, and yield its descriptor. UserError unless only this user and root can change it."""
+    with open_descriptor(path, purpose=purpose, max_bytes=max_bytes) as descriptor:
+        if not (_is_own(os.fstat(descriptor)) and is_private(path.parent)):
+            raise UserError(
+                "belongs to others, or they can replace it",
+                where=str(path),
+                fix=f"let {CACHE} name a folder that only you can write, like all folders above it",
+            )
+        yield descriptor
+
+
+def _is_own(status: os.stat_result) -> bool:
+    return status.st_uid == os.geteuid() and not _is_shared(status)
+
+
+def _is_shared(status: os.stat_result) -> bool:
+    """Return whether others may write to a file or folder."""
+    return bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))

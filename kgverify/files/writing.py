@@ -5,6 +5,7 @@ as it was until then. Folders that the user names may be links, for example to a
 renaming would replace the link, and writing through it would change a file that somebody else may have chosen.
 """
 
+import ctypes
 import errno
 import os
 import re
@@ -26,7 +27,9 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXE
 # Without O_NONBLOCK, opening a pipe would wait for its reader.
 _EXISTING: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _SHOWN_NAME: Final = 40
-_STAGED: Final = ".kgverify-staged-"
+STAGED: Final = ".kgverify-staged-"
+"""The beginning of the names of folders that `staging_folder` makes."""
+_TEMPORARY: Final = re.compile(r"\..*\.[0-9a-f]{8}-[0-9a-f]{16}\.tmp", re.DOTALL)
 _STREAM: Final = re.compile(r"/dev/(stdout|stderr)|(?:/dev|/proc/self)/fd/(\d+)")
 """Names of open descriptors, which the system shows as links."""
 
@@ -102,13 +105,20 @@ def replaced(path: Path | str, *, is_durable: bool = False) -> Iterator[Path]:
 
 
 @contextmanager
-def renamed_into(path: Path, *, is_durable: bool = False, before_naming: Callable[[], object] = noop) -> Iterator[Path]:
+def renamed_into(
+    path: Path,
+    *,
+    is_durable: bool = False,
+    before_naming: Callable[[], object] = noop,
+    rename: Callable[[Path, Path], object] | None = None,
+) -> Iterator[Path]:
     """Do as `replaced`, but leave an OSError to the caller, who knows what was kept.
 
     before_naming: called when the content is on disk; if it raises, nothing is left
+    rename:        puts the file in place; with it, `path` may be a folder
     """
-    mode = _check_target(path)
-    temporary = _temporary_name(path)
+    mode = None if rename is not None and path.is_dir() else _check_target(path)
+    temporary = temporary_beside(path)
     descriptor = os.open(temporary, _NEW, 0o666)
     try:
         try:
@@ -122,7 +132,7 @@ def renamed_into(path: Path, *, is_durable: bool = False, before_naming: Callabl
         if is_durable:
             sync_file(temporary)
         before_naming()
-        temporary.replace(path)
+        (rename or Path.replace)(temporary, path)
     except BaseException:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -212,9 +222,9 @@ def staging_folder(folder: Path) -> Iterator[Path]:
 
     The caller holds the lock of the folder: what a process that was killed left of such a folder is deleted.
     """
-    for left in folder.glob(f"{_STAGED}*"):
+    for left in folder.glob(f"{STAGED}*"):
         shutil.rmtree(left, ignore_errors=True)
-    staged = folder / f"{_STAGED}{secrets.token_hex(8)}"
+    staged = folder / f"{STAGED}{secrets.token_hex(8)}"
     staged.mkdir()
     try:
         yield staged
@@ -261,12 +271,43 @@ def refuse_link(path: Path) -> None:
 
 
 def remove_temporary(path: Path) -> None:
-    """Delete what processes that were killed left of attempts to replace a file. The caller holds the lock of the file."""
+    """Delete what processes that were killed left of attempts to replace an output. The caller holds its lock."""
     known = _temporary_prefix(path)
     with suppress(OSError):
         for found in os.scandir(path.parent):
-            if found.name.startswith(known) and found.name.endswith(".tmp"):
-                Path(found).unlink(missing_ok=True)
+            if found.name.startswith(known) and is_temporary(found.name):
+                remove_tree(Path(found))
+
+
+def remove_tree(path: Path) -> None:
+    """Delete a file or a folder, if it exists. OSError as `os.unlink`."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def is_temporary(name: str) -> bool:
+    """Return whether a name is one of `temporary_beside`."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def temporary_beside(path: Path) -> Path:
+    """Return a new name beside an output, which `remove_temporary` deletes after a kill."""
+    return path.with_name(f"{_temporary_prefix(path)}{secrets.token_hex(8)}.tmp")
+
+
+def exchange(first: Path, second: Path) -> None:
+    """Exchange the names of two files or folders at once. OSError where the system cannot."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    names = os.fsencode(first), os.fsencode(second)
+    is_linux = sys.platform == "linux"
+    try:
+        failed = libc.renameat2(-100, names[0], -100, names[1], 2) if is_linux else libc.renamex_np(*names, 2)
+    except AttributeError:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(second)) from None
+    if failed:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(second))
 
 
 def sync_file(path: Path) -> None:
@@ -373,13 +414,9 @@ def _check_target(path: Path) -> int | None:
 
 def _check_folder(folder: Path) -> None:
     """Raise an OSError unless files can be created in a folder."""
-    temporary = _temporary_name(folder / "check")
+    temporary = temporary_beside(folder / "check")
     os.close(os.open(temporary, _NEW, 0o600))
     temporary.unlink()
-
-
-def _temporary_name(path: Path) -> Path:
-    return path.with_name(f"{_temporary_prefix(path)}{secrets.token_hex(8)}.tmp")
 
 
 def _temporary_prefix(path: Path) -> str:

@@ -259,7 +259,9 @@ def _build(source: _Source, parsed: Mapping[str, Triples], reading: Reading) -> 
 
     graph = KnowledgeGraph(
         name=name,
-        **tables,
+        train=tables["train"],
+        valid=tables["valid"],
+        test=tables["test"],
         rules=rules,
         domains=domains,
         files=(*(GraphFile(text.name, text.sha256) for _, _, text in read), *id_files.values()),

@@ -2,16 +2,16 @@
 
 A stored graph is found by a digest of the names and the content of its files, and of the code of kgverify. It holds
 data alone, in which nothing is executed, and is used only if it is whole: written by this user, in a folder that nobody
-else can write to, with the sha256 that it names, and with ids that have names. Any other one is written anew, and so is
+else can replace, with the sha256 that it names, and with ids that have names. Any other one is written anew, and so is
 one that cannot be read. The graphs used longest ago are deleted beyond `MOST_BYTES`.
 """
 
 import hashlib
 import mmap
 import os
-import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,13 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError, count_of
-from kgverify.files.cache import find_cache
-from kgverify.files.reading import open_descriptor
+from kgverify.files.cache import find_cache, is_private, make_private, open_private
+from kgverify.files.code_identity import digest_code, identify_own_code, list_changes
 from kgverify.files.writing import replaced
 from kgverify.graphs.folder import SPLITS
 from kgverify.graphs.graph import GraphFile, KnowledgeGraph
 from kgverify.graphs.text_file import TextFile
-from kgverify.own_code import digest_own_code
 from kgverify.program.atom_table import AtomTable
 from kgverify.program.program import NamedRule
 
@@ -78,8 +77,11 @@ def find_key(name: str, texts: Mapping[str, TextFile]) -> str | None:
     """Return the name under which a graph with these files by role is stored; None if it is small, or nothing is kept."""
     if find_folder() is None or sum(len(text.content) for text in texts.values()) < SMALLEST:
         return None
+    code = identify_own_code()
+    if list_changes(code, code):
+        return None
     parts = [name, *(part for role, text in texts.items() for part in (role, text.name, text.sha256))]
-    return hashlib.sha256(msgspec.msgpack.encode([digest_own_code(), *parts])).hexdigest()
+    return hashlib.sha256(msgspec.msgpack.encode([digest_code(code), *parts])).hexdigest()
 
 
 def read_stored(key: str) -> KnowledgeGraph | None:
@@ -88,9 +90,9 @@ def read_stored(key: str) -> KnowledgeGraph | None:
     try:
         if path is None or not path.is_file():
             return None
-        _check_owner(path.parent, path)
         graph = _decode(_map(path), key)
         os.utime(path)
+        graph = replace(graph, is_stored=True)
     except (OSError, UserError, ValueError, ArithmeticError, TypeError):
         return None
     return graph
@@ -105,8 +107,9 @@ def store(key: str, graph: KnowledgeGraph) -> None:
         header, arrays = _encode(key, graph)
         if sum(each.nbytes for each in arrays) > MOST_BYTES // 2:
             return
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _check_owner(path.parent)
+        make_private(path.parent)
+        if not is_private(path.parent):
+            return
         with replaced(path) as temporary:
             _write(temporary, header, arrays)
         _delete_oldest(path.parent)
@@ -123,17 +126,8 @@ def _path(key: str) -> Path | None:
     return None if folder is None else folder / f"{key}.graph"
 
 
-def _check_owner(*paths: Path) -> None:
-    """Raise ValueError for a file or folder that somebody else owns or may write to."""
-    if hasattr(os, "getuid"):
-        for path in paths:
-            status = path.lstat()
-            if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                raise ValueError(f"{path} is not this user's alone")
-
-
 def _map(path: Path) -> memoryview:
-    with open_descriptor(path, purpose="a stored graph", max_bytes=MOST_BYTES) as descriptor:
+    with open_private(path, purpose="a stored graph", max_bytes=MOST_BYTES) as descriptor:
         return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
 
 
@@ -216,7 +210,9 @@ def _decode(content: memoryview, key: str) -> KnowledgeGraph:
     lines = take(np.int32, header.num_lines)
     return KnowledgeGraph(
         name=header.name,
-        **atoms,
+        train=atoms["train"],
+        valid=atoms["valid"],
+        test=atoms["test"],
         rules=header.rules,
         domains=header.domains,
         files=header.graph_files,

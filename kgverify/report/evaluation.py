@@ -56,6 +56,14 @@ class CheckedRankings(msgspec.Struct, frozen=True):
     strength: Strength
 
 
+class CheckedAgain(msgspec.Struct, frozen=True):
+    """The candidates of the sample that the engine proved again, each by itself."""
+
+    num_checked: int = 0
+    num_equal: int = 0
+    num_near_ties: int = 0
+
+
 class CheckedModel(msgspec.Struct, frozen=True):
     """The check of the least model: whether its rules conclude its atoms and no others.
 
@@ -86,6 +94,7 @@ class SpotCheck(msgspec.Struct, frozen=True):
     num_alterations:      the values altered to test the check itself, each of which it found
     differences:          of single candidates and rankings, by query
     exercise:             of the derivations of the sample by the reference
+    again:                the candidates that this process proved again, also of parts that an earlier one proved
     """
 
     num_asked: int
@@ -102,6 +111,7 @@ class SpotCheck(msgspec.Struct, frozen=True):
     num_alterations: int
     differences: tuple[Difference, ...]
     exercise: Exercise = NOT_EXERCISED
+    again: CheckedAgain = CheckedAgain()
 
     @property
     def is_equal(self) -> bool:
@@ -122,6 +132,7 @@ class EvaluationReport(msgspec.Struct, frozen=True):
     num_choices, num_rescored, smallest_gap: choices between two or more resolvents, those repeated in a higher precision,
                            and the smallest gap of their scores in nats, None if it was not measured
     num_parts_resumed:     parts that an earlier run finished; the following fields are about the others
+    accepted:              the changes of code between the parts that the user accepted, in words
     candidates_per_second: the throughput of all processes together; None if every part was finished before
     wrong_figures:         figures that do not follow from the rankings, or differ from the reference's metrics
     reference:             the name of the engine that proved a sample as well
@@ -160,6 +171,7 @@ class EvaluationReport(msgspec.Struct, frozen=True):
     wrong_figures: tuple[str, ...] = ()
     reference: str = "reference"
     minimum: dict[str, int] = {}
+    accepted: tuple[str, ...] = ()
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -261,6 +273,10 @@ def _facts(report: EvaluationReport) -> Text:
         )
     if report.check is not None and (limits := describe_limits(report.check.exercise, report.limits)):
         lines["limits"] = f";\n{'':<13} ".join(limits)
+    if report.num_parts_resumed:
+        code = "other code, as accepted" if report.accepted else "the same code"
+        parts = f"{report.num_parts_resumed:,} of {count_of(report.num_parts, 'part')}, finished before by {code}"
+        lines["reused"] = f"\n{'':<13} ".join([parts, *report.accepted])
     lines |= {"speed": _speed(report), **_check(report.check, make_visible(report.prover))}
     return Text("".join(f"\n{name:<13} {make_lines_visible(text)}" for name, text in lines.items() if text))
 
@@ -293,6 +309,7 @@ def _check(check: SpotCheck | None, prover: str) -> dict[str, str]:
     lines = {
         "check": f"{check.num_checked:,} also proved by {prover}: {_compared(check)};"
         f" scores {check.largest_error:.2g} nats apart, {check.bound:.2g} allowed",
+        "proved again": f"{check.again.num_checked:,} by themselves: {_compared(check.again)}",
         "exercised": describe_exercise(check.exercise),
         "rankings": f"{rankings.num_checked:,} of {rankings.num_rankings:,} recomputed by {prover}: {_compared(rankings)}",
     }
@@ -311,7 +328,7 @@ def _check(check: SpotCheck | None, prover: str) -> dict[str, str]:
     return lines
 
 
-def _compared(check: SpotCheck | CheckedRankings) -> str:
+def _compared(check: SpotCheck | CheckedRankings | CheckedAgain) -> str:
     ties = f", {check.num_near_ties:,} differ from a near-tie on" if check.num_near_ties else ""
     num_different = check.num_checked - check.num_equal - check.num_near_ties
     return f"{check.num_equal:,} equal{ties}, {num_different:,} different"

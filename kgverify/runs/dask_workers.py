@@ -7,18 +7,19 @@ import importlib
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Executor, Future
 from contextlib import suppress
+from functools import cache
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from kgverify.errors import UserError, describe_error, find_missing_dependency
-from kgverify.own_code import digest_own_code
+from kgverify.files.code_identity import Code, list_changes
+from kgverify.runs.run import identify_code
 from kgverify.runs.separate_workers import MOST_REPEATS
 from kgverify.trace.model.header import EngineInfo
-from kgverify.version import __version__
 
 T = TypeVar("T")
 
@@ -41,11 +42,16 @@ class DaskWorkers(Executor):
 
     A call is repeated if its worker or the scheduler is lost. A call that no worker survives raises UserError, and so does
     a scheduler that stays away for `RECONNECT_SECONDS`. Errors of a call itself are those of its future.
+
+    engines: as given; they may be set before the first call
     """
 
-    def __init__(self, address: str) -> None:
-        """Connect. UserError for a scheduler that does not answer, or one elsewhere without encryption."""
-        self._address = address
+    def __init__(self, address: str, engines: Sequence[str] = ()) -> None:
+        """Connect. UserError for a scheduler that does not answer, or one elsewhere without encryption.
+
+        engines: the names of the engines of third parties that calls run, whose code must be the same on the workers
+        """
+        self._address, self.engines = address, engines
         self._client = _connect(address)
         self._calls: set[_Call] = set()
         self._ended: SimpleQueue[tuple[_Call, Any]] = SimpleQueue()
@@ -96,7 +102,8 @@ class DaskWorkers(Executor):
         client = self._client
         try:
             arguments = [self._keep(each) if isinstance(each, SharedBytes) else each for each in call.arguments]
-            sent = client.submit(_do, digest_own_code(), call.function, call.named, *arguments, pure=False)
+            code = _identify(tuple(self.engines))
+            sent = client.submit(_do, self.engines, code, call.function, call.named, *arguments, pure=False)
         except Exception:
             if client.status == "running":
                 raise
@@ -249,17 +256,26 @@ class _Call:
         self.num_lost = 0
 
 
-def _do(digest: str, function: Callable[..., T], named: dict[str, object], *arguments: object) -> T:
+def _do(
+    engines: Sequence[str], code: Code, function: Callable[..., T], named: dict[str, object], *arguments: object
+) -> T:
     """Do a call on a worker. UserError if the worker has other code than the process that sent it."""
-    if digest != digest_own_code():
+    here = identify_code(engines)
+    if changes := list_changes(code, here, changed_only=True):
         import socket
 
         raise UserError(
-            f"the worker on {socket.gethostname()} has other code of kgverify, which calls itself {__version__}",
+            f"the worker on {socket.gethostname()} has other code: {'; '.join(changes.values())}",
             where=WHERE,
-            fix="install the same version on this machine and on every worker, and restart the workers",
+            fix="install the same versions on this machine and on every worker, and restart the workers",
         )
     return function(*arguments, **named)
+
+
+@cache
+def _identify(engines: tuple[str, ...]) -> Code:
+    """Return the identity of the code that this process sends: what it imported does not change."""
+    return identify_code(engines)
 
 
 def check_same_engine(found: EngineInfo, expected: EngineInfo) -> None:

@@ -4,10 +4,12 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kgverify.engines.protocol import Engine
+from kgverify.errors import UserError
 from kgverify.files.reading import open_file
 from kgverify.files.writing import temporary_folder, write_file
 from kgverify.runs.dask_workers import DaskWorkers, check_same_engine
@@ -71,27 +73,33 @@ def reference_beside(run: Run, num: int) -> Iterator[Pipeline]:
 
 
 class _SharedFile:
-    """Bytes that each process of this machine reads from a file, once, and not from the pipe of every call."""
+    """Bytes that each process of this machine reads from a file, once, and not from the pipe of every call.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    Only their digest comes through the pipe: what others put in place of the file is not believed.
+    """
+
+    def __init__(self, path: Path, digest: str) -> None:
+        self._path, self._digest = path, digest
 
     @classmethod
     def write(cls, folder: Path, content: bytes) -> "_SharedFile":
         """Write the only file of a folder."""
         path = folder / "shared"
         write_file(path, content)
-        return cls(path)
+        return cls(path, sha256(content).hexdigest())
 
-    def __reduce__(self) -> tuple[Callable[[Path], bytes], tuple[Path]]:
+    def __reduce__(self) -> tuple[Callable[[Path, str], bytes], tuple[Path, str]]:
         """Arrive as the bytes."""
-        return _read_shared, (self._path,)
+        return _read_shared, (self._path, self._digest)
 
 
 @lru_cache(maxsize=1)
-def _read_shared(path: Path) -> bytes:
+def _read_shared(path: Path, digest: str) -> bytes:
     with open_file(path, purpose="the program for the workers") as file:
-        return file.read()
+        content = file.read()
+    if sha256(content).hexdigest() != digest:
+        raise UserError("was replaced", where=str(path), fix="let TMPDIR name a folder that only you can write")
+    return content
 
 
 @contextmanager
@@ -106,7 +114,7 @@ def pipeline_over(scheduler: str, make: Callable[[], Pipeline]) -> Iterator[Pipe
 
     with DaskWorkers(scheduler) as executor:
         here = make()
-        info = here.engine.info
+        executor.engines, info = here.engines, here.engine.info
         # An engine with slots proves them in batches, which should be full.
         chunk = max(CHUNK, info.layout.get("slots", 0))
         engine = FannedOut(partial(_make_same_engine, make, info), executor, chunk, **_options_of(executor))

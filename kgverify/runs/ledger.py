@@ -2,12 +2,14 @@
 
 import json
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 import msgspec
 
 from kgverify.errors import UserError
+from kgverify.files.code_identity import Code, list_changes, refuse_changes
 from kgverify.files.decoding import NOT_JSON
 from kgverify.files.reading import read_file
 from kgverify.files.writing import append_to_file, open_in_place, write_file
@@ -18,15 +20,33 @@ FIX = "give another path, or delete the file"
 _MAX_BYTES: Final = 256 << 20
 
 
+class WorkIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """The base of identities of work: its code, and the changes of it that the user accepted, in words."""
+
+    code: Code = {}
+    accepted: tuple[str, ...] = ()
+
+
 class Ledger(Generic[R]):
     """Records of finished work in a file: a line that identifies the work, then a JSON line for each record.
 
     A last line that is not complete was being written when a process was killed; it is cut off.
 
-    records: those of earlier runs, and those added since, in order
+    records:  those of earlier runs, and those added since, in order
+    accepted: the changes of code between the records that the user accepted, in words
+    changed:  the changes of code because of which earlier records were dropped, in words
     """
 
-    def __init__(self, path: Path, identity: msgspec.Struct, kind: type[R], *, title: str) -> None:
+    def __init__(
+        self,
+        path: Path,
+        identity: WorkIdentity,
+        kind: type[R],
+        *,
+        title: str,
+        accept_changed: Collection[str] = (),
+        restarts: bool = False,
+    ) -> None:
         """Open a ledger, or begin one.
 
         Args:
@@ -34,19 +54,34 @@ class Ledger(Generic[R]):
             identity: The work; records of work with another identity are refused.
             kind: The type of the records.
             title: The name of the file's content in errors, such as "log of a campaign".
+            accept_changed: The names of changed code whose records are resumed nevertheless.
+            restarts: Whether to drop the records of other code instead of raising.
 
         Raises:
             UserError: The file cannot be used, is not such a ledger, or is that of other work.
         """
         self.path = path
         self.records: list[R] = []
+        self.accepted: tuple[str, ...] = ()
+        self.changed: tuple[str, ...] = ()
         self._title = title
         try:
             content = read_file(path, purpose=f"the {title}", max_bytes=_MAX_BYTES) if path.exists() else b""
             end = content.rfind(b"\n") + 1
             if end:
-                self._read(content[:end].splitlines(), identity, kind)
-                if end < len(content):
+                first, *lines = content[:end].splitlines(keepends=True)
+                changes = self._check(first, identity)
+                accepted = () if restarts and not changes.keys() <= {*accept_changed} else accept_changed
+                if changes and restarts and not accepted:
+                    self.changed, self.accepted, lines = tuple(changes.values()), (), []
+                else:
+                    refuse_changes(changes, accepted, where=str(path), what=f"the {title}", fix=FIX)
+                    self.accepted = tuple(dict.fromkeys((*self.accepted, *changes.values())))
+                self._decode(lines, kind)
+                if changes:
+                    identity = msgspec.structs.replace(identity, accepted=self.accepted)
+                    write_file(path, b"".join([msgspec.json.encode(identity), b"\n", *lines]))
+                elif end < len(content):
                     descriptor = open_in_place(path, os.O_WRONLY)
                     try:
                         os.ftruncate(descriptor, end)
@@ -65,17 +100,25 @@ class Ledger(Generic[R]):
         self.records.append(record)
         append_to_file(self.path, msgspec.json.encode(record) + b"\n")
 
-    def _read(self, lines: list[bytes], identity: msgspec.Struct, kind: type[R]) -> None:
+    def _decode(self, lines: list[bytes], kind: type[R]) -> None:
         try:
-            found = msgspec.json.decode(lines[0], type=type(identity))
-            self.records = [msgspec.json.decode(line, type=kind) for line in lines[1:]]
+            self.records = [msgspec.json.decode(line, type=kind) for line in lines]
         except NOT_JSON as error:
             raise self._mismatch(f"is not the {self._title}: {error}") from None
-        for name in identity.__struct_fields__:
+
+    def _check(self, line: bytes, identity: WorkIdentity) -> dict[str, str]:
+        """Return the changes of code since a file was begun. UserError if it is that of other work."""
+        try:
+            found = msgspec.json.decode(line, type=type(identity))
+        except NOT_JSON as error:
+            raise self._mismatch(f"is not the {self._title}: {error}") from None
+        for name in {*identity.__struct_fields__} - {*WorkIdentity.__struct_fields__}:
             expected, actual = getattr(identity, name), getattr(found, name)
             if expected != actual:
                 values = f"expected {json.dumps(expected)}, found {json.dumps(actual)}"
                 raise self._mismatch(f"is the {self._title} with another {name.replace('_', ' ')}: {values}")
+        self.accepted = found.accepted
+        return list_changes(found.code, identity.code)
 
     def _mismatch(self, message: str) -> UserError:
         return UserError(message, where=str(self.path), fix=FIX)

@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.comparable import column_names
+from kgverify.engines.native.library import identify_compiler
 from kgverify.engines.policy import POLICY_NAMES, SHORTEST, Policy, make_two_tower, read_policy
 from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError, suggest
+from kgverify.files.code_identity import Code, identify_engines, identify_own_code
 from kgverify.graphs.embedded import list_embedded
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
@@ -82,15 +84,31 @@ class Run:
         return range(min(self.num_queries, len(self.triples)))
 
 
+def identify_code(engines: Sequence[str], *, mode: str = "") -> Code:
+    """Return the identity of kgverify, its dependencies, the compiler, and engines by their names.
+
+    mode: of the compiled evaluator: `native` includes the library that was built
+    """
+    return identify_own_code() | identify_compiler(mode=mode) | identify_engines(engines)
+
+
 SCORE_SUMS: Final = "candidates.log_probability"
 
 
 class Pipeline(NamedTuple):
-    """An engine with its own functions for corruptions and ranks, so that these are verified as well."""
+    """An engine with its own functions for corruptions and ranks, so that these are verified as well.
+
+    engines: the names by which engines of third parties in it are identified; any other text cannot be identified
+    """
 
     engine: Engine
     draw: Draw
     rank: Rank
+    engines: tuple[str, ...] = ()
+
+    def identify_code(self) -> Code:
+        """Return the identity of all code that decides the results of the pipeline."""
+        return identify_code(self.engines, mode=self.engine.info.mode)
 
     def draw_for(self, run: Run) -> CandidateSet:
         """Draw the candidates of a run."""

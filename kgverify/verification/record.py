@@ -1,12 +1,13 @@
 """Recording of a run to disk in chunks, so that a killed recording loses only what was not committed."""
 
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 
 from kgverify.engines.native.choice import is_on_cpu
@@ -22,8 +23,12 @@ from kgverify.engines.protocol import (
     split_positions,
 )
 from kgverify.errors import UserError
+from kgverify.files.code_identity import UNIDENTIFIED, Code, list_changes, refuse_changes
+from kgverify.files.decoding import read_json
+from kgverify.files.writing import make_folder, write_file
 from kgverify.runs.parts import choose_batch
 from kgverify.runs.run import Pipeline, Run, build_header
+from kgverify.trace.files.manifest import CODE
 from kgverify.trace.files.output_path import partial_of
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, StepBatch, join_candidates
 from kgverify.trace.model.levels import TraceLevel
@@ -65,6 +70,7 @@ class Recording:
 
     path:        the trace; a text for a URL
     num_resumed: candidates that an earlier, interrupted recording had written
+    accepted:    the changes of code since then that the user accepted, in words
     reasons:     why the engine ran on its device, in its mode and precision; empty where it does not say
     caches:      what of the engine came out of the compiler's caches; None where it does not say
     """
@@ -75,6 +81,14 @@ class Recording:
     num_resumed: int
     reasons: tuple[str, ...] = ()
     caches: CompilerCaches | None = None
+    accepted: tuple[str, ...] = ()
+
+
+class _StoredCode(msgspec.Struct, frozen=True):
+    """The code of an unfinished recording, and the changes of it that the user accepted, in words."""
+
+    code: Code = {}
+    accepted: tuple[str, ...] = ()
 
 
 def choose_recording_layout(
@@ -103,6 +117,7 @@ def record(
     path: Path,
     *,
     resume: bool = False,
+    accept_changed: Collection[str] = (),
     overwrites: bool = True,
     progress: Progress = no_progress,
     shard_steps: int = SHARD_STEPS,
@@ -115,8 +130,9 @@ def record(
 
     Until it is complete the trace is in `<path>.partial`; with `resume`, recording resumes an existing one. Proved
     candidates are journalled there chunk by chunk, and forced to disk every `journal_seconds`. UserError for a path that
-    cannot be written, or a `.partial` of another run.
+    cannot be written, or a `.partial` of another run or other code.
 
+    accept_changed: the names of changed code whose candidates are resumed nevertheless (`kgverify.files.code_identity`)
     level:          a `TraceLevel`, which determines the recorded columns
     is_archived:    whether to pack the trace as small as HDF5's own filters can
     append_threads: the chunks appended at the same time, each in memory; the trace is the same. By default the number
@@ -125,6 +141,7 @@ def record(
     candidates = pipeline.draw_for(run)
     program = run.graph.program
     proved: list[Candidates] = []
+    stored = _StoredCode(pipeline.identify_code())
     with TraceWriter(
         path,
         build_header(run, pipeline.engine, level),
@@ -145,17 +162,41 @@ def record(
         proved.append(writer.committed_candidates())
         if resumed:
             _check_resumed(candidates, proved[0], path)
+            stored = _resume_code(partial_of(path), stored.code, accept_changed)
             progress(resumed)
         left = candidates.take(slice(resumed, None))
-        parts = _prove_parts(pipeline.engine, left, writer.level, progress)
+        parts = _note_code(_prove_parts(pipeline.engine, left, writer.level, progress), partial_of(path), stored)
         proved += writer.append_parts(parts, append_threads or choose_append_threads(pipeline.engine))
         all_candidates = join_candidates(proved)
         writer.set_rankings(pipeline.rank_in_dialect(run, all_candidates))
     num_steps = int(all_candidates.num_steps.sum(dtype=np.int64))
-    explained = (
-        (pipeline.engine.reasons, pipeline.engine.caches) if isinstance(pipeline.engine, ExplainedEngine) else ()
-    )
-    return Recording(path, len(candidates.query), num_steps, resumed, *explained)
+    recording = Recording(path, len(candidates.query), num_steps, resumed, accepted=stored.accepted)
+    if isinstance(pipeline.engine, ExplainedEngine):
+        return replace(recording, reasons=pipeline.engine.reasons, caches=pipeline.engine.caches)
+    return recording
+
+
+def _resume_code(partial: Path, here: Code, accept_changed: Collection[str]) -> _StoredCode:
+    """Return the code of a resumed recording. UserError if it was made by other code."""
+    path, fix = partial / CODE, f"delete {partial}"
+    if path.is_file():
+        stored = read_json(path, _StoredCode, purpose="the code of a recording", fix=fix)
+    else:
+        stored = _StoredCode(here | {"recording": f"{UNIDENTIFIED}it does not say which code made it"})
+    changes = list_changes(stored.code, here)
+    refuse_changes(changes, accept_changed, where=str(partial), what="candidates", fix=fix)
+    return _StoredCode(here, tuple(dict.fromkeys((*stored.accepted, *changes.values()))))
+
+
+def _note_code(
+    parts: Iterator[Callable[[], StepBatch]], partial: Path, stored: _StoredCode
+) -> Iterator[Callable[[], StepBatch]]:
+    """Write the code beside a recording before its first part is appended."""
+    for index, part in enumerate(parts):
+        if not index:
+            make_folder(partial)
+            write_file(partial / CODE, msgspec.json.encode(stored))
+        yield part
 
 
 def _prove_parts(

@@ -9,10 +9,18 @@ import msgspec
 from kgverify.errors import UserError
 from kgverify.files.decoding import read_json
 from kgverify.files.locking import locked_folder
-from kgverify.files.reading import MAX_BYTES
-from kgverify.files.writing import check_writable, explained, make_folders, staging_folder, write_file
+from kgverify.files.reading import MAX_BYTES, read_file
+from kgverify.files.writing import (
+    STAGED,
+    check_writable,
+    explained,
+    make_folders,
+    remove_tree,
+    staging_folder,
+    write_file,
+)
 from kgverify.report.report import Report, encode_report
-from kgverify.trace.files.manifest import copy_trace
+from kgverify.trace.files.manifest import copy_trace, put_in_place
 from kgverify.trace.files.output_path import check_output_path
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
@@ -25,6 +33,8 @@ ACTUAL = "actual.h5"
 LOCKSTEP = "lockstep.h5"
 REPORT = "report.json"
 TIMES = "times.json"
+_READY = "ready"
+"""The file of a staged run with the names of its files, written when all of them are on disk."""
 
 
 class RunTimes(msgspec.Struct, frozen=True):
@@ -56,6 +66,7 @@ def save_verification(
     other processes could write to it. UserError if the folder cannot be created or written.
     """
     make_folders(folder)
+    _finish(folder)
     traces: tuple[Trace | TraceFile, ...] = (
         (verification.expected, verification.actual) if isinstance(verification, Verification) else verification.traces
     )
@@ -75,7 +86,27 @@ def save_verification(
         if times is not None:
             write_file(staged / TIMES, msgspec.json.encode(times))
         write_file(staged / REPORT, encode_report(verification.report))
+        write_file(staged / _READY, "\n".join(path.name for path in staged.iterdir()))
         _exchange(staged, folder)
+
+
+def finish_saving(folder: Path) -> None:
+    """Put the files of a run in place for a process that was killed meanwhile. UserError if another process writes the run."""
+    if not (folder / REPORT).is_file() and any(folder.glob(f"{STAGED}*/{_READY}")):
+        with locked_run(folder):
+            _finish(folder)
+
+
+def _finish(folder: Path) -> None:
+    """Do as `finish_saving`. The caller holds the lock of the folder."""
+    for ready in [] if (folder / REPORT).is_file() else [*folder.glob(f"{STAGED}*/{_READY}")]:
+        new = read_file(ready, purpose="the files of a staged run").decode().split("\n")
+        for name in (EXPECTED, ACTUAL, LOCKSTEP, TIMES, REPORT):
+            if name in (LOCKSTEP, TIMES) and name not in new:
+                remove_tree(folder / name)
+            if (ready.parent / name).exists():
+                put_in_place(ready.parent / name, folder / name)
+        remove_tree(ready.parent)
 
 
 def _exchange(staged: Path, folder: Path) -> None:
@@ -87,7 +118,7 @@ def _exchange(staged: Path, folder: Path) -> None:
         moved.append((target, source))
 
     try:
-        # Without its report a folder is no run, so that a process that is killed here leaves no mixture of two.
+        # Without its report a folder is no run: of a process that is killed here, `finish_saving` finishes the work.
         for name in (REPORT, EXPECTED, ACTUAL, LOCKSTEP, TIMES):
             is_stale = (staged / name).exists() or name in (LOCKSTEP, TIMES)
             if is_stale and (folder / name).exists():
@@ -113,6 +144,7 @@ def read_run(folder: Path) -> Verification:
 
 def read_saved_report(folder: Path) -> Report:
     """Read the report of a folder that `save_verification` wrote, without its traces. UserError as by `read_run`."""
+    finish_saving(folder)
     path = folder / REPORT
     report = read_json(
         path,

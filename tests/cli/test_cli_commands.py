@@ -134,6 +134,7 @@ def test_recording_says_what_it_recorded(command: Command, tmp_path: Path):
         "num_candidates": len(trace.columns.candidates.query),
         "num_steps": len(trace.columns.steps.depth),
         "num_resumed": 0,
+        "accepted": [],
     }
     assert finished.err == f"{path}: 6 candidates, {data['num_steps']} steps\n"
 

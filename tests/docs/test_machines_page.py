@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,38 @@ def test_the_commands_run_and_give_the_results_of_one_process(tmp_path: Path) ->
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("EVALUATED")
     assert (tmp_path / "slurm" / "part-000000.npz").exists()
+
+
+@pytest.mark.deep
+def test_the_scheduler_and_the_workers_listen_on_this_machine_only(tmp_path: Path) -> None:
+    psutil = pytest.importorskip("psutil", reason="kgverify[distributed] is not installed")
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    (tmp_path / "machines.yaml").write_text(SETTINGS)
+    keys, start = [text for kind, text in BLOCKS if kind == "console"][:2]
+    start, _, _ = start.partition("kgverify evaluate")
+    script = f"trap 'kill $(jobs -p)' EXIT\n{keys}\n{start}\nsleep 5\necho started\nsleep 600"
+    with subprocess.Popen(["bash", "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as shell:
+        assert shell.stdout is not None
+        is_started = "started\n" in iter(shell.stdout.readline, "")
+        processes = psutil.Process(shell.pid).children(recursive=True)
+        sockets = [
+            each.laddr.ip
+            for process in processes
+            for each in process.net_connections(kind="inet")
+            if each.status == psutil.CONN_LISTEN
+        ]
+        for process in (*processes, shell):
+            process.terminate()
+    assert is_started
+    assert len(sockets) >= 5, "a scheduler and two workers"
+    assert {*sockets} == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize("text", [SCRIPT, MANIFESTS, *(text for kind, text in BLOCKS if kind == "console")])
+def test_no_recipe_starts_a_web_server_beyond_the_machine(text: str) -> None:
+    commands = re.findall(r"dask,? (?:scheduler|worker)\b.*", text)
+    assert all(re.search(r'--dashboard-address,? "?127\.0\.0\.1:0', command) for command in commands)
 
 
 def test_the_settings_require_encryption_and_the_service_is_private() -> None:

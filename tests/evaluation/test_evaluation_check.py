@@ -336,9 +336,9 @@ def test_every_property_of_a_run_belongs_to_its_identity():
         *(replace(run, limits=each) for each in [*limits, Limits(exclude_query=False)]),
     ]
     engines = [eager_pipeline(each).engine for each in runs]
-    found = [identify(each, engine, plan_parts(each, "cpu")) for each, engine in zip(runs, engines, strict=True)]
+    found = [identify(each, engine, plan_parts(each, "cpu"), {}) for each, engine in zip(runs, engines, strict=True)]
     plans = plan_parts(run, "cpu", 10), plan_parts(run, "cpu", rank_only=True)
-    found += [identify(run, engines[0], plan) for plan in plans]
+    found += [identify(run, engines[0], plan, {}) for plan in plans]
     faulty = compiled_pipeline_with_faults(run, ["fact-cap"], mode="eager", device="cpu")
-    found.append(identify(run, faulty.engine, plan_parts(run, "cpu")))
+    found.append(identify(run, faulty.engine, plan_parts(run, "cpu"), {}))
     assert len({each.sha256 for each in found}) == len(found) == 15

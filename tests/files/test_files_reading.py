@@ -108,11 +108,8 @@ OWN_FILES = {
     "runs/profiling.py": "a file that torch has just written",
     "api/versions.py": "the version of torch, from its package",
     "bench/timing.py": "the memory of this process, from the system",
-    "testing/campaigns/corpus.py": "the code of kgverify and of the user's engine",
     "testing/campaigns/tasks.py": "a file that a worker has just written",
-    "own_code.py": "the code of kgverify",
     "verification/self_testing/": "files that kgverify itself keeps or has just written",
-    "evaluation/known_answers/": "files that kgverify has just written",
 }
 """The modules that read files without `kgverify.files`, and which."""
 

@@ -76,7 +76,7 @@ def test_small_graphs_and_other_content_are_read(folder: Path, cache: Path, monk
     # Another graph, and other code.
     folder.rename(folder.with_name("others"))
     assert load_graph(folder.with_name("others")).name == "others"
-    monkeypatch.setattr(stored_graph, "digest_own_code", lambda: "other code")
+    monkeypatch.setattr(stored_graph, "identify_own_code", lambda: {"kgverify/*.py": "other"})
     load_graph(folder.with_name("others"))
     assert len(list(cache.iterdir())) == 4
 

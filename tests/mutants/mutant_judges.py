@@ -14,7 +14,6 @@ from kgverify.engines.native.choice import NATIVE
 from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
 from kgverify.errors import InternalError
 from kgverify.evaluation.known_answers.evaluations import check_known_evaluation
-from kgverify.evaluation.known_answers.folders import check_known_folder
 from kgverify.evaluation.known_answers.models import check_known_models
 from kgverify.ranking.known_draws import check_known_draws
 from kgverify.runs.run import Pipeline, Run
@@ -62,7 +61,6 @@ _KNOWN: Final[dict[str, Callable[[], object]]] = {
     "known traces of runs": lambda: runs.check_traces_of_runs(judge_known),
     "known draws": check_known_draws,
     "known models": lambda: check_known_models("cpu"),
-    "known folder": check_known_folder,
     "known evaluation": lambda: list(check_known_evaluation("cpu")),
     "known traces": traces.check_known_traces,
     "known steps": check_known_steps,

@@ -15,7 +15,7 @@ import numpy as np
 
 import kgverify as kv
 from kgverify.runs.ledger import Ledger
-from kgverify.testing.campaigns.corpus import Block, Identity, digest_code
+from kgverify.testing.campaigns.corpus import Block, Identity
 from kgverify.testing.checking.engine_makers import EAGER, PLAIN, EngineSpec, Sides
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.writer import write_again
@@ -101,7 +101,7 @@ class Folder:
 
     def _make_named(self) -> dict[str, list[str]]:
         """Write files that are valid except that they name code; return their names by the parameter that takes them."""
-        path, code = self.path, digest_code(Sides())
+        path, code = self.path, Sides().identify_code()
         found: dict[str, list[str]] = {"reproducer": [], "run": []}
         for i, name in enumerate(NAMES):
             for side in ("engine", "reference"):

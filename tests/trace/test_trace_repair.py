@@ -207,19 +207,28 @@ def test_no_flipped_bit_becomes_a_wrong_candidate(file, tmp_path):
     assert kept > 10
 
 
-def test_a_repair_that_is_killed_between_its_renames_is_finished_by_the_next(folder, monkeypatch):
+@pytest.mark.parametrize("has_exchange", [True, False])
+def test_a_repair_that_is_killed_between_its_renames_is_finished_by_the_next(folder, monkeypatch, has_exchange):
+    num_renames = 0
+
     def rename(old, new):
-        if str(old).endswith(".repaired"):
+        nonlocal num_renames
+        if str(old).endswith(".repaired") and (num_renames := num_renames + 1) == 2 - has_exchange:
             raise KeyboardInterrupt
         original(old, new)
+
+    def exchange(first, second):
+        raise KeyboardInterrupt if has_exchange else OSError
 
     (folder / "shard-00002.h5").unlink()
     original = module.os.rename
     with monkeypatch.context() as patch:
-        patch.setattr(module.os, "rename", rename)
+        if not has_exchange:
+            patch.setattr(module.os, "rename", rename)
+        patch.setattr(module, "exchange", exchange)
         with pytest.raises(KeyboardInterrupt):
             repair_trace(folder)
-    assert not folder.exists()
+    assert folder.exists() == has_exchange
     repair_trace(folder)
     assert len(read_trace(folder).columns.candidates.query) < 60
     assert (folder.parent / "a.unrepaired").is_dir()

@@ -88,10 +88,9 @@ def test_an_error_of_a_call_is_raised_here(address: str) -> None:
 def test_a_worker_with_other_code_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with DaskWorkers(address) as workers, monkeypatch.context() as changed:
         # What this process sends; its workers are threads, and find their own code.
-        found = iter(["another digest"])
-        real = dask_workers.digest_own_code()
-        changed.setattr(dask_workers, "digest_own_code", lambda: next(found, real))
-        with pytest.raises(UserError, match="has other code of kgverify"):
+        code = dask_workers.identify_code(()) | {"kgverify/*.h": "other"}
+        changed.setattr(dask_workers, "_identify", lambda engines: code)
+        with pytest.raises(UserError, match=r"has other code: kgverify/\*\.h changed: other there"):
             workers.submit(sum, [1]).result(60)
 
 

@@ -90,6 +90,7 @@ def evaluate(
         Path | None,
         typer.Option(metavar="DIR", help="Save finished parts in a folder or at a URL, and resume from those in it."),
     ] = None,
+    accept_changed: options.AcceptChanged = None,
     scheduler: options.Scheduler = None,
     quiet: options.Quiet = False,
     json_path: options.JsonPath = None,
@@ -138,6 +139,7 @@ def evaluate(
                 folder=save,
                 part_size=part_size,
                 rank_only=rank_only,
+                accept_changed=accept_changed or (),
                 group=group,
                 workers=workers,
                 make=partial(build_evaluated_side, run, engine, **chosen),
@@ -233,7 +235,17 @@ def _explain_missing(result: EvaluationResult, save: Path | None, group: Process
 
 def _diff_command(num_queries: int) -> str:
     """Return a `kgverify diff` command with the same options, for the first queries alone."""
-    own = {"--save", "--json", "--check", "--memory", "--part-size", "--queries", "--minimum", "--scheduler"}
+    own = {
+        "--save",
+        "--json",
+        "--check",
+        "--memory",
+        "--part-size",
+        "--queries",
+        "--minimum",
+        "--scheduler",
+        "--accept-changed",
+    }
     words = [word for word in typed_words(own)[1:] if word != "--rank-only"]
     if not any(word.split("=")[0] == "--corruptions" for word in words):
         words += ["--corruptions", "all"]

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -95,6 +96,7 @@ def fuzz(
         ),
     ] = None,
     minimum: options.MinimumSpec = None,
+    accept_changed: options.AcceptChanged = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Ignore what earlier campaigns tried.")] = False,
     quiet: options.Quiet = False,
     json_path: options.JsonPath = None,
@@ -115,7 +117,7 @@ def fuzz(
         if duration is not None or examples is not None:
             raise UserError("a scope has no budget", where="--exhaustive", fix="leave out --time and --examples")
         scope = find_scope(exhaustive, chosen)
-        raise typer.Exit(_certify_scope(scope, sides, state, jobs, json_path))
+        raise typer.Exit(_certify_scope(scope, sides, state, jobs, json_path, accept_changed or ()))
     if state is not None:
         raise UserError("cannot be used with a campaign", where="--state", fix="give --exhaustive, or leave it out")
     campaign = Campaign(
@@ -131,6 +133,7 @@ def fuzz(
         is_apart=not all(side.is_own for side in sides),
         known=() if known is None else read_known(known),
         is_fresh=fresh,
+        accept_changed=tuple(accept_changed or ()),
         minimum=parse_minimum(minimum),
         dialect=chosen,
     )
@@ -154,7 +157,14 @@ def _print_how_to_resume(what: str) -> None:
     print_note(f"{what}; to resume, run:", again)
 
 
-def _certify_scope(scope: Scope, sides: Sides, state: Path | None, jobs: int, json_path: str | None) -> int:
+def _certify_scope(
+    scope: Scope,
+    sides: Sides,
+    state: Path | None,
+    jobs: int,
+    json_path: str | None,
+    accept_changed: Collection[str],
+) -> int:
     """Compare every problem of a scope, print the certificate, and return the exit code."""
     from kgverify.testing.exhaustive.certificate import certify
 
@@ -165,6 +175,7 @@ def _certify_scope(scope: Scope, sides: Sides, state: Path | None, jobs: int, js
                 sides.engine,
                 reference=sides.reference,
                 state=state,
+                accept_changed=accept_changed,
                 progress=phase,
                 jobs=jobs,
                 on_interrupt=lambda: phase.rename("ending"),

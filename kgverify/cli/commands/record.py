@@ -55,6 +55,7 @@ def record(
     jobs: options.Jobs = 1,
     scheduler: options.Scheduler = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted recording.")] = False,
+    accept_changed: options.AcceptChanged = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing trace.")] = False,
     shard_steps: Annotated[
         int, typer.Option(min=1, help="Steps committed at a time; a longer trace becomes a folder of shards.")
@@ -94,6 +95,7 @@ def record(
                 archive=archive,
                 shard_steps=shard_steps,
                 resume=resume,
+                accept_changed=accept_changed or (),
                 overwrite=force,
                 progress=progress,
             )
@@ -110,11 +112,14 @@ def record(
         make_result_console(json_path),
         f"{recording.path}: {count_of(recording.num_candidates, 'candidate')}{resumed}, {count_of(recording.num_steps, 'step')}",
     )
+    for change in recording.accepted:
+        print_note(f"resumed although code changed, as accepted: {change}")
     data = {
         "path": str(recording.path),
         "num_candidates": recording.num_candidates,
         "num_steps": recording.num_steps,
         "num_resumed": recording.num_resumed,
+        "accepted": recording.accepted,
     }
     write_json(data, json_path, indent=None)
 

@@ -17,7 +17,7 @@ from kgverify.report.stepper.stepper import Stepper
 from kgverify.report.steps import TraceView, render_derivation, render_step, render_trace, view_trace
 from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.read.trace_file import TraceFile
-from kgverify.verification.save import REPORT, read_run, read_saved_report
+from kgverify.verification.save import REPORT, finish_saving, read_run, read_saved_report
 
 
 def show(
@@ -42,6 +42,8 @@ def show(
     others.
     """
     is_folder = path.is_dir()
+    if is_folder:
+        finish_saving(path)
     if is_folder and not (path / REPORT).is_file() and not (path / MANIFEST).is_file():
         raise UserError(
             f"holds neither {REPORT} of a saved run nor {MANIFEST} of a trace",

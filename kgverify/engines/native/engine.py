@@ -23,7 +23,7 @@ from kgverify.engines.native.arrays import (
     program_arrays,
 )
 from kgverify.engines.native.choice import NATIVE
-from kgverify.engines.native.library import load_library
+from kgverify.engines.native.library import load_library, was_kept
 from kgverify.engines.policy import Policy, check_policy
 from kgverify.engines.protocol import CompilerCaches, Positions, Progress, StageOutputs, no_progress
 from kgverify.errors import InternalError
@@ -124,8 +124,8 @@ class NativeEngine:
 
     @property
     def caches(self) -> CompilerCaches:
-        """Unused: torch compiles nothing."""
-        return CompilerCaches(state="unused")
+        """The use of the cache: warm if the same code and compiler had put the library there."""
+        return CompilerCaches(state="warm" if was_kept() else "cold")
 
     @property
     def proves_ahead(self) -> bool:

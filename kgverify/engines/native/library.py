@@ -1,8 +1,8 @@
 """The native evaluator's library, compiled from the sources of this package, and kept for later processes.
 
-It is kept under a hash of all that decides its content: the sources, the compiler, its options and the processor. It is loaded
-only from a folder, and as a file, that belong to this user and that nobody else can write, and only if its content has the
-hash in its name.
+It is kept under a hash of all that decides its content: the sources, the compiler, its options and the processor. It is opened
+once, and loaded by that descriptor: only from a folder that nobody else can change, as a file of this user, and only if its
+content has the hash in its name.
 """
 
 import ctypes
@@ -10,7 +10,6 @@ import hashlib
 import os
 import platform
 import shutil
-import stat
 import subprocess
 from contextlib import suppress
 from functools import cache, lru_cache
@@ -20,7 +19,8 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from kgverify.errors import UserError
-from kgverify.files.cache import find_cache
+from kgverify.files.cache import find_cache, is_private, make_private, open_private
+from kgverify.files.code_identity import hash_file
 from kgverify.files.reading import read_file
 from kgverify.files.writing import write_file
 
@@ -67,14 +67,38 @@ def load_library() -> ctypes.CDLL:
     assert compiler is not None
     try:
         key, folder = _find_key(compiler), _find_folder()
-        if folder is not None and (kept := _find_kept(folder, key)) is not None:
-            return ctypes.CDLL(str(kept))
+        if folder is not None and (kept := _load_kept(folder, key)) is not None:
+            return kept
         with TemporaryDirectory(prefix="kgverify-") as temporary:
+            if not is_private(Path(temporary)):
+                raise refuse_native(f"others can replace {temporary}, where it would be compiled: set TMPDIR")
             built = _compile(compiler, Path(temporary))
-            kept = None if folder is None else _keep(folder, key, built)
-            return ctypes.CDLL(str(kept or built))
+            if folder is not None:
+                _keep(folder, key, built)
+            library = _load(built)
+            assert library is not None
+            return library
     except OSError as error:
         raise refuse_native(f"its library cannot be loaded: {error}") from None
+
+
+def identify_compiler(*, mode: str = "") -> dict[str, str]:
+    """Return the compilers of this machine by their content and, for mode `native`, the library that they built."""
+    found = {"compiler": find_compiler(), "$CXX": shutil.which(os.environ.get("CXX", ""))}
+    code = {name: hash_file(Path(path)) for name, path in found.items() if path}
+    if mode == "native":
+        load_library()
+        code["native library"] = _loaded[-1][0]
+    return code
+
+
+_loaded: Final[list[tuple[str, bool]]] = []
+"""The libraries that this process loaded: their digests, and whether an earlier process had kept them."""
+
+
+def was_kept() -> bool:
+    """Return whether the library that this process loaded was compiled by an earlier one."""
+    return _loaded[-1][1]
 
 
 def refuse_native(obstacle: str) -> UserError:
@@ -88,8 +112,7 @@ def _find_key(compiler: str) -> str:
     for name in SOURCES:
         digest.update(files(__package__).joinpath(name).read_bytes() + b"\0")
     path = Path(compiler).resolve()
-    status = path.stat()
-    known = str(path), status.st_size, status.st_mtime_ns, OPTIONS, platform.machine(), platform.libc_ver()
+    known = str(path), hash_file(path), OPTIONS, platform.machine(), platform.libc_ver()
     digest.update(repr((*known, _describe_processor())).encode())
     return digest.hexdigest()
 
@@ -112,39 +135,39 @@ def _find_folder() -> Path | None:
     else:
         return None
     with suppress(OSError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if _is_own(folder.lstat()) and folder.is_dir() and not folder.is_symlink():
+        make_private(folder)
+        if not folder.is_symlink() and is_private(folder):
             return folder
     return None
 
 
-def _is_own(status: os.stat_result) -> bool:
-    """Return whether a file or folder belongs to this user, and nobody else can write it."""
-    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-
-
-def _find_kept(folder: Path, key: str) -> Path | None:
+def _load_kept(folder: Path, key: str) -> ctypes.CDLL | None:
     with suppress(OSError, UserError):
         for path in folder.glob(f"{key}-*.so"):
-            status = path.lstat()
-            if stat.S_ISREG(status.st_mode) and _is_own(status) and path.name == _name(key, path):
-                return path
+            if (library := _load(path, key)) is not None:
+                return library
     return None
 
 
-def _name(key: str, path: Path) -> str:
-    return f"{key}-{hashlib.sha256(read_file(path, purpose='a library')).hexdigest()}.so"
+def _load(path: Path, key: str = "") -> ctypes.CDLL | None:
+    """Load a library by the descriptor that was checked; None if its content does not have the hash in its name."""
+    with open_private(path, purpose="a library") as descriptor, open(descriptor, "rb", closefd=False) as file:
+        digest = hashlib.file_digest(file, hashlib.sha256).hexdigest()
+        if key and path.name != f"{key}-{digest}.so":
+            return None
+        opened = Path(f"/proc/self/fd/{descriptor}")
+        # Elsewhere nobody else can replace it: all folders above it are this user's or the system's.
+        library = ctypes.CDLL(str(opened if opened.exists() else path))
+    _loaded.append((digest, bool(key)))
+    return library
 
 
-def _keep(folder: Path, key: str, built: Path) -> Path | None:
-    """Copy a library to the folder, and remove the oldest ones there. Return its path; None if it cannot be kept."""
+def _keep(folder: Path, key: str, built: Path) -> None:
+    """Copy a library to the folder if possible, and remove the oldest ones there."""
     with suppress(OSError, UserError):
-        target = folder / _name(key, built)
-        write_file(target, read_file(built, purpose="a library"))
+        write_file(folder / f"{key}-{hash_file(built)}.so", read_file(built, purpose="a library"))
         for each in sorted(folder.glob("*.so"), key=lambda each: each.lstat().st_mtime)[:-MOST_KEPT]:
             each.unlink()
-        return _find_kept(folder, key)
-    return None
 
 
 def _compile(compiler: str, folder: Path) -> Path:

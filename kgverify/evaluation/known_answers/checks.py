@@ -182,7 +182,7 @@ def _check_samples(run: Run, engine: FormulaEngine, results: PartResult) -> None
         "single candidates do not depend on the key",
     )
     plan = plan_parts(run, "cpu", 1 << 20)
-    whole = EvaluationResult(identify(run, engine, plan), plan, {0: results}, 0, 0, 0.0, 0.0)
+    whole = EvaluationResult(identify(run, engine, plan, {}), plan, {0: results}, 0, 0, 0.0, 0.0)
     last = results.pessimistic.copy()
     last[-1] += 1
     other = replace(whole, results={0: results._replace(pessimistic=last)})

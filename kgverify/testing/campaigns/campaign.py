@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.comparison.exercise.minimum import MINIMUM, Minimum
 from kgverify.errors import UserError
+from kgverify.files.code_identity import list_changes
 from kgverify.files.locking import locked_folder
 from kgverify.files.writing import temporary_folder
 from kgverify.program.dialect import OURS, Dialect
@@ -28,7 +29,6 @@ from kgverify.testing.campaigns.corpus import (
     Corpus,
     Identity,
     Sighting,
-    digest_code,
     is_shrunk,
     mark_shrunk,
 )
@@ -70,6 +70,7 @@ class Campaign:
     jobs:           processes; 1 works in this process
     is_apart:       whether 1, too, is a process of its own, which an engine may end
     is_fresh:       whether to ignore which problems were tried before
+    accept_changed: the names of changed code whose problems are not tried again (`kgverify.files.code_identity`)
     shrink_calls:   most runs of the engine for one shrink
     shrink_seconds: most seconds of one shrink
     most_shrunk:    divergences that are shrunk; the others wait for the next campaign
@@ -89,6 +90,7 @@ class Campaign:
     is_apart: bool = False
     known: tuple[KnownDivergence, ...] = ()
     is_fresh: bool = False
+    accept_changed: tuple[str, ...] = ()
     shrink_calls: int = MAX_CALLS
     shrink_seconds: float = 20.0
     most_shrunk: int = 20
@@ -141,6 +143,7 @@ class _Run:
     def __init__(self, campaign: Campaign, watch: Watch) -> None:
         self.campaign = campaign
         self.corpus = Corpus(campaign.corpus)
+        self._code = campaign.sides.identify_code()
         self._log = self.corpus.log(
             Identity(
                 engine=campaign.engine,
@@ -148,10 +151,11 @@ class _Run:
                 lockstep=campaign.lockstep,
                 seed=campaign.seed,
                 block_size=BLOCK_SIZE,
-                code=digest_code(campaign.sides),
+                code=self._code,
                 dialect=campaign.dialect,
             ),
             is_fresh=campaign.is_fresh,
+            accept_changed=campaign.accept_changed,
         )
         self.blocks = {block.number: block for block in self._log.records}
         self.replays: list[tuple[Path, Signature, Signature | None]] = []
@@ -219,6 +223,12 @@ class _Run:
             num_lost = 0
             deaths.pop(number, None)
             is_partial = number in blocks
+            if changes := list_changes(self._code, self.campaign.sides.identify_code(), changed_only=True):
+                raise UserError(
+                    f"code changed while the campaign ran: {'; '.join(changes.values())}",
+                    where=str(self.campaign.corpus),
+                    fix="run the command again: what was tried before the change is tried again",
+                )
             blocks[number] = block
             self._log.add(block)
             # A partial block was tried again as a whole.
@@ -417,7 +427,11 @@ class _Run:
             ],
             exercise=reduce(Exercise.plus, (block.exercise for block in blocks), NOT_EXERCISED),
             minimum=dict(campaign.minimum),
-            notes=[] if divergences else describe_idle(campaign.engine.faults, campaign.reference.faults),
+            notes=[
+                *(f"all problems are tried again: {each}" for each in self._log.changed),
+                *(f"earlier problems count although code changed, as accepted: {each}" for each in self._log.accepted),
+                *([] if divergences else describe_idle(campaign.engine.faults, campaign.reference.faults)),
+            ],
             replays=[
                 ReplayedFile(file=str(path), signature=str(signature), found=str(found or ""))
                 for path, signature, found in self.replays
@@ -427,7 +441,7 @@ class _Run:
 
 def _make_executor(campaign: Campaign) -> Executor:
     if campaign.scheduler is not None:
-        return DaskWorkers(campaign.scheduler)
+        return DaskWorkers(campaign.scheduler, campaign.sides.foreign)
     return _Here() if campaign.runs_here else SeparateWorkers(campaign.jobs)
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import re
-import sys
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -12,10 +12,9 @@ import msgspec
 
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.files.writing import explained, make_folders
-from kgverify.own_code import digest_own_code
 from kgverify.program.dialect import OURS, Dialect
-from kgverify.runs.ledger import Ledger
-from kgverify.testing.checking.engine_makers import EngineSpec, Sides
+from kgverify.runs.ledger import Ledger, WorkIdentity
+from kgverify.testing.checking.engine_makers import EngineSpec
 from kgverify.testing.checking.failure import LAW, Signature
 from kgverify.testing.reproducers.reproducer import Reproducer
 from kgverify.testing.reproducers.text_format import SUFFIX, read_reproducer, write_reproducer
@@ -69,10 +68,9 @@ class Block(msgspec.Struct, kw_only=True):
     features: dict[str, int] = {}
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Identity(WorkIdentity, frozen=True, kw_only=True, omit_defaults=True):
     """The inputs of a campaign: it resumes the blocks of earlier ones with the same identity.
 
-    code:    a digest of the sources of kgverify, of its reference, and of the modules of third parties' engines
     dialect: of the problems; the default one is left out of the file
     """
 
@@ -81,7 +79,6 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lockstep: bool
     seed: int
     block_size: int
-    code: str
     dialect: Dialect = OURS
 
 
@@ -110,14 +107,16 @@ class Corpus:
         write_reproducer(reproducer, path)
         return path
 
-    def log(self, identity: Identity, *, is_fresh: bool = False) -> Ledger[Block]:
-        """Open the log of an identity; an empty one if `is_fresh`."""
-        digest = hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:12]
+    def log(self, identity: Identity, *, is_fresh: bool = False, accept_changed: Collection[str] = ()) -> Ledger[Block]:
+        """Open the log of a campaign; begin it again if `is_fresh`, and if code changed that is not accepted."""
+        settings = msgspec.structs.replace(identity, code={})
+        digest = hashlib.sha256(msgspec.json.encode(settings)).hexdigest()[:12]
         path = self.folder / f"campaign-{digest}{LOG_SUFFIX}"
         if is_fresh:
             with explained(path):
                 path.unlink(missing_ok=True)
-        return Ledger(path, identity, Block, title="log of a campaign")
+        title = "log of a campaign"
+        return Ledger(path, identity, Block, title=title, accept_changed=accept_changed, restarts=True)
 
 
 def name_file(signature: Signature) -> str:
@@ -136,16 +135,3 @@ def is_shrunk(reproducer: Reproducer) -> bool:
 def mark_shrunk(reproducer: Reproducer) -> Reproducer:
     """Return a reproducer without the note that it has not been shrunk."""
     return replace(reproducer, notes=tuple(note for note in reproducer.notes if note != NOT_SHRUNK))
-
-
-def digest_code(sides: Sides) -> str:
-    """Return a digest of the code that decides whether a problem agrees."""
-    digest = hashlib.sha256(digest_own_code().encode())
-    for engine in sides:
-        if engine.is_own:
-            continue
-        name = engine.name.rpartition(":")[0]
-        file = name if name.endswith(".py") else getattr(sys.modules.get(name), "__file__", None)
-        if file and Path(file).is_file():
-            digest.update(Path(file).read_bytes())
-    return digest.hexdigest()[:16]

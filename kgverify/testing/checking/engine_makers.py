@@ -21,12 +21,13 @@ from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
 from kgverify.errors import UserError, describe_error, find_missing_dependency, suggest
 from kgverify.faults.catalogue import find_faults
 from kgverify.faults.fault import Fault
+from kgverify.files.code_identity import Code, identify_engines
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.limits import Limits
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.interrupts import is_interrupt
-from kgverify.runs.run import Pipeline, Run, compiled_pipeline
+from kgverify.runs.run import Pipeline, Run, compiled_pipeline, identify_code
 from kgverify.testing.problems.merge import make_reference, merge
 from kgverify.testing.problems.problem import PolicySpec, Problem, Sizes
 from kgverify.trace.model.columns import CandidateSet, Columns
@@ -129,6 +130,16 @@ class Sides(NamedTuple):
         """Return the makers of both. UserError if kgverify cannot make one of them."""
         return find_maker(self.engine), find_maker(self.reference, "--reference")
 
+    def identify_code(self) -> Code:
+        """Return the identity of all code that decides how both sides compare."""
+        mode = NATIVE if NATIVE in (each.mode for each in self if each.name == COMPILED) else ""
+        return identify_code(self.foreign, mode=mode)
+
+    @property
+    def foreign(self) -> tuple[str, ...]:
+        """The names of the engines of third parties."""
+        return tuple(each.name for each in self if not each.is_own)
+
     def __str__(self) -> str:
         return f"{self.engine}, compared with {self.reference}"
 
@@ -214,6 +225,8 @@ def load_factory(name: str, where: str, kind: str = "") -> Any:
     try:
         with refuse_exit():
             module = _import_file(Path(module_name), where) if is_file else _import_module(module_name)
+        # What was imported is what was on disk now.
+        identify_engines([name])
     except UserError:
         raise
     except BaseException as error:

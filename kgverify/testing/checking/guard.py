@@ -131,10 +131,10 @@ def _guard_pipeline(
 ) -> Pipeline:
     if not isinstance(made, Pipeline):
         raise _refuse_result("make", refuse, "a pipeline", made)
-    return Pipeline(
-        GuardedEngine(made.engine, limit, refuse, run),
-        made.draw if made.draw in OWN else _guarded("draw", refuse, made.draw, CandidateSet),
-        made.rank if made.rank in OWN else _guarded("rank", refuse, made.rank, Rankings),
+    return made._replace(
+        engine=GuardedEngine(made.engine, limit, refuse, run),
+        draw=made.draw if made.draw in OWN else _guarded("draw", refuse, made.draw, CandidateSet),
+        rank=made.rank if made.rank in OWN else _guarded("rank", refuse, made.rank, Rankings),
     )
 
 

@@ -5,7 +5,7 @@ its seconds, for any number of processes.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import nullcontext
 from dataclasses import replace
@@ -24,7 +24,7 @@ from kgverify.garbage_collection import without_garbage_collection
 from kgverify.program.limits import NUMBERS, Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.runs.delta_debugging import halve
-from kgverify.runs.ledger import FIX, Ledger
+from kgverify.runs.ledger import FIX, Ledger, WorkIdentity
 from kgverify.runs.progress import silent_phase
 from kgverify.runs.run import Pipeline, build_trace
 from kgverify.runs.separate_workers import RepeatingWorkers
@@ -90,6 +90,8 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     seconds:   of all processes together, earlier runs included
     engine:    the engine under test; and the reference, if it is not kgverify's own
     proved:    problems that the reference proves
+    resumed:   of the problems, those that an earlier run compared
+    accepted:  the changes of code since then that the user accepted, in words
     """
 
     scope: str
@@ -103,6 +105,8 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
     seconds: float
     proved: int = 0
+    resumed: int = 0
+    accepted: tuple[str, ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -123,6 +127,8 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
             f" (Burnside: {self.expected.programs:,} and {self.expected.problems:,})"
             f" in {self.seconds:,.0f} s, {rate:,.0f} a second",
             self.statement,
+            *([f"{count_of(self.resumed, 'problem')} compared by an earlier run"] if self.resumed else []),
+            *(f"although code changed since then, as accepted: {each}" for each in self.accepted),
         ]
         for finding in self.findings[:MOST_SHOWN]:
             lines += ["", f"program {finding.program}: {finding.signature}", *finding.problem.split("\n")]
@@ -140,7 +146,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
         return f"no divergence found{left}" if left else "no divergence exists in this scope"
 
 
-class _Identity(msgspec.Struct, frozen=True):
+class _Identity(WorkIdentity, frozen=True, kw_only=True):
     """The first line of a state file."""
 
     format: int
@@ -160,6 +166,7 @@ def certify(
     *,
     reference: EngineSpec = PLAIN,
     state: str | Path | None = None,
+    accept_changed: Collection[str] = (),
     progress: ShowProgress = lambda num_problems: None,
     programs_at_once: int = PROGRAMS_AT_ONCE,
     jobs: int = 1,
@@ -170,6 +177,7 @@ def certify(
     Everything recorded is compared, free-running, with the policy `shortest`, without corruptions and ranks.
 
     state: a file with a line for each finished block, from which an interrupted run resumes
+    accept_changed: the names of changed code whose blocks are resumed nevertheless
     jobs:  processes; 1 works in this process
 
     On KeyboardInterrupt `on_interrupt` is called, blocks in progress are finished and saved, and it is raised; a second
@@ -185,11 +193,19 @@ def certify(
             described |= {f"reference {key}": value for key, value in _describe_engine(scope, make_expected).items()}
         ledger = None
         if state is not None:
-            identity = _Identity(_FORMAT, scope.digest, programs_at_once, described)
-            ledger = Ledger(Path(state), identity, Block, title="state of a certificate")
+            identity = _Identity(
+                format=_FORMAT,
+                scope=scope.digest,
+                block_size=programs_at_once,
+                engine=described,
+                code=sides.identify_code(),
+            )
+            title = "state of a certificate"
+            ledger = Ledger(Path(state), identity, Block, title=title, accept_changed=accept_changed)
         blocks = {block.block: block for block in ledger.records} if ledger else {}
+        num_resumed = sum(block.problems for block in blocks.values())
         if blocks:
-            progress(sum(block.problems for block in blocks.values()))
+            progress(num_resumed)
         tasks = _blocks_to_do(scope, programs_at_once, blocks, str(state))
         # No more processes than there are unfinished blocks.
         jobs = min(jobs, max(1, -(-scope.count.programs // programs_at_once) - len(blocks)))
@@ -215,6 +231,8 @@ def certify(
             findings=tuple(finding for block in done for finding in block.findings),
             seconds=sum(block.seconds for block in done),
             proved=sum(block.proved for block in done),
+            resumed=num_resumed,
+            accepted=ledger.accepted if ledger else (),
         )
 
 

@@ -4,7 +4,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -14,13 +14,23 @@ import xxhash
 from kgverify.errors import UserError
 from kgverify.files.decoding import NOT_JSON
 from kgverify.files.reading import open_file, read_file
-from kgverify.files.writing import noop, renamed_into, sync_folder
+from kgverify.files.writing import (
+    exchange,
+    noop,
+    remove_tree,
+    renamed_into,
+    sync_folder,
+    temporary_beside,
+    write_file,
+)
 from kgverify.trace.files.disk import check_no_link, opened, write_all
 from kgverify.trace.files.journal import journal_name
 from kgverify.trace.model.header import READABLE_VERSIONS, SCHEMA_VERSION, expected_versions
 from kgverify.trace.model.schema import FORMAT, RECORD_AGAIN
 
 MANIFEST: Final = "manifest.json"
+CODE: Final = "code.json"
+"""The file of an unfinished recording with the identity of its code."""
 _MAX_MANIFEST_BYTES: Final = 64 << 20
 
 
@@ -222,40 +232,67 @@ def new_trace(path: Path, before_naming: Callable[[], object] = noop) -> Iterato
 
     before_naming: called when the file is on disk; if it raises, nothing is left
     """
-    if not path.is_dir():
-        with renamed_into(path, is_durable=True, before_naming=before_naming) as temporary:
-            yield temporary
-        return
-    new = path.with_name(path.name + ".new")
-    with renamed_into(new, is_durable=True, before_naming=before_naming) as temporary:
+    with renamed_into(path, is_durable=True, before_naming=before_naming, rename=put_in_place) as temporary:
         yield temporary
-    put_in_place(new, path)
 
 
 def put_in_place(new: Path, path: Path) -> None:
-    """Rename a finished file or folder to `path`, replacing whatever trace is there."""
-    aside = path.with_name(path.name + ".replaced")
+    """Rename a finished file or folder to `path`, replacing whatever trace is there: a kill leaves one of them, whole."""
+    if new.is_dir() and not (new / CODE).exists():
+        write_file(new / CODE, "{}")
     if path.is_dir() or (path.exists() and new.is_dir()):
         # One rename cannot replace a folder that is not empty.
-        remove_trace(aside)
-        path.rename(aside)
-    new.replace(path)
-    sync_folder(path.parent)
-    remove_trace(aside)
-
-
-def remove_trace(path: Path) -> None:
-    """Delete a trace, if there is one: a file or a folder with a manifest. UserError for other folders."""
-    if path.is_dir() and not path.is_symlink():
-        if not (path / MANIFEST).is_file() and not (path / journal_name(0)).is_file():
-            raise UserError(
-                "a folder that is not a trace is in the way",
-                where=str(path),
-                fix="move it, or choose another path",
-            )
-        shutil.rmtree(path)
+        check_replaceable(path)
+        old = new
+        try:
+            exchange(new, path)
+        except OSError:
+            old = replaced_of(path)
+            path.rename(old)
+            new.rename(path)
+        sync_folder(path.parent)
+        _remove_old(old, path)
     else:
-        path.unlink(missing_ok=True)
+        new.replace(path)
+    if path.is_dir():
+        (path / CODE).unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def replaced_of(path: Path) -> Path:
+    """Return the name that a trace has while it is replaced where names cannot be exchanged."""
+    return path.with_name(path.name + ".replaced")
+
+
+def finish_replacing(path: Path, new: Path) -> None:
+    """Finish the work of `put_in_place` in a process that was killed. The caller holds the lock of the trace."""
+    aside = replaced_of(path)
+    if aside.exists() and not path.exists():
+        aside.rename(path)
+    elif aside.exists():
+        check_replaceable(aside)
+        _remove_old(aside, path)
+    if (path / CODE).is_file():
+        # The new trace brought it here: the old one may have its name.
+        with suppress(UserError):
+            if new.is_file() or (not (new / CODE).exists() and read_manifest(new).is_complete):
+                _remove_old(new, path)
+        (path / CODE).unlink()
+
+
+def _remove_old(old: Path, path: Path) -> None:
+    """Delete a trace that was at `path`, under a name by which the rest of it is deleted after a kill."""
+    removed = temporary_beside(path)
+    old.rename(removed)
+    remove_tree(removed)
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise a UserError for a folder that is not a trace."""
+    if path.is_dir() and not (path / MANIFEST).is_file() and not (path / journal_name(0)).is_file():
+        raise UserError(
+            "a folder that is not a trace is in the way", where=str(path), fix="move it, or choose another path"
+        )
 
 
 def copy_trace(source: Path, target: Path) -> None:

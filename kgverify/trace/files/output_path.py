@@ -7,7 +7,7 @@ from kgverify.errors import UserError
 from kgverify.files.locking import OutputLock, lock_beside
 from kgverify.files.writing import describe_write_error, refuse_link, remove_temporary
 from kgverify.trace.files.journal import list_journals, open_journal
-from kgverify.trace.files.manifest import MANIFEST, read_manifest
+from kgverify.trace.files.manifest import CODE, check_replaceable, finish_replacing, read_manifest
 
 
 def partial_of(path: Path) -> Path:
@@ -24,10 +24,11 @@ def lock_trace(path: Path, *, overwrites: bool = True) -> OutputLock:
     if not path.parent.is_dir():
         raise UserError("its folder does not exist", where=str(path), fix=f"create {path.parent} first")
     lock = lock_beside(path, "this trace")
+    remove_temporary(path)
+    finish_replacing(path, partial_of(path))
     if path.exists() and not overwrites:
         lock.release()
         raise UserError("already exists", where=str(path), fix="choose another path, or overwrite it with --force")
-    remove_temporary(path)
     return lock
 
 
@@ -35,12 +36,7 @@ def check_output_path(path: Path) -> None:
     """Raise a UserError if no trace can be written to a path."""
     refuse_link(path)
     refuse_link(partial_of(path))
-    if path.is_dir() and not (path / MANIFEST).is_file():
-        raise UserError(
-            "a folder that is not a trace is in the way",
-            where=str(path),
-            fix="move it, or choose another path",
-        )
+    check_replaceable(path)
 
 
 def check_no_partial(partial: Path) -> None:
@@ -86,7 +82,7 @@ def remove_partial(partial: Path) -> None:
     """Remove the folder of a recording that became one file."""
     if partial.is_dir():
         remove_left_over(partial)
-        for path in partial.glob("shard-*.h5"):
-            # Written by a process that was killed before the manifest listed it.
-            path.unlink()
+        for path in [*partial.glob("shard-*.h5"), partial / CODE]:
+            # A shard was written by a process that was killed before the manifest listed it.
+            path.unlink(missing_ok=True)
         partial.rmdir()

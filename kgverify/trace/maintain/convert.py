@@ -1,13 +1,12 @@
 """Converting a trace: to another level, to another packing, or from an earlier version of the schema."""
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from kgverify.errors import UserError
-from kgverify.files.writing import explained, make_folder
+from kgverify.files.writing import explained, make_folder, temporary_beside
 from kgverify.trace.files.manifest import (
     Shard,
     new_trace,
@@ -106,11 +105,7 @@ def _convert_file(source: Path, target: Path, job: _Job) -> Conversion:
 
 def _convert_folder(source: Path, target: Path, job: _Job) -> Conversion:
     manifest, opened = read_manifest(source), TraceFile(source, is_lazy=True)
-    unfinished = target.with_name(target.name + ".converting")
-    if os.path.lexists(unfinished):
-        raise UserError(
-            "a conversion that did not finish is in the way", where=str(unfinished), fix="delete this folder"
-        )
+    unfinished = temporary_beside(target)
     make_folder(unfinished)
     try:
         shards: list[Shard] = []

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from kgverify.errors import UserError, count_of
-from kgverify.files.writing import explained, make_folder
+from kgverify.files.writing import explained, make_folder, temporary_beside
 from kgverify.trace.files.manifest import (
     Manifest,
     Shard,
@@ -73,10 +73,10 @@ def unite(
     sources = [Path(path) for path in paths]
     expected = None if like is None else read_trace(like).columns.candidates
     opened = _open(sources)
-    partial = partial_of(output)
     with lock_trace(output, overwrites=overwrites), explained(output, kept="the traces to join are unchanged"):
         check_output_path(output)
-        check_no_partial(partial)
+        check_no_partial(partial_of(output))
+        partial = temporary_beside(output)
         make_folder(partial)
         try:
             manifest = _write(opened, partial, expected, drop_rankings)

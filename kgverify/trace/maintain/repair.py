@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,24 @@ import msgspec
 import numpy as np
 
 from kgverify.errors import UserError
-from kgverify.files.writing import explained, make_folder, refuse_link, renamed_into, sync_folder
+from kgverify.files.writing import (
+    exchange,
+    explained,
+    make_folder,
+    refuse_link,
+    remove_tree,
+    renamed_into,
+    sync_folder,
+)
 from kgverify.trace.files.journal import Journal, gather, list_journals, read_journal
 from kgverify.trace.files.manifest import (
+    CODE,
     MANIFEST,
     Manifest,
     Shard,
     check_shard,
     list_shards,
     read_manifest,
-    remove_trace,
     shard_name,
     write_manifest,
 )
@@ -198,6 +205,8 @@ def _repair_folder(path: Path, repaired: Path) -> RepairReport:
             write_manifest(repaired, new)
             for shard in new.shards:
                 check_shard(repaired, shard)
+        if (path / CODE).is_file():
+            _link(path / CODE, repaired / CODE)
         sync_folder(repaired)
     except BaseException:
         shutil.rmtree(repaired, ignore_errors=True)
@@ -335,14 +344,18 @@ def _swap(path: Path, repaired: Path, *, has_losses: bool) -> str:
     while os.path.lexists(original):
         number += 1
         original = _beside(path, f"unrepaired-{number}")
-    os.rename(path, original)
-    os.rename(repaired, path)
+    os.rename(repaired, original)
+    try:
+        exchange(path, original)
+    except OSError:
+        os.rename(original, repaired)
+        os.rename(path, original)
+        os.rename(repaired, path)
     sync_folder(path.parent)
     if has_losses:
         return str(original)
     # The new one holds everything.
-    remove: Callable[[Path], None] = shutil.rmtree if original.is_dir() else remove_trace
-    remove(original)
+    remove_tree(original)
     return ""
 
 

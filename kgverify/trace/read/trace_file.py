@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kgverify.errors import UserError
 from kgverify.files.remote import fetched
 from kgverify.program.program import Rule, Symbols
-from kgverify.trace.files.manifest import Shard, ShardError, check_shard, read_manifest, render_hash
+from kgverify.trace.files.manifest import Shard, ShardError, check_shard, read_manifest, render_hash, replaced_of
 from kgverify.trace.files.output_path import partial_of
 from kgverify.trace.hdf5.stored_array import ChunkCache
 from kgverify.trace.model.columns import (
@@ -84,9 +84,12 @@ class TraceFile:
             self.is_complete = "shard/index" not in self.files[0].stored
             counted = [*self.files]
         else:
-            partial = partial_of(self.path)
-            fix = f"its recording did not finish: resume it, or read {partial}"
-            raise UserError("no such trace", where=self.source, fix=fix if partial.is_dir() else "check the path")
+            partial, old = partial_of(self.path), replaced_of(self.path)
+            fix = (
+                f"its recording did not finish: resume it, or read {partial}" if partial.is_dir() else "check the path"
+            )
+            fix = f"it was being replaced: rename {old}, or repeat what replaced it" if old.exists() else fix
+            raise UserError("no such trace", where=self.source, fix=fix)
         counts = [(each.num_candidates, each.num_steps) for each in counted]
         self.candidate_starts, self.step_starts = (
             np.cumsum([0, *column], dtype=np.int64) for column in zip(*counts, strict=True)

@@ -5,12 +5,14 @@ import shutil
 import types
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import torch
 
 from kgverify.engines.native.choice import NATIVE
 from kgverify.errors import UserError
+from kgverify.files.cache import find_cache, is_private, make_private
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -87,6 +89,7 @@ def compile_function(function: Function, mode: str) -> Function:
     import torch._dynamo.exc
     import torch._inductor
 
+    _use_private_cache()
     own = types.FunctionType(
         function.__code__.replace(),
         function.__globals__,
@@ -115,6 +118,24 @@ def compile_function(function: Function, mode: str) -> Function:
             return result
 
     return cast(Function, run)
+
+
+def _use_private_cache() -> None:
+    """Let Inductor keep what it compiles, and later runs, where nobody else can put theirs. UserError if that is impossible."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    base, is_chosen = find_cache(), "TORCHINDUCTOR_CACHE_DIR" in os.environ
+    if is_private(Path(cache_dir())):
+        return
+    if base is not None and not is_chosen:
+        make_private(base / "inductor")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(base / "inductor")
+    if not is_private(Path(cache_dir())):
+        raise UserError(
+            "others can write in this folder of compiled code, or replace it",
+            where=cache_dir(),
+            fix="let TORCHINDUCTOR_CACHE_DIR name a folder that only you can write, like all folders above it",
+        )
 
 
 class _explained_failures:

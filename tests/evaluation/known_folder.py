@@ -40,7 +40,7 @@ SIZE: Final = 2 * (1 + FEW) * (NUM_QUERIES // 3)
 
 _KNOWN_TRIPLE: Final = NamedAtom("q", "c0", "c5")
 """A triple that the graph does not have."""
-_KEPT: Final = ("format", "kgverify")
+_KEPT: Final = ("format",)
 """Properties that no evaluation of this version changes."""
 
 
@@ -48,10 +48,11 @@ def check_known_folder() -> None:
     """Store, read and alter the parts of a known evaluation. InternalError if something wrong is taken."""
     run = Run(build_graph(), num_queries=NUM_QUERIES, num_corruptions=FEW, seed=SEED)
     engine = build_engine(run.graph, "cpu")
-    work = FullWork(run, Pipeline(engine, draw_candidates, rank_candidates))
+    pipeline = Pipeline(engine, draw_candidates, rank_candidates)
+    work = FullWork(run, pipeline)
     plan = plan_parts(run, "cpu", SIZE)
     parts = plan.parts
-    identity = identify(run, engine, plan)
+    identity = identify(run, engine, plan, pipeline.identify_code())
     results = {part.number: work.summarize(part, work.prove(part, work.draw(part), no_progress)) for part in parts}
     if not np.array_equal(join_results(results.values()).query, np.repeat(np.arange(NUM_QUERIES), 2)):
         raise InternalError("the parts of a known evaluation do not hold every query once")
@@ -74,7 +75,7 @@ def check_known_folder() -> None:
                 (folder / part.name).write_bytes(content)
         for part in (parts[0], parts[-1]):
             (folder / part.name).unlink()
-        resumed = evaluate(run, Pipeline(engine, draw_candidates, rank_candidates), folder=folder, part_size=SIZE)
+        resumed = evaluate(run, pipeline, folder=folder, part_size=SIZE)
         if resumed is None or resumed.num_resumed != len(parts) - 2 or not _are_equal(resumed.results, results):
             raise InternalError("a known evaluation that is resumed has other results")
         if resumed.num_candidates != parts[0].num_candidates + parts[-1].num_candidates:
@@ -125,14 +126,15 @@ def _alter_identity(run: Run, engine: FormulaEngine, identity: Identity) -> Iter
         "rule about the query": replace(run, limits=Limits(exclude_query=False)),
     }
     plan = plan_parts(run, "cpu", SIZE)
-    altered = [(what, identify(other, engine, plan)) for what, other in others.items()]
+    altered = [(what, identify(other, engine, plan, identity.code)) for what, other in others.items()]
     info = engine.info
     for name in ("name", "mode", "device", "precision", "versions", "faults"):
         value = {"torch": "0"} if name == "versions" else ("fault",) if name == "faults" else "other"
         other = msgspec.structs.replace(info, **{name: value})
-        altered.append((name, identify(run, replace(engine, info=other), plan)))
-    altered.append(("size of parts", identify(run, engine, plan._replace(size=SIZE + 1))))
-    altered.append(("way to rank", identify(run, engine, plan._replace(rank_only=True))))
+        altered.append((name, identify(run, replace(engine, info=other), plan, identity.code)))
+    altered.append(("size of parts", identify(run, engine, plan._replace(size=SIZE + 1), identity.code)))
+    altered.append(("way to rank", identify(run, engine, plan._replace(rank_only=True), identity.code)))
+    altered.append(("code", identify(run, engine, plan, identity.code | {"helper.py": "1"})))
     names = {"rank_tolerance", *_KEPT}
     for _, other_identity in altered:
         names |= {

@@ -1,0 +1,119 @@
+"""Everything that kgverify stores and reuses, in the current folder: run by test_runs_code_identity.py in processes of its own.
+
+Prints, as JSON, whether each was reused. `python stored_conclusions.py [LIMITS] [DIALECT] [numpy=VERSION]`
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import kgverify as kv
+from kgverify.engines.native import library
+from kgverify.errors import UserError
+from kgverify.files import code_identity
+from kgverify.graphs import stored_graph
+from kgverify.program.dialect import Dialect
+from kgverify.testing.checking.engine_makers import EngineSpec
+from kgverify.testing.exhaustive.certificate import certify
+from kgverify.testing.exhaustive.scope import find_scope
+
+MINE, OTHER = "my.py:engine", "my.py:other"
+REFUSED = "refused"
+LIMITS = kv.Limits(max_depth=5) if "limits" in sys.argv else kv.Limits()
+if "dialect" in sys.argv:
+    LIMITS = kv.Limits(dialect=Dialect(order="facts_first"))
+DIALECT = LIMITS.dialect
+RUN: dict[str, Any] = {"queries": 2, "corruptions": 3, "limits": LIMITS}
+
+
+def evaluate(engine: str, **options: Any) -> bool:
+    name = f"parts {engine} {options}".translate(str.maketrans(" /:'{}", "______"))
+    found = kv.evaluate("countries", engine, save=name, part_size=4, check=0, minimum="none", **RUN | options)
+    return found.num_parts_resumed > 0
+
+
+def record(level: str, **engine: Any) -> bool:
+    path = Path(f"recording-{level}-{'-'.join(engine)}.h5")
+    run = RUN | {"queries": 24, "corruptions": 24}
+    proved = 0
+
+    def stop_in_the_second_chunk(num: int) -> None:
+        nonlocal proved
+        proved += num
+        if proved > 512:
+            raise KeyboardInterrupt
+
+    if path.with_name(f"{path.name}.partial").exists():
+        return kv.record("countries", path, **engine, level=level, resume=True, **run).num_resumed > 0
+    try:
+        kv.record("countries", path, **engine, level=level, progress=stop_in_the_second_chunk, **run)
+    except KeyboardInterrupt:
+        return False
+    raise AssertionError("was not interrupted")
+
+
+def fuzz(engine: str, reference: str = "reference") -> bool:
+    corpus = f"corpus-{engine[:4]}-{reference[:4]}"
+    options = {"examples": 20, "corpus": corpus, "minimum": "none", "dialect": DIALECT}
+    return kv.fuzz(engine, reference=reference, **options).num_resumed > 0
+
+
+def certificate() -> bool:
+    scope = find_scope("tiny", DIALECT)
+    return certify(scope, EngineSpec(MINE), state="state").resumed > 0
+
+
+def native_library() -> bool:
+    compiled = []
+    before = library._compile
+
+    def compile_now(*given: Any) -> Path:
+        compiled.append(given)
+        return before(*given)
+
+    library._compile = compile_now
+    library.load_library.__wrapped__()
+    library._compile = before
+    return not compiled
+
+
+def graph() -> bool:
+    stored_graph.SMALLEST = 0
+    texts = {"train": Path("facts.tsv")}
+    before = len(list((stored_graph.find_folder() or Path()).glob("*.graph")))
+    kv.load_graph(**texts)
+    return len(list((stored_graph.find_folder() or Path()).glob("*.graph"))) == before
+
+
+CONCLUSIONS: dict[str, Callable[[], bool]] = {
+    "native library": native_library,
+    "graph": graph,
+    "log of an engine": lambda: fuzz(MINE),
+    "log of a reference": lambda: fuzz("reference", MINE),
+    "certificate": certificate,
+    "parts": lambda: evaluate(MINE),
+    "parts of two engines": lambda: evaluate(OTHER),
+    "parts of the reference": lambda: evaluate("reference"),
+    "parts with weights": lambda: evaluate("reference", policy="weights.safetensors"),
+    "parts of the native evaluator": lambda: evaluate("compiled", mode="native", policy="weights.safetensors"),
+    "recording": lambda: record("steps", engine=MINE),
+    "compact recording": lambda: record("compact", engine="reference"),
+    "deep recording": lambda: record("deep", engine="reference"),
+    "recording of a reference": lambda: record("steps", reference=MINE),
+}
+
+
+def ask(conclusion: Callable[[], bool]) -> bool | str:
+    try:
+        return conclusion()
+    except UserError as error:
+        return f"{REFUSED}: {error.message}"
+
+
+if __name__ == "__main__":
+    if versions := dict(word.split("=") for word in sys.argv[1:] if "=" in word):
+        installed = code_identity.version
+        code_identity.version = lambda name: versions.get(name) or installed(name)
+    print(json.dumps({name: ask(conclusion) for name, conclusion in CONCLUSIONS.items()}))
