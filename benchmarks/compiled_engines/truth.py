@@ -25,7 +25,7 @@ class Truth(NamedTuple):
 
     @property
     def is_observable(self) -> bool:
-        """Whether the difference is more than rounding."""
+        """True if the difference is more than rounding."""
         return self.is_list or self.is_choice or self.scores > ROUNDINGS * torch.finfo(torch.float32).eps
 
 

@@ -17,7 +17,7 @@ from kgverify.cli.options import RunOptions, with_run_options
 from kgverify.cli.progress import check_writable, show_phase
 
 
-@with_run_options(policy="two_tower")
+@with_run_options()
 def main(
     run_options: RunOptions,
     device: options.Device = "auto",

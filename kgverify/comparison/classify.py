@@ -13,7 +13,7 @@ from kgverify.errors import count_of
 from kgverify.program.atoms import Atom, Goal
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import Stage
-from kgverify.trace.model.score_error import SHORT_TYPES, find_float_type
+from kgverify.trace.model.score_error import name_coarser_type
 
 SCORE_ROUNDING = 2.0**-6
 """Scores that differ by less than this, relative to the larger, look like the rounding of a short float."""
@@ -302,9 +302,9 @@ def _of_scores(around: Surroundings) -> Finding:
     if worst > SCORE_ROUNDING:
         return Finding(DifferenceClass.NUMBER, f"scores differ by up to {worst:.1e}, relative", 0.9)
     words = f"scores differ by at most {worst:.1e}, relative"
-    types = [find_float_type(np.array(side, np.float64)) for side in zip(*pairs, strict=True)]
-    if types[1] in SHORT_TYPES and types[0] not in SHORT_TYPES:
-        return Finding(DifferenceClass.ROUNDING, f"{words}: the actual scores are {types[1]} numbers", 0.9)
+    expected, actual = (np.array(side, np.float64) for side in zip(*pairs, strict=True))
+    if short := name_coarser_type(expected, actual):
+        return Finding(DifferenceClass.ROUNDING, f"{words}: the actual scores are {short} numbers", 0.9)
     return Finding(
         DifferenceClass.NUMBER,
         f"{words}: as much as a coarser float type or slightly different weights change them",

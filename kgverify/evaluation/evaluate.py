@@ -248,7 +248,7 @@ def _evaluate(
             if isinstance(work, RankOnly):
                 work.stop.set()
         if isinstance(work, RankOnly) and work.is_given_up:
-            warn("--rank-only skipped nothing: its least model takes more work than to prove every candidate")
+            warn("--rank-only skipped nothing: its least model takes more work or memory than to prove every candidate")
     seconds = time.monotonic() - warmed_up
     results = store.collect(plan.parts, warn)
     done = sum(part.num_candidates for part in missing if part.number in results)

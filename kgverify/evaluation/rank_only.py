@@ -550,20 +550,18 @@ def _start_model(run: Run, device: str, must_stop: Callable[[], bool]) -> "Futur
 
 
 def build_model(run: Run, device: str) -> "LeastModel | None":
-    """Build the least model of a run's program; None if that takes more work than it can save. UserError if it is too large."""
+    """Build the least model of a run's program; None if it takes more work than it can save, does not fit or needs torch."""
     most_work = choose_most_work(run, device)
     if most_work <= 0:
         return None
-    from kgverify.engines.compiled.program.least_model import LeastModel, TooMuchWorkError
-
+    try:
+        from kgverify.engines.compiled.program.least_model import LeastModel, TooMuchWorkError
+    except ModuleNotFoundError:
+        return None
     try:
         return LeastModel(run.graph.program, device=device, most_work=most_work, must_stop=_MUST_STOP.get())
-    except TooMuchWorkError:
+    except (TooMuchWorkError, UserError):
         return None
-    except UserError as error:
-        raise UserError(
-            error.message, where="--rank-only", fix="leave --rank-only out, and all candidates are proved"
-        ) from None
 
 
 def choose_num_outside(num_candidates: int) -> int:

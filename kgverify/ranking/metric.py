@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.errors import InternalError
+from kgverify.errors import InternalError, count_of
 from kgverify.program.outcomes import Side
 from kgverify.trace.model.columns import Rankings
 
@@ -50,8 +50,8 @@ def describe_hits(num_ranked: NDArray[Any]) -> list[str]:
     num_ranked: the candidates of each ranking, int [n]
     """
     counts = [(k, int((num_ranked <= k).sum())) for k in HITS_AT]
-    parts = [f"{num:,} have {k} or fewer, each a hit at {k} whatever its scores" for k, num in counts if num]
-    return [f"of {len(num_ranked):,} rankings by their candidates, {'; '.join(parts)}"] if parts else []
+    parts = [f"{num:,} with {k} candidates or fewer, each a hit at {k} whatever its scores" for k, num in counts if num]
+    return [f"of {count_of(len(num_ranked), 'ranking')}, {'; '.join(parts)}"] if parts else []
 
 
 def _mean(values: NDArray[Any]) -> float:

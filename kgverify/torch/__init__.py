@@ -1,1 +1,1 @@
-"""Other people's torch code while it runs: its arithmetic and its compilations. Imported only if an engine uses torch."""
+"""Internal: other people's torch code while it runs, its arithmetic and its compilations. Imported only if torch is."""

@@ -23,13 +23,13 @@ from kgverify.runs.interrupts import is_interrupt
 from kgverify.trace.model.columns import Columns, expand_rows, select_candidates, starts_of
 from kgverify.trace.model.score_error import (
     OWN_ENGINES,
-    SHORT_TYPES,
     UNIT_ROUNDOFF,
     ScoreError,
     ScoreTolerance,
     bound_by_type,
     bound_score_error,
     find_float_type,
+    name_coarser_type,
     name_precision,
     name_unit,
     round_up,
@@ -106,8 +106,7 @@ def settle_score_error(sides: tuple[EngineRun, EngineRun], accepted: float | str
         float_types[1] = accepted
     rows = _choose(sides[0].trace.columns)
     measured = [_measure(side, rows, UNIT_ROUNDOFF[name]) for side, name in zip(sides, float_types, strict=True)]
-    values = [find_float_type(each) for each in scores]
-    if accepted is None and values[1] in SHORT_TYPES and values[0] not in SHORT_TYPES:
+    if accepted is None and name_coarser_type(*scores):
         # Its scores jump from one short number to the next, whatever changes.
         measured[1] = None
     if measured[1] is not None:
@@ -367,10 +366,10 @@ def name_way_out(comparer: Comparer, comparison: Comparison) -> list[str]:
     if not len(rows) or not is_of_scores or comparison.verdict is not Verdict.DIVERGE or comparer.lockstep:
         return []
     sides = comparer.load_pairs(rows)
-    notes, short = [], [find_float_type(each.columns.resolvents.score) for each in sides]
-    if short[1] in SHORT_TYPES and short[0] not in SHORT_TYPES:
+    notes = []
+    if short := name_coarser_type(*(each.columns.resolvents.score for each in sides)):
         notes.append(
-            f"every actual score that differs is a {short[1]} number: --score-error {short[1]} accepts errors of that type"
+            f"every actual score that differs is a {short} number: --score-error {short} accepts errors of that type"
         )
     accepted = comparer.score_tolerance
     for _ in range(MAX_ROUNDS):

@@ -53,7 +53,7 @@ def find_score_source(
     listed = np.flatnonzero(np.diff(starts) > 0)
     order = listed[np.argsort(scores[starts[listed]], kind="stable")]
     firsts = scores[starts[order]]
-    num_known, num_found = 0, dict.fromkeys(_FOUND, 0)
+    num_known, num_found = dict.fromkeys(_FOUND, 0), dict.fromkeys(_FOUND, 0)
     for each in divergences:
         view = views.get((each.candidate, each.step))
         if each.field != "resolvents.score" or view is None or not view[1].resolvents:
@@ -62,7 +62,9 @@ def find_score_source(
         low, high = np.searchsorted(firsts, [actual[0] - tolerance, actual[0] + tolerance])
         if not np.isfinite(actual[0]) or high - low > MAX_COMMON * len(listed):
             continue
-        num_known += 1
+        num_known[_SAME] += 1
+        # The call before the first one is not in the run.
+        num_known[_BEFORE] += each.step > 0
         offsets = set()
         for row in order[low:high].tolist():
             length = min(len(actual), int(starts[row + 1] - starts[row]))
@@ -72,11 +74,11 @@ def find_score_source(
         for offset in offsets & num_found.keys():
             num_found[offset] += 1
     for offset, num in num_found.items():
-        if num >= MIN_STEPS and num >= MIN_SHARE * num_known:
+        if num >= MIN_STEPS and num >= MIN_SHARE * num_known[offset]:
             kind, situation, words = _FOUND[offset]
             return ScoreSource(
                 kind,
                 situation,
-                f"the wrong scores of {num:,} of {num_known:,} steps are those expected of another candidate {words}",
+                f"the wrong scores of {num:,} of {num_known[offset]:,} steps are those expected of another candidate {words}",
             )
     return None

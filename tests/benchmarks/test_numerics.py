@@ -239,7 +239,20 @@ def test_the_command_finds_nothing_in_the_evaluator_and_writes_what_it_saw(tmp_p
     from typer.testing import CliRunner
 
     path = tmp_path / "numerics.json"
-    options = ["--queries", "1", "--corruptions", "2", "--mode", "eager", "--device", "cpu", "--json", str(path)]
+    options = [
+        "--policy",
+        "two_tower",
+        "--queries",
+        "1",
+        "--corruptions",
+        "2",
+        "--mode",
+        "eager",
+        "--device",
+        "cpu",
+        "--json",
+        str(path),
+    ]
     done = CliRunner().invoke(make_app(main), options)
     assert done.exit_code == 0, done.output
     assert done.output.startswith("clean   compiled evaluator on countries")

@@ -109,7 +109,6 @@ OWN_FILES = {
     "api/versions.py": "the version of torch, from its package",
     "bench/timing.py": "the memory of this process, from the system",
     "testing/campaigns/tasks.py": "a file that a worker has just written",
-    "verification/self_testing/": "files that kgverify itself keeps or has just written",
 }
 """The modules that read files without `kgverify.files`, and which."""
 

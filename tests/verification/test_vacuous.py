@@ -319,8 +319,8 @@ def count_one_by_one(trace: Any) -> dict[str, int]:
 def test_a_report_says_that_both_sides_are_of_one_engine(tmp_path: Path):
     graph = graph_of(tmp_path)
     note = "both sides are of the same engine, reference, so a fault of it is in both"
-    assert kv.verify(graph, "reference", corruptions=2).notes == (note,)
-    assert not kv.verify(graph, mode="eager", device="cpu", corruptions=2).notes
+    assert note in kv.verify(graph, "reference", corruptions=2).notes
+    assert note not in kv.verify(graph, mode="eager", device="cpu", corruptions=2).notes
 
 
 @pytest.mark.deep

@@ -35,9 +35,6 @@ Networks of up to 1,024 neurons and 8 blocks, with ill-conditioned weights, have
 """
 
 
-SHORT_TYPES: Final = ("fp16", "bf16")
-"""The float types in which few numbers are exact."""
-
 OWN_ENGINES: Final = frozenset({"reference", "compiled", "native"})
 """The names of kgverify's engines, whose bounds follow from the policy's weights."""
 
@@ -93,15 +90,23 @@ def parse_score_error(text: str | float | None) -> str | float | None:
 
 def find_float_type(scores: NDArray[np.floating]) -> str:
     """Return the coarsest float type in which every finite score has its value, whatever array it comes in."""
+    return next((name for name in ("bf16", "fp16", "float32") if _fits(scores, name)), "float64")
+
+
+def name_coarser_type(expected: NDArray[np.floating], actual: NDArray[np.floating]) -> str:
+    """Return the short float type that has every actual score and not every expected one; empty without such a type."""
+    return next((name for name in ("bf16", "fp16") if _fits(actual, name) and not _fits(expected, name)), "")
+
+
+def _fits(scores: NDArray[np.floating], float_type: str) -> bool:
     values = np.asarray(scores, np.float64)
     values = values[np.isfinite(values)]
     with np.errstate(over="ignore"):
         short = values.astype(np.float32)
-        if not (short == values).all():
-            return "float64"
-        if (values.astype(np.float16) == values).all():
-            return "fp16"
-    return "bf16" if not (short.view(np.uint32) & 0xFFFF).any() else "float32"
+        if float_type == "fp16":
+            return bool((values.astype(np.float16) == values).all())
+        is_exact = bool((short == values).all())
+    return is_exact and (float_type != "bf16" or not (short.view(np.uint32) & 0xFFFF).any())
 
 
 def size_of_unit(scores: NDArray[np.floating], float_type: str) -> float:
