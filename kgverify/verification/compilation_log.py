@@ -9,7 +9,7 @@ from kgverify.errors import count_of
 
 
 class CompilationLog:
-    """Counts what torch compiles: in the runs that it is told of, and after them."""
+    """The number of compilations by torch, in each run of an engine and after them."""
 
     def __init__(self) -> None:
         self._lines: dict[str, list[str]] = {}
