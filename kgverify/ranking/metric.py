@@ -50,8 +50,12 @@ def describe_hits(num_ranked: NDArray[Any]) -> list[str]:
     num_ranked: the candidates of each ranking, int [n]
     """
     counts = [(k, int((num_ranked <= k).sum())) for k in HITS_AT]
-    parts = [f"{num:,} with {k} candidates or fewer, each a hit at {k} whatever its scores" for k, num in counts if num]
-    return [f"of {count_of(len(num_ranked), 'ranking')}, {'; '.join(parts)}"] if parts else []
+    total = count_of(len(num_ranked), "ranking")
+    return [
+        f"{num:,} of {total} {'has' if num == 1 else 'have'} {count_of(k, 'candidate')} or fewer: each is a hit at {k}, whatever its scores"
+        for k, num in counts
+        if num
+    ]
 
 
 def _mean(values: NDArray[Any]) -> float:
