@@ -1,7 +1,5 @@
 """The check of an evaluation by the reference: single candidates, whole rankings, and the least model if it was used."""
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import numpy as np
@@ -50,14 +48,12 @@ def check_evaluation(
     *,
     reference: Pipeline | None = None,
     progress: Progress = no_progress,
-    meanwhile: Callable[[], None] = lambda: None,
 ) -> SpotCheck:
     """Let the reference derive about `num` candidates: half of them single ones, the others for whole rankings.
 
     The error that the engine declares, up to the bound computed from the weights, limits the differences. If two scores in a
     derivation are closer than the errors, the engine may choose otherwise than the reference there. This is a near-tie,
     counted apart from the differences.
-    meanwhile: called while the reference derives, and the engine does nothing
 
     InternalError if the check does not find results that were altered to test it.
     """
@@ -80,10 +76,7 @@ def check_evaluation(
     missing = find_missing_candidates(run, results, model)
     atoms = np.concatenate((single.sample_atom, missing.atom, *(each.atoms for each in sample.rankings)))
     error = accept_score_error(pipeline.engine.info, run.policy.info)
-    with ThreadPoolExecutor(1) as beside:
-        beside.submit(meanwhile)
-        endings = derive_endings(run, reference, atoms, error, progress)
-
+    endings = derive_endings(run, reference, atoms, error, progress)
     judge = Judge(run, results, reference, endings, rank_only=rank_only, may_stop=may_stop(pipeline.engine))
     candidates = judge.compare_single(single)
     alone = _prove_alone(pipeline, single, candidates.expected)

@@ -1,13 +1,11 @@
 """The report of an evaluation, with the check by the reference."""
 
-from concurrent.futures import Future
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from kgverify.comparison.exercise.minimum import MINIMUM, Minimum
-from kgverify.errors import InternalError
 from kgverify.evaluation.check import check_evaluation
 from kgverify.evaluation.evaluate import EvaluationResult
 from kgverify.evaluation.figures import find_wrong_figures
@@ -15,18 +13,11 @@ from kgverify.evaluation.part_file import PartResult, join_results
 from kgverify.evaluation.sampling import LEAST
 from kgverify.evaluation.self_test import find_altered_figures
 from kgverify.program.outcomes import Outcome
-from kgverify.ranking.known_draws import check_known_draws
 from kgverify.ranking.metric import compute_metrics
 from kgverify.report.evaluation import EvaluationReport
 from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Pipeline, Run
 from kgverify.version import __version__
-
-_MANY: Final = 1_000_003
-"""The factor of a known evaluation's counts, for sums that need more than 32 bits."""
-
-_KNOWN: Final[set[tuple[str, bool]]] = set()
-"""The devices, and whether only ranks were wanted, for which this process has given the known answers."""
 
 
 def report_evaluation(
@@ -46,13 +37,13 @@ def report_evaluation(
     reference:   the reference's pipeline, if it runs on other processes
     minimum:     the exercise that is required of these candidates
 
-    InternalError if the check does not find a figure that was altered to test it, or a known evaluation gives wrong results.
+    InternalError if the check does not find a figure that was altered to test it.
     """
     from kgverify.engines.reference.ranking import compute_metrics as compute_by_reference
 
     results = join_results(result.results[part.number] for part in result.plan.parts)
     engine = pipeline.engine.info
-    check, known = None, _KnownEvaluations(engine.device, rank_only=result.model is not None)
+    check = None
     if num_checked:
         with phase("checking a sample", num_checked) as progress:
             check = check_evaluation(
@@ -63,7 +54,6 @@ def report_evaluation(
                 num_checked,
                 reference=reference,
                 progress=progress,
-                meanwhile=known.evaluate,
             )
     report = EvaluationReport(
         kgverify=__version__,
@@ -94,8 +84,6 @@ def report_evaluation(
     wrong = find_wrong_figures(run, results, report, metrics)
     if not wrong:
         find_altered_figures(run, results, report, metrics)
-        if num_checked and report.is_sound:
-            known.check_report(report)
     return msgspec.structs.replace(report, wrong_figures=wrong)
 
 
@@ -118,59 +106,6 @@ def _compute_figures(run: Run, results: PartResult) -> dict[str, Any]:
         "num_rescored": int(results.num_rescored.sum()),
         "smallest_gap": smallest_gap if np.isfinite(smallest_gap) else None,
     }
-
-
-class _KnownEvaluations:
-    """Small evaluations whose results are known, made beside the check of a sample, once in a process for each kind."""
-
-    def __init__(self, device: str, *, rank_only: bool) -> None:
-        self._device, self._rank_only = device, rank_only
-        self._evaluated = Future[list[tuple[Run, PartResult]]]()
-
-    @property
-    def _is_known(self) -> bool:
-        return (self._device, self._rank_only) in _KNOWN
-
-    def evaluate(self) -> None:
-        """Evaluate them. An error is kept: an evaluation that is wrong itself is reported first."""
-        if self._is_known:
-            return
-        try:
-            self._evaluated.set_result(self._evaluate())
-        except BaseException as error:
-            self._evaluated.set_exception(error)
-
-    def _evaluate(self) -> list[tuple[Run, PartResult]]:
-        # Commands that do not evaluate need no reference.
-        from kgverify.engines.known_proofs import list_proof_checks
-        from kgverify.evaluation.known_answers.checks import check_known_checks
-        from kgverify.evaluation.known_answers.evaluations import check_known_evaluation
-        from kgverify.evaluation.known_answers.models import check_known_models
-
-        for check in list_proof_checks().values():
-            check()
-        if self._rank_only:
-            check_known_models(self._device)
-        check_known_draws()
-        evaluated = check_known_evaluation(self._device, with_ranks_only=self._rank_only)
-        check_known_checks(evaluated)
-        return [(run, known) for run, _, known in evaluated]
-
-    def check_report(self, report: EvaluationReport) -> None:
-        """InternalError if a known evaluation was wrong, or is reported wrongly."""
-        from kgverify.engines.reference.ranking import compute_metrics as compute_by_reference
-
-        if self._is_known:
-            return
-        for run, known in self._evaluated.result():
-            # More than 2^31 candidates in all.
-            large = {name: getattr(known, name) * _MANY for name in ("num_ranked", "num_outcomes", "num_limited")}
-            results = join_results([known._replace(**large)])
-            of_known = msgspec.structs.replace(report, rank_only=True, **_compute_figures(run, results))
-            wrong = find_wrong_figures(run, results, of_known, compute_by_reference(results.rankings))
-            if wrong:
-                raise InternalError(f"a known evaluation is reported wrongly: {wrong[0]}")
-        _KNOWN.add((self._device, self._rank_only))
 
 
 def _named(counts: list[int]) -> dict[str, int]:

@@ -52,7 +52,8 @@ def describe_hits(num_ranked: NDArray[Any]) -> list[str]:
     counts = [(k, int((num_ranked <= k).sum())) for k in HITS_AT]
     total = count_of(len(num_ranked), "ranking")
     return [
-        f"{num:,} of {total} {'has' if num == 1 else 'have'} {count_of(k, 'candidate')} or fewer: each is a hit at {k}, whatever its scores"
+        f"{num:,} of {total} {'has' if num == 1 else 'have'} {count_of(k, 'candidate')} or fewer:"
+        f" each is a hit at {k}, whatever its scores"
         for k, num in counts
         if num
     ]

@@ -4,10 +4,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import known_proofs
 import numpy as np
 import pytest
 
-from kgverify.engines import known_proofs
 from kgverify.engines.native import engine
 from kgverify.engines.native.library import why_not_available
 from kgverify.errors import InternalError
@@ -92,7 +92,7 @@ def test_a_mistake_in_the_stages_is_a_bug(monkeypatch: pytest.MonkeyPatch):
 )
 def test_a_mistake_in_a_stage_is_a_bug(name: str, change: Change, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("torch", reason="stages need torch")
-    from kgverify.engines.compiled.tick import known_stages
+    import known_stages
 
     right = getattr(known_stages, name)
     known_stages.check_known_stages.__wrapped__()

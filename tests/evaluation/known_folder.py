@@ -11,12 +11,7 @@ from typing import Final
 
 import msgspec
 import numpy as np
-
-from kgverify.engines.policy import make_two_tower
-from kgverify.engines.protocol import no_progress
-from kgverify.errors import InternalError, UserError
-from kgverify.evaluation.evaluate import evaluate
-from kgverify.evaluation.known_answers.evaluations import (
+from evaluation_answers.evaluations import (
     FEW,
     NUM_QUERIES,
     SEED,
@@ -24,6 +19,11 @@ from kgverify.evaluation.known_answers.evaluations import (
     build_engine,
     build_graph,
 )
+
+from kgverify.engines.policy import make_two_tower
+from kgverify.engines.protocol import no_progress
+from kgverify.errors import InternalError, UserError
+from kgverify.evaluation.evaluate import evaluate
 from kgverify.evaluation.part_file import PartResult, hash_result, join_results
 from kgverify.evaluation.part_store import Identity, PartFolder, PartStore, identify
 from kgverify.evaluation.proving import FullWork

@@ -6,15 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from evaluation_answers.checks import check_known_checks
+from evaluation_answers.evaluations import check_known_evaluation
+from evaluation_answers.models import check_known_models
 from known_folder import check_known_folder
 
-import kgverify as kv
 from kgverify.engines.compiled.program import least_model
 from kgverify.errors import InternalError
-from kgverify.evaluation import confidence, evaluation_report, judge, part_file, part_store, proving, sampling
-from kgverify.evaluation.known_answers.checks import check_known_checks
-from kgverify.evaluation.known_answers.evaluations import check_known_evaluation
-from kgverify.evaluation.known_answers.models import check_known_models
+from kgverify.evaluation import confidence, judge, part_file, part_store, proving, sampling
 from kgverify.evaluation.part_file import PartResult
 from kgverify.runs.parts import Part
 
@@ -74,17 +73,3 @@ def test_a_folder_that_opens_for_any_evaluation_is_found(monkeypatch: pytest.Mon
     monkeypatch.setattr(part_store, "_list_differences", lambda found, given: [])
     with pytest.raises(InternalError, match="resumed with another"):
         check_known_folder()
-
-
-def test_an_evaluation_is_not_reported_if_a_known_one_is_wrong(monkeypatch: pytest.MonkeyPatch):
-    arguments: dict[str, Any] = {"queries": 1, "corruptions": 3, "mode": "eager", "device": "cpu", "check": 4}
-    monkeypatch.setattr(evaluation_report, "_KNOWN", set())
-
-    def fail(device: str, *, with_ranks_only: bool) -> None:
-        raise InternalError("a known evaluation is wrong")
-
-    monkeypatch.setattr("kgverify.evaluation.known_answers.evaluations.check_known_evaluation", fail)
-    with pytest.raises(InternalError, match="known evaluation"):
-        kv.evaluate("countries", **arguments)
-    # Without a check there is nothing that the known ones would stand for.
-    assert kv.evaluate("countries", **{**arguments, "check": 0}).check is None

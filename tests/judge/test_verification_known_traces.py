@@ -91,7 +91,7 @@ def test_the_recorder_is_tested_only_where_it_is_loaded(monkeypatch: pytest.Monk
 
 def test_known_steps_are_recorded():
     pytest.importorskip("torch", reason="the recorder needs torch")
-    known_steps = importlib.import_module("kgverify.engines.compiled.tick.known_steps")
+    known_steps = importlib.import_module("known_steps")
     known_steps.check_known_steps.__wrapped__()
 
 
@@ -109,7 +109,7 @@ def test_known_steps_are_recorded():
 )
 def test_a_mistake_in_the_recorder_is_a_bug(name: str, change: Any, column: str, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("torch", reason="the recorder needs torch")
-    known_steps = importlib.import_module("kgverify.engines.compiled.tick.known_steps")
+    known_steps = importlib.import_module("known_steps")
     step_record = sys.modules[RECORDER]
     monkeypatch.setattr(step_record, name, _with(getattr(step_record, name), change))
     with pytest.raises(InternalError, match=f"known steps are recorded with a wrong column {column}"):

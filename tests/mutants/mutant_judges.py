@@ -7,15 +7,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kgverify.engines.compiled.tick.known_stages import check_known_stages
-from kgverify.engines.compiled.tick.known_steps import check_known_steps
-from kgverify.engines.known_proofs import check_native_proofs, check_tensor_proofs
 from kgverify.engines.native.choice import NATIVE
 from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
 from kgverify.errors import InternalError
-from kgverify.evaluation.known_answers.evaluations import check_known_evaluation
-from kgverify.evaluation.known_answers.models import check_known_models
-from kgverify.ranking.known_draws import check_known_draws
 from kgverify.runs.run import Pipeline, Run
 from kgverify.testing.checking.check import Batch, find_suspects, prepare_batches
 from kgverify.testing.checking.engine_makers import MakePipeline, compiled_maker
@@ -25,10 +19,17 @@ from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo
 from kgverify.verification.verify import verify
 
-sys.path.append(str(Path(__file__).parents[1] / "judge"))
+# The known answers stand beside the tests of each part.
+sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("engines", "evaluation", "judge", "ranking")]
 
+from evaluation_answers.evaluations import check_known_evaluation
+from evaluation_answers.models import check_known_models
 from judge_answers import answers, files, runs, traces
+from known_draws import check_known_draws
 from known_judge import exercise_known, judge_known
+from known_proofs import check_native_proofs, check_tensor_proofs
+from known_stages import check_known_stages
+from known_steps import check_known_steps
 
 NUM_PROBLEMS: Final = 240
 """The number of generated problems on which a mutant is tried."""

@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import known_draws
 import numpy as np
 import pytest
+from known_draws import KNOWN, LargeGraph, answers, check_known_draws, hash_columns
 from numpy.typing import NDArray
 
 from kgreference.corrupt import Corrupter, mix
@@ -13,9 +15,8 @@ from kgreference.terms import Atom
 from kgverify.engines.reference.ranking import rank_candidates as rank_by_reference
 from kgverify.errors import InternalError
 from kgverify.program.outcomes import Side
-from kgverify.ranking import draw, known_draws, rank
+from kgverify.ranking import draw, rank
 from kgverify.ranking.corrupt import draw_candidates
-from kgverify.ranking.known_draws import KNOWN, LargeGraph, answers, check_known_draws, hash_columns
 from kgverify.trace.model.columns import CandidateSet
 
 

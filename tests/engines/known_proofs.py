@@ -178,7 +178,7 @@ def list_proof_checks() -> dict[str, Callable[[], None]]:
     if "kgverify.engines.native.engine" in sys.modules:
         checks["proofs of the native evaluator"] = check_native_proofs
     if "kgverify.engines.compiled.engine" in sys.modules:
-        from kgverify.engines.compiled.tick.known_stages import check_known_stages
+        from known_stages import check_known_stages
 
         torch = f"torch {version('torch')}"
         checks |= {f"stages, {torch}": check_known_stages, f"proofs on tensors, {torch}": check_tensor_proofs}

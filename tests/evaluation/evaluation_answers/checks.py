@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from evaluation_answers.evaluations import FormulaEngine
+from evaluation_answers.models import NUM_CONSTANTS, NUM_PREDICATES, build_program, list_programs
 from kgverify.engines.reference.least_model import derive_least_model
 from kgverify.engines.reference.ranking import ReferenceDraw, sum_mixed
 from kgverify.errors import InternalError
@@ -18,8 +20,6 @@ from kgverify.evaluation.closure import check_model
 from kgverify.evaluation.confidence import CONFIDENCE, SHARE, judge_sample
 from kgverify.evaluation.evaluate import EvaluationResult
 from kgverify.evaluation.judge import Endings, Judge, derive_endings, find_smallest_gaps, word_outcome
-from kgverify.evaluation.known_answers.evaluations import FormulaEngine
-from kgverify.evaluation.known_answers.models import NUM_CONSTANTS, NUM_PREDICATES, build_program, list_programs
 from kgverify.evaluation.part_file import PartResult
 from kgverify.evaluation.part_store import identify
 from kgverify.evaluation.sampling import DrawnRanking, choose_rankings, choose_single, hash_results
