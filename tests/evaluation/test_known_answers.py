@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from evaluation_answers.checks import check_known_checks
 from evaluation_answers.evaluations import check_known_evaluation
-from evaluation_answers.models import check_known_models
+from evaluation_answers.known_models import check_known_models
 from known_folder import check_known_folder
 
 from kgverify.engines.compiled.program import least_model

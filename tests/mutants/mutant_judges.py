@@ -23,7 +23,7 @@ from kgverify.verification.verify import verify
 sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("engines", "evaluation", "judge", "ranking")]
 
 from evaluation_answers.evaluations import check_known_evaluation
-from evaluation_answers.models import check_known_models
+from evaluation_answers.known_models import check_known_models
 from judge_answers import answers, files, runs, traces
 from known_draws import check_known_draws
 from known_judge import exercise_known, judge_known

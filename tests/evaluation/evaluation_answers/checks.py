@@ -10,9 +10,9 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
-
 from evaluation_answers.evaluations import FormulaEngine
-from evaluation_answers.models import NUM_CONSTANTS, NUM_PREDICATES, build_program, list_programs
+from evaluation_answers.known_models import NUM_CONSTANTS, NUM_PREDICATES, build_program, list_programs
+
 from kgverify.engines.reference.least_model import derive_least_model
 from kgverify.engines.reference.ranking import ReferenceDraw, sum_mixed
 from kgverify.errors import InternalError

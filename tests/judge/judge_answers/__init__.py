@@ -1,1 +1,0 @@
-"""Known pairs and runs, whose answers the judge must give before it gives any other."""
