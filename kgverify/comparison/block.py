@@ -278,7 +278,10 @@ class BlockComparer:
         is_reordered = bool({ORDER, DUPLICATES} & self.pair.modulo)
         if difference.stage != Stage.CHOOSE or not (self.pair.score_tolerance or is_reordered):
             return None
-        if expected.chosen is None or actual.chosen is None or expected.outcome != actual.outcome:
+        if expected.chosen is None or actual.chosen is None:
+            return None
+        if expected.outcome != actual.outcome and expected.chosen[0] == actual.chosen[0]:
+            # Resolvents of different kinds, such as TRUE and a goal, end a derivation differently.
             return None
         raw = [reader.read(row) for reader, row in zip(self._raw_readers, rows, strict=True)]
         if self._expected_scores is None:

@@ -298,13 +298,15 @@ def _of_scores(around: Surroundings) -> Finding:
     pairs = list(zip(*scores, strict=False))
     if any(a != a for _, a in pairs):
         return Finding(DifferenceClass.NUMBER, "a score is NaN", 1.0, "NaN")
-    worst = max((abs(e - a) / max(1.0, abs(e), abs(a)) for e, a in pairs), default=0.0)
+    worst = max((abs(e - a) / max(abs(e), abs(a)) for e, a in pairs if e != a), default=0.0)
     if worst > SCORE_ROUNDING:
         return Finding(DifferenceClass.NUMBER, f"scores differ by up to {worst:.1e}, relative", 0.9)
     words = f"scores differ by at most {worst:.1e}, relative"
     expected, actual = (np.array(side, np.float64) for side in zip(*pairs, strict=True))
     if short := name_coarser_type(expected, actual):
-        return Finding(DifferenceClass.ROUNDING, f"{words}: the actual scores are {short} numbers", 0.9)
+        return Finding(
+            DifferenceClass.ROUNDING, f"{words}: the actual scores have no more bits than {short} numbers", 0.9
+        )
     return Finding(
         DifferenceClass.NUMBER,
         f"{words}: as much as a coarser float type or slightly different weights change them",
@@ -319,7 +321,7 @@ def _of_choice(around: Surroundings) -> Finding:
     if not around.has_scores:
         return Finding(DifferenceClass.CONTENT, "another resolvent is chosen, and no scores say why", 0.5)
     gap = expected.resolvents[expected.choice].score - expected.resolvents[actual.choice].score
-    own_gap = max(r.score for r in actual.resolvents) - actual.resolvents[actual.choice].score
+    own_gap = actual.resolvents[expected.choice].score - actual.resolvents[actual.choice].score
     if gap == 0 or own_gap == 0:
         return Finding(DifferenceClass.TIE, "the two choices have equal scores", 1.0)
     if gap <= around.error_bound:

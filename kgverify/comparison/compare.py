@@ -292,7 +292,7 @@ class Comparer:
             num_differing=rounded.num_differing,
             largest=rounded.largest,
             in_words=(
-                f"{count_of(rounded.num_differing, 'score')} differ in the last bits, by at most"
+                f"{count_of(rounded.num_differing, 'score')} differ within the bound, by at most"
                 f" {tolerance.describe(rounded.largest)}; up to {tolerance.describe(tolerance.value)} counts as rounding"
                 if rounded.num_differing
                 else ""

@@ -14,10 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 _MOVES: Final = """
-_to_copy abs alias amax amin argmax argsort as_strided cat clamp clone constant_pad_nd copy_ detach embedding expand fill flip
-full full_like gather index index_select isfinite lift_fresh masked_fill max maximum min minimum neg new_full new_zeros ones
-ones_like permute relu repeat reshape roll select slice sort split squeeze stack t topk transpose unsqueeze view where zeros
-zeros_like
+abs alias amax amin arange argmax argsort as_strided bucketize cat ceil clamp clone constant_pad_nd copy_ detach embedding eq
+expand fill flip floor full full_like fmod frac gather ge gt index index_select isfinite isinf isnan le lift_fresh lt
+masked_fill max maximum min minimum ne neg new_full new_zeros nonzero one_hot ones ones_like permute relu remainder repeat
+reshape roll round scalar_tensor searchsorted select sgn sign signbit slice sort split squeeze stack t topk transpose trunc
+unsqueeze view where zeros zeros_like
 """
 _EXACT: Final = frozenset(_MOVES.split())
 """Operations that move or compare numbers, and round none."""
@@ -44,9 +45,9 @@ class _Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch 
 class _Perturbed(_Arithmetic):  # type: ignore[no-untyped-call]
     """Puts a random relative error of at most `unit` into every operand and result of an operation that can round."""
 
-    def __init__(self, unit: float, seed: int) -> None:
+    def __init__(self, unit: float, short: float, seed: int) -> None:
         super().__init__()
-        self._unit, self._seed = unit, seed
+        self._unit, self._short, self._seed = unit, short, seed
         self._generators: dict[torch.device, torch.Generator] = {}
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -70,14 +71,17 @@ class _Perturbed(_Arithmetic):  # type: ignore[no-untyped-call]
     def _disturb_one(self, value: Any) -> Any:
         if not self._unit or not _is_float(value) or not value.numel():
             return value
+        unit = self._short if value.dtype in (torch.float16, torch.bfloat16) else self._unit
         generator = self._generators.get(value.device)
         if generator is None:
             generator = self._generators[value.device] = torch.Generator(value.device).manual_seed(self._seed)
         # Twice the unit: the smallest change of a number is one unit in the last place, or none.
         noise = torch.rand(value.shape, generator=generator, device=value.device, dtype=value.dtype)
-        disturbed = value * (1 + (noise - 0.5) * (4 * self._unit))
-        # The largest number of a type, which often masks, must not become infinite.
-        return torch.where(disturbed.isfinite(), disturbed, value)
+        disturbed = value * (1 + (noise - 0.5) * (4 * unit))
+        # Whole and short numbers, such as masks, counts and thresholds, are rarely results of rounding.
+        is_exact = (value == value.trunc()) | (value == value.bfloat16().to(value.dtype))
+        is_exact = is_exact & (value.dtype.itemsize > 2)
+        return torch.where(disturbed.isfinite() & ~is_exact, disturbed, value)
 
 
 class _InFloat64(_Arithmetic):  # type: ignore[no-untyped-call]
@@ -109,8 +113,10 @@ def _is_float(value: Any) -> bool:
 
 
 @contextmanager
-def other_arithmetic(unit: float | None, seed: int = 0) -> Iterator[set[torch.dtype]]:
+def other_arithmetic(unit: float | None, seed: int = 0, short: float | None = None) -> Iterator[set[torch.dtype]]:
     """Run torch with relative errors of at most `unit`, or in float64 if `unit` is None; yield the float types that appear.
+
+    short: the errors of numbers of 16 bits, if others are declared
 
     Compiled functions run eagerly inside of the context, with their own source.
     """
@@ -120,6 +126,6 @@ def other_arithmetic(unit: float | None, seed: int = 0) -> Iterator[set[torch.dt
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         if unit is None:
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        mode = _InFloat64() if unit is None else _Perturbed(unit, seed)
+        mode = _InFloat64() if unit is None else _Perturbed(unit, unit if short is None else short, seed)
         stack.enter_context(mode)
         yield mode.float_types

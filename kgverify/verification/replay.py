@@ -59,6 +59,7 @@ ASSUMED_CONFIDENCE: Final = 0.5
 
 NOT_REPLAYED: Final = "the step was not replayed itself, its stage and class are those of others that differ alike"
 INFERRED: Final = "the engine does not show this stage, which was inferred from its step"
+NOT_REPEATED: Final = "the step gives other results when it is repeated: the engine does not repeat itself"
 OTHERS: Final = 4
 """The candidates whose steps are taken together with a step, to find out whether it depends on them."""
 MOST_SLOTS: Final = 256
@@ -159,6 +160,7 @@ class Explainer:
 
     views:    both steps of each divergence that belongs to a step
     lockstep: whether to find further faults behind the first one of a step
+    is_repeating: whether both engines repeat themselves; else a step that is right when repeated shows no more than that
     """
 
     def __init__(
@@ -169,9 +171,10 @@ class Explainer:
         engines: tuple[Engine, Engine],
         *,
         lockstep: bool = False,
+        is_repeating: bool = True,
         effort: Effort = FULL,
     ) -> None:
-        self._effort = effort
+        self._effort, self._is_repeating = effort, is_repeating
         self._columns = expected.columns
         self._limits = expected.header.limits.with_defaults()
         self._comparer = comparer
@@ -501,6 +504,8 @@ class Explainer:
             confidence = min(found.confidence, ASSUMED_CONFIDENCE)
             return found._replace(evidence=replayed.divergence.evidence, confidence=confidence)
         found = classify(replayed.divergence, self._surround(replayed))
+        if not self._is_repeating and not replayed.situation and found.kind is DifferenceClass.FOREIGN:
+            found = found._replace(evidence=NOT_REPEATED, confidence=ASSUMED_CONFIDENCE)
         if replayed.situation:
             return found._replace(situation=replayed.situation)
         if not replayed.is_inferred:

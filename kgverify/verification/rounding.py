@@ -105,7 +105,7 @@ def settle_score_error(sides: tuple[EngineRun, EngineRun], accepted: float | str
     if accepted is not None:
         float_types[1] = accepted
     rows = _choose(sides[0].trace.columns)
-    measured = [_measure(side, rows, UNIT_ROUNDOFF[name]) for side, name in zip(sides, float_types, strict=True)]
+    measured = [_measure(side, rows, name, accepted) for side, name in zip(sides, float_types, strict=True)]
     if accepted is None and name_coarser_type(*scores):
         # Its scores jump from one short number to the next, whatever changes.
         measured[1] = None
@@ -187,17 +187,20 @@ def _choose(columns: Columns) -> Positions:
     return take_positions(positions_of(some), rows)
 
 
-def _measure(side: EngineRun, positions: Positions, unit: float) -> _Measured | None:
-    """Measure the error of an engine's scores; None if nothing reaches its arithmetic."""
+def _measure(side: EngineRun, positions: Positions, float_type: str, accepted: float | str | None) -> _Measured | None:
+    """Measure the error of an engine's scores; None if nothing reaches its arithmetic, or the engine is random."""
+    unit = short = UNIT_ROUNDOFF[float_type]
+    if accepted is None and float_type in ("fp16", "bf16"):
+        # The engine says so: what its own numbers of 16 bits do.
+        unit = UNIT_ROUNDOFF["float32"]
     if side.trace.header.engine.name in OWN_ENGINES or not len(positions.depth):
         return None
     engine, is_judged = side.engine, side.role == "actual"
-    if is_judged:
-        # What an engine keeps from the call before then belongs to the same states.
-        _take(engine, positions, 0.0, 0)
-    exact = _take(engine, positions, 0.0, 0)
-    drawn = [_take(engine, positions, unit, seed) for seed in range(NUM_DRAWS)]
-    changes = [_largest_change(exact, each) for each in drawn if exact is not None and each is not None]
+    first, exact = (_take(engine, positions, 0.0, 0) for _ in range(2))
+    if first is None or exact is None or _is_random(first, exact, side):
+        return None
+    drawn = [_take(engine, positions, unit, seed, short) for seed in range(NUM_DRAWS)]
+    changes = [_largest_change(exact, each) for each in drawn if each is not None]
     change = max(changes, default=0.0)
     if not change:
         return None
@@ -205,7 +208,7 @@ def _measure(side: EngineRun, positions: Positions, unit: float) -> _Measured | 
         f"{MARGIN:g} times the change by random errors in each operation, in {count_of(len(positions.depth), 'step')}"
     )
     in_float64 = _take(engine, positions, None, 0)
-    if exact is not None and in_float64 is not None and find_float_type(in_float64.resolvents.score) == "float64":
+    if in_float64 is not None and find_float_type(in_float64.resolvents.score) == "float64":
         off = _largest_change(exact, in_float64)
         words += f"; in float64 its scores differ by {off:.2g}"
         if off > MARGIN * change:
@@ -215,6 +218,12 @@ def _measure(side: EngineRun, positions: Positions, unit: float) -> _Measured | 
     spread = _find_spread(engine, positions)
     words += f"; in another order and another batch by {spread:.2g}" if spread is not None else ""
     return _Measured(MARGIN * change, words)
+
+
+def _is_random(first: Columns, second: Columns, side: EngineRun) -> bool:
+    """Return whether scores change by more than rounding when the same steps are taken again: then they measure nothing."""
+    weak = bound_by_type(side.trace.columns.resolvents.score, "float32")
+    return _largest_change(first, second) > weak / 8
 
 
 def _find_spread(engine: Engine, positions: Positions) -> float | None:
@@ -255,13 +264,15 @@ def _have_same_atoms(first: Columns, second: Columns, rows: Sequence[NDArray[np.
     return same
 
 
-def _take(engine: Engine, positions: Positions, unit: float | None, seed: int) -> Columns | None:
+def _take(
+    engine: Engine, positions: Positions, unit: float | None, seed: int, short: float | None = None
+) -> Columns | None:
     """Take the steps in other arithmetic: with relative errors of at most `unit`, or in float64; None if that fails."""
     with ExitStack() as stack:
         if "torch" in sys.modules:
             from kgverify.torch.arithmetic import other_arithmetic
 
-            stack.enter_context(other_arithmetic(unit, seed))
+            stack.enter_context(other_arithmetic(unit, seed, short))
         if unit != 0.0:
             stack.enter_context(_other_arrays(engine, unit, np.random.default_rng(seed)))
         return _call(partial(engine.step, positions))
@@ -366,15 +377,19 @@ def name_way_out(comparer: Comparer, comparison: Comparison) -> list[str]:
     if not len(rows) or not is_of_scores or comparison.verdict is not Verdict.DIVERGE or comparer.lockstep:
         return []
     sides = comparer.load_pairs(rows)
-    notes = []
-    if short := name_coarser_type(*(each.columns.resolvents.score for each in sides)):
-        notes.append(
-            f"every actual score that differs is a {short} number: --score-error {short} accepts errors of that type"
-        )
+    notes: list[str] = []
+    given = comparer.score_error
+    is_accepted = (
+        any("the user accepts" in each for each in given.evidence) if isinstance(given, ScoreTolerance) else given
+    )
     accepted = comparer.score_tolerance
     for _ in range(MAX_ROUNDS):
         tried = Comparer(*sides, score_error=ScoreTolerance(accepted), modulo=comparer.modulo)
         found = tried.compare()
+        if not notes and not is_accepted and (short := _name_helpful_type(tried)):
+            notes.append(
+                f"every actual score that differs is a {short} number: --score-error {short} accepts errors of that type"
+            )
         if not found.divergences:
             notes.append(
                 f"all {count_of(len(comparison.divergences), 'divergence')} are of scores: --score-error"
@@ -387,6 +402,18 @@ def name_way_out(comparer: Comparer, comparison: Comparison) -> list[str]:
             break
         accepted = needed
     return notes
+
+
+def _name_helpful_type(comparer: Comparer) -> str:
+    """Return the short float type of the scores that differ, if a few of its roundings explain each; else nothing."""
+    pairs = [pair for views in comparer.views.values() for pair in zip(*(v.resolvents for v in views), strict=False)]
+    if not pairs:
+        return ""
+    e, a = (np.array([each.score for each in side], np.float64) for side in zip(*pairs, strict=True))
+    name = find_float_type(a)
+    with np.errstate(invalid="ignore"):
+        is_near = (e == a) | (np.abs(e - a) <= 4 * UNIT_ROUNDOFF[name] * np.maximum(np.abs(e), np.abs(a)))
+    return name if name in ("fp16", "bf16") and bool(is_near.all()) else ""
 
 
 def _needed(divergence: Divergence, comparer: Comparer) -> float:

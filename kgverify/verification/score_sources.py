@@ -12,6 +12,10 @@ from kgverify.trace.model.columns import Columns, starts_of
 MIN_STEPS: Final = 3
 """The wrong steps of which the scores must belong to others before that is said."""
 MIN_SHARE: Final = 0.9
+MIN_OF_ALL: Final = 0.25
+"""The share of all steps with wrong scores whose scores must belong to others."""
+MAX_SPREAD: Final = 1e-4
+"""The largest difference between two equal scores, in standard deviations of the expected ones."""
 MAX_COMMON: Final = 0.05
 """The share of steps that may begin with a score before that score says nothing, such as 0 for a single resolvent."""
 
@@ -53,6 +57,10 @@ def find_score_source(
     listed = np.flatnonzero(np.diff(starts) > 0)
     order = listed[np.argsort(scores[starts[listed]], kind="stable")]
     firsts = scores[starts[order]]
+    spread = float(np.std(scores[np.isfinite(scores)])) if np.isfinite(scores).any() else 0.0
+    # A wide tolerance would find scores of other steps by chance.
+    tolerance = min(tolerance, MAX_SPREAD * spread)
+    num_wrong = sum(each.field == "resolvents.score" for each in divergences)
     num_known, num_found = dict.fromkeys(_FOUND, 0), dict.fromkeys(_FOUND, 0)
     for each in divergences:
         view = views.get((each.candidate, each.step))
@@ -74,7 +82,7 @@ def find_score_source(
         for offset in offsets & num_found.keys():
             num_found[offset] += 1
     for offset, num in num_found.items():
-        if num >= MIN_STEPS and num >= MIN_SHARE * num_known[offset]:
+        if num >= MIN_STEPS and num >= MIN_SHARE * num_known[offset] and num >= MIN_OF_ALL * num_wrong:
             kind, situation, words = _FOUND[offset]
             return ScoreSource(
                 kind,

@@ -34,7 +34,7 @@ from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Pipeline, Run, build_trace, describe_ranking, rank_alike
 from kgverify.trace.model.columns import Candidates, Rankings
 from kgverify.trace.model.levels import has_goals
-from kgverify.trace.model.score_error import ScoreError
+from kgverify.trace.model.score_error import OWN_ENGINES, ScoreError, find_float_type, name_float32
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.attribute import attribute_loss
@@ -137,7 +137,13 @@ def verify(
 
     expected_rank, actual_rank = (partial(_rank, run, each) for each in (expected, actual))
     explainer = Explainer(
-        traces[0], comparer, views, (expected.engine, actual.engine), lockstep=lockstep, effort=effort
+        traces[0],
+        comparer,
+        views,
+        (expected.engine, actual.engine),
+        lockstep=lockstep,
+        is_repeating=not unrepeated,
+        effort=effort,
     )
     with phase("replaying divergent steps", 0):
         replayed = explainer.replay(comparison.divergences)
@@ -419,6 +425,11 @@ def _run_pipeline(
             again = pipeline.engine.prove(candidates, progress)
     # Only columns that are consistent can be ranked.
     trace = build_trace(run, pipeline.engine, columns, None)
+    engine = trace.header.engine
+    if engine.name not in OWN_ENGINES and find_float_type(columns.resolvents.score) == "float32":
+        # A float32 number has no more bits, whatever array it comes in.
+        header = msgspec.structs.replace(trace.header, engine=name_float32(engine))
+        trace = replace(trace, header=header)
     trace = replace(trace, rankings=pipeline.rank_finite(run, columns.candidates))
     return EngineRun(role, pipeline.engine, trace, again)
 

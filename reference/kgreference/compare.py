@@ -174,9 +174,13 @@ def _chosen(step: TakenStep) -> Hashable:
 def _gap(left: TakenStep, right: TakenStep, field: str, rules: Rules) -> float | None:
     """Return the gap of the expected scores at another choice that the error of scores excuses."""
     num = len(left.resolvents)
-    if field != "steps.choice" or not rules.tolerance or _differ(left.outcome, right.outcome):
+    if field != "steps.choice" or not rules.tolerance:
         return None
     if not (0 <= left.choice < num and 0 <= right.choice < num):
+        return None
+    kinds = [side.resolvents[side.choice].content[0] for side in (left, right)]  # type: ignore[index]
+    if _differ(left.outcome, right.outcome) and kinds[0] == kinds[1]:
+        # TRUE and a goal end a derivation differently.
         return None
     own, scores = [each.score for each in right.resolvents], [each.score for each in left.resolvents]
     if not rules.is_rounded and None not in own and right.choice != own.index(max(own)):  # type: ignore[type-var]

@@ -61,7 +61,7 @@ def test_a_sound_engine_declares_less_than_the_bound():
         run, reference_pipeline(run), eager_pipeline(run), check_determinism=False, effort=UNEXPLAINED
     ).report
     assert report.verdict is Verdict.AGREE
-    assert [note for note in report.notes if "in the last bits" not in note and "a hit at" not in note] == []
+    assert [note for note in report.notes if "within the bound" not in note and "a hit at" not in note] == []
     assert 0 < report.rounding.largest < report.rounding.bound
     assert 0 < report.environment.actual.score_error <= report.policy.score_errors["float32"]
 

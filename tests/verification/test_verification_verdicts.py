@@ -50,8 +50,8 @@ def test_the_compiled_evaluator_agrees_with_the_reference_on_countries(policy: s
     report = verification.report
     assert report.verdict is Verdict.AGREE
     assert (report.divergences, report.first_cause, report.reasons) == ((), None, ())
-    assert [note for note in report.notes if "in the last bits" not in note and "a hit at" not in note] == []
-    assert any("in the last bits" in note for note in report.notes) == (policy == "two_tower")
+    assert [note for note in report.notes if "within the bound" not in note and "a hit at" not in note] == []
+    assert any("within the bound" in note for note in report.notes) == (policy == "two_tower")
     assert (report.determinism.expected, report.determinism.actual) == (True, True)
     assert_everything_was_compared(verification)
     assert report.metrics.expected == pytest.approx(report.metrics.actual)

@@ -2,6 +2,7 @@
 
 from typing import Final, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,6 +35,9 @@ MOST_ROUNDINGS: Final = 1 << 14
 Networks of up to 1,024 neurons and 8 blocks, with ill-conditioned weights, have bounds of 2^17 and 2^12.
 """
 
+
+MAX_SIZE: Final = 1e4
+"""The ratio of a score's size to the median size beyond which it is no score, but stands for a mask."""
 
 OWN_ENGINES: Final = frozenset({"reference", "compiled", "native"})
 """The names of kgverify's engines, whose bounds follow from the policy's weights."""
@@ -93,6 +97,11 @@ def find_float_type(scores: NDArray[np.floating]) -> str:
     return next((name for name in ("bf16", "fp16", "float32") if _fits(scores, name)), "float64")
 
 
+def name_float32(engine: EngineInfo) -> EngineInfo:
+    """Return an engine that says float64, as it does if it says nothing, with the type that its scores have."""
+    return msgspec.structs.replace(engine, precision="float32") if engine.precision == "float64" else engine
+
+
 def name_coarser_type(expected: NDArray[np.floating], actual: NDArray[np.floating]) -> str:
     """Return the short float type that has every actual score and not every expected one; empty without such a type."""
     return next((name for name in ("bf16", "fp16") if _fits(actual, name) and not _fits(expected, name)), "")
@@ -123,7 +132,9 @@ def size_of_unit(scores: NDArray[np.floating], float_type: str) -> float:
 def bound_by_type(scores: NDArray[np.floating], float_type: str) -> float:
     """Return a weak bound on the error of scores if only their float type is known: some roundings of a large score."""
     sizes = np.abs(np.asarray(scores, np.float64))
-    sizes = sizes[np.isfinite(sizes)]
+    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
+    # Numbers such as -1e9, which stand for a mask, are no scores.
+    sizes = sizes[sizes <= MAX_SIZE * np.median(sizes)] if len(sizes) else sizes
     return ROUNDINGS_UNKNOWN * UNIT_ROUNDOFF[float_type] * float(np.quantile(sizes, 0.99)) if len(sizes) else 0.0
 
 

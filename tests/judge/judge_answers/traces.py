@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-
 from judge_answers.trace_formula import LARGE, LONG, make_columns
 from judge_answers.trace_reading import (
     RANKINGS,
@@ -26,6 +25,7 @@ from judge_answers.trace_reading import (
     require_columns,
     require_known,
 )
+
 from kgverify.engines.endings import StepDigests, join_digests
 from kgverify.errors import InternalError, UserError
 from kgverify.files.writing import memory_folder
