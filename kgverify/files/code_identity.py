@@ -14,7 +14,7 @@ import re
 import shlex
 import sys
 import sysconfig
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
@@ -40,16 +40,45 @@ _DEPENDENCIES: Final = ("h5py", "msgspec", "numpy", "safetensors", "torch", "tri
 _CACHES: Final = (".pyc", ".pyo")
 
 _FOREIGN: Final = re.compile(
-    r"cffi|clr|cpp_extension|ctypes|docker|grpc|httpx?|janus\w*|jpype|juliacall|lupa|matlab|oct2py|paramiko|pexpect|py4j"
-    r"|pyswip|requests?|rpy2|runpy|sh|socket|subprocess|urllib3|websockets?|xmlrpc|zmq"
+    r"builtins|cffi|clr|cpp_extension|ctypes|docker|grpc|httpx?|janus\w*|jpype|juliacall|lupa|matlab|oct2py|paramiko|pexpect"
+    r"|py4j|pyswip|requests?|rpy2|runpy|sh|socket|subprocess|urllib3|websockets?|xmlrpc|zmq"
 )
 """Modules that run other processes, other languages, or code that no import names."""
+_LIBRARY: Final = re.compile(
+    r"__future__|abc|array|base64|binascii|bisect|c?math|collections(\.abc)?|contextlib|contextvars|copy|copyreg|csv|dataclasses"
+    r"|datetime|decimal|difflib|enum|fractions|functools|gc|graphlib|hashlib|heapq|hmac|importlib|io|itertools|json|keyword"
+    r"|logging|numbers|operator|os(\.path)?|pathlib|pprint|queue|random|re|reprlib|statistics|string|struct|sys|textwrap"
+    r"|threading|time|tomllib|traceback|types|typing|unicodedata|warnings|weakref|zlib"
+)
+"""The modules of the standard library that read nothing, or only by the calls below."""
+_MEMBERS: Final = {
+    "importlib": re.compile("import_module"),
+    "io": re.compile("BytesIO|StringIO|open"),
+    "os": re.compile("environ|fspath|getenv|linesep|path|sep|PathLike"),
+    "pathlib": re.compile("(Pure)?(Posix)?Path"),
+    "sys": re.compile(
+        r"byteorder|exit|float_info|[gs]etrecursionlimit|getsizeof|hash_info|intern|maxsize|path|std(err|out)|version_info"
+    ),
+}
+"""What may be used of the modules that can also read what no source names."""
 _FOREIGN_CALLS: Final = re.compile(
-    r"exec([lv]\w*|_module)?|eval|__import__|import_module|popen|system|(create_sub|posix_)?(process|spawn)\w*"
+    r"exec([lv]\w*|_module)?|eval|__import__|import_module|load_library|popen|system|(create_sub|posix_)?(process|spawn)\w*"
+    r"|__(builtins|getattribute|globals|loader|spec|subclasses)__|attrgetter|methodcaller|getattr|globals|input|locals|setattr|vars|cwd|home|expand(user|vars)|connect"
+    r"|argv|stdin|getcwdb?|from_pretrained|l?stat|get([acm]time|size)|is_dir|isdir|readlink|walk|urlopen"
 )
+_METHODS: Final = ("eval", "exec", "input", "system", "walk")
+"""Names that are foreign as functions, and usual as methods of objects that are not modules."""
 _READING: Final = re.compile(
-    r"File|\w*(fromfile|fromtxt|listdir|scandir|iterdir|glob)|memmap|(safe_)?open|load(?!s$)\w*|read\w*"
+    r"\w*(File|IO)|exists|is_?file|\w*(fromfile|fromtxt|listdir|scandir|iterdir|glob)|memmap|parse(_?file)?|scan_\w+"
+    r"|from_file|(safe_)?open\w*|load(?!s$)\w*|read\w*"
 )
+_IN_MEMORY: Final = ("BytesIO", "StringIO")
+_ENVIRONMENT: Final = ("environ", "environb", "getenv", "getenvb")
+_PATHS: Final[dict[str, Callable[..., Any]]] = {
+    "pathlib.Path": Path,
+    **{f"os.path.{each.__name__}": each for each in (os.path.abspath, os.path.dirname, os.path.join, os.path.realpath)},
+}
+_PATH_METHODS: Final = ("absolute", "joinpath", "resolve", "with_name", "with_suffix")
 _loaded: Final[WeakKeyDictionary[ModuleType, str]] = WeakKeyDictionary()
 """The digests that the files of modules had when these were first identified."""
 
@@ -194,6 +223,8 @@ def _follow(name: str, path: Path, code: Code) -> None:
         digest = hash_file(path)
         loaded = [each for each in list(sys.modules.values()) if _file_of(each, path.name) == path]
         code[key] = digest if all(_loaded.setdefault(each, digest) == digest for each in loaded) else EDITED
+        if (seed := os.environ.get("PYTHONHASHSEED")) is not None:
+            code["$PYTHONHASHSEED"] = seed
         if path.suffix == ".py":
             with suppress(SyntaxError, ValueError):
                 source = _Source(ast.parse(path.read_bytes()), name, path)
@@ -209,8 +240,18 @@ class _Source:
         self._name, self._path = name, path
         self._nodes = list(ast.walk(tree))
         self._imports = [node for node in self._nodes if isinstance(node, ast.Import | ast.ImportFrom)]
-        self._calls = [(_name_of(node.func), node) for node in self._nodes if isinstance(node, ast.Call)]
-        self._names = {_name_of(node) for node in self._nodes}
+        self._calls = {id(node.func): node for node in self._nodes if isinstance(node, ast.Call)}
+        self._imported = {
+            alias.asname or alias.name.partition(".")[0]: f"{'.' * node.level}{node.module or ''}.{alias.name}"
+            if isinstance(node, ast.ImportFrom)
+            else alias.name
+            if alias.asname
+            else alias.name.partition(".")[0]
+            for node in self._imports
+            for alias in node.names
+        }
+        self._bound = _list_bindings(self._nodes)
+        self._names = {self._name_of(node) for node in self._nodes}
         self._texts = {
             node.value for node in self._nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)
         }
@@ -238,47 +279,196 @@ class _Source:
                         yield module, found
 
     def add_inputs(self, code: Code) -> str:
-        """Add the files and variables that its texts name; return why others are possible, empty if they are not."""
-        named = set()
+        """Add the files and variables that it names; return why others are possible, empty if they are not."""
         for text in (each for each in self._texts if each and len(each) < 256 and "\0" not in each):
             for path, key in {Path(text).resolve(): f"./{text}", (self._path.parent / text).resolve(): text}.items():
-                with suppress(OSError):
-                    if path.is_file():
-                        code[key] = hash_file(path)
-                        named.add(text)
-            if {"environ", "getenv"} & self._names and text in os.environ:
-                code[f"${text}"] = hashlib.sha256(os.environ[text].encode()).hexdigest()
-        modules = {
-            part
-            for node in self._imports
-            for alias in node.names
-            for part in f"{getattr(node, 'module', '') or ''}.{alias.name}".split(".")
-        }
-        if foreign := sorted(filter(_FOREIGN.fullmatch, modules)):
-            return f"imports {foreign[0]}"
-        for name, call in self._calls:
-            is_literal = bool(call.args) and isinstance(call.args[0], ast.Constant)
-            may_be_method = name in ("eval", "exec") and not isinstance(call.func, ast.Name)
-            if _FOREIGN_CALLS.fullmatch(name) and not may_be_method and not (is_literal and "import" in name):
+                _add_file(path, key, code)
+        reasons = (self._check_imports(), self._check_environment(code), self._check_calls(code))
+        return next(filter(None, reasons), "")
+
+    def _check_imports(self) -> str:
+        """Return what it imports, or uses of an imported module, that may read what no source names."""
+        for node in self._imports:
+            for alias in node.names:
+                module = (
+                    (node.module or "" if not node.level else "") if isinstance(node, ast.ImportFrom) else alias.name
+                )
+                if foreign := sorted(filter(_FOREIGN.fullmatch, f"{module}.{alias.name}".split("."))):
+                    return f"imports {foreign[0]}"
+                is_library = module.partition(".")[0] in sys.stdlib_module_names
+                if is_library and (not _LIBRARY.fullmatch(module) or alias.name == "*"):
+                    return f"imports {module}"
+                members = _MEMBERS.get(module) if isinstance(node, ast.ImportFrom) else None
+                if members and not members.fullmatch(alias.name):
+                    return f"imports {module}.{alias.name}"
+        members_of = {id(node.value): node.attr for node in self._nodes if isinstance(node, ast.Attribute)}
+        for each in self._nodes:
+            if (origin := self._qualify(each)) is None:
+                continue
+            if isinstance(each, ast.Attribute) and not isinstance(each.ctx, ast.Load) and not _is_installed(origin):
+                return f"assigns to {origin}"
+            # Modules are also members of those that import them: `random._os` is `os`.
+            last = origin.rpartition(".")[2].lstrip("_")
+            if _FOREIGN.fullmatch(last):
+                return f"uses {origin}"
+            if last in _MEMBERS and not _MEMBERS[last].fullmatch(member := members_of.get(id(each), "")):
+                return f"uses {origin}.{member}".rstrip(".")
+        return ""
+
+    def _check_environment(self, code: Code) -> str:
+        """Add the variables that it reads by names that are known without running it."""
+        keys: dict[int, ast.AST] = {}
+        for node in self._nodes:
+            match node:
+                case ast.Call(func=ast.Attribute(value=read, attr="get" | "setdefault" | "pop"), args=[key, *_]):
+                    keys[id(read)] = key
+                case ast.Call(func=read, args=[key, *_]) if self._name_of(read) == "getenv":
+                    keys[id(read)] = key
+                case ast.Subscript(value=read, slice=key):
+                    keys[id(read)] = key
+                case ast.Compare(left=key, ops=[ast.In() | ast.NotIn()], comparators=[read]):
+                    keys[id(read)] = key
+        for node in self._nodes:
+            if self._name_of(node) in _ENVIRONMENT:
+                name = self._resolve(keys.get(id(node)))
+                if not isinstance(name, str):
+                    return "reads a variable of the environment that its source does not name"
+                if (value := os.environ.get(name)) is not None:
+                    code[f"${name}"] = hashlib.sha256(value.encode(errors="surrogateescape")).hexdigest()
+        return ""
+
+    def _check_calls(self, code: Code) -> str:
+        """Add the files that it reads by paths that are known without running it."""
+        for node in self._nodes:
+            name, call, origin = self._name_of(node), self._calls.get(id(node)), self._qualify(node)
+            is_local = isinstance(node, ast.Name) and node.id in self._bound and node.id not in self._imported
+            is_value = call is None and isinstance(node, ast.Attribute) and origin is None and not name.startswith("__")
+            if not isinstance(getattr(node, "ctx", None), ast.Load) or is_local or is_value:
+                continue
+            is_method = isinstance(node, ast.Attribute) and origin is None and name in _METHODS
+            is_method &= name != "walk" or "Path" not in self._names
+            if _FOREIGN_CALLS.fullmatch(name) and not is_method and not (call and self._names_member(name, call)):
                 return f"calls {name}"
-        for _ in range(2):
-            for node in self._nodes:
-                if isinstance(node, ast.Assign | ast.withitem):
-                    value, targets = (
-                        (node.value, node.targets)
-                        if isinstance(node, ast.Assign)
-                        else (node.context_expr, [node.optional_vars])
-                    )
-                    if _mentions(value, named):
-                        named |= {_name_of(each) for each in targets if each is not None}
-        unknown = [name for name, call in self._calls if _READING.fullmatch(name) and not _mentions(call, named)]
-        return f"calls {unknown[0]} on a file that its source does not name" if unknown else ""
+            if _READING.fullmatch(name) and name not in _IN_MEMORY and not (call and self._reads_known(call, code)):
+                return f"calls {name} on a file that its source does not name"
+        return ""
+
+    def _names_member(self, name: str, call: ast.Call) -> bool:
+        """Return whether a call imports, or gets from an object, what its text names, and nothing that reads."""
+        texts = [each.value if isinstance(each, ast.Constant) else None for each in call.args]
+        if name in ("import_module", "__import__"):
+            return isinstance(next(iter(texts), None), str)
+        text = texts[1] if name == "getattr" and len(texts) > 1 else None
+        reads = isinstance(text, str) and (_FOREIGN_CALLS.fullmatch(text) or _READING.fullmatch(text))
+        return isinstance(text, str) and not reads and text not in _ENVIRONMENT
+
+    def _reads_known(self, call: ast.Call, code: Code) -> bool:
+        """Add the file that a call reads to an identity; return whether its path is known."""
+        origin, is_method = self._qualify(call.func), isinstance(call.func, ast.Attribute)
+        if is_method and origin is None:
+            source, others = call.func.value, []  # type: ignore[attr-defined]
+        elif call.args and (origin is None or _is_installed(origin)):
+            source, *others = call.args
+            others += [each.value for each in call.keywords if each.arg != "dtype"]
+        else:
+            return False
+        if any(not isinstance(each, ast.Constant) and self._resolve(each) is None for each in others):
+            return False
+        name = self._name_of(call.func)
+        if (name != "open" or is_method) and self._is_file(source):
+            return True
+        path = self._resolve(source)
+        if not isinstance(path, Path) and (path is None or (is_method and origin is None)):
+            return False
+        key = os.path.relpath(path, self._path.parent)
+        # A file that does not exist is known to be absent, if the call takes nothing but paths.
+        is_path = isinstance(path, Path) or (name == "open" and not is_method)
+        return _add_file(Path(path).resolve(), key, code) or (is_path and not Path(path).exists())
+
+    def _is_file(self, node: ast.AST) -> bool:
+        """Return whether an expression is an open file; the call that opened it is checked by itself."""
+        if isinstance(node, ast.Name):
+            values = self._bound.get(node.id, [None]) if node.id not in self._imported else [None]
+            return all(isinstance(each, ast.Call) and self._is_file(each) for each in values)
+        is_local = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in self._bound
+        return isinstance(node, ast.Call) and not is_local and self._name_of(node.func) in ("File", "open", *_IN_MEMORY)
+
+    def _resolve(self, node: ast.AST | None, depth: int = 16) -> str | Path | None:
+        """Return the text or the path that an expression always has, None if that is not known."""
+        if node is None or not depth:
+            return None
+        values: list[Any] = []
+        match node:
+            case ast.Constant(value=str(text)):
+                return text
+            case ast.Name(id="__file__"):
+                return str(getattr(sys.modules.get(self._name), "__file__", None) or self._path)
+            case ast.Name(id=name) if name not in self._imported and len(self._bound.get(name, ())) == 1:
+                return self._resolve(self._bound[name][0], depth - 1)
+            case ast.Attribute(value=value, attr="parent"):
+                path = self._resolve(value, depth - 1)
+                return path.parent if isinstance(path, Path) else None
+            case ast.BinOp(left=left, op=ast.Add() | ast.Div(), right=right):
+                values = [self._resolve(each, depth - 1) for each in (left, right)]
+                with suppress(TypeError):
+                    result = values[0] + values[1] if isinstance(node.op, ast.Add) else values[0] / values[1]
+                    return result if isinstance(result, str | Path) else None
+            case ast.Call(func=function, args=[*given], keywords=[]):
+                values = [self._resolve(each, depth - 1) for each in given]
+                make: Any = _PATHS.get(self._qualify(function) or "")
+                if isinstance(function, ast.Attribute) and function.attr in _PATH_METHODS:
+                    base = self._resolve(function.value, depth - 1)
+                    make = getattr(base, function.attr) if isinstance(base, Path) else None
+                if make is not None and None not in values:
+                    with suppress(TypeError, ValueError, OSError):
+                        result = make(*values)
+                        return result if isinstance(result, str | Path) else None
+        return None
+
+    def _name_of(self, node: ast.AST) -> str:
+        """Return the last name of a name or an attribute, as it was before an import renamed it."""
+        if isinstance(node, ast.Name):
+            return self._imported.get(node.id, node.id).rpartition(".")[2]
+        return node.attr if isinstance(node, ast.Attribute) else ""
+
+    def _qualify(self, node: ast.AST) -> str | None:
+        """Return the full name of what an expression takes from an imported module, None if it takes nothing."""
+        if isinstance(node, ast.Name):
+            return self._imported.get(node.id)
+        base = self._qualify(node.value) if isinstance(node, ast.Attribute) else None
+        return f"{base}.{node.attr}" if isinstance(node, ast.Attribute) and base is not None else None
 
 
-def _mentions(tree: ast.AST, names: Collection[str]) -> bool:
-    """Return whether an expression holds one of these names or texts."""
-    return any((node.value if isinstance(node, ast.Constant) else _name_of(node)) in names for node in ast.walk(tree))
+def _list_bindings(nodes: Sequence[ast.AST]) -> dict[str, list[ast.AST | None]]:
+    """Return what is bound to each name of a module, in any scope but by imports: None where it is no expression."""
+    values: dict[int, ast.AST | None] = {}
+    for node in nodes:
+        if isinstance(node, ast.Assign):
+            values |= {id(target): node.value for target in node.targets}
+        elif isinstance(node, ast.AnnAssign | ast.NamedExpr):
+            values[id(node.target)] = node.value
+        elif isinstance(node, ast.withitem):
+            values[id(node.optional_vars)] = node.context_expr
+    bound: dict[str, list[ast.AST | None]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            bound.setdefault(node.id, []).append(values.get(id(node)))
+        elif not isinstance(node, ast.alias | ast.keyword):
+            for name in (getattr(node, each, None) for each in ("arg", "name", "rest")):
+                if isinstance(name, str):
+                    bound.setdefault(name, []).append(None)
+    return bound
 
 
-def _name_of(node: ast.AST) -> str:
-    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+def _is_installed(name: str) -> bool:
+    top = name.partition(".")[0]
+    return top in sys.stdlib_module_names or top in _OWN or (bool(top) and _version_of(top) is not None)
+
+
+def _add_file(path: Path, key: str, code: Code) -> bool:
+    """Add a file, if it is one, to an identity."""
+    with suppress(OSError):
+        if path.is_file():
+            code[key] = hash_file(path)
+            return True
+    return False

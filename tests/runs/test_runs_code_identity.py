@@ -183,6 +183,9 @@ def test_no_conclusion_is_reused_after_an_edit_of_its_inputs(concluded: Path, na
         "from pathlib import Path\nHERE = Path(__file__).parent\nKNOWN = (HERE / 'known.json').read_text()",
         "from pathlib import Path\nPATH = Path(__file__).with_name('known.json')\ndef engine(): return PATH.read_bytes()",
         "import json\nwith open('known.json') as file:\n    KNOWN = json.load(file)",
+        "from pathlib import Path\nKNOWN = Path(__file__).with_name('known' + '.json').read_text()",
+        "import os\nHERE = os.path.dirname(__file__)\nKNOWN = open(os.path.join(HERE, 'known.json')).read()",
+        "from pathlib import Path\nKNOWN = Path(__file__).with_name('known.json').exists()",
     ],
 )
 def test_a_file_that_the_source_names_is_an_input(tmp_path: Path, source: str) -> None:
@@ -190,6 +193,30 @@ def test_a_file_that_the_source_names_is_an_input(tmp_path: Path, source: str) -
     before = identify(tmp_path, source)
     (tmp_path / "known.json").write_text("2")
     assert [*list_changes(before, identify(tmp_path, source))] == ["known.json"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\nBUG = os.environ.get('MY_' + 'BUG')",
+        "from os import getenv as get\nNAME = 'MY_BUG'\nBUG = get(NAME)",
+        "from os import environ as e\nBUG = 'MY_BUG' in e and e['MY_BUG']",
+    ],
+)
+def test_a_variable_that_the_source_names_is_an_input(
+    tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MY_BUG", raising=False)
+    before = identify(tmp_path, source)
+    monkeypatch.setenv("MY_BUG", "1")
+    assert [*list_changes(before, identify(tmp_path, source))] == ["$MY_BUG"]
+
+
+def test_the_order_of_sets_is_an_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    before = identify(tmp_path, "")
+    monkeypatch.setenv("PYTHONHASHSEED", "2")
+    assert [*list_changes(before, identify(tmp_path, ""))] == ["$PYTHONHASHSEED"]
 
 
 @pytest.mark.parametrize(
@@ -244,6 +271,21 @@ def identify(folder: Path, source: str) -> dict[str, str]:
         "import json\nKNOWN = json.load(open('known.json'))\ndef engine(path): return open(path).read()",
         "import numpy as np\ndef engine(path): return np.load(path)",
         "from torch.utils.cpp_extension import load",
+        "import os\ndef flag(name): return os.environ.get(name)",
+        "import os\nBUG = any(name.startswith('MY_') for name in os.environ)",
+        "from os import environb as e\nBUG = e.get(b'MY_BUG')",
+        "import os\nBUG = os.path.expandvars('$MY_BUG')",
+        "import json\nDATA = json.load(open('known.json'))\nKNOWN = open(DATA['file']).read()",
+        "PATH = 'known.json'\nopen(PATH)\ndef engine(PATH): return open(PATH).read()",
+        "read = open\ndef engine(path): return read(path)",
+        "from importlib import import_module as get\nHELPER = get('hel' + 'per')",
+        "import builtins\nRUN = getattr(builtins, 'ev' + 'al')",
+        "import xml.etree.ElementTree as ET\nKNOWN = ET.parse('known.xml')",
+        "import sqlite3",
+        "import asyncio",
+        "import sys\nBUG = len(sys.argv)",
+        "import random\nHERE = random._os.getcwd()",
+        "KNOWN = __loader__.get_data('known.json')",
     ],
 )
 def test_code_that_its_source_does_not_name_is_never_reused(tmp_path: Path, source: str) -> None:
