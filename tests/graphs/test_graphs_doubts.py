@@ -93,3 +93,15 @@ def test_the_rest_of_a_clause_that_is_left_out_is_no_rule(tmp_path: Path) -> Non
     write(tmp_path, train__txt=TRAIN, rules__pl=rules)
     (rule,) = kv.load_graph(tmp_path, skip_rules=True).rules
     assert rule.source.line == 6
+
+
+def test_a_doubled_quote_does_not_remove_the_quotes_of_other_names(tmp_path: Path) -> None:
+    write(tmp_path, train__txt="'c'\tin\tx\nc\tin\ty\n'p''q'\tin\tz\n")
+    with pytest.raises(kv.UserError, match="quotes around all names of a column, or around none"):
+        kv.load_graph(tmp_path)
+
+
+def test_quotes_that_are_removed_are_a_warning(tmp_path: Path) -> None:
+    graph = kv.load_graph(write(tmp_path, train__txt="c\tin\tx\n'p''q'\tin\tx\n"))
+    assert [atom.first for atom in graph.train] == ["c", "p'q"]
+    assert "train.txt:2: the quotes around 1 name removed, the first on this line" in graph.warnings
