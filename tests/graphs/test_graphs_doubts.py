@@ -105,3 +105,28 @@ def test_quotes_that_are_removed_are_a_warning(tmp_path: Path) -> None:
     graph = kv.load_graph(write(tmp_path, train__txt="c\tin\tx\n'p''q'\tin\tx\n"))
     assert [atom.first for atom in graph.train] == ["c", "p'q"]
     assert "train.txt:2: the quotes around 1 name removed, the first on this line" in graph.warnings
+
+
+@pytest.mark.parametrize(
+    ("fact", "found"),
+    [
+        ("0.0::r(a,b).", "the weight 0"),
+        ("-r(a,b).", "the negation '-r'"),
+        ("r(a;b,c).", "'a;b'"),
+        ("r([a],b).", r"'\[a\]'"),
+        ("r(f(a),b).", r"'f\(a\)'"),
+        ("?::r(a,b).", r"'\?::'"),
+    ],
+)
+@pytest.mark.parametrize("before", ["", "r(x,y).\n"])
+def test_a_fact_with_what_is_no_name_is_refused(tmp_path: Path, before: str, fact: str, found: str) -> None:
+    with pytest.raises(kv.UserError, match=f"found {found}") as caught:
+        kv.load_graph(write(tmp_path, train__pl=f"{before}{fact}\n"))
+    assert caught.value.where == f"train.pl:{before.count('.') + 1}"
+    assert caught.value.fix
+
+
+def test_quotes_make_any_text_a_name_of_a_fact(tmp_path: Path) -> None:
+    facts = "'-r'('a;b','[a]').\nr('f(a)',Alien_(film)).\nr(-5,b).\n"
+    train = kv.load_graph(write(tmp_path, train__pl=facts)).train
+    assert [tuple(atom) for atom in train] == [("-r", "a;b", "[a]"), ("r", "f(a)", "Alien_(film)"), ("r", "-5", "b")]
