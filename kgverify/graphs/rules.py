@@ -442,13 +442,15 @@ def _parse_prolog(lines: _Lines, context: _Context) -> Iterator[_Item]:
                 found, index = parse_clauses("rules", lines, context.file, index)
             except UserError as error:
                 closed = (i for i in range(index, len(lines)) if _CLOSED.search(lines[i][1]))
-                end = 1 + (index if _NO_CLAUSE.fullmatch(text) else next(closed, len(lines)))
+                end = 1 + (index if _NO_CLAUSE.fullmatch(text) else next(closed, len(lines) - 1))
                 try:
                     # One clause, without those that were parsed with it.
                     found, num_read = parse_clauses("rules", lines[index:end], context.file, 0)
                     index += num_read
                 except UserError:
-                    yield error
+                    rest = f"; left out up to line {lines[end - 1][0]}, where a clause ends" if end > index + 1 else ""
+                    is_left_out = context.reading.skip_rules
+                    yield UserError(error.message + rest * is_left_out, where=error.where, fix=error.fix)
                     index = end
         for clause in found:
             if isinstance(clause, Directive):
@@ -462,7 +464,7 @@ def _parse_prolog(lines: _Lines, context: _Context) -> Iterator[_Item]:
 
 
 # The end of a clause, and a line that begins none, such as a message of the tool.
-_CLOSED = re.compile(r"\.[ \t]*(?:[%#].*)?$|^[ \t]*$")
+_CLOSED = re.compile(r"^[^%#]*\.[ \t]*(?:[%#].*)?$|^[ \t]*$")
 _NO_CLAUSE = re.compile(r"[^()]*[^()\s:,;-][ \t]*")
 
 

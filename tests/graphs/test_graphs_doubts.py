@@ -52,7 +52,7 @@ def test_a_long_variable_that_occurs_once_or_only_in_the_head_is_a_warning(tmp_p
 
 
 @pytest.mark.parametrize("texts", [{"train__pl": "r(a,b).\n"}, {"train__nt": "<a> <r> <b> .\n"}])
-def test_columns_are_refused_for_a_file_that_is_no_table(tmp_path: Path, texts: dict[str, str]) -> None:
+def test_columns_are_refused_for_facts_and_n_triples(tmp_path: Path, texts: dict[str, str]) -> None:
     with pytest.raises(kv.UserError, match="expected a table, whose columns --columns names"):
         kv.load_graph(write(tmp_path, **texts), columns="tail,relation,head")
 
@@ -130,3 +130,10 @@ def test_quotes_make_any_text_a_name_of_a_fact(tmp_path: Path) -> None:
     facts = "'-r'('a;b','[a]').\nr('f(a)',Alien_(film)).\nr(-5,b).\n"
     train = kv.load_graph(write(tmp_path, train__pl=facts)).train
     assert [tuple(atom) for atom in train] == [("-r", "a;b", "[a]"), ("r", "f(a)", "Alien_(film)"), ("r", "-5", "b")]
+
+
+def test_what_is_left_out_up_to_the_end_of_a_clause_is_listed_with_its_last_line(tmp_path: Path) -> None:
+    rules = "in(X,Y) :- cap(X,Z), % One.\n X \\= Y,\n in(Z,Y)\ncap(X,Y) :- in(X,Y).\nin(Y,X) :- in(X,Y).\n"
+    graph = kv.load_graph(write(tmp_path, train__txt=TRAIN, rules__pl=rules), skip_rules=True)
+    assert [rule.source.line for rule in graph.rules] == [5]
+    assert any("left out up to line 4, where a clause ends" in warning for warning in graph.warnings)
