@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.program import NamedRule
 
-_NEEDS_QUOTES = frozenset("()'\",\\")
+_NEEDS_QUOTES = frozenset("[{;()'\",\\")
 _PLAIN_PREDICATE = re.compile(r"[\w/][\w/.-]*")
 _VARIABLE = re.compile(r"\?\w+")
 

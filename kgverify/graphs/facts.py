@@ -29,10 +29,10 @@ from kgverify.program.program import Source
 TABULAR: Final = "head<TAB>relation<TAB>tail"
 FUNCTIONAL: Final = "relation(head,tail)."
 
-_BARE = r"[^ \t()'\",\\]++(?>(?: ++[^ \t()'\",\\]++)*)"
+_BARE = r"(?![\[{])[^ \t()'\",\\;]++(?>(?: ++[^ \t()'\",\\;]++)*)"
 _QUOTED = r"'[^'\\]++'(?!')|\"[^\"\\]++\"(?!\")"
 _WORD = r"(?>(?:[^ \t()'\",\\:<=>]++|:(?![-:]))+)"
-_PREDICATE = rf"(?!(?:not|Not|NOT|naf)[ \t]|\?-|[.%#~!¬;]|{NUMBER}[ \t]){_WORD}(?>(?: ++{_WORD})*)"
+_PREDICATE = rf"(?!(?:not|Not|NOT|naf)[ \t]|\?-|[.%#~!¬;-]|{NUMBER}[ \t]){_WORD}(?>(?: ++{_WORD})*)"
 _ARGUMENTS = r"[ \t]*+\([ \t]*+({0})[ \t]*+,[ \t]*+({0})[ \t]*+\)[ \t]*+"
 # What most lines are, and most facts of other lines; the grammar reads them in the same way, only slower. Tests compare both.
 PLAIN: Final = re.compile(rf"[ \t]*+({_PREDICATE}){_ARGUMENTS.format(_BARE)}\.?[ \t]*+")
@@ -42,6 +42,8 @@ SIMPLE: Final = re.compile(
 )
 
 _RANGE: Final = re.compile(RANGE)
+_NO_NAME: Final = re.compile(r"[a-z](?:\w*[^\W_])?\(|[\[{]|[^;]*;")
+"""Functions, lists, sets and alternatives, at the beginning of an argument without quotes."""
 
 
 def parse_facts(lines: Sequence[tuple[int, str]], file: str) -> Triples:
@@ -108,15 +110,23 @@ def is_facts(line: str) -> bool:
 
 
 def _build_fact(clause: Clause, file: str) -> NamedAtom:
-    predicate, first, second, *_ = clause.clause_head
+    predicate, first, second, is_quoted, _ = clause.clause_head
+    source = Source(file, clause.line)
+    if clause.weight is not None and clause.weight <= 0:
+        raise line_error(source, "a triple that holds", f"the weight {clause.weight:g}", "remove such triples")
+    if not is_quoted and re.match("-.", predicate):
+        fix = "remove negated facts; quote the predicate if this is its name"
+        raise line_error(source, "a predicate", f"the negation {show(predicate)}", fix)
     for term in (first, second):
         if term.is_quoted:
             continue
-        source = Source(file, clause.line)
         if "," in term.text:
             found, fix = f"the compound term {show(term.text)}", "quote a name that contains a comma"
             raise line_error(source, "a name", found, fix)
         if _RANGE.match(term.text):
             fix = "write one fact for each number of the range; quote the name if it is a constant"
+            raise line_error(source, "a constant", show(term.text), fix)
+        if _NO_NAME.match(term.text):
+            fix = "quote the name if it is a constant; facts have neither functions, lists nor alternatives"
             raise line_error(source, "a constant", show(term.text), fix)
     return NamedAtom(predicate, first.text, second.text)

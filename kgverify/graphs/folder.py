@@ -35,7 +35,7 @@ _STEMS: Final = {
 }
 _PYKEEN_FOLDERS: Final = {"train": "training", "valid": "validation", "test": "testing"}
 _NOT_DATA: Final = re.compile(
-    r"\..*|.*~|(?:readme|licen[cs]e|copying|notice|citation|changelog|makefile|thumbs\.db|desktop\.ini).*"
+    r"\..*|.*~|(?:readme|licen[cs]e(?:-\w+)?|copying|notice|citation|changelog|makefile)(?:\.txt)?|thumbs\.db|desktop\.ini"
     r"|.*\.(?:md|rst|html|pdf|bib|cff|py|sh|ipynb)",
     re.IGNORECASE,
 )
@@ -72,9 +72,9 @@ def find_files(folder: Traversable, shown: str, given: Collection[str]) -> Graph
     taken: set[str] = set()
     for role in ROLES:
         matching = [file for file in files if _STEMS[role].fullmatch(_stem(file.name))]
-        taken.update(file.name for file in matching)
         if role in given:
             continue
+        taken.update(file.name for file in matching)
         if role in SPLITS and not matching:
             matching = [file for file in files if _is_ids_of(file.name, role)] or _find_pykeen(entries, role)
         if role == "train" and not matching:

@@ -282,8 +282,8 @@ def _build_atom(predicate: _Predicate, terms: Sequence[RawTerm]) -> RawAtom:
 _MAX_ARGUMENTS = 100  # More are not read to the end.
 _TWO = "two arguments"
 _TWO_FIX = "write every atom with two arguments; quote a name that contains a comma"
-# Weights that ProbLog computes (`1/3::`, `P::`, `t(_)::`).
-_HIDDEN_WEIGHT = re.compile(r"(?:[0-9.][^:]*|[A-Z_][A-Za-z0-9_]*)::")
+# Weights that ProbLog computes or learns (`1/3::`, `P::`, `t(_)::`, `?::`).
+_HIDDEN_WEIGHT = re.compile(r"(?:[0-9.][^:]*|\?|[A-Z_][A-Za-z0-9_]*)::")
 _NEGATION_FIX = (
     "leave the negated atom out, or state its opposite as a predicate; quote the predicate if this is its name"
 )

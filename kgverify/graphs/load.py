@@ -169,14 +169,23 @@ def _read_triples(text: TextFile, file: Traversable, reading: Reading) -> tuple[
     """Return the triples of a file, and the files that name their ids."""
     if not names_ids(text.name):
         triples = parse_triples(text.content, text.name, reading.find_columns())
+        if reading.columns is not None and triples.atoms and not triples.is_table:
+            raise _no_columns(text.name, "facts or N-Triples, which name them")
         names = AtomTable.of(triples.atoms)
         if names and all(map(str.isdecimal, (*names.predicates, *names.constants))) and has_dictionaries(file):
             fix = "name it train2id.txt, valid2id.txt or test2id.txt if its columns are head, tail, relation; else write names"
             raise UserError("expected names, found ids beside the files that name them", where=text.name, fix=fix)
         return triples, ()
+    if reading.columns is not None:
+        raise _no_columns(text.name, "ids, whose columns their format determines")
     entities, relations = (read_text(each) for each in find_id_files(file))
     parse = parse_openke if is_openke(text.name) else parse_pykeen
     return parse(text, entities, relations), (entities, relations)
+
+
+def _no_columns(file: str, found: str) -> UserError:
+    fix = "leave --columns out; convert the file to a table if its columns are in another order"
+    return UserError(f"expected a table, whose columns --columns names, found {found}", where=file, fix=fix)
 
 
 def _join(parts: Sequence[Triples]) -> Triples:

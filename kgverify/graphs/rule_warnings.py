@@ -45,6 +45,24 @@ def find_rule_warnings(
     yield from _list_first(rules, lambda rule: (rule.clause_head.predicate,), asked, describe_clause_head, "predicate")
     yield from _list_first(rules, _constants, constants, describe_constant, "constant")
     yield from _find_likely_constants(rules, constants)
+    yield from _find_single_variables(rules)
+
+
+def _find_single_variables(rules: Sequence[NamedRule]) -> Iterator[str]:
+    """Warn about variables that occur once in a rule or only in its head, and may be constants by their length."""
+    doubtful = [(rule, name) for rule in rules if (name := next(_single_variables(rule), ""))]
+    if doubtful:
+        rule, name = doubtful[0]
+        number = f"{count_of(len(doubtful), 'rule')} with a variable that occurs once, or only in the head"
+        yield f"{rule.source}: {number}, such as {name!r} here; for a constant, write it in quotes"
+
+
+def _single_variables(rule: NamedRule) -> Iterator[str]:
+    terms = [term for atom in (*rule.body, rule.clause_head) for term in (atom.first, atom.second)]
+    names = [term.name for term in terms if isinstance(term, Variable)]
+    in_body = {term.name for term in terms[:-2] if isinstance(term, Variable)}
+    long = (name for name in names if len(name) > 1 and name[0] != "_" and len(name.removeprefix("?")) > 1)
+    return (name for name in long if names.count(name) == 1 or name not in in_body)
 
 
 def _find_likely_constants(rules: Sequence[NamedRule], constants: Collection[str]) -> Iterator[str]:

@@ -107,6 +107,9 @@ def parse_rules(
         if _TEMPLATE.match(line):
             fix = "replace each #1, #2, ... by a predicate"
             raise line_error(Source(file, number), "a rule", f"the template {show(line)}", fix)
+        if _is_comment(line) and _begins_with_name(line.strip(BLANKS), constants, predicates):
+            fix = "write a blank after the sign of a comment; quote the predicate of a rule; write a tab and metrics after AMIE"
+            raise line_error(Source(file, number), "a rule or a comment", f"{show(line)}, which may be either", fix)
     content = [(number, line) for number, line in uncommented if not _is_comment(line)]
     # All names of an AMIE file may begin as a comment does.
     content = content or [(number, line) for number, line in lines if not is_skipped(line) and _AMIE_ARROW.search(line)]
@@ -161,6 +164,14 @@ def _is_comment(line: str) -> bool:
     return not line.strip() or line.lstrip(BLANKS).startswith(("%", "#"))
 
 
+def _begins_with_name(line: str, constants: Collection[str], predicates: Collection[str]) -> bool:
+    """Return whether a line begins as an atom with a predicate of the graph, or as an AMIE rule with a constant of it."""
+    is_amie = "\t" not in line and _AMIE_ARROW.search(line)
+    return _begins_with(line, predicates) or bool(
+        is_amie and (_SPACES.split(line)[0] in constants or line.split(" ")[0] in constants)
+    )
+
+
 def _drop_comments(lines: _Lines, file: str) -> Iterator[tuple[int, str]]:
     """Blank out `/* */` comments that begin where a line does."""
     start = 0
@@ -213,6 +224,7 @@ def _build_rule(raw: _RawRule, context: _Context) -> NamedRule:
     atoms = (raw.clause_head, *raw.body)
     written = {term.text for atom in atoms for term in (atom.first, atom.second)}
     fresh = (name for name in map("_{}".format, count(1)) if name not in written)
+    settled: list[str] = []
 
     def read(term: RawTerm) -> Term:
         text = term.text
@@ -229,6 +241,7 @@ def _build_rule(raw: _RawRule, context: _Context) -> NamedRule:
         is_variable = ("(" not in text) and raw.is_variable(text)
         if is_variable and is_known:
             is_variable = _settle(text, raw.source, context)
+            settled.extend([text] * (not is_variable))
         if not (_VARIABLE.fullmatch(text) if is_variable else is_known or not _NO_NAME.search(text)):
             fix = "quote the name if it is a constant; rules have neither lists nor arithmetic"
             raise line_error(raw.source, _A_TERM, show(text), suggest(text, context.constants) or fix)
@@ -247,6 +260,9 @@ def _build_rule(raw: _RawRule, context: _Context) -> NamedRule:
             raise line_error(raw.source, "a predicate", found, fix)
         _check_id(atom.predicate, context.predicates, raw.source, context)
     head, *body = [NamedAtom(atom.predicate, read(atom.first), read(atom.second)) for atom in atoms]
+    if settled:
+        terms = [term for atom in (head, *body) for term in (atom.first, atom.second)]
+        _note_mixed(settled, dict.fromkeys(term.name for term in terms if isinstance(term, Variable)), context)
     if len(body) > _MAX_BODY:
         expected = f"a body of at most {_MAX_BODY:,} atoms, as traces count them"
         raise line_error(raw.source, expected, f"{len(body):,}", "divide the rule with a predicate of its own")
@@ -263,6 +279,15 @@ def _settle(name: str, source: Source, context: _Context) -> bool:
     kind = f"variables that are constants of the graph, read as {'variables' if is_variable else 'constants'}"
     context.notes[f"--rule-variables {context.reading.rule_variables}: {kind}"].append(name)
     return is_variable
+
+
+def _note_mixed(constants: Collection[str], variables: Iterable[str], context: _Context) -> None:
+    """Note the variables of a rule that may be ids, if variables of the format became constants of the graph in it."""
+    for name in variables:
+        is_like = any(name[0] == other[0] for other in constants)
+        if len(name.lstrip("?_")) > 1 and (is_like or not _LETTER_AND_DIGITS.fullmatch(name)):
+            kind = "--rule-variables graph: names that the graph lacks, read as variables beside such constants"
+            context.notes[kind].append(name)
 
 
 def _check_id(name: str, known: Collection[str], source: Source, context: _Context) -> None:
@@ -416,13 +441,16 @@ def _parse_prolog(lines: _Lines, context: _Context) -> Iterator[_Item]:
             try:
                 found, index = parse_clauses("rules", lines, context.file, index)
             except UserError as error:
-                end = 1 + next((i for i in range(index, len(lines)) if _CLOSED.search(lines[i][1])), len(lines))
+                closed = (i for i in range(index, len(lines)) if _CLOSED.search(lines[i][1]))
+                end = 1 + (index if _NO_CLAUSE.fullmatch(text) else next(closed, len(lines) - 1))
                 try:
                     # One clause, without those that were parsed with it.
                     found, num_read = parse_clauses("rules", lines[index:end], context.file, 0)
                     index += num_read
                 except UserError:
-                    yield error
+                    rest = f"; left out up to line {lines[end - 1][0]}, where a clause ends" if end > index + 1 else ""
+                    is_left_out = context.reading.skip_rules
+                    yield UserError(error.message + rest * is_left_out, where=error.where, fix=error.fix)
                     index = end
         for clause in found:
             if isinstance(clause, Directive):
@@ -435,8 +463,9 @@ def _parse_prolog(lines: _Lines, context: _Context) -> Iterator[_Item]:
     yield from describe_ignored(context.file, weighted, directives)
 
 
-# The end of a clause, or a line that has no part of one.
-_CLOSED = re.compile(r"\.[ \t]*(?:[%#].*)?$|^[^()]*$")
+# The end of a clause, and a line that begins none, such as a message of the tool.
+_CLOSED = re.compile(r"^[^%#]*\.[ \t]*(?:[%#].*)?$|^[ \t]*$")
+_NO_CLAUSE = re.compile(r"[^()]*[^()\s:,;-][ \t]*")
 
 
 def _is_prolog_variable(term: str) -> bool:
@@ -506,7 +535,9 @@ _AMIE_ARROW = re.compile(r"(?:^| )=>(?: |$)")
 _COMPARISON = re.compile(r"[!=<>\\≠≤≥]+")
 _SPACES = re.compile(r" {2,}")
 _AMIE_ATOMS = "atoms of three names, such as ?a  rel  ?b"
-_COMMA_METRICS = re.compile(r"[,;][-+]?[0-9][-+0-9.eE]*$")
+_COMMA_METRICS = re.compile(r"[,;][-+]?[0-9][-+0-9.eE]*(?:[,;]\?\w+)?$")
+_NUMBER_FIELD = re.compile(rf"[,;]{NUMBER}[,;]")
+_TABS_FIX = "separate the rule and its metrics by tabs, as AMIE writes them, rather than by commas"
 _AMIE_FORMAT = "?a  rel  ?b   ?b  rel2  ?c   => ?a  head  ?c"
 
 
@@ -527,8 +558,7 @@ def _parse_amie(text: str, source: Source, context: _Context) -> Iterator[_Item]
     if len(sides) != 2:
         raise line_error(source, _AMIE_FORMAT, show(clause), f"write {_AMIE_FORMAT}")
     if not metrics and _COMMA_METRICS.search(clause) and clause.rsplit(" ", 1)[-1] not in context.constants:
-        fix = "separate the rule and its metrics by tabs, as AMIE writes them, rather than by commas"
-        raise line_error(source, f"{_AMIE_FORMAT}, then metrics after tabs", show(clause), fix)
+        raise line_error(source, f"{_AMIE_FORMAT}, then metrics after tabs", show(clause), _TABS_FIX)
     if not sides[0].strip(" "):
         raise line_error(source, *NO_BODY)
     body, clause_heads = (_parse_amie_atoms(side.strip(" "), source, context) for side in sides)
@@ -552,6 +582,10 @@ def _parse_amie_atoms(text: str, source: Source, context: _Context) -> list[RawA
     if not names or len(names) % 3 or any(name.startswith("?") for name in names[1::3]):
         found = f"{len(names)} names in {show(text)}"
         raise line_error(source, _AMIE_ATOMS, found, f"write {_AMIE_FORMAT}")
+    known = (context.constants, context.predicates, context.constants)
+    for i, name in enumerate(names):
+        if _NUMBER_FIELD.search(name) and name not in known[i % 3]:
+            raise line_error(source, _AMIE_ATOMS, f"the name {show(name)}, which the graph lacks", _TABS_FIX)
     for predicate in names[1::3]:
         if _COMPARISON.fullmatch(predicate) and predicate not in context.predicates:
             fix = "leave the condition out: a rule consists of atoms"

@@ -134,7 +134,7 @@ def test_the_page_about_text_is_true(
         ("/* r(x,y).\n r(y,z). */\nr(a,b). /* r(c,d). */ % r(e,f).", ["r a b"]),
         ("r(a,\n  b).\nr(\n b,\n c).", ["r a b", "r b c"]),
         ("r(a /* first */, b).", ["r a b"]),
-        ("has part(côte d'or,x#y). http://a.org/b#c(%d,[e])", ["has part|côte d'or|x#y", "http://a.org/b#c|%d|[e]"]),
+        ("has part(côte d'or,x#y). http://a.org/b#c(%d,'[e]')", ["has part|côte d'or|x#y", "http://a.org/b#c|%d|[e]"]),
         ("r(washington_(state),a).", ["r|washington_(state)|a"]),
         ("not(a,b).", ["not a b"]),
     ],

@@ -39,7 +39,16 @@ def parse_openke(triples: TextFile, entities: TextFile, relations: TextFile) -> 
         if len(row.fields) != 3:
             raise _wrong_row(triples.name, row, "head tail relation")
     # The order of OpenKE: head, tail, relation.
-    return _name_ids(triples.name, rows, (0, 2, 1), entity_names, relation_names, (entities.name, relations.name))
+    named = _name_ids(triples.name, rows, (0, 2, 1), entity_names, relation_names, (entities.name, relations.name))
+    is_train = triples.name.lower().startswith("train")  # Few other triples may fit by chance.
+    if (
+        rows
+        and is_train
+        and all(int(row.fields[1]) in relation_names and int(row.fields[2]) in entity_names for row in rows)
+    ):
+        doubt = "read as head, tail, relation; by their ids, the columns may also be head, relation, tail"
+        named = named._replace(warnings=(f"{Source(triples.name, rows[0].line)}: {doubt}",))
+    return named
 
 
 def parse_pykeen(triples: TextFile, entities: TextFile, relations: TextFile) -> Triples:

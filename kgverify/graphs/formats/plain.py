@@ -62,8 +62,10 @@ def parse_plain_table(content: bytes, delimiter: str, special_beginnings: bytes)
 def parse_plain_facts(content: bytes) -> Triples | None:
     """Parse facts in functional form, one a line, whose names are of ASCII letters, digits, `_`, `-` and `/`.
 
-    None for any other text.
+    None for any other text, and for a predicate that begins with `-`.
     """
+    if content.startswith(b"-") or b"\n-" in content:
+        return None  # Negated facts.
     has_dots = content[: content.find(b"\n")].endswith(b".")
     signs = np.array([1, 2, 3, 4, 5] if has_dots else [1, 2, 3, 5], np.uint8)
 

@@ -317,13 +317,18 @@ class _Table:
             unquoted = list(_read_quoted(texts, self._delimiter, quote))
         except _Unquoted:
             return rows
-        # A quoted delimiter or a doubled quote shows that quotes do not belong to the names.
-        is_escaped = any(
-            len(row) != len(plain) or any(quote * 2 in field[1:-1] for field in plain if field[:1] == quote)
-            for row, plain in zip(unquoted, rows, strict=True)
-        )
-        body = closed[1:] if _find_roles(unquoted[0]) else closed
-        if is_escaped or all(all(column) or not any(column) for column in zip(*body, strict=False)):
+        # A quoted delimiter shows that quotes do not belong to the names; a doubled quote only that those around it do not.
+        has_delimiter = any(len(row) != len(plain) for row, plain in zip(unquoted, rows, strict=True))
+        first = 1 if _find_roles(unquoted[0]) else 0
+        columns = zip(zip(*closed[first:], strict=False), zip(*rows[first:], strict=False), strict=True)
+        if has_delimiter or all(
+            all(column)
+            or not any(is_closed and quote * 2 not in name[1:-1] for is_closed, name in zip(column, names, strict=True))
+            for column, names in columns
+        ):
+            num = count_of(sum(map(sum, closed)), "name")
+            line = next((line for line, row in zip(lines, closed, strict=True) if any(row)), lines[0])
+            self._warn(line, f"the quotes around {num} removed, the first on this line")
             return unquoted
         row = next(i for i, each in enumerate(closed) if any(each))
         raise self._error(
