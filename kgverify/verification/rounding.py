@@ -128,7 +128,7 @@ def settle_score_error(sides: tuple[EngineRun, EngineRun], accepted: float | str
             other = (
                 ""
                 if known is measured[i]
-                else f"that of {sides[1 - i].trace.header.engine.name}, since its own cannot be: "
+                else f"that of {sides[1 - i].trace.header.engine.name}, since its own code shows none: "
             )
             bounds.append(known.bound)
             evidence.append(f"{side.role} {name}: {known.bound:.2g} nats, measured, {other}{known.evidence}")
@@ -388,7 +388,7 @@ def name_way_out(comparer: Comparer, comparison: Comparison) -> list[str]:
         found = tried.compare()
         if not notes and not is_accepted and (short := _name_helpful_type(tried)):
             notes.append(
-                f"every actual score that differs is a {short} number: --score-error {short} accepts errors of that type"
+                f"every actual score that differs is exact in {short}: --score-error {short} accepts errors of that type"
             )
         if not found.divergences:
             notes.append(
