@@ -298,7 +298,8 @@ class BlockComparer:
         """Return whether the actual choice, as recorded, follows from the scores beside it; True if these were rounded."""
         trace = self.pair.actual
         scores = [r.score for r in actual.resolvents]
-        is_exact = trace.header.engine.precision == trace.columns.resolvents.score.dtype.name
+        # A float64 column holds float32 scores as they are.
+        is_exact = trace.header.engine.precision in (trace.columns.resolvents.score.dtype.name, "float32")
         if "resolvents.score" not in self.pair.full[1].fields or not is_exact:
             return True
         if ORDER in self.pair.modulo:

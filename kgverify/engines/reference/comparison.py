@@ -33,7 +33,8 @@ def compare_again(expected: Trace, actual: Trace, tolerance: float, *, lockstep:
     rules = Rules(
         tolerance,
         lockstep,
-        is_rounded="resolvents.score" not in actual.fields or actual.header.engine.precision != score.dtype.name,
+        is_rounded="resolvents.score" not in actual.fields
+        or actual.header.engine.precision not in (score.dtype.name, "float32"),
         has_steps="steps.num_resolvents" in fields,
     )
     pairs, missing, extra = pair_candidates(left, right)
