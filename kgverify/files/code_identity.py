@@ -60,7 +60,7 @@ _MEMBERS: Final = {
         r"byteorder|exit|float_info|[gs]etrecursionlimit|getsizeof|hash_info|intern|maxsize|path|std(err|out)|version_info"
     ),
 }
-"""What may be used of the modules that can also read what no source names."""
+"""The members that may be used of modules that can also read inputs that no source names."""
 _FOREIGN_CALLS: Final = re.compile(
     r"exec([lv]\w*|_module)?|eval|__import__|import_module|load_library|popen|system|(create_sub|posix_)?(process|spawn)\w*"
     r"|__(builtins|getattribute|globals|loader|spec|subclasses)__|attrgetter|methodcaller|getattr|globals|input|locals|setattr|vars|cwd|home|expand(user|vars)|connect"
