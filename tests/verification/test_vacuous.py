@@ -288,7 +288,7 @@ def test_a_divergence_stays_one_however_little_was_exercised(tmp_path: Path):
 def test_a_fault_without_effect_is_named():
     run = countries_run()
     idle = kv.verify("countries", mode="eager", queries=1, corruptions=1, faults="max-atoms-off-by-one")
-    assert idle.notes == ("the planted fault max-atoms-off-by-one changed no step, outcome or rank",)
+    assert "the planted fault max-atoms-off-by-one changed no step, outcome or rank" in idle.notes
     assert not any("planted" in note for note in verify(run, reference_pipeline(run), eager_pipeline(run)).report.notes)
     found = kv.verify("countries", mode="eager", queries=1, corruptions=1, faults="fact-cap")
     assert not any("planted" in note for note in found.notes)
