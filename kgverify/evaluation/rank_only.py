@@ -89,7 +89,7 @@ BLOCK_SIZE: Final = 1 << 20
 """The corruptions proved and compared at once; a query and side with more corruptions is a block by itself."""
 
 _MUST_STOP: Final[ContextVar[Callable[[], bool]]] = ContextVar("must_stop", default=lambda: False)
-"""Returns whether the least model of this context is no longer wanted."""
+"""A function that returns True once the least model of this context is no longer needed."""
 
 _SALT: Final = 0x6F75747369646521
 

@@ -24,33 +24,16 @@ _EXACT: Final = frozenset(_MOVES.split())
 """Operations that move or compare numbers, and round none."""
 
 
-class _Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate its subclass hook
-    """Runs each operation on other operands; keeps the float types that operations return."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.float_types: set[torch.dtype] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = self.run(func, args, kwargs or {})
-        for each in torch.utils._pytree.tree_leaves(result):
-            if _is_float(each):
-                self.float_types.add(each.dtype)
-        return result
-
-    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        return func(*args, **kwargs)
-
-
-class _Perturbed(_Arithmetic):  # type: ignore[no-untyped-call]
+class _Perturbed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate its subclass hook
     """Puts a random relative error of at most `unit` into every operand and result of an operation that can round."""
 
     def __init__(self, unit: float, short: float, seed: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._unit, self._short, self._seed = unit, short, seed
         self._generators: dict[torch.device, torch.Generator] = {}
 
-    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
         schema = func._schema
         is_view = any(each.alias_info is not None for each in schema.returns) and not schema.is_mutable
         if is_view or func.overloadpacket.__name__ in _EXACT:
@@ -84,10 +67,11 @@ class _Perturbed(_Arithmetic):  # type: ignore[no-untyped-call]
         return torch.where(disturbed.isfinite() & ~is_exact, disturbed, value)
 
 
-class _InFloat64(_Arithmetic):  # type: ignore[no-untyped-call]
+class _InFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Runs each operation in float64, and no conversion to a shorter type."""
 
-    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
         schema = func._schema
         written = [each.alias_info is not None and each.alias_info.is_write for each in schema.arguments]
         if any(written):
@@ -113,8 +97,8 @@ def _is_float(value: Any) -> bool:
 
 
 @contextmanager
-def other_arithmetic(unit: float | None, seed: int = 0, short: float | None = None) -> Iterator[set[torch.dtype]]:
-    """Run torch with relative errors of at most `unit`, or in float64 if `unit` is None; yield the float types that appear.
+def other_arithmetic(unit: float | None, seed: int = 0, short: float | None = None) -> Iterator[None]:
+    """Run torch with relative errors of at most `unit`, or in float64 if `unit` is None.
 
     short: the errors of numbers of 16 bits, if others are declared
 
@@ -126,6 +110,8 @@ def other_arithmetic(unit: float | None, seed: int = 0, short: float | None = No
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         if unit is None:
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        mode = _InFloat64() if unit is None else _Perturbed(unit, unit if short is None else short, seed)
-        stack.enter_context(mode)
-        yield mode.float_types
+        if unit is None:
+            stack.enter_context(_InFloat64())  # type: ignore[no-untyped-call]  # torch does not annotate it
+        else:
+            stack.enter_context(_Perturbed(unit, unit if short is None else short, seed))
+        yield

@@ -134,9 +134,7 @@ def settle_score_error(sides: tuple[EngineRun, EngineRun], accepted: float | str
             evidence.append(f"{side.role} {name}: {known.bound:.2g} nats, measured, {other}{known.evidence}")
     if accepted is not None:
         evidence[1] += f"; the user accepts errors of {accepted}"
-    coarse = max(float_types, key=UNIT_ROUNDOFF.__getitem__)
-    unit = size_of_unit(np.concatenate(scores), coarse)
-    return ScoreTolerance(sum(bounds), (), coarse, unit, tuple(evidence))
+    return _join(bounds, evidence, float_types, scores)
 
 
 def bound_recorded(comparer: Comparer, comparison: Comparison, accepted: float | str | None) -> ScoreTolerance | None:
@@ -155,9 +153,15 @@ def bound_recorded(comparer: Comparer, comparison: Comparison, accepted: float |
         f"{role} {name}: {bound:.2g} nats, from {float_type} alone, since a recorded engine cannot be asked"
         for role, name, bound, float_type in zip(("expected", "actual"), names, bounds, float_types, strict=True)
     ]
+    return _join(bounds, evidence, float_types, scores)
+
+
+def _join(
+    bounds: Sequence[float], evidence: Sequence[str], float_types: Sequence[str], scores: Sequence[NDArray[np.floating]]
+) -> ScoreTolerance:
+    """Return the tolerance of two sides, in units of the coarser float type."""
     coarse = max(float_types, key=UNIT_ROUNDOFF.__getitem__)
-    unit = size_of_unit(np.concatenate(scores), coarse)
-    return ScoreTolerance(sum(bounds), (), coarse, unit, tuple(evidence))
+    return ScoreTolerance(sum(bounds), (), coarse, size_of_unit(np.concatenate(scores), coarse), tuple(evidence))
 
 
 def _are_all_equal(sides: tuple[EngineRun, EngineRun]) -> bool:
