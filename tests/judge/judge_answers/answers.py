@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
-
 from judge_answers.pairs import (
     DIFFERENCES,
     ERROR,
@@ -31,6 +30,7 @@ from judge_answers.pairs import (
     with_header,
 )
 from judge_answers.rare_pairs import rare_pairs
+
 from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.compare import Comparer, Sizes
 from kgverify.garbage_collection import without_garbage_collection

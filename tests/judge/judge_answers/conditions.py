@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Final, cast
 
 import msgspec
 import numpy as np
-
 from judge_answers.answers import Answer, require_known
 from judge_answers.pairs import blank
+
 from kgverify.comparison.classify import group_causes
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import Comparison

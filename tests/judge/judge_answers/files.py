@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-
 from judge_answers.answers import (
     Answer,
     JudgeRecorded,
@@ -26,6 +25,7 @@ from judge_answers.pairs import (
     with_header,
 )
 from judge_answers.rare_pairs import long_sums, near_tie_and_bits, not_a_number
+
 from kgverify.comparison.compare import Sizes
 from kgverify.errors import UserError
 from kgverify.files.writing import memory_folder

@@ -6,7 +6,6 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-
 from judge_answers.pairs import (
     ERROR,
     Edits,
@@ -18,6 +17,7 @@ from judge_answers.pairs import (
     pair_of,
     renumber,
 )
+
 from kgverify.comparison.compare import Sizes
 from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, ORDER
 from kgverify.trace.model.trace import Trace

@@ -9,7 +9,6 @@ from itertools import count
 from typing import Any, Final
 
 import numpy as np
-
 from judge_answers.answers import (
     Answer,
     JudgeRecorded,
@@ -19,6 +18,7 @@ from judge_answers.answers import (
 )
 from judge_answers.pairs import at_level, pair_of, take
 from judge_answers.stages import known_stage_answers
+
 from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.graphs.graph import KnowledgeGraph

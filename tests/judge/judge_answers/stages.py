@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from judge_answers.answers import Answer
+
 from kgverify.comparison.result import DifferenceClass, Divergence, Level
 from kgverify.comparison.stage_difference import first_difference, name_stage
 from kgverify.comparison.step_view import Names

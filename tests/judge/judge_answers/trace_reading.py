@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-
 from judge_answers.trace_formula import MOST, NUM_STEPS, make_columns, make_steps
+
 from kgverify.errors import InternalError
 from kgverify.program.program import Symbols
 from kgverify.trace.model.columns import Candidates, Columns, Rankings, name_difference
