@@ -31,22 +31,22 @@ from kgverify.bench.timing import (
     read_compiled,
     wait_for,
 )
-from kgverify.engines.compiled.execution.caches import fresh_caches
-from kgverify.engines.compiled.execution.compilation import compile_function, has_cpp_compiler
-from kgverify.engines.compiled.execution.device import on_device, resolve_device
-from kgverify.engines.compiled.program.tables import build_tables
-from kgverify.engines.compiled.stages.choose import SCORES, build_parameters, score_two_tower
-from kgverify.engines.compiled.stages.stage_functions import Stages, build_stages
-from kgverify.engines.compiled.state import GOAL, Choices, Derivations, Pool, Work
-from kgverify.engines.compiled.tick.slots import empty_derivations, empty_pool, empty_work
-from kgverify.engines.compiled.tick.tick import Setting
-from kgverify.engines.compiled.tower.precision import estimate_score_error
 from kgverify.engines.policy import check_policy
 from kgverify.errors import UserError, suggest
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
+from kgverify.progress import Phase, silent_phase
+from kgverify.prover.execution.caches import fresh_caches
+from kgverify.prover.execution.compilation import compile_function, has_cpp_compiler
+from kgverify.prover.execution.device import on_device, resolve_device
+from kgverify.prover.program.tables import build_tables
+from kgverify.prover.stages.choose import SCORES, build_parameters, score_two_tower
+from kgverify.prover.stages.stage_functions import Stages, build_stages
+from kgverify.prover.state import GOAL, Choices, Derivations, Pool, Work
+from kgverify.prover.tick.slots import empty_derivations, empty_pool, empty_work
+from kgverify.prover.tick.tick import Setting
+from kgverify.prover.tower.precision import estimate_score_error
 from kgverify.ranking.corrupt import draw_candidates
-from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Run, load_policy
 
 STEPS: Final = 20

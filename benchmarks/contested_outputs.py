@@ -49,11 +49,11 @@ IMPORTED = (
     "kgverify.trace.write.writer",
 )
 SLOW = (
-    "kgverify.engines.compiled.engine",
+    "kgverify.prover.engine",
     "kgverify.testing.campaigns.campaign",
     "kgverify.testing.exhaustive.certificate",
     "kgverify.evaluation.evaluate",
-    "kgverify.training.train",
+    "kgverify.prover.training.train",
     "kgverify.bench.modes",
 )
 """Modules that commands import when they need them. A forked command has them already."""

@@ -12,10 +12,10 @@ import time
 import numpy as np
 from workloads import LIMITS, PUBLISHED, draw
 
-from kgverify.engines.evaluator import make_evaluator
 from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.evaluation.proving import prove_candidates
 from kgverify.graphs.load import load_graph
+from kgverify.prover.evaluator import make_evaluator
 from kgverify.runs.run import Run, reference_pipeline
 
 HEADER = (

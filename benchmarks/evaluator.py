@@ -14,7 +14,7 @@ import torch
 from sections import SECTIONS, tell_first_result
 from workloads import Bench, MarkdownTable
 
-from kgverify.engines.compiled.execution.device import resolve_device
+from kgverify.prover.execution.device import resolve_device
 
 
 def main() -> None:

@@ -5,9 +5,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
-from kgverify.faults.catalogue import find_fault
-from kgverify.faults.fault import Fault
 from kgverify.laws.law import Law, find_violations
+from kgverify.prover.faults.catalogue import find_fault
+from kgverify.prover.faults.fault import Fault
 from kgverify.testing.checking.check import Batch, confirm, find_suspects, prepare_batches
 from kgverify.testing.checking.engine_makers import MakePipeline, compiled_maker
 from kgverify.testing.checking.failure import Failure

@@ -21,13 +21,13 @@ from typing import Final, NamedTuple
 import numpy as np
 from power_law_graph import FACTS_PER_ENTITY, draw_rules, draw_triples
 
-from kgverify.engines.evaluator import make_evaluator
 from kgverify.engines.policy import SHORTEST
 from kgverify.files.writing import write_file
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.rules import parse_rules
 from kgverify.program.atom_table import AtomTable
 from kgverify.program.limits import Limits
+from kgverify.prover.evaluator import make_evaluator
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.trace.model.columns import CandidateSet
 

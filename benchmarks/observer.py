@@ -27,19 +27,19 @@ from kgverify.cli import options
 from kgverify.cli.audit.deliver import deliver_reports
 from kgverify.cli.options import RunOptions, with_run_options
 from kgverify.cli.progress import check_writable, show_phase
-from kgverify.engines.compiled.engine import CompiledEngine, Ticks
-from kgverify.engines.compiled.execution.compilation import FUSED
-from kgverify.engines.compiled.execution.device import resolve_device
-from kgverify.engines.compiled.stages.choose import SCORES
-from kgverify.engines.compiled.stages.stage_functions import Stages, build_stages
-from kgverify.engines.compiled.tick.stage_ticks import StageTicks
-from kgverify.engines.compiled.tick.step_record import TakenSteps
 from kgverify.engines.endings import Results
 from kgverify.engines.policy import Policy
 from kgverify.errors import InternalError, UserError, describe_error
 from kgverify.program.outcomes import Outcome
+from kgverify.progress import Phase, silent_phase
+from kgverify.prover.engine import CompiledEngine, Ticks
+from kgverify.prover.execution.compilation import FUSED
+from kgverify.prover.execution.device import resolve_device
+from kgverify.prover.stages.choose import SCORES
+from kgverify.prover.stages.stage_functions import Stages, build_stages
+from kgverify.prover.tick.stage_ticks import StageTicks
+from kgverify.prover.tick.step_record import TakenSteps
 from kgverify.runs.machine import describe_environment
-from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Run
 from kgverify.trace.model.columns import CandidateSet, Columns
 

@@ -6,14 +6,14 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from kgverify.engines.compiled.program.tables import Tables
-from kgverify.engines.compiled.stages.choose import Parameters
-from kgverify.engines.compiled.stages.stage_functions import Stages
-from kgverify.engines.compiled.state import Derivations, Pool, Work
-from kgverify.engines.compiled.tick.stage_ticks import build_unrecorded_tick
-from kgverify.engines.compiled.tick.tick import Setting
-from kgverify.engines.compiled.tick.tick_loop import TICKS_PER_REPLAY, copy_buffers_
 from kgverify.errors import UserError
+from kgverify.prover.program.tables import Tables
+from kgverify.prover.stages.choose import Parameters
+from kgverify.prover.stages.stage_functions import Stages
+from kgverify.prover.state import Derivations, Pool, Work
+from kgverify.prover.tick.stage_ticks import build_unrecorded_tick
+from kgverify.prover.tick.tick import Setting
+from kgverify.prover.tick.tick_loop import TICKS_PER_REPLAY, copy_buffers_
 
 Compile: TypeAlias = Callable[[Any, str], Any]
 """(function, mode of `torch.compile`) -> the function compiled."""

@@ -15,17 +15,18 @@ import numpy as np
 import torch
 from workloads import LIMITS, PUBLISHED, Bench, MarkdownTable, count_flops, describe_difference, draw
 
-from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.execution.compilation import FUSED
-from kgverify.engines.compiled.program.least_model import LeastModel
-from kgverify.engines.compiled.stages.choose import Parameters
-from kgverify.engines.compiled.state import PAD
 from kgverify.engines.endings import Results
 from kgverify.engines.policy import SHORTEST, make_two_tower
-from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
+from kgverify.engines.protocol import Engine, Positions
 from kgverify.evaluation.evaluate import evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.program.outcomes import GoalKind, Outcome
+from kgverify.progress import Progress, no_progress
+from kgverify.prover.engine import CompiledEngine
+from kgverify.prover.execution.compilation import FUSED
+from kgverify.prover.program.least_model import LeastModel
+from kgverify.prover.stages.choose import Parameters
+from kgverify.prover.state import PAD
 from kgverify.ranking.corrupt import ALL, draw_candidates
 from kgverify.ranking.metric import MRR, compute_metrics
 from kgverify.ranking.rank import rank_candidates
@@ -293,7 +294,7 @@ def measure_policy(bench: Bench, table: MarkdownTable) -> None:
     """The policy's blocks alone: the time that all take more than the first two, against the peak."""
     if not bench.is_cuda:
         return
-    from kgverify.engines.compiled.tower.launch import build_tower_parameters, launch_tower
+    from kgverify.prover.tower.launch import build_tower_parameters, launch_tower
 
     program = bench.load(bench.graph, 1, 1).graph.program
     device = torch.device(bench.device)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.numerics.compile_in_mode import compile_in_mode
-from kgverify.engines.compiled.execution.device import resolve_device
+from kgverify.prover.execution.device import resolve_device
 
 SHAPES: Final = ((3, 4), (64, 121), (5, 3000), (2048, 16))
 LARGE_SHAPES: Final = ((1 << 16, 121), (7, 1 << 18))

@@ -18,7 +18,7 @@ from torch import Tensor
 from kgverify.audit.audited_function import Subject
 from kgverify.audit.ladder.climb import RUNGS
 from kgverify.audit.ladder.modes_audit import LadderOptions, audit_modes
-from kgverify.engines.compiled.execution.device import resolve_device
+from kgverify.prover.execution.device import resolve_device
 
 
 class Kind(IntEnum):

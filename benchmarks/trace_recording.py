@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.policy import make_two_tower
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
+from kgverify.prover.engine import CompiledEngine
 from kgverify.runs.run import Pipeline, Run, compiled_pipeline, load_policy, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Rankings
 from kgverify.trace.model.digests import compute_sequence

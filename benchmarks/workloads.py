@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from baseline.evaluator import PaddedEvaluator
 
-from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.policy import Policy, make_two_tower
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
+from kgverify.prover.engine import CompiledEngine
+from kgverify.prover.layout import choose_layout
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.runs.run import Run
 from kgverify.trace.model.columns import CandidateSet

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from kgreference.policy import Shortest
-from kgverify.engines.native import library
 from kgverify.engines.policy import SHORTEST
-from kgverify.engines.protocol import Positions, Progress, no_progress
+from kgverify.engines.protocol import Positions
 from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
+from kgverify.progress import Progress, no_progress
+from kgverify.prover.native import library
 from kgverify.runs.run import Pipeline, Run, compiled_pipeline, load_policy, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo

@@ -25,7 +25,7 @@ import pytest
 
 IMPORTED = (
     "kgverify.cli",
-    "kgverify.engines.compiled.engine",
+    "kgverify.prover.engine",
     "kgverify.engines.reference.engine",
     "kgverify.testing.campaigns.campaign",
     "kgverify.evaluation.evaluate",

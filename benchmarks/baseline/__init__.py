@@ -1,6 +1,6 @@
 """The published design of a compiled evaluator, as a baseline: padded, int64, one host synchronisation a step.
 
-Written from its description, not from its code. What it has, and `kgverify.engines.compiled` has not:
+Written from its description, not from its code. What it has, and `kgverify.prover` has not:
 
 - resolvents padded to int64 `[slots, max_resolvents, max_atoms, 3]`;
 - the whole segment of the selected predicate gathered and tried for every slot, with no index on arguments;

@@ -9,14 +9,14 @@ from torch import Tensor
 from baseline.resolvents import Resolvents, compute_resolvents
 from baseline.step import Pool, Slots, recycle, take_step
 from baseline.tables import Segments, build_segments
-from kgverify.engines.compiled.execution.compilation import compile_function, resolve_mode
-from kgverify.engines.compiled.execution.device import resolve_device
-from kgverify.engines.compiled.stages.choose import Parameters, build_parameters
-from kgverify.engines.compiled.state import FAILED, OPEN, PAD
 from kgverify.engines.endings import Results
 from kgverify.engines.policy import Policy, check_policy
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
+from kgverify.prover.execution.compilation import compile_function, resolve_mode
+from kgverify.prover.execution.device import resolve_device
+from kgverify.prover.stages.choose import Parameters, build_parameters
+from kgverify.prover.state import FAILED, OPEN, PAD
 from kgverify.trace.model.columns import CandidateSet
 
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from baseline.tables import Segments
-from kgverify.engines.compiled.state import FALSE, GOAL, PAD, TRUE
 from kgverify.program.limits import Limits
+from kgverify.prover.state import FALSE, GOAL, PAD, TRUE
 
 
 class Resolvents(NamedTuple):

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from baseline.resolvents import Resolvents, goal_hash, rename
 from baseline.tables import Segments
-from kgverify.engines.compiled.stages.choose import Parameters, score_shortest, tower
-from kgverify.engines.compiled.state import DEPTH_LIMIT, FAILED, FALSE, GOAL, OPEN, PAD, PROVED, TRUE
 from kgverify.program.limits import Limits
+from kgverify.prover.stages.choose import Parameters, score_shortest, tower
+from kgverify.prover.state import DEPTH_LIMIT, FAILED, FALSE, GOAL, OPEN, PAD, PROVED, TRUE
 
 
 class Slots(NamedTuple):

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgverify.engines.compiled.state import PAD
 from kgverify.program.program import Program
+from kgverify.prover.state import PAD
 
 
 class Segments(NamedTuple):

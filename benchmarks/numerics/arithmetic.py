@@ -28,8 +28,8 @@ from kgverify.audit.properties.colliding_writes import find_dependence, report_d
 from kgverify.audit.report import AuditReport, ReportBuilder
 from kgverify.audit.source_lines import find_calling_line
 from kgverify.audit.values import copy_values, find_differences, is_on_cuda, list_leaves, list_tensors, view_bits
-from kgverify.engines.compiled.execution.device import products_set_to
 from kgverify.errors import describe_error
+from kgverify.prover.execution.device import products_set_to
 from kgverify.runs.machine import describe_environment, read_product_settings
 
 LARGE: Final = 1 << 20

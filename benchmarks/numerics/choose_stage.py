@@ -9,9 +9,9 @@ from torch import Tensor
 
 from benchmarks.numerics.compile_in_mode import compile_in_mode
 from kgverify.audit.report import ReportBuilder
-from kgverify.engines.compiled.stages.choose import choose
-from kgverify.engines.compiled.state import FALSE, GOAL, TRUE, Choices
 from kgverify.errors import describe_error
+from kgverify.prover.stages.choose import choose
+from kgverify.prover.state import FALSE, GOAL, TRUE, Choices
 
 AUDIT: Final = "choose"
 WIDTHS: Final = (4, 16, 121)

@@ -13,17 +13,17 @@ from benchmarks.numerics.precision_ladder import ChoiceStates, climb_precisions,
 from kgverify.audit.audited_function import COMPILE_MODES, Subject, check_names
 from kgverify.audit.evaluator.audited_tick import build_tick_subject
 from kgverify.audit.report import AuditReport, ReportBuilder
-from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.execution.device import on_device, resolve_device
-from kgverify.engines.compiled.layout import choose_layout
-from kgverify.engines.compiled.stages.choose import SCORES, build_parameters
-from kgverify.engines.compiled.stages.stage_functions import Stages, build_stages
-from kgverify.engines.compiled.state import PAD
 from kgverify.program.atoms import decode_variable, is_variable
 from kgverify.program.program import Program
+from kgverify.progress import Phase, silent_phase
+from kgverify.prover.engine import CompiledEngine
+from kgverify.prover.execution.device import on_device, resolve_device
+from kgverify.prover.layout import choose_layout
+from kgverify.prover.stages.choose import SCORES, build_parameters
+from kgverify.prover.stages.stage_functions import Stages, build_stages
+from kgverify.prover.state import PAD
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.runs.machine import describe_environment
-from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Run
 
 SLOTS: Final = {"cpu": 64, "cuda": 4096}

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from benchmarks.numerics.products import PrecisionScore, list_precision_scores
 from kgverify.audit.report import ReportBuilder
-from kgverify.engines.compiled.stages.choose import Parameters, Score, build_parameters, score_two_tower
-from kgverify.engines.compiled.state import PAD
-from kgverify.engines.compiled.tower.precision import estimate_score_error
 from kgverify.engines.policy import Policy
 from kgverify.errors import describe_error
 from kgverify.program.outcomes import GoalKind
+from kgverify.prover.stages.choose import Parameters, Score, build_parameters, score_two_tower
+from kgverify.prover.state import PAD
+from kgverify.prover.tower.precision import estimate_score_error
 from kgverify.trace.model.columns import Columns, cut_rows, starts_of
 
 AUDIT: Final = "precision"

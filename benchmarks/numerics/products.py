@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from kgverify.engines.compiled.execution.device import products_set_to
-from kgverify.engines.compiled.stages.choose import Parameters, Score, build_parameters, score_two_tower
-from kgverify.engines.compiled.tower.precision import PRECISIONS
 from kgverify.engines.policy import Policy
 from kgverify.errors import UserError
+from kgverify.prover.execution.device import products_set_to
+from kgverify.prover.stages.choose import Parameters, Score, build_parameters, score_two_tower
+from kgverify.prover.tower.precision import PRECISIONS
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """(states [n, h], weight [k, h], bias [k]) -> [n, k]."""
@@ -107,7 +107,7 @@ def list_precision_scores(policy: Policy, device: torch.device) -> list[Precisio
     ]
     if not is_cuda:
         return scores
-    from kgverify.engines.compiled.tower.launch import build_tower_parameters, build_tower_score, can_run
+    from kgverify.prover.tower.launch import build_tower_parameters, build_tower_score, can_run
 
     for precision in PRECISIONS if can_run(policy) else ():
         # fp16 cannot hold the weights of every policy.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from kgverify.faults.catalogue import FAULTS, find_fault
+from kgverify.prover.faults.catalogue import FAULTS, find_fault
 
 from .page import figures, render_page
 from .trials import num_trials, run_scoreboard

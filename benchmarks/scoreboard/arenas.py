@@ -12,13 +12,14 @@ import numpy as np
 
 from kgverify.comparison.result import Divergence
 from kgverify.engines.policy import SHORTEST
-from kgverify.engines.protocol import Engine, Positions, ProbedEngine, Progress, StageOutputs, no_progress
-from kgverify.faults.catalogue import find_faults
-from kgverify.faults.plant import compiled_pipeline_with_faults
+from kgverify.engines.protocol import Engine, Positions, ProbedEngine, StageOutputs
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
 from kgverify.program.stages import Stage
+from kgverify.progress import Progress, no_progress
+from kgverify.prover.faults.catalogue import find_faults
+from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.runs.run import Pipeline, Run, load_policy, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo

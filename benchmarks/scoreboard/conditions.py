@@ -29,10 +29,10 @@ from kgverify.conditions.features import read_features
 from kgverify.conditions.find import Found
 from kgverify.conditions.instances import Cases
 from kgverify.engines.policy import SHORTEST
-from kgverify.faults.catalogue import FAULTS as CATALOGUE
-from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
+from kgverify.prover.faults.catalogue import FAULTS as CATALOGUE
+from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Pipeline, Run, load_policy, reference_pipeline

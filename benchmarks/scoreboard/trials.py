@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
-from kgverify.engines.protocol import Progress, no_progress
-from kgverify.faults.catalogue import FAULTS
+from kgverify.progress import Progress, no_progress
+from kgverify.prover.faults.catalogue import FAULTS
 from kgverify.runs.ledger import Ledger
 from kgverify.runs.workers import start_workers
 

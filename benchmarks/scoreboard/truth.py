@@ -12,20 +12,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kgverify.engines.compiled.layout import choose_layout
-from kgverify.engines.compiled.program.tables import Tables, build_tables
-from kgverify.engines.compiled.stages.choose import Parameters, build_parameters
-from kgverify.engines.compiled.state import GOAL, NO_CANDIDATE, OPEN, PAD, TRUE, Derivations, Pool, StepRecord, Work
-from kgverify.engines.compiled.tick.slots import empty_derivations, empty_pool, empty_work
-from kgverify.engines.compiled.tick.step_record import collect_columns
-from kgverify.engines.compiled.tick.tick import Setting, tick
 from kgverify.engines.endings import Results
-from kgverify.engines.protocol import Positions, Progress, no_progress
+from kgverify.engines.protocol import Positions
 from kgverify.errors import InternalError
-from kgverify.faults.catalogue import find_faults
-from kgverify.faults.fault import identity
-from kgverify.faults.plant import plant_faults
-from kgverify.faults.step_faults import match_nothing_for_padding
+from kgverify.progress import Progress, no_progress
+from kgverify.prover.faults.catalogue import find_faults
+from kgverify.prover.faults.fault import identity
+from kgverify.prover.faults.plant import plant_faults
+from kgverify.prover.faults.step_faults import match_nothing_for_padding
+from kgverify.prover.layout import choose_layout
+from kgverify.prover.program.tables import Tables, build_tables
+from kgverify.prover.stages.choose import Parameters, build_parameters
+from kgverify.prover.state import GOAL, NO_CANDIDATE, OPEN, PAD, TRUE, Derivations, Pool, StepRecord, Work
+from kgverify.prover.tick.slots import empty_derivations, empty_pool, empty_work
+from kgverify.prover.tick.step_record import collect_columns
+from kgverify.prover.tick.tick import Setting, tick
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
 from kgverify.runs.run import Run
@@ -64,13 +65,13 @@ class Truth:
 
 def find_truth(run: Run, names: Sequence[str], *, slots: int) -> Truth:
     """Find the effect of the named faults in a run with some slots, on the CPU. UserError for an unknown name."""
-    plant = plant_faults(run, find_faults(names))
+    plant = plant_faults(run.limits, run.policy, find_faults(names))
     expected = draw_candidates(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
     drawn = plant.draw(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
     layout = choose_layout(run.limits, slots=slots)
     program, cpu = run.graph.program, torch.device("cpu")
     # A fault may leave a slot with an empty goal, of which the semantics says nothing: no clause matches it.
-    sound = match_nothing_for_padding(plant_faults(run, ())).stages
+    sound = match_nothing_for_padding(plant_faults(run.limits, run.policy, ())).stages
     twin = _Twin(
         faulty=Setting(plant.stages, run.limits, layout),
         sound=Setting(sound, run.limits, layout),

@@ -38,7 +38,7 @@ def _write_table(name: str) -> Iterator[str]:
 
 
 def _list_faults() -> Iterator[str]:
-    from kgverify.faults.catalogue import COMPOSITES, FAULTS
+    from kgverify.prover.faults.catalogue import COMPOSITES, FAULTS
 
     yield from ("| fault | stage | breaks | seen in |", "|---|---|---|---|")
     for fault in FAULTS.values():

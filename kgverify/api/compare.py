@@ -12,9 +12,9 @@ from kgverify.api.inputs import make_engine, names_engine
 from kgverify.comparison.exercise.minimum import Minimum, parse_minimum
 from kgverify.comparison.modulo.policy import parse_modulo
 from kgverify.comparison.result import Verdict
-from kgverify.engines.protocol import Progress, no_progress
 from kgverify.errors import UserError
 from kgverify.program.limits import DeclaredLimits, declare_limits
+from kgverify.progress import Progress, no_progress
 from kgverify.report.report import Report
 from kgverify.runs.retake import describe_left, retake_steps
 from kgverify.trace.model.score_error import parse_score_error

@@ -119,7 +119,7 @@ def _look_at_devices() -> Iterator[Finding]:
         import torch
     except Exception:
         return
-    from kgverify.engines.compiled.execution.compilation import why_not_compiled
+    from kgverify.prover.execution.compilation import why_not_compiled
 
     if reason := why_not_compiled():
         yield Finding("torch.compile", State.BROKEN, reason, "unset this variable")

@@ -14,12 +14,12 @@ from kgverify.evaluation.evaluate import evaluate as evaluate_run
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.proving import explain_out_of_memory
 from kgverify.evaluation.sampling import LEAST
-from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.program.limits import Limits
+from kgverify.progress import Phase, silent_phase
+from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.report.evaluation import EvaluationReport
 from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.parts import choose_batch
-from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import MOST, Pipeline, Run
 from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError
-from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.files.remote import names_url
 from kgverify.graphs.formats.pykeen import PykeenObject
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
+from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.fan_out import reference_over, with_reference_ranking
@@ -36,7 +36,7 @@ from kgverify.testing.problems.merge import make_reference
 from kgverify.testing.problems.problem import GRAPH_SIZES
 
 if TYPE_CHECKING:
-    from kgverify.engines.compiled.state import Layout
+    from kgverify.prover.state import Layout
 
 GraphLike: TypeAlias = str | Path | KnowledgeGraph | PykeenObject
 """The name of a graph, its path, the graph itself, or a dataset or triples factory of PyKEEN."""

@@ -15,10 +15,10 @@ from kgverify.api.inputs import (
     make_run,
 )
 from kgverify.engines.policy import Policy
-from kgverify.engines.protocol import Progress, no_progress
 from kgverify.errors import UserError
 from kgverify.files.remote import find_local, find_remote, sent_to
 from kgverify.program.limits import Limits
+from kgverify.progress import Progress, no_progress
 from kgverify.runs.fan_out import pipeline_over, reference_over
 from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
 from kgverify.trace.files.manifest import MANIFEST

@@ -16,9 +16,9 @@ from kgverify.comparison.exercise.minimum import Minimum, parse_minimum
 from kgverify.comparison.modulo.policy import parse_modulo
 from kgverify.engines.policy import Policy
 from kgverify.program.limits import Limits
+from kgverify.progress import Phase, TimedPhases, silent_phase
 from kgverify.report.content import EngineNames
 from kgverify.report.report import Report
-from kgverify.runs.progress import Phase, TimedPhases, silent_phase
 from kgverify.trace.model.score_error import parse_score_error
 from kgverify.verification.save import RunTimes, locked_run, save_verification
 from kgverify.verification.verify import Verification
@@ -162,6 +162,6 @@ def verify(
 
 
 def _empty_caches() -> AbstractContextManager[None]:
-    from kgverify.engines.compiled.execution.caches import fresh_caches
+    from kgverify.prover.execution.caches import fresh_caches
 
     return fresh_caches()

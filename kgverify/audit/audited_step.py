@@ -17,9 +17,9 @@ from kgverify.audit.properties.compiled_run import CompileSetting
 from kgverify.audit.properties.step_audit import examine_properties
 from kgverify.audit.report import AuditReport, ReportBuilder
 from kgverify.audit.values import Precision
-from kgverify.engines.compiled.execution.caches import fresh_caches
-from kgverify.engines.compiled.execution.device import resolve_device
 from kgverify.errors import UserError
+from kgverify.prover.execution.caches import fresh_caches
+from kgverify.prover.execution.device import resolve_device
 
 RUNG_NAMES: Final = tuple(rung.name for rung in RUNGS[1:])
 

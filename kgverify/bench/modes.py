@@ -23,24 +23,24 @@ from kgverify.bench.timing import (
     read_compiled,
     wait_for,
 )
-from kgverify.engines.compiled.batch_size import POOL, WINDOWS
-from kgverify.engines.compiled.execution.caches import fresh_caches
-from kgverify.engines.compiled.execution.compilation import FUSED, MODES, captures_graphs
-from kgverify.engines.compiled.execution.device import on_device, resolve_device
-from kgverify.engines.compiled.execution_choice import resolve_precision
-from kgverify.engines.compiled.layout import choose_layout
-from kgverify.engines.compiled.stages.choose import SCORES
-from kgverify.engines.compiled.stages.stage_functions import build_stages
-from kgverify.engines.compiled.state import Layout
-from kgverify.engines.compiled.tick.tick_loop import TICKS_PER_REPLAY
-from kgverify.engines.native.choice import NATIVE
 from kgverify.engines.policy import check_policy
-from kgverify.engines.protocol import Engine, Progress, no_progress
+from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError, suggest
 from kgverify.evaluation.proving import prove_candidates
+from kgverify.progress import Phase, Progress, no_progress, silent_phase
+from kgverify.prover.batch_size import POOL, WINDOWS
+from kgverify.prover.execution.caches import fresh_caches
+from kgverify.prover.execution.compilation import FUSED, MODES, captures_graphs
+from kgverify.prover.execution.device import on_device, resolve_device
+from kgverify.prover.execution_choice import resolve_precision
+from kgverify.prover.layout import choose_layout
+from kgverify.prover.native.choice import NATIVE
+from kgverify.prover.stages.choose import SCORES
+from kgverify.prover.stages.stage_functions import build_stages
+from kgverify.prover.state import Layout
+from kgverify.prover.tick.tick_loop import TICKS_PER_REPLAY
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.runs.profiling import take_profile
-from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Run, compiled_pipeline, reference_pipeline
 from kgverify.trace.model.columns import Candidates, CandidateSet
 

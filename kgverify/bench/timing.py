@@ -12,7 +12,7 @@ import torch
 
 from kgverify.bench.plan import LEAST_REPEATS
 from kgverify.bench.result import Agreement, Measurement, State
-from kgverify.engines.protocol import Progress, no_progress
+from kgverify.progress import Progress, no_progress
 
 Result = TypeVar("Result")
 

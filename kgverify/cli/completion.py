@@ -55,7 +55,7 @@ def several_of(values: Iterable[str]) -> Completer:
 
 def complete_fault(incomplete: str) -> list[tuple[str, str]]:
     """Return the faults of the catalogue, with what they break."""
-    catalogue = tomllib.loads(files("kgverify.faults").joinpath("catalogue.toml").read_text("utf-8"))
+    catalogue = tomllib.loads(files("kgverify.prover.faults").joinpath("catalogue.toml").read_text("utf-8"))
     breaks = {each["name"]: each["breaks"] for each in (*catalogue["faults"], *catalogue["composites"])}
     return [(name, what) for name, what in breaks.items() if name.startswith(incomplete)]
 

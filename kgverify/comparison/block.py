@@ -24,9 +24,10 @@ from kgverify.comparison.locate import (
 from kgverify.comparison.modulo.benign import BenignSteps, find_kinds
 from kgverify.comparison.modulo.normalise import normalise_steps
 from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, ORDER
-from kgverify.comparison.result import DIGEST, Benign, DifferenceClass, Divergence, Level, NearTie
+from kgverify.comparison.result import DIGEST, Benign, Divergence, Level, NearTie
 from kgverify.comparison.step_view import ResolventView, StepReader, StepView, outcome_name, side_name
 from kgverify.errors import count_of
+from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import Columns, expand_rows, select_steps, starts_of
 from kgverify.trace.model.digests import compute_digests

@@ -7,10 +7,11 @@ import msgspec
 import numpy as np
 
 from kgverify.comparison.locate import canonical, count_differing
-from kgverify.comparison.result import DIGEST, NO_CANDIDATE, PROOF_CLASSES, Cause, DifferenceClass, Divergence
+from kgverify.comparison.result import DIGEST, NO_CANDIDATE, PROOF_CLASSES, Cause, Divergence
 from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.errors import count_of
 from kgverify.program.atoms import Atom, Goal
+from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import Stage
 from kgverify.trace.model.score_error import name_coarser_type

@@ -35,7 +35,6 @@ from kgverify.comparison.result import (
     DIGEST,
     Comparison,
     Coverage,
-    DifferenceClass,
     Divergence,
     Level,
     NearTie,
@@ -56,6 +55,7 @@ from kgverify.comparison.step_view import StepView
 from kgverify.comparison.stored_columns import StoredColumns
 from kgverify.errors import count_of
 from kgverify.program.atoms import Goal
+from kgverify.program.difference_class import DifferenceClass
 from kgverify.trace.model.columns import Candidates, Columns
 from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.score_error import ScoreError

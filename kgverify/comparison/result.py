@@ -6,6 +6,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from kgverify.program.difference_class import DifferenceClass
+
 DIGEST: Final = "digests.sequence"
 """The field in which steps are compared if one of the traces keeps no goals."""
 
@@ -48,39 +50,6 @@ class Level(StrEnum):
 def highest_level(levels: Iterable[Level | None]) -> Level | None:
     """Return the most severe level, or None if there are no levels."""
     return max(filter(None, levels), key=list(Level).index, default=None)
-
-
-class DifferenceClass(StrEnum):
-    """The class of a difference.
-
-    missing, extra: one side lacks something; reordered; renamed: different variable names; substituted: the same clause
-    gave different atoms; stale: a value of an earlier step; foreign: a value of another derivation; rounding: within the
-    arithmetic's error; tie: a different argmax at equal scores; content: something differs, and more is not
-    known; limit: the limits dropped different resolvents; outcome, rank, metric: each of these alone; number: a score or a
-    sum beyond its tolerance; proof_lost, false_proof: TRUE on one side only; unsound: no clause of the program explains a
-    resolvent; malformed: a resolvent is not a goal; unclassified: a defect of kgverify.
-    """
-
-    MISSING = "missing"
-    EXTRA = "extra"
-    REORDERED = "reordered"
-    RENAMED = "renamed"
-    SUBSTITUTED = "substituted"
-    STALE = "stale"
-    FOREIGN = "foreign"
-    ROUNDING = "rounding"
-    TIE = "tie"
-    CONTENT = "content"
-    LIMIT = "limit"
-    NUMBER = "number"
-    OUTCOME = "outcome"
-    RANK = "rank"
-    METRIC = "metric"
-    PROOF_LOST = "proof_lost"
-    FALSE_PROOF = "false_proof"
-    UNSOUND = "unsound"
-    MALFORMED = "malformed"
-    UNCLASSIFIED = "unclassified"
 
 
 PROOF_CLASSES: Final = frozenset({DifferenceClass.PROOF_LOST, DifferenceClass.FALSE_PROOF})

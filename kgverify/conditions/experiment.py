@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.inference.content import content_of
 from kgverify.comparison.inference.origins import Clause
-from kgverify.comparison.result import DifferenceClass
 from kgverify.comparison.step_view import StepReader
 from kgverify.conditions.features import Feature
 from kgverify.conditions.instances import Candidate, Cases, Instance, SeenStep, Unit, canonical, collect_cases, plain
 from kgverify.conditions.search import Condition, Term
 from kgverify.engines.protocol import Engine, Positions
 from kgverify.program.atoms import Atom
+from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import Origin
 from kgverify.program.resolution import Atoms, number_variables

@@ -12,11 +12,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from kgverify.comparison.inference.content import Content, content_of
 from kgverify.comparison.inference.origins import Clause, Made, OriginInference, StepOrigins
-from kgverify.comparison.result import PROOF_CLASSES, DifferenceClass
+from kgverify.comparison.result import PROOF_CLASSES
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.conditions.slot_history import SlotHistory
 from kgverify.conditions.slot_turns import Turn
 from kgverify.program.atoms import Goal
+from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.fact_index import ANY, Ids
 from kgverify.program.limits import DeclaredLimits
 from kgverify.program.outcomes import GoalKind, Origin

@@ -3,24 +3,18 @@
 A third party joins by implementing `Engine`, or by writing a trace file (`docs/trace-format.md`).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.progress import Progress, no_progress
 from kgverify.trace.model.columns import CandidateSet, Columns, expand_rows, starts_of
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.stage_items import StageOutputs as StageOutputs
-
-Progress = Callable[[int], None]
-"""A function called with the number of candidates finished since the last call."""
-
-
-def no_progress(num_finished: int) -> None:
-    """Report nothing."""
 
 
 class Positions(NamedTuple):

@@ -4,7 +4,6 @@ from typing import Final
 
 import numpy as np
 
-from kgverify.engines.protocol import Progress, no_progress
 from kgverify.errors import InternalError
 from kgverify.evaluation.closure import check_model
 from kgverify.evaluation.confidence import judge_sample
@@ -16,6 +15,7 @@ from kgverify.evaluation.rank_only import build_model
 from kgverify.evaluation.sampling import choose_rankings, choose_single, hash_results
 from kgverify.evaluation.self_test import find_altered_candidates, find_altered_rankings, find_removed_atom
 from kgverify.evaluation.wrong_candidates import Namer, find_missing_candidates
+from kgverify.progress import Progress, no_progress
 from kgverify.report.evaluation import CheckedAgain, CheckedRankings, SpotCheck, Strength
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
 from kgverify.trace.model.columns import Candidates

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 import numpy as np
 
-from kgverify.engines.protocol import Progress, no_progress
 from kgverify.engines.sent_maker import SentMaker
 from kgverify.errors import UserError
 from kgverify.evaluation.part_file import PartResult, join_shares, pack_result, unpack_result
@@ -32,15 +31,15 @@ from kgverify.evaluation.proving import (
 )
 from kgverify.evaluation.rank_only import RankOnly, build_rank_only
 from kgverify.program.dialect import OURS
+from kgverify.progress import Phase, Progress, no_progress, silent_phase
 from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.parts import Part, Plan, plan_parts
-from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Pipeline, Run
 from kgverify.runs.shares import Shared
 from kgverify.trace.model.columns import CandidateSet
 
 if TYPE_CHECKING:
-    from kgverify.engines.compiled.program.least_model import LeastModel
+    from kgverify.prover.program.least_model import LeastModel
 
 _POLL_SECONDS: Final = 0.1
 PARTS_AHEAD: Final = 4
@@ -114,7 +113,7 @@ def join_process_group() -> ProcessGroup:
     if os.environ.get("WORLD_SIZE", "1") == "1":
         # Without torch, which a single process may not need.
         return SingleProcess()
-    from kgverify.engines.compiled.execution.process_group import join_team
+    from kgverify.prover.execution.process_group import join_team
 
     return join_team() or SingleProcess()
 

@@ -13,9 +13,9 @@ from kgverify.evaluation.part_file import PartResult, join_results
 from kgverify.evaluation.sampling import LEAST
 from kgverify.evaluation.self_test import find_altered_figures
 from kgverify.program.outcomes import Outcome
+from kgverify.progress import Phase, silent_phase
 from kgverify.ranking.metric import compute_metrics
 from kgverify.report.evaluation import EvaluationReport
-from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Pipeline, Run
 from kgverify.version import __version__
 

@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.exercise.count import count_columns
 from kgverify.comparison.exercise.exercise import Exercise
-from kgverify.engines.protocol import Progress
 from kgverify.evaluation.part_file import PartResult, Sample
 from kgverify.evaluation.rank_only import ranks_above_unproved
 from kgverify.evaluation.sampling import DrawnRanking
 from kgverify.program.outcomes import Outcome
+from kgverify.progress import Progress
 from kgverify.ranking.corrupt import ALL, number_atoms
 from kgverify.ranking.groups import take_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, ranking_scores

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.engines.protocol import Engine, Progress, no_progress
+from kgverify.engines.protocol import Engine
 from kgverify.engines.sent_maker import make_once
 from kgverify.errors import UserError
 from kgverify.evaluation.part_file import ChoiceStatistics, PartResult, summarize_part
+from kgverify.progress import Progress, no_progress
 from kgverify.runs.dask_workers import check_same_engine
 from kgverify.runs.parts import Part
 from kgverify.runs.run import Pipeline, Run
@@ -168,7 +169,7 @@ def explain_out_of_memory(info: EngineInfo | None = None) -> Iterator[None]:
         if not isinstance(error, MemoryError):
             if "torch" not in sys.modules:
                 raise
-            from kgverify.engines.compiled.execution.device import is_out_of_memory
+            from kgverify.prover.execution.device import is_out_of_memory
 
             if not is_out_of_memory(error):
                 raise

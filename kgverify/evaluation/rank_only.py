@@ -35,7 +35,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.engines.endings import STOPPED
-from kgverify.engines.protocol import Progress, no_progress
 from kgverify.errors import InternalError, UserError
 from kgverify.evaluation.part_file import (
     ChoiceStatistics,
@@ -47,6 +46,7 @@ from kgverify.evaluation.part_file import (
 )
 from kgverify.evaluation.proving import prove_candidates, refuse_scores
 from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome, Side
+from kgverify.progress import Progress, no_progress
 from kgverify.ranking.corrupt import (
     ALL,
     BOTH_SIDES,
@@ -74,7 +74,7 @@ from kgverify.trace.model.columns import (
 )
 
 if TYPE_CHECKING:
-    from kgverify.engines.compiled.program.least_model import LeastModel
+    from kgverify.prover.program.least_model import LeastModel
 
 MARGIN: Final = 1e-3
 """The least distance, in nats, of a true triple's score from -100 and a tie, so that rounding cannot affect a rank."""
@@ -538,7 +538,7 @@ def _start_model(run: Run, device: str, must_stop: Callable[[], bool]) -> "Futur
     """Build the least model in a thread, on a GPU on this thread's current one."""
     prepare: Callable[[], None] | None = None
     if device == "cuda":
-        from kgverify.engines.compiled.execution.device import stay_on_this_gpu
+        from kgverify.prover.execution.device import stay_on_this_gpu
 
         prepare = stay_on_this_gpu()
     context = copy_context()
@@ -555,7 +555,7 @@ def build_model(run: Run, device: str) -> "LeastModel | None":
     if most_work <= 0:
         return None
     try:
-        from kgverify.engines.compiled.program.least_model import LeastModel, TooMuchWorkError
+        from kgverify.prover.program.least_model import LeastModel, TooMuchWorkError
     except ModuleNotFoundError:
         return None
     try:

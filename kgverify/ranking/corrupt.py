@@ -1,6 +1,6 @@
 """The stage `corrupt`: seeded, filtered corruptions, drawn by key so that no chunking or order can change them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -14,6 +14,9 @@ from kgverify.trace.model.columns import CandidateSet
 
 ALL: Final = -1
 """The number of corruptions that stands for every eligible entity."""
+
+Draw = Callable[[KnowledgeGraph, str, Sequence[int], int, int], CandidateSet]
+"""(graph, split, queries, number of corruptions, seed) -> candidates."""
 
 BOTH_SIDES: Final = (Side.HEAD, Side.TAIL)
 

@@ -1,5 +1,6 @@
 """The stage `rank`: the rank of the true triple among its corruptions, with ties won, shared and lost."""
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -8,6 +9,9 @@ from numpy.typing import NDArray
 from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome
 from kgverify.ranking.groups import divide, drop_repeated, find_groups, sort_rows
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
+
+Rank = Callable[[Candidates, NDArray[np.int32], float], Rankings]
+"""(candidates, triples of the split int32 [n, 3], tolerance in nats) -> rankings."""
 
 RANK_TOLERANCE: Final = 1e-4
 """The difference in nats below which two ranking scores of a verified run are a tie, so that rounding cannot change ranks."""

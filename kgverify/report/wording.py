@@ -10,7 +10,6 @@ from kgverify.comparison.result import (
     NO_CANDIDATE,
     Benign,
     Cause,
-    DifferenceClass,
     Divergence,
     Level,
     RecognisedRule,
@@ -19,6 +18,7 @@ from kgverify.comparison.result import (
 )
 from kgverify.errors import count_of
 from kgverify.escaping import make_visible
+from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.stages import Stage
 from kgverify.report.content import ReportContent
 from kgverify.trace.model.header import EngineInfo

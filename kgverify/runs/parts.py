@@ -13,7 +13,7 @@ from kgverify.runs.run import Run
 from kgverify.trace.model.columns import cut_rows, starts_of
 
 if TYPE_CHECKING:
-    from kgverify.engines.compiled.state import Layout
+    from kgverify.prover.state import Layout
 
 SIZES: Final = {"cuda": (1 << 17, 1 << 20), "cpu": (1 << 13, 1 << 16)}
 """The least and the greatest default size of a part, in candidates. It is large on a GPU, whose slots run empty at the end of
@@ -100,8 +100,8 @@ def choose_batch(
 
     `memory` is a limit in bytes; without it, a share of the free memory. UserError for an absent device or too little memory.
     """
-    from kgverify.engines.compiled.batch_size import choose_evaluation_layout
-    from kgverify.engines.compiled.execution.device import resolve_device
+    from kgverify.prover.batch_size import choose_evaluation_layout
+    from kgverify.prover.execution.device import resolve_device
 
     found = resolve_device(device)
     plan = plan_parts(run, found.type, part_size, rank_only=rank_only)

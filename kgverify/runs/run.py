@@ -1,7 +1,7 @@
 """A run: the candidates to prove, their program and limits. A pipeline: the engine that proves them."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.comparable import column_names
-from kgverify.engines.native.library import identify_compiler
 from kgverify.engines.policy import POLICY_NAMES, SHORTEST, Policy, make_two_tower, read_policy
 from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError, suggest
@@ -21,8 +20,9 @@ from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
-from kgverify.ranking.corrupt import draw_candidates
-from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
+from kgverify.prover.native.library import identify_compiler
+from kgverify.ranking.corrupt import Draw, draw_candidates
+from kgverify.ranking.rank import RANK_TOLERANCE, Rank, rank_candidates
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, empty_columns
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.header import ClauseTexts, Header, InputFile, RunInfo, check_unknown, unknown_columns
@@ -34,12 +34,6 @@ MOST: Final = (1 << 31) - 1
 """The most queries, and corruptions of each, that a run may ask for."""
 
 _SHIPPED = resources.files("kgverify.engines.weights")
-
-Draw = Callable[[KnowledgeGraph, str, Sequence[int], int, int], CandidateSet]
-"""(graph, split, queries, number of corruptions, seed) -> candidates."""
-
-Rank = Callable[[Candidates, NDArray[np.int32], float], Rankings]
-"""(candidates, triples of the split int32 [n, 3], tolerance in nats) -> rankings."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,8 +198,8 @@ def reference_pipeline(run: Run) -> Pipeline:
 
 
 def compiled_pipeline(run: Run, **options: Any) -> Pipeline:
-    """Build the pipeline of the evaluator. `options` are those of `kgverify.engines.evaluator.make_evaluator`."""
-    from kgverify.engines.evaluator import make_evaluator
+    """Build the pipeline of the evaluator. `options` are those of `kgverify.prover.evaluator.make_evaluator`."""
+    from kgverify.prover.evaluator import make_evaluator
 
     return Pipeline(
         make_evaluator(run.graph.program, run.limits, run.policy, **options), draw_candidates, rank_candidates

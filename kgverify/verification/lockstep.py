@@ -15,7 +15,7 @@ from kgverify.comparison.result import Comparison, Divergence, Verdict, highest_
 from kgverify.engines.protocol import Engine, ProbedEngine, positions_of
 from kgverify.errors import UserError, count_of
 from kgverify.program.stages import Stage
-from kgverify.runs.progress import Phase
+from kgverify.progress import Phase
 from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.trace.model.columns import Columns, select_candidates, starts_of
 from kgverify.trace.model.score_error import ScoreError

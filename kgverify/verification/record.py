@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from kgverify.engines.native.choice import is_on_cpu
 from kgverify.engines.protocol import (
     CompilerCaches,
     Engine,
     ExplainedEngine,
     ProbedEngine,
-    Progress,
     RecordingEngine,
-    no_progress,
     positions_of,
     split_positions,
 )
@@ -26,6 +23,8 @@ from kgverify.errors import UserError
 from kgverify.files.code_identity import UNIDENTIFIED, Code, list_changes, refuse_changes
 from kgverify.files.decoding import read_json
 from kgverify.files.writing import make_folder, write_file
+from kgverify.progress import Progress, no_progress
+from kgverify.prover.native.choice import is_on_cpu
 from kgverify.runs.parts import choose_batch
 from kgverify.runs.run import Pipeline, Run, build_header
 from kgverify.trace.files.manifest import CODE
@@ -37,7 +36,7 @@ from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Durability, Storage, TraceWriter
 
 if TYPE_CHECKING:
-    from kgverify.engines.compiled.state import Layout
+    from kgverify.prover.state import Layout
 
 CHUNK: Final = 512
 """The candidates proved between two appends by an engine that does not prove ahead."""

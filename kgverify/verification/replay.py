@@ -27,7 +27,7 @@ from kgverify.comparison.inference.step_program import StepProgram
 from kgverify.comparison.locate import is_close, locate_difference
 from kgverify.comparison.modulo.normalise import normalise_steps
 from kgverify.comparison.modulo.outputs import normalise_outputs
-from kgverify.comparison.result import Cause, DifferenceClass, Divergence
+from kgverify.comparison.result import Cause, Divergence
 from kgverify.comparison.stage_difference import first_difference, name_stage, starts_wrong
 from kgverify.comparison.step_view import StepReader, StepView, outcome_name
 from kgverify.engines.adapters.stepwise import read_positions
@@ -42,6 +42,7 @@ from kgverify.engines.protocol import (
 )
 from kgverify.errors import InternalError, count_of
 from kgverify.program.atoms import Atom, Goal
+from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.resolution import number_variables
 from kgverify.program.stages import STEP_STAGES, Stage

@@ -5,8 +5,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from kgverify.comparison.result import DifferenceClass, Divergence
+from kgverify.comparison.result import Divergence
 from kgverify.comparison.step_view import StepView
+from kgverify.program.difference_class import DifferenceClass
 from kgverify.trace.model.columns import Columns, starts_of
 
 MIN_STEPS: Final = 3

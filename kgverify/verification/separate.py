@@ -10,8 +10,9 @@ from itertools import permutations
 from typing import Final, NamedTuple
 
 from kgverify.comparison.classify import Finding, Surroundings
-from kgverify.comparison.result import DifferenceClass, Divergence
+from kgverify.comparison.result import Divergence
 from kgverify.comparison.step_view import outcome_name
+from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.outcomes import Outcome
 from kgverify.program.stages import Stage
 

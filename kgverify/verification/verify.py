@@ -24,13 +24,13 @@ from kgverify.comparison.source import MemorySource, StepSource, has_steps
 from kgverify.comparison.step_view import outcome_name
 from kgverify.conditions.declared import read_declared
 from kgverify.conditions.describe import describe_conditions
-from kgverify.engines.protocol import ExplainedEngine, Progress, no_progress
+from kgverify.engines.protocol import ExplainedEngine
 from kgverify.errors import InternalError
 from kgverify.program.outcomes import Outcome
+from kgverify.progress import Phase, Progress, no_progress, silent_phase
 from kgverify.ranking.metric import compute_metrics, describe_hits
 from kgverify.report.content import Determinism, Environment, Metrics, Outcomes
 from kgverify.report.report import Report, build_report
-from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Pipeline, Run, build_trace, describe_ranking, rank_alike
 from kgverify.trace.model.columns import Candidates, Rankings
 from kgverify.trace.model.levels import has_goals

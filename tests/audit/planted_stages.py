@@ -18,11 +18,11 @@ from torch_idioms import (
     swap_buffers,
 )
 
-from kgverify.engines.compiled.stages.choose import SCORES, choose
-from kgverify.engines.compiled.stages.recycle import recycle
-from kgverify.engines.compiled.stages.resolve import close
-from kgverify.engines.compiled.stages.stage_functions import Stages, build_stages
-from kgverify.engines.compiled.state import DEPTH_LIMIT, FALSE, OPEN, TRUE, Choices, Derivations, Pool
+from kgverify.prover.stages.choose import SCORES, choose
+from kgverify.prover.stages.recycle import recycle
+from kgverify.prover.stages.resolve import close
+from kgverify.prover.stages.stage_functions import Stages, build_stages
+from kgverify.prover.state import DEPTH_LIMIT, FALSE, OPEN, TRUE, Choices, Derivations, Pool
 
 
 def exchanged(derivations: Derivations) -> Derivations:

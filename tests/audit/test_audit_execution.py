@@ -10,25 +10,25 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from kgverify.cli.app import app
-from kgverify.engines.compiled.execution import compilation as compile_module
-from kgverify.engines.compiled.execution.caches import (
+from kgverify.engines.policy import SHORTEST
+from kgverify.engines.protocol import CompilerCaches
+from kgverify.errors import UserError
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
+from kgverify.prover.execution import compilation as compile_module
+from kgverify.prover.execution.caches import (
     CacheCounts,
     describe_caches,
     fresh_caches,
     load_caches,
     save_caches,
 )
-from kgverify.engines.compiled.execution.compilation import compile_function
-from kgverify.engines.compiled.execution_choice import Execution, choose_execution
-from kgverify.engines.compiled.layout import choose_layout
-from kgverify.engines.compiled.stages.choose import SCORES
-from kgverify.engines.compiled.stages.stage_functions import build_stages
-from kgverify.engines.native.library import find_compiler
-from kgverify.engines.policy import SHORTEST
-from kgverify.engines.protocol import CompilerCaches
-from kgverify.errors import UserError
-from kgverify.graphs.load import load_graph
-from kgverify.program.limits import Limits
+from kgverify.prover.execution.compilation import compile_function
+from kgverify.prover.execution_choice import Execution, choose_execution
+from kgverify.prover.layout import choose_layout
+from kgverify.prover.native.library import find_compiler
+from kgverify.prover.stages.choose import SCORES
+from kgverify.prover.stages.stage_functions import build_stages
 from kgverify.report.render.terminal import describe_execution
 
 LIMITS = Limits()
@@ -148,7 +148,7 @@ def test_a_file_without_an_artefact_is_a_mistake_of_the_user(tmp_path: Path):
 def test_the_state_of_the_caches_follows_from_hits_and_misses(
     hits: int, misses: int, state: str, monkeypatch: pytest.MonkeyPatch
 ):
-    module = "kgverify.engines.compiled.execution.caches"
+    module = "kgverify.prover.execution.caches"
     monkeypatch.setattr(f"{module}.count_caches", lambda: CacheCounts(hits + 5, misses, 0, 0, -1))
     monkeypatch.setattr(f"{module}._is_enabled", lambda: True)
     caches = describe_caches("default", CacheCounts(5, 0, 0, 0, -1))
@@ -157,7 +157,7 @@ def test_the_state_of_the_caches_follows_from_hits_and_misses(
 
 
 def test_a_kernel_cache_that_grew_was_cold(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("kgverify.engines.compiled.execution.caches.count_caches", lambda: CacheCounts(0, 0, 0, 0, 14))
+    monkeypatch.setattr("kgverify.prover.execution.caches.count_caches", lambda: CacheCounts(0, 0, 0, 0, 14))
     assert describe_caches("fused", NOTHING).state == "cold"
     assert describe_caches("fused", CacheCounts(0, 0, 0, 0, 14)).state == "warm"
 

@@ -8,11 +8,12 @@ from bench_runs import TINY, small_run, tiny_plan
 from kgverify.bench.modes import measure_modes
 from kgverify.bench.result import BenchResult, State, decode_result, encode_result
 from kgverify.bench.table import render_result
-from kgverify.engines.compiled.execution.compilation import MODES
-from kgverify.engines.compiled.state import Layout
-from kgverify.engines.protocol import Engine, no_progress
+from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError
-from kgverify.faults.plant import compiled_pipeline_with_faults, plant_faults
+from kgverify.progress import no_progress
+from kgverify.prover.execution.compilation import MODES
+from kgverify.prover.faults.plant import compiled_pipeline_with_faults, plant_faults
+from kgverify.prover.state import Layout
 from kgverify.runs.run import compiled_pipeline
 
 STAND_INS = ("eager", "default")
@@ -31,7 +32,7 @@ class Builder:
             return compiled_pipeline_with_faults(
                 self.run, faults, mode="eager", device="cpu", layout=layout, precision="float32"
             ).engine
-        stages = plant_faults(self.run, ()).stages
+        stages = plant_faults(self.run.limits, self.run.policy, ()).stages
         select = stages.select
         self.num_ticks = 0
 

@@ -20,8 +20,8 @@ from benchmarks.numerics.arithmetic import (
 )
 from kgverify.audit import AuditReport
 from kgverify.audit.audited_function import Function, Subject
-from kgverify.engines.compiled.execution.device import pinned_arithmetic, products_set_to
 from kgverify.errors import UserError
+from kgverify.prover.execution.device import pinned_arithmetic, products_set_to
 from kgverify.runs.machine import read_product_settings
 
 CPU = torch.device("cpu")

@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from baseline.evaluator import PaddedEvaluator
 
-from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.endings import Results
 from kgverify.engines.policy import SHORTEST, Policy, make_two_tower
 from kgverify.engines.reference.engine import ReferenceEngine
@@ -16,6 +14,8 @@ from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import Program
+from kgverify.prover.engine import CompiledEngine
+from kgverify.prover.layout import choose_layout
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.problems.decode import draw_problems

@@ -8,8 +8,8 @@ from search_strategies import Search, list_strategies, take_eagerly
 
 from kgverify.bench.result import State, decode_result, encode_result
 from kgverify.bench.table import render_result
-from kgverify.engines.compiled.execution.compilation import compile_function, has_cpp_compiler
 from kgverify.errors import UserError
+from kgverify.prover.execution.compilation import compile_function, has_cpp_compiler
 
 STEPS = 4
 WITHOUT_COMPILER = ("eager", "loop", "regional", "unrolled")

@@ -29,10 +29,12 @@ from benchmarks.numerics.products import (
 )
 from benchmarks.typer_script import make_app
 from kgverify.audit.report import ReportBuilder
-from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.execution.device import products_set_to
-from kgverify.engines.compiled.layout import choose_layout
-from kgverify.engines.compiled.stages.choose import (
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
+from kgverify.prover.engine import CompiledEngine
+from kgverify.prover.execution.device import products_set_to
+from kgverify.prover.layout import choose_layout
+from kgverify.prover.stages.choose import (
     SCORES,
     Parameters,
     build_parameters,
@@ -40,11 +42,9 @@ from kgverify.engines.compiled.stages.choose import (
     score_shortest,
     score_two_tower,
 )
-from kgverify.engines.compiled.stages.recycle import recycle
-from kgverify.engines.compiled.stages.stage_functions import build_stages
-from kgverify.engines.compiled.state import NO_CANDIDATE, OPEN, Choices, Derivations, Pool
-from kgverify.graphs.load import load_graph
-from kgverify.program.limits import Limits
+from kgverify.prover.stages.recycle import recycle
+from kgverify.prover.stages.stage_functions import build_stages
+from kgverify.prover.state import NO_CANDIDATE, OPEN, Choices, Derivations, Pool
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.runs.run import Run, load_policy
 from kgverify.trace.model.columns import CandidateSet

@@ -24,16 +24,16 @@ from benchmarks.observer import (
 )
 from benchmarks.typer_script import make_app
 from kgverify.audit.report import ReportBuilder
-from kgverify.engines.compiled.layout import choose_layout
-from kgverify.engines.compiled.stages import recycle
-from kgverify.engines.compiled.stages.choose import SCORES
-from kgverify.engines.compiled.stages.stage_functions import build_stages
-from kgverify.engines.compiled.state import Derivations, Pool
 from kgverify.engines.endings import Results
 from kgverify.errors import UserError
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
+from kgverify.prover.layout import choose_layout
+from kgverify.prover.stages import recycle
+from kgverify.prover.stages.choose import SCORES
+from kgverify.prover.stages.stage_functions import build_stages
+from kgverify.prover.state import Derivations, Pool
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.runs.run import Run
 

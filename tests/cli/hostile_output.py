@@ -23,10 +23,10 @@ import msgspec
 import typer.main
 
 from kgverify.cli.app import app, run
-from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.program import NamedRule, Symbols
+from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.report.report import Report
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.testing.checking.engine_makers import EngineSpec

@@ -9,9 +9,9 @@ import typer
 from kgverify.cli import completion
 from kgverify.cli.app import app
 from kgverify.engines.policy import POLICY_NAMES
-from kgverify.faults.catalogue import COMPOSITES, FAULTS
 from kgverify.graphs.embedded import list_embedded
 from kgverify.graphs.load import DATA_VARIABLE
+from kgverify.prover.faults.catalogue import COMPOSITES, FAULTS
 from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
 from kgverify.trace.model.levels import TraceLevel
 
@@ -149,8 +149,8 @@ def test_the_names_of_policies_engines_and_levels_are_those_of_their_modules():
 @pytest.mark.deep
 def test_the_values_that_need_torch_are_those_of_the_evaluator():
     from kgverify.audit.ladder import climb
-    from kgverify.engines.compiled.execution.compilation import MODES
-    from kgverify.engines.compiled.tower.precision import PRECISIONS
+    from kgverify.prover.execution.compilation import MODES
+    from kgverify.prover.tower.precision import PRECISIONS
 
     assert sorted(completion.MODES) == sorted(("auto", *MODES))
     assert completion.PRECISIONS == PRECISIONS

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kgverify.api.doctor import Finding, State, examine_installation
-from kgverify.engines.native.library import why_not_available
 from kgverify.errors import EXTRAS
+from kgverify.prover.native.library import why_not_available
 
 ROOT = Path(__file__).parents[2]
 RUNNER = f"""

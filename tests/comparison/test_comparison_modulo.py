@@ -24,9 +24,9 @@ from kgverify.comparison.compare import compare
 from kgverify.comparison.modulo.policy import parse_modulo
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
-from kgverify.faults.catalogue import FAULTS
 from kgverify.graphs.load import load_graph
 from kgverify.program.stages import STEP_STAGES
+from kgverify.prover.faults.catalogue import FAULTS
 from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.testing.checking.check import prepare_batches
 from kgverify.testing.checking.engine_makers import compiled_maker

@@ -5,7 +5,8 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
+from kgverify.engines.protocol import Engine, Positions
+from kgverify.progress import Progress, no_progress
 from kgverify.trace.model.columns import CandidateSet, Columns, Resolvents, expand_rows, no_stage_items, starts_of
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.trace import Trace

@@ -9,8 +9,8 @@ import pytest
 
 import kgverify as kv
 from kgverify.comparison.result import Cause
-from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.graphs.load import load_graph
+from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.report.render.explanation import explain_causes
 from kgverify.report.render.junit import render_junit
 from kgverify.report.report import Report

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from second_prover import Move, Row, Rows, SecondProver
 
 from kgverify.engines.policy import Policy
-from kgverify.engines.protocol import Positions, Progress, no_progress
+from kgverify.engines.protocol import Positions
 from kgverify.laws.statements.score_laws import _two_tower
 from kgverify.program.dialect import Dialect
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
+from kgverify.progress import Progress, no_progress
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Resolvents, Steps, starts_of
 from kgverify.trace.model.header import EngineInfo
 

@@ -21,7 +21,6 @@ from evaluation_answers.evaluations import (
 )
 
 from kgverify.engines.policy import make_two_tower
-from kgverify.engines.protocol import no_progress
 from kgverify.errors import InternalError, UserError
 from kgverify.evaluation.evaluate import evaluate
 from kgverify.evaluation.part_file import PartResult, hash_result, join_results
@@ -30,6 +29,7 @@ from kgverify.evaluation.proving import FullWork
 from kgverify.files.writing import memory_folder
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.limits import Limits
+from kgverify.progress import no_progress
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.parts import Part, plan_parts

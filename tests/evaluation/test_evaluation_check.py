@@ -11,7 +11,6 @@ import pytest
 from run_engines import countries_run, eager_pipeline, needs_data
 
 from kgverify.comparison.exercise.minimum import MINIMUM, Minimum
-from kgverify.engines.compiled.program.least_model import LeastModel
 from kgverify.errors import InternalError
 from kgverify.evaluation import check, evaluation_report, judge, rank_only, sampling, self_test, wrong_candidates
 from kgverify.evaluation.evaluate import EvaluationResult, evaluate
@@ -20,12 +19,13 @@ from kgverify.evaluation.judge import ComparedRanking, Figure, word_outcome
 from kgverify.evaluation.part_file import PartResult, join_results
 from kgverify.evaluation.part_store import identify
 from kgverify.evaluation.sampling import RankingSample, choose_single, hash_results
-from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
+from kgverify.prover.faults.plant import compiled_pipeline_with_faults
+from kgverify.prover.program.least_model import LeastModel
 from kgverify.ranking import corrupt
 from kgverify.ranking.corrupt import ALL
 from kgverify.report.evaluation import EvaluationReport

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 from run_engines import ForeignEngine, TieBreakingEngine, countries_run, eager_pipeline, foreign_pipeline
 
-from kgverify.engines.protocol import Progress
 from kgverify.errors import UserError
 from kgverify.evaluation import evaluate as evaluate_module
 from kgverify.evaluation.evaluate import EvaluationResult, evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.part_file import PartResult
-from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
+from kgverify.progress import Progress
+from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.ranking.metric import compute_metrics
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.report.evaluation import EvaluationReport

@@ -11,10 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from run_engines import ForeignEngine, countries_run, needs_compiler, needs_data
 
-from kgverify.engines.compiled.program.least_model import LeastModel
 from kgverify.engines.endings import STOPPED, Evaluation, Results
-from kgverify.engines.native.engine import NativeEngine
-from kgverify.engines.protocol import Progress, no_progress
 from kgverify.errors import InternalError, UserError
 from kgverify.evaluation import rank_only
 from kgverify.evaluation.evaluate import evaluate
@@ -24,6 +21,9 @@ from kgverify.evaluation.rank_only import MARGIN, AllCorruptions, DrawnCorruptio
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
+from kgverify.progress import Progress, no_progress
+from kgverify.prover.native.engine import NativeEngine
+from kgverify.prover.program.least_model import LeastModel
 from kgverify.ranking.corrupt import ALL, draw_candidates, number_atoms
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
 from kgverify.runs.parts import plan_parts

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from run_engines import ForeignEngine, countries_run, eager_pipeline
 
-from kgverify.engines.compiled.execution import process_group
 from kgverify.errors import UserError
 from kgverify.evaluation import closure, judge, self_test, wrong_candidates
 from kgverify.evaluation.closure import check_model
@@ -27,6 +26,7 @@ from kgverify.evaluation.sampling import _Stratum, choose_rankings
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import NamedRule, Program
+from kgverify.prover.execution import process_group
 from kgverify.ranking.groups import take_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.runs.parts import plan_parts

@@ -13,10 +13,10 @@ from kgverify.evaluation import rank_only
 from kgverify.evaluation.evaluate import EvaluationResult, evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.proving import may_stop
-from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
+from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.ranking.corrupt import ALL, draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Pipeline, Run, load_policy
@@ -185,7 +185,7 @@ def test_a_fault_of_the_engine_is_found_and_one_of_the_draw_or_the_ranks_refused
 
 
 def test_a_model_that_does_not_fit_is_given_up(monkeypatch: pytest.MonkeyPatch):
-    from kgverify.engines.compiled.program import least_model
+    from kgverify.prover.program import least_model
 
     monkeypatch.setattr(
         least_model.LeastModel.__init__, "__kwdefaults__", {"device": "auto", "memory_budget": 64, "most_rows": None}

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from run_engines import countries_run, needs_compiler
 
-from kgverify.engines.native.engine import NativeEngine
 from kgverify.errors import InternalError
 from kgverify.evaluation import rank_only
 from kgverify.evaluation.evaluate import EvaluationResult, evaluate
 from kgverify.evaluation.part_file import PartResult, join_shares, pack_result, unpack_result
+from kgverify.prover.native.engine import NativeEngine
 from kgverify.ranking.corrupt import ALL, draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Pipeline, Run

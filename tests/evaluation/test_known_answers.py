@@ -11,10 +11,10 @@ from evaluation_answers.evaluations import check_known_evaluation
 from evaluation_answers.known_models import check_known_models
 from known_folder import check_known_folder
 
-from kgverify.engines.compiled.program import least_model
 from kgverify.errors import InternalError
 from kgverify.evaluation import confidence, judge, part_file, part_store, proving, sampling
 from kgverify.evaluation.part_file import PartResult
+from kgverify.prover.program import least_model
 from kgverify.runs.parts import Part
 
 

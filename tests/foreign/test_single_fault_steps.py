@@ -7,11 +7,11 @@ from kgverify.comparison.inference.choose import prefer_one_stage
 from kgverify.comparison.inference.single_fault import ALONE, explain_by_one_stage
 from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.inference.step_program import Made, StepProgram
-from kgverify.comparison.result import DifferenceClass
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import Atom, NamedAtom, Variable
 from kgverify.program.dialect import OURS, Dialect
+from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import NamedRule

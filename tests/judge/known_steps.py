@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kgverify.engines.compiled.execution.device import single_thread
-from kgverify.engines.compiled.execution.host_copy import PendingCopy
-from kgverify.engines.compiled.state import FALSE, GOAL, PAD, TRUE, Choices, Rows, StepRecord, Work
-from kgverify.engines.compiled.tick.step_record import Recorded, read_steps, take_steps
 from kgverify.engines.endings import Results, StepDigests
 from kgverify.errors import InternalError
+from kgverify.prover.execution.device import single_thread
+from kgverify.prover.execution.host_copy import PendingCopy
+from kgverify.prover.state import FALSE, GOAL, PAD, TRUE, Choices, Rows, StepRecord, Work
+from kgverify.prover.tick.step_record import Recorded, read_steps, take_steps
 from kgverify.trace.model.columns import (
     Candidates,
     CandidateSet,

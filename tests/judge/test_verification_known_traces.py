@@ -21,7 +21,7 @@ from kgverify.trace.read.trace_file import TraceFile
 from kgverify.trace.write import loop_writer, resume, shards, writer
 from kgverify.trace.write.commit_queue import CommitTicket
 
-RECORDER = "kgverify.engines.compiled.tick.step_record"
+RECORDER = "kgverify.prover.tick.step_record"
 
 
 def test_known_traces_are_written_and_read():

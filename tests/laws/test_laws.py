@@ -6,7 +6,6 @@ import pytest
 from fault_search import find_breakers
 
 from kgverify.errors import UserError
-from kgverify.faults.catalogue import FAULTS
 from kgverify.laws.catalogue import LAWS, find_law
 from kgverify.laws.law import Law, check_laws
 from kgverify.laws.statements.clause_laws import Model
@@ -18,6 +17,7 @@ from kgverify.program.outcomes import Origin
 from kgverify.program.program import NamedRule, Program
 from kgverify.program.resolution import Clauses
 from kgverify.program.stages import Stage
+from kgverify.prover.faults.catalogue import FAULTS
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.checking.engine_makers import compiled_maker
 from kgverify.testing.problems.decode import draw_problems

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kgverify.engines.native.choice import NATIVE
-from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
+
+from kgverify.engines.protocol import Engine, Positions
 from kgverify.errors import InternalError
+from kgverify.progress import Progress, no_progress
 from kgverify.runs.run import Pipeline, Run
 from kgverify.testing.checking.check import Batch, find_suspects, prepare_batches
 from kgverify.testing.checking.engine_makers import MakePipeline, compiled_maker

@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 
 from kgverify.comparison.result import Cause, Divergence
-from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.program import NamedRule
+from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.report.report import Report
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.verification.verify import Verification, verify

@@ -7,7 +7,7 @@ import pytest
 from browser import Browser
 from report_runs import change, enlarged, with_many_causes, without_causes
 
-from kgverify.comparison.result import DifferenceClass
+from kgverify.program.difference_class import DifferenceClass
 from kgverify.report.render.html import render_html
 from kgverify.report.render.viewer import MOST_LISTED
 from kgverify.report.report import Report

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import kgverify as kv
-from kgverify.engines.native import library
 from kgverify.errors import UserError
 from kgverify.files import code_identity
 from kgverify.graphs import stored_graph
 from kgverify.program.dialect import Dialect
+from kgverify.prover.native import library
 from kgverify.testing.checking.engine_makers import EngineSpec
 from kgverify.testing.exhaustive.certificate import certify
 from kgverify.testing.exhaustive.scope import find_scope

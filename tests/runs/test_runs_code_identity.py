@@ -13,10 +13,10 @@ import pytest
 from stored_conclusions import CONCLUSIONS, REFUSED
 
 import kgverify as kv
-from kgverify.engines.native.library import why_not_available
 from kgverify.engines.policy import make_two_tower, write_policy
 from kgverify.errors import UserError
 from kgverify.files.code_identity import UNIDENTIFIED, identify_engines, list_changes, refuse_changes
+from kgverify.prover.native.library import why_not_available
 from kgverify.runs import run
 from kgverify.testing.checking.engine_makers import load_factory
 
@@ -113,7 +113,7 @@ EDITS: dict[str, tuple[Callable[[Path], None], str, set[str]]] = {
     "a variable that it reads": (lambda folder: None, "MY_BUG=1", OF_ENGINE),
     "kgverify": (append("code/kgverify/ranking/rank.py"), "", {*CONCLUSIONS} - {"native library"}),
     "the reference prover": (append("code/kgreference/__init__.py"), "", {*CONCLUSIONS} - {"native library"}),
-    "the C++ sources": (append("code/kgverify/engines/native/stages.h"), "", {*CONCLUSIONS}),
+    "the C++ sources": (append("code/kgverify/prover/native/stages.h"), "", {*CONCLUSIONS}),
     "the compiler": (wrap_compiler, "", {*CONCLUSIONS} - {"graph"}),
     "a dependency": (lambda folder: None, "numpy=0.1", {*CONCLUSIONS} - {"native library"}),
     "the weights": (

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import msgspec
 
-from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.program.stages import Stage
+from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.testing.checking.failure import CRASH, Failure, Signature
 from kgverify.testing.problems.decode import draw_problems

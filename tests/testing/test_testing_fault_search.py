@@ -5,8 +5,8 @@ import statistics
 import pytest
 from fault_search import ProblemStream, Search
 
-from kgverify.faults.catalogue import FAULTS
 from kgverify.program.stages import Stage
+from kgverify.prover.faults.catalogue import FAULTS
 from kgverify.testing.checking.check import judge
 from kgverify.testing.checking.engine_makers import compiled_maker
 

@@ -8,9 +8,9 @@ import pytest
 from fault_search import ProblemStream
 
 from kgverify.errors import UserError
-from kgverify.faults.catalogue import FAULTS
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
+from kgverify.prover.faults.catalogue import FAULTS
 from kgverify.testing.checking.check import judge
 from kgverify.testing.checking.engine_makers import compiled_maker
 from kgverify.testing.checking.failure import Failure, Signature, fails_same_way

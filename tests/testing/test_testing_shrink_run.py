@@ -11,12 +11,12 @@ from known_shrinks import IN_STEP, RuledOracle
 from run_engines import UNEXPLAINED
 
 from kgverify.errors import UserError
-from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
+from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.runs.run import Run, load_policy, reference_pipeline
 from kgverify.testing.checking.check import judge
 from kgverify.testing.checking.engine_makers import EngineSpec, find_maker

@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 from run_engines import UNEXPLAINED, countries_run, eager_pipeline
 
 from kgverify.comparison.rankings import mean_reciprocal_rank
-from kgverify.comparison.result import Cause, DifferenceClass, Divergence, Level
-from kgverify.engines.compiled.stages.choose import SCORES
-from kgverify.engines.compiled.stages.resolve import left_align
-from kgverify.engines.compiled.stages.stage_functions import build_stages
-from kgverify.engines.compiled.state import PAD
+from kgverify.comparison.result import Cause, Divergence, Level
+from kgverify.program.difference_class import DifferenceClass
+from kgverify.prover.stages.choose import SCORES
+from kgverify.prover.stages.resolve import left_align
+from kgverify.prover.stages.stage_functions import build_stages
+from kgverify.prover.state import PAD
 from kgverify.ranking.metric import MRR
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import build_trace, reference_pipeline

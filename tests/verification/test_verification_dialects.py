@@ -11,10 +11,11 @@ import kgverify as kv
 from kgverify.comparison.classify import Finding
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.inference.dialects import UNNAMED, follows_inference, name_in_dialect, order_of_stages
-from kgverify.comparison.result import DifferenceClass, Divergence, Level
+from kgverify.comparison.result import Divergence, Level
 from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.graphs.load import load_graph
 from kgverify.program.dialect import FILTERS, OURS, VALUES, Dialect
+from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.limits import DeclaredLimits, Limits
 from kgverify.program.outcomes import GoalKind, Outcome
 from kgverify.program.stages import STEP_STAGES, Stage

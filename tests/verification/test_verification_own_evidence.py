@@ -12,13 +12,14 @@ from own_evidence import check_evidence, probe_both
 from run_engines import countries_run
 
 from kgverify.comparison.classify import Finding, Surroundings
-from kgverify.comparison.result import DifferenceClass, Divergence, Level
+from kgverify.comparison.result import Divergence, Level
 from kgverify.comparison.step_view import StepView
-from kgverify.faults.catalogue import FAULTS
-from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.graphs.load import load_graph
+from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.limits import Limits
 from kgverify.program.stages import Stage
+from kgverify.prover.faults.catalogue import FAULTS
+from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.report.render.github import render_annotations
 from kgverify.report.render.html import build_page
 from kgverify.report.render.junit import render_junit

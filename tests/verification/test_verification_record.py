@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from run_engines import ForeignEngine, assert_same_columns, countries_run, eager_pipeline, foreign_pipeline
 
 from kgverify.comparison.result import Verdict
-from kgverify.engines.protocol import Positions, Progress, RecordedPart, no_progress, positions_of, split_positions
+from kgverify.engines.protocol import Positions, RecordedPart, positions_of, split_positions
 from kgverify.errors import UserError
 from kgverify.program.stages import Stage
+from kgverify.progress import Progress, no_progress
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.runs.run import Pipeline, Run, build_trace, reference_pipeline
 from kgverify.trace.files.output_path import partial_of

@@ -13,14 +13,14 @@ from run_engines import UNEXPLAINED, countries_run, needs_data
 from kgverify.comparison.rankings import mean_reciprocal_rank
 from kgverify.comparison.source import LABELS
 from kgverify.engines.policy import SHORTEST
-from kgverify.faults.catalogue import FAULTS as CATALOGUE
-from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import NamedRule
+from kgverify.prover.faults.catalogue import FAULTS as CATALOGUE
+from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.ranking.metric import MRR
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.report.render.html import render_html

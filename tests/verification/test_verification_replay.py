@@ -8,10 +8,10 @@ from run_engines import UNEXPLAINED, countries_run, eager_pipeline
 from kgverify.comparison.compare import Comparer, compare
 from kgverify.comparison.stage_difference import first_difference, render_difference
 from kgverify.comparison.step_view import Names
-from kgverify.engines.compiled.stages.choose import SCORES
-from kgverify.engines.compiled.stages.stage_functions import build_stages
 from kgverify.program.limits import Limits
 from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.prover.stages.choose import SCORES
+from kgverify.prover.stages.stage_functions import build_stages
 from kgverify.runs.run import build_trace, reference_pipeline
 from kgverify.verification.replay import Explainer, find_position
 from kgverify.verification.stagewise import find_later_faults

@@ -7,9 +7,9 @@ from run_engines import UNEXPLAINED, ForeignEngine, countries_run, eager_pipelin
 from kgverify.comparison.result import Verdict
 from kgverify.engines.policy import make_two_tower
 from kgverify.engines.score_error import bound_score_errors
-from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
+from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
 from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
 from kgverify.trace.model.score_error import UNIT_ROUNDOFF, bound_score_error, judge_tolerance

@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from kgverify.comparison.classify import Finding, Surroundings
-from kgverify.comparison.result import DifferenceClass, Divergence, Level
+from kgverify.comparison.result import Divergence, Level
 from kgverify.errors import InternalError
+from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.stages import Stage
 from kgverify.verification import separate as module
 from kgverify.verification.evidence import describe_idle

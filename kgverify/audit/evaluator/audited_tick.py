@@ -6,17 +6,17 @@ import numpy as np
 import torch
 
 from kgverify.audit.audited_function import Inputs, Subject
-from kgverify.engines.compiled.execution.device import on_device, resolve_device
-from kgverify.engines.compiled.layout import choose_layout
-from kgverify.engines.compiled.probe import watch_stages
-from kgverify.engines.compiled.program.tables import build_tables
-from kgverify.engines.compiled.stages.choose import SCORES, build_parameters
-from kgverify.engines.compiled.stages.stage_functions import Stages, build_stages
-from kgverify.engines.compiled.state import OPEN, Layout
-from kgverify.engines.compiled.tick.slots import empty_derivations, empty_pool, empty_work
-from kgverify.engines.compiled.tick.stage_ticks import build_unrecorded_tick
-from kgverify.engines.compiled.tick.tick import Setting
 from kgverify.errors import UserError
+from kgverify.prover.execution.device import on_device, resolve_device
+from kgverify.prover.layout import choose_layout
+from kgverify.prover.probe import watch_stages
+from kgverify.prover.program.tables import build_tables
+from kgverify.prover.stages.choose import SCORES, build_parameters
+from kgverify.prover.stages.stage_functions import Stages, build_stages
+from kgverify.prover.state import OPEN, Layout
+from kgverify.prover.tick.slots import empty_derivations, empty_pool, empty_work
+from kgverify.prover.tick.stage_ticks import build_unrecorded_tick
+from kgverify.prover.tick.tick import Setting
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.runs.run import Run
 from kgverify.trace.model.columns import CandidateSet

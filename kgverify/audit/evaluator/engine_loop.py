@@ -10,16 +10,16 @@ from unittest.mock import patch
 from torch._dynamo import utils as dynamo_utils
 
 from kgverify.audit.report import AuditReport, ReportBuilder
-from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.tick.tick_loop import TICKS_PER_REPLAY, TickLoop
 from kgverify.errors import UserError
+from kgverify.prover.engine import CompiledEngine
+from kgverify.prover.tick.tick_loop import TICKS_PER_REPLAY, TickLoop
 from kgverify.runs.machine import describe_environment
 from kgverify.runs.profiling import Profile, take_profile
 from kgverify.trace.model.columns import CandidateSet
 
 _WAITS_OF_A_POOL: Final = 16
 """Limit on the waits for filling a pool and for reading its results."""
-_LOOP: Final = "kgverify/engines/compiled/tick/tick_loop.py"
+_LOOP: Final = "kgverify/prover/tick/tick_loop.py"
 
 
 def audit_loop(

@@ -26,8 +26,8 @@ from kgverify.audit.ladder.rounding import RUNS, Excuse, Float64Run, excuse
 from kgverify.audit.properties.captured_values import CapturedState, Snapshot, find_captured_values, set_tensor
 from kgverify.audit.properties.syncs import watch_eager_reads
 from kgverify.audit.values import USUAL, Precision, is_on_cuda, list_leaves
-from kgverify.engines.compiled.execution.caches import fresh_caches, is_compiling_afresh
 from kgverify.errors import UserError
+from kgverify.prover.execution.caches import fresh_caches, is_compiling_afresh
 
 
 class Rung(NamedTuple):

@@ -28,8 +28,8 @@ from kgverify.audit.properties.syncs import EagerReads, find_cuda_syncs, find_sy
 from kgverify.audit.report import Cell, ReportBuilder
 from kgverify.audit.source_lines import find_definition, find_stack_line
 from kgverify.audit.values import is_on_cuda
-from kgverify.engines.compiled.execution.compilation import has_cpp_compiler
 from kgverify.errors import UserError
+from kgverify.prover.execution.compilation import has_cpp_compiler
 
 GUARD_SECONDS: Final = 20.0
 """The limit on the CPU time for changing captured values."""

@@ -30,9 +30,9 @@ def audit_cache(
     slots: options.Slots = None,
 ) -> None:
     """Save or load the compiler's caches, then prove one query's candidates and report the use of the caches."""
-    from kgverify.engines.compiled.engine import CompiledEngine
-    from kgverify.engines.compiled.execution.caches import load_caches, save_caches
-    from kgverify.engines.compiled.layout import choose_layout
+    from kgverify.prover.engine import CompiledEngine
+    from kgverify.prover.execution.caches import load_caches, save_caches
+    from kgverify.prover.layout import choose_layout
     from kgverify.ranking.corrupt import draw_candidates
     from kgverify.report.render.terminal import describe_execution
 

@@ -12,8 +12,8 @@ from kgverify.cli.options import RunOptions, with_run_options
 from kgverify.cli.progress import check_writable, make_error_console
 from kgverify.errors import UserError
 from kgverify.escaping import make_visible
-from kgverify.faults.catalogue import find_faults
-from kgverify.faults.plant import plant_faults
+from kgverify.prover.faults.catalogue import find_faults
+from kgverify.prover.faults.plant import plant_faults
 from kgverify.report.render.screen import Text
 from kgverify.runs.machine import describe_environment
 
@@ -47,14 +47,14 @@ def audit_compile(
     from kgverify.audit.properties.compiled_run import CompileSetting
     from kgverify.audit.properties.step_audit import examine_properties
     from kgverify.audit.report import ReportBuilder
-    from kgverify.engines.compiled.engine import CompiledEngine
-    from kgverify.engines.compiled.execution.caches import fresh_caches
-    from kgverify.engines.compiled.layout import choose_layout
+    from kgverify.prover.engine import CompiledEngine
+    from kgverify.prover.execution.caches import fresh_caches
+    from kgverify.prover.layout import choose_layout
 
     check_writable(json_path)
     limits = read_budget(budget) if budget is not None else {}
     run = run_options.build()
-    plant = plant_faults(run, find_faults(fault or ()))
+    plant = plant_faults(run.limits, run.policy, find_faults(fault or ()))
     console = make_error_console()
     with console.status("building the evaluator") as status:
 
@@ -76,7 +76,7 @@ def audit_compile(
             )
         # Where the loop captures graphs of its own, the tick in it is compiled as in mode `default`.
         of_tick = "default" if info.device == "cuda" else info.mode
-        subject = build_tick_subject(plant.run, device=device, slots=slots, stages=plant.stages)
+        subject = build_tick_subject(run, device=device, slots=slots, stages=plant.stages)
 
         # One cache for both, so that equal kernels are compiled once.
         with fresh_caches() if fresh else nullcontext():

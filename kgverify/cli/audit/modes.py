@@ -60,22 +60,22 @@ def modes(
     """
     from kgverify.audit.evaluator.audited_tick import build_tick_subject
     from kgverify.audit.ladder.modes_audit import LadderOptions, audit_modes
-    from kgverify.engines.compiled.execution.device import resolve_device
-    from kgverify.faults.catalogue import find_faults
-    from kgverify.faults.plant import plant_faults
+    from kgverify.prover.execution.device import resolve_device
+    from kgverify.prover.faults.catalogue import find_faults
+    from kgverify.prover.faults.plant import plant_faults
 
     check_writable(json_path)
     check_reproducer(reproducer)
     rungs = choose_rungs(rung)
     run = run_options.build()
-    plant = plant_faults(run, find_faults(fault or ()))
+    plant = plant_faults(run.limits, run.policy, find_faults(fault or ()))
     if large_slots is None:
         large_slots = 8192 if resolve_device(device).type == "cuda" else 0
     reports = []
     with show_phase("the evaluator's tick", 0) as shown, announcing(shown) as announce:
         for size in filter(None, (slots, large_slots)):
             subject = build_tick_subject(
-                plant.run, device=device, slots=size, stages=plant.stages, name=f"tick of {size:,} slots"
+                run, device=device, slots=size, stages=plant.stages, name=f"tick of {size:,} slots"
             )
             given = LadderOptions(rungs, reproducer, seconds, repetitions, announce=announce)
             subjects = (subject, *(subject.parts.values() if each_stage else ()))

@@ -24,8 +24,8 @@ from kgverify.cli.progress import (
     write_result,
 )
 from kgverify.errors import UserError
-from kgverify.faults.catalogue import find_faults
-from kgverify.faults.plant import compiled_pipeline_with_faults, plant_faults
+from kgverify.prover.faults.catalogue import find_faults
+from kgverify.prover.faults.plant import compiled_pipeline_with_faults, plant_faults
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Run
@@ -33,8 +33,8 @@ from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
 
 if TYPE_CHECKING:
     from kgverify.bench.modes import Build
-    from kgverify.engines.compiled.state import Layout
     from kgverify.engines.protocol import Engine
+    from kgverify.prover.state import Layout
 
 NOT_COMPARED = 3
 """Exit code of `--fail-slower` where no ratio could be compared."""
@@ -199,7 +199,7 @@ def _build_with_faults(run: Run, plan: Plan) -> "Build | None":
     """Return a builder of the evaluator with the plan's faults; None without faults. UserError for a fault outside the prover."""
     if not plan.faults:
         return None
-    planted = plant_faults(run, find_faults(plan.faults))
+    planted = plant_faults(run.limits, run.policy, find_faults(plan.faults))
     if planted.draw is not draw_candidates or planted.rank is not rank_candidates:
         raise UserError(
             "concerns the candidates or the ranks, and only proofs are timed",
@@ -216,7 +216,7 @@ def _build_with_faults(run: Run, plan: Plan) -> "Build | None":
 
 
 def _warn_of_size(plan: Plan) -> None:
-    from kgverify.engines.compiled.execution.device import resolve_device
+    from kgverify.prover.execution.device import resolve_device
 
     if plan.name in FOR_GPUS and resolve_device(plan.device).type == "cpu":
         print_warning(f"size {plan.name} is for GPUs and takes hours on a CPU; Ctrl-C keeps the measurements so far")

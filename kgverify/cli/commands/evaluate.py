@@ -40,6 +40,7 @@ from kgverify.evaluation.evaluate import evaluate as evaluate_run
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.part_store import write_summary
 from kgverify.evaluation.sampling import choose_num_checked
+from kgverify.progress import TimedPhases, silent_phase
 from kgverify.ranking.corrupt import count_candidates
 from kgverify.ranking.metric import describe_hits
 from kgverify.report.evaluation import encode_evaluation, print_evaluation
@@ -47,7 +48,6 @@ from kgverify.report.render.terminal import describe_execution
 from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.fan_out import reference_beside
 from kgverify.runs.interrupts import note_interrupt
-from kgverify.runs.progress import TimedPhases, silent_phase
 from kgverify.runs.run import MOST
 from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
 

@@ -5,7 +5,7 @@ from rich.table import Table
 
 from kgverify.cli import options
 from kgverify.cli.progress import make_result_console, write_json
-from kgverify.faults.catalogue import COMPOSITES, FAULTS
+from kgverify.prover.faults.catalogue import COMPOSITES, FAULTS
 from kgverify.report.render.fitted_table import fit_rows
 
 app = typer.Typer(

@@ -36,8 +36,8 @@ def train(
     json_path: options.JsonPath = None,
 ) -> None:
     """Train a two_tower policy to imitate the reference prover's proofs. The test split is not used."""
-    from kgverify.training.decisions import DecisionPlan
-    from kgverify.training.train import TrainingPlan, train_policy
+    from kgverify.prover.training.decisions import DecisionPlan
+    from kgverify.prover.training.train import TrainingPlan, train_policy
 
     check_writable(str(output))
     check_writable(json_path)

@@ -11,8 +11,8 @@ from kgverify.comparison.inference.origins import Clause, Deviation, OriginInfer
 from kgverify.comparison.inference.single_fault import explain_by_one_stage
 from kgverify.comparison.inference.step_difference import Given, StepDifference, explain_difference
 from kgverify.comparison.inference.step_program import StepProgram
-from kgverify.comparison.result import DifferenceClass
 from kgverify.comparison.step_view import Names, ResolventView, StepView
+from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.program import Program

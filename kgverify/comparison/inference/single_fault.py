@@ -21,10 +21,10 @@ from kgverify.comparison.inference.step_program import (
     StepProgram,
     Variation,
 )
-from kgverify.comparison.result import DifferenceClass
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.errors import count_of
 from kgverify.program.dialect import Filter
+from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.resolution import Atoms, number_variables
 from kgverify.program.stages import Stage

@@ -21,9 +21,9 @@ from kgverify.comparison.inference.origins import (
     find_embedding,
     is_permutation,
 )
-from kgverify.comparison.result import DifferenceClass
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.errors import count_of
+from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.resolution import Atoms, number_variables
 from kgverify.program.stages import Stage

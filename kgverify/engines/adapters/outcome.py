@@ -6,11 +6,12 @@ from typing import Any, ClassVar, Final, TypeAlias
 import numpy as np
 
 from kgverify.engines.policy import Policy
-from kgverify.engines.protocol import Positions, Progress, no_progress
+from kgverify.engines.protocol import Positions
 from kgverify.errors import UserError
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import Program
+from kgverify.progress import Progress, no_progress
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, empty_columns
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.levels import TraceLevel, columns_kept

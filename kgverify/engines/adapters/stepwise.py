@@ -8,11 +8,12 @@ from typing import ClassVar, NamedTuple, TypeAlias
 import numpy as np
 
 from kgverify.engines.policy import Policy
-from kgverify.engines.protocol import Positions, Progress, no_progress
+from kgverify.engines.protocol import Positions
 from kgverify.errors import UserError, count_of
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import ENDS, GoalKind, Origin, Outcome
 from kgverify.program.program import Program
+from kgverify.progress import Progress, no_progress
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Resolvents, Steps, starts_of
 from kgverify.trace.model.header import EngineInfo
 

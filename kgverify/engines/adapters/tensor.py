@@ -18,11 +18,12 @@ from kgverify.engines.adapters.environment import (
     describe_mode,
 )
 from kgverify.engines.policy import Policy
-from kgverify.engines.protocol import Positions, Progress, no_progress
+from kgverify.engines.protocol import Positions
 from kgverify.errors import UserError
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import ENDS, GoalKind, Outcome
 from kgverify.program.program import Program
+from kgverify.progress import Progress, no_progress
 from kgverify.trace.model.columns import (
     Candidates,
     CandidateSet,

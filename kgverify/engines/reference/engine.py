@@ -32,7 +32,7 @@ from kgreference.step import Step, take_step
 from kgreference.terms import Atom, Goal, canonical
 from kgreference.two_tower import TwoTower
 from kgverify.engines.policy import Policy, check_policy
-from kgverify.engines.protocol import Positions, Progress, StageOutputs, no_progress
+from kgverify.engines.protocol import Positions, StageOutputs
 from kgverify.engines.reference.program import build_reference_program
 from kgverify.errors import UserError
 from kgverify.garbage_collection import skip_existing_objects, without_garbage_collection
@@ -41,6 +41,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
 from kgverify.program.program import Program
 from kgverify.program.stages import Stage
+from kgverify.progress import Progress, no_progress
 from kgverify.trace.model.columns import (
     Candidates,
     CandidateSet,

@@ -10,17 +10,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.engines.protocol import (
-    Engine,
-    Positions,
-    ProbedEngine,
-    Progress,
-    StageOutputs,
-    no_progress,
-    split_positions,
-)
+from kgverify.engines.protocol import Engine, Positions, ProbedEngine, StageOutputs, split_positions
 from kgverify.engines.sent_maker import SentMaker, make_once
 from kgverify.errors import UserError
+from kgverify.progress import Progress, no_progress
 from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.levels import TraceLevel

@@ -9,9 +9,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from markupsafe import Markup
 
-from kgverify.comparison.result import Cause, DifferenceClass, Divergence, Share
+from kgverify.comparison.result import Cause, Divergence, Share
 from kgverify.escaping import escape_script, make_visible
 from kgverify.program.dialect import OURS
+from kgverify.program.difference_class import DifferenceClass
 from kgverify.report.content import ReportContent
 from kgverify.report.derivations import Derivation, DerivationReader
 from kgverify.report.exercise import exercise_lines

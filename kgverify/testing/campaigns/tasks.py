@@ -10,11 +10,11 @@ from typing import Final, TypeAlias, TypeVar
 
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED
 from kgverify.comparison.exercise.minimum import MINIMUM, find_missing
-from kgverify.engines.native.choice import NATIVE
 from kgverify.files.writing import write_file
 from kgverify.garbage_collection import skip_existing_objects, without_garbage_collection
 from kgverify.program.atoms import Variable
 from kgverify.program.dialect import OURS, Dialect
+from kgverify.prover.native.choice import NATIVE
 from kgverify.testing.campaigns.corpus import NOT_SHRUNK, Block, Sighting, mark_shrunk
 from kgverify.testing.checking.check import (
     Batch,

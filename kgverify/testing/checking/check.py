@@ -17,8 +17,8 @@ from kgverify.comparison.result import Comparison, Divergence, Verdict
 from kgverify.comparison.source import has_steps
 from kgverify.errors import MissingDependency, UserError
 from kgverify.garbage_collection import without_garbage_collection
+from kgverify.progress import silent_phase
 from kgverify.ranking.corrupt import ALL
-from kgverify.runs.progress import silent_phase
 from kgverify.runs.run import Pipeline, build_trace, rank_alike, reference_pipeline
 from kgverify.testing.checking.engine_makers import MakePipeline, compiled_maker
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, Signature, sign

@@ -15,15 +15,16 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
-from kgverify.engines.native.choice import NATIVE
 from kgverify.engines.policy import SHORTEST
-from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
+from kgverify.engines.protocol import Engine, Positions
 from kgverify.errors import UserError, describe_error, find_missing_dependency, suggest
-from kgverify.faults.catalogue import find_faults
-from kgverify.faults.fault import Fault
 from kgverify.files.code_identity import Code, identify_engines
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.limits import Limits
+from kgverify.progress import Progress, no_progress
+from kgverify.prover.faults.catalogue import find_faults
+from kgverify.prover.faults.fault import Fault
+from kgverify.prover.native.choice import NATIVE
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.interrupts import is_interrupt
@@ -45,14 +46,14 @@ def compiled_maker(*, mode: str = "eager", device: str = "cpu", faults: Sequence
     planted = tuple(find_faults([each])[0] if isinstance(each, str) else each for each in faults)
 
     def make(run: Run, sizes: Sizes) -> Pipeline:
-        from kgverify.engines.evaluator import make_evaluator
+        from kgverify.prover.evaluator import make_evaluator
 
         if mode == NATIVE and not planted:
             return compiled_pipeline(run, mode=mode, device=device)
-        from kgverify.engines.compiled.layout import choose_layout
-        from kgverify.faults.plant import plant_faults
+        from kgverify.prover.faults.plant import plant_faults
+        from kgverify.prover.layout import choose_layout
 
-        plant = plant_faults(run, planted)
+        plant = plant_faults(run.limits, run.policy, planted)
         limits = run.limits
         layout = choose_layout(
             limits,

@@ -8,16 +8,9 @@ from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
-from kgverify.engines.protocol import (
-    DescribedEngine,
-    Engine,
-    Positions,
-    ProbedEngine,
-    Progress,
-    StageOutputs,
-    no_progress,
-)
+from kgverify.engines.protocol import DescribedEngine, Engine, Positions, ProbedEngine, StageOutputs
 from kgverify.errors import InternalError, MissingDependency, UserError, find_missing_dependency, first_line
+from kgverify.progress import Progress, no_progress
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.delta_debugging import halve

@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from kgverify.engines.protocol import Progress, no_progress
 from kgverify.errors import MissingDependency, UserError
 from kgverify.program.dialect import FILTERS, VALUES, Dialect, Filter
+from kgverify.progress import Progress, no_progress
 from kgverify.testing.checking.check import find_suspects, prepare_batches
 from kgverify.testing.checking.engine_makers import AnyEngine, name_engine, refuse_exit
 from kgverify.testing.checking.guard import find_explained

@@ -9,7 +9,7 @@ from kgverify.errors import MissingDependency, UserError
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.dialect import OURS
 from kgverify.program.outcomes import Outcome, Side
-from kgverify.runs.run import Rank
+from kgverify.ranking.rank import Rank
 from kgverify.testing.checking.engine_makers import MakePipeline
 from kgverify.testing.checking.guard import OWN
 from kgverify.testing.dialects.proposal import Finding, Trial

@@ -23,9 +23,9 @@ from kgverify.files.locking import lock_beside
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.program.limits import NUMBERS, Limits
 from kgverify.program.outcomes import Outcome
+from kgverify.progress import silent_phase
 from kgverify.runs.delta_debugging import halve
 from kgverify.runs.ledger import FIX, Ledger, WorkIdentity
-from kgverify.runs.progress import silent_phase
 from kgverify.runs.run import Pipeline, build_trace
 from kgverify.runs.separate_workers import RepeatingWorkers
 from kgverify.testing.checking.check import check_problems

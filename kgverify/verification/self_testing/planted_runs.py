@@ -10,24 +10,16 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.rankings import RankCandidates, compare_rankings
-from kgverify.comparison.result import (
-    Attribution,
-    Cause,
-    Comparison,
-    DifferenceClass,
-    Divergence,
-    Level,
-    SelfTest,
-    Verdict,
-)
+from kgverify.comparison.result import Attribution, Cause, Comparison, Divergence, Level, SelfTest, Verdict
 from kgverify.comparison.source import MemorySource
 from kgverify.engines.protocol import Engine, Positions
 from kgverify.garbage_collection import without_garbage_collection
+from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.outcomes import Outcome, Side
 from kgverify.program.stages import Stage
+from kgverify.progress import silent_phase
 from kgverify.ranking.metric import MRR
 from kgverify.report.content import Metrics, Outcomes
-from kgverify.runs.progress import silent_phase
 from kgverify.runs.run import Pipeline, Run
 from kgverify.trace.model.columns import Candidates, Columns, Rankings, empty_columns
 from kgverify.trace.model.digests import compute_digests

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.engines.endings import STOPPED
-from kgverify.engines.protocol import Positions, Progress, no_progress
+from kgverify.engines.protocol import Positions
 from kgverify.engines.reference.least_model import derive_least_model
 from kgverify.engines.reference.ranking import ReferenceDraw, sum_mixed
 from kgverify.errors import InternalError, UserError
@@ -25,6 +25,7 @@ from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import Atom, NamedAtom, Variable
 from kgverify.program.outcomes import Outcome, Side
 from kgverify.program.program import NamedRule
+from kgverify.progress import Progress, no_progress
 from kgverify.ranking.corrupt import ALL, draw_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
 from kgverify.runs.parts import plan_parts

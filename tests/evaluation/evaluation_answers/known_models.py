@@ -18,7 +18,7 @@ from kgverify.program.atoms import Atom
 from kgverify.program.program import Program, Rule, Symbols
 
 if TYPE_CHECKING:
-    from kgverify.engines.compiled.program.least_model import LeastModel
+    from kgverify.prover.program.least_model import LeastModel
 
 NUM_DRAWN: Final = 16
 NUM_QUERIED: Final = 4
@@ -35,7 +35,7 @@ Clauses = tuple[list[Atom], list[Rule]]
 
 def check_known_models(device: str) -> None:
     """Compare least models on a device with the reference's. InternalError if one differs."""
-    from kgverify.engines.compiled.program.least_model import LeastModel
+    from kgverify.prover.program.least_model import LeastModel
 
     for number, (facts, rules) in enumerate(list_programs()):
         expected = derive_least_model(NUM_PREDICATES, NUM_CONSTANTS, facts, rules)

@@ -29,7 +29,6 @@ from kgverify.conditions.instances import Cases, Instance, Unit
 from kgverify.conditions.search import Condition, Search
 from kgverify.engines.adapters.staged import Made, StagedEngine
 from kgverify.engines.adapters.stepwise import AtomIds, Goal, Resolvent, Taken, TakenStep
-from kgverify.engines.protocol import Progress, no_progress
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable
@@ -38,6 +37,7 @@ from kgverify.program.outcomes import Origin
 from kgverify.program.program import NamedRule
 from kgverify.program.resolution import Clauses
 from kgverify.program.stages import Stage
+from kgverify.progress import Progress, no_progress
 from kgverify.report.report import Report
 from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Columns, starts_of

@@ -13,17 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.rankings import compare_rankings
-from kgverify.comparison.result import (
-    NO_CANDIDATE,
-    Attribution,
-    Cause,
-    Comparison,
-    DifferenceClass,
-    Divergence,
-    Level,
-    Verdict,
-)
+from kgverify.comparison.result import NO_CANDIDATE, Attribution, Cause, Comparison, Divergence, Level, Verdict
 from kgverify.engines.score_error import bound_score_errors
+from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import Symbols
 from kgverify.program.stages import Stage

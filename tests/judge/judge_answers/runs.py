@@ -19,7 +19,7 @@ from judge_answers.answers import (
 from judge_answers.pairs import at_level, pair_of, take
 from judge_answers.stages import known_stage_answers
 
-from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
+from kgverify.engines.protocol import Engine, Positions
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable
@@ -27,6 +27,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import NamedRule
 from kgverify.program.stages import Stage
+from kgverify.progress import Progress, no_progress
 from kgverify.runs.run import Pipeline, Run, build_trace, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Columns, StageItems, starts_of
 from kgverify.trace.model.header import EngineInfo

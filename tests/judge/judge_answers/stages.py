@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from judge_answers.answers import Answer
 
-from kgverify.comparison.result import DifferenceClass, Divergence, Level
+from kgverify.comparison.result import Divergence, Level
 from kgverify.comparison.stage_difference import first_difference, name_stage
 from kgverify.comparison.step_view import Names
+from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.program.stages import STEP_STAGES, Stage

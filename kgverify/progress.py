@@ -1,0 +1,43 @@
+"""Progress-reporting callbacks."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from time import perf_counter
+
+Progress = Callable[[int], None]
+"""A function called with the number of candidates finished since the last call."""
+
+
+def no_progress(num_finished: int) -> None:
+    """Report nothing."""
+
+
+Phase = Callable[[str, int], AbstractContextManager[Progress]]
+"""(title of a phase, its number of candidates) -> a context whose value is called with the number of candidates finished."""
+
+
+def silent_phase(title: str, total: int) -> AbstractContextManager[Progress]:
+    """Report nothing."""
+    return nullcontext(no_progress)
+
+
+class TimedPhases:
+    """A `Phase` that also sums the seconds of the phases by their titles.
+
+    seconds: by title, in the order in which the phases ended
+    """
+
+    def __init__(self, phase: Phase) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._phase = phase
+
+    @contextmanager
+    def __call__(self, title: str, total: int) -> Iterator[Progress]:
+        """Enter the phase; its seconds count when it ends, also with an error."""
+        started = perf_counter()
+        try:
+            with self._phase(title, total) as progress:
+                yield progress
+        finally:
+            self.seconds[title] += perf_counter() - started

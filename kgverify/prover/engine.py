@@ -1,0 +1,394 @@
+"""The compiled evaluator as an engine: buffers at the edge, pure functions inside."""
+
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from kgverify.engines.endings import Evaluation, Results, join_digests, no_digests, no_results
+from kgverify.engines.policy import Policy, check_policy
+from kgverify.engines.protocol import CompilerCaches, Positions, StageOutputs, split_positions
+from kgverify.errors import InternalError, UserError
+from kgverify.program.dialect import OURS
+from kgverify.program.limits import Limits
+from kgverify.program.program import Program
+from kgverify.program.stages import Stage
+from kgverify.progress import Progress, no_progress
+from kgverify.prover.execution.caches import count_caches, describe_caches
+from kgverify.prover.execution.compilation import FUSED
+from kgverify.prover.execution.device import on_device
+from kgverify.prover.execution.host_copy import HostCopy, PendingCopy, copy_to_host
+from kgverify.prover.execution_choice import choose_execution
+from kgverify.prover.layout import check_layout, choose_layout
+from kgverify.prover.probe import plain_goal, probe_layout, probe_step
+from kgverify.prover.program.tables import build_tables
+from kgverify.prover.stages.choose import SCORES, Parameters, build_parameters
+from kgverify.prover.stages.stage_functions import Stages, build_stages
+from kgverify.prover.state import FAILED, GOAL, PAD, Layout
+from kgverify.prover.tick.slots import clear_, derivations_at, empty_derivations, empty_pool, empty_work
+from kgverify.prover.tick.stage_ticks import StageTicks
+from kgverify.prover.tick.step_record import Chunk, Recorded, collect_columns
+from kgverify.prover.tick.tick import Setting
+from kgverify.prover.tick.tick_loop import copy_buffers_
+from kgverify.prover.tower.precision import FLOAT32, with_precision
+from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
+from kgverify.trace.model.header import EngineInfo
+from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.stage_items import ends_alike, read_step_outputs
+
+if TYPE_CHECKING:
+    from kgverify.prover.fused.ticks import FusedTicks
+
+Ticks: TypeAlias = "StageTicks | FusedTicks"
+"""The ticks that advance all slots, in the engine's buffers."""
+
+
+class CompiledEngine:
+    """An engine that proves candidates in batches on a CPU or a CUDA device.
+
+    mode:   `auto`; `fused`; `eager`, or a mode of `torch.compile`: `default`, `reduce-overhead`, `max-autotune`
+    device: `auto`, `cpu`, `cuda`
+    layout: slots, paddings and windows; changes nothing in any derivation; chosen if not given
+    stages: the functions of a step; a fault replaces some of them
+    precision: of the policy's products: `float32`, or on CUDA `bf16x3`, `fp16` or `bf16` by a kernel
+    faults: names of the faults among the stages, for the record
+
+    UserError if the policy or the layout does not fit, or the device or the mode is not available.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        limits: Limits,
+        policy: Policy,
+        *,
+        mode: str = "auto",
+        device: str = "auto",
+        layout: Layout | None = None,
+        stages: Stages | None = None,
+        faults: tuple[str, ...] = (),
+        precision: str = FLOAT32,
+        name: str = "compiled",
+    ) -> None:
+        check_policy(policy, program, limits)
+        if limits.dialect != OURS:
+            raise UserError(
+                f"the compiled evaluator supports the default dialect alone, found {limits.dialect}",
+                where="dialect",
+                fix="judge this dialect with the engine `reference`, or leave the dialect out",
+            )
+        self.limits = limits
+        self.layout = choose_layout(limits) if layout is None else layout
+        check_layout(self.layout, limits)
+        if stages is None:
+            stages = build_stages(SCORES[policy.name])
+        self._device, self._mode, self._precision, self._reasons = choose_execution(
+            device,
+            mode,
+            precision,
+            program=program,
+            limits=limits,
+            policy=policy,
+            layout=self.layout,
+            stages=stages,
+        )
+        self._counts = count_caches()
+        self._num_rules = len(program.rules)
+        # Rounded sizes let programs of about the same size share compiled code.
+        is_rounded = self._mode != "eager"
+        self._tables = build_tables(program, self.layout.atoms, self._device, is_rounded=is_rounded)
+        self._policy = policy
+        self._faults = faults
+        self._name = name
+        # Addresses that never change, so that a captured graph reads them in place.
+        self._derivations = empty_derivations(self.layout, limits.max_depth, self._device)
+        self._work = empty_work(self.layout, self._device)
+        self._pool = empty_pool(self.layout, self._device)
+        with on_device(self._device, has_products=True):
+            self._parameters: Parameters = ()
+            rescoring, self._score_error = None, 0.0
+            # Fused ticks have the policy to themselves.
+            if self._mode != FUSED:
+                stages, self._parameters, rescoring, self._score_error = with_precision(
+                    self._precision, policy, stages, limits, self.layout, self._device, is_rounded=is_rounded
+                )
+            self._setting = Setting(stages, limits, self.layout, rescoring)
+            self._ticks = self._build_ticks(policy)
+
+    def _build_ticks(self, policy: Policy) -> Ticks:
+        buffers = self._derivations, self._work, self._pool
+        if self._mode != FUSED:
+            return StageTicks(self._setting, self._tables, self._parameters, buffers, self._mode)
+        from kgverify.prover.fused.scoring import build_scoring, measure_error
+        from kgverify.prover.fused.ticks import FusedTicks
+
+        scoring = build_scoring(self._precision, policy, self._device)
+        ticks = FusedTicks(self._tables, self.limits, self.layout, scoring, buffers)
+        if self._device.type == "cuda":
+            ticks.compile()
+        if scoring is not None:
+            ticks.scoring = measure_error(scoring, policy, self.limits.max_atoms, self._device)
+            self._score_error = ticks.scoring.error
+        return ticks
+
+    @property
+    def _has_products(self) -> bool:
+        return self._policy.name != "shortest"
+
+    @cached_property
+    def _probe_parameters(self) -> Parameters:
+        """The parameters of the stages that are probed; beside fused ticks, in float32."""
+        if self._mode != FUSED:
+            return self._parameters
+        return build_parameters(self._policy, self._device, torch.float32)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The reasons for this device, mode and precision."""
+        return self._reasons
+
+    @property
+    def proves_ahead(self) -> bool:
+        """True if `record` proves a pool while the steps of the previous one are copied to the host."""
+        return self._mode == FUSED
+
+    @property
+    def takes_floors(self) -> bool:
+        """True if `evaluate` stops derivations below a floor."""
+        return self._mode == FUSED
+
+    @property
+    def caches(self) -> CompilerCaches:
+        """The use of the compiler's caches by this engine, so far."""
+        return describe_caches(self._mode, self._counts)
+
+    @property
+    def info(self) -> EngineInfo:
+        """The mode, device, precision, layout and library versions."""
+        versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
+        if self._device.type == "cuda":
+            versions["gpu"] = torch.cuda.get_device_name(self._device)
+        return EngineInfo(
+            name=self._name,
+            mode=self._mode,
+            device=self._device.type,
+            precision=self._precision,
+            score_error=self._score_error,
+            layout=dict(self.layout._asdict()),
+            versions=versions,
+            faults=self._faults,
+        )
+
+    def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
+        """Run every candidate to its end."""
+        with self._on_own_device():
+            return self._prove(candidates, progress)
+
+    def record(
+        self,
+        candidates: CandidateSet,
+        progress: Progress = no_progress,
+        *,
+        level: TraceLevel = TraceLevel.STEPS,
+        has_digests: bool = True,
+    ) -> Iterator[Recorded]:
+        """Run every candidate to its end, pool by pool, copying the steps of one pool while the next one is proved.
+
+        level:       the columns wanted. Mode `fused` records them and leaves zeros in the others; the other modes record
+                     everything, without digests
+        has_digests: also take the digests of the steps, on the device
+        """
+        for part in self._split(candidates):
+            with self._on_own_device():
+                if not self.proves_ahead:
+                    recorded = self._record_pool(part, progress)
+                elif level is TraceLevel.DIGESTS:
+                    self._run_pool(part, progress, has_digests=True)
+                    num = len(part.query)
+                    recorded = Recorded(part, None, self._copy_results(num), self._ticks.send_digests(num))
+                else:
+                    has_atoms = level is not TraceLevel.COMPACT
+                    recorded = self._record_pool(part, progress, has_atoms=has_atoms, has_digests=has_digests)
+            yield recorded
+
+    def _prove(self, candidates: CandidateSet, progress: Progress) -> Columns:
+        parts: list[Columns] = []
+        waiting: Recorded | None = None
+        for recorded in chain(self.record(candidates, progress, has_digests=False), [None]):
+            # The pool before has been copied while this one was proved.
+            parts += [] if waiting is None else [waiting.read()[0]]
+            waiting = recorded
+        return concatenate(parts or [self._empty_columns(candidates)])
+
+    def _split(self, candidates: CandidateSet) -> Iterator[CandidateSet]:
+        """Split candidates into pools."""
+        size = self.layout.pool
+        return (candidates.take(slice(i, i + size)) for i in range(0, len(candidates.query), size))
+
+    def evaluate(
+        self,
+        candidates: CandidateSet,
+        progress: Progress = no_progress,
+        *,
+        has_digests: bool = False,
+        floor: NDArray[np.float64] | None = None,
+    ) -> Evaluation:
+        """Run every candidate to its end without recording steps, which is faster than `prove` and ends alike.
+
+        has_digests: also take the digests of the steps; UserError unless the mode is `fused`
+        floor:       float64 [N]  a derivation that is open after a step is STOPPED if its log-probability is less; in mode
+                     `fused` alone
+        """
+        parts, digests = [], []
+        # Forget the gaps of earlier calls.
+        self._ticks.clear_gaps()
+        with self._on_own_device():
+            for i, part in enumerate(self._split(candidates)):
+                own = None if floor is None else floor[i * self.layout.pool :][: len(part.query)]
+                self._run_pool(part, progress, has_digests=has_digests, floor=own)
+                if has_digests:
+                    digests.append(self._ticks.send_digests(len(part.query)).wait())
+                parts.append(Results(*copy_to_host(*self._results(len(part.query)))))
+        if not parts:
+            return Evaluation(no_results(), digests=no_digests() if has_digests else None)
+        results = parts[0] if len(parts) == 1 else Results(*map(np.concatenate, zip(*parts, strict=True)))
+        return Evaluation(results, *self._ticks.read_gaps(), join_digests(digests) if has_digests else None)
+
+    def step(self, positions: Positions) -> Columns:
+        """Take one step from each position."""
+        with self._on_own_device():
+            parts = [self._step_slots(part) for part in split_positions(positions, self.layout.slots)]
+        return concatenate(parts or [self._empty_columns(positions.candidates)])
+
+    def probe(self, position: Positions) -> StageOutputs:
+        """Take one step eagerly with the engine's own stages, paddings and windows, recording the output of each.
+
+        Compiled code and fused kernels do several stages at once. There the engine's own step is repeated as well, and the
+        eager outputs count only if they end in that step; else only the outputs that the step itself shows are returned.
+        """
+        layout = probe_layout(self.layout, self._tables, self._num_rules)
+        derivations = derivations_at(position, layout, self.limits, self._device)
+        with self._on_own_device():
+            setting = self._setting._replace(layout=layout)
+            outputs = probe_step(setting, self._tables, self._probe_parameters, derivations)
+        if self._mode == "eager":
+            return outputs
+        own = self._step_outputs(position)
+        # What the step itself shows counts in any case: the goal that it leaves, for example.
+        return outputs | own if ends_alike(outputs, own, 2 * self._score_error) else own
+
+    def _step_outputs(self, position: Positions) -> StageOutputs:
+        """Take one step by the engine's own ticks; return what the step and the state after it show."""
+        own = read_step_outputs(self.step(position))
+        goal, depth = plain_goal(self._derivations.goal[0].tolist()), int(self._derivations.depth[0])
+        limited, choice = own[Stage.LIMIT][0], own[Stage.CHOOSE]
+        kind = limited[choice][0] if 0 <= choice < len(limited) else GOAL
+        return own | {Stage.ADVANCE: (kind, goal, depth)}
+
+    @contextmanager
+    def _on_own_device(self) -> Iterator[None]:
+        """Work on the engine's device. Eager ticks run without autograd's bookkeeping, which would take a sixth of their time."""
+        inference = torch.inference_mode() if self._mode == "eager" else nullcontext()
+        with on_device(self._device, self._has_products), inference:
+            yield
+
+    def _empty_columns(self, candidates: CandidateSet) -> Columns:
+        return collect_columns(candidates, [], no_results())
+
+    def _run_pool(
+        self,
+        candidates: CandidateSet,
+        progress: Progress,
+        *,
+        has_digests: bool,
+        floor: NDArray[np.float64] | None = None,
+    ) -> None:
+        self._fill_pool(candidates, floor)
+        done = 0
+        for num_given in self._ticks.run(has_digests=has_digests):
+            progress(num_given - done)
+            done = num_given
+        progress(len(candidates.query) - done)
+
+    def _record_pool(
+        self, candidates: CandidateSet, progress: Progress, *, has_atoms: bool = True, has_digests: bool = False
+    ) -> Recorded:
+        num = len(candidates.query)
+        self._fill_pool(candidates)
+        chunks = []
+        done = 0
+        for num_given, chunk in self._ticks.record_all(has_atoms=has_atoms, has_digests=has_digests):
+            if chunk is not None:
+                chunks.append(chunk)
+            progress(num_given - done)
+            done = num_given
+        progress(num - done)
+        num_steps = sum(len(chunk.value.pool_index) for chunk in chunks)
+        digests = self._ticks.send_digests(num, num_steps) if has_digests else None
+        return Recorded(candidates, chunks, self._copy_results(num), digests)
+
+    def _fill_pool(self, candidates: CandidateSet, floor: NDArray[np.float64] | None = None) -> None:
+        num = len(candidates.query)
+        self._pool.query.fill_(PAD)
+        self._pool.query[:num] = _as_tensor(candidates.atom, np.int32)
+        self._pool.floor.fill_(-torch.inf)
+        if floor is not None:
+            self._pool.floor[:num] = _as_tensor(floor, np.float64)
+        self._pool.size.fill_(num)
+
+    def _results(self, num: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the results of the first candidates of the pool."""
+        return self._pool.outcome[:num], self._pool.is_limited[:num], self._pool.log_probability[:num]
+
+    def _copy_results(self, num: int) -> PendingCopy[Results]:
+        copies = HostCopy()
+        # Clones: the next pool overwrites the buffers.
+        outcome, is_limited, log_probability = (result.clone() for result in self._results(num))
+        results = Results(
+            copies.fetch(outcome, np.int32),
+            copies.fetch(is_limited, np.bool_),
+            copies.fetch(log_probability, np.float64),
+        )
+        copies.begin()
+        return PendingCopy(results, copies)
+
+    def _step_slots(self, positions: Positions) -> Columns:
+        """Take one step from each position, each in a separate slot."""
+        num = len(positions.depth)
+        copy_buffers_(self._derivations, derivations_at(positions, self.layout, self.limits, self._device))
+        clear_(self._work)
+        self._ticks.resume()
+        is_limited, log_probability = np.zeros(num, np.bool_), np.zeros(num, np.float64)
+        outcome = np.zeros(num, np.int32)
+        chunks: list[Chunk] = []
+        num_taken, tried = 0, -1
+        while num_taken < num:
+            if (chunk := self._ticks.record_tick()) is None:
+                # Nothing but the cursors can change in a tick without a step.
+                before, tried = tried, int(self._work.cursor.sum())
+                if tried == before:
+                    raise InternalError("the evaluator's ticks do not complete a step")
+            else:
+                tried = -1
+                chunks.append(chunk)
+                num_taken += len(chunk.pool_index)
+                stop = torch.as_tensor(chunk.pool_index, device=self._device)
+                outcome[chunk.pool_index] = chunk.steps.outcome
+                is_limited[chunk.pool_index] = self._derivations.is_limited[stop].cpu().numpy()
+                log_probability[chunk.pool_index] = self._derivations.log_probability[stop].cpu().numpy()
+                # The slot must not take a second step, whatever the outcome of the first.
+                self._derivations.outcome[stop] = FAILED
+        return collect_columns(positions.candidates, chunks, Results(outcome, is_limited, log_probability))
+
+
+def _as_tensor(array: NDArray[Any], dtype: "type[np.generic]") -> torch.Tensor:
+    """Return an array as a tensor; a copy if it is read-only or not in order, since torch takes neither."""
+    # NumPy counts a single row that runs backwards as in order.
+    is_plain = array.dtype == dtype and array.flags.c_contiguous and array.flags.writeable and min(array.strides) >= 0
+    return torch.from_numpy(array if is_plain else np.array(array, dtype, order="C"))

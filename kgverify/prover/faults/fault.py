@@ -1,0 +1,107 @@
+"""A fault as data, the parts of a run that it may change, and the registry of the functions that plant faults."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+
+from kgverify.engines.protocol import Engine
+from kgverify.program.difference_class import DifferenceClass
+from kgverify.program.limits import Limits
+from kgverify.program.stages import Stage
+from kgverify.ranking.corrupt import Draw
+from kgverify.ranking.rank import Rank
+
+if TYPE_CHECKING:
+    from kgverify.prover.stages.stage_functions import Stages
+
+CONSTRUCTED: Final = "constructed"
+"""`seen_in` of a fault that was made up for the catalogue."""
+
+
+def identity(engine: Engine) -> Engine:
+    """Return the engine: the default wrapper, which changes nothing."""
+    return engine
+
+
+class Plant(NamedTuple):
+    """The parts of a run that a fault may change. A fault takes one and returns another, so faults compose.
+
+    stages:      the functions of a step, and of the pool around it
+    wrap_engine: a layer between the engine and its caller; normally `identity`
+    """
+
+    limits: Limits
+    stages: "Stages"
+    wrap_engine: Callable[[Engine], Engine]
+    draw: Draw
+    rank: Rank
+
+    def replace(self, part: str, faulty: Callable[..., Any]) -> "Plant":
+        """Return the same parts with a stage, `draw` or `rank` replaced: by `faulty`, called with the sound one first."""
+        owner: Any = self if part in self._fields else self.stages
+        sound = getattr(owner, part)
+        replaced = owner._replace(**{part: lambda *given: faulty(sound, *given)})
+        planted: Plant = replaced if owner is self else self._replace(stages=replaced)
+        return planted
+
+
+Planter: TypeAlias = Callable[[Plant], Plant]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+PLANTERS: Final[dict[str, Planter]] = {}
+"""The function that plants each fault, by its name; filled by the modules that define them."""
+
+
+def plants(fault: str) -> Callable[[Planter], Planter]:
+    """Register a function as the one that plants a fault."""
+
+    def register(planter: Planter) -> Planter:
+        PLANTERS[fault] = planter
+        return planter
+
+    return register
+
+
+def replaces(fault: str, part: str, then: Planter = lambda plant: plant) -> Callable[[Function], Function]:
+    """Register a function as a fault that takes the place of a part of a run.
+
+    Args:
+        fault: The fault's name in the catalogue.
+        part: A stage, `draw` or `rank`. The function is called with the sound one, and with the arguments of that.
+        then: A further change of the run.
+    """
+
+    def register(faulty: Function) -> Function:
+        PLANTERS[fault] = lambda plant: then(plant.replace(part, faulty))
+        return faulty
+
+    return register
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A named defect.
+
+    stage:         the stage that it is in; `recycle` if a derivation then depends on what surrounds it
+    expected_kind: the class that a report should give its differences
+    breaks:        what goes wrong
+    needs:         what a graph or a run must have for it to manifest
+    seen_in:       where such a defect was met
+    """
+
+    name: str
+    stage: Stage
+    expected_kind: DifferenceClass
+    breaks: str
+    needs: str
+    seen_in: str = CONSTRUCTED
+
+
+@dataclass(frozen=True)
+class Composite:
+    """Several faults under one name, planted in order: a system that had them all."""
+
+    name: str
+    parts: tuple[str, ...]
+    breaks: str
+    seen_in: str

@@ -1,0 +1,373 @@
+"""Logs of fused ticks on the device: steps and resolvents without padding, or the digests of steps."""
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+import triton
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kgverify.engines.endings import StepDigests
+from kgverify.garbage_collection import without_garbage_collection
+from kgverify.program.limits import Limits
+from kgverify.prover.execution.host_copy import HostCopy, PendingCopy, copy_to_host, wait_for_copies
+from kgverify.prover.execution.kernel_launch import count_processors
+from kgverify.prover.execution.kernel_launch import launch as launch_kernel
+from kgverify.prover.fused.note_kernels import (
+    digest_kernel,
+    hash_rows_kernel,
+    move_base_kernel,
+    note_rows_kernel,
+    note_steps_kernel,
+)
+from kgverify.prover.fused.order_kernels import place_kernel, send_kernel
+from kgverify.prover.fused.resolve_kernels import MOST_ATOMS
+from kgverify.prover.state import Derivations, Layout, Work
+from kgverify.prover.tick.step_record import Chunk, LoggedRows, LoggedSteps
+from kgverify.prover.tick.tick_loop import TICKS_PER_REPLAY
+from kgverify.trace.model.columns import Digests, Resolvents, Steps
+
+_LANES: Final = 128
+_WARP: Final = 32
+_MOST_TICKS: Final = 12 * TICKS_PER_REPLAY
+_PROGRAMS_PER_PROCESSOR: Final = 32
+_LEAST_TICKS: Final = 3 * TICKS_PER_REPLAY
+"""Two replays are in progress before the host reads the counts."""
+_STEP_BYTES: Final = 137
+_ROW_BYTES: Final = 21
+"""The bytes of a step and of a row, logged and sent, without their atoms."""
+
+
+class Decisions(NamedTuple):
+    """The result of each slot's step, where it is taken at this tick.
+
+    is_taken:        int32   [B]
+    kind:            int32   [B]
+    first:           int64   [B]  row of the first resolvent
+    num_resolvents:  int64   [B]
+    choice:          int64   [B]
+    log_probability: float64 [B]
+    """
+
+    is_taken: Tensor
+    kind: Tensor
+    first: Tensor
+    num_resolvents: Tensor
+    choice: Tensor
+    log_probability: Tensor
+
+
+class RowBuffers(NamedTuple):
+    """The score window. slot: int32 [R]; atoms: int32 [R, A, 3]; score: float32 [R]. A slot's rows are next to one another."""
+
+    slot: Tensor
+    atoms: Tensor
+    score: Tensor
+
+
+class TickBuffers(NamedTuple):
+    """The buffers of a tick that logs read. num_rows: int32 []."""
+
+    derivations: Derivations
+    work: Work
+    decisions: Decisions
+    rows: RowBuffers
+    num_rows: Tensor
+
+
+class CandidateSteps(NamedTuple):
+    """The logged steps of each candidate of the pool. num: int32 [P]; depth: int32 [P]  of the first of them."""
+
+    num: Tensor
+    depth: Tensor
+
+
+class SentColumns(NamedTuple):
+    """Steps T and resolvents R in the order of the candidates, in the types of `Steps` and `Resolvents`, but signed.
+
+    num_goal_atoms, goal_atoms: of the steps; num_atoms, atoms: of the resolvents; the atoms int32 [., 3]
+    """
+
+    pool_index: Tensor
+    depth: Tensor
+    num_goal_atoms: Tensor
+    num_resolvents: Tensor
+    dropped_atoms: Tensor
+    dropped_resolvents: Tensor
+    choice: Tensor
+    outcome: Tensor
+    goal_atoms: Tensor
+    kind: Tensor
+    num_atoms: Tensor
+    origin_kind: Tensor
+    origin: Tensor
+    score: Tensor
+    atoms: Tensor
+
+
+def _bytes_of_tick(layout: Layout, *, has_atoms: bool) -> int:
+    """Return the bytes that a log needs for a tick: what is logged is put in order before it is copied."""
+    goal_bytes = 2 * 12 * layout.atoms if has_atoms else 0
+    return layout.slots * (goal_bytes + _STEP_BYTES) + layout.score_window * (goal_bytes + _ROW_BYTES)
+
+
+def count_least_bytes(layout: Layout) -> int:
+    """Return the bytes of the smallest log of steps with their atoms."""
+    return _LEAST_TICKS * _bytes_of_tick(layout, has_atoms=True)
+
+
+class StepLog:
+    """A log of the steps and resolvents of as many ticks as the memory holds.
+
+    memory:    bytes to use; more if three replays need more
+    has_atoms: also log the atoms of goals and resolvents
+    """
+
+    def __init__(
+        self, noted: TickBuffers, limits: Limits, layout: Layout, memory: int, *, has_atoms: bool = True
+    ) -> None:
+        self._noted, self._limits, self._layout, self._has_atoms = noted, limits, layout, has_atoms
+        device = noted.num_rows.device
+        num_ticks = max(_LEAST_TICKS, min(_MOST_TICKS, memory // _bytes_of_tick(layout, has_atoms=has_atoms)))
+        num_steps, num_rows = num_ticks * layout.slots, num_ticks * layout.score_window
+
+        def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+            return torch.empty(shape, dtype=dtype, device=device)
+
+        columns = {name: empty(num_steps) for name in LoggedSteps._fields}
+        columns |= {name: empty(num_steps, dtype=torch.int64) for name in ("pool_index", "first")}
+        self._steps = LoggedSteps(**columns | {"goal": empty(num_steps if has_atoms else 0, layout.atoms, 3)})
+        self._rows = LoggedRows(
+            empty(num_rows, dtype=torch.int8),
+            empty(num_rows),
+            empty(num_rows, dtype=torch.float32),
+            empty(num_rows if has_atoms else 0, layout.atoms, 3),
+        )
+        most_atoms = layout.atoms if has_atoms else 0
+        num_resolvents, byte, short = num_steps + num_rows, torch.int8, torch.int16
+        self._sent = SentColumns(
+            pool_index=empty(num_steps, dtype=torch.int64),
+            depth=empty(num_steps, dtype=short),
+            num_goal_atoms=empty(num_steps, dtype=short),
+            num_resolvents=empty(num_steps),
+            dropped_atoms=empty(num_steps),
+            dropped_resolvents=empty(num_steps),
+            choice=empty(num_steps),
+            outcome=empty(num_steps, dtype=byte),
+            goal_atoms=empty(num_steps * most_atoms, 3),
+            kind=empty(num_resolvents, dtype=byte),
+            num_atoms=empty(num_resolvents, dtype=short),
+            origin_kind=empty(num_resolvents, dtype=byte),
+            origin=empty(num_resolvents),
+            score=empty(num_resolvents, dtype=torch.float32),
+            atoms=empty(num_rows * most_atoms, 3),
+        )
+        # A position may be in any slot.
+        num_candidates = max(layout.pool, layout.slots)
+        self._candidates = CandidateSteps(empty(num_candidates), empty(num_candidates))
+        self._start = empty(num_candidates, dtype=torch.int64)
+        self._order = empty(num_steps, dtype=torch.int64)
+        self._sizes, self._ends = empty(3, num_steps), empty(3, num_steps, dtype=torch.int64)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._is_compiled = False
+        self._num_steps = torch.zeros((), dtype=torch.int32, device=device)
+        self._num_rows = torch.zeros((), dtype=torch.int64, device=device)
+        # The counts when they were last read, and the most ticks launched since.
+        self._steps_seen = self._rows_seen = self._ticks_since = 0
+
+    def clear(self) -> None:
+        """Clear the log."""
+        self._num_steps.zero_()
+        self._num_rows.zero_()
+        self._candidates.num.zero_()
+        self._steps_seen = self._rows_seen = 0
+        # A replay is in progress before the first look.
+        self._ticks_since = TICKS_PER_REPLAY
+
+    def note_(self) -> None:
+        """Log the tick that is decided and not yet carried out."""
+        noted, layout = self._noted, self._layout
+        words = 3 * layout.atoms
+        launch_kernel(
+            note_steps_kernel,
+            layout.slots,
+            (
+                noted.derivations,
+                noted.work,
+                noted.decisions,
+                self._steps,
+                self._candidates,
+                self._num_steps,
+                self._num_rows,
+            ),
+            (self._limits.max_depth, layout.atoms),
+            HAS_ATOMS=self._has_atoms,
+            BLOCK=max(_WARP, triton.next_power_of_2(words)),
+            num_warps=1,
+        )
+        launch_kernel(
+            note_rows_kernel,
+            triton.cdiv(layout.score_window, _LANES),
+            (noted.work, noted.decisions, noted.rows, noted.num_rows, self._rows, self._num_rows),
+            (noted.work.origin.shape[1], layout.score_window, layout.atoms),
+            HAS_ATOMS=self._has_atoms,
+            BLOCK=_LANES,
+        )
+        launch_kernel(move_base_kernel, 1, (noted.num_rows, self._num_rows), (layout.score_window,))
+
+    def has_room(self) -> bool:
+        """Return whether another replay surely fits; call it once after each. Waits for the device only in doubt."""
+        self._ticks_since += TICKS_PER_REPLAY
+        if self._fits():
+            return True
+        self._steps_seen, self._rows_seen = int(self._num_steps), int(self._num_rows)
+        self._ticks_since = 0
+        return self._fits()
+
+    def _fits(self) -> bool:
+        ticks = self._ticks_since + TICKS_PER_REPLAY
+        return self._steps_seen + ticks * self._layout.slots <= len(
+            self._steps.depth
+        ) and self._rows_seen + ticks * self._layout.score_window <= len(self._rows.origin)
+
+    def send(self) -> PendingCopy[Chunk] | None:
+        """Start copying the logged steps, ordered on the device by candidate and depth, to the host; then clear the log."""
+        self._put_in_order()
+        logged, totals = copy_to_host(self._num_steps, self._ends[:, -1])
+        num_steps, (num_resolvents, num_goal_atoms, num_atoms) = int(logged), totals.tolist()
+        if not num_steps:
+            return None
+        copies = HostCopy()
+        sent = self._sent
+
+        def fetch(column: Tensor, num: int, dtype: "type[np.generic]") -> NDArray[Any]:
+            return copies.fetch(column[:num], dtype)
+
+        # What takes longest is copied while the rest is prepared.
+        atoms = fetch(sent.atoms, num_atoms, np.int32)
+        copies.begin()
+        chunk = Chunk(
+            fetch(sent.pool_index, num_steps, np.int64),
+            Steps(
+                depth=fetch(sent.depth, num_steps, np.uint16),
+                num_atoms=fetch(sent.num_goal_atoms, num_steps, np.uint16),
+                num_resolvents=fetch(sent.num_resolvents, num_steps, np.uint32),
+                dropped_atoms=fetch(sent.dropped_atoms, num_steps, np.uint32),
+                dropped_resolvents=fetch(sent.dropped_resolvents, num_steps, np.uint32),
+                choice=fetch(sent.choice, num_steps, np.int32),
+                outcome=fetch(sent.outcome, num_steps, np.int8),
+                goal_atoms=fetch(sent.goal_atoms, num_goal_atoms, np.int32),
+            ),
+            Resolvents(
+                kind=fetch(sent.kind, num_resolvents, np.uint8),
+                num_atoms=fetch(sent.num_atoms, num_resolvents, np.uint16),
+                origin_kind=fetch(sent.origin_kind, num_resolvents, np.uint8),
+                origin=fetch(sent.origin, num_resolvents, np.int32),
+                score=fetch(sent.score, num_resolvents, np.float32),
+                atoms=atoms,
+            ),
+        )
+        copies.begin()
+        self.clear()
+        return PendingCopy(chunk, copies)
+
+    def _put_in_order(self) -> None:
+        """Order what is logged, without waiting: one graph, which is captured the second time, once everything is compiled."""
+        device = self._num_steps.device
+        if device.type != "cuda":
+            self._launch_order()
+            return
+        # The copies of what was ordered before must be complete.
+        wait_for_copies(device)
+        if self._graph is not None:
+            self._graph.replay()
+        elif not self._is_compiled:
+            self._launch_order()
+            self._is_compiled = True
+        else:
+            graph = torch.cuda.CUDAGraph()
+            with without_garbage_collection(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self._launch_order()
+            self._graph = graph
+            graph.replay()
+
+    def _launch_order(self) -> None:
+        candidates, sizes, num_places = self._candidates, self._sizes, len(self._order)
+        torch.cumsum(candidates.num, 0, out=self._start)
+        self._start.sub_(candidates.num)
+        sizes.zero_()
+        num_programs = min(num_places, _PROGRAMS_PER_PROCESSOR * count_processors(sizes.device))
+        options = {
+            "HAS_ATOMS": self._has_atoms,
+            "ATOMS": triton.next_power_of_2(MOST_ATOMS),
+            "BLOCK": max(_WARP, triton.next_power_of_2(self._limits.max_resolvents)),
+            "num_warps": 1,
+        }
+        shape = num_places, self._layout.atoms
+        found = self._num_steps, self._order, sizes
+        launch_kernel(
+            place_kernel, num_programs, (self._steps, self._rows, candidates, self._start, *found), shape, **options
+        )
+        # One after the other: along the last of two axes, torch is a hundred times slower.
+        for each, ends in zip(sizes, self._ends, strict=True):
+            torch.cumsum(each, 0, out=ends)
+        launch_kernel(
+            send_kernel, num_programs, (self._steps, self._rows, self._sent, *found, self._ends), shape, **options
+        )
+
+    def take(self) -> Chunk | None:
+        """Copy the logged steps to the host and clear the log."""
+        sent = self.send()
+        return None if sent is None else sent.wait()
+
+
+class DigestLog:
+    """A log of the digests of every step of a pool, at the candidate's pool index and the step's depth.
+
+    Goals are canonical, so that the digest up to renaming equals the digest of the exact sequence.
+    """
+
+    def __init__(self, noted: TickBuffers, limits: Limits, layout: Layout) -> None:
+        self._noted, self._limits, self._layout = noted, limits, layout
+        device = noted.num_rows.device
+        self._hashes = torch.zeros(layout.score_window, dtype=torch.int64, device=device)
+        self._sequence = torch.zeros((layout.pool, limits.max_depth), dtype=torch.int64, device=device)
+        self._multiset = torch.zeros_like(self._sequence)
+
+    def note_(self) -> None:
+        """Log the tick that is decided and not yet carried out."""
+        noted, layout = self._noted, self._layout
+        launch_kernel(
+            hash_rows_kernel,
+            triton.cdiv(layout.score_window, _LANES),
+            (noted.rows, noted.num_rows, self._hashes),
+            (layout.score_window, layout.atoms),
+            BLOCK=_LANES,
+        )
+        launch_kernel(
+            digest_kernel,
+            layout.slots,
+            (noted.derivations, noted.work, noted.decisions, self._hashes, self._sequence, self._multiset),
+            (self._limits.max_depth, layout.atoms),
+            ATOMS=triton.next_power_of_2(MOST_ATOMS),
+            BLOCK=max(_WARP, triton.next_power_of_2(self._limits.max_resolvents)),
+            num_warps=1,
+        )
+
+    def send(self, num_steps: Tensor, total: int | None) -> PendingCopy[StepDigests]:
+        """Start copying the digests of candidates to the host, one after the other.
+
+        num_steps: int32 [N], of each; total: of all, None if unknown: then this waits for the device, and for earlier copies
+        """
+        if total is None:
+            total = int(copy_to_host(num_steps.sum())[0])
+        owner = torch.repeat_interleave(num_steps, output_size=total)
+        first = num_steps.cumsum(0) - num_steps
+        at = owner * self._limits.max_depth + torch.arange(total, device=num_steps.device) - first[owner]
+        copies = HostCopy()
+        sequence, multiset = (copies.fetch(each.view(-1)[at], np.uint64) for each in (self._sequence, self._multiset))
+        # The counts are written again by the next pool.
+        counts = copies.fetch(num_steps.clone(), np.uint32)
+        copies.begin()
+        return PendingCopy(StepDigests(counts, Digests(sequence, multiset, sequence)), copies)

@@ -1,0 +1,408 @@
+"""The buffers of a fused tick and the launches of its kernels, without synchronising with the host in between."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property, partial
+from typing import Final, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from kgverify.engines.endings import StepDigests
+from kgverify.program.limits import Limits
+from kgverify.prover.execution.device import free_memory
+from kgverify.prover.execution.host_copy import PendingCopy, copy_to_host
+from kgverify.prover.execution.kernel_launch import compile_ahead, count_processors
+from kgverify.prover.execution.kernel_launch import launch as launch_kernel
+from kgverify.prover.fused.record import Decisions, DigestLog, RowBuffers, StepLog, TickBuffers
+from kgverify.prover.fused.scoring import Scoring
+from kgverify.prover.fused.step_kernels import advance_kernel, choose_kernel, find_close_kernel
+from kgverify.prover.fused.try_kernels import form_kernel, look_up_kernel, try_kernel
+from kgverify.prover.program.tables import Tables
+from kgverify.prover.stages.resolve import goal_hash
+from kgverify.prover.state import PAD, Derivations, Layout, Pool, Segments, Work
+from kgverify.prover.tick.slots import restart_
+from kgverify.prover.tick.step_record import Chunk
+from kgverify.prover.tick.tick_loop import TickLoop
+from kgverify.prover.tower.launch import launch_tower
+from kgverify.prover.tower.portable import CONTENDERS, CONTEST, EXACT, score_contests
+
+_WARP: Final = 32
+
+
+class _Trying(NamedTuple):
+    """The way in which slots with up to a number of clauses are tried.
+
+    most:      the most clauses of such a slot
+    block:     clauses that are tried at a time
+    rounds:    the most times in one tick
+    programs:  the most programs for each multiprocessor, which take the slots one by one
+    warps:     warps of a program
+    registers: the most of a thread; with fewer, more programs run at a time
+    """
+
+    most: int
+    block: int
+    rounds: int
+    programs: int
+    warps: int
+    registers: int
+
+
+_LIGHT: Final = _Trying(128, 32, 4, 32, 1, 64)
+_HEAVY: Final = _Trying(4096, 64, 64, 32, 1, 128)
+_HEAVIEST: Final = _Trying(1 << 62, 2048, 32, 4, 16, 128)
+_MOST_COUNTED: Final = 512
+"""The most clauses of a heavy slot of which all are tried, since everything that is dropped is counted."""
+_PROGRAMS_PER_PROCESSOR: Final = 32
+"""The most programs of one warp for each multiprocessor, which take the slots one by one."""
+_LANES: Final = 128
+
+_LOG_SHARE: Final = 0.25
+"""The share of the free memory for a log of steps."""
+
+
+class _Derivations(NamedTuple):
+    """The fields of `Derivations`, and visited_hash int64 [B, D]: the hash of each goal visited."""
+
+    pool_index: Tensor
+    query: Tensor
+    goal: Tensor
+    depth: Tensor
+    outcome: Tensor
+    is_limited: Tensor
+    log_probability: Tensor
+    visited: Tensor
+    visited_hash: Tensor
+
+
+class _Counts(NamedTuple):
+    """The counts of a tick, int32 []; and of the pool's candidates, int64 [].
+
+    rows:     rows taken
+    goals:    open goals
+    light:    slots with few clauses
+    heavy:    slots with many clauses
+    heaviest: slots with more than these
+    left:     candidates that have not ended
+    given:    candidates given to slots
+    """
+
+    rows: Tensor
+    goals: Tensor
+    light: Tensor
+    heavy: Tensor
+    heaviest: Tensor
+    left: Tensor
+    given: Tensor
+
+
+class _Tally(NamedTuple):
+    """Choices of each slot and those made again (int64 [B]), and the smallest gap (float32 [B])."""
+
+    num_choices: Tensor
+    num_rescored: Tensor
+    smallest: Tensor
+
+
+class _Close(NamedTuple):
+    """The choices to make again, as `score_contests` takes them: int32 [R, CONTEST] and their number, int32 []."""
+
+    contests: Tensor
+    num_contests: Tensor
+
+
+class FusedTicks:
+    """The state of all slots, and the ticks that advance it.
+
+    scoring: of the policy; None for `shortest`
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        limits: Limits,
+        layout: Layout,
+        scoring: Scoring | None,
+        buffers: tuple[Derivations, Work, Pool],
+    ) -> None:
+        self._derivations, self._work, self._pool = buffers
+        self._tables, self._limits, self._layout, self.scoring = tables, limits, layout, scoring
+        device = tables.facts.device
+        slots, window = layout.slots, layout.score_window
+        self._num_processors = count_processors(device)
+        self._num_programs = min(slots, _PROGRAMS_PER_PROCESSOR * self._num_processors)
+        # For what can run beside the slots with few clauses: towers of goals, and slots with many clauses.
+        self._sides = [torch.cuda.Stream(device) for _ in range(2)] if device.type == "cuda" else []  # type: ignore[no-untyped-call]
+
+        def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        def columns(*dtypes: torch.dtype) -> Iterator[Tensor]:
+            return (empty(slots, dtype=dtype) for dtype in dtypes)
+
+        short, long, single, double = torch.int32, torch.int64, torch.float32, torch.float64
+        hidden = 0 if scoring is None else scoring.parameters[0].shape[1]
+        self._visited_hash = empty(slots, self._derivations.visited.shape[1], dtype=long)
+        self._kept = _Derivations(*self._derivations, self._visited_hash)
+        self._segments = Segments(*columns(long, long, long, long, torch.bool))
+        self._decisions = Decisions(*columns(short, short, long, long, long, double))
+        self._rows = RowBuffers(empty(window), empty(window, layout.atoms, 3), empty(window, dtype=torch.float32))
+        self._goals, self._light, self._heavy, self._heaviest = (empty(slots) for _ in range(4))
+        # Far enough apart for equal alignment of every address.
+        self._counters = empty(6, _WARP)
+        rows, goals, light, heavy, heaviest, num_contests = self._counters[:, 0]
+        self._progress = empty(2, dtype=long)
+        self._counts = _Counts(rows, goals, light, heavy, heaviest, *self._progress)
+        self._close = _Close(empty(window if hidden else 0, CONTEST), num_contests)
+        self._features = empty(slots, hidden, dtype=single)
+        self._tally = _Tally(*columns(long, long, single))
+        self._empty_hash = (tables.hash_keys * PAD).sum()
+        self.clear_gaps()
+        self._num_steps = empty(layout.pool)
+        self._noted = TickBuffers(self._derivations, self._work, self._decisions, self._rows, self._counts.rows)
+        self._step_logs: dict[bool, StepLog] = {}
+        self._loops: dict[tuple[StepLog | DigestLog, ...], TickLoop] = {}
+
+    def compile(self) -> None:
+        """Compile the kernels of a tick without logs, in parallel."""
+        compile_ahead(self._take_tick_)
+
+    def resume(self) -> None:
+        """Continue from the derivations in the slots."""
+        self._visited_hash.copy_(goal_hash(self._tables, self._derivations.visited))
+        self._decisions.is_taken.zero_()
+
+    def _restart_(self) -> None:
+        """Empty the slots, and give them the first candidates of the pool."""
+        restart_(self._derivations, self._work, self._pool)
+        self._decisions.is_taken.zero_()
+        self._counts.left.copy_(self._pool.size)
+        self._counts.given.zero_()
+        self._advance_(recycles=True)
+
+    def record_tick(self) -> Chunk | None:
+        """Run one tick without recycling; return the steps it took, if any."""
+        log = self._step_log(has_atoms=True)
+        log.clear()
+        self._decide_(counts_all=True)
+        log.note_()
+        self._advance_(recycles=False)
+        return log.take()
+
+    def record_all(
+        self, *, has_atoms: bool = True, has_digests: bool = False
+    ) -> Iterator[tuple[int, PendingCopy[Chunk] | None]]:
+        """Run the candidates of the pool to their ends, recording the steps, each candidate's in order.
+
+        Yields from time to time the number of candidates given to slots, and pending copies of steps, if any.
+        has_atoms:   with the atoms of goals and resolvents
+        has_digests: also take digests for `send_digests`
+        """
+        log = self._step_log(has_atoms=has_atoms)
+        logs: tuple[StepLog | DigestLog, ...] = (log, *([self._digests] if has_digests else []))
+        log.clear()
+        num_given = 0
+        for num_given in self._run_with(*logs):
+            yield num_given, None if log.has_room() else log.send()
+        yield num_given, log.send()
+
+    def run(self, *, has_digests: bool = False) -> Iterator[int]:
+        """Run the candidates of the pool to their ends; yield from time to time the number given to slots."""
+        return self._run_with(*([self._digests] if has_digests else []))
+
+    def send_digests(self, num: int, num_steps: int | None = None) -> PendingCopy[StepDigests]:
+        """Start copying the digests of the first candidates of the pool, which has run with digests, to the host.
+
+        num_steps: of these candidates; without it, this waits for earlier copies
+        """
+        return self._digests.send(self._num_steps[:num], num_steps)
+
+    @cached_property
+    def _digests(self) -> DigestLog:
+        return DigestLog(self._noted, self._limits, self._layout)
+
+    def _step_log(self, *, has_atoms: bool) -> StepLog:
+        if has_atoms not in self._step_logs:
+            memory = int(_LOG_SHARE * free_memory(self._counters.device))
+            self._step_logs[has_atoms] = StepLog(self._noted, self._limits, self._layout, memory, has_atoms=has_atoms)
+        return self._step_logs[has_atoms]
+
+    def _run_with(self, *logs: StepLog | DigestLog) -> Iterator[int]:
+        """Run the pool, logging every tick in some logs; each set of logs has its own captured graph."""
+        if logs not in self._loops:
+            take_tick_ = partial(self._take_tick_, *logs)
+            is_captured = self._counters.is_cuda
+            self._loops[logs] = TickLoop(
+                self._restart_, take_tick_, lambda: self._progress, self._pool, is_captured=is_captured
+            )
+        return self._loops[logs].run()
+
+    def _take_tick_(self, *logs: StepLog | DigestLog) -> None:
+        self._decide_(counts_all=bool(logs))
+        for log in logs:
+            log.note_()
+        self._advance_(recycles=True)
+
+    def read_gaps(self) -> tuple[int, int, float]:
+        """Return the number of choices, the number made again, and the smallest gap, since `clear_gaps`."""
+        if self.scoring is None:
+            return 0, 0, float("inf")
+        tally = self._tally
+        num_choices, num_rescored, smallest = copy_to_host(
+            tally.num_choices.sum(), tally.num_rescored.sum(), tally.smallest.amin()
+        )
+        return int(num_choices), int(num_rescored), float(smallest)
+
+    def clear_gaps(self) -> None:
+        """Reset the counts of choices."""
+        self._tally.num_choices.zero_()
+        self._tally.num_rescored.zero_()
+        self._tally.smallest.fill_(torch.inf)
+
+    def _decide_(self, *, counts_all: bool) -> None:
+        """Run everything up to `choose`, for every slot.
+
+        counts_all: whether to count everything that is dropped, for a record
+        """
+        layout, limits, tables, kept = self._layout, self._limits, self._tables, self._kept
+        slots, window, atoms = layout.slots, layout.score_window, layout.atoms
+        state, found = (kept, self._work, tables), (self._segments, self._decisions)
+        body, stride = tables.rule_body.shape[1], self._work.origin.shape[1]
+        # The numbers of facts and of predicates.
+        sizes = len(tables.fact_keys), len(tables.rule_first) - 1
+        self._counters.zero_()
+        launch_kernel(
+            look_up_kernel,
+            triton.cdiv(slots, _LANES),
+            (*state, *found, self._goals, self._light, self._heavy, self._heaviest, self._counts),
+            (slots, atoms, *sizes, _LIGHT.most, min(_HEAVY.most, _MOST_COUNTED) if counts_all else _HEAVY.most),
+            BLOCK=_LANES,
+        )
+        with self._beside(0):
+            self._compute_goals_()
+
+        def try_clauses_(trying: _Trying, *listed: Tensor) -> None:
+            launch_kernel(
+                try_kernel,
+                min(slots, trying.programs * self._num_processors),
+                (*state, *found, self._rows, *listed, self._counts, self._empty_hash),
+                (
+                    atoms,
+                    body,
+                    self._visited_hash.shape[1],
+                    limits.max_atoms,
+                    limits.max_resolvents,
+                    stride,
+                    window,
+                    int(counts_all),
+                    *sizes,
+                    trying.rounds,
+                ),
+                EXCLUDE=limits.exclude_query,
+                BLOCK=trying.block,
+                num_warps=trying.warps,
+                maxnreg=trying.registers,
+            )
+
+        with self._beside(1):
+            try_clauses_(_HEAVY, self._heavy, self._counts.heavy)
+            try_clauses_(_HEAVIEST, self._heaviest, self._counts.heaviest)
+        try_clauses_(_LIGHT, self._light, self._counts.light)
+        self._wait_for(1)
+        launch_kernel(
+            form_kernel,
+            triton.cdiv(window, _LANES),
+            (*state, self._decisions, self._rows, self._counts),
+            (atoms, body, stride, window),
+            EXCLUDE=limits.exclude_query,
+            IS_SHORTEST=self.scoring is None,
+            BLOCK=_LANES,
+        )
+        self._wait_for(0)
+        self._score_()
+        launch_kernel(
+            choose_kernel,
+            self._num_programs,
+            (self._decisions, self._rows),
+            (slots,),
+            BLOCK=self._score_block,
+            num_warps=1,
+        )
+
+    @contextmanager
+    def _beside(self, side: int) -> Iterator[None]:
+        """Launch on a stream of its own what depends on everything launched so far."""
+        if not self._sides:
+            yield
+            return
+        self._sides[side].wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._sides[side]):
+            yield
+
+    def _wait_for(self, side: int) -> None:
+        """Let what is launched from now on wait for a stream of its own."""
+        if self._sides:
+            torch.cuda.current_stream().wait_stream(self._sides[side])
+
+    @property
+    def _score_block(self) -> int:
+        return max(_WARP, int(triton.next_power_of_2(self._limits.max_resolvents)))
+
+    def _score_(self) -> None:
+        """Score all rows, whose goals are computed; then score those of close choices again."""
+        if self.scoring is None:
+            return
+        launch_tower(
+            self.scoring.parameters,
+            self._rows.atoms,
+            self._rows.score,
+            self.scoring.precision,
+            count=self._counts.rows,
+            features=self._features,
+            slots=self._rows.slot,
+        )
+        launch_kernel(
+            find_close_kernel,
+            self._num_programs,
+            (self._decisions, self._rows, self._tally, self._close),
+            (self._layout.slots, self.scoring.margin, self._layout.atoms),
+            CONTENDERS=CONTENDERS,
+            BLOCK=self._score_block,
+            num_warps=1,
+        )
+        score_contests(
+            self.scoring.exact,
+            self._derivations.goal,
+            self._rows.atoms,
+            *self._close,
+            self._rows.score,
+            EXACT,
+        )
+
+    def _compute_goals_(self) -> None:
+        """Compute the towers of all open goals."""
+        if self.scoring is not None:
+            launch_tower(
+                self.scoring.parameters,
+                self._derivations.goal,
+                self._features,
+                self.scoring.precision,
+                index=self._goals,
+                count=self._counts.goals,
+            )
+
+    def _advance_(self, *, recycles: bool) -> None:
+        """Take the decided steps; then, if requested, give the slots of ended derivations the next candidates."""
+        words = 3 * self._layout.atoms
+        state = self._kept, self._work, self._pool, self._tables
+        launch_kernel(
+            advance_kernel,
+            self._num_programs,
+            (*state, self._decisions, self._rows, self._counts, self._num_steps),
+            (self._layout.slots, self._layout.atoms, self._visited_hash.shape[1], self._limits.max_depth),
+            RECYCLES=recycles,
+            BLOCK=max(_WARP, triton.next_power_of_2(words)),
+            num_warps=1,
+        )

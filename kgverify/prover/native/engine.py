@@ -1,0 +1,345 @@
+"""The native evaluator as an engine: its library proves, and this module hands arrays to it and takes columns from it."""
+
+import ctypes
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.engines.endings import Evaluation, Results, StepDigests, join_digests, no_results
+from kgverify.engines.policy import Policy, check_policy
+from kgverify.engines.protocol import CompilerCaches, Positions, StageOutputs
+from kgverify.errors import InternalError
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import GoalKind, Origin
+from kgverify.program.program import Program
+from kgverify.program.resolution import number_variables
+from kgverify.program.stages import Stage
+from kgverify.progress import Progress, no_progress
+from kgverify.prover.native.arrays import (
+    COLUMNS,
+    TRIED,
+    Arrays,
+    ColumnArrays,
+    PositionArrays,
+    limit_numbers,
+    plain_goals,
+    policy_arrays,
+    program_arrays,
+)
+from kgverify.prover.native.choice import NATIVE
+from kgverify.prover.native.library import load_library, was_kept
+from kgverify.threads import count_threads
+from kgverify.trace.model.columns import (
+    Candidates,
+    CandidateSet,
+    Columns,
+    Digests,
+    Resolvents,
+    Steps,
+    concatenate,
+    starts_of,
+)
+from kgverify.trace.model.header import EngineInfo
+from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.score_error import bound_score_error
+from kgverify.trace.model.stage_items import read_step_outputs
+
+NOTHING, DIGESTS, EVERYTHING = range(3)
+"""The columns that the library records of each step."""
+
+_FIRST_PART: Final = 64
+"""The candidates of the first call of the library; later ones have more, so that each takes about `_PART_SECONDS`."""
+_PART_SECONDS: Final = 0.5
+"""The time after which a call reports progress, and an interruption takes effect."""
+_PER_THREAD: Final = 16
+"""The least candidates for which another thread is worth its start."""
+
+
+class _Ran(NamedTuple):
+    """A call of the library: columns by path, counts as `native_count` gives them, and what a probe tried."""
+
+    columns: dict[str, NDArray[Any]]
+    counts: tuple[int, ...]
+    smallest_gap: float
+    tried: NDArray[Any]
+    tried_atoms: NDArray[np.int32]
+
+
+class NativeEngine:
+    """An engine that proves candidates on the cores of the CPU, by a library that is compiled on its first use.
+
+    threads: the most threads; `$OMP_NUM_THREADS`, or the cores that this process may use, if not given. Their number changes
+             nothing in any derivation, score or digest
+    reasons: the reasons for the device, mode and precision, in words
+
+    UserError if the policy does not fit the program, or the library cannot be compiled.
+    """
+
+    takes_floors = True
+
+    def __init__(
+        self,
+        program: Program,
+        limits: Limits,
+        policy: Policy,
+        *,
+        threads: int | None = None,
+        faults: tuple[str, ...] = (),
+        reasons: tuple[str, ...] = (),
+        name: str = "compiled",
+    ) -> None:
+        check_policy(policy, program, limits)
+        self.limits = limits
+        self._library = load_library()
+        self._faults, self._reasons, self._name = faults, reasons, name
+        self._threads = count_threads() if threads is None else threads
+        self._score_error = bound_score_error(policy.info, "float32")
+        self._num_symbols = len(program.symbols.predicates), len(program.symbols.constants)
+        self._program = program_arrays(program)
+        make = self._library.native_make
+        make.restype = ctypes.c_void_p
+        weights = None if policy.name == "shortest" else policy_arrays(policy, self._score_error)
+        self._policy = weights
+        made = make(
+            ctypes.byref(self._program),
+            ctypes.byref(limit_numbers(limits)),
+            None if weights is None else ctypes.byref(weights),
+        )
+        if not made:
+            raise MemoryError("there is not enough memory for the program")
+        self._engine = ctypes.c_void_p(made)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_engine"):
+            self._library.native_free(self._engine)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The reasons for this device, mode and precision."""
+        return self._reasons
+
+    @property
+    def caches(self) -> CompilerCaches:
+        """The use of the cache: warm if the same code and compiler had put the library there."""
+        return CompilerCaches(state="warm" if was_kept() else "cold")
+
+    @property
+    def proves_ahead(self) -> bool:
+        """True: `record` takes the digests of steps where they are proved."""
+        return True
+
+    @property
+    def info(self) -> EngineInfo:
+        """The mode, the device, the precision and the error of its scores."""
+        return EngineInfo(
+            name=self._name,
+            mode=NATIVE,
+            device="cpu",
+            precision="float32",
+            score_error=self._score_error,
+            versions={"python": platform.python_version(), "numpy": np.__version__},
+            faults=self._faults,
+        )
+
+    def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
+        """Run every candidate to its end."""
+        return concatenate([recorded.read()[0] for recorded in self.record(candidates, progress)])
+
+    def record(
+        self, candidates: CandidateSet, progress: Progress = no_progress, *, level: TraceLevel = TraceLevel.STEPS
+    ) -> Iterator["Recorded"]:
+        """Run every candidate to its end, part by part, with the digests of the steps.
+
+        level: the columns wanted; at level `digests` the resolvents are left out, and the columns of steps are zeros
+        """
+        recording = DIGESTS if level is TraceLevel.DIGESTS else EVERYTHING
+        for part, ran in self._run_parts(candidates, progress, recording):
+            yield Recorded(part, ran.columns)
+
+    def evaluate(
+        self,
+        candidates: CandidateSet,
+        progress: Progress = no_progress,
+        *,
+        has_digests: bool = False,
+        floor: NDArray[np.float64] | None = None,
+    ) -> Evaluation:
+        """Run every candidate to its end without recording steps, which is faster than `prove` and ends alike.
+
+        has_digests: also take the digests of the steps
+        floor:       float64 [N]; a derivation that is open after a step, with a log-probability below its floor, is STOPPED
+        """
+        results, digests = [no_results()], []
+        num_choices = num_rescored = 0
+        smallest = float("inf")
+        for _, ran in self._run_parts(candidates, progress, DIGESTS if has_digests else NOTHING, floor):
+            columns = ran.columns
+            ended = Results(
+                columns["candidates/outcome"].astype(np.int32),
+                columns["candidates/is_limited"].astype(np.bool_),
+                columns["candidates/log_probability"],
+            )
+            results.append(ended)
+            nothing = np.zeros(0, np.uint64)
+            sequence = Digests(columns["digests/sequence"], nothing, nothing)
+            digests.append(StepDigests(columns["candidates/num_steps"], sequence))
+            num_choices, num_rescored = num_choices + ran.counts[6], num_rescored + ran.counts[7]
+            smallest = min(smallest, ran.smallest_gap)
+        joined = Results(*map(np.concatenate, zip(*results, strict=True)))
+        taken = join_digests(digests) if has_digests else None
+        return Evaluation(joined, num_choices, num_rescored, smallest, taken)
+
+    def step(self, positions: Positions) -> Columns:
+        """Take one step from each position."""
+        ran = self._run(positions.candidates, EVERYTHING, positions=positions)
+        return Recorded(positions.candidates, ran.columns).read()[0]
+
+    def probe(self, position: Positions) -> StageOutputs:
+        """Take one step, by the code of any other step, with the output of each of its stages."""
+        ran = self._run(position.candidates, EVERYTHING, positions=position, is_probed=True)
+        columns = Recorded(position.candidates, ran.columns).read()[0]
+        shown = read_step_outputs(columns)
+        limited, choice = shown[Stage.LIMIT][0], shown[Stage.CHOOSE]
+        kind, _, _, goal = limited[choice]
+        outputs = _read_tried(ran)
+        return outputs | {
+            Stage.SELECT: tuple(columns.steps.goal_atoms[0].tolist()),
+            **{stage: shown[stage] for stage in (Stage.LIMIT, Stage.SCORE, Stage.CHOOSE, Stage.FINISH)},
+            Stage.CLOSE: _close(outputs[Stage.REVISIT]),
+            Stage.ADVANCE: (kind, goal, int(columns.steps.depth[0]) + 1),
+        }
+
+    def _run_parts(
+        self,
+        candidates: CandidateSet,
+        progress: Progress,
+        recording: int,
+        floor: NDArray[np.float64] | None = None,
+    ) -> Iterator[tuple[CandidateSet, _Ran]]:
+        begin, size = 0, _FIRST_PART
+        # Columns of no candidates have the same types.
+        while begin < max(1, len(candidates.query)):
+            rows = slice(begin, begin + size)
+            part = candidates.take(rows)
+            began = time.perf_counter()
+            ran = self._run(part, recording, floor=None if floor is None else floor[rows])
+            seconds = max(time.perf_counter() - began, 1e-6)
+            progress(len(part.query))
+            begin += size
+            size = max(_FIRST_PART, min(4 * size, int(size * _PART_SECONDS / seconds)))
+            yield part, ran
+
+    def _run(
+        self,
+        candidates: CandidateSet,
+        recording: int,
+        *,
+        floor: NDArray[np.float64] | None = None,
+        positions: Positions | None = None,
+        is_probed: bool = False,
+    ) -> _Ran:
+        """Call the library. MemoryError if it runs out of memory."""
+        num = len(candidates.query)
+        queries = np.ascontiguousarray(candidates.atom, np.int32).reshape(-1, 3)
+        floors = None if floor is None else np.ascontiguousarray(floor, np.float64)
+        given = None if positions is None else self._position_arrays(positions)
+        library = self._library
+        library.native_run.restype = ctypes.c_void_p
+        run = library.native_run(
+            self._engine,
+            ctypes.c_void_p(queries.ctypes.data),
+            ctypes.c_int64(num),
+            None if floors is None else ctypes.c_void_p(floors.ctypes.data),
+            None if given is None else ctypes.byref(given),
+            ctypes.c_int32(recording),
+            ctypes.c_int32(is_probed),
+            ctypes.c_int64(max(1, min(self._threads, num // _PER_THREAD))),
+        )
+        if not run:
+            raise MemoryError("there is not enough memory for the steps of these candidates")
+        handle = ctypes.c_void_p(run)
+        try:
+            return _copy(library, handle, num, recording)
+        finally:
+            library.native_free_run(handle)
+
+    def _position_arrays(self, positions: Positions) -> Arrays:
+        """Return the positions for the library. InternalError if one does not fit."""
+        lowest = int(positions.atoms[:, 1:].min(initial=0))
+        if (
+            positions.num_atoms.max(initial=0) > self.limits.max_atoms
+            or -lowest > 2 * self.limits.max_atoms
+            or positions.num_goals.min(initial=1) < 1
+        ):
+            raise InternalError("a position does not fit the limits under which the engine was built")
+        return PositionArrays.of(
+            positions.depth.astype(np.int64),
+            starts_of(positions.num_goals),
+            starts_of(positions.num_atoms),
+            np.ascontiguousarray(positions.atoms, np.int32),
+        )
+
+
+class Recorded:
+    """Proved candidates with the columns that the library recorded."""
+
+    def __init__(self, candidates: CandidateSet, columns: dict[str, NDArray[Any]]) -> None:
+        self._candidates, self._columns = candidates, columns
+
+    def read(self) -> tuple[Columns, NDArray[np.uint64] | None]:
+        """Return the candidates with their steps, and the digests of the steps."""
+
+        def group(name: str, fields: Sequence[str]) -> list[NDArray[Any]]:
+            return [self._columns[f"{name}/{field}"] for field in fields]
+
+        candidates = Candidates(*self._candidates, *group("candidates", Candidates._fields[3:]))
+        steps, resolvents = Steps(*group("steps", Steps._fields)), Resolvents(*group("resolvents", Resolvents._fields))
+        return Columns(candidates, steps, resolvents), self._columns["digests/sequence"]
+
+
+def _copy(library: ctypes.CDLL, run: ctypes.c_void_p, num: int, recording: int) -> _Ran:
+    counted, smallest = (ctypes.c_int64 * 8)(), ctypes.c_double()
+    library.native_count(run, counted, ctypes.byref(smallest))
+    counts = tuple(counted)
+    num_steps, num_goal_atoms, num_resolvents, num_atoms, num_tried, num_tried_atoms = counts[:6]
+    lengths = {"candidates": num, "steps": num_steps, "digests": num_steps, "resolvents": num_resolvents}
+    shapes: dict[str, tuple[int, ...]] = {path: (lengths[path.split("/")[0]],) for path in COLUMNS}
+    shapes |= {"steps/goal_atoms": (num_goal_atoms, 3), "resolvents/atoms": (num_atoms, 3)}
+    columns = {path: np.zeros(shape, COLUMNS[path]) for path, shape in shapes.items()}
+    library.native_copy(run, ctypes.byref(ColumnArrays.of(*columns.values())))
+    tried, atoms = np.zeros(num_tried, TRIED), np.zeros((num_tried_atoms, 3), np.int32)
+    library.native_copy_probe(run, ctypes.c_void_p(tried.ctypes.data), ctypes.c_void_p(atoms.ctypes.data))
+    return _Ran(columns, counts, smallest.value, tried, atoms)
+
+
+def _read_tried(ran: _Ran) -> StageOutputs:
+    """Return the outputs of the stages from `match_rules` to `revisit`."""
+    tried = ran.tried
+    # Pruning leaves the atoms that are renamed.
+    lengths = np.stack((tried["num_resolved"], tried["num_pruned"], tried["num_pruned"]), 1).ravel()
+    goals = plain_goals(ran.tried_atoms, [0, *accumulate(lengths.tolist())])
+    kinds, origins = tried["origin_kind"].tolist(), tried["origin"].tolist()
+    # Only `rename` says which numbers variables have.
+    resolved, pruned = ([number_variables(iter(goal)) for goal in goals[number::3]] for number in (0, 1))
+    renamed = tuple(zip(kinds, origins, goals[2::3], strict=True))
+    return {
+        Stage.MATCH_RULES: tuple(o for k, o in zip(kinds, origins, strict=True) if k == Origin.RULE),
+        Stage.MATCH_FACTS: tuple(o for k, o in zip(kinds, origins, strict=True) if k == Origin.FACT),
+        Stage.RESOLVE: tuple(zip(kinds, origins, resolved, strict=True)),
+        Stage.PRUNE: tuple(zip(kinds, origins, pruned, strict=True)),
+        Stage.RENAME: renamed,
+        Stage.REVISIT: tuple(each for each, is_left in zip(renamed, tried["is_left"].tolist(), strict=True) if is_left),
+    }
+
+
+def _close(survivors: Sequence[tuple[int, int, Any]]) -> tuple[tuple[int, int, int, Any], ...]:
+    """Return the output of `close`, of which the library keeps what `limit` leaves."""
+    for kind, origin, atoms in survivors:
+        if not atoms:
+            return ((int(GoalKind.TRUE), kind, origin, ()),)
+    return tuple((int(GoalKind.GOAL), *each) for each in survivors) or ((int(GoalKind.FALSE), 0, 0, ()),)

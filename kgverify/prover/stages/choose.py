@@ -1,0 +1,147 @@
+"""Stages `score`, `choose`, `advance` and `finish`: from resolvents to the next goal."""
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kgverify.engines.policy import Policy
+from kgverify.prover.program.tables import round_up
+from kgverify.prover.state import (
+    DEPTH_LIMIT,
+    FAILED,
+    FALSE,
+    GOAL,
+    OPEN,
+    PAD,
+    PROVED,
+    TRUE,
+    Choices,
+    Derivations,
+    Rows,
+    Work,
+)
+
+Parameters: TypeAlias = tuple[Tensor, ...]
+Score: TypeAlias = Callable[[Parameters, Tensor, Tensor, Tensor], Tensor]
+"""(parameters, goals int32 [B, A, 3], resolvents int32 [R, A, 3], slot of each resolvent int64 [R]) -> [R]."""
+
+
+def score_shortest(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
+    """Score by fewest atoms, then fewest variables, float32 [R]. A canonical resolvent's last variable gives their number."""
+    num_atoms = (resolvents[..., 0] != PAD).sum(-1)
+    arguments = torch.where(resolvents[..., 1:] == PAD, 0, resolvents[..., 1:])
+    num_variables = -arguments.flatten(1).amin(1).clamp(max=0)
+    return torch.neg(num_atoms + num_variables / 64).float()
+
+
+def score_two_tower(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
+    """Return the scaled dot product of the tower's outputs for goal and resolvent."""
+    features = tower(parameters, torch.cat((goals, resolvents)))
+    of_goal, of_resolvent = features[: goals.shape[0]], features[goals.shape[0] :]
+    return (of_goal[slot] * of_resolvent).sum(-1) / math.sqrt(features.shape[-1])
+
+
+def tower(parameters: Parameters, goals: Tensor) -> Tensor:
+    """Return the features of each goal, int32 [n, A, 3]: float [n, h]."""
+    predicate_rows, argument_rows, num_variables, weight, bias, *blocks = parameters
+    predicate, first, second = goals.unbind(-1)
+    is_atom = predicate != PAD
+
+    def argument(ids: Tensor) -> Tensor:
+        row = torch.where(ids < 0, -1 - ids, ids + num_variables)
+        return functional.embedding(torch.where(is_atom, row, 0), argument_rows)
+
+    atoms = (
+        functional.embedding(torch.where(is_atom, predicate, 0), predicate_rows) + argument(first) - argument(second)
+    )
+    total = torch.where(is_atom[..., None], atoms, 0).sum(1)
+    x = functional.linear(total / is_atom.sum(1, keepdim=True).clamp(min=1), weight, bias)
+    for i in range(0, len(blocks), 4):
+        block_weight, block_bias, norm_weight, norm_bias = blocks[i : i + 4]
+        x = x + functional.relu(functional.linear(x, block_weight, block_bias))
+        x = functional.layer_norm(x, x.shape[-1:], norm_weight, norm_bias, eps=1e-5)
+    return x
+
+
+def build_parameters(
+    policy: Policy, device: torch.device, dtype: torch.dtype, *, is_rounded: bool = False
+) -> Parameters:
+    """Return a policy's weights on a device, in the order that its score function takes them.
+
+    is_rounded: whether the numbers of symbols are rounded up to powers of two, by rows of zeros
+    """
+    if policy.name == "shortest":
+        return ()
+    weights = {name: torch.as_tensor(np.array(array)).to(device, dtype) for name, array in policy.weights.items()}
+    variables, constants = weights["embedding.variable"], weights["embedding.constant"]
+    num_variables = torch.tensor(len(variables), device=device, dtype=torch.int32)
+    blocks = (
+        weights[f"block.{i}.{part}"]
+        for i in range(policy.num_blocks)
+        for part in ("weight", "bias", "norm.weight", "norm.bias")
+    )
+    return (
+        pad_rows(weights["embedding.predicate"]) if is_rounded else weights["embedding.predicate"],
+        pad_rows(torch.cat((variables, constants))) if is_rounded else torch.cat((variables, constants)),
+        num_variables,
+        weights["input.weight"],
+        weights["input.bias"],
+        *blocks,
+    )
+
+
+def pad_rows(rows: Tensor) -> Tensor:
+    """Append rows of zeros, up to the next power of two."""
+    return functional.pad(rows, (0, 0, 0, round_up(len(rows)) - len(rows)))
+
+
+SCORES: dict[str, Score] = {"shortest": score_shortest, "two_tower": score_two_tower}
+
+
+def choose(kind: Tensor, num_resolvents: Tensor, score: Tensor) -> Choices:
+    """Choose the highest score, of equal scores the lowest index. kind int32 [B], num_resolvents int64 [B], score [B, S]."""
+    choice = score.argmax(1)
+    wide = score.double()
+    log_probability = wide.gather(1, choice[:, None]).squeeze(1) - wide.logsumexp(1)
+    alone = kind != GOAL
+    return Choices(
+        kind,
+        num_resolvents,
+        score,
+        torch.where(alone, 0, choice),
+        torch.where(alone | (num_resolvents == 0), 0.0, log_probability),
+    )
+
+
+def advance(derivations: Derivations, work: Work, rows: Rows, choices: Choices, is_taken: Tensor) -> Derivations:
+    """Make the chosen resolvent the goal, in the slots where the step is taken, bool [B]."""
+    goes_on = (choices.kind == GOAL) & (choices.num_resolvents > 0)
+    chosen = rows.atoms[torch.where(goes_on & is_taken, rows.first + choices.choice, 0)]
+    chosen = torch.where(goes_on[:, None, None], chosen, PAD)
+    depth = derivations.depth + is_taken.int()
+    turns = torch.arange(derivations.visited.shape[1], device=depth.device)
+    is_new = is_taken[:, None] & (turns == depth[:, None])
+    dropped = (work.dropped_atoms > 0) | (work.dropped_resolvents > 0)
+    return Derivations(
+        pool_index=derivations.pool_index,
+        query=derivations.query,
+        goal=torch.where(is_taken[:, None, None], chosen, derivations.goal),
+        depth=depth,
+        outcome=derivations.outcome,
+        is_limited=derivations.is_limited | (is_taken & dropped & (choices.kind != TRUE)),
+        log_probability=derivations.log_probability + torch.where(is_taken, choices.log_probability, 0.0),
+        visited=torch.where(is_new[..., None, None], chosen[:, None], derivations.visited),
+    )
+
+
+def finish(depth: Tensor, outcome: Tensor, kind: Tensor, is_taken: Tensor, max_depth: int) -> Tensor:
+    """Return the outcome after a step, int32 [B]; a slot that takes no step keeps its own."""
+    after = torch.where(depth >= max_depth, DEPTH_LIMIT, OPEN)
+    after = torch.where(kind == FALSE, FAILED, after)
+    after = torch.where(kind == TRUE, PROVED, after)
+    return torch.where(is_taken, after, outcome).to(torch.int32)

@@ -1,0 +1,186 @@
+"""Launches of the tower by the kernel for device and precision, its parameters, and an operator for torch."""
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Final
+
+import numpy as np
+import torch
+import triton
+from torch import Tensor
+
+from kgverify.engines.policy import Policy
+from kgverify.errors import UserError
+from kgverify.prover.program.tables import round_up
+from kgverify.prover.stages.choose import Parameters, Score, pad_rows
+from kgverify.prover.tower import portable
+from kgverify.prover.tower.portable import EXACT, WIDE
+
+NARROW: Final = {"bf16x3": torch.bfloat16, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""The types of the factors in the other precisions. fp16 is for weights and states below 65,504."""
+
+LEAST_PADDED: Final = 32
+MOST_WIDE: Final = 512
+"""The least and the largest padded hidden width; widths are padded to powers of two."""
+
+MOST_FLOAT16: Final = 1000.0
+"""The largest weight or row for float16: up to here no state of a goal is expected to exceed 65,504."""
+
+HOPPER: Final = (9, 0)
+"""The compute capability that has a special kernel."""
+GLUON_VERSION: Final = "3.6."
+
+
+def launch_tower(
+    parameters: Sequence[Tensor],
+    atoms: Tensor,
+    out: Tensor,
+    precision: str,
+    *,
+    index: Tensor | None = None,
+    count: Tensor | None = None,
+    features: Tensor | None = None,
+    slots: Tensor | None = None,
+) -> None:
+    """Write scores [n] of goals, atoms int32 [n, A, 3], into `out`; without `features` and `slots` their towers [n, h].
+
+    parameters: of `build_tower_parameters`
+    out:        float32, or float64 for towers in float64; the result for a goal without atoms is unspecified
+    index:      int32 [m]  the goals to compute, each at most once; None: all in turn
+    count:      int32 [] or [1]  the number of them to compute at most; the rest is not read; None: all
+    features:   float32 [B, h]; float64 in float64
+    slots:      int32 or int64 [n]
+
+    This never waits for the device; programs and memory depend only on the tensors' sizes.
+    """
+    rows, _, input_bias, weights, *_ = parameters
+    num_rows, hidden, width = len(atoms if index is None else index), rows.shape[1], len(input_bias)
+    if num_rows == 0:
+        return
+    goals = (atoms, atoms if index is None else index, atoms if count is None else count, num_rows, atoms.shape[1])
+    scoring = (rows if features is None else features, atoms if slots is None else slots, 1 / math.sqrt(width))
+    constants = {"BLOCKS": len(weights), "H": hidden}
+    constants |= {"HAS_INDEX": index is not None, "HAS_COUNT": count is not None, "SCORES": features is not None}
+    hopper = _find_hopper(atoms.device)
+    if hopper is not None and hopper.can_launch(parameters, precision):
+        hopper.launch(parameters, goals, scoring, out, precision, constants)
+    else:
+        portable.launch(parameters, goals, scoring, out, precision, constants)
+
+
+@cache
+def _find_hopper(device: torch.device) -> ModuleType | None:
+    """Return the kernel for Hopper, if the device is one and Triton has the version that it is written for."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) != HOPPER:
+        return None
+    if not triton.__version__.startswith(GLUON_VERSION):
+        return None
+    try:
+        return import_module("kgverify.prover.tower.hopper")
+    except ImportError:
+        return None
+
+
+@torch.library.custom_op("kgverify::tower", mutates_args=())
+def _tower_op(parameters: Sequence[Tensor], goals: Tensor, features: Tensor, slots: Tensor, precision: str) -> Tensor:
+    out = _allocate(parameters, goals, features)
+    if len(features) > 0:
+        launch_tower(parameters, goals, out, precision, features=features, slots=slots)
+    else:
+        launch_tower(parameters, goals, out, precision)
+    return out
+
+
+@_tower_op.register_fake
+def _(parameters: Sequence[Tensor], goals: Tensor, features: Tensor, slots: Tensor, precision: str) -> Tensor:
+    return _allocate(parameters, goals, features)
+
+
+def _allocate(parameters: Sequence[Tensor], goals: Tensor, features: Tensor) -> Tensor:
+    """Allocate scores if `features` has rows, else towers."""
+    shape = (len(goals),) if len(features) > 0 else (len(goals), parameters[0].shape[1])
+    return torch.empty(shape, dtype=torch.float32, device=goals.device)
+
+
+def can_run(policy: Policy) -> bool:
+    """Return whether the kernels support the policy's width."""
+    return len(policy.weights["input.bias"]) <= MOST_WIDE
+
+
+def build_tower_parameters(
+    policy: Policy, precision: str, device: torch.device, *, is_rounded: bool = False
+) -> Parameters:
+    """Return the weights in the kernel's layout; `is_rounded` as in `build_parameters`.
+
+    rows:        [symbols, p]          predicates, variables, constants, each through the input layer (in float64); the
+                                       kernel subtracts that of a second argument. In the factors' type for a single
+                                       product, else in float32 or float64
+    first_rows:  int32 [2]             the first row of the variables, and of the constants
+    input_bias:  float32 [h]
+    weights:     [L, p, p]             transposed; float32, or the type of the precision's factors
+    low_weights: [L, p, p]             the part that rounding removed from the weights; empty except for bf16x3
+    biases, scales, shifts: float32 [L, p]
+
+    p: the width h padded with zeros to a power of two
+    UserError if fp16 cannot represent them.
+    """
+    arrays = {name: np.asarray(array, np.float64) for name, array in policy.weights.items()}
+    embeddings = np.concatenate([arrays[f"embedding.{kind}"] for kind in ("predicate", "variable", "constant")])
+
+    hidden = len(arrays["input.bias"])
+    padded = max(LEAST_PADDED, round_up(hidden))
+
+    def stack(part: str, num_axes: int) -> Tensor:
+        layers = [np.pad(arrays[f"block.{i}.{part}"], (0, padded - hidden)) for i in range(policy.num_blocks)]
+        stacked = np.stack(layers) if layers else np.zeros((0, *(padded for _ in range(num_axes))))
+        return torch.as_tensor(stacked, dtype=torch.float32)
+
+    weights = stack("weight", 2).transpose(1, 2).contiguous()
+    vectors = [stack(part, 1) for part in ("bias", "norm.weight", "norm.bias")]
+    input_bias = torch.as_tensor(arrays["input.bias"], dtype=torch.float32)
+    num_predicates, num_variables = (len(arrays[f"embedding.{kind}"]) for kind in ("predicate", "variable"))
+    dtype = torch.float64 if precision == EXACT else torch.float32
+    rows = torch.zeros((len(embeddings), padded), dtype=dtype)
+    rows[:, :hidden] = torch.as_tensor(embeddings @ arrays["input.weight"].T)
+    if precision == "fp16":
+        _check_float16(rows, input_bias, weights, *vectors)
+    low_weights = torch.zeros(0, dtype=torch.bfloat16)
+    if precision not in WIDE:
+        unrounded, weights = weights, weights.to(NARROW[precision])
+        if precision == "bf16x3":
+            low_weights = (unrounded - weights.float()).bfloat16()
+    if precision in ("bf16", "fp16"):
+        rows = rows.to(NARROW[precision])
+    first_rows = torch.tensor((num_predicates, num_predicates + num_variables), dtype=torch.int32)
+    parameters = (
+        pad_rows(rows) if is_rounded else rows,
+        first_rows,
+        input_bias,
+        weights,
+        low_weights,
+        *vectors,
+    )
+    return tuple(part.to(device) for part in parameters)
+
+
+def _check_float16(*parameters: Tensor) -> None:
+    """Raise UserError if some weight, or a symbol's row, is too large for float16."""
+    if any(float(part.abs().max()) > MOST_FLOAT16 for part in parameters if part.numel()):
+        raise UserError(
+            "some weights are too large for precision 'fp16'", where="--precision", fix="use --precision bf16 or bf16x3"
+        )
+
+
+def build_tower_score(precision: str) -> Score:
+    """Return the stage `score` by the kernel, with parameters of `build_tower_parameters`; on a CPU Triton interprets it."""
+
+    def score(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
+        nothing = torch.empty(0, dtype=torch.float32, device=goals.device)
+        features = _tower_op(list(parameters), goals, nothing, slot[:0], precision)
+        scores: Tensor = _tower_op(list(parameters), resolvents, features, slot, precision)
+        return scores
+
+    return score

@@ -1,6 +1,0 @@
-"""The scoreboard, which tests of this folder import, lies in the repository's `benchmarks`."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
