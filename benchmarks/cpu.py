@@ -15,7 +15,7 @@ from workloads import LIMITS, PUBLISHED, draw
 from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.evaluation.proving import prove_candidates
 from kgverify.graphs.load import load_graph
-from kgverify.prover.evaluator import make_evaluator
+from kgverify.prover.evaluator import Evaluator
 from kgverify.runs.run import Run, reference_pipeline
 
 HEADER = (
@@ -56,7 +56,7 @@ def main() -> None:
                 ROW.format(name, label, "reference", "", len(some), each * len(some), each * 1e6, 1, 1, 0), flush=True
             )
             for mode, slots in ((mode, n) for mode in options.modes for n in options.slots):
-                engine = make_evaluator(graph.program, LIMITS, policy, mode=mode, device="cpu", slots=slots)
+                engine = Evaluator(mode=mode, device="cpu", slots=slots)(graph.program, LIMITS, policy)
                 prove_candidates(engine, candidates.take(some))
                 engine.prove(candidates.take(some))
                 began = time.perf_counter()

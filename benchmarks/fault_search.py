@@ -8,8 +8,8 @@ from typing import NamedTuple
 from kgverify.laws.law import Law, find_violations
 from kgverify.prover.faults.catalogue import find_fault
 from kgverify.prover.faults.fault import Fault
+from kgverify.runs.engine_makers import MakePipeline, compiled_maker
 from kgverify.testing.checking.check import Batch, confirm, find_suspects, prepare_batches
-from kgverify.testing.checking.engine_makers import MakePipeline, compiled_maker
 from kgverify.testing.checking.failure import Failure
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import group_problems

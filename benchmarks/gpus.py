@@ -21,8 +21,9 @@ from kgverify.engines.policy import make_two_tower
 from kgverify.evaluation.evaluate import evaluate, join_process_group
 from kgverify.graphs.load import load_graph
 from kgverify.ranking.corrupt import ALL
-from kgverify.runs.parts import choose_batch
-from kgverify.runs.run import Run, compiled_pipeline
+from kgverify.runs.engine_makers import evaluator_pipeline
+from kgverify.runs.parts import describe_work
+from kgverify.runs.run import Run
 
 
 def main() -> None:
@@ -43,8 +44,8 @@ def main() -> None:
     num_queries = 2 if options.tiny else len(graph.queries("test"))
     num_corruptions = ALL if options.rank_only else options.corruptions
     run = Run(graph, LIMITS, policy, num_queries=num_queries, num_corruptions=num_corruptions)
-    layout = choose_batch(run, device=options.device, part_size=options.part_size, rank_only=options.rank_only)
-    pipeline = compiled_pipeline(run, device=options.device, layout=layout, precision=options.precision)
+    work = describe_work(run, options.part_size, rank_only=options.rank_only)
+    pipeline = evaluator_pipeline(run, device=options.device, work=work, precision=options.precision)
     # Processes start one after the other; the evaluation's time begins when all have.
     team.add("started", 1)
     while team.add("started", 0) < team.size:

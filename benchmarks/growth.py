@@ -27,7 +27,7 @@ from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.rules import parse_rules
 from kgverify.program.atom_table import AtomTable
 from kgverify.program.limits import Limits
-from kgverify.prover.evaluator import make_evaluator
+from kgverify.prover.evaluator import Evaluator
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.trace.model.columns import CandidateSet
 
@@ -117,7 +117,7 @@ def measure(axis: str, value: int, smallest: int, mode: str, is_tiny: bool) -> P
     candidates = draw_alike(graph, base, num)
     began = time.process_time()
     settings = {"mode": "eager", "slots": value} if axis == "slots" else {"mode": mode}
-    engine = make_evaluator(graph.program, limits, SHORTEST, device="cpu", **settings)
+    engine = Evaluator(device="cpu", **settings)(graph.program, limits, SHORTEST)
     setup = numbered + time.process_time() - began
     seconds = []
     for _ in range(REPEATS):

@@ -22,8 +22,8 @@ from kgverify.laws.case import Case, Finding
 from kgverify.laws.catalogue import LAWS, find_law
 from kgverify.laws.law import Law, find_violations
 from kgverify.prover.faults.catalogue import FAULTS
+from kgverify.runs.engine_makers import MakePipeline, compiled_maker
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
-from kgverify.testing.checking.engine_makers import MakePipeline, compiled_maker
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import group_problems
 

@@ -30,9 +30,10 @@ from kgverify.prover.state import PAD
 from kgverify.ranking.corrupt import ALL, draw_candidates
 from kgverify.ranking.metric import MRR, compute_metrics
 from kgverify.ranking.rank import rank_candidates
+from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.fan_out import reference_over
-from kgverify.runs.parts import choose_batch
-from kgverify.runs.run import Pipeline, Run, compiled_pipeline
+from kgverify.runs.parts import describe_work
+from kgverify.runs.run import Pipeline, Run
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.header import EngineInfo
@@ -357,8 +358,14 @@ def measure_rank_only(bench: Bench, table: MarkdownTable) -> None:
         bench.forget()
         num_queries = 2 if bench.tiny else len(graph.queries("test"))
         run = Run(graph, LIMITS, policy, num_queries=num_queries, num_corruptions=ALL)
-        layout = choose_batch(run, device=bench.device, slots=16 if bench.tiny else None, rank_only=True)
-        pipeline = compiled_pipeline(run, mode=bench.mode, device=bench.device, layout=layout, precision=precision)
+        pipeline = evaluator_pipeline(
+            run,
+            mode=bench.mode,
+            device=bench.device,
+            slots=16 if bench.tiny else None,
+            precision=precision,
+            work=describe_work(run, rank_only=True),
+        )
         began = time.perf_counter()
         harvest = evaluate(run, pipeline, rank_only=True)
         seconds = time.perf_counter() - began

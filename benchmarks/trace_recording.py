@@ -21,12 +21,14 @@ from kgverify.engines.policy import make_two_tower
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.prover.engine import CompiledEngine
-from kgverify.runs.run import Pipeline, Run, compiled_pipeline, load_policy, reference_pipeline
+from kgverify.runs.engine_makers import evaluator_pipeline
+from kgverify.runs.parts import describe_work
+from kgverify.runs.run import Pipeline, Run, load_policy, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Rankings
 from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.read.trace_file import TraceFile
-from kgverify.verification.record import SHARD_STEPS, choose_recording_layout, record
+from kgverify.verification.record import SHARD_STEPS, record
 
 OFF = "off | "
 
@@ -56,9 +58,13 @@ def size_of(path: Path) -> int:
 
 
 def measure(run: Run, precision: str, options: argparse.Namespace) -> None:
-    layout = choose_recording_layout(run, device=options.device, mode=options.mode, slots=options.slots)
-    pipeline = compiled_pipeline(
-        run, device=options.device, mode=options.mode, slots=options.slots, layout=layout, precision=precision
+    pipeline = evaluator_pipeline(
+        run,
+        device=options.device,
+        mode=options.mode,
+        slots=options.slots,
+        work=describe_work(run, records=True),
+        precision=precision,
     )
     engine = pipeline.engine
     assert isinstance(engine, CompiledEngine)

@@ -12,7 +12,8 @@ import time
 
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
-from kgverify.runs.run import Run, compiled_pipeline, load_policy, reference_pipeline
+from kgverify.runs.engine_makers import evaluator_pipeline
+from kgverify.runs.run import Run, load_policy, reference_pipeline
 from kgverify.verification.verify import verify
 
 
@@ -33,7 +34,7 @@ def main() -> int:
             run = Run(loaded, limits, load_policy(policy, loaded, limits, 0), num_queries=options.queries)
             reference = reference_pipeline(run)
             for mode in options.mode or ["eager", "default", "reduce-overhead"]:
-                judged = compiled_pipeline(run, mode=mode, device=options.device, slots=options.slots)
+                judged = evaluator_pipeline(run, mode=mode, device=options.device, slots=options.slots)
                 candidates = judged.draw(loaded, run.split, run.queries, run.num_corruptions, run.seed)
                 began = time.perf_counter()
                 judged.engine.prove(candidates)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from kgverify.graphs.load import load_graph
     from kgverify.program.limits import Limits
     from kgverify.program.stages import Stage
+    from kgverify.prover.evaluator import Evaluator
     from kgverify.report.report import Report
     from kgverify.testing.problems.problem import Problem
     from kgverify.trace.model.header import EngineInfo
@@ -48,6 +49,7 @@ __all__ = [
     "Encoding",
     "Engine",
     "EngineInfo",
+    "Evaluator",
     "KnowledgeGraph",
     "Limits",
     "LoopWriter",
@@ -81,6 +83,7 @@ if not TYPE_CHECKING:
         "Encoding": "engines.adapters.encoding",
         "Engine": "engines.protocol",
         "EngineInfo": "trace.model.header",
+        "Evaluator": "prover.evaluator",
         "KnowledgeGraph": "graphs.graph",
         "Limits": "program.limits",
         "LoopWriter": "trace.write.loop_writer",

@@ -15,7 +15,10 @@ from kgverify.comparison.exercise.minimum import MINIMUM, Minimum, explain_missi
 from kgverify.comparison.result import Verdict
 from kgverify.engines.adapters.staged import Clause, StagedEngine, engine_of
 from kgverify.engines.adapters.stepwise import Resolvent, StepwiseEngine, Taken
+from kgverify.engines.load_engine import pass_on, refuse_exit
 from kgverify.engines.policy import SHORTEST
+from kgverify.engines.sizes import GRAPH_SIZES
+from kgverify.engines.table import REFERENCE
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
 from kgverify.files.writing import make_folders
@@ -28,27 +31,23 @@ from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.limits import Limits
 from kgverify.report.exercise import describe_exercise
 from kgverify.report.render.terminal import report_text
-from kgverify.runs.run import Run
-from kgverify.testing.checking.check import check_and_count, verify_problems
-from kgverify.testing.checking.engine_makers import (
+from kgverify.runs.engine_makers import (
     PLAIN,
-    REFERENCE,
     AnyEngine,
     EngineSpec,
     MakePipeline,
     find_dialect,
     find_maker,
-    find_supported,
     follows_semantics,
-    make_once,
     name_engine,
-    pass_on,
-    refuse_exit,
 )
+from kgverify.runs.run import Run
+from kgverify.testing.checking.check import check_and_count, verify_problems
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, label_lines
 from kgverify.testing.checking.guard import explain, find_explained
+from kgverify.testing.checking.supported import find_supported, make_once
 from kgverify.testing.problems.decode import draw_problems
-from kgverify.testing.problems.problem import GRAPH_SIZES, Problem
+from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
 from kgverify.testing.reproducers.text_format import saving_bugs, write_reproducer
 from kgverify.testing.shrinking.shrink import shrink

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from kgverify.conformance import Conformance
     from kgverify.graphs.graph import KnowledgeGraph
     from kgverify.program.dialect import Dialect
+    from kgverify.runs.engine_makers import AnyEngine, EngineSpec
     from kgverify.runs.run import Run
-    from kgverify.testing.checking.engine_makers import AnyEngine, EngineSpec
     from kgverify.testing.problems.problem import Problem
 
 FOLDER: Final = "kgverify-failures"
@@ -96,7 +96,7 @@ def kgverify_reference(pytestconfig: pytest.Config) -> "AnyEngine":
     if spec == "reference":
         return spec
     if spec == "compiled":
-        from kgverify.testing.checking.engine_makers import EngineSpec
+        from kgverify.runs.engine_makers import EngineSpec
 
         # Not a bare function: kgverify's semantics, and so its laws, hold for it.
         return EngineSpec(spec, read_option(pytestconfig, "mode"))
@@ -105,8 +105,10 @@ def kgverify_reference(pytestconfig: pytest.Config) -> "AnyEngine":
 
 def load_engine(spec: str, mode: str, option: str = "--kgverify-engine") -> Callable[..., Any]:
     """Return the factory that `module:factory` names, or that of `compiled` or `reference`. UsageError for others."""
+    from kgverify.engines.load_engine import load_factory
+    from kgverify.engines.table import COMPILED, REFERENCE
     from kgverify.errors import UserError
-    from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE, compiled_maker, load_factory
+    from kgverify.runs.engine_makers import compiled_maker
 
     if spec == COMPILED:
         return compiled_maker(mode=mode)
@@ -244,7 +246,7 @@ def _read_corpus(request: pytest.FixtureRequest) -> "list[Problem]":
 
 def _write_down(request: pytest.FixtureRequest, engine: "AnyEngine", option: str) -> "EngineSpec":
     """Return an engine as text; one that an option names, by its name."""
-    from kgverify.testing.checking.engine_makers import EngineSpec
+    from kgverify.runs.engine_makers import EngineSpec
 
     if isinstance(engine, EngineSpec):
         return engine

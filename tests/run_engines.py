@@ -16,7 +16,8 @@ from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.progress import Progress, no_progress
 from kgverify.prover.native import library
-from kgverify.runs.run import Pipeline, Run, compiled_pipeline, load_policy, reference_pipeline
+from kgverify.runs.engine_makers import evaluator_pipeline
+from kgverify.runs.run import Pipeline, Run, load_policy, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo
 from kgverify.verification.effort import Effort
@@ -41,7 +42,7 @@ def countries_run(policy: str = "shortest", num_queries: int = 2, num_corruption
 
 
 def eager_pipeline(run: Run, slots: int = 16, **options: Any) -> Pipeline:
-    return compiled_pipeline(run, mode="eager", device="cpu", slots=slots, **options)
+    return evaluator_pipeline(run, mode="eager", device="cpu", slots=slots, **options)
 
 
 def unchanged(columns: Columns) -> Columns:

@@ -19,7 +19,7 @@ from kgverify.program.outcomes import Side
 from kgverify.program.stages import Stage
 from kgverify.progress import Progress, no_progress
 from kgverify.prover.faults.catalogue import find_faults
-from kgverify.prover.faults.plant import compiled_pipeline_with_faults
+from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Pipeline, Run, load_policy, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo
@@ -150,7 +150,7 @@ class Stand:
         )
 
     def _judged(self, faults: Sequence[str]) -> Pipeline:
-        return compiled_pipeline_with_faults(self._run, faults, mode="eager", device="cpu", slots=self.arena.slots)
+        return evaluator_pipeline(self._run, faults=faults, mode="eager", device="cpu", slots=self.arena.slots)
 
     def try_faults(self, faults: Sequence[str]) -> Trial:
         """Plant the faults, and compare the report with the ground truth."""

@@ -32,9 +32,9 @@ from kgverify.engines.policy import SHORTEST
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.prover.faults.catalogue import FAULTS as CATALOGUE
-from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
+from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Pipeline, Run, load_policy, reference_pipeline
 from kgverify.verification.verify import verify
 
@@ -235,7 +235,7 @@ def _try_arenas(name: str) -> Iterator[tuple[Score, list[Table]]]:
 
         def make(seed: int, loaded=loaded, limits=limits, chosen=chosen, q=queries, c=corruptions, s=slots) -> Any:
             run = Run(loaded, limits, chosen, num_queries=q + 4 * seed, num_corruptions=c, seed=seed)
-            return _verify(run, compiled_pipeline_with_faults(run, [name], mode="eager", device="cpu", slots=s))
+            return _verify(run, evaluator_pipeline(run, faults=[name], mode="eager", device="cpu", slots=s))
 
         yield _score(name, graph, make)
 

@@ -5,17 +5,12 @@ from pathlib import Path
 
 from kgverify.api.inputs import write_down
 from kgverify.conformance import describe_failure
+from kgverify.engines.load_engine import refuse_exit
+from kgverify.engines.table import REFERENCE
 from kgverify.errors import UserError
+from kgverify.runs.engine_makers import AnyEngine, EngineSpec, find_maker, name_engine
 from kgverify.testing.checking.check import judge
-from kgverify.testing.checking.engine_makers import (
-    REFERENCE,
-    AnyEngine,
-    EngineSpec,
-    find_maker,
-    find_supported,
-    name_engine,
-    refuse_exit,
-)
+from kgverify.testing.checking.supported import find_supported
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.reproducer import make_reproducer
 from kgverify.testing.reproducers.text_format import write_reproducer

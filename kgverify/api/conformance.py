@@ -5,9 +5,10 @@ from kgverify.api.verify import verify
 from kgverify.comparison.exercise.minimum import Minimum
 from kgverify.comparison.result import Verdict
 from kgverify.conformance import EXAMPLES, SECONDS, check_engine
+from kgverify.engines.table import REFERENCE
 from kgverify.program.dialect import Dialect
 from kgverify.program.limits import Limits
-from kgverify.testing.checking.engine_makers import REFERENCE, Factory, find_dialect
+from kgverify.runs.engine_makers import Factory, find_dialect
 
 
 def assert_equivalent(

@@ -5,7 +5,7 @@ from dataclasses import replace
 from kgverify.comparison.result import Verdict
 from kgverify.conformance import check_engine
 from kgverify.progress import Progress, no_progress
-from kgverify.testing.checking.engine_makers import AnyEngine
+from kgverify.runs.engine_makers import AnyEngine
 from kgverify.testing.dialects.proposal import Proposal, Verified
 from kgverify.testing.dialects.propose import DialectSearch
 

@@ -15,6 +15,7 @@ import msgspec
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import EXTRAS, describe_error
 from kgverify.graphs import stored_graph
 from kgverify.graphs.load import DATA_VARIABLE
@@ -119,9 +120,7 @@ def _look_at_devices() -> Iterator[Finding]:
         import torch
     except Exception:
         return
-    from kgverify.prover.execution.compilation import why_not_compiled
-
-    if reason := why_not_compiled():
+    if reason := make_entry(COMPILED).why_not_compiled():
         yield Finding("torch.compile", State.BROKEN, reason, "unset this variable")
     if not torch.cuda.is_available():
         build = (

@@ -6,9 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kgverify.api.inputs import EngineLike, GraphLike, check_compiled_options, list_faults, make_pipeline, make_run
+from kgverify.api.inputs import EngineLike, GraphLike, check_compiled_options, make_pipeline, make_run
 from kgverify.comparison.exercise.minimum import Minimum, parse_minimum
 from kgverify.engines.policy import Policy
+from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.errors import UserError
 from kgverify.evaluation.evaluate import evaluate as evaluate_run
 from kgverify.evaluation.evaluation_report import report_evaluation
@@ -16,12 +17,10 @@ from kgverify.evaluation.proving import explain_out_of_memory
 from kgverify.evaluation.sampling import LEAST
 from kgverify.program.limits import Limits
 from kgverify.progress import Phase, silent_phase
-from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.report.evaluation import EvaluationReport
 from kgverify.runs.dask_workers import DaskWorkers
-from kgverify.runs.parts import choose_batch
+from kgverify.runs.parts import describe_work
 from kgverify.runs.run import MOST, Pipeline, Run
-from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
 
 
 def evaluate(
@@ -160,35 +159,12 @@ def build_evaluation_sides(
     return build_evaluated_side(run, engine, rank_only=rank_only, **options), expected
 
 
-def build_evaluated_side(run: Run, engine: EngineLike, **options: Any) -> Pipeline:
-    """Build the pipeline of the engine, here or on another machine; `options` as for `build_evaluator`."""
-    return build_evaluator(run, **options) if engine == COMPILED else make_pipeline(engine, run)
-
-
-def build_evaluator(
-    run: Run,
-    *,
-    mode: str,
-    device: str,
-    precision: str,
-    slots: int | None,
-    memory: int | None,
-    part_size: int | None,
-    rank_only: bool,
-    faults: str | Sequence[str],
+def build_evaluated_side(
+    run: Run, engine: EngineLike, *, part_size: int | None, rank_only: bool, **options: Any
 ) -> Pipeline:
-    """Build the compiled evaluator in the sizes that the memory allows. UserError if there is too little."""
+    """Build the pipeline of the engine, here or on another machine; `options` are those of the evaluator.
+
+    UserError if the batch does not fit into the memory.
+    """
     with explain_out_of_memory():
-        layout = partial(
-            choose_batch,
-            run,
-            device=device,
-            mode=mode,
-            memory=memory,
-            slots=slots,
-            part_size=part_size,
-            rank_only=rank_only,
-        )
-        return compiled_pipeline_with_faults(
-            run, list_faults(faults), mode=mode, device=device, layout=layout, precision=precision
-        )
+        return make_pipeline(engine, run, work=describe_work(run, part_size, rank_only=rank_only), **options)

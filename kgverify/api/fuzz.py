@@ -7,10 +7,10 @@ from pathlib import Path
 from kgverify.api.inputs import EngineLike, write_down_sides
 from kgverify.comparison.exercise.minimum import Minimum, parse_minimum
 from kgverify.program.dialect import OURS, Dialect
+from kgverify.runs.engine_makers import find_dialect
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.known_divergences import read_known
 from kgverify.testing.campaigns.result import CampaignResult, Watch
-from kgverify.testing.checking.engine_makers import find_dialect
 
 
 def fuzz(

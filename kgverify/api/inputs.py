@@ -3,10 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from kgverify.engines.load_engine import load_factory
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine
+from kgverify.engines.sizes import GRAPH_SIZES, Workload
+from kgverify.engines.table import COMPILED, REFERENCE, EngineMaker, find_entry, make_entry
 from kgverify.errors import UserError
 from kgverify.files.remote import names_url
 from kgverify.graphs.formats.pykeen import PykeenObject
@@ -14,29 +17,22 @@ from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
-from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
-from kgverify.runs.fan_out import reference_over, with_reference_ranking
-from kgverify.runs.run import Pipeline, Run, load_policy
-from kgverify.testing.checking.engine_makers import (
-    COMPILED,
+from kgverify.runs.engine_makers import (
     EAGER,
-    REFERENCE,
     EngineSpec,
     MakePipeline,
     Sides,
     adapt_pipeline,
     as_maker,
-    load_factory,
+    make_for,
+    make_reference,
     name_engine,
 )
+from kgverify.runs.fan_out import reference_over, with_reference_ranking
+from kgverify.runs.run import Pipeline, Run, load_policy
 from kgverify.testing.checking.guard import explain
-from kgverify.testing.problems.merge import make_reference
-from kgverify.testing.problems.problem import GRAPH_SIZES
-
-if TYPE_CHECKING:
-    from kgverify.prover.state import Layout
 
 GraphLike: TypeAlias = str | Path | KnowledgeGraph | PykeenObject
 """The name of a graph, its path, the graph itself, or a dataset or triples factory of PyKEEN."""
@@ -137,30 +133,31 @@ def make_pipeline(
     run: Run,
     *,
     where: str = "--engine",
-    mode: str = "auto",
-    device: str = "auto",
-    precision: str = "float32",
-    slots: int | None = None,
-    faults: str | Sequence[str] = (),
-    layout: "Layout | None" = None,
+    work: Workload | None = None,
+    **options: Any,
 ) -> Pipeline:
     """Return an engine with the corruptions and ranks of its maker. UserError for what is not an engine.
 
-    The options are those of the compiled evaluator, and mean nothing to others.
+    options: of the evaluator, if the engine is given by its name `compiled`
+    work:    the work for which an engine may choose its sizes
     """
-    if engine == COMPILED:
-        return compiled_pipeline_with_faults(
-            run, list_faults(faults), mode=mode, device=device, slots=slots, precision=precision, layout=layout
-        )
     if engine == REFERENCE:
         return make_reference(run, GRAPH_SIZES)
+    if engine == COMPILED:
+        given = {name: value for name, value in options.items() if value is not None}
+        engine = make_entry(COMPILED, **given)
+    elif isinstance(engine, str):
+        engine = find_entry(engine, where) or load_factory(engine, where)
+    if isinstance(engine, EngineMaker):
+        if work is not None:
+            engine = engine.planned_for(work)
+        return make_for(run, engine)
     title = f"{where} {_name(engine)}"
-    found = load_factory(engine, where) if isinstance(engine, str) else engine
-    if not isinstance(found, type) and callable(getattr(found, "prove", None)):
+    if not isinstance(engine, type) and callable(getattr(engine, "prove", None)):
         # An engine that is made already.
-        make = _make_always(adapt_pipeline(found))
+        make = _make_always(adapt_pipeline(engine))
     else:
-        make = as_maker(found, title)  # type: ignore[arg-type]  # UserError for what cannot be called
+        make = as_maker(engine, title)  # type: ignore[arg-type]  # UserError for what cannot be called
     pipeline = explain(make, title)(run, GRAPH_SIZES)
     if where == "--reference" and pipeline.draw is draw_candidates and pipeline.rank is rank_candidates:
         # Both sides would share these functions: the expected side takes the second implementation of both.
@@ -270,6 +267,9 @@ def write_down(
         return EngineSpec(COMPILED, mode, device, list_faults(faults))
     if isinstance(engine, str):
         return EngineSpec(engine)
+    if isinstance(engine, EngineMaker):
+        options = engine.options
+        return EngineSpec(engine.name, **{name: options[name] for name in EAGER._fields if name in options})
     module, path = getattr(engine, "__module__", ""), getattr(engine, "__qualname__", "")
     name = f"{module}:{path}"
     if not path or "<" in path or not _is_importable(name, engine):

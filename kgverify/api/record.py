@@ -15,15 +15,16 @@ from kgverify.api.inputs import (
     make_run,
 )
 from kgverify.engines.policy import Policy
+from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.errors import UserError
 from kgverify.files.remote import find_local, find_remote, sent_to
 from kgverify.program.limits import Limits
 from kgverify.progress import Progress, no_progress
 from kgverify.runs.fan_out import pipeline_over, reference_over
-from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
+from kgverify.runs.parts import describe_work
 from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.model.levels import TraceLevel, parse_level
-from kgverify.verification.record import SHARD_STEPS, Recording, choose_recording_layout
+from kgverify.verification.record import SHARD_STEPS, Recording
 from kgverify.verification.record import record as record_run
 
 
@@ -134,9 +135,6 @@ def record(
         policy=policy,
         limits=limits,
     )
-    # Faults run in ticks of stages, which take more memory than the ticks that these sizes are for.
-    is_sound = engine == COMPILED and not faults
-    layout = choose_recording_layout(run, device=device, mode=mode, slots=slots) if is_sound else None
     make = partial(
         make_pipeline,
         engine,
@@ -147,7 +145,7 @@ def record(
         precision=precision,
         slots=slots,
         faults=faults,
-        layout=layout,
+        work=describe_work(run, records=True),
     )
     if remote is not None:
         remote.check_writable()

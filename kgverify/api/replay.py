@@ -4,17 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kgverify.api.inputs import EngineLike, check_compiled_options, list_faults
+from kgverify.engines.table import COMPILED
 from kgverify.laws.replay import Replay, replay_apart
 from kgverify.laws.replay import replay as replay_reproducer
-from kgverify.testing.checking.engine_makers import (
-    COMPILED,
-    EAGER,
-    EngineSpec,
-    Factory,
-    find_maker,
-    name_engine,
-    require_trust,
-)
+from kgverify.runs.engine_makers import EAGER, EngineSpec, Factory, find_maker, name_engine, require_trust
 from kgverify.testing.checking.failure import DEATH
 from kgverify.testing.reproducers.reproducer import Reproducer
 from kgverify.testing.reproducers.text_format import read_reproducer

@@ -7,7 +7,7 @@ from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.report.report import Report
-from kgverify.testing.checking.engine_makers import EngineSpec, require_trust
+from kgverify.runs.engine_makers import EngineSpec, require_trust
 from kgverify.testing.shrinking.shrink import MAX_SECONDS, Progress
 from kgverify.testing.shrinking.shrink_run import MAX_RUN_CALLS, ShrunkRun, load_run_graph, shrink_run
 from kgverify.verification.save import REPORT, read_run

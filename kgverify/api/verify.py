@@ -15,6 +15,7 @@ from kgverify.api.inputs import (
 from kgverify.comparison.exercise.minimum import Minimum, parse_minimum
 from kgverify.comparison.modulo.policy import parse_modulo
 from kgverify.engines.policy import Policy
+from kgverify.engines.table import COMPILED, make_entry
 from kgverify.program.limits import Limits
 from kgverify.progress import Phase, TimedPhases, silent_phase
 from kgverify.report.content import EngineNames
@@ -162,6 +163,4 @@ def verify(
 
 
 def _empty_caches() -> AbstractContextManager[None]:
-    from kgverify.prover.execution.caches import fresh_caches
-
-    return fresh_caches()
+    return make_entry(COMPILED).fresh_caches()

@@ -40,8 +40,9 @@ from kgverify.prover.stages.stage_functions import build_stages
 from kgverify.prover.state import Layout
 from kgverify.prover.tick.tick_loop import TICKS_PER_REPLAY
 from kgverify.ranking.corrupt import draw_candidates
+from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.profiling import take_profile
-from kgverify.runs.run import Run, compiled_pipeline, reference_pipeline
+from kgverify.runs.run import Run, reference_pipeline
 from kgverify.trace.model.columns import Candidates, CandidateSet
 
 REFERENCE: Final = "reference"
@@ -135,7 +136,7 @@ class _Bench:
 
     def _build_sound(self, mode: str, layout: Layout) -> Engine:
         options = {"device": str(self._device), "layout": layout, "precision": self._plan.precision}
-        return compiled_pipeline(self._run, mode=mode, **options).engine
+        return evaluator_pipeline(self._run, mode=mode, **options).engine
 
     def measure(self) -> BenchResult:
         """Measure everything, until an interruption."""

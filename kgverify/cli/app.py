@@ -18,7 +18,7 @@ from kgverify.cli.help import GroupedCommand, HelpText
 from kgverify.cli.output import describe_write_error, flush_output, keep_output, restore_output, set_quiet
 from kgverify.errors import InternalError, UserError, find_missing_dependency
 from kgverify.escaping import make_visible
-from kgverify.runs.interrupts import is_pressed, watch_interrupts
+from kgverify.interrupts import is_pressed, watch_interrupts
 from kgverify.version import __version__
 
 _START, _LOOK, _MEASURE = "Start here", "Look closer", "Measure and train"

@@ -65,7 +65,7 @@ def check_evaluation(
     if rank_only and found is None and is_skipping:
         found = build_model(run, pipeline.engine.info.device)
     if found is not None:
-        keys = found.keys.cpu().numpy()
+        keys = found.read_keys()
         model = check_model(run.graph.program, keys)
     is_closed = model is not None and model.is_closed
     single = choose_single(results, key, num // 2)

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 import numpy as np
 
+from kgverify.engines.least_model import LeastModel
 from kgverify.engines.sent_maker import SentMaker
+from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import UserError
 from kgverify.evaluation.part_file import PartResult, join_shares, pack_result, unpack_result
 from kgverify.evaluation.part_store import Identity, PartStore, Warn, identify, opened_folder
@@ -37,9 +39,6 @@ from kgverify.runs.parts import Part, Plan, plan_parts
 from kgverify.runs.run import Pipeline, Run
 from kgverify.runs.shares import Shared
 from kgverify.trace.model.columns import CandidateSet
-
-if TYPE_CHECKING:
-    from kgverify.prover.program.least_model import LeastModel
 
 _POLL_SECONDS: Final = 0.1
 PARTS_AHEAD: Final = 4
@@ -113,9 +112,7 @@ def join_process_group() -> ProcessGroup:
     if os.environ.get("WORLD_SIZE", "1") == "1":
         # Without torch, which a single process may not need.
         return SingleProcess()
-    from kgverify.prover.execution.process_group import join_team
-
-    return join_team() or SingleProcess()
+    return make_entry(COMPILED).join_processes() or SingleProcess()
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +133,7 @@ class EvaluationResult:
     num_candidates: int
     seconds: float
     warm_up_seconds: float
-    model: "LeastModel | None" = None
+    model: LeastModel | None = None
     accepted: tuple[str, ...] = ()
 
     @property

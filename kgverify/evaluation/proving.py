@@ -1,6 +1,5 @@
 """The work on one part of an evaluation: its candidates are drawn, proved by any engine, and summarized."""
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -160,19 +159,26 @@ def refuse_scores(part: Part) -> UserError:
     )
 
 
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Return whether an error, or one that led to it, is an allocation that failed, in torch or elsewhere."""
+    while error is not None:
+        # torch's allocator for the CPU raises a plain RuntimeError, and CUDA's runtime another kind of it.
+        text = str(error).lower() if isinstance(error, RuntimeError) else ""
+        is_named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+        if is_named or "can't allocate memory" in text or "cuda error: out of memory" in text:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 @contextmanager
 def explain_out_of_memory(info: EngineInfo | None = None) -> Iterator[None]:
     """Replace an allocation failure inside the context by a UserError that names the options that need less memory."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if not isinstance(error, MemoryError):
-            if "torch" not in sys.modules:
-                raise
-            from kgverify.prover.execution.device import is_out_of_memory
-
-            if not is_out_of_memory(error):
-                raise
+        if not is_out_of_memory(error):
+            raise
         slots = None if info is None else info.layout.get("slots")
         batch = "the batch" if slots is None else f"a batch of {slots:,} slots"
         # torch's message begins with the size of the request, and continues with advice.

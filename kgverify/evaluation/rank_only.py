@@ -29,12 +29,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextvars import ContextVar, copy_context
 from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.engines.endings import STOPPED
+from kgverify.engines.least_model import LeastModel
+from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import InternalError, UserError
 from kgverify.evaluation.part_file import (
     ChoiceStatistics,
@@ -72,9 +74,6 @@ from kgverify.trace.model.columns import (
     expand_rows,
     starts_of,
 )
-
-if TYPE_CHECKING:
-    from kgverify.prover.program.least_model import LeastModel
 
 MARGIN: Final = 1e-3
 """The least distance, in nats, of a true triple's score from -100 and a tie, so that rounding cannot affect a rank."""
@@ -149,7 +148,7 @@ class Drawn(NamedTuple):
 class DrawnCorruptions:
     """The corruptions drawn by the run's seed."""
 
-    def __init__(self, run: Run, model: "Future[LeastModel | None]") -> None:
+    def __init__(self, run: Run, model: Future[LeastModel | None]) -> None:
         self._run, self.model = run, model
 
     def draw(self, part: Part) -> Drawn:
@@ -225,7 +224,7 @@ class AllCorruptions:
     predicate and entity have the same corruptions, which are proved once.
     """
 
-    def __init__(self, run: Run, model: "Future[LeastModel | None]", block_size: int) -> None:
+    def __init__(self, run: Run, model: Future[LeastModel | None], block_size: int) -> None:
         self._run, self.model, self._block_size = run, model, block_size
         self._num_constants = len(run.graph.program.symbols.constants)
 
@@ -388,7 +387,7 @@ class RankOnly:
         self.should_stop: Callable[[], bool] = lambda: False
 
     @property
-    def model(self) -> "LeastModel | None":
+    def model(self) -> LeastModel | None:
         """The least model, if it is built: a part that needs none does not wait for it. UserError if it is too large."""
         return self._source.model.result() if self._source.model.done() else None
 
@@ -530,17 +529,15 @@ def build_rank_only(run: Run, pipeline: Pipeline, block_size: int | None = None)
     return work
 
 
-def _is_given_up(model: "Future[LeastModel | None]") -> bool:
+def _is_given_up(model: Future[LeastModel | None]) -> bool:
     return model.done() and model.exception() is None and model.result() is None
 
 
-def _start_model(run: Run, device: str, must_stop: Callable[[], bool]) -> "Future[LeastModel | None]":
+def _start_model(run: Run, device: str, must_stop: Callable[[], bool]) -> Future[LeastModel | None]:
     """Build the least model in a thread, on a GPU on this thread's current one."""
     prepare: Callable[[], None] | None = None
     if device == "cuda":
-        from kgverify.prover.execution.device import stay_on_this_gpu
-
-        prepare = stay_on_this_gpu()
+        prepare = make_entry(COMPILED).keep_device()
     context = copy_context()
     context.run(_MUST_STOP.set, must_stop)
     thread = ThreadPoolExecutor(1, initializer=prepare)
@@ -549,19 +546,13 @@ def _start_model(run: Run, device: str, must_stop: Callable[[], bool]) -> "Futur
     return model
 
 
-def build_model(run: Run, device: str) -> "LeastModel | None":
+def build_model(run: Run, device: str) -> LeastModel | None:
     """Build the least model of a run's program; None if it takes more work than it can save, does not fit or needs torch."""
     most_work = choose_most_work(run, device)
     if most_work <= 0:
         return None
-    try:
-        from kgverify.prover.program.least_model import LeastModel, TooMuchWorkError
-    except ModuleNotFoundError:
-        return None
-    try:
-        return LeastModel(run.graph.program, device=device, most_work=most_work, must_stop=_MUST_STOP.get())
-    except (TooMuchWorkError, UserError):
-        return None
+    build = make_entry(COMPILED).build_least_model
+    return build(run.graph.program, device=device, most_work=most_work, must_stop=_MUST_STOP.get())
 
 
 def choose_num_outside(num_candidates: int) -> int:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.step_view import Names, ResolventView, StepView
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine, Positions, positions_of
+from kgverify.engines.sizes import Sizes
 from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
@@ -19,10 +20,9 @@ from kgverify.program.program import Program
 from kgverify.program.resolution import Clauses
 from kgverify.program.stages import Stage
 from kgverify.ranking.groups import take_candidates
+from kgverify.runs.engine_makers import MakePipeline
 from kgverify.runs.run import Pipeline, Run, build_trace
-from kgverify.testing.checking.engine_makers import MakePipeline
 from kgverify.testing.problems.merge import Merged
-from kgverify.testing.problems.problem import Sizes
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, empty_columns, starts_of
 from kgverify.trace.model.score_error import accept_score_error
 from kgverify.trace.model.validate import check_columns, check_ids

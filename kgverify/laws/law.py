@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from kgverify.engines.load_engine import pass_on
 from kgverify.errors import InternalError, UserError, count_of
 from kgverify.escaping import make_visible
 from kgverify.laws.case import Case, Finding
 from kgverify.laws.presumptions import UNKNOWN, Presumptions
 from kgverify.program.dialect import Dialect
 from kgverify.runs.delta_debugging import halve
-from kgverify.testing.checking.engine_makers import MakePipeline, pass_on
+from kgverify.runs.engine_makers import MakePipeline
 from kgverify.testing.checking.failure import LAW, Failure, Signature
 from kgverify.testing.problems.merge import group_problems, merge
 from kgverify.testing.problems.problem import Problem

@@ -9,9 +9,9 @@ from kgverify.escaping import make_visible
 from kgverify.laws.catalogue import find_law
 from kgverify.laws.law import Violation
 from kgverify.laws.shrinking import find_violation
+from kgverify.runs.engine_makers import AnyEngine, find_maker
 from kgverify.runs.separate_workers import SeparateWorkers, describe_end
 from kgverify.testing.checking.check import judge
-from kgverify.testing.checking.engine_makers import AnyEngine, find_maker
 from kgverify.testing.checking.failure import DEATH, LAW, UNDECIDED, Failure, Signature, fails_same_way, label_lines
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
 from kgverify.testing.reproducers.text_format import saving_bugs

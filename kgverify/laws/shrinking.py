@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from kgverify.errors import count_of
 from kgverify.laws.catalogue import find_law
 from kgverify.laws.law import Law, Violation, find_violations
-from kgverify.testing.checking.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline
+from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline
 from kgverify.testing.checking.failure import Failure
 from kgverify.testing.problems.merge import group_problems
 from kgverify.testing.problems.problem import Problem

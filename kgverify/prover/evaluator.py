@@ -1,58 +1,217 @@
-"""The evaluator of kgverify for a run: the native one, or the one on tensors."""
+"""kgverify's evaluator with its options, before it is made for a program: the native one, or the one on tensors."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine
+from kgverify.engines.sizes import Sizes, Workload
+from kgverify.engines.table import COMPILED, Capability
+from kgverify.errors import UserError, find_missing_dependency
+from kgverify.files.code_identity import Code
+from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
-from kgverify.prover.native.choice import choose_native
+from kgverify.progress import Phase
+from kgverify.prover.faults.catalogue import COMPOSITES, FAULTS, find_faults
+from kgverify.prover.faults.fault import Composite, Fault, Plant
+from kgverify.prover.faults.plant import plant_faults
+from kgverify.prover.native.choice import NATIVE, choose_native, is_on_cpu
+from kgverify.prover.native.library import identify_compiler
+from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.rank import rank_candidates
 
 if TYPE_CHECKING:
-    from kgverify.prover.stages.stage_functions import Stages
+    from kgverify.prover.execution.process_group import TorchTeam
+    from kgverify.prover.program.least_model import LeastModel
     from kgverify.prover.state import Layout
+    from kgverify.prover.training.train import Trained
+
+RECORDED_POOL: Final = 1 << 17
+"""The most candidates handed over at once where steps are recorded."""
 
 
-def make_evaluator(
-    program: Program,
-    limits: Limits,
-    policy: Policy,
-    *,
-    mode: str = "auto",
-    device: str = "auto",
-    precision: str = "float32",
-    layout: "Layout | Callable[[], Layout] | None" = None,
-    slots: int | None = None,
-    stages: "Stages | None" = None,
-    **options: Any,
-) -> Engine:
-    """Make the evaluator in a mode; `options`, `faults` and `name`, are those of both evaluators.
+@dataclass(frozen=True)
+class Evaluator:
+    """kgverify's evaluator, to be made for the program of a run.
 
-    layout: includes the slots; a function that chooses it is called only for the evaluator on tensors
+    mode:      `native`, `eager`, `default`, `reduce-overhead`, `max-autotune`, `fused`, or `auto`: the fastest here
+    device:    `cpu`, `cuda`, or `auto`
+    precision: that of the products of a policy; see docs/numerics.md
+    slots:     the derivations in flight; None: as many as the device makes use of
+    memory:    the most bytes of an evaluation's batch; None: a share of the free memory
+    faults:    the names of planted faults, or a single name
+    work:      the work, or the sizes, for which the batch is planned
 
-    The native evaluator has no slots, and ignores them. UserError if it does not fit, or is not available.
+    UserError for an unknown fault.
+
+    Example:
+        >>> import kgverify as kv
+        >>> kv.verify("countries", kv.Evaluator(mode="eager"), queries=2, corruptions=5).verdict.value
+        'AGREE'
     """
-    reasons = choose_native(mode, device, precision, limits, policy, stages)
-    if reasons is not None:
-        from kgverify.prover.native.engine import NativeEngine
 
-        return NativeEngine(program, limits, policy, reasons=reasons, **options)
-    from kgverify.prover.engine import CompiledEngine
-    from kgverify.prover.layout import choose_layout
+    mode: str = "auto"
+    device: str = "auto"
+    precision: str = "float32"
+    slots: int | None = None
+    memory: int | None = None
+    faults: tuple[str, ...] | list[str] | str = ()
+    work: Workload | Sizes | None = None
 
-    if layout is None:
-        sizes = None if slots is None else choose_layout(limits, slots=slots)
-    else:
-        sizes = layout() if callable(layout) else layout
-    return CompiledEngine(
-        program,
-        limits,
-        policy,
-        mode=mode,
-        device=device,
-        precision=precision,
-        layout=sizes,
-        stages=stages,
-        **options,
-    )
+    name: ClassVar[str] = COMPILED
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {Capability.RANK}
+
+    def __post_init__(self) -> None:
+        names = (self.faults,) if isinstance(self.faults, str) else tuple(self.faults)
+        object.__setattr__(self, "faults", names)
+        find_faults(names)
+
+    @property
+    def compiles(self) -> bool:
+        """True if each new shape is compiled, which takes seconds."""
+        return self.mode not in ("eager", NATIVE)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that differ from their defaults, by name."""
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "work"}
+        return {name: value for name, value in values.items() if value != getattr(type(self), name)}
+
+    def planned_for(self, work: Workload | Sizes) -> "Evaluator":
+        """Return the same evaluator with sizes, or with sizes chosen for the work."""
+        return replace(self, work=work)
+
+    def identify(self, mode: str) -> Code:
+        """Return the identity of the C++ compiler and, in mode `native`, of the library that it built."""
+        return identify_compiler(mode=mode)
+
+    def __call__(self, program: Program, limits: Limits, policy: Policy) -> Engine:
+        """Make the evaluator. UserError if it does not support the program, or its mode or device is not available."""
+        faults = find_faults(self.faults)
+        try:
+            engine = self._make(program, limits, policy, faults)
+        except ImportError as error:
+            # The error names the extra that brings torch.
+            raise find_missing_dependency(error) or error from error
+        return engine
+
+    def _make(self, program: Program, limits: Limits, policy: Policy, faults: tuple[Fault, ...]) -> Engine:
+        plant = plant_faults(limits, policy, faults) if faults else None
+        stages = None if plant is None else plant.stages
+        names = tuple(fault.name for fault in faults)
+        engine: Engine
+        reasons = choose_native(self.mode, self.device, self.precision, limits, policy, stages)
+        if reasons is not None:
+            from kgverify.prover.native.engine import NativeEngine
+
+            engine = NativeEngine(program, limits, policy, reasons=reasons, faults=names)
+        else:
+            from kgverify.prover.engine import CompiledEngine
+
+            engine = CompiledEngine(
+                program,
+                limits,
+                policy,
+                mode=self.mode,
+                device=self.device,
+                precision=self.precision,
+                layout=self._choose_layout(program, limits, policy, has_faults=bool(faults)),
+                stages=stages,
+                faults=names,
+            )
+        return engine if plant is None else _plant_around(engine, plant)
+
+    def _choose_layout(self, program: Program, limits: Limits, policy: Policy, *, has_faults: bool) -> "Layout | None":
+        from kgverify.prover.layout import choose_layout
+
+        work = self.work
+        if isinstance(work, Sizes):
+            return choose_layout(
+                limits,
+                slots=work.slots if self.slots is None else self.slots,
+                atoms=limits.max_atoms + work.atoms,
+                resolvents=limits.max_resolvents + work.resolvents,
+                match_window=work.match_window,
+                score_window=max(limits.max_resolvents, work.score_window),
+                pool=work.pool,
+            )
+        # Faults run in ticks of stages, which take more memory than the ticks whose records are planned for.
+        if work is None or (work.records and (has_faults or is_on_cpu(self.device))):
+            return None if self.slots is None else choose_layout(limits, slots=self.slots)
+        from kgverify.prover.batch_size import choose_evaluation_layout
+        from kgverify.prover.execution.device import resolve_device
+
+        device = resolve_device(self.device)
+        layout = choose_evaluation_layout(
+            program,
+            limits,
+            policy,
+            device,
+            work.num_candidates(device.type),
+            memory=self.memory,
+            slots=self.slots,
+            mode=self.mode,
+            records=work.records,
+        )
+        return layout._replace(pool=min(layout.pool, RECORDED_POOL)) if work.records else layout
+
+    def build_least_model(
+        self, program: Program, *, device: str, most_work: float, must_stop: Callable[[], bool]
+    ) -> "LeastModel | None":
+        """Return the least model of a program; None if it takes more work, does not fit, or needs torch."""
+        try:
+            from kgverify.prover.program.least_model import LeastModel, TooMuchWorkError
+        except ModuleNotFoundError:
+            return None
+        try:
+            return LeastModel(program, device=device, most_work=most_work, must_stop=must_stop)
+        except (TooMuchWorkError, UserError):
+            return None
+
+    def keep_device(self) -> Callable[[], None]:
+        """Return a function by which another thread takes this thread's current GPU."""
+        from kgverify.prover.execution.device import stay_on_this_gpu
+
+        return stay_on_this_gpu()
+
+    def join_processes(self) -> "TorchTeam | None":
+        """Join the processes that `torchrun` started with this one; None for a single process. UserError as in `join_team`."""
+        from kgverify.prover.execution.process_group import join_team
+
+        return join_team()
+
+    def fresh_caches(self) -> AbstractContextManager[None]:
+        """Compile everything anew until the context ends."""
+        from kgverify.prover.execution.caches import fresh_caches
+
+        return fresh_caches()
+
+    def why_not_compiled(self) -> str | None:
+        """Return the reason why `torch.compile` is switched off; None if it is not."""
+        from kgverify.prover.execution.compilation import why_not_compiled
+
+        return why_not_compiled()
+
+    def catalogue(self) -> tuple[tuple[Fault, ...], tuple[Composite, ...]]:
+        """Return the faults that can be planted, and the composites of several."""
+        return tuple(FAULTS.values()), tuple(COMPOSITES.values())
+
+    def train(self, graph: KnowledgeGraph, limits: Limits, *, seed: int, phase: Phase, **sizes: int) -> "Trained":
+        """Train a two_tower policy to imitate the reference prover's proofs; `sizes` are fields of `TrainingPlan`."""
+        from kgverify.prover.training.decisions import DecisionPlan
+        from kgverify.prover.training.train import TrainingPlan, train_policy
+
+        decisions = DecisionPlan(rounds=sizes.pop("rounds"))
+        return train_policy(graph, limits, TrainingPlan(**sizes, decisions=decisions), seed=seed, phase=phase)
+
+
+def _plant_around(engine: Engine, plant: Plant) -> Engine:
+    """Return the engine inside of the layer that a fault adds, with the functions for corruptions and ranks that it replaces."""
+    wrapped = plant.wrap_engine(engine)
+    for name, function, sound in (("draw", plant.draw, draw_candidates), ("rank", plant.rank, rank_candidates)):
+        if function is not sound:
+            setattr(wrapped, name, function)
+    return wrapped

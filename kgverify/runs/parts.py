@@ -4,16 +4,14 @@ The run alone determines its parts. So the result of an evaluation does not depe
 """
 
 import sys
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from kgverify.engines.sizes import Workload
 from kgverify.ranking.corrupt import ALL, count_candidates
 from kgverify.runs.run import Run
 from kgverify.trace.model.columns import cut_rows, starts_of
-
-if TYPE_CHECKING:
-    from kgverify.prover.state import Layout
 
 SIZES: Final = {"cuda": (1 << 17, 1 << 20), "cpu": (1 << 13, 1 << 16)}
 """The least and the greatest default size of a part, in candidates. It is large on a GPU, whose slots run empty at the end of
@@ -85,35 +83,10 @@ def choose_most_work(run: Run, device: str) -> int:
     return least + WORK_OF_CANDIDATE.get(device, WORK_OF_CANDIDATE["cpu"]) * num
 
 
-def choose_batch(
-    run: Run,
-    *,
-    device: str = "auto",
-    mode: str = "auto",
-    memory: int | None = None,
-    slots: int | None = None,
-    part_size: int | None = None,
-    rank_only: bool = False,
-    records: bool = False,
-) -> "Layout":
-    """Choose the sizes of the compiled evaluator for the parts of a run.
+def describe_work(run: Run, size: int | None = None, *, rank_only: bool = False, records: bool = False) -> Workload:
+    """Return the work of a run for its engine: the candidates of the largest part."""
 
-    `memory` is a limit in bytes; without it, a share of the free memory. UserError for an absent device or too little memory.
-    """
-    from kgverify.prover.batch_size import choose_evaluation_layout
-    from kgverify.prover.execution.device import resolve_device
+    def count(device: str) -> int:
+        return max(part.num_candidates for part in plan_parts(run, device, size, rank_only=rank_only).parts)
 
-    found = resolve_device(device)
-    plan = plan_parts(run, found.type, part_size, rank_only=rank_only)
-    largest = max(part.num_candidates for part in plan.parts)
-    return choose_evaluation_layout(
-        run.graph.program,
-        run.limits,
-        run.policy,
-        found,
-        largest,
-        memory=memory,
-        slots=slots,
-        mode=mode,
-        records=records,
-    )
+    return Workload(count, records)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.comparable import column_names
 from kgverify.engines.policy import POLICY_NAMES, SHORTEST, Policy, make_two_tower, read_policy
 from kgverify.engines.protocol import Engine
+from kgverify.engines.table import EngineMaker
 from kgverify.errors import UserError, suggest
 from kgverify.files.code_identity import Code, identify_engines, identify_own_code
 from kgverify.graphs.embedded import list_embedded
@@ -20,9 +21,8 @@ from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
-from kgverify.prover.native.library import identify_compiler
-from kgverify.ranking.corrupt import Draw, draw_candidates
-from kgverify.ranking.rank import RANK_TOLERANCE, Rank, rank_candidates
+from kgverify.ranking.corrupt import Draw
+from kgverify.ranking.rank import RANK_TOLERANCE, Rank
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, empty_columns
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.header import ClauseTexts, Header, InputFile, RunInfo, check_unknown, unknown_columns
@@ -78,12 +78,9 @@ class Run:
         return range(min(self.num_queries, len(self.triples)))
 
 
-def identify_code(engines: Sequence[str], *, mode: str = "") -> Code:
-    """Return the identity of kgverify, its dependencies, the compiler, and engines by their names.
-
-    mode: of the compiled evaluator: `native` includes the library that was built
-    """
-    return identify_own_code() | identify_compiler(mode=mode) | identify_engines(engines)
+def identify_code(engines: Sequence[str]) -> Code:
+    """Return the identity of kgverify, its dependencies, and engines by their names."""
+    return identify_own_code() | identify_engines(engines)
 
 
 SCORE_SUMS: Final = "candidates.log_probability"
@@ -93,16 +90,19 @@ class Pipeline(NamedTuple):
     """An engine with its own functions for corruptions and ranks, so that these are verified as well.
 
     engines: the names by which engines of third parties in it are identified; any other text cannot be identified
+    maker:   what made the engine, if it stands in the table of engines
     """
 
     engine: Engine
     draw: Draw
     rank: Rank
     engines: tuple[str, ...] = ()
+    maker: EngineMaker | None = None
 
     def identify_code(self) -> Code:
         """Return the identity of all code that decides the results of the pipeline."""
-        return identify_code(self.engines, mode=self.engine.info.mode)
+        compiled = {} if self.maker is None else self.maker.identify(self.engine.info.mode)
+        return identify_code(self.engines) | compiled
 
     def draw_for(self, run: Run) -> CandidateSet:
         """Draw the candidates of a run."""
@@ -195,15 +195,6 @@ def reference_pipeline(run: Run) -> Pipeline:
 
     engine = ReferenceEngine(run.graph.program, run.limits, run.policy, triples=reference_triples(run))
     return Pipeline(engine, ranking.draw_candidates, ranking.rank_candidates)
-
-
-def compiled_pipeline(run: Run, **options: Any) -> Pipeline:
-    """Build the pipeline of the evaluator. `options` are those of `kgverify.prover.evaluator.make_evaluator`."""
-    from kgverify.prover.evaluator import make_evaluator
-
-    return Pipeline(
-        make_evaluator(run.graph.program, run.limits, run.policy, **options), draw_candidates, rank_candidates
-    )
 
 
 def build_header(run: Run, engine: Engine, level: str = "steps") -> Header:

@@ -11,7 +11,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
-from kgverify.runs.interrupts import expect_no_interrupt
+from kgverify.interrupts import expect_no_interrupt
 
 _NUM_THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """The variables that a process reads when it loads torch, before anything can be called there."""

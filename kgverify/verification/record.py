@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -24,8 +24,6 @@ from kgverify.files.code_identity import UNIDENTIFIED, Code, list_changes, refus
 from kgverify.files.decoding import read_json
 from kgverify.files.writing import make_folder, write_file
 from kgverify.progress import Progress, no_progress
-from kgverify.prover.native.choice import is_on_cpu
-from kgverify.runs.parts import choose_batch
 from kgverify.runs.run import Pipeline, Run, build_header
 from kgverify.trace.files.manifest import CODE
 from kgverify.trace.files.output_path import partial_of
@@ -34,9 +32,6 @@ from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.stage_items import encode_stage_outputs
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Durability, Storage, TraceWriter
-
-if TYPE_CHECKING:
-    from kgverify.prover.state import Layout
 
 CHUNK: Final = 512
 """The candidates proved between two appends by an engine that does not prove ahead."""
@@ -88,19 +83,6 @@ class _StoredCode(msgspec.Struct, frozen=True):
 
     code: Code = {}
     accepted: tuple[str, ...] = ()
-
-
-def choose_recording_layout(
-    run: Run, *, device: str = "auto", mode: str = "auto", slots: int | None = None
-) -> "Layout | None":
-    """Choose the sizes of the compiled evaluator for recording on a CUDA device; on a CPU None, for its defaults.
-
-    UserError for an absent device or too little memory.
-    """
-    if is_on_cpu(device):
-        return None
-    layout = choose_batch(run, device=device, mode=mode, slots=slots, records=True)
-    return layout._replace(pool=min(layout.pool, RECORDED_POOL))
 
 
 def choose_append_threads(engine: Engine) -> int:

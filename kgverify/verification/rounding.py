@@ -19,7 +19,7 @@ from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import Comparison, Divergence, Verdict
 from kgverify.engines.protocol import Engine, Positions, positions_of, take_positions
 from kgverify.errors import count_of
-from kgverify.runs.interrupts import is_interrupt
+from kgverify.interrupts import is_interrupt
 from kgverify.trace.model.columns import Columns, expand_rows, select_candidates, starts_of
 from kgverify.trace.model.score_error import (
     OWN_ENGINES,

@@ -12,9 +12,9 @@ from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError
 from kgverify.progress import no_progress
 from kgverify.prover.execution.compilation import MODES
-from kgverify.prover.faults.plant import compiled_pipeline_with_faults, plant_faults
+from kgverify.prover.faults.plant import plant_faults
 from kgverify.prover.state import Layout
-from kgverify.runs.run import compiled_pipeline
+from kgverify.runs.engine_makers import evaluator_pipeline
 
 STAND_INS = ("eager", "default")
 
@@ -29,8 +29,8 @@ class Builder:
     def __call__(self, mode: str, layout: Layout) -> Engine:
         faults = self.faults_of.get(mode, ())
         if faults:
-            return compiled_pipeline_with_faults(
-                self.run, faults, mode="eager", device="cpu", layout=layout, precision="float32"
+            return evaluator_pipeline(
+                self.run, faults=faults, mode="eager", device="cpu", layout=layout, precision="float32"
             ).engine
         stages = plant_faults(self.run.limits, self.run.policy, ()).stages
         select = stages.select
@@ -41,7 +41,7 @@ class Builder:
             return select(goal)
 
         stages = stages._replace(select=count)
-        return compiled_pipeline(self.run, mode="eager", device="cpu", layout=layout, stages=stages).engine
+        return evaluator_pipeline(self.run, mode="eager", device="cpu", layout=layout, stages=stages).engine
 
 
 @pytest.fixture(scope="module")

@@ -26,10 +26,9 @@ from kgverify.cli.app import app, run
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.program import NamedRule, Symbols
-from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.report.report import Report
+from kgverify.runs.engine_makers import EngineSpec, evaluator_pipeline
 from kgverify.runs.run import Run, reference_pipeline
-from kgverify.testing.checking.engine_makers import EngineSpec
 from kgverify.testing.checking.failure import Signature
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.reproducer import Reproducer
@@ -201,7 +200,7 @@ def record_once() -> Verification:
         rules=(rule,),
     )
     a_run = Run(graph, num_queries=1, num_corruptions=3)
-    judged = compiled_pipeline_with_faults(a_run, ["fact-cap"], mode="eager", device="cpu", slots=32)
+    judged = evaluator_pipeline(a_run, faults=["fact-cap"], mode="eager", device="cpu", slots=32)
     return verify(a_run, reference_pipeline(a_run), judged, check_determinism=False)
 
 

@@ -9,10 +9,10 @@ import typer
 from kgverify.cli import completion
 from kgverify.cli.app import app
 from kgverify.engines.policy import POLICY_NAMES
+from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.graphs.embedded import list_embedded
 from kgverify.graphs.load import DATA_VARIABLE
 from kgverify.prover.faults.catalogue import COMPOSITES, FAULTS
-from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
 from kgverify.trace.model.levels import TraceLevel
 
 FINITE = {

@@ -14,9 +14,9 @@ import pytest
 from kgverify.cli.dashboard import Dashboard, draw
 from kgverify.cli.progress import ECHOED, print_lines
 from kgverify.report.render.screen import Screen
+from kgverify.runs.engine_makers import EngineSpec
 from kgverify.testing.campaigns.campaign import Campaign
 from kgverify.testing.campaigns.result import Tally
-from kgverify.testing.checking.engine_makers import EngineSpec
 from kgverify.testing.problems.features import ALL_FEATURES, FEATURES_BY_TITLE
 
 ENGINE = EngineSpec(faults=("last-fact-lost", "visited-leak"))

@@ -11,7 +11,9 @@ from two_engines import Capped
 
 import kgverify as kv
 from kgverify.cli.progress import replay_command
-from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE, EngineSpec, load_factory
+from kgverify.engines.load_engine import load_factory
+from kgverify.engines.table import COMPILED, REFERENCE
+from kgverify.runs.engine_makers import EngineSpec
 from kgverify.testing.reproducers.pytest_file import render_test
 from kgverify.testing.reproducers.text_format import parse_reproducer
 from kgverify.verification.save import REPORT

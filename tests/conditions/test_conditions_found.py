@@ -10,10 +10,10 @@ import pytest
 import kgverify as kv
 from kgverify.comparison.result import Cause
 from kgverify.graphs.load import load_graph
-from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.report.render.explanation import explain_causes
 from kgverify.report.render.junit import render_junit
 from kgverify.report.report import Report
+from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.verification.verify import verify
 
@@ -28,7 +28,7 @@ def report_on(
     **limits: int,
 ) -> Report:
     run = Run(load_graph(graph), kv.Limits(**limits), num_queries=queries, num_corruptions=corruptions)
-    actual = compiled_pipeline_with_faults(run, list(faults), mode="eager", device="cpu", slots=slots)
+    actual = evaluator_pipeline(run, faults=list(faults), mode="eager", device="cpu", slots=slots)
     options = {"check_determinism": False, "minimum": {}, "tests_itself": False, "lockstep": lockstep}
     found = verify(run, reference_pipeline(run), actual, **options)
     return found.report.with_traces(found)

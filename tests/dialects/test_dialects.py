@@ -15,9 +15,9 @@ from kgverify.cli.app import app
 from kgverify.laws.catalogue import LAWS
 from kgverify.program.dialect import FILTERS, OURS, VALUES, Dialect, write_dialect
 from kgverify.program.limits import Limits
+from kgverify.runs.engine_makers import EngineSpec, as_maker, find_dialect
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.checking.check import judge
-from kgverify.testing.checking.engine_makers import EngineSpec, as_maker, find_dialect
 from kgverify.testing.exhaustive.certificate import certify
 from kgverify.testing.exhaustive.scope import Scope, find_scope
 from kgverify.testing.problems.decode import SIZE, decode_problem, draw_problems

@@ -24,11 +24,11 @@ from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
-from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.prover.program.least_model import LeastModel
 from kgverify.ranking import corrupt
 from kgverify.ranking.corrupt import ALL
 from kgverify.report.evaluation import EvaluationReport
+from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.parts import plan_parts
 from kgverify.runs.run import Run, load_policy
 
@@ -317,6 +317,6 @@ def test_every_property_of_a_run_belongs_to_its_identity():
     found = [identify(each, engine, plan_parts(each, "cpu"), {}) for each, engine in zip(runs, engines, strict=True)]
     plans = plan_parts(run, "cpu", 10), plan_parts(run, "cpu", rank_only=True)
     found += [identify(run, engines[0], plan, {}) for plan in plans]
-    faulty = compiled_pipeline_with_faults(run, ["fact-cap"], mode="eager", device="cpu")
+    faulty = evaluator_pipeline(run, faults=["fact-cap"], mode="eager", device="cpu")
     found.append(identify(run, faulty.engine, plan_parts(run, "cpu"), {}))
     assert len({each.sha256 for each in found}) == len(found) == 15

@@ -21,10 +21,10 @@ from kgverify.evaluation.part_file import PartResult
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.progress import Progress
-from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.ranking.metric import compute_metrics
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.report.evaluation import EvaluationReport
+from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.parts import plan_parts
 from kgverify.runs.run import Pipeline, Run
 
@@ -227,7 +227,7 @@ def test_an_invalid_run_file_is_refused(tmp_path: Path):
 
 def test_a_fault_is_found_by_the_candidates_that_the_reference_proves_as_well():
     run = small_run()
-    pipeline = compiled_pipeline_with_faults(run, ["fact-cap"], mode="eager", device="cpu", slots=16)
+    pipeline = evaluator_pipeline(run, faults=["fact-cap"], mode="eager", device="cpu", slots=16)
     found = report(run, pipeline, evaluate_all(run, pipeline))
     assert found.check is not None
     assert not found.is_sound

@@ -20,8 +20,9 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.corrupt import ALL, draw_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
+from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.parts import Part, plan_parts
-from kgverify.runs.run import Pipeline, Run, compiled_pipeline
+from kgverify.runs.run import Pipeline, Run
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.trace.model.columns import CandidateSet
@@ -170,7 +171,7 @@ def test_an_interruption_ends_the_least_model_at_once(tmp_path: Path, monkeypatc
     graph = kv.load_graph(write_dense_graph(tmp_path / "dense"))
     run = Run(graph, num_queries=5, num_corruptions=ALL)
     monkeypatch.setattr(rank_only, "choose_most_work", lambda run, device: 1 << 60)
-    work = build_rank_only(run, compiled_pipeline(run))
+    work = build_rank_only(run, evaluator_pipeline(run))
     work.should_stop = lambda: True
     began = time.monotonic()
     (part,) = plan_parts(run, "cpu", 1 << 30, rank_only=True).parts

@@ -16,9 +16,9 @@ from kgverify.evaluation.proving import may_stop
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
-from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.ranking.corrupt import ALL, draw_candidates
 from kgverify.ranking.rank import rank_candidates
+from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Pipeline, Run, load_policy
 from kgverify.trace.model.columns import CandidateSet, Columns
 
@@ -176,7 +176,7 @@ def test_proofs_of_what_does_not_follow_are_found_by_the_check(num_corruptions: 
 
 def test_a_fault_of_the_engine_is_found_and_one_of_the_draw_or_the_ranks_refused():
     run = countries_run(num_queries=4, num_corruptions=ALL)
-    pipeline = compiled_pipeline_with_faults(run, ["fact-cap"], mode="eager", device="cpu", slots=64)
+    pipeline = evaluator_pipeline(run, faults=["fact-cap"], mode="eager", device="cpu", slots=64)
     found = report_evaluation(run, evaluate_all(run, pipeline, rank_only=True), pipeline, num_checked=200)
     assert not found.is_sound
     with pytest.raises(UserError, match="draws and ranks by itself") as caught:

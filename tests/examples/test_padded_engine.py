@@ -14,8 +14,9 @@ from fast import Fast
 from slow import Slow
 
 import kgverify as kv
+from kgverify.runs.engine_makers import as_maker
 from kgverify.testing.checking.check import check_problems
-from kgverify.testing.checking.engine_makers import as_maker, find_supported
+from kgverify.testing.checking.supported import find_supported
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.shrinking.shrink import shrink
 

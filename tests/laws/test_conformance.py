@@ -8,7 +8,7 @@ import pytest
 from kgverify.conformance import NotConforming, StepwiseEngine, check_engine, save_reproducer
 from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.errors import UserError
-from kgverify.testing.checking.engine_makers import EngineSpec, compiled_maker
+from kgverify.runs.engine_makers import EngineSpec, compiled_maker
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.reproducers.text_format import read_reproducer
 

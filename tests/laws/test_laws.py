@@ -18,8 +18,8 @@ from kgverify.program.program import NamedRule, Program
 from kgverify.program.resolution import Clauses
 from kgverify.program.stages import Stage
 from kgverify.prover.faults.catalogue import FAULTS
+from kgverify.runs.engine_makers import compiled_maker
 from kgverify.runs.run import reference_pipeline
-from kgverify.testing.checking.engine_makers import compiled_maker
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import PolicySpec, Problem

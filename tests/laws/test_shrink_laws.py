@@ -15,8 +15,8 @@ from kgverify.laws.catalogue import find_law
 from kgverify.laws.law import check_laws
 from kgverify.laws.replay import assert_agrees, replay
 from kgverify.laws.shrinking import find_violation, make_law_reproducer, shrink_violation
+from kgverify.runs.engine_makers import EAGER, EngineSpec, find_maker
 from kgverify.testing.campaigns.corpus import Corpus
-from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, find_maker
 from kgverify.testing.checking.failure import LAW
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.reproducers.pytest_file import write_test

@@ -7,6 +7,7 @@ from typing import ClassVar
 import pytest
 
 from kgverify.conformance import Resolvent, StagedEngine, StepwiseEngine, check_engine, engine_of
+from kgverify.engines.load_engine import load_factory
 from kgverify.engines.policy import SHORTEST
 from kgverify.errors import UserError
 from kgverify.graphs.load import load_graph
@@ -15,9 +16,9 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.resolution import resolve
 from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.runs.engine_makers import EngineSpec, find_maker
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
-from kgverify.testing.checking.engine_makers import EngineSpec, find_maker, load_factory
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import Problem
 

@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kgverify.engines.native.choice import NATIVE
+from kgverify.testing.checking.engine_makers import MakePipeline, compiled_maker
 
 from kgverify.engines.protocol import Engine, Positions
+from kgverify.engines.sizes import Sizes
 from kgverify.errors import InternalError
 from kgverify.progress import Progress, no_progress
 from kgverify.runs.run import Pipeline, Run
 from kgverify.testing.checking.check import Batch, find_suspects, prepare_batches
-from kgverify.testing.checking.engine_makers import MakePipeline, compiled_maker
 from kgverify.testing.problems.decode import draw_problems
-from kgverify.testing.problems.problem import Problem, Sizes
+from kgverify.testing.problems.problem import Problem
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo
 from kgverify.verification.verify import verify

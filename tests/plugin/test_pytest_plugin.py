@@ -122,7 +122,7 @@ def test_own_problems_and_engines(pytester, run, toy):
         """
         import pytest
         from kgverify.conformance import NotConforming
-        from kgverify.testing.checking.engine_makers import compiled_maker
+        from kgverify.runs.engine_makers import compiled_maker
         from kgverify.testing.problems.problem import Problem
         from kgverify.program.atoms import NamedAtom
 
@@ -142,7 +142,7 @@ def test_own_graphs(pytester, run, toy):
     pytester.makepyfile(
         """
         import pytest
-        from kgverify.testing.checking.engine_makers import compiled_maker
+        from kgverify.runs.engine_makers import compiled_maker
 
         def test_graph(assert_equivalent, tmp_path):
             (tmp_path / "train.txt").write_text("ann\\tparent\\tbob\\nbob\\tparent\\tcid\\nann\\tparent\\tdan\\n")

@@ -15,9 +15,9 @@ import pytest
 
 from kgverify.cli import main
 from kgverify.program.outcomes import Outcome
-from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.ranking.metric import MRR, compute_metrics
 from kgverify.ranking.rank import RANK_TOLERANCE
+from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Run
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "flagship.md").read_text(encoding="utf-8")
@@ -98,7 +98,7 @@ def _cause(cause: dict[str, Any]) -> tuple[str, str]:
 
 def measure(run: Run, names: Sequence[str], slots: int | None = None) -> tuple[str, str]:
     """MRR and the number of candidates proved, of the compiled evaluator with faults in it, run alone."""
-    pipeline = compiled_pipeline_with_faults(run, names, mode="eager", device="cpu", slots=slots)
+    pipeline = evaluator_pipeline(run, faults=names, mode="eager", device="cpu", slots=slots)
     drawn = pipeline.draw(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
     candidates = pipeline.engine.prove(drawn).candidates
     metrics = compute_metrics(pipeline.rank(candidates, run.triples, RANK_TOLERANCE))

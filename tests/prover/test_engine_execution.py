@@ -15,6 +15,7 @@ import torch
 from kgverify.engines.endings import StepDigests
 from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.errors import UserError
+from kgverify.evaluation.proving import is_out_of_memory
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.prover import batch_size, execution_choice
@@ -23,7 +24,7 @@ from kgverify.prover.batch_size import choose_evaluation_layout
 from kgverify.prover.engine import CompiledEngine
 from kgverify.prover.execution import caches, compilation, device, process_group
 from kgverify.prover.execution.compilation import MODES, captures_graphs, resolve_mode
-from kgverify.prover.execution.device import free_memory, is_out_of_memory, products_set_to
+from kgverify.prover.execution.device import free_memory, products_set_to
 from kgverify.prover.execution.host_copy import PendingCopy
 from kgverify.prover.execution_choice import resolve_precision
 from kgverify.prover.layout import choose_layout

@@ -18,8 +18,8 @@ from kgverify.program.outcomes import Outcome
 from kgverify.program.stages import Stage
 from kgverify.prover.engine import CompiledEngine
 from kgverify.prover.state import GOAL, PAD, TRUE
+from kgverify.runs.engine_makers import compiled_maker
 from kgverify.runs.run import reference_pipeline
-from kgverify.testing.checking.engine_makers import compiled_maker
 from kgverify.testing.problems.decode import SETTINGS, draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import DEFAULT_SIZES, PolicySpec

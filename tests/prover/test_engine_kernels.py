@@ -16,15 +16,14 @@ from kgverify.program.limits import Limits
 from kgverify.prover import execution_choice
 from kgverify.prover.batch_size import choose_evaluation_layout, estimate_bytes
 from kgverify.prover.engine import CompiledEngine
-from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.prover.layout import choose_layout
 from kgverify.prover.program.tables import build_tables
 from kgverify.prover.stages.choose import build_parameters, score_two_tower
 from kgverify.prover.tick.slots import empty_derivations, empty_pool, empty_work
 from kgverify.prover.tower.precision import PRECISIONS, draw_goals
+from kgverify.runs.engine_makers import compiled_maker, evaluator_pipeline
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.testing.checking.check import check_problems
-from kgverify.testing.checking.engine_makers import compiled_maker
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import PolicySpec
@@ -97,9 +96,7 @@ def test_a_fused_tick_that_is_not_available_says_why() -> None:
     with pytest.raises(UserError, match="hidden widths"):
         CompiledEngine(graph.program, limits, policy, mode="fused")
     with pytest.raises(UserError, match="a fault in one of the stages"):
-        compiled_pipeline_with_faults(
-            Run(graph, limits, SHORTEST, num_queries=1, num_corruptions=1), ["fact-cap"], mode="fused"
-        )
+        evaluator_pipeline(Run(graph, limits, SHORTEST, num_queries=1, num_corruptions=1), ["fact-cap"], mode="fused")
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -20,7 +20,7 @@ from kgverify.program.dialect import Dialect
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Outcome
 from kgverify.program.stages import STEP_STAGES, Stage
-from kgverify.prover.evaluator import make_evaluator
+from kgverify.prover.evaluator import Evaluator
 from kgverify.prover.native import choice, library
 from kgverify.prover.native.engine import NativeEngine
 from kgverify.ranking.corrupt import draw_candidates
@@ -162,7 +162,7 @@ def test_it_offers_what_engines_of_kgverify_do() -> None:
     engine, problem = countries()
     assert isinstance(engine, ProbedEngine | RecordingEngine | ExplainedEngine)
     assert engine.info.mode == "native"
-    made = make_evaluator(problem.program, problem.limits, SHORTEST, mode="native")
+    made = Evaluator(mode="native")(problem.program, problem.limits, SHORTEST)
     assert isinstance(made, ExplainedEngine)
     assert any("native" in reason for reason in made.reasons)
 
@@ -193,7 +193,7 @@ def test_a_run_that_it_does_not_support_is_refused_with_the_reason() -> None:
     ):
         limits = options.pop("limits", Limits())
         with pytest.raises(UserError, match=text) as caught:
-            make_evaluator(graph.program, limits, SHORTEST, mode="native", **options)  # type: ignore[arg-type]
+            Evaluator(mode="native", **options)(graph.program, limits, SHORTEST)  # type: ignore[arg-type]
         assert caught.value.where == "--mode"
     engine, problem = countries(max_atoms=2)
     positions = positions_of(engine.prove(problem.candidates))
@@ -202,14 +202,14 @@ def test_a_run_that_it_does_not_support_is_refused_with_the_reason() -> None:
 
 
 def test_faults_of_stages_are_refused_and_others_are_planted() -> None:
-    from kgverify.prover.faults.plant import compiled_pipeline_with_faults
+    from kgverify.runs.engine_makers import evaluator_pipeline
     from kgverify.runs.run import Run
 
     graph = load_graph("countries")
     run = Run(graph, Limits(), SHORTEST, num_queries=2, num_corruptions=5)
     with pytest.raises(UserError, match="there is a fault in one of its stages"):
-        compiled_pipeline_with_faults(run, ["fact-cap"], mode="native")
-    pipeline = compiled_pipeline_with_faults(run, ["optimistic-ties"], mode="native")
+        evaluator_pipeline(run, faults=["fact-cap"], mode="native")
+    pipeline = evaluator_pipeline(run, faults=["optimistic-ties"], mode="native")
     assert pipeline.engine.info.faults == ("optimistic-ties",)
 
 
@@ -358,7 +358,7 @@ def test_without_a_compiler_the_mode_is_refused(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("PATH", str(tmp_path))
     graph = load_graph("countries")
     with pytest.raises(UserError, match=r"no C\+\+ compiler"):
-        make_evaluator(graph.program, Limits(), SHORTEST, mode="native")
+        Evaluator(mode="native")(graph.program, Limits(), SHORTEST)
     with pytest.raises(UserError, match=r"no C\+\+ compiler"):
         load_again()
     broken = tmp_path / "g++"

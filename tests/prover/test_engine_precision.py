@@ -19,9 +19,9 @@ from kgverify.prover.stages.choose import Parameters, build_parameters, score_sh
 from kgverify.prover.stages.rescore import Rescoring, measure_gaps, rescore
 from kgverify.prover.state import GOAL, TRUE, Rows
 from kgverify.prover.tower.precision import declare_error, estimate_score_error
+from kgverify.runs.engine_makers import compiled_maker
 from kgverify.runs.run import load_policy
 from kgverify.testing.checking.check import judge
-from kgverify.testing.checking.engine_makers import compiled_maker
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import PolicySpec, Problem

@@ -17,8 +17,8 @@ from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.prover.engine import CompiledEngine
 from kgverify.prover.layout import choose_layout
 from kgverify.prover.tick import stage_ticks
+from kgverify.runs.engine_makers import compiled_maker
 from kgverify.runs.run import reference_pipeline
-from kgverify.testing.checking.engine_makers import compiled_maker
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import DEFAULT_SIZES, PolicySpec

@@ -20,8 +20,9 @@ from kgverify.program.outcomes import Outcome
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.prover.faults.catalogue import COMPOSITES, FAULTS, find_faults
 from kgverify.prover.faults.fault import PLANTERS
-from kgverify.prover.faults.plant import compiled_pipeline_with_faults, plant_faults
+from kgverify.prover.faults.plant import plant_faults
 from kgverify.ranking.rank import RANK_TOLERANCE
+from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
 from kgverify.trace.model.columns import Columns, Rankings
 from kgverify.verification.replay import find_position
@@ -31,7 +32,7 @@ SCORE_TOLERANCE = 1e-6
 
 
 def judge(run: Run, names: Sequence[str], slots: int) -> Pipeline:
-    return compiled_pipeline_with_faults(run, names, mode="eager", device="cpu", slots=slots)
+    return evaluator_pipeline(run, faults=names, mode="eager", device="cpu", slots=slots)
 
 
 def evaluate(run: Run, pipeline: Pipeline) -> tuple[Columns, Rankings | None]:

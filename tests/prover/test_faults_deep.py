@@ -8,7 +8,7 @@ import pytest
 from fault_programs import case_of
 
 from kgverify.prover.faults.catalogue import FAULTS
-from kgverify.prover.faults.plant import compiled_pipeline_with_faults
+from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Pipeline, Run, build_trace, reference_pipeline
 from kgverify.trace.write.writer import write_again
 from kgverify.verification.record import prove_deep
@@ -32,7 +32,7 @@ def test_recorded_stages_name_the_stage_that_a_replay_names(name: str, tmp_path:
     case = case_of(name)
     run = case.run()
     expected = reference_pipeline(run)
-    actual = compiled_pipeline_with_faults(run, [name], mode="eager", device="cpu", slots=case.slots)
+    actual = evaluator_pipeline(run, faults=[name], mode="eager", device="cpu", slots=case.slots)
     live = verify(run, expected, actual, check_determinism=False).report
     paths = record_deep(run, expected, tmp_path / "e.h5"), record_deep(run, actual, tmp_path / "a.h5")
     told = compare_recorded(*paths).report

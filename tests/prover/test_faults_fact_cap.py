@@ -18,15 +18,15 @@ from kgverify.program.outcomes import Outcome
 from kgverify.program.program import NamedRule
 from kgverify.program.stages import Stage
 from kgverify.prover.faults.catalogue import FAULTS, find_fault
-from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.prover.faults.step_faults import FACT_CAP
 from kgverify.ranking.metric import MRR
+from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.verification.verify import Verification, verify
 
 
 def verify_with_fault(run: Run, slots: int, *, lockstep: bool = False) -> Verification:
-    judged = compiled_pipeline_with_faults(run, ["fact-cap"], mode="eager", device="cpu", slots=slots)
+    judged = evaluator_pipeline(run, faults=["fact-cap"], mode="eager", device="cpu", slots=slots)
     return verify(
         run, reference_pipeline(run), judged, check_determinism=False, effort=UNEXPLAINED, lockstep=lockstep, minimum={}
     )
@@ -184,6 +184,6 @@ def test_an_unknown_fault_is_refused_with_the_nearest_name():
 
 def test_no_fault_is_the_evaluator_as_it_is():
     run = Run(graph_where_only_a_late_fact_helps(54), num_queries=1, num_corruptions=0)
-    judged = compiled_pipeline_with_faults(run, [], mode="eager", device="cpu", slots=2)
+    judged = evaluator_pipeline(run, faults=[], mode="eager", device="cpu", slots=2)
     assert judged.engine.info.faults == ()
     assert verify(run, reference_pipeline(run), judged, minimum={}).report.verdict is Verdict.AGREE

@@ -13,12 +13,12 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import STEP_STAGES
 from kgverify.prover.faults.catalogue import FAULTS
-from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.prover.stages.choose import SCORES
 from kgverify.prover.stages.stage_functions import build_stages
 from kgverify.prover.state import PAD
 from kgverify.report.report import Report
-from kgverify.runs.run import Pipeline, Run, compiled_pipeline, reference_pipeline
+from kgverify.runs.engine_makers import evaluator_pipeline
+from kgverify.runs.run import Pipeline, Run, reference_pipeline
 from kgverify.trace.model.columns import Columns
 from kgverify.verification.verify import verify
 
@@ -48,7 +48,7 @@ def report_on(run: Run, judged: Pipeline) -> Report:
 
 def judge_stages(run: Run, **wrong: Any) -> Report:
     stages = SOUND._replace(**wrong)
-    return report_on(run, compiled_pipeline(run, mode="eager", device="cpu", slots=2, stages=stages))
+    return report_on(run, evaluator_pipeline(run, mode="eager", device="cpu", slots=2, stages=stages))
 
 
 def test_a_fault_at_exactly_the_padding_is_seen_by_the_probe():
@@ -109,7 +109,7 @@ def test_a_fault_at_an_exact_size_is_inferred_from_goals_on_which_later_stages_h
     case: Case, stage: str, wrong: Any
 ):
     run = case.run()
-    judged = compiled_pipeline(run, mode="eager", device="cpu", slots=2, stages=SOUND._replace(**{stage: wrong}))
+    judged = evaluator_pipeline(run, mode="eager", device="cpu", slots=2, stages=SOUND._replace(**{stage: wrong}))
     report = report_on(run, judged._replace(engine=Silent(judged.engine)))
     assert {each.stage for each in report.divergences} == {stage}
 
@@ -140,7 +140,7 @@ def test_resolvents_of_no_clause_are_put_there_by_limit_or_by_recycle_where_they
     num_slots: float, stage: str
 ):
     run = WALKS._replace(num_corruptions=0).run()
-    judged = compiled_pipeline(run, mode="eager", device="cpu", slots=2)
+    judged = evaluator_pipeline(run, mode="eager", device="cpu", slots=2)
     report = report_on(run, judged._replace(engine=WithGaps(judged.engine, num_slots)))
     assert {each.stage for each in report.divergences} == {stage}
 
@@ -153,7 +153,7 @@ STEP_FAULTS = [name for name, fault in FAULTS.items() if fault.stage in STEP_STA
 def test_the_stage_of_an_engine_that_shows_none_is_inferred_from_its_step(name: str):
     case = case_of(name)
     run = case.run()
-    judged = compiled_pipeline_with_faults(run, [name], mode="eager", device="cpu", slots=case.slots)
+    judged = evaluator_pipeline(run, faults=[name], mode="eager", device="cpu", slots=case.slots)
     engine = Silent(judged.engine)
     assert not isinstance(engine, ProbedEngine)
     report = report_on(run, judged._replace(engine=engine))

@@ -20,7 +20,7 @@ from kgverify.engines.protocol import Engine
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.prover.faults.catalogue import FAULTS
-from kgverify.prover.faults.plant import compiled_pipeline_with_faults
+from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Pipeline, Run, build_trace, reference_pipeline
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
@@ -82,7 +82,7 @@ def judge(name: str, expected: Trace, actual: Trace) -> Iterator[bool]:
 def test_the_stage_of_a_fault_follows_from_goals_and_successors(name: str):
     case = case_of(name)
     run = case.run()
-    faulty = compiled_pipeline_with_faults(run, [name], mode="eager", device="cpu", slots=case.slots)
+    faulty = evaluator_pipeline(run, faults=[name], mode="eager", device="cpu", slots=case.slots)
     judged = list(judge(name, record(run, reference_pipeline(run)), record(run, faulty)))
     assert judged
     assert all(judged) is (name not in MISTAKEN)
@@ -115,7 +115,7 @@ class Reticent:
 def test_an_engine_without_origins_is_judged_by_content(name: str, stage: str, kind: str, lockstep: bool):
     case = case_of(name)
     run = case.run()
-    judged = compiled_pipeline_with_faults(run, [name], mode="eager", device="cpu", slots=case.slots)
+    judged = evaluator_pipeline(run, faults=[name], mode="eager", device="cpu", slots=case.slots)
     judged = judged._replace(engine=Reticent(judged.engine))
     report = verify(
         run, reference_pipeline(run), judged, lockstep=lockstep, check_determinism=False, effort=UNEXPLAINED
@@ -137,7 +137,7 @@ def test_in_random_programs_the_stage_of_a_fault_is_mostly_right(seed: int):
             continue
         expected = record(merged.run, merged.expected)
         for name in STEP_FAULTS:
-            faulty = compiled_pipeline_with_faults(merged.run, [name], mode="eager", device="cpu", slots=3)
+            faulty = evaluator_pipeline(merged.run, faults=[name], mode="eager", device="cpu", slots=3)
             counts.update(judge(name, expected, record(merged.run, merged.with_unranked(faulty))))
     assert counts.total() > 300
     assert counts[True] >= 0.9 * counts.total(), counts

@@ -17,11 +17,11 @@ from kgverify.engines.policy import check_policy, read_policy
 from kgverify.errors import UserError
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
-from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.prover.training.train import train_policy
 from kgverify.ranking.metric import MRR, compute_metrics
 from kgverify.ranking.rank import RANK_TOLERANCE
-from kgverify.runs.run import Run, compiled_pipeline, load_policy, reference_pipeline
+from kgverify.runs.engine_makers import evaluator_pipeline
+from kgverify.runs.run import Run, load_policy, reference_pipeline
 from kgverify.verification.verify import verify
 
 WEIGHTS = resources.files("kgverify.engines.weights")
@@ -59,7 +59,7 @@ def test_two_sizes_are_documented():
 
 def test_the_engines_agree_with_the_trained_policy():
     run = shipped_run(3, 4)
-    judged = compiled_pipeline(run, mode="eager", device="cpu", slots=32)
+    judged = evaluator_pipeline(run, mode="eager", device="cpu", slots=32)
     report = verify(run, reference_pipeline(run), judged, check_determinism=False, effort=UNEXPLAINED).report
     assert report.verdict is Verdict.AGREE
     assert report.metrics.expected == report.metrics.actual
@@ -68,7 +68,7 @@ def test_the_engines_agree_with_the_trained_policy():
 @pytest.mark.deep
 def test_the_fact_cap_costs_the_trained_policy_more_than_three_tenths():
     run = shipped_run(24, 4)
-    judged = compiled_pipeline_with_faults(run, ["fact-cap"], mode="eager", device="cpu", slots=128)
+    judged = evaluator_pipeline(run, faults=["fact-cap"], mode="eager", device="cpu", slots=128)
     report = verify(run, reference_pipeline(run), judged, check_determinism=False, effort=UNEXPLAINED).report
     assert report.verdict is Verdict.DIVERGE
     assert report.first_cause.stage == "match_facts"
@@ -109,7 +109,7 @@ def test_a_path_that_cannot_be_written_is_refused_before_any_training(tmp_path: 
 def test_on_the_published_graph_training_reaches_four_fifths_and_the_fact_cap_takes_three_tenths():
     graph = load_graph("countries_s3")
     run = Run(graph, policy=train_policy(graph, seed=0).policy, num_queries=24, num_corruptions=4)
-    judged = compiled_pipeline_with_faults(run, ["fact-cap"], mode="eager", device="cpu", slots=128)
+    judged = evaluator_pipeline(run, faults=["fact-cap"], mode="eager", device="cpu", slots=128)
     report = verify(run, reference_pipeline(run), judged, check_determinism=False, effort=UNEXPLAINED).report
     assert report.metrics.expected[MRR] >= 0.80
     assert report.metrics.expected[MRR] - report.metrics.actual[MRR] >= 0.30

@@ -6,7 +6,7 @@ import pytest
 
 from kgverify.laws.replay import assert_agrees, replay
 from kgverify.prover.faults.catalogue import FAULTS
-from kgverify.testing.checking.engine_makers import EAGER, find_maker
+from kgverify.runs.engine_makers import EAGER, find_maker
 from kgverify.testing.reproducers.reproducer import make_reproducer
 from kgverify.testing.reproducers.text_format import SUFFIX, read_reproducer, render_reproducer
 

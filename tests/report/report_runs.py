@@ -9,8 +9,8 @@ from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.program import NamedRule
-from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.report.report import Report
+from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.verification.verify import Verification, verify
 
@@ -30,7 +30,7 @@ HOSTILE = (
 
 
 def verify_run(run: Run, fault: str = "", *, lockstep: bool = False) -> Verification:
-    judged = compiled_pipeline_with_faults(run, [fault] if fault else [], mode="eager", device="cpu", slots=32)
+    judged = evaluator_pipeline(run, faults=[fault] if fault else [], mode="eager", device="cpu", slots=32)
     return verify(run, reference_pipeline(run), judged, lockstep=lockstep, check_determinism=False)
 
 

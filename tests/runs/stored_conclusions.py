@@ -15,7 +15,7 @@ from kgverify.files import code_identity
 from kgverify.graphs import stored_graph
 from kgverify.program.dialect import Dialect
 from kgverify.prover.native import library
-from kgverify.testing.checking.engine_makers import EngineSpec
+from kgverify.runs.engine_makers import EngineSpec
 from kgverify.testing.exhaustive.certificate import certify
 from kgverify.testing.exhaustive.scope import find_scope
 

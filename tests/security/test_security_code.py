@@ -39,7 +39,7 @@ ALLOWED = {
     "kgverify/files/writing.py": {"CDLL": "the C library that is loaded already"},
     "kgverify/files/stores.py": {"import_module": "fsspec and obstore"},
     "kgverify/runs/dask_workers.py": {"import_module": "dask and distributed"},
-    "kgverify/testing/checking/engine_makers.py": dict.fromkeys(
+    "kgverify/runs/engine_makers.py": dict.fromkeys(
         ("import_module", "spec_from_file_location", "exec_module"), "engines that the user named, or trusts"
     ),
     "kgverify/testing/reproducers/pytest_file.py": {"run_path": "a test that the command wrote"},

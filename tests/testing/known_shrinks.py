@@ -20,7 +20,7 @@ from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.program.stages import Stage
-from kgverify.prover.faults.plant import compiled_pipeline_with_faults
+from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.testing.checking.failure import CRASH, Failure, Signature
 from kgverify.testing.problems.decode import draw_problems
@@ -194,7 +194,7 @@ STAGES: Final = (Stage.RECYCLE.value, Stage.RANK.value)
 def answer_of_slices(fault: str) -> str:
     """Return the number of slices of some divergences of an engine with a fault, and their hash."""
     run = Run(GRAPH, Limits(max_depth=5), num_queries=4, num_corruptions=9)
-    actual = compiled_pipeline_with_faults(run, [fault], mode="eager", slots=4)
+    actual = evaluator_pipeline(run, faults=[fault], mode="eager", slots=4)
     verification = verify(
         run, reference_pipeline(run), actual, check_determinism=False, tests_itself=False, effort=LITTLE
     )

@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 from known_shrinks import IN_STEP, RuledOracle
 
+from kgverify.engines.sizes import Sizes
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
-from kgverify.testing.problems.problem import PolicySpec, Problem, Sizes, Spread
+from kgverify.testing.problems.problem import PolicySpec, Problem, Spread
 from kgverify.testing.shrinking.neighbour import find_neighbour
 from kgverify.testing.shrinking.passes import drop_queries, lower_limits
 from kgverify.testing.shrinking.terms import ask_fact

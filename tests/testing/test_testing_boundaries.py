@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.runs.engine_makers import EAGER, EngineSpec, Sides, compiled_maker
 from kgverify.testing.campaigns import campaign as campaigns
 from kgverify.testing.campaigns import tasks
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.tasks import replay_text, try_block
 from kgverify.testing.checking import watchdog
 from kgverify.testing.checking.check import find_suspects, prepare_alone, prepare_batches
-from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, Sides, compiled_maker
 from kgverify.testing.problems.boundaries import (
     ALONE_EVERY,
     draw_boundary_problem,

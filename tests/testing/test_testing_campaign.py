@@ -14,6 +14,7 @@ from kgverify.errors import UserError
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.dialect import Dialect
 from kgverify.program.program import NamedRule
+from kgverify.runs.engine_makers import EAGER, EngineSpec, Sides, find_maker
 from kgverify.runs.separate_workers import MOST_KILLS
 from kgverify.testing.campaigns import campaign as campaigns
 from kgverify.testing.campaigns import tasks
@@ -24,7 +25,6 @@ from kgverify.testing.campaigns.result import CampaignResult, FoundDivergence
 from kgverify.testing.campaigns.tasks import try_block
 from kgverify.testing.checking import watchdog
 from kgverify.testing.checking.check import judge
-from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, Sides, find_maker
 from kgverify.testing.checking.failure import Failure, Signature
 from kgverify.testing.problems.features import ALL_FEATURES
 from kgverify.testing.problems.problem import Problem

@@ -16,10 +16,10 @@ from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.program import NamedRule
 from kgverify.ranking.corrupt import ALL, draw_candidates
 from kgverify.ranking.rank import rank_candidates
+from kgverify.runs.engine_makers import as_maker, compiled_maker
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.checking import check, watchdog
 from kgverify.testing.checking.check import check_problems, find_suspects, judge, prepare_batches, verify_problems
-from kgverify.testing.checking.engine_makers import as_maker, compiled_maker
 from kgverify.testing.checking.failure import CRASH, UNDECIDED
 from kgverify.testing.checking.guard import guard
 from kgverify.testing.checking.watchdog import EngineCrash

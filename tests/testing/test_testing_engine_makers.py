@@ -4,15 +4,18 @@ import sys
 
 import pytest
 
+from kgverify.engines.load_engine import load_factory
 from kgverify.engines.reference.engine import ReferenceEngine
+from kgverify.engines.sizes import Sizes
 from kgverify.errors import UserError
 from kgverify.program.atoms import NamedAtom
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
-from kgverify.testing.checking import engine_makers
-from kgverify.testing.checking.engine_makers import adapt_pipeline, compiled_maker, find_supported, load_factory
+from kgverify.runs import engine_makers
+from kgverify.runs.engine_makers import adapt_pipeline, compiled_maker
+from kgverify.testing.checking.supported import find_supported
 from kgverify.testing.problems.merge import merge
-from kgverify.testing.problems.problem import PolicySpec, Problem, Sizes
+from kgverify.testing.problems.problem import PolicySpec, Problem
 
 FACT = NamedAtom("p", "a", "b")
 

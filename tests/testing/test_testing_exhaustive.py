@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from burnside import count_programs
 
+from kgverify.engines.sizes import Sizes
 from kgverify.errors import UserError
 from kgverify.program.atoms import Atom
-from kgverify.runs.run import Pipeline, Run
-from kgverify.testing.checking.engine_makers import (
+from kgverify.runs.engine_makers import (
     EAGER,
     EngineSpec,
     MakePipeline,
@@ -21,10 +21,10 @@ from kgverify.testing.checking.engine_makers import (
     compiled_maker,
     make_reference,
 )
+from kgverify.runs.run import Pipeline, Run
 from kgverify.testing.exhaustive import certificate as exhaustive
 from kgverify.testing.exhaustive.certificate import Certificate, certify
 from kgverify.testing.exhaustive.scope import SCOPES, Count, Scope, ScopedProgram, enumerate_programs, find_scope
-from kgverify.testing.problems.problem import Sizes
 
 
 def make_scope(name: str, **sizes: Any) -> Scope:

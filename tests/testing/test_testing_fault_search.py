@@ -7,8 +7,8 @@ from fault_search import ProblemStream, Search
 
 from kgverify.program.stages import Stage
 from kgverify.prover.faults.catalogue import FAULTS
+from kgverify.runs.engine_makers import compiled_maker
 from kgverify.testing.checking.check import judge
-from kgverify.testing.checking.engine_makers import compiled_maker
 
 QUICK = (
     "fact-cap",

@@ -5,6 +5,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from kgverify.engines.sizes import Sizes
 from kgverify.errors import UserError
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
@@ -15,7 +16,7 @@ from kgverify.runs.run import reference_pipeline
 from kgverify.testing.checking.check import prepare_batches
 from kgverify.testing.problems.decode import SIZE, decode_problem, draw_problems
 from kgverify.testing.problems.merge import group_problems, merge
-from kgverify.testing.problems.problem import MAX_SPREAD, PolicySpec, Problem, Sizes, Spread
+from kgverify.testing.problems.problem import MAX_SPREAD, PolicySpec, Problem, Spread
 
 X, Y = Variable("X"), Variable("Y")
 FACT = NamedAtom("p", "a", "b")

@@ -9,17 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgverify.comparison.result import Verdict
+from kgverify.engines.sizes import Sizes
 from kgverify.errors import UserError
 from kgverify.laws.replay import assert_agrees, replay
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.ranking.corrupt import ALL
+from kgverify.runs.engine_makers import EAGER, EngineSpec, find_maker
 from kgverify.testing.checking.check import judge
-from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, find_maker
 from kgverify.testing.checking.failure import CRASH, Failure, Signature
 from kgverify.testing.problems.decode import SIZE, decode_problem
-from kgverify.testing.problems.problem import PolicySpec, Problem, Sizes, Spread
+from kgverify.testing.problems.problem import PolicySpec, Problem, Spread
 from kgverify.testing.reproducers.pytest_file import write_test
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
 from kgverify.testing.reproducers.text_format import (

@@ -11,8 +11,8 @@ from kgverify.errors import UserError
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.prover.faults.catalogue import FAULTS
+from kgverify.runs.engine_makers import compiled_maker
 from kgverify.testing.checking.check import judge
-from kgverify.testing.checking.engine_makers import compiled_maker
 from kgverify.testing.checking.failure import Failure, Signature, fails_same_way
 from kgverify.testing.problems.problem import NO_SPREAD, SHORTEST, Problem
 from kgverify.testing.shrinking.shrink import shrink

@@ -16,10 +16,9 @@ from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
-from kgverify.prover.faults.plant import compiled_pipeline_with_faults
+from kgverify.runs.engine_makers import EngineSpec, evaluator_pipeline, find_maker
 from kgverify.runs.run import Run, load_policy, reference_pipeline
 from kgverify.testing.checking.check import judge
-from kgverify.testing.checking.engine_makers import EngineSpec, find_maker
 from kgverify.testing.checking.failure import Failure, Signature
 from kgverify.testing.problems.problem import NO_SPREAD, Problem
 from kgverify.testing.shrinking import shrink_run as shrink_runs
@@ -40,7 +39,7 @@ from kgverify.verification.verify import verify
 def verified(graph, fault, *, queries=1, corruptions=3, policy="shortest", lockstep=False):
     limits = Limits()
     run = Run(graph, limits, load_policy(policy, graph, limits, 0), num_queries=queries, num_corruptions=corruptions)
-    actual = compiled_pipeline_with_faults(run, [fault], mode="eager", slots=4)
+    actual = evaluator_pipeline(run, faults=[fault], mode="eager", slots=4)
     return verify(run, reference_pipeline(run), actual, lockstep=lockstep, check_determinism=False, effort=UNEXPLAINED)
 
 

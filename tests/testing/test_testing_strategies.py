@@ -13,12 +13,13 @@ from render_graphs import render_rules, render_triples
 from kgreference.model import least_model
 from kgverify import strategies
 from kgverify.engines.reference.program import build_reference_program
+from kgverify.engines.sizes import Sizes
 from kgverify.graphs.rules import parse_rules
 from kgverify.graphs.triples import parse_triples
 from kgverify.program.program import Program
 from kgverify.ranking.corrupt import ALL
 from kgverify.testing.checking.check import judge
-from kgverify.testing.problems.problem import PolicySpec, Problem, Sizes, Spread
+from kgverify.testing.problems.problem import PolicySpec, Problem, Spread
 from kgverify.testing.problems.shapes import BULK
 
 once = settings(max_examples=100, database=None, deadline=None, suppress_health_check=list(HealthCheck))

@@ -26,9 +26,9 @@ from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import STEP_STAGES
 from kgverify.report.content import Outcomes
 from kgverify.report.exercise import describe_stages
+from kgverify.runs.engine_makers import EngineSpec, compiled_maker, find_maker
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.checking.check import check_and_count, verify_problems
-from kgverify.testing.checking.engine_makers import EngineSpec, compiled_maker, find_maker
 from kgverify.testing.exhaustive.certificate import certify
 from kgverify.testing.exhaustive.scope import find_scope
 from kgverify.testing.problems.decode import draw_problems

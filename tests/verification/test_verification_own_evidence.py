@@ -19,13 +19,13 @@ from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.limits import Limits
 from kgverify.program.stages import Stage
 from kgverify.prover.faults.catalogue import FAULTS
-from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.report.render.github import render_annotations
 from kgverify.report.render.html import build_page
 from kgverify.report.render.junit import render_junit
 from kgverify.report.render.terminal import report_text
 from kgverify.report.stepper.stepper import Stepper
 from kgverify.report.wording import describe_divergence, describe_kind
+from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.verification.effort import FULL, Effort
 from kgverify.verification.separate import Seen, separate
@@ -39,7 +39,7 @@ FEW_REPLAYED = FULL._replace(replayed=6)
 def run_with(run: Run, faults: tuple[str, ...], *, lockstep: bool, effort: Effort = FULL) -> tuple[Verification, Any]:
     pipelines = (
         reference_pipeline(run),
-        compiled_pipeline_with_faults(run, faults, mode="eager", device="cpu", slots=16),
+        evaluator_pipeline(run, faults=faults, mode="eager", device="cpu", slots=16),
     )
     found = verify(run, *pipelines, check_determinism=False, lockstep=lockstep, tests_itself=False, effort=effort)
     return found, probe_both((pipelines[0].engine, pipelines[1].engine), found.expected.columns)

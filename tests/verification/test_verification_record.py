@@ -33,7 +33,7 @@ from kgverify.trace.model.stage_items import StageOutputs, StageReader
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification import record as recording
-from kgverify.verification.record import choose_recording_layout, record
+from kgverify.verification.record import record
 from kgverify.verification.verify import compare_recorded
 
 
@@ -185,10 +185,6 @@ def test_only_an_engine_that_proves_ahead_is_given_several_threads(monkeypatch: 
         monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
         assert recording.choose_append_threads(Ahead(run)) == expected
         assert recording.choose_append_threads(ForeignEngine(run)) == 1
-
-
-def test_recording_on_a_cpu_uses_the_default_sizes():
-    assert choose_recording_layout(countries_run(), device="cpu") is None
 
 
 KILLED = """

@@ -20,10 +20,10 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import NamedRule
 from kgverify.prover.faults.catalogue import FAULTS as CATALOGUE
-from kgverify.prover.faults.plant import compiled_pipeline_with_faults
 from kgverify.ranking.metric import MRR
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.report.render.html import render_html
+from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Run, build_trace, load_policy, reference_pipeline
 from kgverify.trace.model.trace import Unknown
 from kgverify.trace.write.writer import write_again
@@ -114,7 +114,7 @@ def test_three_faults_of_a_foreign_engine_have_their_true_shares_with_engines_an
 
 def compare_splits(run, name):
     """Return the splits with engines and from the traces; None for a fault that does not change the metric."""
-    actual = compiled_pipeline_with_faults(run, [name], mode="eager", device="cpu", slots=16)
+    actual = evaluator_pipeline(run, faults=[name], mode="eager", device="cpu", slots=16)
     asked = verify(
         run, reference_pipeline(run), actual, check_determinism=False, effort=UNEXPLAINED, tests_itself=False
     )

@@ -9,7 +9,7 @@ from kgverify.engines.policy import make_two_tower
 from kgverify.engines.score_error import bound_score_errors
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
-from kgverify.prover.faults.plant import compiled_pipeline_with_faults
+from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
 from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
 from kgverify.trace.model.score_error import UNIT_ROUNDOFF, bound_score_error, judge_tolerance
@@ -38,7 +38,7 @@ def weighted_run() -> Run:
 @pytest.mark.parametrize(("factor", "declares_more"), [(1, False), (1000, True)])
 def test_an_engine_cannot_excuse_a_fault_by_a_large_error(factor: float, declares_more: bool):
     run = weighted_run()
-    judged = compiled_pipeline_with_faults(run, ["tf32-scores"], mode="eager", device="cpu")
+    judged = evaluator_pipeline(run, faults=["tf32-scores"], mode="eager", device="cpu")
     judged = judged._replace(engine=Boaster(judged, factor))
     report = verify(run, reference_pipeline(run), judged, check_determinism=False, effort=UNEXPLAINED).report
     assert (report.verdict, report.first_cause.stage) == (Verdict.DIVERGE, "score")

@@ -12,8 +12,8 @@ from kgverify.cli.audit.deliver import deliver_reports
 from kgverify.cli.audit.modes import RungNames, announcing, check_reproducer
 from kgverify.cli.commands.diff import EXIT_CODES
 from kgverify.cli.progress import check_writable, show_phase, write_result
+from kgverify.engines.load_engine import load_factory
 from kgverify.files.writing import append_to_file
-from kgverify.testing.checking.engine_makers import load_factory
 
 
 def audit_step(

@@ -23,13 +23,13 @@ from kgverify.cli.progress import (
     show_phase,
     write_result,
 )
+from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.errors import UserError
 from kgverify.prover.faults.catalogue import find_faults
-from kgverify.prover.faults.plant import compiled_pipeline_with_faults, plant_faults
+from kgverify.prover.faults.plant import plant_faults
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Run
-from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
 
 if TYPE_CHECKING:
     from kgverify.bench.modes import Build
@@ -208,9 +208,19 @@ def _build_with_faults(run: Run, plan: Plan) -> "Build | None":
         )
 
     def build(mode: str, layout: "Layout") -> "Engine":
-        return compiled_pipeline_with_faults(
-            run, plan.faults, mode=mode, device=plan.device, layout=layout, precision=plan.precision
-        ).engine
+        from kgverify.prover.engine import CompiledEngine
+
+        return CompiledEngine(
+            run.graph.program,
+            run.limits,
+            run.policy,
+            mode=mode,
+            device=plan.device,
+            precision=plan.precision,
+            layout=layout,
+            stages=planted.stages,
+            faults=tuple(plan.faults),
+        )
 
     return build
 

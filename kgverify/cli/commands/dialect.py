@@ -9,7 +9,7 @@ from kgverify.api.dialect import EXAMPLES, propose_dialect
 from kgverify.cli import options
 from kgverify.cli.commands.diff import EXIT_CODES
 from kgverify.cli.progress import check_writable, make_result_console, print_lines, show_phase, write_json
-from kgverify.testing.checking.engine_makers import COMPILED
+from kgverify.engines.table import COMPILED
 
 
 def dialect(

@@ -24,11 +24,11 @@ from kgverify.cli.progress import (
 )
 from kgverify.comparison.modulo.policy import EXACT, KINDS
 from kgverify.comparison.result import Verdict
+from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.errors import UserError
 from kgverify.files.writing import check_folder
 from kgverify.report.render.terminal import NextCommand, print_report
 from kgverify.report.report import encode_report
-from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
 
 EXIT_CODES = {Verdict.AGREE: 0, Verdict.DIVERGE: 1, Verdict.INCONCLUSIVE: 3}
 

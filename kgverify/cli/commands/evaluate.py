@@ -33,6 +33,7 @@ from kgverify.cli.progress import (
 )
 from kgverify.comparison.exercise.minimum import parse_minimum
 from kgverify.engines.protocol import ExplainedEngine
+from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.errors import UserError
 from kgverify.escaping import make_lines_visible
 from kgverify.evaluation.evaluate import EvaluationResult, ProcessGroup, join_process_group
@@ -40,6 +41,7 @@ from kgverify.evaluation.evaluate import evaluate as evaluate_run
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.part_store import write_summary
 from kgverify.evaluation.sampling import choose_num_checked
+from kgverify.interrupts import note_interrupt
 from kgverify.progress import TimedPhases, silent_phase
 from kgverify.ranking.corrupt import count_candidates
 from kgverify.ranking.metric import describe_hits
@@ -47,9 +49,7 @@ from kgverify.report.evaluation import encode_evaluation, print_evaluation
 from kgverify.report.render.terminal import describe_execution
 from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.fan_out import reference_beside
-from kgverify.runs.interrupts import note_interrupt
 from kgverify.runs.run import MOST
-from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
 
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SAME_PRESS: Final = 1.0

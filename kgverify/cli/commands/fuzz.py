@@ -27,12 +27,13 @@ from kgverify.cli.progress import (
 )
 from kgverify.comparison.exercise.minimum import parse_minimum
 from kgverify.comparison.result import Verdict
+from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.errors import UserError
 from kgverify.program.dialect import OURS, read_dialect
+from kgverify.runs.engine_makers import Sides
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.known_divergences import read_known
 from kgverify.testing.campaigns.result import describe_campaign
-from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE, Sides
 from kgverify.testing.exhaustive.scope import SCOPES, Scope, find_scope
 
 INTERRUPTED: Final = 130

@@ -23,8 +23,8 @@ from kgverify.cli.progress import (
     write_json,
 )
 from kgverify.errors import UserError, count_of
+from kgverify.interrupts import note_interrupt
 from kgverify.report.render.terminal import describe_execution
-from kgverify.runs.interrupts import note_interrupt
 from kgverify.trace.files.output_path import count_safe, partial_of
 from kgverify.verification.record import SHARD_STEPS
 

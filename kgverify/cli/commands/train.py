@@ -9,6 +9,7 @@ from kgverify.cli import options
 from kgverify.cli.options import DEFAULT_LIMITS, GraphOptions, make_limits, with_run_options
 from kgverify.cli.progress import check_writable, make_result_console, print_text, show_phase, write_json
 from kgverify.engines.policy import write_policy
+from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import count_of
 
 MOST_WIDTH: Final = 1 << 16
@@ -36,20 +37,19 @@ def train(
     json_path: options.JsonPath = None,
 ) -> None:
     """Train a two_tower policy to imitate the reference prover's proofs. The test split is not used."""
-    from kgverify.prover.training.decisions import DecisionPlan
-    from kgverify.prover.training.train import TrainingPlan, train_policy
-
     check_writable(str(output))
     check_writable(json_path)
     limits = make_limits(max_depth, max_atoms, max_resolvents, dialect=dialect)
-    trained = train_policy(
+    trained = make_entry(COMPILED).train(
         files.load(),
         limits,
-        TrainingPlan(
-            embedding=embedding, hidden=hidden, blocks=blocks, epochs=epochs, decisions=DecisionPlan(rounds=rounds)
-        ),
         seed=seed,
         phase=show_phase,
+        embedding=embedding,
+        hidden=hidden,
+        blocks=blocks,
+        epochs=epochs,
+        rounds=rounds,
     )
     write_policy(trained.policy, output)
     print_text(

@@ -47,19 +47,6 @@ def free_memory(device: torch.device) -> int:
     return free // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether an error, or one that led to it, is an allocation that failed."""
-    while error is not None:
-        # torch's allocator for the CPU raises a plain RuntimeError, and CUDA's runtime another kind of it.
-        text = str(error).lower() if isinstance(error, RuntimeError) else ""
-        if isinstance(error, torch.OutOfMemoryError | MemoryError):
-            return True
-        if "can't allocate memory" in text or "cuda error: out of memory" in text:
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
 @contextmanager
 def on_device(device: torch.device, has_products: bool) -> Iterator[None]:
     """Work on a device, with pinned arithmetic (`pinned_arithmetic`).

@@ -140,6 +140,11 @@ class LeastModel:
         keys: Tensor = torch.cat([torch.zeros(0, dtype=torch.int64, device=self._device), *parts])
         return keys
 
+    def read_keys(self) -> NDArray[np.int64]:
+        """Return the keys of the atoms on the host."""
+        keys: NDArray[np.int64] = self.keys.cpu().numpy()
+        return keys
+
     def contains(self, atoms: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Return whether each atom, int32 [n, 3], follows, bool [n]; for an atom with variables, whether an instance does."""
         rows = np.ascontiguousarray(atoms, np.int64)

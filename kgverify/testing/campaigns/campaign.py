@@ -23,6 +23,7 @@ from kgverify.files.locking import locked_folder
 from kgverify.files.writing import temporary_folder
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.runs.dask_workers import DaskWorkers
+from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, Sides
 from kgverify.runs.separate_workers import MOST_KILLS, SeparateWorkers, describe_end, weigh_end
 from kgverify.testing.campaigns.corpus import (
     Block,
@@ -42,7 +43,6 @@ from kgverify.testing.campaigns.result import (
     Watch,
 )
 from kgverify.testing.campaigns.tasks import Group, check_made, give, read_log, replay_text, shrink_text, try_block
-from kgverify.testing.checking.engine_makers import EAGER, PLAIN, EngineSpec, Sides
 from kgverify.testing.checking.failure import DEATH, Signature
 from kgverify.testing.problems.features import ALL_FEATURES
 from kgverify.testing.reproducers.text_format import parse_reproducer, render_reproducer, saving_bugs, write_reproducer

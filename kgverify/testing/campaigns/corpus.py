@@ -13,8 +13,8 @@ import msgspec
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.files.writing import explained, make_folders
 from kgverify.program.dialect import OURS, Dialect
+from kgverify.runs.engine_makers import EngineSpec
 from kgverify.runs.ledger import Ledger, WorkIdentity
-from kgverify.testing.checking.engine_makers import EngineSpec
 from kgverify.testing.checking.failure import LAW, Signature
 from kgverify.testing.reproducers.reproducer import Reproducer
 from kgverify.testing.reproducers.text_format import SUFFIX, read_reproducer, write_reproducer

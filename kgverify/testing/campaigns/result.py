@@ -11,13 +11,13 @@ import msgspec
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.comparison.exercise.minimum import explain_missing
 from kgverify.comparison.result import Verdict
+from kgverify.engines.table import REFERENCE
 from kgverify.errors import count_of
 from kgverify.escaping import make_visible
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.report.exercise import describe_exercise
 from kgverify.testing.campaigns.corpus import Block
 from kgverify.testing.campaigns.known_divergences import KnownStatus
-from kgverify.testing.checking.engine_makers import REFERENCE
 from kgverify.testing.checking.failure import Signature
 
 _MOST_LISTED: Final = 20

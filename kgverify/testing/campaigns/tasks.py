@@ -10,11 +10,12 @@ from typing import Final, TypeAlias, TypeVar
 
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED
 from kgverify.comparison.exercise.minimum import MINIMUM, find_missing
+from kgverify.engines.table import COMPILED, make_entry
 from kgverify.files.writing import write_file
 from kgverify.garbage_collection import skip_existing_objects, without_garbage_collection
 from kgverify.program.atoms import Variable
 from kgverify.program.dialect import OURS, Dialect
-from kgverify.prover.native.choice import NATIVE
+from kgverify.runs.engine_makers import EngineSpec, MakePipeline, Sides, make_reference
 from kgverify.testing.campaigns.corpus import NOT_SHRUNK, Block, Sighting, mark_shrunk
 from kgverify.testing.checking.check import (
     Batch,
@@ -27,16 +28,9 @@ from kgverify.testing.checking.check import (
     prepare_batch,
     prepare_batches,
 )
-from kgverify.testing.checking.engine_makers import (
-    COMPILED,
-    EngineSpec,
-    MakePipeline,
-    Sides,
-    find_supported,
-    make_once,
-)
 from kgverify.testing.checking.failure import DEATH, Failure, Signature, fails_same_way
 from kgverify.testing.checking.guard import explain
+from kgverify.testing.checking.supported import find_supported, make_once
 from kgverify.testing.checking.watchdog import in_replaceable_process
 from kgverify.testing.problems.boundaries import (
     ALONE_ON_DEVICE_EVERY,
@@ -47,7 +41,7 @@ from kgverify.testing.problems.boundaries import (
 )
 from kgverify.testing.problems.decode import SIZE, decode_problem, draw_problems
 from kgverify.testing.problems.features import count_features
-from kgverify.testing.problems.merge import group_problems, make_reference
+from kgverify.testing.problems.merge import group_problems
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.problems.switches import put_in_dialect
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
@@ -207,7 +201,8 @@ def _draw_block(
             drawn[i] = draw_device_problem(seed, (first + i) // every)
     else:
         # A mode of `torch.compile` would compile each run.
-        alone = {i for i in range(num_problems) if runs_alone(first + i) and engine.mode in ("eager", NATIVE)}
+        is_free = not make_entry(COMPILED, mode=engine.mode).compiles
+        alone = {i for i in range(num_problems) if is_free and runs_alone(first + i)}
         for i in alone:
             drawn[i] = put_in_dialect(draw_boundary_problem(seed, first + i), dialect)
     skip_existing_objects()

@@ -8,26 +8,19 @@ from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
+from kgverify.engines.load_engine import SIGNATURE, describe_raised, detail_raised
 from kgverify.engines.protocol import DescribedEngine, Engine, Positions, ProbedEngine, StageOutputs
+from kgverify.engines.sizes import Sizes
 from kgverify.errors import InternalError, MissingDependency, UserError, find_missing_dependency, first_line
+from kgverify.interrupts import is_interrupt
 from kgverify.progress import Progress, no_progress
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.delta_debugging import halve
-from kgverify.runs.interrupts import is_interrupt
+from kgverify.runs.engine_makers import AnyEngine, MakePipeline, find_maker, follows_semantics, name_engine
 from kgverify.runs.run import Pipeline, Run
-from kgverify.testing.checking.engine_makers import (
-    SIGNATURE,
-    AnyEngine,
-    MakePipeline,
-    describe_raised,
-    detail_raised,
-    find_maker,
-    follows_semantics,
-    name_engine,
-)
 from kgverify.testing.checking.watchdog import EngineCrash, find_limit, limit_time
-from kgverify.testing.problems.problem import Problem, Sizes
+from kgverify.testing.problems.problem import Problem
 from kgverify.trace.model.columns import FIELD_OF, CandidateSet, Columns, Rankings
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.validate import check_columns

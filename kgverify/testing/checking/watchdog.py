@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TextIO
 
+from kgverify.engines.sizes import Sizes
 from kgverify.errors import KgverifyError
 from kgverify.runs.run import Run
 from kgverify.testing.checking.failure import CRASH, HANG
-from kgverify.testing.problems.problem import Sizes
 
 SECONDS: Final = 10.0
 SECONDS_OF_TICK: Final = 0.01

@@ -13,9 +13,9 @@ from kgverify.program.dialect import Dialect
 from kgverify.program.outcomes import GoalKind, Outcome, Side
 from kgverify.program.program import Symbols, encode_atoms
 from kgverify.program.resolution import number_variables
-from kgverify.testing.checking.engine_makers import MakePipeline
+from kgverify.runs.engine_makers import MakePipeline, make_reference
 from kgverify.testing.dialects.experiments import Experiment, render_goal
-from kgverify.testing.problems.merge import Merged, make_reference, merge
+from kgverify.testing.problems.merge import Merged, merge
 from kgverify.testing.problems.problem import VARIABLE_NAMES, Problem
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo, unknown_columns

@@ -7,11 +7,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from kgverify.engines.load_engine import refuse_exit
 from kgverify.errors import MissingDependency, UserError
 from kgverify.program.dialect import FILTERS, VALUES, Dialect, Filter
 from kgverify.progress import Progress, no_progress
+from kgverify.runs.engine_makers import AnyEngine, name_engine
 from kgverify.testing.checking.check import find_suspects, prepare_batches
-from kgverify.testing.checking.engine_makers import AnyEngine, name_engine, refuse_exit
 from kgverify.testing.checking.guard import find_explained
 from kgverify.testing.dialects.answer import Answer, ask, predict, project
 from kgverify.testing.dialects.experiments import (

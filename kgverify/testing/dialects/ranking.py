@@ -10,7 +10,7 @@ from kgverify.program.atoms import NamedAtom
 from kgverify.program.dialect import OURS
 from kgverify.program.outcomes import Outcome, Side
 from kgverify.ranking.rank import Rank
-from kgverify.testing.checking.engine_makers import MakePipeline
+from kgverify.runs.engine_makers import MakePipeline
 from kgverify.testing.checking.guard import OWN
 from kgverify.testing.dialects.proposal import Finding, Trial
 from kgverify.testing.problems.merge import merge

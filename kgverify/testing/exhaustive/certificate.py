@@ -17,6 +17,8 @@ import msgspec
 
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import Verdict
+from kgverify.engines.load_engine import pass_on
+from kgverify.engines.sizes import Sizes
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
 from kgverify.files.locking import lock_beside
@@ -25,14 +27,14 @@ from kgverify.program.limits import NUMBERS, Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.progress import silent_phase
 from kgverify.runs.delta_debugging import halve
+from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline, Sides, make_reference
 from kgverify.runs.ledger import FIX, Ledger, WorkIdentity
 from kgverify.runs.run import Pipeline, build_trace
 from kgverify.runs.separate_workers import RepeatingWorkers
 from kgverify.testing.checking.check import check_problems
-from kgverify.testing.checking.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline, Sides, pass_on
 from kgverify.testing.exhaustive.scope import Count, Scope, ScopedProgram, enumerate_programs
-from kgverify.testing.problems.merge import Merged, make_reference, merge
-from kgverify.testing.problems.problem import Problem, Sizes
+from kgverify.testing.problems.merge import Merged, merge
+from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.text_format import saving_bugs
 from kgverify.trace.model.header import EngineInfo
 from kgverify.verification.lockstep import follow_near_ties

@@ -14,13 +14,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.engines.sizes import Sizes
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.program import NamedRule, Program
 from kgverify.ranking.corrupt import ALL
 from kgverify.testing.problems.decode import decode_problem, draw_bytes
-from kgverify.testing.problems.problem import DEFAULT_SIZES, PolicySpec, Problem, Sizes, Spread, list_constants
+from kgverify.testing.problems.problem import DEFAULT_SIZES, PolicySpec, Problem, Spread, list_constants
 from kgverify.trace.model.columns import Columns, starts_of
 
 ALONE_EVERY: Final = 16

@@ -8,13 +8,14 @@ import hashlib
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from kgverify.engines.sizes import Sizes
 from kgverify.errors import UserError
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.ranking.corrupt import ALL
-from kgverify.testing.problems.problem import NO_SPREAD, SHORTEST, PolicySpec, Problem, Sizes, Spread
+from kgverify.testing.problems.problem import NO_SPREAD, SHORTEST, PolicySpec, Problem, Spread
 from kgverify.testing.problems.shapes import (
     BULK,
     BULK_BEYOND,

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.engines.policy import SHORTEST, Policy
+from kgverify.engines.sizes import Sizes
 from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atom_table import AtomTable
@@ -17,8 +18,9 @@ from kgverify.program.atoms import NamedAtom, Term, Variable, decode_variable, i
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
 from kgverify.program.program import NamedRule, Program
-from kgverify.runs.run import Pipeline, Run, reference_pipeline
-from kgverify.testing.problems.problem import VARIABLE_NAMES, PolicySpec, Problem, Sizes, free_prefix
+from kgverify.runs.engine_makers import make_reference
+from kgverify.runs.run import Pipeline, Run
+from kgverify.testing.problems.problem import VARIABLE_NAMES, PolicySpec, Problem, free_prefix
 from kgverify.trace.model.columns import CandidateSet
 
 MOST_SLOTS: Final = 256
@@ -88,11 +90,6 @@ def group_problems(problems: Sequence[Problem]) -> list[list[int]]:
     for i, problem in enumerate(problems):
         groups.setdefault(problem.key, []).append(i)
     return list(groups.values())
-
-
-def make_reference(run: Run, sizes: Sizes) -> Pipeline:
-    """Make kgverify's own reference prover, to which sizes mean nothing."""
-    return reference_pipeline(run)
 
 
 def merge(problems: Sequence[Problem], reference: Callable[[Run, Sizes], Pipeline] = make_reference) -> Merged:

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from kgverify.engines.sizes import Sizes
 from kgverify.errors import UserError
 from kgverify.escaping import make_visible
 from kgverify.program.atoms import NamedAtom, Variable
@@ -32,25 +33,6 @@ class PolicySpec(NamedTuple):
     blocks: int = 1
 
 
-class Sizes(NamedTuple):
-    """The sizes of the batch, which must not change any derivation. An engine without slots may ignore them.
-
-    slots:        derivations in flight
-    atoms:        padding of a goal beyond max_atoms
-    resolvents:   padding of a step beyond max_resolvents
-    match_window: clauses tried at each tick, over all slots
-    score_window: resolvents scored at each tick, over all slots; max_resolvents where that is more
-    pool:         candidates handed over at once
-    """
-
-    slots: int = 2
-    atoms: int = 0
-    resolvents: int = 0
-    match_window: int = 16
-    score_window: int = 16
-    pool: int = 32
-
-
 class Spread(NamedTuple):
     """Unused constants and predicates that push ids apart, numbered after the first `after` facts."""
 
@@ -63,8 +45,6 @@ VARIABLE_NAMES: Final = "XYZUVW"
 """The names of variables that have none of their own, in order."""
 SHORTEST: Final = PolicySpec()
 DEFAULT_SIZES: Final = Sizes()
-GRAPH_SIZES: Final = Sizes(slots=64, match_window=256, score_window=128, pool=1024)
-"""Sizes of a batch on a graph, for makers of pipelines."""
 NO_SPREAD: Final = Spread()
 
 

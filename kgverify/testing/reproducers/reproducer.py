@@ -5,8 +5,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 
+from kgverify.engines.table import COMPILED
 from kgverify.errors import UserError, count_of
-from kgverify.testing.checking.engine_makers import COMPILED, EAGER, PLAIN, EngineSpec
+from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec
 from kgverify.testing.checking.failure import Failure, Signature
 from kgverify.testing.problems.problem import Problem
 from kgverify.version import __version__

@@ -12,6 +12,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Final
 
+from kgverify.engines.sizes import Sizes
+from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.errors import InternalError, UserError, suggest
 from kgverify.escaping import MARKED
 from kgverify.files.reading import read_file
@@ -21,10 +23,10 @@ from kgverify.program.dialect import OURS, VALUES, Dialect
 from kgverify.program.limits import NUMBERS, Limits
 from kgverify.program.program import NamedRule
 from kgverify.ranking.corrupt import ALL
-from kgverify.testing.checking.engine_makers import COMPILED, EAGER, REFERENCE, EngineSpec
+from kgverify.runs.engine_makers import EAGER, EngineSpec
 from kgverify.testing.checking.failure import CRASH, LAW, Signature
 from kgverify.testing.checking.guard import CheckBug
-from kgverify.testing.problems.problem import NO_SPREAD, PolicySpec, Problem, Sizes, Spread
+from kgverify.testing.problems.problem import NO_SPREAD, PolicySpec, Problem, Spread
 from kgverify.testing.reproducers.reproducer import Reproducer
 from kgverify.testing.shrinking.terms import rename_variables
 

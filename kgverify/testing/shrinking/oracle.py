@@ -4,14 +4,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from kgverify.engines.sizes import Sizes
 from kgverify.program.stages import Stage
 from kgverify.runs.delta_debugging import minimize
+from kgverify.runs.engine_makers import MakePipeline, make_reference
 from kgverify.runs.run import Pipeline, Run
 from kgverify.testing.checking.check import find_suspects, judge, prepare_batches
-from kgverify.testing.checking.engine_makers import MakePipeline
 from kgverify.testing.checking.failure import ENDS_RUN, Failure, Signature, fails_same_way
-from kgverify.testing.problems.merge import make_reference
-from kgverify.testing.problems.problem import NO_SPREAD, Problem, Sizes
+from kgverify.testing.problems.problem import NO_SPREAD, Problem
 
 LARGEST_RUN: Final = 20_000
 """The largest number of facts, rules and unused symbols in one run; a single attempt may have more."""

@@ -5,12 +5,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
+from kgverify.engines.sizes import Sizes
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.limits import NUMBERS, Limits
 from kgverify.ranking.corrupt import ALL
 from kgverify.runs.delta_debugging import count_down
 from kgverify.testing.problems.merge import merge
-from kgverify.testing.problems.problem import DEFAULT_SIZES, NO_SPREAD, SHORTEST, Problem, Sizes
+from kgverify.testing.problems.problem import DEFAULT_SIZES, NO_SPREAD, SHORTEST, Problem
 from kgverify.testing.shrinking.oracle import Oracle
 from kgverify.testing.shrinking.terms import (
     ask_fact,

@@ -9,12 +9,13 @@ import numpy as np
 
 from kgverify.comparison.result import Divergence
 from kgverify.comparison.step_view import StepReader, StepView
+from kgverify.engines.sizes import Sizes
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Term, Variable, decode_variable, is_variable
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import NamedRule
 from kgverify.program.stages import STEP_STAGES, Stage
-from kgverify.testing.problems.problem import SHORTEST, PolicySpec, Problem, Sizes
+from kgverify.testing.problems.problem import SHORTEST, PolicySpec, Problem
 from kgverify.testing.shrinking.terms import rename_apart, rename_variables, substitute, unify
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.verify import Verification

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kgverify.errors import UserError
-from kgverify.testing.checking.engine_makers import MakePipeline, compiled_maker
+from kgverify.runs.engine_makers import MakePipeline, compiled_maker, make_reference
 from kgverify.testing.checking.failure import Failure
-from kgverify.testing.problems.merge import make_reference, merge
+from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.shrinking.neighbour import Neighbour, find_neighbour
 from kgverify.testing.shrinking.oracle import Oracle, OutOfBudget

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
 from kgverify.files.reading import STANDARD_INPUT
@@ -16,9 +17,8 @@ from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.report.content import EngineNames
 from kgverify.report.report import Report
-from kgverify.testing.checking.engine_makers import COMPILED, EAGER, PLAIN, REFERENCE, EngineSpec, MakePipeline, Sides
+from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline, Sides, make_reference
 from kgverify.testing.checking.failure import sign
-from kgverify.testing.problems.merge import make_reference
 from kgverify.testing.problems.problem import SHORTEST, PolicySpec, Problem
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
 from kgverify.testing.reproducers.text_format import saving_bugs, write_reproducer

@@ -1,0 +1,187 @@
+"""Loading an engine, or another object, from a module or a file that a name gives, and the exceptions that it raises."""
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from kgverify.engines.table import list_names
+from kgverify.errors import UserError, describe_error, find_missing_dependency, suggest
+from kgverify.files.code_identity import identify_engines
+from kgverify.interrupts import is_interrupt
+
+SIGNATURE: Final = "a class, or a function of (program, limits, policy), that makes an engine"
+"""The signature that error messages show."""
+MAX_FRAMES: Final = 4
+MAX_DETAILS: Final = 24
+"""The lines of an exception's message that an error quotes."""
+_COMPILED_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+), in (.+)')
+_PACKAGES: Final = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_OWN_FILES: Final = str(Path(__file__).parents[1])
+
+
+def load_factory(name: str, where: str, kind: str = "") -> Any:
+    """Import `MODULE:NAME`, also from the current folder, or `FILE.py:NAME`. UserError if it cannot be loaded.
+
+    kind: what the name must stand for, if not for something that makes an engine
+
+    This runs code: for the name of an engine that a file gives, call `require_trust` first.
+    """
+    module_name, _, path = name.rpartition(":")
+    is_file = module_name.endswith(".py") and ("/" in module_name or Path(module_name).is_file())
+    if not path or not module_name or not (is_file or re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", module_name)):
+        if kind:
+            raise UserError(f"kgverify cannot import {name!r}", where=where, fix=f"name {kind} as path/to/file.py:NAME")
+        names = list_names()
+        raise UserError(
+            f"kgverify cannot make the engine {name!r}",
+            where=where,
+            fix=suggest(name, names) or f"give {', '.join(names)}, MODULE:NAME or FILE.py:NAME, {SIGNATURE}",
+        )
+    try:
+        with refuse_exit():
+            module = _import_file(Path(module_name), where) if is_file else _import_module(module_name)
+        # What was imported is what was on disk now.
+        identify_engines([name])
+    except UserError:
+        raise
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
+            if module_name.endswith(".py"):
+                raise UserError(f"no such file {module_name!r}", where=where, fix="check the path") from None
+            raise UserError(
+                f"cannot import {module_name!r}: {error}",
+                where=where,
+                fix="run this where Python finds the module, or name its file: path/to/file.py:NAME",
+            ) from None
+        raise UserError(
+            f"{module_name!r} cannot be imported: {describe_raised(error)}",
+            where=where,
+            fix="repair the module; importing it must neither raise an exception nor exit",
+        ) from None
+    found: Any = module
+    for part in path.split("."):
+        known = dir(found)
+        found = getattr(found, part, None)
+        if found is None:
+            raise UserError(
+                f"{module_name!r} has no {path!r}", where=where, fix=suggest(part, known) or f"name {kind or SIGNATURE}"
+            )
+    return found
+
+
+@contextmanager
+def refuse_exit() -> Iterator[None]:
+    """Let `os._exit` raise SystemExit in this process until the context ends: a test run would end without a failure."""
+    end, own = os._exit, os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != own:
+            end(status)
+        raise SystemExit(status)
+
+    os._exit = refuse
+    try:
+        yield
+    finally:
+        os._exit = end
+
+
+def _import_module(name: str) -> Any:
+    here = str(Path.cwd())
+    # The current folder may be a stranger's: it is searched only if the module is there.
+    is_here = PathFinder.find_spec(name.partition(".")[0], [here]) is not None
+    with _searched_first(here) if is_here else nullcontext():
+        return importlib.import_module(name)
+
+
+@contextmanager
+def _searched_first(folder: str) -> Iterator[None]:
+    """Find modules in a folder before all others until the context ends, and after all others from then on.
+
+    An engine may import its neighbours later, but nothing in its folder may replace an installed module.
+    """
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+        if folder not in sys.path:
+            sys.path.append(folder)
+
+
+def _import_file(path: Path, where: str) -> Any:
+    """Import a file, under the name by which others in its folder import it unless another module has this name."""
+    path = path.resolve()
+    if not path.is_file():
+        raise UserError(f"there is no file {path.name!r}", where=where, fix=f"give FILE.py:NAME, {SIGNATURE}")
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and Path(file).name == path.name and Path(file).resolve() == path:
+            return module
+    name = path.stem
+    if name in sys.modules or not name.isidentifier():
+        name = re.sub(r"\W", "_", name) + "_" + hashlib.sha256(str(path).encode()).hexdigest()[:8]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        with _searched_first(str(path.parent)):
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def describe_raised(error: BaseException) -> str:
+    """Return the type and the message of an exception, and the file and the line that raised it."""
+    if isinstance(error, SystemExit):
+        text = f"it ended the process (SystemExit: {error.code})"
+    else:
+        text = describe_error(error)
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{text} ({error.filename}:{error.lineno})"
+    frames = _find_frames(error)
+    return f"{text} ({frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name})" if frames else text
+
+
+def detail_raised(error: BaseException) -> list[str]:
+    """Return the lines of the user's code that led to an exception, the innermost first, and the rest of its message."""
+    frames = [
+        f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}"
+        for frame in reversed(_find_frames(error))
+    ]
+    rest = [line.rstrip() for line in str(error).strip().split("\n")[1:] if line.strip()]
+    return [*(f"from {each}" for each in frames[:MAX_FRAMES]), *rest[:MAX_DETAILS]]
+
+
+def _find_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """Return the frames of an exception in the user's code, the innermost last; without such frames, those in packages."""
+    every = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(("<", _OWN_FILES))
+    ]
+    # torch names the line that it compiled in the message, and not in the traceback.
+    for path, number, name in _COMPILED_FRAME.findall(str(error).partition("from user code")[2]):
+        every.append(traceback.FrameSummary(path, int(number), name))
+    return [frame for frame in every if not frame.filename.startswith(_PACKAGES)] or every
+
+
+def pass_on(error: BaseException) -> None:
+    """Raise an exception that is not the engine's own: a Ctrl-C, or that a package cannot be imported."""
+    if is_interrupt(error):
+        raise error
+    if missing := find_missing_dependency(error):
+        raise missing from error

@@ -1,0 +1,154 @@
+"""The table of engines: the maker that a name stands for. Nothing that an engine needs is imported before it is made.
+
+Other packages add their engines by an entry point of the group `kgverify.engines`.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from enum import StrEnum
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, Final, Protocol, runtime_checkable
+
+from kgverify.engines.least_model import LeastModel
+from kgverify.engines.policy import Policy
+from kgverify.engines.protocol import Engine
+from kgverify.engines.sizes import Sizes, Workload
+from kgverify.errors import UserError
+from kgverify.files.code_identity import Code
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.program.limits import Limits
+from kgverify.program.program import Program
+from kgverify.progress import Phase
+
+COMPILED: Final = "compiled"
+REFERENCE: Final = "reference"
+GROUP: Final = "kgverify.engines"
+"""The group of entry points by which packages add engines."""
+
+_OWN: Final = {COMPILED: "kgverify.prover.evaluator:Evaluator"}
+"""The engines of this package that are made from options. The reference prover has none, and is made by the harness."""
+
+
+class Capability(StrEnum):
+    """A capability of an engine.
+
+    prove: it runs candidates to their ends; step: it takes one step from a given goal; stages: it shows the output of each
+    stage; faults: faults can be planted in it; least_model: it computes the least model of a program; rank: it draws and
+    ranks by functions of its own; repeat: a second run gives the same steps
+    """
+
+    PROVE = "prove"
+    STEP = "step"
+    STAGES = "stages"
+    FAULTS = "faults"
+    LEAST_MODEL = "least_model"
+    RANK = "rank"
+    REPEAT = "repeat"
+
+
+@runtime_checkable
+class EngineMaker(Protocol):
+    """An engine of the table that is still to be made: a record of options, called with a program, limits and a policy.
+
+    name:         its name in the table
+    capabilities: those of the engine with these options
+    compiles:     whether making or first using the engine compiles code for minutes
+    """
+
+    @property
+    def name(self) -> str:
+        """The name in the table."""
+        ...
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """The capabilities of the engine."""
+        ...
+
+    @property
+    def compiles(self) -> bool:
+        """True if each new shape is compiled, which takes seconds."""
+        ...
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that differ from their defaults, by name, as plain values."""
+        ...
+
+    def __call__(self, program: Program, limits: Limits, policy: Policy) -> Engine:
+        """Make the engine."""
+        ...
+
+    def planned_for(self, work: Workload | Sizes) -> "EngineMaker":
+        """Return the same maker for an engine in the given sizes, or in sizes chosen for the work."""
+        ...
+
+    def identify(self, mode: str) -> Code:
+        """Return the identity of compilers and compiled libraries that decide the results of an engine in a mode."""
+        ...
+
+
+class OwnEvaluator(EngineMaker, Protocol):
+    """kgverify's own evaluator, with the services that it offers beside its engine."""
+
+    def build_least_model(
+        self, program: Program, *, device: str, most_work: float, must_stop: Callable[[], bool]
+    ) -> LeastModel | None:
+        """Return the least model of a program; None if it takes more work, does not fit, or needs torch."""
+        ...
+
+    def keep_device(self) -> Callable[[], None]:
+        """Return a function by which another thread takes this thread's current GPU."""
+        ...
+
+    def join_processes(self) -> Any:
+        """Join the processes that `torchrun` started with this one; None for a single process."""
+        ...
+
+    def fresh_caches(self) -> AbstractContextManager[None]:
+        """Compile everything anew until the context ends."""
+        ...
+
+    def why_not_compiled(self) -> str | None:
+        """Return the reason why `torch.compile` is switched off; None if it is not."""
+        ...
+
+    def catalogue(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Return the faults that can be planted, and the composites of several."""
+        ...
+
+    def train(self, graph: KnowledgeGraph, limits: Limits, *, seed: int, phase: Phase, **sizes: int) -> Any:
+        """Train a policy to imitate proofs."""
+        ...
+
+
+def list_names() -> tuple[str, ...]:
+    """Return the names of the engines that this installation has."""
+    return (*_OWN, REFERENCE, *_list_added())
+
+
+@cache
+def _list_added() -> dict[str, str]:
+    return {point.name: point.value for point in entry_points(group=GROUP)}
+
+
+def find_entry(name: str, where: str = "--engine") -> Any | None:
+    """Import what a name of the table stands for; None for a name that is not in it. UserError if it cannot be imported."""
+    path = _OWN.get(name) or _list_added().get(name)
+    if path is None:
+        return None
+    module, _, attribute = path.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(
+            f"the engine {name!r} cannot be loaded: {error}", where=where, fix="install its package: pip install -e ."
+        ) from error
+
+
+def make_entry(name: str, **options: Any) -> OwnEvaluator:
+    """Return the maker of an engine of this package with some options. UserError for an option that it does not have."""
+    maker: OwnEvaluator = find_entry(name)(**options)  # type: ignore[misc]
+    return maker

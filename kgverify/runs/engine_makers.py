@@ -1,0 +1,272 @@
+"""Engines under test: specifications that can be written down, and functions that make pipelines from them."""
+
+import inspect
+from collections.abc import Callable, Collection
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from kgverify.engines.load_engine import SIGNATURE, load_factory
+from kgverify.engines.protocol import Engine, Positions
+from kgverify.engines.sizes import Sizes
+from kgverify.engines.table import COMPILED, REFERENCE, EngineMaker, find_entry, make_entry
+from kgverify.errors import UserError
+from kgverify.files.code_identity import Code
+from kgverify.program.dialect import OURS, Dialect
+from kgverify.progress import Progress, no_progress
+from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.rank import rank_candidates
+from kgverify.runs.run import Pipeline, Run, identify_code, reference_pipeline
+from kgverify.trace.model.columns import CandidateSet, Columns
+from kgverify.trace.model.header import EngineInfo
+
+MakePipeline: TypeAlias = Callable[[Run, Sizes], Pipeline]
+"""A function that makes the pipeline under test for a run and the sizes of its batch."""
+
+Factory: TypeAlias = Callable[..., Any]
+"""A function (program, limits, policy) -> engine, or (run, sizes) -> pipeline."""
+
+METHODS: Final = "an engine has prove(candidates, progress) -> Columns and step(positions) -> Columns"
+"""The signatures that error messages show."""
+
+
+def compiled_maker(**options: Any) -> MakePipeline:
+    """Return a maker of the evaluator, by default eager on the CPU. UserError for an option that it does not have."""
+    return as_maker(make_entry(COMPILED, **({"mode": "eager", "device": "cpu"} | options)))
+
+
+def evaluator_pipeline(run: Run, **options: Any) -> Pipeline:
+    """Return the pipeline of the evaluator with some options. UserError as for `Evaluator`."""
+    return make_for(run, make_entry(COMPILED, **options))
+
+
+def make_for(run: Run, make: Factory) -> Pipeline:
+    """Make an engine for a run: a function of (program, limits, policy)."""
+    pipeline = adapt_pipeline(make(run.graph.program, run.limits, run.policy))
+    return pipeline._replace(maker=make) if isinstance(make, EngineMaker) else pipeline
+
+
+def make_reference(run: Run, sizes: Sizes) -> Pipeline:
+    """Make kgverify's own reference prover, to which sizes mean nothing."""
+    return reference_pipeline(run)
+
+
+class EngineSpec(NamedTuple):
+    """The name of an engine: `compiled`, `reference`, or `MODULE:NAME` or `FILE.py:NAME` for a third party's.
+
+    mode, device, faults: of the compiled evaluator
+    """
+
+    name: str = COMPILED
+    mode: str = "eager"
+    device: str = "cpu"
+    faults: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.name != COMPILED:
+            return self.name
+        return ", ".join([f"{self.name} ({self.mode}, {self.device})", *(f"fault {each}" for each in self.faults)])
+
+    @property
+    def is_own(self) -> bool:
+        """True for an engine of kgverify, which follows its semantics."""
+        return self.name in (COMPILED, REFERENCE)
+
+
+EAGER: Final = EngineSpec()
+"""The eager evaluator without faults."""
+PLAIN: Final = EngineSpec(REFERENCE)
+"""kgverify's own reference prover."""
+
+
+class Sides(NamedTuple):
+    """The engine under test, and the one that it is compared with."""
+
+    engine: EngineSpec = EAGER
+    reference: EngineSpec = PLAIN
+
+    def find_makers(self) -> tuple[MakePipeline, MakePipeline]:
+        """Return the makers of both. UserError if kgverify cannot make one of them."""
+        return find_maker(self.engine), find_maker(self.reference, "--reference")
+
+    def identify_code(self) -> Code:
+        """Return the identity of all code that decides how both sides compare."""
+        compiled: Code = {}
+        for each in self:
+            if each.name == COMPILED:
+                compiled |= make_entry(COMPILED).identify(each.mode)
+        return identify_code(self.foreign) | compiled
+
+    @property
+    def foreign(self) -> tuple[str, ...]:
+        """The names of the engines of third parties."""
+        return tuple(each.name for each in self if not each.is_own)
+
+    def __str__(self) -> str:
+        return f"{self.engine}, compared with {self.reference}"
+
+
+AnyEngine: TypeAlias = EngineSpec | str | Factory
+"""A specification, its name, or what makes the engine."""
+
+
+def find_maker(engine: AnyEngine, where: str = "--engine") -> MakePipeline:
+    """Return the maker of an engine. UserError if kgverify cannot make it."""
+    spec = EngineSpec(engine) if isinstance(engine, str) else engine
+    if not isinstance(spec, EngineSpec):
+        return as_maker(spec, where)
+    if spec.name == COMPILED:
+        return compiled_maker(mode=spec.mode, device=spec.device, faults=spec.faults)
+    if spec.name == REFERENCE:
+        return make_reference
+    return as_maker(find_entry(spec.name, where) or load_factory(spec.name, where), where)
+
+
+def require_trust(engine: EngineSpec, where: str, option: str, *, named: Collection[object], trust: bool) -> None:
+    """Raise UserError for a third party's engine that only a file names: making it would run code of the file's choice.
+
+    where:  the file, and its line or field
+    option: by which the user can name an engine instead
+    named:  the engines that the user named
+    trust:  whether the user trusts the file
+    """
+    if trust or engine.is_own or engine.name in named:
+        return
+    raise UserError(
+        f"names the engine {engine.name!r}, and to run it would import its code",
+        where=where,
+        fix=f"name an engine with {option}; or, if you trust this file and the code that it names, add --trust"
+        " (in Python: trust=True)",
+    )
+
+
+def name_engine(engine: AnyEngine) -> str:
+    """Return the name of an engine, or of what makes it."""
+    if isinstance(engine, (str, EngineSpec)):
+        return str(engine)
+    return getattr(engine, "__name__", type(engine).__name__)
+
+
+def follows_semantics(engine: AnyEngine) -> bool:
+    """Return whether an engine is one of kgverify's, so that everything true of its semantics is true of it."""
+    spec = EngineSpec(engine) if isinstance(engine, str) else engine
+    return spec.is_own if isinstance(spec, EngineSpec) else False
+
+
+def find_dialect(engine: object) -> Dialect:
+    """Return the dialect that an engine, or what makes it, declares as its attribute `dialect`; else the default one.
+
+    An engine that is named is loaded, unless it is one of kgverify's. UserError if it cannot be.
+    """
+    name = engine if isinstance(engine, str) else engine.name if isinstance(engine, EngineSpec) else ""
+    made = load_factory(name, "--engine") if name and name not in (COMPILED, REFERENCE) else engine
+    declared = getattr(made, "dialect", None)
+    return declared if isinstance(declared, Dialect) else OURS
+
+
+def as_maker(factory: Factory, where: str = "engine") -> MakePipeline:
+    """Return the maker of pipelines for a factory.
+
+    An engine may bring its own functions `draw` and `rank` (see `adapt_pipeline`). UserError for anything else.
+    """
+    if isinstance(factory, EngineMaker):
+        return lambda run, sizes: make_for(run, factory.planned_for(sizes))
+    num = _count_parameters(factory)
+    if num == 2:
+        return factory
+    if num == 3:
+        return lambda run, sizes: make_for(run, factory)
+    raise UserError(
+        f"expected {SIGNATURE}, found {_describe(factory)}",
+        where=where,
+        fix=f"give it the parameters (program, limits, policy); {METHODS}",
+    )
+
+
+def adapt_pipeline(engine: Any) -> Pipeline:
+    """Return the pipeline of a third party's engine, with its own functions for corruptions and ranks if it has them.
+
+    Optional methods of an engine are:
+
+    - draw(graph, split, queries, num_corruptions, seed) -> CandidateSet: the queries and their corruptions
+    - rank(candidates, triples, tolerance) -> Rankings: the rank of each query among its corruptions
+
+    kgverify's functions are used for those that it lacks. UserError for anything but an engine.
+    """
+    adapted = adapt_engine(engine)
+    draw, rank = (getattr(engine, name, None) for name in ("draw", "rank"))
+    return Pipeline(
+        adapted,
+        draw if callable(draw) else draw_candidates,
+        rank if callable(rank) else rank_candidates,
+    )
+
+
+def adapt_engine(engine: Any) -> Engine:
+    """Return the engine with the optional parts of the protocol added. UserError if it lacks `prove` or `step`."""
+    for method, what in (("prove", "(candidates, progress) -> Columns"), ("step", "(positions) -> Columns")):
+        if not callable(getattr(engine, method, None)):
+            raise UserError(
+                f"expected an engine with a method {method}{what}, found none",
+                where=type(engine).__name__,
+                fix="see help(kgverify.Engine), or make the engine with kgverify.engine_of",
+            )
+    if isinstance(getattr(engine, "info", None), EngineInfo) and _takes_progress(engine):
+        whole: Engine = engine
+        return whole
+    return _Adapted(engine)
+
+
+class _Adapted:
+    """An engine without `info`, or whose `prove` does not report its progress; it can be probed if the engine can."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        if callable(probe := getattr(engine, "probe", None)):
+            self.probe = probe
+        if callable(features := getattr(engine, "features", None)):
+            self.features = features
+
+    @property
+    def info(self) -> EngineInfo:
+        """The engine's own, or one with its class's name."""
+        info = getattr(self._engine, "info", None)
+        return info if isinstance(info, EngineInfo) else EngineInfo(name=type(self._engine).__name__)
+
+    def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
+        """Prove the candidates, and report the progress at the end."""
+        columns: Columns = self._engine.prove(candidates)
+        progress(len(columns.candidates.query))
+        return columns
+
+    def step(self, positions: Positions) -> Columns:
+        """Take one step from each position."""
+        columns: Columns = self._engine.step(positions)
+        return columns
+
+
+def _takes_progress(engine: Any) -> bool:
+    try:
+        return len(inspect.signature(engine.prove).parameters) > 1
+    except (TypeError, ValueError):
+        return True
+
+
+def _count_parameters(factory: Factory) -> int:
+    """Return the number of parameters without a default; 3 if it is unknown, -1 if it cannot be called."""
+    if not callable(factory):
+        return -1
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        return 3
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(each.kind in plain and each.default is inspect.Parameter.empty for each in parameters)
+
+
+def _describe(factory: object) -> str:
+    name = getattr(factory, "__qualname__", None) or f"an object of type {type(factory).__name__}"
+    if not callable(factory):
+        return f"{name}, which cannot be called"
+    try:
+        return f"{name}{inspect.signature(factory)}"
+    except (TypeError, ValueError):
+        return str(name)
