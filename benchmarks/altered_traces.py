@@ -609,7 +609,9 @@ def make_sources(folder: Path) -> list[Path]:
     sources = []
     for level in TraceLevel:
         path = folder / f"{level.value}.h5"
-        kv.record("countries", path, "reference", queries=2, corruptions=4, level=level.value)
+        kv.record(
+            "countries", path, "reference", queries=2, corruptions=4, options=kv.RecordingOptions(level=level.value)
+        )
         sources.append(path)
         trace = kv.open_trace(path).load()
         if level in (TraceLevel.STEPS, TraceLevel.DEEP):

@@ -47,7 +47,9 @@ def evaluate(device: str, mode: str, seed: int) -> str:
 
     arguments = draw_arguments(seed)
     try:
-        report = kv.evaluate(mode=mode, device=device, minimum={}, **arguments)
+        report = kv.evaluate(
+            engine=kv.Evaluator(mode=mode, device=device), options=kv.EvaluationOptions(minimum={}), **arguments
+        )
     except kv.UserError as error:
         # Not every random graph has enough triples or constants: such a draw is refused, in words.
         return f"refused: {error}".splitlines()[0]

@@ -109,8 +109,8 @@ def main() -> None:
         best, found = time_sides(sides, options.repeats, options.server)
         show("verified", best, num_bytes, f"digests {'equal' if found['disk'] == found['store'] else 'DIFFER'}")
         sides = {
-            "disk": lambda: kv.compare(local, local, minimum="none").verdict.value,
-            "store": lambda: kv.compare(local, trace.url, minimum="none").verdict.value,
+            "disk": lambda: kv.compare(local, local, equality=kv.Equality(minimum="none")).verdict.value,
+            "store": lambda: kv.compare(local, trace.url, equality=kv.Equality(minimum="none")).verdict.value,
         }
         best, found = time_sides(sides, options.repeats, options.server)
         show("compared with the disk's", best, num_bytes, f"{found['disk']} and {found['store']}")

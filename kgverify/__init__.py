@@ -1,7 +1,7 @@
 """kgverify: find the step where a compiled knowledge-graph prover stops agreeing with a reference prover.
 
     >>> import kgverify as kv
-    >>> report = kv.verify("countries", mode="eager", queries=2, corruptions=5)
+    >>> report = kv.verify("countries", kv.Evaluator(mode="eager"), queries=2, corruptions=5)
     >>> report.verdict.value
     'AGREE'
 
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from kgverify.api.agreement import assert_agrees
     from kgverify.api.compare import compare
     from kgverify.api.conformance import assert_equivalent
-    from kgverify.api.evaluate import evaluate
-    from kgverify.api.fuzz import fuzz
+    from kgverify.api.evaluate import EvaluationOptions, evaluate
+    from kgverify.api.fuzz import FuzzOptions, fuzz
     from kgverify.api.open_trace import open_trace
-    from kgverify.api.record import record
+    from kgverify.api.record import RecordingOptions, record
     from kgverify.api.replay import replay
     from kgverify.api.shrink import shrink
     from kgverify.api.verify import verify
+    from kgverify.comparison.equality import Equality
     from kgverify.comparison.result import Verdict
     from kgverify.conformance import check_engine
     from kgverify.engines.adapters.encoding import Encoding
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from kgverify.program.stages import Stage
     from kgverify.prover.evaluator import Evaluator
     from kgverify.report.report import Report
+    from kgverify.runs.job import Job, Queries, Reference
     from kgverify.testing.problems.problem import Problem
     from kgverify.trace.model.header import EngineInfo
     from kgverify.trace.write.loop_writer import LoopWriter
@@ -49,12 +51,19 @@ __all__ = [
     "Encoding",
     "Engine",
     "EngineInfo",
+    "Equality",
+    "EvaluationOptions",
     "Evaluator",
+    "FuzzOptions",
+    "Job",
     "KnowledgeGraph",
     "Limits",
     "LoopWriter",
     "OutcomeEngine",
     "Problem",
+    "Queries",
+    "RecordingOptions",
+    "Reference",
     "Report",
     "Stage",
     "StagedEngine",
@@ -83,12 +92,19 @@ if not TYPE_CHECKING:
         "Encoding": "engines.adapters.encoding",
         "Engine": "engines.protocol",
         "EngineInfo": "trace.model.header",
+        "Equality": "comparison.equality",
+        "EvaluationOptions": "api.evaluate",
         "Evaluator": "prover.evaluator",
+        "FuzzOptions": "api.fuzz",
+        "Job": "runs.job",
         "KnowledgeGraph": "graphs.graph",
         "Limits": "program.limits",
         "LoopWriter": "trace.write.loop_writer",
         "OutcomeEngine": "engines.adapters.outcome",
         "Problem": "testing.problems.problem",
+        "Queries": "runs.job",
+        "RecordingOptions": "api.record",
+        "Reference": "runs.job",
         "Report": "report.report",
         "Stage": "program.stages",
         "StagedEngine": "engines.adapters.staged",

@@ -23,5 +23,5 @@ def log_to_mlflow(report: kv.Report, name: str) -> str:
 
 if __name__ == "__main__":
     for fault in ("", "fact-cap"):
-        report = kv.verify("countries", mode="eager", queries=2, corruptions=5, faults=fault or ())
+        report = kv.verify("countries", kv.Evaluator(mode="eager", faults=fault or ()), queries=2, corruptions=5)
         print(log_to_mlflow(report, fault or "no fault"), report.verdict.value)

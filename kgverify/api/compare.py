@@ -1,6 +1,7 @@
 """`kgverify.compare`: two recorded traces, or an engine's steps from the goals of one."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -9,15 +10,13 @@ from typing import Any
 import msgspec
 
 from kgverify.api.inputs import make_engine, names_engine
-from kgverify.comparison.exercise.minimum import Minimum, parse_minimum
-from kgverify.comparison.modulo.policy import parse_modulo
+from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
 from kgverify.program.limits import DeclaredLimits, declare_limits
 from kgverify.progress import Progress, no_progress
 from kgverify.report.report import Report
 from kgverify.runs.retake import describe_left, retake_steps
-from kgverify.trace.model.score_error import parse_score_error
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.save import RunTimes, locked_run, save_verification
@@ -29,11 +28,8 @@ def compare(
     actual: str | Path | TraceFile | Trace,
     *,
     save: str | Path | None = None,
-    score_error: float | str | None = None,
-    modulo: str | Collection[str] | None = None,
-    minimum: str | Minimum | None = None,
+    equality: Equality = DEFAULT_EQUALITY,
     limits: DeclaredLimits | Mapping[str, Any] | None = None,
-    allow_dialects: bool = False,
     progress: Progress = no_progress,
 ) -> Report:
     """Compare two recorded traces, step by step; or judge one trace by an engine.
@@ -46,18 +42,9 @@ def compare(
             its `load` returned. Or an engine: `"reference"`, `"module:name"` or `"file.py:name"`.
         actual: The trace to judge.
         save: A folder for copies of both traces and the report, for `kgverify show` and `kgverify report`.
-        score_error: An error of the actual trace's scores to accept instead of the judge's bound: in nats, or a float type such
-            as `"float16"`.
-        modulo: The kinds of differences that are benign, as in `"names,order"`: `"names"` of variables, the `"order"` of the
-            resolvents of a step, `"duplicates"` of a resolvent. They are counted apart, and the comparison goes on. `"none"`
-            for no kind; if not given, names are benign where an engine numbers variables its own way.
-        minimum: The exercise that AGREE requires of both sides, as `{"proved": 1, "rules": 1, "choices": 1}` (the default) or
-            `"proved=1,rules=1"`: candidates proved, rules used, steps with more than one resolvent. Below it the verdict is
-            INCONCLUSIVE. `{}` requires nothing.
+        equality: What counts as equal, and the evidence that AGREE requires; `kgverify.Equality()` if not given.
         limits: The limits of the engine, such as `{"dialect": Dialect(memory="set")}`; those that are left out are the
             trace's, or the defaults. For two traces, leave it out.
-        allow_dialects: Compare traces of different dialects. The report names the switches in which they differ; without
-            this, the verdict is INCONCLUSIVE for that reason.
         progress: A function that is called with the number of bytes compared since its last call.
 
     Returns:
@@ -70,14 +57,13 @@ def compare(
     Example:
         >>> import kgverify as kv
         >>> _ = kv.record("countries", "reference.h5", "reference", queries=2, corruptions=5)
-        >>> _ = kv.record("countries", "compiled.h5", mode="eager", queries=2, corruptions=5)
+        >>> _ = kv.record("countries", "compiled.h5", kv.Evaluator(mode="eager"), queries=2, corruptions=5)
         >>> kv.compare("reference.h5", "compiled.h5").verdict.value
         'AGREE'
     """
     started = perf_counter()
     with locked_run(save):
         num_left = 0
-        required = parse_minimum(minimum)
         if isinstance(expected, (Path, TraceFile, Trace)) or not names_engine(expected):
             if limits is not None:
                 raise UserError("two recorded traces have their own", where="limits", fix="leave them out")
@@ -86,15 +72,16 @@ def compare(
             actual = _load(actual)
             make = partial(make_engine, expected, where="EXPECTED")
             reference, num_left = retake_steps(actual, make, declare_limits(limits, "limits"))
-            if minimum is None and "candidates.outcome" not in reference.fields & actual.fields:
-                required = {name: number for name, number in required.items() if name != "proved"}
+            if equality.minimum is None and "candidates.outcome" not in reference.fields & actual.fields:
+                required = {name: number for name, number in equality.required.items() if name != "proved"}
+                equality = replace(equality, minimum=required)
         recorded = compare_recorded(
             reference,
             actual,
-            score_error=parse_score_error(score_error),
-            modulo=parse_modulo(modulo),
-            minimum=required,
-            allows_dialects=allow_dialects,
+            score_error=equality.accepted_error,
+            modulo=equality.benign,
+            minimum=equality.required,
+            allows_dialects=equality.allow_dialects,
             progress=progress,
         )
         if num_left:

@@ -1,7 +1,7 @@
 """`kgverify.assert_equivalent`: a check of an engine in one line."""
 
-from kgverify.api.inputs import GraphLike
 from kgverify.api.verify import verify
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.exercise.minimum import Minimum
 from kgverify.comparison.result import Verdict
 from kgverify.conformance import EXAMPLES, SECONDS, check_engine
@@ -9,6 +9,7 @@ from kgverify.engines.table import REFERENCE
 from kgverify.program.dialect import Dialect
 from kgverify.program.limits import Limits
 from kgverify.runs.engine_makers import Factory, find_dialect
+from kgverify.runs.job import GraphLike
 
 
 def assert_equivalent(
@@ -75,7 +76,7 @@ def assert_equivalent(
         queries=queries,
         corruptions=corruptions,
         seed=seed,
-        minimum=minimum,
+        equality=Equality(minimum=minimum),
         limits=Limits(dialect=find_dialect(engine) if dialect is None else dialect),
     )
     if report.verdict is not Verdict.AGREE:

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from kgverify.api.inputs import EngineLike, GraphLike, check_compiled_options, make_pipeline, make_run
-from kgverify.comparison.exercise.minimum import Minimum, parse_minimum
+from kgverify.api.inputs import make_pipeline
+from kgverify.comparison.equality import Equality
+from kgverify.comparison.exercise.minimum import Minimum
 from kgverify.engines.policy import Policy
-from kgverify.engines.table import COMPILED, REFERENCE
+from kgverify.engines.table import COMPILED, REFERENCE, Capability
 from kgverify.errors import UserError
 from kgverify.evaluation.evaluate import evaluate as evaluate_run
 from kgverify.evaluation.evaluation_report import report_evaluation
@@ -19,37 +20,50 @@ from kgverify.program.limits import Limits
 from kgverify.progress import Phase, silent_phase
 from kgverify.report.evaluation import EvaluationReport
 from kgverify.runs.dask_workers import DaskWorkers
+from kgverify.runs.engine_makers import list_capabilities
+from kgverify.runs.job import EngineLike, GraphLike, Job, Queries, Reference, make_job
 from kgverify.runs.parts import describe_work
-from kgverify.runs.run import MOST, Pipeline, Run
+from kgverify.runs.run import Pipeline, Run
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """How candidates are ranked and checked.
+
+    part_size:      the most candidates of a part, after which results are saved; None: by their number and the device
+    check:          the number of candidates that the reference proves as well
+    rank_only:      skip candidates that cannot affect a rank, by the least model; for the compiled evaluator
+    minimum:        the exercise that the candidates checked require, as for `kgverify.Equality`; below it `.is_sound` is
+                    false
+    accept_changed: the names of changed code, such as `"helper.py"`, whose parts are resumed nevertheless
+    scheduler:      the address of a dask scheduler whose workers prove the parts
+    warn:           a function that is called with the text of each warning
+    """
+
+    part_size: int | None = None
+    check: int = LEAST
+    rank_only: bool = False
+    minimum: str | Minimum | None = None
+    accept_changed: Sequence[str] = ()
+    scheduler: str | None = None
+    warn: Callable[[str], None] = lambda text: None
+
+
+DEFAULT_OPTIONS = EvaluationOptions()
 
 
 def evaluate(
     graph: GraphLike,
-    engine: EngineLike = "compiled",
+    engine: EngineLike = COMPILED,
     *,
-    reference: EngineLike = "reference",
-    rules: str | Path | None = None,
-    split: str = "test",
-    queries: int | None = None,
-    corruptions: int | str = "all",
-    seed: int = 0,
+    reference: EngineLike = REFERENCE,
+    queries: int | Queries | None = None,
+    corruptions: int | str | None = None,
+    seed: int | None = None,
     policy: str | Policy = "shortest",
     limits: Limits | None = None,
-    mode: str = "auto",
-    device: str = "auto",
-    precision: str = "float32",
-    slots: int | None = None,
-    memory: int | None = None,
-    part_size: int | None = None,
-    check: int = LEAST,
-    rank_only: bool = False,
-    faults: str | Sequence[str] = (),
-    minimum: str | Minimum | None = None,
+    options: EvaluationOptions = DEFAULT_OPTIONS,
     save: str | Path | None = None,
-    accept_changed: Sequence[str] = (),
-    scheduler: str | None = None,
-    phase: Phase = silent_phase,
-    warn: Callable[[str], None] = lambda text: None,
 ) -> EvaluationReport:
     """Rank the triples of a split among their corruptions, by default with the compiled evaluator, without recording steps.
 
@@ -57,29 +71,14 @@ def evaluate(
         graph: The name of a graph, its path, or a `KnowledgeGraph`; see `kgverify.verify`.
         engine: The engine that proves, as for `kgverify.verify`; the steps of a foreign one are dropped.
         reference: The engine that proves a sample as well; kgverify's reference prover if not given.
-        rules: A file of rules that replaces those of the graph.
-        split: The split whose triples are the queries.
-        queries: Number of queries, from the beginning of the split; all if not given.
-        corruptions: Number of corruptions for each query and side, or `"all"` for the full filtered ranking.
+        queries: Number of queries, from the beginning of the split; all if not given. Or `kgverify.Queries(...)`.
+        corruptions: Number of corruptions for each query and side; `"all"`, the full filtered ranking, if not given.
         seed: Seed of the corruptions and of a random policy.
         policy: `"shortest"`, `"two_tower"`, `"trained"`, the path of a safetensors file, or a policy.
-        limits: Limits of a derivation; `Limits()` if not given.
-        mode: Mode of the compiled evaluator.
-        device: Device of the compiled evaluator.
-        precision: Precision of the policy.
-        slots: Derivations that are proved at the same time; chosen by the memory if not given.
-        memory: The most bytes of the device; half of the free ones if not given.
-        part_size: The most candidates of a part, after which results are saved.
-        check: Number of candidates that the reference proves as well.
-        rank_only: Skip candidates that cannot affect a rank, by the least model; for the compiled evaluator alone.
-        faults: Faults to plant in the compiled evaluator.
-        minimum: The exercise that the candidates checked require, as for `kgverify.verify`; below it `.is_sound` is false.
+        limits: Limits of a derivation; `kgverify.Limits()` if not given.
+        options: How candidates are ranked and checked.
         save: A folder for the finished parts, from which an interrupted evaluation resumes; a path, or a URL such as
             `s3://bucket/name`.
-        accept_changed: Names of changed code, such as `"helper.py"`, whose parts are resumed nevertheless.
-        scheduler: Address of a dask scheduler whose workers prove the parts.
-        phase: A function of a title and a total that returns a context, which is called with the progress made.
-        warn: A function that is called with the text of each warning.
 
     Returns:
         The report: `.metrics`, `.outcomes`, `.verdict`, and `.is_sound`, which is true if the candidates that the reference
@@ -90,81 +89,84 @@ def evaluate(
 
     Example:
         >>> import kgverify as kv
-        >>> report = kv.evaluate("countries", queries=2, corruptions=5, mode="eager", device="cpu", check=10)
+        >>> report = kv.evaluate(
+        ...     "countries", kv.Evaluator(mode="eager", device="cpu"), queries=2, corruptions=5
+        ... )
         >>> report.is_sound
         True
         >>> round(report.metrics["both.realistic.mean_reciprocal_rank"], 4)
         0.875
     """
-    required = parse_minimum(minimum)
-    run = make_run(
+    if corruptions is None and not isinstance(queries, Queries):
+        corruptions = "all"
+    job = make_job(
         graph,
-        rules=rules,
-        split=split,
-        queries=MOST if queries is None else queries,
+        engine,
+        reference,
+        queries,
         corruptions=corruptions,
         seed=seed,
         policy=policy,
         limits=limits,
+        equality=Equality(minimum=options.minimum),
     )
-    options: dict[str, Any] = {
-        "mode": mode,
-        "device": device,
-        "precision": precision,
-        "slots": slots,
-        "memory": memory,
-        "part_size": part_size,
-        "rank_only": rank_only,
-        "faults": faults,
-    }
-    pipeline, expected = build_evaluation_sides(run, engine, reference, **options)
-    with nullcontext() if scheduler is None else DaskWorkers(scheduler) as workers:
-        found = evaluate_run(
+    return evaluate_job(job, options, save=save)
+
+
+def evaluate_job(
+    job: Job,
+    options: EvaluationOptions = DEFAULT_OPTIONS,
+    *,
+    save: str | Path | None = None,
+    phase: Phase = silent_phase,
+) -> EvaluationReport:
+    """Rank the candidates of a job; see `evaluate`. UserError as there."""
+    run = job.make_run()
+    pipeline, expected = build_evaluation_sides(run, job, options)
+    with nullcontext() if options.scheduler is None else DaskWorkers(options.scheduler) as workers:
+        result = evaluate_run(
             run,
             pipeline,
             folder=None if save is None else Path(save),
-            part_size=part_size,
-            rank_only=rank_only,
-            accept_changed=accept_changed,
+            part_size=options.part_size,
+            rank_only=options.rank_only,
+            accept_changed=options.accept_changed,
             workers=workers,
-            make=partial(build_evaluated_side, run, engine, **options),
+            make=partial(build_evaluated_side, run, job.engines.engine, options),
             phase=phase,
-            warn=warn,
+            warn=options.warn,
         )
-    assert found is not None, "one process leads itself"
-    return report_evaluation(run, found, pipeline, num_checked=check, reference=expected, minimum=required, phase=phase)
+    assert result is not None, "one process leads itself"
+    return report_evaluation(
+        run,
+        result,
+        pipeline,
+        num_checked=options.check,
+        reference=expected,
+        minimum=job.equality.required,
+        phase=phase,
+    )
 
 
-def build_evaluation_sides(
-    run: Run, engine: EngineLike, reference: EngineLike, *, rank_only: bool, **options: Any
-) -> tuple[Pipeline, Pipeline | None]:
+def build_evaluation_sides(run: Run, job: Job, options: EvaluationOptions) -> tuple[Pipeline, Pipeline | None]:
     """Build the pipeline of the engine, and that of the reference unless it is kgverify's own.
 
-    options: as for `build_evaluator`
-
-    UserError for an engine that cannot be made, and for options that do not belong to it.
+    UserError for an engine that cannot be made, and for a choice that it does not support.
     """
-    given = {name: options[name] for name in ("mode", "device", "precision", "slots", "faults")}
-    check_compiled_options(engine, reference, memory=options["memory"], **given)
-    if rank_only and (engine != COMPILED or reference not in (COMPILED, REFERENCE)):
+    engine, reference = job.engines.engine, job.engines.reference
+    is_plain = reference == REFERENCE or isinstance(reference, Reference)
+    has_model = Capability.LEAST_MODEL in list_capabilities(engine)
+    if options.rank_only and not (has_model and (is_plain or Capability.LEAST_MODEL in list_capabilities(reference))):
         raise UserError(
             "skips candidates by the least model of kgverify's semantics, which a foreign engine may not have",
-            where="--rank-only",
+            where="rank_only",
             fix="leave it out",
         )
-    expected = None
-    if reference != REFERENCE:
-        faults = options["faults"] if engine != COMPILED else ()
-        expected = make_pipeline(reference, run, where="--reference", **given | {"faults": faults})
-    return build_evaluated_side(run, engine, rank_only=rank_only, **options), expected
+    expected = None if is_plain else make_pipeline(reference, run, where="reference")
+    return build_evaluated_side(run, engine, options), expected
 
 
-def build_evaluated_side(
-    run: Run, engine: EngineLike, *, part_size: int | None, rank_only: bool, **options: Any
-) -> Pipeline:
-    """Build the pipeline of the engine, here or on another machine; `options` are those of the evaluator.
-
-    UserError if the batch does not fit into the memory.
-    """
+def build_evaluated_side(run: Run, engine: EngineLike, options: EvaluationOptions) -> Pipeline:
+    """Build the pipeline of the engine, here or on another machine. UserError if the batch does not fit into the memory."""
     with explain_out_of_memory():
-        return make_pipeline(engine, run, work=describe_work(run, part_size, rank_only=rank_only), **options)
+        return make_pipeline(engine, run, work=describe_work(run, options.part_size, rank_only=options.rank_only))

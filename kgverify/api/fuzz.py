@@ -1,68 +1,82 @@
 """`kgverify.fuzz`: search for divergences in generated problems."""
 
+import tempfile
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from kgverify.api.inputs import EngineLike, write_down_sides
+from kgverify.api.inputs import write_down
 from kgverify.comparison.exercise.minimum import Minimum, parse_minimum
+from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.runs.engine_makers import find_dialect
+from kgverify.runs.job import EngineLike
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.known_divergences import read_known
 from kgverify.testing.campaigns.result import CampaignResult, Watch
 
 
+@dataclass(frozen=True)
+class FuzzOptions:
+    """How a campaign tries its problems.
+
+    dialect:        the dialect of both engines, in which the problems are drawn; None: the attribute `dialect` of a class or
+                    function, and the default dialect if it has none
+    lockstep:       compare every step from the expected goal as well
+    scheduler:      the address of a dask scheduler, whose workers try the problems instead of processes here
+    known:          a TOML file of known divergences, which are not reported as new
+    fresh:          try again the problems that earlier calls have tried
+    accept_changed: the names of changed code, such as `"helper.py"`. Problems that earlier calls tried count although it
+                    changed; otherwise they are tried again
+    minimum:        the exercise that the whole campaign requires, as for `kgverify.Equality`; below it the verdict is
+                    INCONCLUSIVE
+    today:          the date at which known divergences expire; None for the current one
+    """
+
+    dialect: Dialect | None = None
+    lockstep: bool = False
+    scheduler: str | None = None
+    known: str | Path | None = None
+    fresh: bool = False
+    accept_changed: Sequence[str] = ()
+    minimum: str | Minimum | None = None
+    today: date | None = None
+
+
+DEFAULT_OPTIONS = FuzzOptions()
+
+
 def fuzz(
-    engine: EngineLike = "compiled",
+    engine: EngineLike = COMPILED,
     *,
-    reference: EngineLike = "reference",
+    reference: EngineLike = REFERENCE,
     examples: int | None = None,
     seconds: float | None = None,
-    corpus: str | Path = "fuzz-corpus",
-    mode: str = "eager",
-    device: str = "cpu",
-    faults: str | Sequence[str] = (),
-    dialect: Dialect | None = None,
-    lockstep: bool = False,
+    corpus: str | Path | None = None,
     seed: int = 0,
     jobs: int = 1,
-    scheduler: str | None = None,
-    known: str | Path | None = None,
-    fresh: bool = False,
-    accept_changed: Sequence[str] = (),
-    minimum: str | Minimum | None = None,
-    today: date | None = None,
-    watch: Watch = lambda tally: None,
+    options: FuzzOptions = DEFAULT_OPTIONS,
+    progress: Watch = lambda tally: None,
 ) -> CampaignResult:
     """Compare an engine with a reference on generated problems until a budget is spent.
 
-    Each kind of divergence is shrunk to a minimal problem once, and kept in the corpus as a reproducer for
-    `kgverify.replay`. The next call replays the corpus first, and resumes where this one stopped.
+    Each kind of divergence is shrunk to a minimal problem once. With a corpus it is kept there as a reproducer for
+    `kgverify.replay`, and the next call replays the corpus first, and resumes where this one stopped.
 
     Args:
-        engine: The engine under test: `"compiled"`, `"reference"`, `"module:name"`, `"file.py:name"`, or a class or
-            function of `(program, limits, policy)` at the top level of a module.
+        engine: The engine under test: `kgverify.Evaluator(...)`, `"compiled"` (eager on the CPU), `"reference"`,
+            `"module:name"`, `"file.py:name"`, or a class or function of `(program, limits, policy)` at the top level of a
+            module.
         reference: The engine to compare with, given in the same way; kgverify's reference prover if not given.
         examples: Number of problems; 2,000 if neither `examples` nor `seconds` is given.
         seconds: Seconds after which no further problems are tried.
-        corpus: Folder of reproducers.
-        mode: Mode of the compiled evaluator.
-        device: Device of the compiled evaluator.
-        faults: Faults to plant in the compiled evaluator.
-        dialect: The dialect of both engines, in which the problems are drawn; if not given, the attribute `dialect` of a class
-            or function, and the default dialect if it has none.
-        lockstep: Compare every step from the expected goal as well.
+        corpus: Folder of reproducers; if not given, nothing is written.
         seed: Seed of the problems.
         jobs: Number of processes.
-        scheduler: Address of a dask scheduler, whose workers try the problems instead.
-        known: A TOML file of known divergences, which are not reported as new.
-        fresh: Try again the problems that earlier calls have tried.
-        accept_changed: Names of changed code, such as `"helper.py"`. Problems that earlier calls tried count although it
-            changed; otherwise they are tried again.
-        minimum: The exercise that the whole campaign requires, as for `kgverify.verify`; below it the verdict is INCONCLUSIVE.
-        today: Date at which known divergences expire; the current one if not given.
-        watch: A function that is called with the state of the campaign.
+        options: How the problems are drawn and tried.
+        progress: A function that is called with the state of the campaign.
 
     Returns:
         The result: `.verdict`, `.is_passed`, `.new` (the divergences), and what was covered.
@@ -72,25 +86,26 @@ def fuzz(
 
     Example:
         >>> import kgverify as kv
-        >>> result = kv.fuzz("compiled", examples=20, corpus="corpus")
+        >>> result = kv.fuzz("compiled", examples=20)
         >>> result.is_passed, result.num_problems
         (True, 20)
     """
-    sides = write_down_sides(engine, reference, mode=mode, device=device, faults=faults)
-    campaign = Campaign(
-        corpus=Path(corpus),
-        engine=sides.engine,
-        reference=sides.reference,
-        lockstep=lockstep,
-        seed=seed,
-        examples=examples,
-        seconds=seconds,
-        jobs=jobs,
-        scheduler=scheduler,
-        known=() if known is None else read_known(Path(known)),
-        is_fresh=fresh,
-        accept_changed=tuple(accept_changed),
-        minimum=parse_minimum(minimum),
-        dialect=dialect or (OURS if isinstance(engine, str) else find_dialect(engine)),
-    )
-    return run_campaign(campaign, watch=watch, today=today)
+    dialect = options.dialect or (OURS if isinstance(engine, str) else find_dialect(engine))
+    with nullcontext(corpus) if corpus is not None else tempfile.TemporaryDirectory(prefix="kgverify-fuzz-") as folder:
+        campaign = Campaign(
+            corpus=Path(folder),
+            engine=write_down(engine),
+            reference=write_down(reference, "reference"),
+            lockstep=options.lockstep,
+            seed=seed,
+            examples=examples,
+            seconds=seconds,
+            jobs=jobs,
+            scheduler=options.scheduler,
+            known=() if options.known is None else read_known(Path(options.known)),
+            is_fresh=options.fresh,
+            accept_changed=tuple(options.accept_changed),
+            minimum=parse_minimum(options.minimum),
+            dialect=dialect,
+        )
+        return run_campaign(campaign, watch=progress, today=options.today)

@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from kgverify.api.inputs import EngineLike, GraphLike, write_down
+from kgverify.api.inputs import write_down
 from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.report.report import Report
 from kgverify.runs.engine_makers import EngineSpec, require_trust
+from kgverify.runs.job import EngineLike, GraphLike
 from kgverify.testing.shrinking.shrink import MAX_SECONDS, Progress
 from kgverify.testing.shrinking.shrink_run import MAX_RUN_CALLS, ShrunkRun, load_run_graph, shrink_run
 from kgverify.verification.save import REPORT, read_run
@@ -19,7 +20,6 @@ def shrink(
     divergence: int = 1,
     *,
     graph: GraphLike | None = None,
-    rules: str | Path | None = None,
     engine: EngineLike | None = None,
     reference: EngineLike | None = None,
     max_calls: int = MAX_RUN_CALLS,
@@ -33,7 +33,6 @@ def shrink(
         run: A report of `kgverify.verify`, or the folder that its `save` or `kgverify diff --save` wrote.
         divergence: The number of the divergence in the report, from 1.
         graph: The graph of the run, if it cannot be loaded by the name that the report gives.
-        rules: A file of rules that replaces those of the graph.
         engine: The engine under test, if it is not that of the run or cannot be made again by its name: `"compiled"`,
             `"module:name"`, `"file.py:name"`, or a class or function of `(program, limits, policy)` at the top level of
             a module.
@@ -53,7 +52,7 @@ def shrink(
 
     Example:
         >>> import kgverify as kv
-        >>> report = kv.verify("countries", mode="eager", queries=2, corruptions=0, faults="fact-cap")
+        >>> report = kv.verify("countries", kv.Evaluator(mode="eager", faults="fact-cap"), queries=2, corruptions=0)
         >>> small = kv.shrink(report)
         >>> small.save("smallest.kg").name
         'smallest.kg'
@@ -66,16 +65,16 @@ def shrink(
         found, file = read_run(Path(run)), Path(run) / REPORT
         names, named = found.report.engines, (engine, reference)
         if engine is None and names.actual:
-            require_trust(EngineSpec(names.actual), f"{file}: engine", "--engine", named=named, trust=trust)
+            require_trust(EngineSpec(names.actual), f"{file}: engine", "engine", named=named, trust=trust)
         if reference is None and names.expected:
-            require_trust(EngineSpec(names.expected), f"{file}: reference", "--reference", named=named, trust=trust)
+            require_trust(EngineSpec(names.expected), f"{file}: reference", "reference", named=named, trust=trust)
     spec = None if engine is None else write_down(engine)
-    expected = None if reference is None else write_down(reference, where="--reference")
+    expected = None if reference is None else write_down(reference, where="reference")
     try:
         if graph is None:
             graph = load_run_graph(found.report)
         elif not isinstance(graph, KnowledgeGraph):
-            graph = load_graph(graph, rules=rules)
+            graph = load_graph(graph)
     except UserError as error:
         raise UserError(error.message, where=error.where, fix=f"{error.fix}; or give --graph") from None
     return shrink_run(

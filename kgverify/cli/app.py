@@ -74,14 +74,28 @@ MOST_COLUMNS: Final = 80
 TyperGroup.context_class.formatter_class = HelpText
 
 
-OPTION_OF: Final = {
-    "split": "--split",
-    "max_depth": "--max-depth",
-    "max_atoms": "--max-atoms",
-    "max_resolvents": "--max-resolvents",
-    "layout.slots": "--slots",
-}
-"""The option that sets what an error is about."""
+OPTION_OF: Final = {"layout.slots": "--slots", "faults": "--fault", "overwrite": "--force", "max_calls": "--calls"}
+"""The options that are not named as the argument that an error is about."""
+ARGUMENTS: Final = frozenset(
+    [
+        *(
+            "engine",
+            "reference",
+            "queries",
+            "corruptions",
+            "seed",
+            "split",
+            "policy",
+            "jobs",
+            "scheduler",
+            "minimum",
+            "modulo",
+        ),
+        *("max_depth", "max_atoms", "max_resolvents", "mode", "device", "precision", "slots", "memory", "level"),
+        *("score_error", "rank_only", "divergence", "columns", "rule_variables"),
+    ]
+)
+"""The arguments with options of their names."""
 
 
 class _ImportedCommands(Mapping[str, Any]):
@@ -223,6 +237,15 @@ def run() -> int:
         return code
 
 
+def _name_option(where: str) -> str:
+    """Return the option that sets the argument that an error is about; other places unchanged."""
+    if where in OPTION_OF:
+        return OPTION_OF[where]
+    options = {word.split("=")[0] for word in sys.argv[1:]}
+    option = f"--{where.replace('_', '-')}"
+    return option if where in ARGUMENTS or option in options else where
+
+
 def _end_with(error: BaseException) -> int:
     """Return the exit code of a command that ended with an exception, and print what it means."""
     if isinstance(error, SystemExit) and isinstance(getattr(error.__context__, "__cause__", None), KeyboardInterrupt):
@@ -241,7 +264,7 @@ def _end_with(error: BaseException) -> int:
         return ExitCode.INTERRUPTED
     known = error if isinstance(error, UserError) else find_missing_dependency(error)
     if known is not None:
-        where = OPTION_OF.get(known.where, known.where)
+        where = _name_option(known.where)
         known = UserError(known.message, where=where, fix=known.fix, details=known.details)
         print_note(*f"error: {known}".split("\n"), style="red")
         return ExitCode.BAD_INPUT

@@ -14,10 +14,14 @@ from kgverify.cli import completion
 from kgverify.cli.help import EVALUATOR, PROOFS, QUERIES
 from kgverify.cli.output import QUIET, set_quiet
 from kgverify.cli.progress import is_typed, print_note, print_warning, show_phase
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.exercise.minimum import MINIMUM, describe_minimum
+from kgverify.engines.table import COMPILED, REFERENCE, make_entry
+from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.dialect import OURS, read_dialect
 from kgverify.program.limits import DeclaredLimits, Limits
+from kgverify.runs.job import EngineLike, Engines, Job, Proofs, Queries, Reference, Source
 from kgverify.runs.run import MOST, Run
 
 MOST_JOBS: Final = 1024
@@ -70,7 +74,7 @@ Split = Annotated[
         rich_help_panel=QUERIES,
     ),
 ]
-Queries = Annotated[
+QueriesOption = Annotated[
     int, typer.Option(help="Number of queries, from the beginning of the split.", rich_help_panel=QUERIES)
 ]
 Corruptions = Annotated[
@@ -109,7 +113,7 @@ Engine = Annotated[
         autocompletion=completion.complete_engine,
     ),
 ]
-Reference = Annotated[
+ReferenceOption = Annotated[
     str,
     typer.Option(
         metavar="ENGINE",
@@ -270,32 +274,28 @@ class RunOptions:
     """The candidates and how they are proved."""
 
     source: SourceOptions
-    queries: Queries
+    queries: QueriesOption
     corruptions: Corruptions
     proofs: ProofOptions
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments that `verify`, `record` and `make_run` have in common; loads the graph."""
-        proofs = self.proofs
-        loaded = self.source.files.load()
-        num = len(loaded.queries(self.source.split))
+    def job(self, engines: Engines | None = None, equality: Equality | None = None) -> Job:
+        """Return the job that the options describe; loads the graph."""
+        proofs, source = self.proofs, self.source
+        loaded = source.files.load()
+        num = len(loaded.queries(source.split))
         if num < self.queries <= MOST and is_typed("--queries"):
-            print_warning(f"--queries {self.queries}: the split {self.source.split} has {num:,}, and all are taken")
-        return {
-            "graph": loaded,
-            "split": self.source.split,
-            "queries": self.queries,
-            "corruptions": self.corruptions,
-            "seed": proofs.seed,
-            "policy": proofs.policy,
-            "limits": proofs.limits(),
-        }
+            print_warning(f"--queries {self.queries}: the split {source.split} has {num:,}, and all are taken")
+        return Job(
+            Source(loaded),
+            Queries(self.queries, self.corruptions, source.split, proofs.seed),
+            Engines() if engines is None else engines,
+            Proofs(proofs.limits(), proofs.policy),
+            Equality() if equality is None else equality,
+        )
 
     def build(self) -> Run:
         """Return the run that the options describe. UserError for options that do not fit together."""
-        from kgverify.api.inputs import make_run
-
-        return make_run(**self.arguments())
+        return self.job().make_run()
 
 
 @dataclass(frozen=True)
@@ -308,15 +308,46 @@ class EngineOptions:
     slots: Slots = None
     fault: Faults = None
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments that `verify`, `record` and `make_pipeline` have in common."""
-        return {
-            "device": self.device,
-            "mode": self.mode,
-            "precision": self.precision,
-            "slots": self.slots,
-            "faults": self.fault or (),
-        }
+    def engines(
+        self, engine: str, reference: str, *, jobs: int = 1, scheduler: str | None = None, **further: Any
+    ) -> Engines:
+        """Return both engines, with the options of the evaluator. UserError for options of an engine that is on neither side.
+
+        Faults are planted in the engine under test, or in the reference if only that is the evaluator.
+        further: options of the evaluator that only this command has
+        """
+        options = further | {name: getattr(self, name) for name in ("device", "mode", "precision", "slots")}
+        faults = tuple(self.fault or ())
+        if COMPILED not in (engine, reference):
+            self._refuse_options(options | {"faults": faults}, engine, reference)
+        sides: list[EngineLike] = []
+        for name in (engine, reference):
+            if name == COMPILED:
+                sides.append(make_entry(COMPILED, **options, faults=faults))
+                faults = ()
+            else:
+                sides.append(name)
+        if reference == REFERENCE:
+            sides[1] = Reference(jobs, scheduler)
+        elif jobs != 1 or scheduler is not None:
+            where = "jobs" if scheduler is None else "scheduler"
+            raise UserError(
+                f"is for the reference, and {reference} proves in this process", where=where, fix="leave it out"
+            )
+        return Engines(*sides)
+
+    def _refuse_options(self, options: dict[str, Any], engine: str, reference: str) -> None:
+        names = " and ".join(dict.fromkeys((engine, reference)))
+        for name, value in options.items():
+            if value not in (None, (), False, "auto", "float32"):
+                what = "faults are planted in the compiled evaluator alone"
+                raise UserError(
+                    what
+                    if name == "faults"
+                    else f"is an option of the compiled evaluator, which does not run: {names}",
+                    where=name,
+                    fix="leave it out, or use --engine compiled",
+                )
 
 
 def with_run_options(

@@ -85,6 +85,10 @@ class EngineMaker(Protocol):
         """Return the same maker for an engine in the given sizes, or in sizes chosen for the work."""
         ...
 
+    def running(self) -> AbstractContextManager[None]:
+        """Enter this context while the engine runs."""
+        ...
+
     def identify(self, mode: str) -> Code:
         """Return the identity of compilers and compiled libraries that decide the results of an engine in a mode."""
         ...
@@ -105,10 +109,6 @@ class OwnEvaluator(EngineMaker, Protocol):
 
     def join_processes(self) -> Any:
         """Join the processes that `torchrun` started with this one; None for a single process."""
-        ...
-
-    def fresh_caches(self) -> AbstractContextManager[None]:
-        """Compile everything anew until the context ends."""
         ...
 
     def why_not_compiled(self) -> str | None:
@@ -134,8 +134,16 @@ def _list_added() -> dict[str, str]:
     return {point.name: point.value for point in entry_points(group=GROUP)}
 
 
-def find_entry(name: str, where: str = "--engine") -> Any | None:
-    """Import what a name of the table stands for; None for a name that is not in it. UserError if it cannot be imported."""
+def find_entry(name: str, where: str = "engine") -> Any | None:
+    """Return the maker that a name of the table stands for, with its default options; None for a name that is not in it.
+
+    UserError if it cannot be imported.
+    """
+    entry = _load_entry(name, where)
+    return entry() if isinstance(entry, type) and hasattr(entry, "planned_for") else entry
+
+
+def _load_entry(name: str, where: str = "engine") -> Any | None:
     path = _OWN.get(name) or _list_added().get(name)
     if path is None:
         return None
@@ -150,5 +158,5 @@ def find_entry(name: str, where: str = "--engine") -> Any | None:
 
 def make_entry(name: str, **options: Any) -> OwnEvaluator:
     """Return the maker of an engine of this package with some options. UserError for an option that it does not have."""
-    maker: OwnEvaluator = find_entry(name)(**options)  # type: ignore[misc]
+    maker: OwnEvaluator = _load_entry(name)(**options)  # type: ignore[misc]
     return maker

@@ -171,7 +171,7 @@ def evaluate(
     if dialect.unproved != OURS.unproved or (rank_only and dialect != OURS):
         raise UserError(
             f"{'--rank-only rests' if rank_only else 'ranks rest'} on the default dialect, found {dialect}",
-            where="--dialect",
+            where="dialect",
             fix="compare the engines with kgverify diff, which ranks as the dialect says",
         )
     group = SingleProcess() if group is None else group

@@ -185,6 +185,6 @@ def explain_out_of_memory(info: EngineInfo | None = None) -> Iterator[None]:
         request = ". ".join((str(error).strip() or "out of memory").splitlines()[0].split(". ")[:2]).rstrip(".")
         raise UserError(
             f"there is not enough memory for {batch} ({request})",
-            where="--memory",
+            where="memory",
             fix="give less --memory or fewer --slots, or stop other programs that use the device's memory",
         ) from error

@@ -517,7 +517,7 @@ def build_rank_only(run: Run, pipeline: Pipeline, block_size: int | None = None)
     if pipeline.draw is not draw_candidates or pipeline.rank is not rank_candidates:
         raise UserError(
             "draws and ranks by itself, but the draw or the ranks to be evaluated are others",
-            where="--rank-only",
+            where="rank_only",
             fix="leave --rank-only out, and all candidates are proved",
         )
     block_size = BLOCK_SIZE if block_size is None else block_size

@@ -115,7 +115,7 @@ def choose_evaluation_layout(
         if num == 1 or slots is not None:
             raise UserError(
                 f"{num} slots need {needed / 2**20:,.0f} MiB, and {budget / 2**20:,.0f} MiB are available",
-                where="--memory",
+                where="memory",
                 fix="give more --memory, or lower --slots, --max-resolvents or --max-depth",
             )
         num = max(1, num // 2)

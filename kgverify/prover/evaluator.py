@@ -1,7 +1,7 @@
 """kgverify's evaluator with its options, before it is made for a program: the native one, or the one on tensors."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -43,6 +43,7 @@ class Evaluator:
     slots:     the derivations in flight; None: as many as the device makes use of
     memory:    the most bytes of an evaluation's batch; None: a share of the free memory
     faults:    the names of planted faults, or a single name
+    fresh_cache: compile into empty caches, which are deleted afterwards
     work:      the work, or the sizes, for which the batch is planned
 
     UserError for an unknown fault.
@@ -59,6 +60,7 @@ class Evaluator:
     slots: int | None = None
     memory: int | None = None
     faults: tuple[str, ...] | list[str] | str = ()
+    fresh_cache: bool = False
     work: Workload | Sizes | None = None
 
     name: ClassVar[str] = COMPILED
@@ -183,8 +185,10 @@ class Evaluator:
 
         return join_team()
 
-    def fresh_caches(self) -> AbstractContextManager[None]:
-        """Compile everything anew until the context ends."""
+    def running(self) -> AbstractContextManager[None]:
+        """Enter this context while the engine runs."""
+        if not self.fresh_cache:
+            return nullcontext()
         from kgverify.prover.execution.caches import fresh_caches
 
         return fresh_caches()

@@ -118,18 +118,18 @@ def resolve_precision(precision: str, policy: Policy, stages: Stages, device: to
     """
     if precision not in PRECISIONS:
         raise UserError(
-            f"unknown precision {precision!r}", where="--precision", fix=f"choose one of {', '.join(PRECISIONS)}"
+            f"unknown precision {precision!r}", where="precision", fix=f"choose one of {', '.join(PRECISIONS)}"
         )
     if precision == FLOAT32 or policy.name != "two_tower":
         return FLOAT32
     if device.type != "cuda":
         raise UserError(
-            f"precision {precision!r} needs a CUDA device", where="--precision", fix=f"use --precision {FLOAT32}"
+            f"precision {precision!r} needs a CUDA device", where="precision", fix=f"use --precision {FLOAT32}"
         )
     if stages.score is not score_two_tower:
         raise UserError(
             f"precision {precision!r} replaces the stage `score`, in which there is a fault",
-            where="--precision",
+            where="precision",
             fix=f"use --precision {FLOAT32} with this fault",
         )
     from kgverify.prover.tower.launch import MOST_WIDE, can_run
@@ -137,7 +137,7 @@ def resolve_precision(precision: str, policy: Policy, stages: Stages, device: to
     if not can_run(policy):
         raise UserError(
             f"precision {precision!r} supports hidden widths of at most {MOST_WIDE}",
-            where="--precision",
+            where="precision",
             fix=f"use --precision {FLOAT32} with these weights",
         )
     return precision

@@ -134,7 +134,7 @@ def _rows(
     if num_corruptions < ALL:
         raise UserError(
             f"expected a number of corruptions of 0 or more, or all, found {num_corruptions}",
-            where="--corruptions",
+            where="corruptions",
             fix="give 0 or more, or `all`",
         )
     chosen = np.array(queries, np.int64)

@@ -118,7 +118,7 @@ def export_trace(trace: Trace, rows: NDArray[np.int64], path: Path, *, table: st
     if path.suffix not in (*_WRITERS, _ARRAYS):
         known = ", ".join((*_WRITERS, _ARRAYS))
         raise UserError(f"unknown format {path.suffix!r}", where=str(path), fix=f"let the name end in {known}")
-    listed = list_table(trace, table, rows, where="--table")
+    listed = list_table(trace, table, rows, where="table")
     with replaced(path) as temporary:
         if path.suffix == _ARRAYS:
             _write_npz(trace, rows, temporary)

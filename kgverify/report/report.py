@@ -42,7 +42,7 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True):
 
     Example:
         >>> import kgverify as kv
-        >>> report = kv.verify("countries", mode="eager", queries=1, corruptions=1, faults="fact-cap")
+        >>> report = kv.verify("countries", kv.Evaluator(mode="eager", faults="fact-cap"), queries=1, corruptions=1)
         >>> print(repr(report).splitlines()[0])
         DIVERGE   4 candidates, ...
         >>> report.to_json("report.json").stat().st_size > 1000

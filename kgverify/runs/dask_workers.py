@@ -23,7 +23,7 @@ from kgverify.trace.model.header import EngineInfo
 
 T = TypeVar("T")
 
-WHERE: Final = "--scheduler"
+WHERE: Final = "scheduler"
 RECONNECT_SECONDS: Final = 300.0
 """The time that a scheduler may be gone before the work ends with an error."""
 STRAGGLER_SECONDS: Final = 30.0

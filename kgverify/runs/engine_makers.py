@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from kgverify.engines.load_engine import SIGNATURE, load_factory
 from kgverify.engines.protocol import Engine, Positions
 from kgverify.engines.sizes import Sizes
-from kgverify.engines.table import COMPILED, REFERENCE, EngineMaker, find_entry, make_entry
+from kgverify.engines.table import COMPILED, REFERENCE, Capability, EngineMaker, find_entry, make_entry
 from kgverify.errors import UserError
 from kgverify.files.code_identity import Code
 from kgverify.program.dialect import OURS, Dialect
@@ -42,6 +42,13 @@ def make_for(run: Run, make: Factory) -> Pipeline:
     """Make an engine for a run: a function of (program, limits, policy)."""
     pipeline = adapt_pipeline(make(run.graph.program, run.limits, run.policy))
     return pipeline._replace(maker=make) if isinstance(make, EngineMaker) else pipeline
+
+
+def list_capabilities(engine: object) -> frozenset[Capability]:
+    """Return the capabilities of an engine of the table, or those that any other one has."""
+    entry = find_entry(engine) if isinstance(engine, str) else engine
+    declared = getattr(entry, "capabilities", None)
+    return declared if isinstance(declared, frozenset) else frozenset({Capability.PROVE, Capability.STEP})
 
 
 def make_reference(run: Run, sizes: Sizes) -> Pipeline:
@@ -108,7 +115,7 @@ AnyEngine: TypeAlias = EngineSpec | str | Factory
 """A specification, its name, or what makes the engine."""
 
 
-def find_maker(engine: AnyEngine, where: str = "--engine") -> MakePipeline:
+def find_maker(engine: AnyEngine, where: str = "engine") -> MakePipeline:
     """Return the maker of an engine. UserError if kgverify cannot make it."""
     spec = EngineSpec(engine) if isinstance(engine, str) else engine
     if not isinstance(spec, EngineSpec):

@@ -55,16 +55,16 @@ class Run:
     def __post_init__(self) -> None:
         if self.num_queries < 1:
             raise UserError(
-                f"expected at least 1 query, found {self.num_queries}", where="--queries", fix="give 1 or more"
+                f"expected at least 1 query, found {self.num_queries}", where="queries", fix="give 1 or more"
             )
         for what, num in (("queries", self.num_queries), ("corruptions", self.num_corruptions)):
             if num > MOST:
                 raise UserError(
-                    f"expected at most {MOST:,} {what}, found more", where=f"--{what}", fix="give a smaller number"
+                    f"expected at most {MOST:,} {what}, found more", where=what, fix="give a smaller number"
                 )
         if not 0 <= self.seed < 1 << 64:
             raise UserError(
-                f"expected a seed from 0 to {(1 << 64) - 1}, found {self.seed}", where="--seed", fix="give another seed"
+                f"expected a seed from 0 to {(1 << 64) - 1}, found {self.seed}", where="seed", fix="give another seed"
             )
 
     @property
@@ -154,7 +154,7 @@ def load_policy(spec: str, graph: KnowledgeGraph, limits: Limits, seed: int) -> 
         return SHORTEST
     if spec == "two_tower":
         if seed < 0:
-            raise UserError(f"expected a seed of 0 or more, found {seed}", where="--seed", fix="give another seed")
+            raise UserError(f"expected a seed of 0 or more, found {seed}", where="seed", fix="give another seed")
         return make_two_tower(graph.program, limits, seed=seed)
     if spec == "trained":
         return _read_shipped(graph)
@@ -163,7 +163,7 @@ def load_policy(spec: str, graph: KnowledgeGraph, limits: Limits, seed: int) -> 
     specs = (*POLICY_NAMES, "trained")
     raise UserError(
         f"unknown policy {spec!r}",
-        where="--policy",
+        where="policy",
         fix=suggest(spec, specs) or f"choose {' or '.join(specs)}, or give a safetensors file",
     )
 
@@ -176,7 +176,7 @@ def _read_shipped(graph: KnowledgeGraph) -> Policy:
                 return read_policy(path)
     raise UserError(
         f"kgverify ships no trained weights for the facts and rules of {graph.name!r}, only for {', '.join(names)}",
-        where="--policy trained",
+        where="policy trained",
         fix=f"kgverify train --graph {shlex.quote(graph.name)} -o trained.safetensors, then --policy trained.safetensors",
     )
 

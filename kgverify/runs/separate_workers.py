@@ -106,7 +106,7 @@ class RepeatingWorkers(SeparateWorkers):
                         times = "" if weigh_end(exit_code) == MOST_KILLS else f" {weight} times"
                         raise UserError(
                             f"a worker died{times} before its work was done ({describe_end(exit_code)})",
-                            where="--jobs",
+                            where="jobs",
                             fix="use fewer, as each needs memory of its own, or --jobs 1 to see it die",
                         ) from None
         finally:

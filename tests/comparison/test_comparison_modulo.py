@@ -241,9 +241,9 @@ def test_digests_decide_what_they_are_blind_to_and_leave_the_rest_open(
 
 def test_an_unknown_kind_is_refused():
     with pytest.raises(UserError, match="unknown kind of differences 'case'"):
-        kv.compare("a.h5", "b.h5", modulo="case")
+        kv.compare("a.h5", "b.h5", equality=kv.Equality(modulo="case"))
     with pytest.raises(UserError, match="none excludes"):
-        kv.compare("a.h5", "b.h5", modulo=["none", "names"])
+        kv.compare("a.h5", "b.h5", equality=kv.Equality(modulo=["none", "names"]))
 
 
 @pytest.mark.parametrize("num", [60, pytest.param(1000, marks=pytest.mark.deep)])

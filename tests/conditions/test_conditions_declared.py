@@ -40,7 +40,14 @@ class Lanes(kv.StagedEngine):
 
 def report_of(declared: Any) -> kv.Report:
     engine = type("Lanes", (Lanes,), {"declared": declared})
-    return kv.verify("countries", engine, queries=4, corruptions=10, limits=kv.Limits(max_depth=1), determinism=False)
+    return kv.verify(
+        "countries",
+        engine,
+        queries=4,
+        corruptions=10,
+        limits=kv.Limits(max_depth=1),
+        equality=kv.Equality(determinism=False),
+    )
 
 
 def test_a_condition_is_stated_in_a_feature_that_the_engine_declares():

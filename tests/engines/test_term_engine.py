@@ -176,11 +176,13 @@ def test_wrong_arguments_of_engine_of_are_refused(arguments, options):
 @pytest.mark.parametrize("lockstep", [False, True])
 def test_a_black_box_is_compared_by_what_it_tells(engine, num_compared, lockstep):
     assert (
-        kv.verify("countries", engine, queries=2, corruptions=2, lockstep=lockstep)
+        kv.verify("countries", engine, queries=2, corruptions=2, equality=kv.Equality(lockstep=lockstep))
         .reasons[0]
         .startswith("too little was exercised: unknown rules used, 1 required (actual)")
     )
-    report = kv.verify("countries", engine, queries=2, corruptions=2, lockstep=lockstep, minimum="proved=1")
+    report = kv.verify(
+        "countries", engine, queries=2, corruptions=2, equality=kv.Equality(lockstep=lockstep, minimum="proved=1")
+    )
     assert report.verdict is kv.Verdict.AGREE
     assert len(report.coverage.fields) == num_compared
     assert report.coverage.steps == 0
@@ -203,7 +205,9 @@ def test_scores_of_a_black_box_are_compared_within_the_accepted_error():
     assert kv.verify("countries", WrongScores, queries=1, corruptions=2).first_divergence.field == (
         "candidates.log_probability"
     )
-    accepted = kv.verify("countries", WrongScores, queries=1, corruptions=2, score_error=1e-2, minimum="proved=1")
+    accepted = kv.verify(
+        "countries", WrongScores, queries=1, corruptions=2, equality=kv.Equality(score_error=1e-2, minimum="proved=1")
+    )
     assert accepted.verdict is kv.Verdict.AGREE
 
 

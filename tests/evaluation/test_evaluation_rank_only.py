@@ -161,7 +161,7 @@ def test_a_least_model_that_costs_more_than_it_saves_is_given_up(tmp_path: Path,
     whole = kv.evaluate(graph, **options)
     seconds = time.monotonic() - began
     began = time.monotonic()
-    ranks = kv.evaluate(graph, rank_only=True, **options)
+    ranks = kv.evaluate(graph, **options, options=kv.EvaluationOptions(rank_only=True))
     assert time.monotonic() - began < 2 * seconds + 5
     assert (ranks.metrics, ranks.outcomes, ranks.num_left_out) == (whole.metrics, whole.outcomes, 0)
     assert ranks.is_sound

@@ -20,7 +20,15 @@ from kgverify.trace.read.trace_file import read_trace
 
 
 def record(path: Path, queries: int = 1, **options: Any) -> None:
-    kv.record("countries", path, reference="reference", queries=queries, corruptions=2, **options)
+    kv.record(
+        "countries",
+        path,
+        "reference",
+        queries=queries,
+        corruptions=2,
+        **options,
+        options=kv.RecordingOptions(as_reference=True),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +108,9 @@ def test_folders_and_state_files_that_another_writes_are_left_to_it(inputs: Path
     scope = find_scope("tiny")
     for write in (
         lambda: kv.compare(inputs / "a.h5", inputs / "b.h5", save=tmp_path / "out"),
-        lambda: kv.verify("countries", mode="eager", queries=1, corruptions=1, save=tmp_path / "out"),
+        lambda: kv.verify("countries", kv.Evaluator(mode="eager"), queries=1, corruptions=1, save=tmp_path / "out"),
         lambda: run_campaign(Campaign(corpus=tmp_path / "out", examples=1)),
-        lambda: kv.evaluate("countries", mode="eager", queries=1, corruptions=1, save=tmp_path / "out"),
+        lambda: kv.evaluate("countries", kv.Evaluator(mode="eager"), queries=1, corruptions=1, save=tmp_path / "out"),
     ):
         (tmp_path / "out").mkdir(exist_ok=True)
         with OutputLock(tmp_path / "out" / FOLDER_LOCK, tmp_path / "out", "it"), pytest.raises(UserError) as caught:

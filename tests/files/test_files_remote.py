@@ -32,20 +32,31 @@ def test_a_graph_is_the_same_at_a_url(store: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shard_steps", [1_000_000, 20])
 def test_a_trace_is_recorded_checked_and_compared_at_a_url(store: Any, tmp_path: Path, shard_steps: int) -> None:
-    kv.record("countries", tmp_path / "a.h5", "reference", shard_steps=shard_steps, **SMALL)
+    kv.record(
+        "countries", tmp_path / "a.h5", "reference", **SMALL, options=kv.RecordingOptions(shard_steps=shard_steps)
+    )
     for path in ("memory://bucket/a.h5", Path("memory://bucket/a.h5")):
-        done = kv.record("countries", path, "reference", shard_steps=shard_steps, overwrite=True, **SMALL)
+        done = kv.record(
+            "countries",
+            path,
+            "reference",
+            **SMALL,
+            options=kv.RecordingOptions(shard_steps=shard_steps, overwrite=True),
+        )
         assert done.path == "memory://bucket/a.h5"
     with pytest.raises(UserError, match="exists already"):
         kv.record("countries", "memory://bucket/a.h5", "reference", **SMALL)
     here, there = check_trace(tmp_path / "a.h5"), check_trace(Path("memory://bucket/a.h5"))
     assert (there.path, there.state, there.root) == ("memory://bucket/a.h5", "whole", here.root)
     assert len(there.parts) == len(here.parts)
-    assert kv.compare(tmp_path / "a.h5", "memory://bucket/a.h5", minimum="none").verdict.value == "AGREE"
+    assert (
+        kv.compare(tmp_path / "a.h5", "memory://bucket/a.h5", equality=kv.Equality(minimum="none")).verdict.value
+        == "AGREE"
+    )
 
 
 def test_an_altered_object_is_found_and_named(store: Any) -> None:
-    kv.record("countries", "memory://bucket/a.h5", "reference", shard_steps=20, **SMALL)
+    kv.record("countries", "memory://bucket/a.h5", "reference", **SMALL, options=kv.RecordingOptions(shard_steps=20))
     content = bytearray(store.cat_file("/bucket/a.h5/shard-00001.h5"))
     content[-9] ^= 1
     store.pipe_file("/bucket/a.h5/shard-00001.h5", bytes(content))

@@ -117,7 +117,7 @@ def loop(num_steps, outcome, **header):
 )
 def test_a_derivation_without_depths_counts_its_steps(tmp_path, num_steps, outcome, verdict):
     path = write(tmp_path, "mine.h5", loop(num_steps, outcome))
-    report = kv.compare("reference", path, minimum={})
+    report = kv.compare("reference", path, equality=kv.Equality(minimum={}))
     assert report.verdict.value == verdict, str(report)
     if verdict == "DIVERGE":
         assert (report.first_divergence.step, report.first_divergence.stage) == (3, "finish")
@@ -126,7 +126,7 @@ def test_a_derivation_without_depths_counts_its_steps(tmp_path, num_steps, outco
 def test_a_step_without_depth_from_the_middle_may_end_at_the_depth_limit(tmp_path):
     lines = loop(1, "DEPTH_LIMIT")
     lines[1]["candidate"] = ["p", "c", "d"]
-    report = kv.compare("reference", write(tmp_path, "mine.h5", lines), minimum={})
+    report = kv.compare("reference", write(tmp_path, "mine.h5", lines), equality=kv.Equality(minimum={}))
     assert report.verdict is kv.Verdict.AGREE, str(report)
 
 
@@ -154,7 +154,10 @@ def test_a_program_without_clauses_is_judged(tmp_path):
         {"goal": [["p", "a", "b"]], "successors": [False], "choice": 0, "outcome": "FAILED"},
         {"end": "FAILED"},
     ]
-    assert kv.compare("reference", write(tmp_path, "mine.h5", lines), minimum={}).verdict is kv.Verdict.AGREE
+    assert (
+        kv.compare("reference", write(tmp_path, "mine.h5", lines), equality=kv.Equality(minimum={})).verdict
+        is kv.Verdict.AGREE
+    )
 
 
 def test_lines_may_begin_with_a_byte_order_mark(tmp_path):

@@ -102,8 +102,8 @@ def test_results_print_as_the_terminal_shows_them_and_their_repr_is_a_line(
     shrunk.save("small.kg")
     results = {
         "AGREE": kv.verify("countries", "reference", **few),
-        "EVALUATED": kv.evaluate("countries", engine="reference", minimum={}, **few),
-        "NOTHING NEW": kv.fuzz("reference", examples=4, minimum={}),
+        "EVALUATED": kv.evaluate("countries", engine="reference", **few, options=kv.EvaluationOptions(minimum={})),
+        "NOTHING NEW": kv.fuzz("reference", examples=4, options=kv.FuzzOptions(minimum={})),
         "limit": shrunk,
         "DIVERGE": kv.replay("small.kg", engine),
         "reference conforms": kv.check_engine("reference", examples=4, minimum={}),

@@ -98,7 +98,15 @@ def test_a_trace_keeps_its_dialect_and_leaves_out_the_default_one(tmp_path):
     for dialect in (OURS, FOREIGN):
         path = tmp_path / "trace.h5"
         limits = kv.Limits(dialect=dialect)
-        kv.record("countries", path, engine="reference", queries=1, corruptions=1, limits=limits, overwrite=True)
+        kv.record(
+            "countries",
+            path,
+            engine="reference",
+            queries=1,
+            corruptions=1,
+            limits=limits,
+            options=kv.RecordingOptions(overwrite=True),
+        )
         assert kv.open_trace(path).header.limits == limits
         assert (b'"dialect"' in path.read_bytes()) == (dialect != OURS)
 
@@ -117,10 +125,12 @@ def test_a_declared_dialect_survives_beside_limits_that_are_unknown(known):
 
 def test_the_reference_judges_in_the_dialect_of_its_limits():
     limits = kv.Limits(dialect=FOREIGN)
-    report = kv.verify("countries", engine="reference", queries=1, corruptions=1, limits=limits, minimum="none")
+    report = kv.verify(
+        "countries", engine="reference", queries=1, corruptions=1, limits=limits, equality=kv.Equality(minimum="none")
+    )
     assert (report.verdict.name, report.limits.dialect) == ("AGREE", FOREIGN)
 
 
 def test_the_compiled_evaluator_refuses_another_dialect():
     with pytest.raises(kv.UserError, match="supports the default dialect alone, found memory set"):
-        kv.verify("countries", queries=1, mode="eager", limits=kv.Limits(dialect=Dialect(memory="set")))
+        kv.verify("countries", kv.Evaluator(mode="eager"), queries=1, limits=kv.Limits(dialect=Dialect(memory="set")))

@@ -148,7 +148,14 @@ def test_a_frame_of_some_candidates(recorded):
 @pytest.mark.parametrize("level", ["digests", "compact", "deep"])
 def test_frames_have_the_columns_that_the_level_keeps(level, tmp_path):
     trace = kv.open_trace(
-        kv.record("countries", tmp_path / "a.h5", "reference", queries=1, corruptions=1, level=level).path
+        kv.record(
+            "countries",
+            tmp_path / "a.h5",
+            "reference",
+            queries=1,
+            corruptions=1,
+            options=kv.RecordingOptions(level=level),
+        ).path
     )
     frame = trace.to_pandas()
     # The goals of a compact trace are rebuilt.

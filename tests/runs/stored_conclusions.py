@@ -30,7 +30,13 @@ RUN: dict[str, Any] = {"queries": 2, "corruptions": 3, "limits": LIMITS}
 
 def evaluate(engine: str, **options: Any) -> bool:
     name = f"parts {engine} {options}".translate(str.maketrans(" /:'{}", "______"))
-    found = kv.evaluate("countries", engine, save=name, part_size=4, check=0, minimum="none", **RUN | options)
+    found = kv.evaluate(
+        "countries",
+        engine,
+        save=name,
+        **RUN | options,
+        options=kv.EvaluationOptions(part_size=4, check=0, minimum="none"),
+    )
     return found.num_parts_resumed > 0
 
 
@@ -46,9 +52,21 @@ def record(level: str, **engine: Any) -> bool:
             raise KeyboardInterrupt
 
     if path.with_name(f"{path.name}.partial").exists():
-        return kv.record("countries", path, **engine, level=level, resume=True, **run).num_resumed > 0
+        return (
+            kv.record(
+                "countries", path, **engine, **run, options=kv.RecordingOptions(level=level, resume=True)
+            ).num_resumed
+            > 0
+        )
     try:
-        kv.record("countries", path, **engine, level=level, progress=stop_in_the_second_chunk, **run)
+        kv.record(
+            "countries",
+            path,
+            **engine,
+            progress=stop_in_the_second_chunk,
+            **run,
+            options=kv.RecordingOptions(level=level),
+        )
     except KeyboardInterrupt:
         return False
     raise AssertionError("was not interrupted")

@@ -333,11 +333,15 @@ def test_parts_of_changed_code_resume_if_accepted_and_every_later_report_says_so
     edit_helper()
     for accepted in ((), ("numpy",)):
         with pytest.raises(UserError, match=CHANGE) as caught:
-            kv.evaluate("countries", "reference", save=save, accept_changed=accepted, **EVALUATION)
+            kv.evaluate(
+                "countries", "reference", save=save, **EVALUATION, options=kv.EvaluationOptions(accept_changed=accepted)
+            )
         assert "--accept-changed helper.py" in caught.value.fix
     (save / "part-000000.npz").unlink()
     for accepted in (("helper.py",), ()):
-        report = kv.evaluate("countries", "reference", save=save, accept_changed=accepted, **EVALUATION)
+        report = kv.evaluate(
+            "countries", "reference", save=save, **EVALUATION, options=kv.EvaluationOptions(accept_changed=accepted)
+        )
         assert (report.metrics, report.accepted) == (first.metrics, (CHANGE,))
         assert f"finished before by other code, as accepted\n              {CHANGE}" in str(report)
 
@@ -354,13 +358,25 @@ def test_a_recording_of_changed_code_resumes_if_accepted(tmp_path: Path, edit_he
         kv.record("countries", path, "reference", progress=stop, **options)
     edit_helper()
     with pytest.raises(UserError, match=CHANGE):
-        kv.record("countries", path, "reference", resume=True, **options)
+        kv.record("countries", path, "reference", **options, options=kv.RecordingOptions(resume=True))
     code = (partial / "code.json").read_bytes()
     (partial / "code.json").unlink()
     with pytest.raises(UserError, match="recording cannot be identified"):
-        kv.record("countries", path, "reference", resume=True, accept_changed=["helper.py"], **options)
+        kv.record(
+            "countries",
+            path,
+            "reference",
+            **options,
+            options=kv.RecordingOptions(resume=True, accept_changed=["helper.py"]),
+        )
     (partial / "code.json").write_bytes(code)
-    recording = kv.record("countries", path, "reference", resume=True, accept_changed=["helper.py"], **options)
+    recording = kv.record(
+        "countries",
+        path,
+        "reference",
+        **options,
+        options=kv.RecordingOptions(resume=True, accept_changed=["helper.py"]),
+    )
     assert recording.num_resumed > 0
     assert recording.accepted == (CHANGE,)
 
@@ -379,7 +395,9 @@ def test_a_campaign_tries_again_what_other_code_tried_and_notes_it(
 
 
 def test_the_lines_of_a_check_add_up_to_its_differences() -> None:
-    report = kv.evaluate("countries", mode="eager", device="cpu", faults="last-fact-lost", **EVALUATION | {"check": 64})
+    report = kv.evaluate(
+        "countries", kv.Evaluator(mode="eager", device="cpu", faults="last-fact-lost"), **EVALUATION | {"check": 64}
+    )
     assert report.check is not None
     counts = (report.check, report.check.again, report.check.rankings)
     num_different = sum(each.num_checked - each.num_equal - each.num_near_ties for each in counts)

@@ -109,7 +109,9 @@ class Folder:
                 file.write_text(f"{REPRODUCER}{side}: {name}\n")
                 found["reproducer"].append(file.name)
         saved = path / "run"
-        report = kv.verify("countries", queries=1, corruptions=2, mode="eager", faults="last-fact-lost", save=saved)
+        report = kv.verify(
+            "countries", kv.Evaluator(mode="eager", faults="last-fact-lost"), queries=1, corruptions=2, save=saved
+        )
         assert report.engines.actual == "compiled"
         for name in ("expected.h5", "actual.h5"):
             _rename_engine(saved / name)

@@ -28,7 +28,7 @@ MARGIN = 8 << 20
 @pytest.fixture(scope="module")
 def base(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("damaged") / "base.h5"
-    kv.record("countries", path, "reference", queries=2, corruptions=5, shard_steps=60)
+    kv.record("countries", path, "reference", queries=2, corruptions=5, options=kv.RecordingOptions(shard_steps=60))
     return path
 
 

@@ -97,8 +97,14 @@ def verify_graph(
 def compare_recorded(level: str = "steps", **parts: str) -> Callable[[Path], Outcome]:
     def run(folder: Path) -> Outcome:
         graph = graph_of(folder, **parts)
-        kv.record(graph, folder / "expected.h5", "reference", corruptions=2, level=level)
-        kv.record(graph, folder / "actual.h5", mode="eager", device="cpu", corruptions=2, level=level)
+        kv.record(graph, folder / "expected.h5", "reference", corruptions=2, options=kv.RecordingOptions(level=level))
+        kv.record(
+            graph,
+            folder / "actual.h5",
+            kv.Evaluator(mode="eager", device="cpu"),
+            corruptions=2,
+            options=kv.RecordingOptions(level=level),
+        )
         report = kv.compare(folder / "expected.h5", folder / "actual.h5")
         return report.verdict, "; ".join(report.reasons)
 
@@ -287,10 +293,10 @@ def test_a_divergence_stays_one_however_little_was_exercised(tmp_path: Path):
 @pytest.mark.deep
 def test_a_fault_without_effect_is_named():
     run = countries_run()
-    idle = kv.verify("countries", mode="eager", queries=1, corruptions=1, faults="max-atoms-off-by-one")
+    idle = kv.verify("countries", kv.Evaluator(mode="eager", faults="max-atoms-off-by-one"), queries=1, corruptions=1)
     assert "the planted fault max-atoms-off-by-one changed no step, outcome or rank" in idle.notes
     assert not any("planted" in note for note in verify(run, reference_pipeline(run), eager_pipeline(run)).report.notes)
-    found = kv.verify("countries", mode="eager", queries=1, corruptions=1, faults="fact-cap")
+    found = kv.verify("countries", kv.Evaluator(mode="eager", faults="fact-cap"), queries=1, corruptions=1)
     assert not any("planted" in note for note in found.notes)
 
 
@@ -320,7 +326,7 @@ def test_a_report_says_that_both_sides_are_of_one_engine(tmp_path: Path):
     graph = graph_of(tmp_path)
     note = "both sides are of the same engine, reference, so a fault of it is in both"
     assert note in kv.verify(graph, "reference", corruptions=2).notes
-    assert note not in kv.verify(graph, mode="eager", device="cpu", corruptions=2).notes
+    assert note not in kv.verify(graph, kv.Evaluator(mode="eager", device="cpu"), corruptions=2).notes
 
 
 @pytest.mark.deep
@@ -351,7 +357,7 @@ def test_the_exercise_is_that_of_the_steps_one_by_one(seed: int):
 
 def test_goals_that_were_revisited_are_counted_where_the_stage_before_is_known(tmp_path: Path):
     path = tmp_path / "deep.h5"
-    kv.record("countries", path, "reference", queries=1, corruptions=2, level="deep")
+    kv.record("countries", path, "reference", queries=1, corruptions=2, options=kv.RecordingOptions(level="deep"))
     trace = read_trace(path)
     assert count_exercise(MemorySource(trace), None).stages["revisit"] > 0
     for stage in ("revisit", "rename"):

@@ -65,13 +65,17 @@ def test_what_is_no_address_is_an_error(address: str) -> None:
 
 def test_an_evaluation_and_a_recording_are_the_same_on_a_cluster(address: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {**SMALL, "engine": "reference"}
-    here = kv.evaluate("countries", part_size=8, check=4, **options)
+    here = kv.evaluate("countries", **options, options=kv.EvaluationOptions(part_size=8, check=4))
     save = tmp_path / "parts"
-    there = kv.evaluate("countries", part_size=8, check=4, scheduler=address, save=save, **options)
+    there = kv.evaluate(
+        "countries", save=save, **options, options=kv.EvaluationOptions(part_size=8, check=4, scheduler=address)
+    )
     assert (there.metrics, there.identity, there.verdict) == (here.metrics, here.identity, here.verdict)
     assert len(list(save.glob("part-*.npz"))) == there.num_parts > 2
     (save / "part-000001.npz").unlink()
-    again = kv.evaluate("countries", part_size=8, check=4, scheduler=address, save=save, **options)
+    again = kv.evaluate(
+        "countries", save=save, **options, options=kv.EvaluationOptions(part_size=8, check=4, scheduler=address)
+    )
     assert (again.metrics, again.num_parts_resumed) == (here.metrics, here.num_parts - 1)
     kv.record("countries", tmp_path / "here.h5", **options)
     kv.record("countries", tmp_path / "there.h5", scheduler=address, **options)
@@ -96,7 +100,13 @@ def test_a_worker_with_other_code_is_refused(address: str, monkeypatch: pytest.M
 
 def test_level_deep_of_another_engine_has_no_use_for_workers(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="takes every step again in this process"):
-        kv.record("countries", tmp_path / "a.h5", mode="eager", level="deep", scheduler="tcp://127.0.0.1:1")
+        kv.record(
+            "countries",
+            tmp_path / "a.h5",
+            kv.Evaluator(mode="eager"),
+            scheduler="tcp://127.0.0.1:1",
+            options=kv.RecordingOptions(level="deep"),
+        )
 
 
 def test_a_straggler_is_sent_again_and_its_first_result_counts(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +223,7 @@ def test_certificates_are_required_where_the_scheduler_has_them(tmp_path: Path) 
 def test_a_campaign_on_a_cluster_finds_what_it_finds_here(address: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {"examples": 16, "faults": "fact-cap", "minimum": "none"}
     here = kv.fuzz("compiled", corpus=tmp_path / "here", **options)
-    there = kv.fuzz("compiled", corpus=tmp_path / "there", scheduler=address, **options)
+    there = kv.fuzz("compiled", corpus=tmp_path / "there", **options, options=kv.FuzzOptions(scheduler=address))
     assert here.num_problems == there.num_problems == 16
     assert [(each.signature, each.num_problems, each.program) for each in there.divergences] == [
         (each.signature, each.num_problems, each.program) for each in here.divergences

@@ -145,7 +145,7 @@ def test_the_way_out_is_named_with_what_it_hides(right):
     (note,) = [note for note in report.notes if "--score-error" in note]
     assert "hide every fault that changes scores by less than" in note
     value = float(note.partition("--score-error ")[2].split()[0])
-    accepting = kv.verify("countries", fault, reference=Net, score_error=value, **SMALL)
+    accepting = kv.verify("countries", fault, reference=Net, **SMALL, equality=kv.Equality(score_error=value))
     assert accepting.verdict is kv.Verdict.AGREE
     assert any("the user accepts" in note for note in accepting.notes)
 
@@ -155,7 +155,7 @@ def test_a_coarser_float_type_is_named_and_accepted_only_if_it_is_declared():
     assert report.verdict is kv.Verdict.DIVERGE
     assert "the actual scores have no more bits than fp16 numbers" in report.first_divergence.evidence
     assert any("--score-error fp16 accepts" in note for note in report.notes)
-    accepting = kv.verify("countries", Half, reference=Net, score_error="float16", **SMALL)
+    accepting = kv.verify("countries", Half, reference=Net, **SMALL, equality=kv.Equality(score_error="float16"))
     assert accepting.verdict is kv.Verdict.AGREE
     assert any("the user accepts errors of fp16" in note for note in accepting.notes)
 
@@ -193,7 +193,10 @@ def test_two_recorded_traces_have_a_weaker_bound_from_their_float_type(tmp_path,
 
 
 def test_lockstep_accepts_the_same_rounding():
-    assert kv.verify("countries", Backwards, reference=Net, lockstep=True, **SMALL).verdict is kv.Verdict.AGREE
+    assert (
+        kv.verify("countries", Backwards, reference=Net, **SMALL, equality=kv.Equality(lockstep=True)).verdict
+        is kv.Verdict.AGREE
+    )
 
 
 def test_torch_code_is_measured_wherever_its_weights_are():

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kgverify.api.inputs import check_compiled_options, make_pipeline
+from kgverify.api.inputs import make_pipeline
 from kgverify.bench.compare import ASPECTS, LEAST_BAND, compare_runs
 from kgverify.bench.plan import FOR_GPUS, SIZES, Plan, Size, find_size
 from kgverify.bench.plot import render_plot
 from kgverify.bench.result import encode_result, read_result
 from kgverify.bench.table import render_comparison, render_result
 from kgverify.cli import completion, options
-from kgverify.cli.options import ProofOptions, RunOptions, SourceOptions, with_run_options
+from kgverify.cli.options import EngineOptions, ProofOptions, RunOptions, SourceOptions, with_run_options
 from kgverify.cli.progress import (
     check_writable,
     make_result_console,
@@ -23,7 +23,7 @@ from kgverify.cli.progress import (
     show_phase,
     write_result,
 )
-from kgverify.engines.table import COMPILED, REFERENCE
+from kgverify.engines.table import COMPILED, REFERENCE, make_entry
 from kgverify.errors import UserError
 from kgverify.prover.faults.catalogue import find_faults
 from kgverify.prover.faults.plant import plant_faults
@@ -118,7 +118,7 @@ def bench(
         ),
     ] = None,
     engine: options.Engine = COMPILED,
-    reference: options.Reference = REFERENCE,
+    reference: options.ReferenceOption = REFERENCE,
     source: SourceOptions,
     proofs: ProofOptions,
     device: options.Device = "auto",
@@ -153,12 +153,13 @@ def bench(
     )
     rivals = None
     if (engine, reference) != (COMPILED, REFERENCE):
-        changed = {"device": device, "precision": precision, "slots": sizes.slots, "faults": fault or ()}
         if engine != COMPILED and modes is not None:
             raise UserError(
                 f"are of the compiled evaluator, which is not measured: {engine}", where="--modes", fix="leave it out"
             )
-        check_compiled_options(engine, reference, **changed)
+        EngineOptions(device, precision=precision, slots=sizes.slots, fault=list(fault or ())).engines(
+            engine, reference
+        )
         make = partial(_make_engine, run)
         in_reference = () if engine == COMPILED else plan.faults
         rivals = Rivals(reference, partial(make, reference, "--reference", in_reference))
@@ -191,7 +192,7 @@ def bench(
 
 def _make_engine(run: Run, engine: str, where: str, faults: tuple[str, ...] = ()) -> "Engine":
     if engine == COMPILED:
-        return make_pipeline(engine, run, where=where, mode="eager", faults=faults).engine
+        return make_pipeline(make_entry(COMPILED, mode="eager", faults=faults), run, where=where).engine
     return make_pipeline(engine, run, where=where).engine
 
 

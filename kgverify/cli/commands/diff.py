@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from kgverify.api.compare import compare
-from kgverify.api.inputs import check_reference_workers, names_engine
-from kgverify.api.verify import verify
+from kgverify.api.inputs import names_engine
+from kgverify.api.verify import verify_job
 from kgverify.cli import completion, options
 from kgverify.cli.engine_warnings import warnings_afterwards
 from kgverify.cli.options import EngineOptions, RunOptions, with_run_options
@@ -22,6 +22,7 @@ from kgverify.cli.progress import (
     typed_command,
     write_result,
 )
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.modulo.policy import EXACT, KINDS
 from kgverify.comparison.result import Verdict
 from kgverify.engines.table import COMPILED, REFERENCE
@@ -43,7 +44,7 @@ def diff(
     actual: Annotated[Path | None, typer.Argument(help="The trace to judge.")] = None,
     *,
     engine: options.Engine = COMPILED,
-    reference: options.Reference = REFERENCE,
+    reference: options.ReferenceOption = REFERENCE,
     run_options: RunOptions,
     engine_options: EngineOptions,
     lockstep: Annotated[
@@ -84,14 +85,23 @@ def diff(
     trace: the reference takes each of its steps again.
     """
     check_writable(json_path)
+    equality = Equality(
+        lockstep=lockstep,
+        determinism=determinism,
+        score_error=score_error,
+        modulo=modulo,
+        minimum=minimum,
+        allow_dialects=allow_dialects,
+    )
     if expected is not None:
-        check_reference_workers(jobs, scheduler, why_none="two recorded traces are compared without it")
         if actual is None:
             raise UserError(
                 "expected two traces, found one", where=str(expected), fix="kgverify diff EXPECTED.h5 ACTUAL.h5"
             )
         for option, is_given in (
             ("--fresh-cache", fresh_cache),
+            ("--jobs", jobs != 1),
+            ("--scheduler", scheduler is not None),
             ("--lockstep", lockstep),
             ("--fault", engine_options.fault),
             ("--engine", engine != COMPILED),
@@ -109,33 +119,15 @@ def diff(
                 str(expected),
                 actual,
                 save=save,
-                score_error=score_error,
-                modulo=modulo,
-                minimum=minimum,
+                equality=equality,
                 limits=run_options.proofs.typed_limits() if names_engine(str(expected)) else None,
-                allow_dialects=allow_dialects,
                 progress=progress,
             )
     else:
         if save is not None:
             check_folder(save)
-        report = verify(
-            engine=engine,
-            reference=reference,
-            **run_options.arguments(),
-            **engine_options.arguments(),
-            lockstep=lockstep,
-            determinism=determinism,
-            score_error=score_error,
-            modulo=modulo,
-            minimum=minimum,
-            fresh_cache=fresh_cache,
-            jobs=jobs,
-            scheduler=scheduler,
-            save=save,
-            command=typed_command(),
-            phase=show_phase,
-        )
+        engines = engine_options.engines(engine, reference, jobs=jobs, scheduler=scheduler, fresh_cache=fresh_cache)
+        report = verify_job(run_options.job(engines, equality), save=save, command=typed_command(), phase=show_phase)
     has_lockstep = expected is None and not lockstep
     print_report(
         report,

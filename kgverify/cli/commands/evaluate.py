@@ -17,7 +17,7 @@ from typing import Annotated, Final
 import numpy as np
 import typer
 
-from kgverify.api.evaluate import build_evaluated_side, build_evaluation_sides
+from kgverify.api.evaluate import EvaluationOptions, build_evaluated_side, build_evaluation_sides
 from kgverify.cli import options
 from kgverify.cli.commands.diff import EXIT_CODES
 from kgverify.cli.options import EngineOptions, ProofOptions, RunOptions, SourceOptions, with_run_options
@@ -66,7 +66,7 @@ def evaluate(
     corruptions: options.Corruptions = "all",
     proofs: ProofOptions,
     engine: options.Engine = COMPILED,
-    reference: options.Reference = REFERENCE,
+    reference: options.ReferenceOption = REFERENCE,
     engine_options: EngineOptions,
     memory: Annotated[
         str | None,
@@ -119,14 +119,16 @@ def evaluate(
         # Wait until the leader has checked the options: it alone reports errors.
         group.broadcast(b"")
     with nullcontext() if leads else redirect_stderr(StringIO()), silent("reading", 0):
-        run = RunOptions(source, MOST if queries is None else queries, corruptions, proofs).build()
+        engines = engine_options.engines(engine, reference, memory=budget)
+        job = RunOptions(source, MOST if queries is None else queries, corruptions, proofs).job(engines)
+        run = job.make_run()
         num_candidates = count_candidates(run.graph, run.split, run.queries, run.num_corruptions).sum()
     num_checked = choose_num_checked(int(num_candidates)) if check is None else check
     is_plain = reference == REFERENCE
     with reference_beside(run, num_checked) if leads and is_plain else nullcontext() as beside:
-        chosen = engine_options.arguments() | {"memory": budget, "part_size": part_size, "rank_only": rank_only}
+        chosen = EvaluationOptions(part_size=part_size, rank_only=rank_only)
         with silent("building the engine", 0):
-            pipeline, expected = build_evaluation_sides(run, engine, reference, **chosen)
+            pipeline, expected = build_evaluation_sides(run, job, chosen)
         if leads:
             group.broadcast(b"")
         with (
@@ -142,7 +144,7 @@ def evaluate(
                 accept_changed=accept_changed or (),
                 group=group,
                 workers=workers,
-                make=partial(build_evaluated_side, run, engine, **chosen),
+                make=partial(build_evaluated_side, run, engines.engine, chosen),
                 phase=phases,
                 warn=print_warning,
                 should_stop=should_stop,

@@ -8,11 +8,12 @@ from typing import Annotated, Final
 
 import typer
 
-from kgverify.api.inputs import write_down_sides
+from kgverify.api.inputs import write_down
 from kgverify.cli import completion, options
 from kgverify.cli.commands.diff import EXIT_CODES
 from kgverify.cli.dashboard import show_dashboard
 from kgverify.cli.help import EVALUATOR
+from kgverify.cli.options import EngineOptions
 from kgverify.cli.progress import (
     check_writable,
     is_typed,
@@ -51,7 +52,7 @@ def fuzz(
         int | None, typer.Option(min=1, help="The number of problems; 2000 if no --time is given.", show_default=False)
     ] = None,
     engine: options.Engine = COMPILED,
-    reference: options.Reference = REFERENCE,
+    reference: options.ReferenceOption = REFERENCE,
     fault: options.Faults = None,
     mode: Annotated[
         str,
@@ -104,7 +105,11 @@ def fuzz(
 ) -> None:
     """Try generated problems on two engines; keep and shrink what differs."""
     check_writable(json_path)
-    sides = write_down_sides(engine, reference, mode=mode, device=device, faults=tuple(fault or ()))
+    given = EngineOptions(device=device, mode=mode, fault=fault)
+    if COMPILED not in (engine, reference) and (mode, device) == ("eager", "cpu"):
+        given = EngineOptions(fault=fault)
+    engines = given.engines(engine, reference)
+    sides = Sides(write_down(engines.engine), write_down(engines.reference, "reference"))
     chosen = OURS if dialect is None else read_dialect(dialect)
     if scheduler is not None and is_typed("--jobs"):
         raise UserError(

@@ -10,7 +10,7 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
-from kgverify.api.record import record as record_engine
+from kgverify.api.record import RecordingOptions, record_job
 from kgverify.cli import completion, options
 from kgverify.cli.options import EngineOptions, RunOptions, with_run_options
 from kgverify.cli.progress import (
@@ -22,9 +22,11 @@ from kgverify.cli.progress import (
     typed_command,
     write_json,
 )
+from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.errors import UserError, count_of
 from kgverify.interrupts import note_interrupt
 from kgverify.report.render.terminal import describe_execution
+from kgverify.runs.job import Engines, Reference
 from kgverify.trace.files.output_path import count_safe, partial_of
 from kgverify.verification.record import SHARD_STEPS
 
@@ -72,6 +74,8 @@ def record(
 ) -> None:
     """Run one engine and write its trace: a file or, if it is large, a folder of shards."""
     check_writable(json_path)
+    if engine is not None and reference is not None:
+        raise UserError("records one engine, and two are given", where="reference", fix="leave one of them out")
     if engine is None and reference is None:
         raise UserError(
             "expected an engine to record, found none",
@@ -83,20 +87,25 @@ def record(
             ending_on_signals(),
             show_phase(f"recording {engine or reference}", 0) as progress,
         ):
-            recording = record_engine(
-                path=output,
-                engine=engine,
-                reference=reference,
-                **run_options.arguments(),
-                **engine_options.arguments(),
-                jobs=jobs,
-                scheduler=scheduler,
-                level=level,
-                archive=archive,
-                shard_steps=shard_steps,
-                resume=resume,
-                accept_changed=accept_changed or (),
-                overwrite=force,
+            recorded = engine or reference or COMPILED
+            engines = engine_options.engines(recorded, REFERENCE)
+            if recorded == REFERENCE:
+                engines = Engines(Reference(jobs, scheduler))
+            elif jobs != 1:
+                raise UserError("is for the reference, which does not run", where="jobs", fix="leave it out")
+            recording = record_job(
+                run_options.job(engines),
+                output,
+                RecordingOptions(
+                    level=level,
+                    archive=archive,
+                    shard_steps=shard_steps,
+                    resume=resume,
+                    accept_changed=accept_changed or (),
+                    overwrite=force,
+                    as_reference=reference is not None,
+                    scheduler=scheduler,
+                ),
                 progress=progress,
             )
     except KeyboardInterrupt as error:

@@ -27,7 +27,7 @@ NONE: Final = "none"
 _MOST: Final = 1 << 53
 
 
-def parse_minimum(declared: str | Minimum | None, where: str = "--minimum") -> Minimum:
+def parse_minimum(declared: str | Minimum | None, where: str = "minimum") -> Minimum:
     """Return the minimum that a user declares, as `"proved=1,rules=1"`, `"none"` or a mapping; None for the default.
 
     UserError for an unknown item, or a number that is not a whole one from 0.

@@ -45,11 +45,11 @@ def parse_modulo(declared: str | Collection[str] | None) -> Modulo | None:
     for each in sorted(kinds - {*KINDS, EXACT}):
         raise UserError(
             f"unknown kind of differences {each!r}",
-            where="--modulo",
+            where="modulo",
             fix=f"give one or more of {', '.join(KINDS)}, separated by commas, or {EXACT}",
         )
     if EXACT in kinds and len(kinds) > 1:
-        raise UserError(f"{EXACT} excludes other kinds", where="--modulo", fix=f"give {EXACT} alone, or leave it out")
+        raise UserError(f"{EXACT} excludes other kinds", where="modulo", fix=f"give {EXACT} alone, or leave it out")
     return kinds - {EXACT}
 
 

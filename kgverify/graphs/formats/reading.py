@@ -36,7 +36,7 @@ class Reading(NamedTuple):
         if self.rule_variables not in (None, *RULE_VARIABLES):
             raise UserError(
                 f"expected {' or '.join(RULE_VARIABLES)}, found {self.rule_variables!r}",
-                where="--rule-variables",
+                where="rule_variables",
                 fix=suggest(self.rule_variables, RULE_VARIABLES)
                 or "give format for the variables of the format, graph for the constants of the graph",
             )
@@ -51,7 +51,7 @@ class Reading(NamedTuple):
         if sorted(name for name in names if name != _UNREAD) != sorted(_COLUMNS):
             raise UserError(
                 f"expected the names head, relation and tail, once each, found {self.columns!r}",
-                where="--columns",
+                where="columns",
                 fix="give them in the order of the file, such as head,tail,relation; write - for each other column",
             )
         head, relation, tail = map(names.index, _COLUMNS)

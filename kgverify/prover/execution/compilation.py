@@ -33,27 +33,27 @@ def resolve_mode(mode: str, device: torch.device, why_not_fused: str | None = "i
             return FUSED if why_not_fused is None else "reduce-overhead"
         return "default" if has_cpp_compiler() and why_not_compiled() is None else "eager"
     if mode not in MODES:
-        raise UserError(f"unknown mode {mode!r}", where="--mode", fix=f"choose auto, {', '.join(MODES)}")
+        raise UserError(f"unknown mode {mode!r}", where="mode", fix=f"choose auto, {', '.join(MODES)}")
     if mode == NATIVE:
         raise UserError(
-            "mode 'native' uses neither tensors nor torch.compile", where="--mode", fix="use --mode default or eager"
+            "mode 'native' uses neither tensors nor torch.compile", where="mode", fix="use --mode default or eager"
         )
     if mode == FUSED:
         if why_not_fused is not None:
             raise UserError(
                 f"mode {mode!r} is not available: {why_not_fused}",
-                where="--mode",
+                where="mode",
                 fix="use --mode auto, which finds another",
             )
         return mode
     if mode != "eager" and (obstacle := why_not_compiled()) is not None:
         raise UserError(
-            f"mode {mode!r} would run eagerly: {obstacle}", where="--mode", fix="unset it, or use --mode eager"
+            f"mode {mode!r} would run eagerly: {obstacle}", where="mode", fix="unset it, or use --mode eager"
         )
     if mode != "eager" and device.type == "cpu" and not has_cpp_compiler():
         raise UserError(
             f"mode {mode!r} needs a C++ compiler and none is on the PATH",
-            where="--mode",
+            where="mode",
             fix="install g++ or clang, or use --mode eager",
         )
     return mode
@@ -162,6 +162,6 @@ class _explained_failures:
         lines = [line for line in str(error).strip().splitlines() if line.strip()]
         raise UserError(
             f"mode {self._mode!r} cannot be compiled: {type(error).__name__}: {' '.join(lines[:3])}",
-            where="--mode",
+            where="mode",
             fix="use --mode eager, which compiles nothing",
         ) from error

@@ -21,11 +21,11 @@ def resolve_device(device: str) -> torch.device:
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError("no CUDA device is available", where="--device", fix="use --device cpu")
+        raise UserError("no CUDA device is available", where="device", fix="use --device cpu")
     try:
         return torch.device(device)
     except RuntimeError:
-        raise UserError(f"unknown device {device!r}", where="--device", fix="use auto, cpu or cuda") from None
+        raise UserError(f"unknown device {device!r}", where="device", fix="use auto, cpu or cuda") from None
 
 
 def stay_on_this_gpu() -> Callable[[], None]:

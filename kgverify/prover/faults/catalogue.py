@@ -45,6 +45,6 @@ def find_faults(names: Sequence[str]) -> tuple[Fault, ...]:
 def _unknown(name: str, known: Sequence[str] | dict[str, Fault]) -> UserError:
     return UserError(
         f"unknown fault {name!r}",
-        where="--fault",
+        where="faults",
         fix=suggest(name, known) or "choose one that `kgverify faults list` shows",
     )

@@ -103,7 +103,7 @@ def was_kept() -> bool:
 
 def refuse_native(obstacle: str) -> UserError:
     """Return the error for a mode that is not available."""
-    return UserError(f"{UNAVAILABLE}{obstacle}", where="--mode", fix="use --mode auto, which finds another")
+    return UserError(f"{UNAVAILABLE}{obstacle}", where="mode", fix="use --mode auto, which finds another")
 
 
 def _find_key(compiler: str) -> str:

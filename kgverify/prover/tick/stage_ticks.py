@@ -146,7 +146,7 @@ class StageTicks:
         if has_digests:
             raise UserError(
                 "only mode `fused` takes digests of steps",
-                where="--mode",
+                where="mode",
                 fix="use --mode fused, or record the steps",
             )
 

@@ -69,7 +69,7 @@ def train_policy(
     limits, plan = limits or Limits(), plan or TrainingPlan()
     if not 0 <= seed < 1 << 63:
         raise UserError(
-            f"expected a seed from 0 to {(1 << 63) - 1}, found {seed}", where="--seed", fix="give another seed"
+            f"expected a seed from 0 to {(1 << 63) - 1}, found {seed}", where="seed", fix="give another seed"
         )
     with phase("searching for proofs", plan.decisions.rounds) as progress:
         gathered = gather_decisions(graph, limits, plan.decisions, seed, progress)

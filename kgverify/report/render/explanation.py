@@ -28,7 +28,7 @@ def explain_causes(
         if not 1 <= divergence <= len(report.divergences):
             raise UserError(
                 f"expected a divergence from 1 to {len(report.divergences):,}, found {divergence}",
-                where="--divergence",
+                where="divergence",
                 fix="choose one that the run has" if report.divergences else "choose a run that diverges",
             )
         numbers = [cause for cause in (report.divergences[divergence - 1].cause,) if cause >= 0]

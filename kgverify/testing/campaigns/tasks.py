@@ -62,7 +62,7 @@ Group: TypeAlias = tuple[int, ...]
 
 
 @without_garbage_collection()
-def check_made(make: MakePipeline, where: str = "--engine", dialect: Dialect = OURS) -> None:
+def check_made(make: MakePipeline, where: str = "engine", dialect: Dialect = OURS) -> None:
     """Raise UserError if an engine cannot be made even for the simplest problem; that would look like a crash."""
     with suppress(NotImplementedError):
         # A policy that the engine does not support is no mistake.

@@ -70,7 +70,7 @@ class Problem:
 
     Example:
         >>> import kgverify as kv
-        >>> result = kv.fuzz("compiled", faults="last-fact-lost", examples=40, corpus="corpus")
+        >>> result = kv.fuzz(kv.Evaluator(faults="last-fact-lost"), examples=40, corpus="corpus")
         >>> problem = kv.replay(result.new[0].file).reproducer.problem
         >>> type(problem) is kv.Problem, len(problem.facts)
         (True, 1)

@@ -221,7 +221,7 @@ def shrink_divergence(
         num = len(report.divergences)
         raise UserError(
             f"there is no divergence {number}: the run has {num}",
-            where="--divergence",
+            where="divergence",
             fix=f"give 1 to {num}" if num else "shrink a run that diverges",
         )
     if graph.program.sha256 != verification.expected.header.program_sha256:

@@ -85,10 +85,10 @@ def parse_score_error(text: str | float | None) -> str | float | None:
         except ValueError:
             known = suggest(name, [*UNIT_ROUNDOFF, *_OTHER_NAMES])
             raise UserError(
-                f"expected a number or a float type, found {text!r}", where="--score-error", fix=known or fix
+                f"expected a number or a float type, found {text!r}", where="score_error", fix=known or fix
             ) from None
     if not 0 <= text < float("inf"):
-        raise UserError(f"expected a number of at least 0, found {text}", where="--score-error", fix=fix)
+        raise UserError(f"expected a number of at least 0, found {text}", where="score_error", fix=fix)
     return text
 
 

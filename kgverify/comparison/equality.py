@@ -1,0 +1,57 @@
+"""The differences that count: what a comparison accepts as equal, and the evidence that it requires."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from kgverify.comparison.exercise.minimum import Minimum, parse_minimum
+from kgverify.comparison.modulo.policy import Modulo, parse_modulo
+from kgverify.trace.model.score_error import parse_score_error
+
+
+@dataclass(frozen=True)
+class Equality:
+    """What counts as equal, and the evidence that AGREE requires.
+
+    lockstep:       take each of the actual engine's steps from the expected goal, so that independent faults are separated
+    determinism:    run a sample twice, and report an engine that gives different results
+    score_error:    an error of the actual engine's scores to accept instead of the judge's bound: in nats, or a float type
+                    such as `"float16"`
+    modulo:         the kinds of benign differences, as in `"names,order"`: `"names"` of variables, the `"order"` of the
+                    resolvents of a step, `"duplicates"` of a resolvent; `"none"` for no kind; None: names, if an engine
+                    numbers variables its own way
+    minimum:        the exercise that AGREE requires, as `{"proved": 1, "rules": 1, "choices": 1}` (the default) or as text:
+                    candidates proved, rules used, steps with more than one resolvent. `{}` requires nothing
+    allow_dialects: compare recorded traces of different dialects, and name the switches in which they differ
+
+    UserError for an unknown kind or item, and for an error that is no number.
+    """
+
+    lockstep: bool = False
+    determinism: bool = True
+    score_error: float | str | None = None
+    modulo: str | Collection[str] | None = None
+    minimum: str | Minimum | None = None
+    allow_dialects: bool = False
+
+    def __post_init__(self) -> None:
+        parse_score_error(self.score_error)
+        parse_modulo(self.modulo)
+        parse_minimum(self.minimum)
+
+    @property
+    def accepted_error(self) -> float | str | None:
+        """The error of scores, or the name of a float type."""
+        return parse_score_error(self.score_error)
+
+    @property
+    def benign(self) -> Modulo | None:
+        """The kinds of benign differences."""
+        return parse_modulo(self.modulo)
+
+    @property
+    def required(self) -> Minimum:
+        """The exercise that AGREE requires."""
+        return parse_minimum(self.minimum)
+
+
+DEFAULT_EQUALITY = Equality()

@@ -1,0 +1,161 @@
+"""A job: everything that decides a comparison, as one record that is handed on whole."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Final, TypeAlias
+
+from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
+from kgverify.engines.policy import SHORTEST, Policy
+from kgverify.engines.protocol import Engine
+from kgverify.engines.table import COMPILED, REFERENCE, EngineMaker
+from kgverify.errors import UserError
+from kgverify.graphs.formats.pykeen import PykeenObject
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
+from kgverify.runs.run import MOST, Run, load_policy
+
+GraphLike: TypeAlias = str | Path | KnowledgeGraph | PykeenObject
+"""The name of a graph, its path, the graph itself, or a dataset or triples factory of PyKEEN."""
+
+ALL: Final = "all"
+
+
+@dataclass(frozen=True)
+class Source:
+    """The graph, and a file of rules that replaces its own."""
+
+    graph: GraphLike = "countries"
+    rules: str | Path | None = None
+
+    def load(self) -> KnowledgeGraph:
+        """Load the graph. UserError if it cannot be read."""
+        if not isinstance(self.graph, KnowledgeGraph):
+            return load_graph(self.graph, rules=self.rules)
+        if self.rules is not None:
+            raise UserError(
+                "this graph is loaded already", where="rules", fix="load it with load_graph(..., rules=...)"
+            )
+        return self.graph
+
+
+@dataclass(frozen=True)
+class Queries:
+    """The candidates of a run: queries and their corruptions.
+
+    number:      the queries, from the first of the split; None for all
+    corruptions: for each query and side; `"all"` for every entity
+    split:       `train`, `valid` or `test`
+    seed:        of the corruptions, and of the weights of a random policy
+    """
+
+    number: int | None = 20
+    corruptions: int | str = 50
+    split: str = "test"
+    seed: int = 0
+
+    @property
+    def num_corruptions(self) -> int:
+        """The number of corruptions; -1 for all. UserError if it is no number."""
+        given = self.corruptions
+        if given == ALL:
+            return -1
+        if isinstance(given, str) and given.isdecimal():
+            return int(given)
+        if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
+            return given
+        raise UserError(
+            f"expected a number or `all`, found {given!r}", where="corruptions", fix="give 0 or more, or all"
+        )
+
+
+@dataclass(frozen=True)
+class Reference:
+    """kgverify's reference prover, and where it proves.
+
+    jobs:      processes on this machine; 1 means this process
+    scheduler: the address of a dask scheduler, whose workers prove instead
+
+    UserError for both at once.
+    """
+
+    jobs: int = 1
+    scheduler: str | None = None
+
+    name: ClassVar[str] = REFERENCE
+
+    def __post_init__(self) -> None:
+        if self.jobs != 1 and self.scheduler is not None:
+            raise UserError(
+                "the workers of the scheduler prove, and jobs would start processes here as well",
+                where="jobs",
+                fix="give one of the two",
+            )
+
+
+EngineLike: TypeAlias = str | EngineMaker | Reference | Callable[..., Any] | Engine
+"""A name of the table of engines, `module:name` or `file.py:name`, an engine, or what makes one of (program, limits, policy)."""
+
+
+@dataclass(frozen=True)
+class Engines:
+    """The engine under test, and the one that it is compared with."""
+
+    engine: EngineLike = COMPILED
+    reference: EngineLike = REFERENCE
+
+
+@dataclass(frozen=True)
+class Proofs:
+    """How both engines prove: their limits, and the policy that chooses the steps."""
+
+    limits: Limits = field(default_factory=Limits)
+    policy: str | Policy = SHORTEST
+
+
+@dataclass(frozen=True)
+class Job:
+    """A comparison: the graph and rules, the candidates, the engines, how they prove, and what counts as equal."""
+
+    source: Source = Source()
+    queries: Queries = Queries()
+    engines: Engines = Engines()
+    proofs: Proofs = Proofs()
+    equality: Equality = DEFAULT_EQUALITY
+
+    def make_run(self) -> Run:
+        """Load the graph and the policy. UserError if they cannot be read, or do not fit together."""
+        graph, queries, limits, policy = self.source.load(), self.queries, self.proofs.limits, self.proofs.policy
+        graph.queries(queries.split)
+        return Run(
+            graph=graph,
+            limits=limits,
+            policy=load_policy(policy, graph, limits, queries.seed) if isinstance(policy, str) else policy,
+            split=queries.split,
+            num_queries=MOST if queries.number is None else queries.number,
+            num_corruptions=queries.num_corruptions,
+            seed=queries.seed,
+        )
+
+
+def make_job(
+    graph: GraphLike,
+    engine: EngineLike,
+    reference: EngineLike,
+    queries: int | Queries | None,
+    *,
+    corruptions: int | str | None = None,
+    seed: int | None = None,
+    policy: str | Policy = SHORTEST,
+    limits: Limits | None = None,
+    equality: Equality = DEFAULT_EQUALITY,
+) -> Job:
+    """Return the job of arguments; corruptions and seed that are None are those of the queries."""
+    chosen = queries if isinstance(queries, Queries) else Queries(queries)
+    if corruptions is not None:
+        chosen = replace(chosen, corruptions=corruptions)
+    if seed is not None:
+        chosen = replace(chosen, seed=seed)
+    proofs = Proofs(Limits() if limits is None else limits, policy)
+    return Job(Source(graph), chosen, Engines(engine, reference), proofs, equality)
