@@ -16,17 +16,15 @@ from functools import partial
 from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
-import typer
+from cyclopts import Parameter, validators
 from numpy.typing import NDArray
 
+from benchmarks.command_script import deliver_report, run_script
 from benchmarks.numerics.precision_ladder import collect_choice_states, find_choices
-from benchmarks.typer_script import run_script
 from kgverify.audit.evaluator.audited_tick import lay_out_candidates
 from kgverify.audit.report import AuditReport, ReportBuilder
 from kgverify.cli import options
-from kgverify.cli.audit.deliver import deliver_reports
-from kgverify.cli.options import RunOptions, with_run_options
-from kgverify.cli.progress import check_writable, show_phase
+from kgverify.cli.progress import show_phase
 from kgverify.engines.endings import Results
 from kgverify.engines.policy import Policy
 from kgverify.errors import InternalError, UserError, describe_error
@@ -319,27 +317,29 @@ def _describe_end(build: Build) -> str:
     return f"{build.recording} it ends as eager does"
 
 
-@with_run_options()
 def main(
-    run_options: RunOptions,
-    device: options.Device = "auto",
-    mode: Annotated[
-        list[str] | None,
-        typer.Option(help="A mode of the evaluator; repeat for several; those of the device if not given."),
-    ] = None,
-    precision: options.Precision = "float32",
-    slots: Annotated[int, typer.Option(min=1, help="Derivations in flight.")] = 64,
-    json_path: options.JsonPath = None,
-) -> None:
+    *,
+    source: Annotated[options.GraphOptions, options.OWN] = options.GraphOptions(),
+    queries: Annotated[options.QueryOptions, options.OWN] = options.QueryOptions(),
+    proofs: Annotated[options.ProofOptions, options.OWN] = options.ProofOptions(),
+    device: str = "auto",
+    mode: list[str] | None = None,
+    precision: str = "float32",
+    slots: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 64,
+) -> int:
     """Prove with and without recording in each mode: both must end alike, and as eager does.
 
     Exit code 0 if they do, 1 if not.
+
+    Args:
+        device: The device.
+        mode: A mode of the evaluator; repeat for several; those of the device if not given.
+        precision: Precision of the policy's products.
+        slots: Derivations in flight.
     """
-    check_writable(json_path)
-    run = run_options.build()
+    run = options.make_job(source, queries, proofs).make_run()
     report = audit_observer(run, modes=mode or None, device=device, slots=slots, precision=precision, phase=show_phase)
-    deliver_reports([report], report, json_path)
-    raise typer.Exit(0 if report.is_clean else 1)
+    return deliver_report(report)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,15 @@
-"""Progress-reporting callbacks."""
+"""Progress-reporting callbacks, and the logger."""
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter
+from typing import Final
+
+LOGGER: Final = logging.getLogger("kgverify")
+"""The logger of kgverify; silent unless the user adds a handler, as `kgverify -v` does."""
+LOGGER.addHandler(logging.NullHandler())
 
 Progress = Callable[[int], None]
 """A function called with the number of candidates finished since the last call."""

@@ -10,9 +10,6 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-import typer.main
-from typer.testing import CliRunner
-
 LINK = re.compile(r"\]\((?:\.\./)+([^)]+)\)")
 TABLE = re.compile(r"<!-- (commands|features|faults|report_schema|\w+_laws) -->")
 
@@ -122,16 +119,10 @@ def _list_features() -> Iterator[str]:
 
 
 def _describe_commands() -> Iterator[str]:
-    from kgverify.cli.app import app
+    from kgverify.cli.command_line import list_commands, make_app, render_command_help
+    from kgverify.cli.entries import ENTRIES, render_help
 
-    runner = CliRunner()
-    for words in _list_commands(typer.main.get_command(app)):
-        shown = runner.invoke(app, [*words, "--help"], prog_name="kgverify", env={"COLUMNS": "110", "TERM": "dumb"})
-        title = f"## {' '.join(words)}" if words else "## kgverify"
-        yield f"{title}\n\n```text\n{shown.output.strip()}\n```\n"
-
-
-def _list_commands(command: Any, *words: str) -> Iterator[tuple[str, ...]]:
-    yield words
-    for name, inner in getattr(command, "commands", {}).items():
-        yield from _list_commands(inner, *words, name)
+    yield f"## kgverify\n\n```text\n{render_help()}\n```\n"
+    app = make_app(*ENTRIES)
+    for words in list_commands(app):
+        yield f"## {' '.join(words)}\n\n```text\n{render_command_help(app, words)}\n```\n"

@@ -32,7 +32,7 @@ def propose_dialect(
 
     Returns:
         The proposal: `.dialect`, `.findings` (for each switch its value, and why it is undecided), `.verdict` (of the
-        comparison) and `.save(file)`, which writes the dialect for `--dialect`. `print` shows it.
+        comparison) and `.save(file)`, which writes the dialect for `--limits dialect=FILE`. `print` shows it.
 
     Raises:
         UserError: If the engine cannot be made, or answers nothing.

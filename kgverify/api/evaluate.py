@@ -30,14 +30,16 @@ from kgverify.runs.run import Pipeline, Run
 class EvaluationOptions:
     """How candidates are ranked and checked.
 
-    part_size:      the most candidates of a part, after which results are saved; None: by their number and the device
-    check:          the number of candidates that the reference proves as well
-    rank_only:      skip candidates that cannot affect a rank, by the least model; for the compiled evaluator
-    minimum:        the exercise that the candidates checked require, as for `kgverify.Equality`; below it `.is_sound` is
-                    false
-    accept_changed: the names of changed code, such as `"helper.py"`, whose parts are resumed nevertheless
-    scheduler:      the address of a dask scheduler whose workers prove the parts
-    warn:           a function that is called with the text of each warning
+    Attributes:
+        part_size: Maximum candidates of a part, after which results are saved; chosen by their number and the device if not
+            given.
+        check: Number of candidates that the reference proves as well.
+        rank_only: Skip candidates that cannot affect a rank, by the least model; for the compiled evaluator.
+        minimum: The exercise that the checked candidates require, as for `diff`; `proved=1,rules=1,choices=1` if not given,
+            `none` for nothing. Below it `.is_sound` is false.
+        accept_changed: Resume although this code changed, such as `helper.py`.
+        scheduler: The address of a dask scheduler whose workers prove the parts; docs/machines.md.
+        warn: A function that is called with the text of each warning.
     """
 
     part_size: int | None = None

@@ -22,17 +22,17 @@ from kgverify.testing.campaigns.result import CampaignResult, Watch
 class FuzzOptions:
     """How a campaign tries its problems.
 
-    dialect:        the dialect of both engines, in which the problems are drawn; None: the attribute `dialect` of a class or
-                    function, and the default dialect if it has none
-    lockstep:       compare every step from the expected goal as well
-    scheduler:      the address of a dask scheduler, whose workers try the problems instead of processes here
-    known:          a TOML file of known divergences, which are not reported as new
-    fresh:          try again the problems that earlier calls have tried
-    accept_changed: the names of changed code, such as `"helper.py"`. Problems that earlier calls tried count although it
-                    changed; otherwise they are tried again
-    minimum:        the exercise that the whole campaign requires, as for `kgverify.Equality`; below it the verdict is
-                    INCONCLUSIVE
-    today:          the date at which known divergences expire; None for the current one
+    Attributes:
+        dialect: The dialect of both engines, in which the problems are drawn; None: the attribute `dialect` of a class or
+            function, and the default dialect if it has none.
+        lockstep: Compare every step from the expected goal as well.
+        scheduler: The address of a dask scheduler, whose workers try the problems instead of processes here.
+        known: A TOML file of known divergences, which are not reported as new.
+        fresh: Try again the problems that earlier calls have tried.
+        accept_changed: Count what earlier calls tried although this code changed, such as `helper.py`.
+        minimum: The exercise that the whole campaign requires, as for `diff`; `proved=1,rules=1,choices=1` if not given,
+            `none` for nothing. Below it the verdict is INCONCLUSIVE.
+        today: The date at which known divergences expire; None for the current one.
     """
 
     dialect: Dialect | None = None

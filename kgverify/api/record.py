@@ -9,7 +9,7 @@ from pathlib import Path
 from kgverify.api.inputs import make_pipeline, running
 from kgverify.engines.policy import Policy
 from kgverify.engines.table import COMPILED, REFERENCE
-from kgverify.errors import UserError
+from kgverify.errors import UserError, check_choice
 from kgverify.files.remote import find_local, find_remote, sent_to
 from kgverify.program.limits import Limits
 from kgverify.progress import Progress, no_progress
@@ -17,7 +17,7 @@ from kgverify.runs.fan_out import pipeline_over
 from kgverify.runs.job import EngineLike, GraphLike, Job, Queries, Reference, make_job
 from kgverify.runs.parts import describe_work
 from kgverify.trace.files.manifest import MANIFEST
-from kgverify.trace.model.levels import TraceLevel, parse_level
+from kgverify.trace.model.levels import LevelName, TraceLevel
 from kgverify.verification.record import SHARD_STEPS, Recording
 from kgverify.verification.record import record as record_run
 
@@ -26,18 +26,21 @@ from kgverify.verification.record import record as record_run
 class RecordingOptions:
     """How a trace is written.
 
-    level:          `"digests"`, `"compact"` (clauses and scores), `"steps"`, or `"deep"` (also the outputs of the stages)
-    archive:        compress the file as far as HDF5's filters can
-    shard_steps:    the steps that are committed at once; a longer trace becomes a folder of shards
-    resume:         resume an interrupted recording
-    accept_changed: the names of changed code, such as `"helper.py"`, whose candidates are resumed nevertheless
-    overwrite:      replace a trace that exists already
-    as_reference:   record a foreign engine as the reference of a later comparison: it gets the second implementation of
-                    corruptions and ranks
-    scheduler:      the address of a dask scheduler, whose workers prove with the engine
+    Attributes:
+        level: What is kept of each step: digests, compact (clauses, scores), steps, or deep (also what each stage gave).
+        archive: Compress the file as far as HDF5's filters can.
+        shard_steps: Steps committed at a time; a longer trace becomes a folder of shards.
+        resume: Resume an interrupted recording.
+        accept_changed: Resume although this code changed, such as `helper.py`.
+        overwrite: Replace a trace that exists already.
+        as_reference: Record a foreign engine as the reference of a later comparison: it gets the second implementation of
+            corruptions and ranks.
+        scheduler: The address of a dask scheduler, whose workers prove with the engine.
+
+    UserError for an unknown level.
     """
 
-    level: str = "steps"
+    level: LevelName = "steps"
     archive: bool = False
     shard_steps: int = SHARD_STEPS
     resume: bool = False
@@ -45,6 +48,9 @@ class RecordingOptions:
     overwrite: bool = False
     as_reference: bool = False
     scheduler: str | None = None
+
+    def __post_init__(self) -> None:
+        check_choice(self.level, LevelName, "level")
 
 
 DEFAULT_OPTIONS = RecordingOptions()
@@ -101,13 +107,13 @@ def record_job(
 ) -> Recording:
     """Record the engine of a job; see `record`. UserError as there."""
     engine = job.engines.engine
-    remote, level = find_remote(path), parse_level(options.level, "level")
+    remote, level = find_remote(path), TraceLevel(options.level)
     path = find_local(path) if remote is None else Path(path)
     if (path.exists() if remote is None else remote.exists()) and not (options.overwrite or options.resume):
         raise UserError(
             "exists already",
             where=str(path if remote is None else remote.url),
-            fix="choose another path, or overwrite it: --force, in Python overwrite=True",
+            fix="choose another path, or overwrite it: --overwrite, in Python overwrite=True",
         )
     is_own_reference = engine == REFERENCE or isinstance(engine, Reference)
     if options.scheduler is not None and level is TraceLevel.DEEP:

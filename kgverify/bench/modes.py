@@ -135,7 +135,7 @@ class _Bench:
         self._expected: dict[str, Expectation] = {}
 
     def _build_sound(self, mode: str, layout: Layout) -> Engine:
-        options = {"device": str(self._device), "layout": layout, "precision": self._plan.precision}
+        options = {"device": str(self._device), "slots": layout.slots, "precision": self._plan.precision}
         return evaluator_pipeline(self._run, mode=mode, **options).engine
 
     def measure(self) -> BenchResult:

@@ -45,7 +45,7 @@ def find_size(name: str) -> Size:
     """Return the size of that name. UserError for an unknown one."""
     if name not in SIZES:
         raise UserError(
-            f"unknown size {name!r}", where="--size", fix=suggest(name, SIZES) or f"choose {', '.join(SIZES)}"
+            f"unknown size {name!r}", where="size", fix=suggest(name, SIZES) or f"choose {', '.join(SIZES)}"
         )
     return SIZES[name]
 

@@ -20,6 +20,7 @@ def main() -> "NoReturn":
     is_usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_usual:
         signal.signal(signal.SIGINT, _end_at_once)
+    from kgverify.cli.configuration import find_file
     from kgverify.cli.supervise import may_run_foreign_code, supervise
 
     def command() -> int:
@@ -35,7 +36,8 @@ def main() -> "NoReturn":
             os.write(2, b"interrupted\n")
             return 128 + signal.SIGINT
 
-    code = supervise(command) if may_run_foreign_code(sys.argv[1:]) else command()
+    is_foreign = may_run_foreign_code(sys.argv[1:]) or find_file() is not None
+    code = supervise(command) if is_foreign else command()
     # Python remembers a KeyboardInterrupt inside code that was compiled from a text, as in dataclasses, even if it was
     # handled; `python -m` would then end with the signal instead of the code. It forgets when it runs another text.
     exec("")

@@ -1,404 +1,350 @@
-"""The options that several commands share, with their help texts, and groups of them: the queries, the proofs, the engine."""
+"""The options that several commands share: the fields of the records that Python takes as well, with their help texts.
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import wraps
+A record whose options have other names on the command line, or other defaults, is extended here; a group leaves out the fields
+that belong to Python or to other commands.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeGuard
+from typing import Annotated, Any, Final
 
-import msgspec
-import typer
+from cyclopts import Group, Parameter
+from rich.table import Table
 
-from kgverify.cli import completion
-from kgverify.cli.help import EVALUATOR, PROOFS, QUERIES
-from kgverify.cli.output import QUIET, set_quiet
-from kgverify.cli.progress import is_typed, print_note, print_warning, show_phase
+from kgverify.api.record import RecordingOptions
+from kgverify.cli.output import is_typed
+from kgverify.cli.progress import make_result_console, print_warning, show_phase, write_json
 from kgverify.comparison.equality import Equality
-from kgverify.comparison.exercise.minimum import MINIMUM, describe_minimum
-from kgverify.engines.table import COMPILED, REFERENCE, make_entry
-from kgverify.errors import UserError
+from kgverify.engines.table import COMPILED, REFERENCE, find_class, make_entry
+from kgverify.errors import UserError, suggest
 from kgverify.graphs.graph import KnowledgeGraph
-from kgverify.program.dialect import OURS, read_dialect
+from kgverify.graphs.load import load_graph
+from kgverify.program.dialect import read_dialect
 from kgverify.program.limits import DeclaredLimits, Limits
+from kgverify.report.render.fitted_table import fit_rows
 from kgverify.runs.job import EngineLike, Engines, Job, Proofs, Queries, Reference, Source
-from kgverify.runs.run import MOST, Run
+from kgverify.runs.run import MOST
 
-MOST_JOBS: Final = 1024
+CATALOGUE: Final = "list"
+"""The word that `--fault` takes instead of a name, to print the catalogue."""
+DEFAULT_GRAPH: Final = "countries"
 
-Graph = Annotated[
-    str,
-    typer.Option(
-        help="An embedded graph's name, a name under $KGVERIFY_DATA, or a path.",
-        show_default=True,
-        autocompletion=completion.complete_graph,
-        rich_help_panel=QUERIES,
-    ),
-]
-Train = Annotated[
-    list[Path] | None,
-    typer.Option(help="A file of facts that replaces those of the graph; repeat it for more.", rich_help_panel=QUERIES),
-]
-Valid = Annotated[
-    Path | None,
-    typer.Option(help="A file of triples that replaces the valid split of the graph.", rich_help_panel=QUERIES),
-]
-Test = Annotated[
-    Path | None,
-    typer.Option(help="A file of triples that replaces the test split of the graph.", rich_help_panel=QUERIES),
-]
-Rules = Annotated[
-    Path | None, typer.Option(help="A file of rules that replaces those of the graph.", rich_help_panel=QUERIES)
-]
-Domains = Annotated[
-    Path | None, typer.Option(help="A file of domains that replaces those of the graph.", rich_help_panel=QUERIES)
-]
-RuleVariables = Annotated[
-    str | None,
-    typer.Option(
-        help="How to read a rule's variable that is a constant: `format` or `graph`.", rich_help_panel=QUERIES
-    ),
-]
-SkipRules = Annotated[
-    bool, typer.Option("--skip-rules", help="Leave out and list rules that cannot be used.", rich_help_panel=QUERIES)
-]
-Columns = Annotated[
-    str | None,
-    typer.Option(help="The columns of tables without a header row, e.g. head,tail,relation.", rich_help_panel=QUERIES),
-]
-Split = Annotated[
-    str,
-    typer.Option(
-        help="The split whose triples are the queries: train, valid or test.",
-        autocompletion=completion.complete_split,
-        rich_help_panel=QUERIES,
-    ),
-]
-QueriesOption = Annotated[
-    int, typer.Option(help="Number of queries, from the beginning of the split.", rich_help_panel=QUERIES)
-]
-Corruptions = Annotated[
-    str, typer.Option(help="Corruptions for each query and side; `all` for every entity.", rich_help_panel=QUERIES)
-]
-Seed = Annotated[int, typer.Option(help="Seed of the corruptions and of a random policy.", rich_help_panel=PROOFS)]
-PolicySpec = Annotated[
-    str,
-    typer.Option(
-        "--policy",
-        help="shortest, two_tower (random weights), trained (weights that come with kgverify), or a safetensors file.",
-        autocompletion=completion.complete_policy,
-        rich_help_panel=PROOFS,
-    ),
-]
-MaxDepth = Annotated[int, typer.Option(help="Maximum steps of a derivation.", rich_help_panel=PROOFS)]
-MaxAtoms = Annotated[int, typer.Option(help="Maximum atoms of a resolvent.", rich_help_panel=PROOFS)]
-MaxResolvents = Annotated[int, typer.Option(help="Maximum resolvents of a step.", rich_help_panel=PROOFS)]
-ExcludeQuery = Annotated[
-    bool, typer.Option(help="Do not use the query as a fact in its own derivation.", rich_help_panel=PROOFS)
-]
-DialectFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--dialect",
-        metavar="FILE",
-        help="The dialect of the proofs, as TOML: docs/semantics.md.",
-        rich_help_panel=PROOFS,
-    ),
-]
-Engine = Annotated[
-    str,
-    typer.Option(
-        metavar="ENGINE",
-        help="The engine under test: compiled, reference, or your own as MODULE:NAME or FILE.py:NAME.",
-        autocompletion=completion.complete_engine,
-    ),
-]
-ReferenceOption = Annotated[
-    str,
-    typer.Option(
-        metavar="ENGINE",
-        help="The engine to compare with: reference, compiled, or your own as MODULE:NAME or FILE.py:NAME.",
-        autocompletion=completion.complete_engine,
-    ),
-]
-Device = Annotated[
-    str,
-    typer.Option(
-        help="Device of the compiled evaluator: auto, cpu or cuda.",
-        autocompletion=completion.complete_device,
-        rich_help_panel=EVALUATOR,
-    ),
-]
-Mode = Annotated[
-    str,
-    typer.Option(
-        help="Mode of the compiled evaluator: auto, native, fused, eager, default, reduce-overhead or max-autotune.",
-        autocompletion=completion.complete_mode,
-        rich_help_panel=EVALUATOR,
-    ),
-]
-Precision = Annotated[
-    str,
-    typer.Option(
-        help="Precision of the policy's matrix products: float32, or on CUDA bf16x3, fp16 or bf16.",
-        autocompletion=completion.complete_precision,
-        rich_help_panel=EVALUATOR,
-    ),
-]
-Slots = Annotated[
-    int | None,
-    typer.Option(help="Derivations that the compiled evaluator proves at the same time.", rich_help_panel=EVALUATOR),
-]
+_PAIRS: Final = re.compile(r",(?=\w+=)")
+_FILES: Final = ("train", "valid", "test", "rules", "domains", "rule_variables", "skip_rules", "columns")
+_LIMITS: Final = ("max_depth", "max_atoms", "max_resolvents", "exclude_query", "dialect")
+_TRUTHS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def of_record(title: str | None, place: int = 0, *, without: Collection[str] = ()) -> Parameter:
+    """Return how a record becomes options: a group of a title, in an order, without some fields."""
+    parse = re.compile(f"^(?!(?:{'|'.join(without)})$)") if without else None
+    if title is None:
+        return Parameter(name="*", parse=parse)
+    return Parameter(name="*", parse=parse, group=Group(title, sort_key=place))
+
+
+def list_faults() -> list[str]:
+    """Return the names that `--fault` takes."""
+    faults, composites = make_entry(COMPILED).catalogue()
+    return [*(each.name for each in (*faults, *composites)), CATALOGUE]
+
+
 Faults = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--fault",
-        help="Plant a fault in the compiled evaluator, e.g. fact-cap.",
-        autocompletion=completion.complete_fault,
-        rich_help_panel=EVALUATOR,
-    ),
+    Sequence[str] | str,
+    Parameter(name=("--fault", "--faults"), choices=list_faults(), show_choices=False, negative=""),
 ]
-Jobs = Annotated[int, typer.Option(min=1, max=MOST_JOBS, help="Processes in which kgverify's reference prover proves.")]
-Scheduler = Annotated[
-    str | None,
-    typer.Option(metavar="ADDRESS", help="A dask scheduler whose workers prove; docs/machines.md."),
-]
-AcceptChanged = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--accept-changed",
-        metavar="NAME",
-        help="Resume although this code changed, e.g. helper.py; may be repeated.",
-    ),
-]
-Trust = Annotated[
-    bool,
-    typer.Option("--trust", help="Import the code of third parties' engines that the file names.", show_default=False),
-]
-Quiet = Annotated[
-    bool,
-    typer.Option(
-        *QUIET, help="Print the line of the verdict alone, and no progress.", callback=set_quiet, show_default=False
-    ),
-]
-JsonPath = Annotated[
-    str | None, typer.Option("--json", metavar="PATH", help="Write the result as JSON; - for standard output.")
-]
-MinimumSpec = Annotated[
-    str | None,
-    typer.Option(
-        "--minimum",
-        metavar="ITEMS",
-        help="The exercise that AGREE requires: candidates proved, rules used, steps with more than one resolvent; none."
-        f" If not given: {describe_minimum(MINIMUM)}.",
-    ),
-]
-
-DEFAULT_LIMITS = Limits()
 
 
 @dataclass(frozen=True)
-class GraphOptions:
-    """The graph, and files that replace its own."""
+class QueryOptions(Queries):
+    """The queries."""
 
-    graph: Graph = "countries"
-    train: Train = None
-    valid: Valid = None
-    test: Test = None
-    rules: Rules = None
-    domains: Domains = None
-    rule_variables: RuleVariables = None
-    skip_rules: SkipRules = False
-    columns: Columns = None
-
-    def files(self) -> dict[str, Any]:
-        """Return the files and how they are read, as `load_graph` takes them."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "graph"}
-
-    def load(self) -> KnowledgeGraph:
-        """Load the graph, and print its warnings."""
-        from kgverify.graphs.load import load_graph
-
-        is_complete = bool(self.train) and not is_typed("--graph")
-        with show_phase("reading the graph", 0):
-            loaded = load_graph(None if is_complete else self.graph, **self.files())
-        if loaded.is_stored:
-            print_note(f"{loaded.name}: taken from the cache of graphs, where the same code stored it", style="dim")
-        for warning in loaded.warnings:
-            print_warning(warning)
-        return loaded
+    number: Annotated[int | None, Parameter(name="--queries")] = 20
 
 
 @dataclass(frozen=True)
-class SourceOptions:
-    """The source of the queries."""
+class AllQueryOptions(Queries):
+    """The queries, all of them."""
 
-    files: GraphOptions
-    split: Split = "test"
-
-
-@dataclass(frozen=True)
-class ProofOptions:
-    """The policy and the limits of the proofs."""
-
-    seed: Seed = 0
-    policy: PolicySpec = "shortest"
-    max_depth: MaxDepth = DEFAULT_LIMITS.max_depth
-    max_atoms: MaxAtoms = DEFAULT_LIMITS.max_atoms
-    max_resolvents: MaxResolvents = DEFAULT_LIMITS.max_resolvents
-    exclude_query: ExcludeQuery = DEFAULT_LIMITS.exclude_query
-    dialect: DialectFile = None
-
-    def limits(self) -> Limits:
-        """Return the limits, with the dialect of the file."""
-        return make_limits(self.max_depth, self.max_atoms, self.max_resolvents, self.exclude_query, self.dialect)
-
-    def typed_limits(self) -> DeclaredLimits:
-        """Return the limits that were typed; the others are unknown."""
-        every = msgspec.structs.asdict(self.limits())
-        options = {name: f"--{name.replace('_', '-')}" for name in every}
-        words = {name: (option, f"--no-{option[2:]}") for name, option in options.items()}
-        return DeclaredLimits(**{name: every[name] for name, typed in words.items() if any(map(is_typed, typed))})
-
-
-def make_limits(
-    max_depth: int, max_atoms: int, max_resolvents: int, exclude_query: bool = True, dialect: Path | None = None
-) -> Limits:
-    """Return the limits that options give."""
-    spoken = OURS if dialect is None else read_dialect(dialect)
-    return Limits(max_depth, max_atoms, max_resolvents, exclude_query, spoken)
+    number: Annotated[int | None, Parameter(name="--queries")] = None
+    corruptions: int | str = "all"
 
 
 @dataclass(frozen=True)
-class RunOptions:
-    """The candidates and how they are proved."""
+class EvaluatorOptions(find_class(COMPILED)):  # type: ignore[misc]  # the class that the table of engines names
+    """The compiled evaluator."""
 
-    source: SourceOptions
-    queries: QueriesOption
-    corruptions: Corruptions
-    proofs: ProofOptions
+    faults: Faults = ()
+    work: Annotated[Any, Parameter(parse=False)] = None
 
-    def job(self, engines: Engines | None = None, equality: Equality | None = None) -> Job:
-        """Return the job that the options describe; loads the graph."""
-        proofs, source = self.proofs, self.source
-        loaded = source.files.load()
-        num = len(loaded.queries(source.split))
-        if num < self.queries <= MOST and is_typed("--queries"):
-            print_warning(f"--queries {self.queries}: the split {source.split} has {num:,}, and all are taken")
-        return Job(
-            Source(loaded),
-            Queries(self.queries, self.corruptions, source.split, proofs.seed),
-            Engines() if engines is None else engines,
-            Proofs(proofs.limits(), proofs.policy),
-            Equality() if equality is None else equality,
-        )
+    def __post_init__(self) -> None:
+        if CATALOGUE not in self.faults:
+            super().__post_init__()
 
-    def build(self) -> Run:
-        """Return the run that the options describe. UserError for options that do not fit together."""
-        return self.job().make_run()
+
+@dataclass(frozen=True)
+class OverwritingOptions(RecordingOptions):
+    """How a trace is written."""
+
+    overwrite: Annotated[bool, Parameter(alias="--force", negative="")] = False
 
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """The compiled evaluator."""
+    """The two engines.
 
-    device: Device = "auto"
-    mode: Mode = "auto"
-    precision: Precision = "float32"
-    slots: Slots = None
-    fault: Faults = None
+    Attributes:
+        engine: The engine under test: compiled, reference, or your own as MODULE:NAME or FILE.py:NAME.
+        reference: The engine to compare with, given in the same way.
+    """
 
-    def engines(
-        self, engine: str, reference: str, *, jobs: int = 1, scheduler: str | None = None, **further: Any
-    ) -> Engines:
-        """Return both engines, with the options of the evaluator. UserError for options of an engine that is on neither side.
+    engine: Annotated[str, Parameter(metavar="ENGINE")] = COMPILED
+    reference: Annotated[str, Parameter(metavar="ENGINE")] = REFERENCE
 
-        Faults are planted in the engine under test, or in the reference if only that is the evaluator.
-        further: options of the evaluator that only this command has
-        """
-        options = further | {name: getattr(self, name) for name in ("device", "mode", "precision", "slots")}
-        faults = tuple(self.fault or ())
-        if COMPILED not in (engine, reference):
-            self._refuse_options(options | {"faults": faults}, engine, reference)
-        sides: list[EngineLike] = []
-        for name in (engine, reference):
-            if name == COMPILED:
-                sides.append(make_entry(COMPILED, **options, faults=faults))
-                faults = ()
+
+@dataclass(frozen=True)
+class OtherEngineOptions:
+    """The engines that replace those of a file.
+
+    Attributes:
+        engine: Replaces the engine under test: compiled, reference, or your own as MODULE:NAME or FILE.py:NAME.
+        reference: Replaces the engine to compare with, given in the same way.
+        trust: Import the code of third parties' engines that the file names.
+    """
+
+    engine: Annotated[str | None, Parameter(metavar="ENGINE")] = None
+    reference: Annotated[str | None, Parameter(metavar="ENGINE")] = None
+    trust: Annotated[bool, Parameter(negative="")] = False
+
+
+@dataclass(frozen=True)
+class GraphOptions:
+    """The graph.
+
+    Attributes:
+        graph: An embedded graph's name, countries if not given, a name under $KGVERIFY_DATA, or a path. KEY=VALUE, beside
+            it or instead, replaces a part: train (repeatable), valid, test or domains=FILE; rule_variables=format or graph,
+            skip_rules=true, columns=head,tail,relation; docs/graphs.md.
+        rules: A file of rules that replaces those of the graph.
+    """
+
+    graph: Annotated[tuple[str, ...], Parameter(metavar="NAME|KEY=VALUE")] = ()
+    rules: Path | None = None
+
+    @property
+    def is_given(self) -> bool:
+        """True if a graph is named, or its facts."""
+        name, files = self._read()
+        return name is not None or "train" in files
+
+    def _read(self) -> tuple[str | None, dict[str, Any]]:
+        """Return the name of the graph, and its files."""
+        pairs = [text for text in self.graph if text.partition("=")[0] in _FILES and "=" in text]
+        names = [text for text in self.graph if text not in pairs]
+        if len(names) > 1:
+            raise UserError(f"expected one graph, found {', '.join(names)}", where="graph", fix="give one of them")
+        files: dict[str, Any] = parse_pairs([text for text in pairs if not text.startswith("train=")], _FILES, "graph")
+        if trains := [text.removeprefix("train=") for text in pairs if text.startswith("train=")]:
+            files["train"] = trains
+        if "skip_rules" in files:
+            files["skip_rules"] = _parse_truth(files["skip_rules"], "--graph skip_rules")
+        if self.rules is not None:
+            files["rules"] = self.rules
+        return next(iter(names), None), files
+
+    def load(self) -> KnowledgeGraph:
+        """Load the graph, and print its warnings. UserError if it cannot be read."""
+        name, files = self._read()
+        with show_phase("reading the graph", 0):
+            loaded = load_graph(DEFAULT_GRAPH if name is None and "train" not in files else name, **files)
+        for warning in loaded.warnings:
+            print_warning(warning)
+        return loaded
+
+    def load_moved(self) -> KnowledgeGraph | None:
+        """Load the graph; None if nothing is given. UserError for files of no graph."""
+        if self.is_given:
+            return self.load()
+        if self.graph or self.rules:
+            where = "graph" if self.graph else "rules"
+            raise UserError("belongs to no graph", where=where, fix="give --graph NAME or --graph train=FILE as well")
+        return None
+
+
+@dataclass(frozen=True)
+class LimitOptions:
+    """The limits of a derivation.
+
+    Attributes:
+        limits: Limits of a derivation: max_depth=20,max_atoms=6,max_resolvents=120,exclude_query=true, and dialect=FILE, a
+            TOML file; docs/semantics.md.
+    """
+
+    limits: Annotated[tuple[str, ...], Parameter(metavar="KEY=VALUE,...")] = ()
+
+    def read_limits(self) -> Limits:
+        """Return the limits. UserError for an unknown one."""
+        return self.given_limits().with_defaults()
+
+    def given_limits(self) -> DeclaredLimits:
+        """Return the limits that are given; the others are unknown. UserError for an unknown one."""
+        values: dict[str, Any] = {}
+        for name, text in parse_pairs(self.limits, _LIMITS, "limits").items():
+            if name == "dialect":
+                values[name] = read_dialect(Path(text))
+            elif name == "exclude_query":
+                values[name] = _parse_truth(text, "--limits exclude_query")
+            elif text.isdecimal():
+                values[name] = int(text)
             else:
-                sides.append(name)
-        if reference == REFERENCE:
-            sides[1] = Reference(jobs, scheduler)
-        elif jobs != 1 or scheduler is not None:
-            where = "jobs" if scheduler is None else "scheduler"
-            raise UserError(
-                f"is for the reference, and {reference} proves in this process", where=where, fix="leave it out"
-            )
-        return Engines(*sides)
-
-    def _refuse_options(self, options: dict[str, Any], engine: str, reference: str) -> None:
-        names = " and ".join(dict.fromkeys((engine, reference)))
-        for name, value in options.items():
-            if value not in (None, (), False, "auto", "float32"):
-                what = "faults are planted in the compiled evaluator alone"
                 raise UserError(
-                    what
-                    if name == "faults"
-                    else f"is an option of the compiled evaluator, which does not run: {names}",
-                    where=name,
-                    fix="leave it out, or use --engine compiled",
+                    f"expected a number, found {text!r}", where=f"--limits {name}", fix=f"give for example {name}=6"
                 )
+        try:
+            return DeclaredLimits(**values)
+        except UserError as error:
+            raise UserError(error.message, where=f"--limits {error.where}", fix=error.fix) from None
 
 
-def with_run_options(
-    *, queries: int = 20, corruptions: str = "50"
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of each parameter whose type is a dataclass, with defaults for those that have none."""
-    defaults = {"queries": queries, "corruptions": corruptions}
+@dataclass(frozen=True)
+class ProofOptions(LimitOptions):
+    """The policy and the limits of the proofs.
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        signature = inspect.signature(command)
-        groups = {name: each.annotation for name, each in signature.parameters.items() if _is_group(each.annotation)}
-        parameters: list[inspect.Parameter] = []
-        for name, parameter in signature.parameters.items():
-            if name in groups:
-                parameters += _spell_out(groups[name], defaults)
-            else:
-                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    Attributes:
+        policy: shortest, two_tower (random weights), trained (weights that come with kgverify), or a safetensors file.
+        limits: Limits of a derivation: max_depth=20,max_atoms=6,max_resolvents=120,exclude_query=true, and dialect=FILE, a
+            TOML file; docs/semantics.md.
+    """
 
-        @wraps(command)
-        def run(**values: Any) -> None:
-            for name, group in groups.items():
-                values[name] = _gather(group, values)
-            command(**values)
-
-        # Typer reads the options from the signature.
-        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {each.name: each.annotation for each in parameters}
-        return run
-
-    return decorate
+    policy: str = "shortest"
 
 
-def _is_group(annotation: Any) -> TypeGuard[type]:
-    return isinstance(annotation, type) and is_dataclass(annotation)
+GRAPH: Final = of_record("Graph and queries", 1)
+PROOFS: Final = of_record("Proofs", 2)
+EVALUATOR: Final = of_record("Compiled evaluator", 3, without=("memory", "fresh_cache"))
+FRESH_EVALUATOR: Final = of_record("Compiled evaluator", 3, without=("memory",))
+EVALUATION_EVALUATOR: Final = of_record("Compiled evaluator", 3, without=("fresh_cache",))
+SMALL_EVALUATOR: Final = of_record("Compiled evaluator", 3, without=("precision", "slots", "memory", "fresh_cache"))
+BENCH_EVALUATOR: Final = of_record(
+    "Compiled evaluator", 3, without=("mode", "precision", "slots", "memory", "fresh_cache")
+)
+EQUALITY: Final = of_record("Comparison", 4)
+OWN: Final = of_record(None)
+RECORDING: Final = of_record(None, without=("as_reference", "scheduler"))
+EVALUATION: Final = of_record(None, without=("check", "warn"))
+FUZZING: Final = of_record(None, without=("dialect", "today"))
+
+SHARED_KEYS: Final = frozenset(
+    field.name
+    for record in (EngineOptions, GraphOptions, Queries, ProofOptions, EvaluatorOptions, Equality, Reference)
+    for field in fields(record)
+) - {"number", "work"} | {"queries", "fault"}
+"""The keys that a configuration file may hold outside of the table of a command."""
 
 
-def _spell_out(group: type, defaults: Mapping[str, Any]) -> Iterator[inspect.Parameter]:
-    """Yield a parameter for each option of a group."""
-    for field in fields(group):
-        if _is_group(field.type):
-            yield from _spell_out(field.type, defaults)
-        else:
-            default = defaults.get(field.name) if field.default is MISSING else field.default
-            yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=field.type)
+def parse_pairs(texts: Sequence[str], known: Sequence[str], where: str) -> dict[str, str]:
+    """Return the pairs of `key=value,key=value`. UserError for an unknown key, and for a text without a value."""
+    pairs: dict[str, str] = {}
+    for text in (part for each in texts for part in _PAIRS.split(each)):
+        key, sign, value = text.partition("=")
+        key = key.strip().replace("-", "_")
+        if key not in known:
+            raise UserError(
+                f"unknown key {key!r}", where=where, fix=suggest(key, known) or f"choose one of {', '.join(known)}"
+            )
+        if not sign or not value:
+            raise UserError(f"{key} needs a value", where=where, fix=f"give {key}=VALUE")
+        pairs[key] = value
+    return pairs
 
 
-def _gather(group: type, values: dict[str, Any]) -> Any:
-    """Return a group made of its options, which are removed from the values."""
-    return group(
-        **{
-            field.name: _gather(field.type, values) if _is_group(field.type) else values.pop(field.name)
-            for field in fields(group)
-        }
+def _parse_truth(text: str, where: str) -> bool:
+    found = _TRUTHS.get(text.lower())
+    if found is None:
+        raise UserError(f"expected true or false, found {text!r}", where=where, fix="give one of the two")
+    return found
+
+
+def make_job(
+    source: GraphOptions,
+    queries: Queries,
+    proofs: ProofOptions,
+    engines: Engines | None = None,
+    equality: Equality | None = None,
+) -> Job:
+    """Return the job that the options describe; loads the graph."""
+    limits, loaded = proofs.read_limits(), source.load()
+    num = len(loaded.queries(queries.split))
+    if queries.number is not None and num < queries.number <= MOST and is_typed("--queries"):
+        print_warning(f"--queries {queries.number}: the split {queries.split} has {num:,}, and all are taken")
+    return Job(
+        Source(loaded),
+        queries,
+        Engines() if engines is None else engines,
+        Proofs(limits, proofs.policy),
+        Equality() if equality is None else equality,
     )
+
+
+def make_engines(names: EngineOptions, evaluator: EvaluatorOptions, work: Reference = Reference()) -> Engines:
+    """Return both engines. UserError for options of an engine that is on neither side.
+
+    Faults are planted in the engine under test, or in the reference if only that is the evaluator.
+    """
+    refuse_options(evaluator, names.engine, names.reference)
+    options = dict(evaluator.options)
+    faults = options.pop("faults", ())
+    sides: list[EngineLike] = []
+    for name in (names.engine, names.reference):
+        if name == COMPILED:
+            sides.append(make_entry(COMPILED, **options, faults=faults))
+            faults = ()
+        else:
+            sides.append(name)
+    if names.reference == REFERENCE:
+        sides[1] = work
+    else:
+        refuse_work(work, names.reference)
+    return Engines(*sides)
+
+
+def refuse_work(work: Reference, name: str) -> None:
+    """Raise UserError for processes of the reference prover beside another engine."""
+    if work != Reference():
+        where = "jobs" if work.scheduler is None else "scheduler"
+        raise UserError(f"is for the reference, and {name} proves in this process", where=where, fix="leave it out")
+
+
+def refuse_options(evaluator: EvaluatorOptions, *engines: str) -> None:
+    """Raise UserError for options of the evaluator that were typed, though none of the engines is the evaluator."""
+    if COMPILED in engines:
+        return
+    for name in evaluator.options:
+        if not is_typed("--fault" if name == "faults" else f"--{name.replace('_', '-')}"):
+            continue
+        is_about = f"is an option of the compiled evaluator, which does not run: {' and '.join(dict.fromkeys(engines))}"
+        raise UserError(
+            "faults are planted in the compiled evaluator alone" if name == "faults" else is_about,
+            where=name,
+            fix="leave it out, or use --engine compiled",
+        )
+
+
+def prints_catalogue(evaluator: EvaluatorOptions) -> bool:
+    """Print the catalogue of faults if `--fault list` asks for it, and return whether it does."""
+    if CATALOGUE not in evaluator.faults:
+        return False
+    faults, composites = make_entry(COMPILED).catalogue()
+    table = Table("name", "stage", "breaks", "seen in", title=f"{len(faults)} faults", row_styles=("", "dim"))
+    rows = [(fault.name, fault.stage.value, fault.breaks, fault.seen_in) for fault in faults]
+    composed_table = Table("name", "faults", "breaks", "seen in", title=f"{len(composites)} composites")
+    composed_rows = [(each.name, ", ".join(each.parts), each.breaks, each.seen_in) for each in composites]
+    make_result_console().print(fit_rows(table, rows), fit_rows(composed_table, composed_rows))
+    shown = "name", "stage", "breaks", "seen_in", "expected_kind", "needs"
+    listed = [{name: getattr(fault, name) for name in shown} for fault in faults]
+    of_composites = "name", "parts", "breaks", "seen_in"
+    composed = [{name: getattr(each, name) for name in of_composites} for each in composites]
+    write_json({"faults": listed, "composites": composed})
+    return True

@@ -1,11 +1,14 @@
-"""The standard streams, which an engine may close or replace, and errors of writing to them."""
+"""The options of every command, and the standard streams, which an engine may close or replace."""
 
 import errno
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TextIO
+
+from kgverify.errors import UserError
 
 _WRITE_ERRORS: Final = {errno.ENOSPC, errno.EIO, errno.EBADF, errno.EFBIG, errno.EDQUOT}
 
@@ -20,21 +23,62 @@ class _Stream(NamedTuple):
 
 
 QUIET: Final = ("--quiet", "-q")
-"""The options that print the verdict alone."""
+VERBOSE: Final = ("--verbose", "-v")
+JSON: Final = "--json"
+END: Final = "--"
+"""The word after which nothing is an option."""
 
+
+@dataclass
+class Settings:
+    """The options of every command, and the words of this one without them.
+
+    is_quiet:   print the first line of the result alone, and no progress
+    is_verbose: print what the logger `kgverify` reports
+    json_path:  the file for the result as JSON; `-` for standard output
+    """
+
+    is_quiet: bool = False
+    is_verbose: bool = False
+    json_path: str | None = None
+    words: Sequence[str] = ()
+
+
+settings: Final = Settings()
 _streams: list[_Stream] = []
-_quiet: list[bool] = []
 
 
-def set_quiet(is_wanted: bool) -> bool:
-    """Print the first line of the command's result alone from now on, and no progress; or everything."""
-    _quiet[:] = [True] * is_wanted
-    return is_wanted
+def take_settings(words: Sequence[str]) -> list[str]:
+    """Take the options of every command out of the words of one, and return the others. UserError for a missing value."""
+    settings.__init__()  # type: ignore[misc]  # the values of an earlier command in this process
+    rest: list[str] = []
+    given = iter(words)
+    for word in given:
+        if word == END:
+            rest += [word, *given]
+        elif word in QUIET:
+            settings.is_quiet = True
+        elif word in VERBOSE:
+            settings.is_verbose = True
+        elif word == JSON or word.startswith(f"{JSON}="):
+            value = next(given, "") if word == JSON else word.partition("=")[2]
+            if not value or (value.startswith("-") and value != "-"):
+                raise UserError("needs a value", where=JSON, fix="give a file, or - for standard output")
+            settings.json_path = value
+        else:
+            rest.append(word)
+    settings.words = rest
+    return rest
+
+
+def is_typed(*options: str) -> bool:
+    """Return whether one of the spellings of an option was typed, and its value is not a default."""
+    return any(word.split("=")[0] in options for word in settings.words)
 
 
 def is_quiet() -> bool:
     """Return whether the command prints its verdict alone."""
-    return bool(_quiet)
+    return settings.is_quiet
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from kgverify.cli.output import QUIET, is_quiet, restore_output
+from kgverify.cli.output import JSON, QUIET, VERBOSE, is_quiet, restore_output, settings
 from kgverify.escaping import escape_json, make_visible
 from kgverify.files import writing
 from kgverify.report.render.screen import Screen, Text
@@ -85,13 +85,14 @@ def print_warning(text: str) -> None:
     print_note(f"warning: {text}", style="yellow")
 
 
-def make_result_console(json_path: str | None) -> Screen:
-    """Return the console for the result as text: standard output, or standard error if JSON is written to that."""
+def make_result_console(*, is_beside_file: bool = False) -> Screen:
+    """Return the console for the result as text: standard output, or standard error if JSON or a file is written to that."""
     restore_output()
+    to_error = is_beside_file or settings.json_path == "-"
     if is_quiet():
-        return _FirstLine(stderr=json_path == "-")
-    console = SafeConsole(stderr=json_path == "-")
-    return console if console.is_terminal else SafeConsole(stderr=json_path == "-", width=PIPE_WIDTH)
+        return _FirstLine(stderr=to_error)
+    console = SafeConsole(stderr=to_error)
+    return console if console.is_terminal else SafeConsole(stderr=to_error, width=PIPE_WIDTH)
 
 
 def print_lines(console: Screen, lines: Iterable[str], style: str = "") -> None:
@@ -177,13 +178,13 @@ def show_work(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 def typed_command(*further: str) -> str:
     """Return the command as it was typed, without --save and --json and with further words, quoted for a shell."""
-    return shlex.join(["kgverify", *typed_words({"--save", "--json"}), *further])
+    return shlex.join(["kgverify", *typed_words({"--save", JSON}), *further])
 
 
 def replay_command(file: str | Path, engine: str | None, reference: str | None, *, trust: bool = False) -> str:
     """Return the command that replays a reproducer of this command, quoted for a shell.
 
-    engine, reference, trust: as typed; kgverify's own engines need no mention, since the reproducer may name them
+    engine, reference, trust: as given; kgverify's own engines need no mention, since the reproducer may name them
     """
     words = ["kgverify", "replay", str(file)]
     for option, name in (("--engine", engine), ("--reference", reference)):
@@ -191,17 +192,12 @@ def replay_command(file: str | Path, engine: str | None, reference: str | None, 
     return shlex.join([*words, "--trust"] if trust else words)
 
 
-def is_typed(option: str) -> bool:
-    """Return whether an option was typed, and its value is not a default."""
-    return any(word.split("=")[0] == option for word in sys.argv[1:])
-
-
 def typed_words(dropped: Set[str]) -> list[str]:
     """Return the words of the command as it was typed, without some options and their values."""
     words: list[str] = []
     is_value = False
     for word in sys.argv[1:]:
-        if not is_value and word.split("=")[0] not in dropped and word not in QUIET:
+        if not is_value and word.split("=")[0] not in dropped and word not in (*QUIET, *VERBOSE):
             words.append(word)
         is_value = not is_value and word in dropped
     return words
@@ -225,8 +221,14 @@ def write_result(encoded: bytes, path: str) -> None:
     writing.write_file(path, encoded)
 
 
-def write_json(value: Any, path: str | None, indent: int | None = 2) -> None:
-    """Write a value as JSON to a file or, for `-`, to standard output; in one line if `indent` is None. No path: nothing."""
-    if path is not None:
+def write_json(value: Any, indent: int | None = 2) -> None:
+    """Write a value as JSON to where `--json` says, if it is given; in one line if `indent` is None."""
+    if settings.json_path is not None:
         encoded = escape_json(msgspec.json.encode(value))
-        write_result((encoded if indent is None else msgspec.json.format(encoded, indent=indent)) + b"\n", path)
+        write_encoded((encoded if indent is None else msgspec.json.format(encoded, indent=indent)) + b"\n")
+
+
+def write_encoded(encoded: bytes) -> None:
+    """Write the result as JSON to where `--json` says, if it is given."""
+    if settings.json_path is not None:
+        write_result(encoded, settings.json_path)

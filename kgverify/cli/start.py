@@ -1,6 +1,5 @@
 """The import of the command line, which needs packages that may be missing or broken."""
 
-import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -9,11 +8,6 @@ from collections.abc import Callable
 def import_command_line() -> Callable[[], int]:
     """Return the function that runs a command, or one that returns an exit code if a package cannot be imported."""
     try:
-        if os.environ.get("_KGVERIFY_COMPLETE"):
-            from kgverify.cli.completion import find_completion
-
-            if complete := find_completion():
-                return complete
         from kgverify.cli.app import run
     except Exception as error:
         code = _explain(error)

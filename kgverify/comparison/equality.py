@@ -12,16 +12,18 @@ from kgverify.trace.model.score_error import parse_score_error
 class Equality:
     """What counts as equal, and the evidence that AGREE requires.
 
-    lockstep:       take each of the actual engine's steps from the expected goal, so that independent faults are separated
-    determinism:    run a sample twice, and report an engine that gives different results
-    score_error:    an error of the actual engine's scores to accept instead of the judge's bound: in nats, or a float type
-                    such as `"float16"`
-    modulo:         the kinds of benign differences, as in `"names,order"`: `"names"` of variables, the `"order"` of the
-                    resolvents of a step, `"duplicates"` of a resolvent; `"none"` for no kind; None: names, if an engine
-                    numbers variables its own way
-    minimum:        the exercise that AGREE requires, as `{"proved": 1, "rules": 1, "choices": 1}` (the default) or as text:
-                    candidates proved, rules used, steps with more than one resolvent. `{}` requires nothing
-    allow_dialects: compare recorded traces of different dialects, and name the switches in which they differ
+    Attributes:
+        lockstep: Take each of the actual engine's steps from the expected goal, so that independent faults are separated.
+        determinism: Run a sample twice, and report an engine that gives different results.
+        score_error: An error of the actual engine's scores to accept instead of the judge's bound: in nats, or a float
+            type such as `float16`.
+        modulo: The kinds of benign differences, such as `names,order`: the names of variables, the order of the resolvents
+            of a step, duplicates of a resolvent; `none` for no kind. If not given: names, if an engine numbers variables
+            its own way.
+        minimum: The exercise that AGREE requires, `proved=1,rules=1,choices=1` if not given: candidates proved, rules
+            used, steps with more than one resolvent; `none` for nothing. In Python also a mapping, such as
+            `{"proved": 1}`.
+        allow_dialects: Compare recorded traces of different dialects, and name the switches in which they differ.
 
     UserError for an unknown kind or item, and for an error that is no number.
     """

@@ -160,3 +160,9 @@ def make_entry(name: str, **options: Any) -> OwnEvaluator:
     """Return the maker of an engine of this package with some options. UserError for an option that it does not have."""
     maker: OwnEvaluator = _load_entry(name)(**options)  # type: ignore[misc]
     return maker
+
+
+def find_class(name: str) -> type:
+    """Return the record of the options of an engine of this package. UserError if it cannot be imported."""
+    found: type = _load_entry(name)  # type: ignore[assignment]
+    return found

@@ -97,7 +97,7 @@ def find_files(folder: Traversable, shown: str, given: Collection[str]) -> Graph
             f"expected a train file (train or facts, with .txt, .tsv, .csv, .pl, .nt or nothing, train2id.txt or "
             f"numeric_triples.tsv.gz), found {render_list([entry.name for entry in entries])}",
             where=shown,
-            fix="name the file of the facts train.txt, or give its path with --train",
+            fix="name the file of the facts train.txt, or give its path with --graph train=FILE",
         )
     unread = [file.name for file in files if file.name not in taken and not _NOT_DATA.fullmatch(file.name)]
     return GraphFiles(found, unread)

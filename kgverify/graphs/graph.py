@@ -53,7 +53,6 @@ class KnowledgeGraph:
     files:              the files that were read, in the order train, valid, test, rules, domains
     fact_lines:         the line of each train atom in `facts_file`
     warnings:           likely mistakes that do not prevent loading
-    is_stored:          whether it was not read from its files, but from the cache, where the same code had stored it
 
     Example:
         >>> import kgverify as kv
@@ -74,7 +73,6 @@ class KnowledgeGraph:
     facts_file: str = ""
     fact_lines: Sequence[int] = ()
     warnings: tuple[str, ...] = ()
-    is_stored: bool = field(default=False, compare=False)
 
     @property
     def choices(self) -> tuple[str, ...]:

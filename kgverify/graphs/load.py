@@ -161,7 +161,7 @@ def _find_source(spec: str | Path | None, explicit: Mapping[str, Path], train: l
     unread = [each for each in unread if os.path.realpath(str(location / each)) not in given]
     if not unread or location in map(_embedded, list_embedded()):
         return _Source(name, found, facts)
-    fix = "--train, --valid, --test, --rules and --domains name files one by one; --train may be given several times"
+    fix = "--graph train=FILE, valid=FILE, test=FILE, domains=FILE and --rules FILE name files one by one; train may be repeated"
     return _Source(name, found, facts, (f"{name}: not read: {render_list(unread)}; {fix}",))
 
 
@@ -184,8 +184,8 @@ def _read_triples(text: TextFile, file: Traversable, reading: Reading) -> tuple[
 
 
 def _no_columns(file: str, found: str) -> UserError:
-    fix = "leave --columns out; convert the file to a table if its columns are in another order"
-    return UserError(f"expected a table, whose columns --columns names, found {found}", where=file, fix=fix)
+    fix = "leave columns out; convert the file to a table if its columns are in another order"
+    return UserError(f"expected a table, whose columns `columns` names, found {found}", where=file, fix=fix)
 
 
 def _join(parts: Sequence[Triples]) -> Triples:

@@ -137,11 +137,13 @@ def parse_rules(
         elif reading.skip_rules:
             unusable.append(f"{item.where}: left out: {item.message}")
         else:
-            raise UserError(item.message, where=item.where, fix=f"{item.fix}; or leave such rules out: --skip-rules")
+            raise UserError(
+                item.message, where=item.where, fix=f"{item.fix}; or leave such rules out: --graph skip_rules=true"
+            )
     warnings += [f"{file}: {kind}: {len(set(each)):,}, such as {each[0]!r}" for kind, each in context.notes.items()]
     if unusable:
         num_more = len(unusable) - _MAX_LISTED
-        warnings.append(f"{file}: --skip-rules left out {count_of(len(unusable), 'rule')}, and kept {len(rules):,}")
+        warnings.append(f"{file}: skip_rules left out {count_of(len(unusable), 'rule')}, and kept {len(rules):,}")
         warnings += [*unusable[:_MAX_LISTED], *[f"{file}: and {num_more:,} more"] * (num_more > 0)]
     return Rules(tuple(rules), tuple(warnings if rules else [*warnings, no_rule]))
 
@@ -272,12 +274,12 @@ def _build_rule(raw: _RawRule, context: _Context) -> NamedRule:
 def _settle(name: str, source: Source, context: _Context) -> bool:
     """Return whether a variable of the format that is a constant of the graph is a variable. UserError if nobody says."""
     if context.reading.rule_variables is None:
-        fix = "give --rule-variables graph to read such names as constants, or --rule-variables format as variables"
+        fix = "give --graph rule_variables=graph to read such names as constants, or rule_variables=format as variables"
         found = f"{show(name)}, which is a variable in this format and a constant of the graph"
         raise line_error(source, "a name with one meaning", found, fix)
     is_variable = context.reading.rule_variables == "format"
     kind = f"variables that are constants of the graph, read as {'variables' if is_variable else 'constants'}"
-    context.notes[f"--rule-variables {context.reading.rule_variables}: {kind}"].append(name)
+    context.notes[f"rule_variables={context.reading.rule_variables}: {kind}"].append(name)
     return is_variable
 
 
@@ -286,7 +288,7 @@ def _note_mixed(constants: Collection[str], variables: Iterable[str], context: _
     for name in variables:
         is_like = any(name[0] == other[0] for other in constants)
         if len(name.lstrip("?_")) > 1 and (is_like or not _LETTER_AND_DIGITS.fullmatch(name)):
-            kind = "--rule-variables graph: names that the graph lacks, read as variables beside such constants"
+            kind = "rule_variables=graph: names that the graph lacks, read as variables beside such constants"
             context.notes[kind].append(name)
 
 

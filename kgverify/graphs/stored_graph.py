@@ -11,7 +11,6 @@ import mmap
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +27,7 @@ from kgverify.graphs.graph import GraphFile, KnowledgeGraph
 from kgverify.graphs.text_file import TextFile
 from kgverify.program.atom_table import AtomTable
 from kgverify.program.program import NamedRule
+from kgverify.progress import LOGGER
 
 SMALLEST: Final = 4 << 20
 """Bytes of the files of a graph below which reading it takes no longer than finding it."""
@@ -92,7 +92,7 @@ def read_stored(key: str) -> KnowledgeGraph | None:
             return None
         graph = _decode(_map(path), key)
         os.utime(path)
-        graph = replace(graph, is_stored=True)
+        LOGGER.info("%s: taken from the cache of graphs, where the same code stored it", graph.name)
     except (OSError, UserError, ValueError, ArithmeticError, TypeError):
         return None
     return graph

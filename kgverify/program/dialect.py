@@ -141,7 +141,7 @@ def parse_dialect(text: str, where: str = "dialect") -> Dialect:
 
 def render_dialect(dialect: Dialect) -> str:
     """Return a dialect as TOML that names every switch."""
-    lines = ["# The dialect of an engine, for --dialect. docs/semantics.md explains each switch."]
+    lines = ["# The dialect of an engine, for --limits dialect=FILE. docs/semantics.md explains each switch."]
     for name in Dialect.__struct_fields__:
         value = getattr(dialect, name)
         if isinstance(value, tuple):

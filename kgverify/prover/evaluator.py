@@ -1,15 +1,16 @@
 """kgverify's evaluator with its options, before it is made for a program: the native one, or the one on tensors."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias
 
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine
 from kgverify.engines.sizes import Sizes, Workload
 from kgverify.engines.table import COMPILED, Capability
-from kgverify.errors import UserError, find_missing_dependency
+from kgverify.errors import UserError, check_choice, find_missing_dependency
 from kgverify.files.code_identity import Code
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.limits import Limits
@@ -32,21 +33,29 @@ if TYPE_CHECKING:
 RECORDED_POOL: Final = 1 << 17
 """The most candidates handed over at once where steps are recorded."""
 
+Mode: TypeAlias = Literal["auto", "native", "fused", "eager", "default", "reduce-overhead", "max-autotune"]
+Device: TypeAlias = Literal["auto", "cpu", "cuda"]
+Precision: TypeAlias = Literal["float32", "bf16x3", "fp16", "bf16"]
+
+_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
 
 @dataclass(frozen=True)
 class Evaluator:
     """kgverify's evaluator, to be made for the program of a run.
 
-    mode:      `native`, `eager`, `default`, `reduce-overhead`, `max-autotune`, `fused`, or `auto`: the fastest here
-    device:    `cpu`, `cuda`, or `auto`
-    precision: that of the products of a policy; see docs/numerics.md
-    slots:     the derivations in flight; None: as many as the device makes use of
-    memory:    the most bytes of an evaluation's batch; None: a share of the free memory
-    faults:    the names of planted faults, or a single name
-    fresh_cache: compile into empty caches, which are deleted afterwards
-    work:      the work, or the sizes, for which the batch is planned
+    Attributes:
+        mode: The way to run; auto is the fastest one here.
+        device: The device.
+        precision: Precision of the policy's matrix products; all but float32 need CUDA; docs/numerics.md.
+        slots: Derivations that are proved at the same time; if not given, as many as the device makes use of.
+        memory: Maximum memory of an evaluation's batch, such as 8GiB or a number of bytes; half of the free memory if not
+            given.
+        faults: The names of faults to plant, such as fact-cap.
+        fresh_cache: Compile into empty caches, which are deleted afterwards.
+        work: The work, or the sizes, for which the batch is planned.
 
-    UserError for an unknown fault.
+    UserError for an unknown choice or fault.
 
     Example:
         >>> import kgverify as kv
@@ -54,12 +63,12 @@ class Evaluator:
         'AGREE'
     """
 
-    mode: str = "auto"
-    device: str = "auto"
-    precision: str = "float32"
+    mode: Mode = "auto"
+    device: Device = "auto"
+    precision: Precision = "float32"
     slots: int | None = None
-    memory: int | None = None
-    faults: tuple[str, ...] | list[str] | str = ()
+    memory: int | str | None = None
+    faults: Sequence[str] | str = ()
     fresh_cache: bool = False
     work: Workload | Sizes | None = None
 
@@ -70,6 +79,11 @@ class Evaluator:
         names = (self.faults,) if isinstance(self.faults, str) else tuple(self.faults)
         object.__setattr__(self, "faults", names)
         find_faults(names)
+        check_choice(self.mode, Mode, "mode")
+        check_choice(self.device, Device, "device")
+        check_choice(self.precision, Precision, "precision")
+        if isinstance(self.memory, str):
+            object.__setattr__(self, "memory", parse_memory(self.memory))
 
     @property
     def compiles(self) -> bool:
@@ -153,7 +167,7 @@ class Evaluator:
             policy,
             device,
             work.num_candidates(device.type),
-            memory=self.memory,
+            memory=self.memory if isinstance(self.memory, int) else None,
             slots=self.slots,
             mode=self.mode,
             records=work.records,
@@ -210,6 +224,14 @@ class Evaluator:
 
         decisions = DecisionPlan(rounds=sizes.pop("rounds"))
         return train_policy(graph, limits, TrainingPlan(**sizes, decisions=decisions), seed=seed, phase=phase)
+
+
+def parse_memory(text: str) -> int:
+    """Return the bytes of `8GiB`, `500M` or `1000000`. UserError for anything else."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+    if found is None or not float(found[1]):
+        raise UserError(f"expected a size, found {text!r}", where="memory", fix="give one such as 8GiB or 500MiB")
+    return int(float(found[1]) * _UNITS[found[2]])
 
 
 def _plant_around(engine: Engine, plant: Plant) -> Engine:

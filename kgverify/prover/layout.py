@@ -40,7 +40,7 @@ def check_layout(layout: Layout, limits: Limits) -> None:
         if size < needed:
             raise UserError(
                 f"{name} is {size}; these limits need at least {needed}",
-                where=f"layout.{name}",
+                where=name,
                 fix=f"choose {name} >= {needed}, or lower the limits",
             )
     # Goals visited and clauses kept, twice: before and after a tick.
@@ -50,5 +50,5 @@ def check_layout(layout: Layout, limits: Limits) -> None:
             f"{layout.slots} slots of {layout.resolvents} resolvents and depth {limits.max_depth} take"
             f" {num_bytes / 2**30:.1f} GiB, more than {MEMORY_BUDGET >> 30} GiB",
             where="layout",
-            fix="use fewer --slots, or lower --max-resolvents or --max-depth",
+            fix="use fewer --slots, or lower max_resolvents or max_depth of --limits",
         )

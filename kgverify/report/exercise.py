@@ -16,7 +16,7 @@ MOST_RULES: Final = 3
 _MOST_OF_RULE: Final = 80
 
 _LARGEST: Final = {"max_resolvents": MAX_RESOLVENTS, "max_atoms": MAX_ATOMS}
-_OPTIONS: Final = {"max_resolvents": "--max-resolvents", "max_atoms": "--max-atoms", "max_depth": "--max-depth"}
+_OPTIONS: Final = {name: f"--limits {name}=" for name in ("max_resolvents", "max_atoms", "max_depth")}
 
 
 def exercise_lines(report: ReportContent) -> list[str]:
@@ -97,7 +97,7 @@ def advise(exercise: Exercise) -> str:
     never = [name for name in _OPTIONS if exercise.limits.get(name) == 0]
     if never:
         reached = [(name, exercise.largest.get(name, 0)) for name in never]
-        lower = " or ".join(f"{_OPTIONS[name]} {most - 1}" for name, most in reached if most > 1)
+        lower = " or ".join(f"{_OPTIONS[name]}{most - 1}" for name, most in reached if most > 1)
         parts.append(f"{f'lower a limit with {lower}, or ' if lower else ''}raise --queries")
     if exercise.num_rules == 0:
         parts.append("the program has no rules: give a file of rules with --rules")

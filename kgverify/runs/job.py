@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.engines.policy import SHORTEST, Policy
 from kgverify.engines.protocol import Engine
 from kgverify.engines.table import COMPILED, REFERENCE, EngineMaker
-from kgverify.errors import UserError
+from kgverify.errors import UserError, check_choice
 from kgverify.graphs.formats.pykeen import PykeenObject
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
@@ -20,6 +20,10 @@ GraphLike: TypeAlias = str | Path | KnowledgeGraph | PykeenObject
 """The name of a graph, its path, the graph itself, or a dataset or triples factory of PyKEEN."""
 
 ALL: Final = "all"
+MOST_JOBS: Final = 1024
+
+Split: TypeAlias = Literal["train", "valid", "test"]
+"""A split of a graph."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +48,22 @@ class Source:
 class Queries:
     """The candidates of a run: queries and their corruptions.
 
-    number:      the queries, from the first of the split; None for all
-    corruptions: for each query and side; `"all"` for every entity
-    split:       `train`, `valid` or `test`
-    seed:        of the corruptions, and of the weights of a random policy
+    Attributes:
+        number: Number of queries, from the beginning of the split; None for all.
+        corruptions: Corruptions for each query and side; `all` for every entity.
+        split: The split whose triples are the queries.
+        seed: Seed of the corruptions, and of the weights of a random policy.
+
+    UserError for an unknown split.
     """
 
     number: int | None = 20
     corruptions: int | str = 50
-    split: str = "test"
+    split: Split = "test"
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice(self.split, Split, "split")
 
     @property
     def num_corruptions(self) -> int:
@@ -74,8 +84,9 @@ class Queries:
 class Reference:
     """kgverify's reference prover, and where it proves.
 
-    jobs:      processes on this machine; 1 means this process
-    scheduler: the address of a dask scheduler, whose workers prove instead
+    Attributes:
+        jobs: Processes in which kgverify's reference prover proves; 1 means this process.
+        scheduler: The address of a dask scheduler, whose workers prove instead; docs/machines.md.
 
     UserError for both at once.
     """
@@ -86,6 +97,8 @@ class Reference:
     name: ClassVar[str] = REFERENCE
 
     def __post_init__(self) -> None:
+        if not 1 <= self.jobs <= MOST_JOBS:
+            raise UserError(f"expected 1 to {MOST_JOBS}, found {self.jobs}", where="jobs", fix="give another number")
         if self.jobs != 1 and self.scheduler is not None:
             raise UserError(
                 "the workers of the scheduler prove, and jobs would start processes here as well",

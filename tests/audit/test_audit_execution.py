@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from invoked_commands import invoke
 from torch import Tensor
-from typer.testing import CliRunner
 
-from kgverify.cli.app import app
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.errors import UserError
@@ -172,7 +171,7 @@ def test_the_reasons_are_one_line():
 def test_a_report_holds_the_reasons_and_the_state_of_the_caches(tmp_path: Path):
     path = tmp_path / "report.json"
     options = ["--queries", "1", "--corruptions", "1", "--mode", "eager", "--device", "cpu", "--no-determinism"]
-    done = CliRunner().invoke(app, ["diff", *options, "--fresh-cache", "--json", str(path)])
+    done = invoke(["diff", *options, "--fresh-cache", "--json", str(path)])
     assert done.exit_code == 0, done.output
     report = json.loads(path.read_text())
     assert report["reasons_of_actual"][1] == "mode eager: as requested"

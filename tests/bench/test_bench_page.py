@@ -5,12 +5,12 @@ import shlex
 from pathlib import Path
 
 from bench_runs import made_result, timed
-from typer.main import get_command
 
 from kgverify.bench.compare import ASPECTS
 from kgverify.bench.plan import SIZES
 from kgverify.bench.table import render_result
-from kgverify.cli.app import app
+from kgverify.cli.command_line import make_app
+from kgverify.cli.output import take_settings
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "benchmarking.md").read_text(encoding="utf-8")
 
@@ -41,11 +41,11 @@ def test_every_aspect_is_named():
 
 
 def test_every_command_of_the_page_is_understood():
-    command = get_command(app).commands["bench"]
+    app = make_app("bench")
     lines = [line for block in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
     lines += re.findall(r"`(kgverify bench .*?)`", PAGE)
     assert len(lines) >= 7
     for line in lines:
         words = shlex.split(line, comments=True)
         assert words[:2] == ["kgverify", "bench"]
-        command.make_context("bench", [word for word in words[2:] if word != "PATH"])
+        app.parse_args(["bench", *(word for word in take_settings(words[2:]) if word != "PATH")])

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.command_script import run_words
 from benchmarks.numerics.__main__ import main
 from benchmarks.numerics.choose_stage import audit_choose
 from benchmarks.numerics.evaluator import audit_evaluator, audit_score_batches, name_goal
@@ -27,7 +28,6 @@ from benchmarks.numerics.products import (
     multiply_as_tf32,
     round_mantissa,
 )
-from benchmarks.typer_script import make_app
 from kgverify.audit.report import ReportBuilder
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
@@ -235,9 +235,7 @@ def test_a_planted_scatter_is_found_in_the_evaluator_at_its_line_and_nothing_els
 
 
 @pytest.mark.deep
-def test_the_command_finds_nothing_in_the_evaluator_and_writes_what_it_saw(tmp_path: Path):
-    from typer.testing import CliRunner
-
+def test_the_command_finds_nothing_in_the_evaluator_and_writes_what_it_saw(tmp_path: Path, capsys):
     path = tmp_path / "numerics.json"
     options = [
         "--policy",
@@ -253,9 +251,8 @@ def test_the_command_finds_nothing_in_the_evaluator_and_writes_what_it_saw(tmp_p
         "--json",
         str(path),
     ]
-    done = CliRunner().invoke(make_app(main), options)
-    assert done.exit_code == 0, done.output
-    assert done.output.startswith("clean   compiled evaluator on countries")
+    assert run_words(main, options) == 0
+    assert capsys.readouterr().out.startswith("clean   compiled evaluator on countries")
     report = json.loads(path.read_text())
     assert report["findings"] == []
     assert {row["precision"] for row in report["sections"]["precisions"]["rows"]} >= {"fp64", "fp32", "tf32", "bf16"}

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
+from benchmarks.command_script import run_words
 from benchmarks.observer import (
     DIGESTS,
     RECORDED,
@@ -22,7 +22,6 @@ from benchmarks.observer import (
     judge_builds,
     main,
 )
-from benchmarks.typer_script import make_app
 from kgverify.audit.report import ReportBuilder
 from kgverify.engines.endings import Results
 from kgverify.errors import UserError
@@ -147,12 +146,11 @@ def test_an_unknown_mode_is_a_mistake_of_the_user():
         audit_observer(RUN, modes=("quick",), device="cpu", slots=4)
 
 
-def test_the_command_finds_nothing_in_the_evaluator(tmp_path: Path):
+def test_the_command_finds_nothing_in_the_evaluator(tmp_path: Path, capsys):
     path = tmp_path / "observer.json"
     options = ["--queries", "1", "--corruptions", "2", "--device", "cpu", "--mode", "eager", "--json", str(path)]
-    done = CliRunner().invoke(make_app(main), options)
-    assert done.exit_code == 0, done.output
-    assert done.output.startswith("clean   compiled evaluator on countries")
+    assert run_words(main, options) == 0
+    assert capsys.readouterr().out.startswith("clean   compiled evaluator on countries")
     report = json.loads(path.read_text())
     assert [(row["mode"], row["recording"]) for row in report["sections"]["builds"]["rows"]] == [
         ("eager", RECORDED),

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-import typer.main
 
-from kgverify.cli.app import app, run
+from kgverify.cli.app import run
+from kgverify.cli.command_line import list_commands, list_options, make_app
+from kgverify.cli.entries import ENTRIES
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.program import NamedRule, Symbols
@@ -308,9 +309,8 @@ CASES: dict[str, tuple[Case, ...]] = {
     + _cases("report run run --html -"),
     "show": _cases("show trace.h5", "show trace.h5 --candidate 0", "show trace.h5 --candidate 0 --step 0")
     + _cases("show trace.h5 --json -", "show trace.h5 --candidate 0 --step 0 --json -", "show run --divergence 1")
-    + _cases("show run --divergence 1 --json -")
+    + _cases("show run --divergence 1 --json -", "show run --explain", "show run --explain --divergence 1")
     + _cases("show run", typed=_STEPS),
-    "explain": _cases("explain run", "explain run --divergence 1"),
     "shrink": _cases("shrink run", "shrink run --graph graph"),
     "replay": _cases("replay broken.kg", "replay other.kg")
     + _cases("replay found.kg", "replay found.kg --pytest test_found.py", is_fast=False),
@@ -321,12 +321,7 @@ CASES: dict[str, tuple[Case, ...]] = {
     "dialect": _cases("dialect --engine absent", "dialect --engine reference -o absent/dialect.toml")
     + _cases("dialect --engine reference --examples 0", is_fast=False),
     "doctor": _cases("doctor", "doctor --json -"),
-    "faults list": _cases("faults list", "faults list --json -"),
-    "audit modes": _cases("audit modes --graph graph --fault absent")
-    + _cases("audit modes --rung absent", is_fast=False),
     "audit step": _cases("audit step absent.py:step --inputs absent.py:make"),
-    "audit compile": _cases("audit compile --budget budget.toml"),
-    "audit cache": _cases("audit cache --load trace.h5 --save new", "audit cache --load absent"),
     "trace check": _cases("trace check trace.h5", "trace check trace.h5 --json -", "trace check budget.toml"),
     "trace convert": _cases("trace convert trace.h5 converted.h5", "trace convert trace.h5 absent/converted.h5"),
     "trace export": _cases("trace export trace.h5 --to steps.jsonl", "trace export trace.h5 --to steps.csv"),
@@ -337,13 +332,10 @@ CASES: dict[str, tuple[Case, ...]] = {
 """The command lines of every command; a test requires that there are some for each."""
 
 
-def commands_of(group: Any = None, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the name of every command of the application with the command."""
-    for name, each in (group or typer.main.get_command(app)).commands.items():
-        if hasattr(each, "commands"):
-            yield from commands_of(each, f"{prefix}{name} ")
-        else:
-            yield f"{prefix}{name}", each
+def commands_of() -> Iterator[tuple[str, list[Any]]]:
+    """Yield the name of every command of the application with its arguments and options."""
+    for words, each in list_commands(make_app(*ENTRIES)).items():
+        yield " ".join(words), list_options(each)
 
 
 def refused_lines(name: str) -> Iterator[tuple[str, ...]]:
@@ -353,26 +345,21 @@ def refused_lines(name: str) -> Iterator[tuple[str, ...]]:
         words = tuple(command.split())
         yield (*words, f"--{name}")
         yield (*words, *[name] * 4)
-        numbers = (each for each in described.params if re.search("<class '(int|float)'>", str(vars(each))))
-        for each in islice(numbers, 1):
-            yield (*words, f"{max(each.opts, key=len)}={name}")
+        for each in islice((each for each in described if each.hint in (int, float)), 1):
+            yield (*words, f"{each.name}={name}")
 
 
 def unusable_lines(name: str) -> Iterator[tuple[str, ...]]:
     """Yield command lines with a name that no file, graph, engine or mode has."""
     for command, described in commands_of():
         words = tuple(command.split())
-        needed = [name for each in described.params if each.param_type_name == "argument" and each.required]
+        needed = [name for each in described if each.required and not each.name.startswith("-")]
         if needed:
             yield (*words, *needed)
-        needed += [
-            f"{max(each.opts, key=len)}={name}"
-            for each in described.params
-            if each.param_type_name == "option" and each.required
-        ]
-        for each in described.params:
-            if _CHOSEN.intersection(each.opts):
-                yield (*words, *needed, f"{max(each.opts, key=len)}={name}")
+        needed += [f"{each.name}={name}" for each in described if each.required and each.name.startswith("-")]
+        for each in described:
+            if each.name in _CHOSEN:
+                yield (*words, *needed, f"{each.name}={name}")
 
 
 _CHOSEN = {

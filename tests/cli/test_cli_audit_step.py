@@ -3,10 +3,7 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
-
-from kgverify.cli.app import app
-from kgverify.errors import UserError
+from invoked_commands import invoke
 
 STEP = """
 import torch
@@ -38,7 +35,7 @@ def test_a_difference_counts_by_the_declared_precision(
     path = tmp_path / "search.py"
     path.write_text(STEP.format(change=change), "utf-8")
     words = ["audit", "step", f"{path}:step", "--inputs", f"{path}:make", "--rung", "backend-eager", "--calls", "1"]
-    done = CliRunner().invoke(app, [*words, "--seconds", "0", *options])
+    done = invoke([*words, "--seconds", "0", *options])
     assert done.exit_code == code, done.output
 
 
@@ -46,6 +43,6 @@ def test_a_tolerance_cannot_be_exact(tmp_path: Path) -> None:
     path = tmp_path / "search.py"
     path.write_text(STEP.format(change="0"), "utf-8")
     words = ["audit", "step", f"{path}:step", "--inputs", f"{path}:make", "--exact", "--tolerance", "1"]
-    done = CliRunner().invoke(app, words)
-    assert isinstance(done.exception, UserError)
-    assert "cannot be combined with exact" in str(done.exception)
+    done = invoke(words)
+    assert done.exit_code == 2
+    assert "cannot be combined with exact" in done.stderr

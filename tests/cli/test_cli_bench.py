@@ -9,8 +9,8 @@ from cli_runs import Command
 
 from kgverify.bench.result import BenchResult, decode_result, encode_result, read_result
 
-TINY = ("bench", "--queries", "1", "--corruptions", "3", "--slots", "8", "--max-depth", "6", "--device", "cpu")
-TINY = (*TINY, "--repeats", "3", "--seconds", "0", "--modes", "eager")
+TINY = ("bench", "--size", "queries=1,corruptions=3,slots=8,seconds=0", "--limits", "max_depth=6", "--device", "cpu")
+TINY = (*TINY, "--repeats", "3", "--modes", "eager")
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,6 @@ def test_an_interrupted_benchmark_prints_and_saves_what_there_is(command: Comman
         (("--modes", "fussed"), "did you mean 'fused'"),
         (("--compare", "none.json"), "none.json: cannot be read"),
         (("--fail-slower",), "give --compare FILE"),
-        (("--across", "torch"), "give --compare FILE"),
         (("--fault", "fact-cup"), "fact-cap"),
         (("--fault", "ties-as-wins"), "--fault"),
         (("--json", "no/such/folder.json"), "cannot be written"),
@@ -101,14 +100,10 @@ def test_a_size_decides_how_much_is_measured(command: Command, size: str, querie
         "eager",
         "--repeats",
         "1",
-        "--seconds",
-        "0",
-        "--sample",
-        "4",
-        "--max-depth",
-        "2",
+        "--limits",
+        "max_depth=2",
         "--device",
         "cpu",
     )
-    done = command("bench", "--size", size, *few)
+    done = command("bench", "--size", f"{size},seconds=0,sample=4", *few)
     assert f"at most {queries} queries of test, {corruptions} corruptions" in done.out, done.err

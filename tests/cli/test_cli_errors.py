@@ -38,20 +38,20 @@ def assert_user_error(command: Command, arguments: list[object], where: str, fix
         (["diff", "--queries", "0"], "--queries", "1 or more"),
         (["diff", "--seed", "-1", "--policy", "two_tower"], "--seed", ""),
         (["diff", "--split", "tset", *EAGER], "--split", "did you mean 'test'?"),
-        (["diff", "--max-depth", "0"], "--max-depth", "from 1 to"),
-        (["diff", "--max-atoms", "99"], "--max-atoms", "from 1 to"),
+        (["diff", "--limits", "max_depth=0"], "--limits max_depth", "from 1 to"),
+        (["diff", "--limits", "max_atoms=99"], "--limits max_atoms", "from 1 to"),
         (["diff", "one.h5"], "one.h5", "kgverify diff EXPECTED.h5 ACTUAL.h5"),
         (["diff", "one.h5", "two.h5"], "one.h5", "check the path"),
         (["diff", "one.h5", "two.h5", "--lockstep"], "--lockstep", "leave"),
         (["diff", "one.h5", "two.h5", "--fault", "fact-cap"], "--fault", "leave"),
         (["diff", "one.h5", "two.h5", "--jobs", "2"], "--jobs", "leave it out"),
-        (["diff", "--jobs", "2", "--scheduler", "tcp://127.0.0.1:1"], "--scheduler", "one of the two"),
+        (["diff", "--jobs", "2", "--scheduler", "tcp://127.0.0.1:1"], "--jobs", "one of the two"),
         (["record", "--engine", "compiled", "--jobs", "2", "-o", "x.h5"], "--jobs", "leave it out"),
         (["record", "--engine", "referenc", "-o", "x.h5"], "--engine", "did you mean 'reference'?"),
         (["record", "--engine", "reference", "--fault", "fact-cap", "-o", "x.h5"], "--fault", "--engine compiled"),
         (["record", "--engine", "reference", *SMALL, "-o", "none/x.h5"], "none/x.h5", "create none first"),
         (["record", "--engine", "reference", "--split", "vaild", "-o", "x.h5"], "--split", "did you mean 'valid'?"),
-        (["train", "--max-atoms", "99", "-o", "x.safetensors"], "--max-atoms", "from 1 to"),
+        (["train", "--limits", "max_atoms=99", "-o", "x.safetensors"], "--limits max_atoms", "from 1 to"),
         (["show", "none.h5"], "none.h5", "check the path"),
         (["show", "none.h5", "--step", "1"], "--step", "--candidate"),
         (["shrink", "none"], "none/report.json", "--save"),
@@ -189,5 +189,6 @@ def test_a_group_without_a_command_prints_its_help_with_whole_summaries(command:
     finished = command(*group)
     assert finished.code == 2
     lines = (finished.out + finished.err).splitlines()
-    assert lines[0] == " ".join(["Usage: kgverify", *group, "[OPTIONS] COMMAND [ARGS]..."])
+    assert lines[0].startswith(" ".join(["Usage: kgverify", *group]))
+    assert "COMMAND" in lines[0]
     assert [line for line in lines[1:] if line.endswith("...")] == []

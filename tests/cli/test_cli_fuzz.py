@@ -39,11 +39,11 @@ def test_a_campaign_says_what_it_found_and_writes_it_as_json(command, tmp_path):
 @pytest.mark.deep
 def test_a_scope_is_certified_and_a_fault_in_it_is_found(command, tmp_path):
     state = tmp_path / "state"
-    proved = command("fuzz", "--exhaustive", "tiny", "--state", state, "--json", tmp_path / "tiny.json")
+    proved = command("fuzz", "--exhaustive", "tiny", "--corpus", state, "--json", tmp_path / "tiny.json")
     assert proved.code == 0, proved.err
     assert "no divergence exists in this scope" in proved.out
     assert msgspec.json.decode((tmp_path / "tiny.json").read_bytes())["divergent"] == 0
-    other = command("fuzz", "--exhaustive", "tiny", "--state", state, "--fault", "last-fact-lost")
+    other = command("fuzz", "--exhaustive", "tiny", "--corpus", state, "--fault", "last-fact-lost")
     assert (other.code, "with another engine" in other.err) == (2, True)
     failed = command("fuzz", "--exhaustive", "tiny", "--fault", "last-fact-lost")
     assert (failed.code, "problems diverge" in failed.out) == (1, True)
@@ -52,14 +52,13 @@ def test_a_scope_is_certified_and_a_fault_in_it_is_found(command, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--mode", "fast"], "unknown mode 'fast'"),
-        (["--fault", "nothing"], "unknown fault"),
+        (["--mode", "fast"], "unknown value 'fast'"),
+        (["--fault", "nothing"], "unknown value 'nothing'"),
         (["--engine", "nothing"], "cannot make the engine 'nothing'"),
         (["--engine", "m:f", "--fault", "fact-cap"], "planted in the compiled evaluator"),
         (["--time", "soon"], "expected a time, found 'soon'"),
         (["--known", "nothing.toml"], "cannot be read"),
-        (["--state", "x"], "cannot be used with a campaign"),
-        (["--exhaustive", "everything"], "unknown scope 'everything'"),
+        (["--exhaustive", "everything"], "unknown value 'everything'"),
         (["--exhaustive", "tiny", "--time", "5s"], "a scope has no budget"),
         (["--json", "no/such/folder/x.json"], "cannot be written"),
     ],

@@ -194,9 +194,9 @@ DIVERGES = "diff --engine reference --queries 1 --corruptions 2 --max-depth 3"
 @pytest.mark.parametrize(
     ("pipeline", "code"),
     [
-        ("faults list | true", 141),
-        pytest.param("faults list >&-", 74, marks=pytest.mark.deep),
-        pytest.param("faults list > /dev/full", 74, marks=pytest.mark.exhaustive),
+        ("diff --fault list | true", 141),
+        pytest.param("diff --fault list >&-", 74, marks=pytest.mark.deep),
+        pytest.param("diff --fault list > /dev/full", 74, marks=pytest.mark.exhaustive),
         pytest.param(f"{DIVERGES} | true", 141, marks=pytest.mark.exhaustive),
         pytest.param(f"{DIVERGES} --json - | true", 141, marks=pytest.mark.exhaustive),
         pytest.param(f"{DIVERGES} > /dev/full", 74, marks=pytest.mark.deep),
@@ -313,7 +313,7 @@ def test_ctrl_c_inside_code_compiled_from_a_text_has_the_usual_exit_code(tmp_pat
         "start.import_command_line = lambda: run\n"
     )
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    assert run(["faults"], tmp_path, PYTHONPATH=path).returncode == 130
+    assert run(["doctor"], tmp_path, PYTHONPATH=path).returncode == 130
 
 
 def test_weights_are_written_with_ordinary_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

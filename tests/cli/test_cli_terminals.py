@@ -9,7 +9,7 @@ from hostile_output import CASES, execute, record_once, write_run
 COLOUR = re.compile(r"\x1b\[(?:[0-9;]*;)?(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])(?:;[0-9;]*)?m")
 WIDTH = 40
 FAST = [pytest.param(case, id=shlex.join(case.words)) for cases in CASES.values() for case in cases if case.is_fast]
-HELP = [*CASES, "trace", "faults", "audit", ""]
+HELP = [*CASES, "trace", "audit", ""]
 
 
 @pytest.fixture(scope="module")

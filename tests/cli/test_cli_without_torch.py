@@ -79,7 +79,7 @@ def test_traces_the_reference_reports_and_fuzzing_of_own_engines_need_no_torch(t
         ("trace", "export", "a.h5", "--to", "a.csv"),
         ("trace", "convert", "a.h5", "c.h5", "--level", "digests"),
         ("dialect", "--engine", "own.py:Own", "--examples", "40"),
-        ("faults", "list"),
+        ("diff", "--fault", "list"),
     )
     assert [code for code, _ in done] == [0] * len(done), [text for code, text in done if code]
     assert "AGREE" in done[2][1]
@@ -99,7 +99,7 @@ def test_a_wrong_engine_is_found_reported_shrunk_and_replayed_without_torch(tmp_
         ("report", "run", "run", "--html", "index.html"),
         ("report", "run", "--github"),
         ("show", "run", "--divergence", "1"),
-        ("explain", "run"),
+        ("show", "run", "--explain"),
         ("shrink", "run", "--trust", "-o", "small.kg"),
         ("replay", "small.kg", "--trust"),
         ("diff", "reference", "run/actual.h5"),
@@ -123,7 +123,6 @@ def test_a_command_that_needs_an_extra_says_which(tmp_path):
         ("evaluate", *SMALL, "--rank-only", "--minimum", "none"): native,
         ("bench", "--size", "small"): "compiled",
         ("train", "-o", "w.safetensors"): "compiled",
-        ("audit", "modes"): "compiled",
         ("fuzz", "--examples", "4", "--jobs", "1"): "compiled",
         ("record", "--engine", "reference", "-o", "a", "--scheduler", "tcp://127.0.0.1:1", *SMALL): "distributed",
         ("record", "--engine", "reference", "-o", "a.h5", *SMALL): None,
@@ -140,8 +139,8 @@ import kgverify as kv
 import kgverify.audit
 
 for call in (
-    lambda: kv.verify("countries", mode="eager", queries=1),
-    lambda: kv.record("countries", "a.h5", "compiled", mode="eager", queries=1),
+    lambda: kv.verify("countries", kv.Evaluator(mode="eager"), queries=1),
+    lambda: kv.record("countries", "a.h5", kv.Evaluator(mode="eager"), queries=1),
     lambda: kv.fuzz("compiled", examples=4, corpus="corpus"),
     lambda: kv.check_engine("compiled"),
     lambda: kgverify.audit.step,

@@ -6,12 +6,11 @@ from itertools import islice
 import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
+from invoked_commands import invoke
 from second_engine import SecondEngine, engine_of_dialect, make_prover
-from typer.testing import CliRunner
 
 import kgverify as kv
 from kgverify import strategies
-from kgverify.cli.app import app
 from kgverify.laws.catalogue import LAWS
 from kgverify.program.dialect import FILTERS, OURS, VALUES, Dialect, write_dialect
 from kgverify.program.limits import Limits
@@ -144,10 +143,10 @@ def test_the_command_fuzzes_in_the_dialect_of_a_file(tmp_path):
     write_dialect(BATCHED, tmp_path / "batched.toml")
     there = ["--dialect", str(tmp_path / "batched.toml")]
     common = ["fuzz", "--engine", "second_engine:SecondEngine", "--examples", "48", "--jobs", "1"]
-    done = CliRunner().invoke(app, [*common, *there, "--corpus", str(tmp_path / "a")])
+    done = invoke([*common, *there, "--corpus", str(tmp_path / "a")])
     assert done.exit_code == 0, done.output
     assert "   dialect     unification one_pass, " in done.output
-    done = CliRunner().invoke(app, ["fuzz", "--examples", "8", *there, "--jobs", "1", "--corpus", str(tmp_path / "b")])
+    done = invoke(["fuzz", "--examples", "8", *there, "--jobs", "1", "--corpus", str(tmp_path / "b")])
     assert isinstance(done.exception, kv.UserError), done.output
     assert "the compiled evaluator supports the default dialect alone" in str(done.exception)
 

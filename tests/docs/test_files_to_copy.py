@@ -6,14 +6,15 @@ import shlex
 from pathlib import Path
 
 import pytest
-import typer
 import yaml
 
-from kgverify.cli.app import app
+from kgverify.cli.command_line import list_options, make_app
+from kgverify.cli.entries import ENTRIES
+from kgverify.cli.output import take_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("github-workflow.yml", "pre-commit-config.yaml")
-COMMANDS = typer.main.get_command(app)
+COMMANDS = make_app(*ENTRIES)
 
 
 def find_commands(text: str) -> list[list[str]]:
@@ -32,8 +33,8 @@ def test_the_commands_of_a_file_exist(name: str):
     commands = find_commands(text)
     assert commands
     for _, command, *words in commands:
-        known = {option for each in COMMANDS.commands[command].params for option in each.opts}
-        assert {word for word in words if word.startswith("-")} <= known
+        known = {option for each in list_options(COMMANDS[command]) for option in each.names}
+        assert {word for word in take_settings(words) if word.startswith("-")} <= known
 
 
 def test_the_container_is_the_one_of_the_dockerfile():

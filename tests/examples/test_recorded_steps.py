@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from foreign_folder import FOLDER, needs_records
-from typer.testing import CliRunner
+from invoked_commands import invoke
 
 import kgverify as kv
-from kgverify.cli.app import app
 from kgverify.comparison.step_view import StepReader
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 
@@ -113,8 +112,8 @@ def test_the_cap_of_an_engine_that_cannot_be_asked_is_said_by_the_commands_from_
         write_trace(FOLDER, "countries_s3", engine, "forced", tmp_path / f"{engine}.h5")
     sides = [str(tmp_path / f"{engine}.h5") for engine in ENGINES[:2]]
     run = str(tmp_path / "run")
-    assert CliRunner().invoke(app, ["diff", *sides, "--save", run]).exit_code == 1
-    explained = CliRunner().invoke(app, ["explain", run])
+    assert invoke(["diff", *sides, "--save", run]).exit_code == 1
+    explained = invoke(["show", run, "--explain"])
     assert explained.exit_code == 0
     # The engine matches 50 facts; the records hold none at positions 19 to 52.
     sentence = (

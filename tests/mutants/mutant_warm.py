@@ -8,10 +8,9 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from typer.testing import CliRunner
+from invoked_commands import invoke
 
 import kgverify
-from kgverify.cli.app import app
 
 PACKAGES: Final = ("kgverify", "kgreference")
 
@@ -28,10 +27,9 @@ def warm_up() -> None:
     eager = ("--graph", "countries", "--mode", "eager", "--queries", "2")
     with tempfile.TemporaryDirectory() as folder:
         run = str(Path(folder) / "run")
-        runner = CliRunner()
-        runner.invoke(app, ["diff", *eager, "--fault", "fact-cap", "--save", run])
-        runner.invoke(app, ["report", run])
-        runner.invoke(app, ["evaluate", *eager])
+        invoke(["diff", *eager, "--fault", "fact-cap", "--save", run])
+        invoke(["report", run])
+        invoke(["evaluate", *eager])
     forget_caches()
 
 

@@ -249,7 +249,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_among_faults_and_composites
         assert caught.value.fix == f"did you mean {right!r}?"
     with pytest.raises(UserError) as caught:
         find_faults(["zzz"])
-    assert caught.value.fix == "choose one that `kgverify faults list` shows"
+    assert caught.value.fix == "choose one that `kgverify diff --fault list` shows"
 
 
 def test_the_list_names_every_fault_and_needs_no_torch():

@@ -5,10 +5,9 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 
 import pytest
+from invoked_commands import invoke
 from report_runs import change
-from typer.testing import CliRunner
 
-from kgverify.cli.app import app
 from kgverify.errors import UserError
 from kgverify.report.render import perfetto
 from kgverify.report.render.perfetto import STEP, render_perfetto
@@ -124,7 +123,7 @@ def test_names_of_a_graph_are_escaped(hostile):
 def test_the_command_and_the_method_write_the_same_file(faulty, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save_verification(faulty, tmp_path / "run")
-    done = CliRunner().invoke(app, ["report", "run", "--perfetto"])
+    done = invoke(["report", "run", "--perfetto"])
     assert (done.exit_code, "wrote perfetto.json" in done.output) == (0, True)
     written = json.loads((tmp_path / "perfetto.json").read_text())
     assert json.loads(faulty.report.with_traces(faulty).to_perfetto("mine.json").read_text()) == written

@@ -1,6 +1,5 @@
 """Opening a stranger's file runs no code: every command, on every kind of file, in a folder full of canaries."""
 
-import inspect
 import json
 import os
 import pickle
@@ -11,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from hostile_files import Folder
 
-from kgverify.cli.app import app
+from kgverify.cli.command_line import list_commands, list_options, make_app
+from kgverify.cli.entries import ENTRIES
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -26,19 +25,14 @@ BASE = {
     "record": "--queries 1 --corruptions 1 --engine reference -o NEW.h5",
     "report": "run",
     "show": "run --divergence 1",
-    "explain": "run",
     "shrink": "run --calls 0",
     "replay": "engine-0.kg",
     "fuzz": "--examples 1 --jobs 1 --corpus NEW",
-    "train": "-o NEW.safetensors --rounds 1 --epochs 1 --embedding 2 --hidden 2 --blocks 0",
-    "bench": "--queries 1 --corruptions 1 --sample 1 --slots 4 --repeats 1 --seconds 0 --modes eager --device cpu",
+    "train": "-o NEW.safetensors --rounds 1 --epochs 1",
+    "bench": "--size queries=1,corruptions=1,sample=1,slots=4,seconds=0 --repeats 1 --modes eager --device cpu",
     "dialect": "--engine reference --examples 0",
     "doctor": "",
-    "faults list": "",
     "audit step": "step.py:step --inputs step.py:make --calls 1 --rung backend-eager",
-    "audit modes": f"{TINY} --slots 1 --seconds 0 --rung backend-eager --repetitions 0",
-    "audit compile": f"{TINY} --mode eager --slots 1 --stages 0",
-    "audit cache": "--device cpu --mode eager",
     "trace convert": "run/expected.h5 NEW.h5",
     "trace import": "steps.jsonl -o NEW.h5",
     "trace export": "run/expected.h5 --to NEW.jsonl",
@@ -48,10 +42,10 @@ BASE = {
 }
 """The words with which each command ends soon."""
 
-PATHS_AS_TEXT = {"graph", "policy", "html", "junit", "markdown", "perfetto", "json_path"}
+PATHS_AS_TEXT = {"graph", "policy", "html", "junit", "markdown", "perfetto"}
 """Parameters that name a file although their type is a text."""
 
-WRITTEN = {"html", "junit", "markdown", "perfetto", "json_path", "output", "test", "plot", "reproducer", "target", "to"}
+WRITTEN = {"html", "junit", "markdown", "perfetto", "output", "pytest_file", "plot", "reproducer", "target", "to"}
 """Parameters that name a file to write: one hostile file that is there before is enough."""
 
 KIND_OF = {
@@ -59,10 +53,8 @@ KIND_OF = {
     ("shrink", "folder"): "run",
     ("show", "path"): "trace",
     ("report", "folders"): "run",
-    ("explain", "folder"): "run",
     ("fuzz", "corpus"): "corpus",
     ("fuzz", "known"): "toml",
-    ("audit compile", "budget"): "toml",
     ("audit step", "budget"): "toml",
     ("trace import", "source"): "lines",
     **{(name, "path"): "trace" for name in ("trace export", "trace check", "trace repair")},
@@ -73,26 +65,18 @@ KIND_OF = {
 """The files, besides those of every kind, that a parameter takes and that name code."""
 
 
-def walk(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Yield every command of a group with its function."""
-    for name, each in group.commands.items():
-        if hasattr(each, "commands"):
-            yield from walk(each, (*words, name))
-        else:
-            yield (
-                " ".join((*words, name)),
-                inspect.unwrap(each.callback, stop=lambda found: "__signature__" in vars(found)),
-            )
+def walk() -> Iterator[tuple[str, Any]]:
+    """Yield the name of every command with its parsed form."""
+    for words, each in list_commands(make_app(*ENTRIES)).items():
+        yield " ".join(words), each
 
 
-def file_parameters(function: Any) -> Iterator[tuple[str, str]]:
+def file_parameters(command: Any) -> Iterator[tuple[str, str]]:
     """Yield the parameters that name a file or a folder, each with its option; empty for an argument."""
-    for name, parameter in inspect.signature(function).parameters.items():
-        kind, info = parameter.annotation.__origin__, parameter.annotation.__metadata__[0]
-        if "Path" in str(kind) or name in PATHS_AS_TEXT:
-            is_option = isinstance(info, typer.models.OptionInfo)
-            long = [each for each in info.param_decls or () if each.startswith("--")]
-            yield name, (long[0] if long else f"--{name.replace('_', '-')}") if is_option else ""
+    for each in list_options(command):
+        name = each.field_info.name
+        if "Path" in str(each.hint) or name in PATHS_AS_TEXT:
+            yield name, each.name if each.name.startswith("-") else ""
 
 
 def invocations(folder: Folder, *, is_whole: bool) -> list[list[str]]:
@@ -103,7 +87,7 @@ def invocations(folder: Folder, *, is_whole: bool) -> list[list[str]]:
     """
     files, folders = folder.write_contents()
     every = []
-    for name, function in walk(typer.main.get_command(app)):
+    for name, function in walk():
         base = BASE[name].split()
         if is_whole:
             every.append([*name.split(), *base])
@@ -160,14 +144,10 @@ def open_all(folder: Folder, commands: list[list[str]]) -> dict[str, Any]:
 
 
 def test_every_command_is_tried():
-    functions = dict(walk(typer.main.get_command(app)))
+    functions = dict(walk())
     names = set(functions)
     assert names == set(BASE), "say in BASE how a new command ends soon"
-    parameters = {
-        (name, parameter)
-        for name, function in walk(typer.main.get_command(app))
-        for parameter, _ in file_parameters(function)
-    }
+    parameters = {(name, parameter) for name, function in walk() for parameter, _ in file_parameters(function)}
     assert set(KIND_OF) <= parameters
 
 

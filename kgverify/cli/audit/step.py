@@ -2,80 +2,75 @@
 
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
-import typer
+from cyclopts import Parameter, validators
 
-from kgverify.cli import options
-from kgverify.cli.audit.deliver import deliver_reports
-from kgverify.cli.audit.modes import RungNames, announcing, check_reproducer
 from kgverify.cli.commands.diff import EXIT_CODES
-from kgverify.cli.progress import check_writable, show_phase, write_result
+from kgverify.cli.output import settings
+from kgverify.cli.progress import make_error_console, make_result_console, show_phase, write_json, write_result
 from kgverify.engines.load_engine import load_factory
+from kgverify.errors import UserError
 from kgverify.files.writing import append_to_file
 
 
 def audit_step(
-    function: Annotated[
-        str, typer.Argument(metavar="FILE.py:FUNCTION", help="The step, also as MODULE:FUNCTION. Its file is imported.")
-    ],
-    inputs: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE.py:MAKE", help="MAKE(call: int) returns the tuple of arguments of a call, numbered from 0."
-        ),
-    ],
-    calls: Annotated[int, typer.Option(min=1, help="Different calls to make.")] = 6,
-    device: options.Device = "auto",
-    mode: Annotated[
-        str,
-        typer.Option(
-            "--torch-mode", help="Of torch.compile, for the properties: default, reduce-overhead or max-autotune."
-        ),
-    ] = "default",
-    rung: RungNames = None,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="Largest absolute and relative error of a float. If not given, as far as another rounding allows.",
-        ),
-    ] = None,
-    exact: Annotated[bool, typer.Option("--exact", help="All bits must be equal.")] = False,
-    keeps_outputs: Annotated[
-        bool, typer.Option("--keeps-outputs/--drops-outputs", help="Whether outputs are read after the next call.")
-    ] = True,
-    budget: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Limits, as TOML: max_graph_breaks = 0 and the like.")
-    ] = None,
-    seconds: Annotated[
-        float, typer.Option(min=0, help="CPU seconds of the searches for the cause and the line.")
-    ] = 120.0,
-    patience: Annotated[
-        float, typer.Option(min=1, help="CPU seconds after which a rung counts as one that does not return.")
-    ] = 600.0,
-    reproducer: Annotated[
-        Path | None, typer.Option(metavar="FILE.py", help="Write a deviation as a script that needs only torch.")
-    ] = None,
-    json_path: options.JsonPath = None,
-    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write the report as a page.")] = None,
-    junit: Annotated[str | None, typer.Option(metavar="FILE", help="Write the report as JUnit XML.")] = None,
-    github: Annotated[
-        bool, typer.Option("--github", help="Print annotations; append Markdown to $GITHUB_STEP_SUMMARY.")
-    ] = False,
-) -> None:
+    function: str,
+    /,
+    *,
+    inputs: Annotated[str, Parameter(metavar="FILE.py:MAKE")],
+    calls: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 6,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    torch_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default",
+    rung: list[str] | None = None,
+    tolerance: Annotated[float | None, Parameter(validator=validators.Number(gte=0))] = None,
+    exact: Annotated[bool, Parameter(negative="")] = False,
+    keeps_outputs: Annotated[bool, Parameter(negative="--drops-outputs")] = True,
+    budget: Annotated[Path | None, Parameter(metavar="FILE")] = None,
+    seconds: Annotated[float, Parameter(validator=validators.Number(gte=0))] = 120.0,
+    patience: Annotated[float, Parameter(validator=validators.Number(gte=1))] = 600.0,
+    reproducer: Annotated[Path | None, Parameter(metavar="FILE.py")] = None,
+    html: Annotated[str | None, Parameter(metavar="FILE")] = None,
+    junit: Annotated[str | None, Parameter(metavar="FILE")] = None,
+    github: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
     """Compare your step with eager on every rung of torch.compile, and examine the properties that it can lose.
 
     Exit codes: 0 clean, 1 with findings or over budget, 2 bad input, 3 inconclusive: eager differs from itself.
+
+    Args:
+        function: The step, as FILE.py:FUNCTION or MODULE:FUNCTION. Its file is imported.
+        inputs: MAKE(call: int) returns the tuple of arguments of a call, numbered from 0.
+        calls: Different calls to make.
+        device: The device of your step.
+        torch_mode: Mode of torch.compile, for the properties.
+        rung: Only these: backend-eager, aot-eager, aot-eager-decomposed, default, reduce-overhead, max-autotune.
+        tolerance: Largest absolute and relative error of a float. If not given, as far as another rounding allows.
+        exact: All bits must be equal.
+        keeps_outputs: Outputs are read after the next call.
+        budget: Limits, as TOML: max_graph_breaks = 0 and the like.
+        seconds: CPU seconds of the searches for the cause and the line.
+        patience: CPU seconds after which a rung counts as one that does not return.
+        reproducer: Write a deviation as a script that needs only torch.
+        html: Write the report as a page.
+        junit: Write the report as JUnit XML.
+        github: Print annotations; append Markdown to $GITHUB_STEP_SUMMARY.
     """
-    check_writable(json_path)
     check_reproducer(reproducer)
     found = load_factory(function, "FILE.py:FUNCTION", "a function of tensors")
     make = load_factory(inputs, "--inputs", "a function of the number of the call, which returns a tuple of arguments")
 
     from kgverify.audit.audited_step import RUNG_NAMES, step
-    from kgverify.audit.render import render_annotations, render_audit_html, render_audit_junit, render_markdown
+    from kgverify.audit.render import (
+        render_annotations,
+        render_audit,
+        render_audit_html,
+        render_audit_junit,
+        render_markdown,
+    )
 
     with show_phase("the step", 0) as shown, announcing(shown) as announce:
         report = step(
@@ -86,7 +81,7 @@ def audit_step(
             rungs=rung or RUNG_NAMES,
             tolerance=tolerance,
             exact=exact,
-            mode=mode,
+            mode=torch_mode,
             keeps_outputs=keeps_outputs,
             budget=budget,
             seconds=seconds,
@@ -94,14 +89,41 @@ def audit_step(
             reproducer=reproducer,
             announce=announce,
         )
-    deliver_reports([report], report, json_path)
+    console = make_result_console()
+    for part in render_audit(report):
+        console.print(part)
+    write_json(report)
     if html is not None:
         write_result(render_audit_html(report).encode(), html)
     if junit is not None:
         write_result(render_audit_junit(report), junit)
     if github:
         # Not through the console, which breaks commands of the runner.
-        (sys.stderr if json_path == "-" else sys.stdout).write(render_annotations(report))
+        (sys.stderr if settings.json_path == "-" else sys.stdout).write(render_annotations(report))
         if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
             append_to_file(summary, render_markdown(report).encode())
-    raise typer.Exit(EXIT_CODES[report.verdict])
+    return EXIT_CODES[report.verdict]
+
+
+def check_reproducer(path: Path | None) -> None:
+    """Raise UserError where no Python file can be written."""
+    if path is not None and (path.suffix != ".py" or path.is_dir() or not path.absolute().parent.is_dir()):
+        raise UserError(
+            "is not a Python file in an existing folder",
+            where=f"--reproducer {path}",
+            fix="give a path such as wrong.py",
+        )
+
+
+@contextmanager
+def announcing(shown: Any) -> Iterator[Callable[[str], None]]:
+    """Announce work in the progress bar of a terminal, else as lines on standard error."""
+    console = make_error_console()
+
+    def announce(what: str) -> None:
+        if console.is_terminal:
+            shown.rename(what)
+        elif "attempt" not in what:
+            console.print(what)
+
+    yield announce

@@ -1,26 +1,25 @@
 """`kgverify bench`: the agreement and the speed of the reference and of every mode."""
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from cyclopts import Parameter, validators
 
 from kgverify.api.inputs import make_pipeline
-from kgverify.bench.compare import ASPECTS, LEAST_BAND, compare_runs
-from kgverify.bench.plan import FOR_GPUS, SIZES, Plan, Size, find_size
+from kgverify.bench.compare import compare_runs
+from kgverify.bench.plan import FOR_GPUS, Plan, Size, find_size
 from kgverify.bench.plot import render_plot
 from kgverify.bench.result import encode_result, read_result
 from kgverify.bench.table import render_comparison, render_result
-from kgverify.cli import completion, options
-from kgverify.cli.options import EngineOptions, ProofOptions, RunOptions, SourceOptions, with_run_options
+from kgverify.cli import options
 from kgverify.cli.progress import (
     check_writable,
     make_result_console,
     print_lines,
     print_warning,
     show_phase,
+    write_encoded,
     write_result,
 )
 from kgverify.engines.table import COMPILED, REFERENCE, make_entry
@@ -29,6 +28,7 @@ from kgverify.prover.faults.catalogue import find_faults
 from kgverify.prover.faults.plant import plant_faults
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
+from kgverify.runs.job import Queries
 from kgverify.runs.run import Run
 
 if TYPE_CHECKING:
@@ -40,126 +40,63 @@ NOT_COMPARED = 3
 """Exit code of `--fail-slower` where no ratio could be compared."""
 
 
-@dataclass(frozen=True)
-class SizeOptions:
-    """The size of the benchmark."""
-
-    size: Annotated[
-        str,
-        typer.Option(
-            help="small, medium, large or extreme (for GPUs); docs/benchmarking.md.",
-            autocompletion=completion.one_of(SIZES),
-        ),
-    ] = "small"
-    queries: Annotated[int | None, typer.Option(min=1, help="Replaces the number of the size.")] = None
-    corruptions: Annotated[
-        str | None, typer.Option(help="Replaces the number of the size; `all` for every entity.")
-    ] = None
-    slots: Annotated[int | None, typer.Option(min=1, help="Replaces the number of the size.")] = None
-    sample: Annotated[
-        int | None, typer.Option(min=1, help="Candidates that the reference proves; replaces the number of the size.")
-    ] = None
-    seconds: Annotated[
-        float | None, typer.Option(min=0, help="Time limit of the steady state; replaces that of the size.")
-    ] = None
-
-    def choose(self) -> Size:
-        """Return the size with its replacements. UserError for an unknown one."""
-        chosen = find_size(self.size)
-        return chosen._replace(
-            queries=self.queries or chosen.queries,
-            slots=self.slots or chosen.slots,
-            sample=self.sample or chosen.sample,
-            seconds=chosen.seconds if self.seconds is None else self.seconds,
-        )
-
-
-@dataclass(frozen=True)
-class CompareOptions:
-    """The comparison with a saved run. UserError for options that need --compare without it."""
-
-    compare: Annotated[Path | None, typer.Option(metavar="FILE", help="Compare with a run saved by --json.")] = None
-    across: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ASPECT",
-            help="With --compare: an aspect that may differ: machine, torch, graph, size, policy, limits, precision or faults.",
-            autocompletion=completion.one_of(ASPECTS),
-        ),
-    ] = None
-    band: Annotated[float, typer.Option(min=0, help="With --compare: the smallest noise band, to both sides of 1.")] = (
-        LEAST_BAND
-    )
-    fail_slower: Annotated[
-        bool,
-        typer.Option("--fail-slower", help="With --compare: exit code 1 where a mode is slower beyond its band."),
-    ] = False
-
-    def __post_init__(self) -> None:
-        if self.compare is None and (self.fail_slower or self.across):
-            raise UserError(
-                "has nothing to compare with",
-                where="--fail-slower" if self.fail_slower else "--across",
-                fix="give --compare FILE as well",
-            )
-
-
-@with_run_options()
 def bench(
     *,
-    sizes: SizeOptions,
-    modes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODE,...",
-            help="Modes of the compiled evaluator: eager, default, reduce-overhead, max-autotune, fused; all that make a"
-            " difference on the device if not given.",
-            autocompletion=completion.several_of(completion.MODES[1:]),
-        ),
-    ] = None,
-    engine: options.Engine = COMPILED,
-    reference: options.ReferenceOption = REFERENCE,
-    source: SourceOptions,
-    proofs: ProofOptions,
-    device: options.Device = "auto",
-    precision: options.Precision = "float32",
-    repeats: Annotated[int, typer.Option(min=1, help="Calls of the steady state, at most.")] = 10,
-    fresh_cache: Annotated[bool, typer.Option("--fresh-cache", help="Compile with empty caches on disk.")] = False,
-    fault: options.Faults = None,
-    comparing: CompareOptions,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the medians.")] = None,
-    json_path: options.JsonPath = None,
-) -> None:
+    size: Annotated[str, Parameter(metavar="NAME,KEY=VALUE,...")] = "small",
+    modes: Annotated[str | None, Parameter(metavar="MODE,...")] = None,
+    engines: Annotated[options.EngineOptions, options.OWN] = options.EngineOptions(),
+    source: Annotated[options.GraphOptions, options.GRAPH] = options.GraphOptions(),
+    proofs: Annotated[options.ProofOptions, options.PROOFS] = options.ProofOptions(),
+    evaluator: Annotated[options.EvaluatorOptions, options.BENCH_EVALUATOR] = options.EvaluatorOptions(),
+    repeats: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 10,
+    compare: Annotated[Path | None, Parameter(metavar="FILE")] = None,
+    fail_slower: Annotated[bool, Parameter(negative="")] = False,
+    plot: Annotated[Path | None, Parameter(metavar="FILE.svg")] = None,
+) -> int:
     """Measure a reference and an engine, or the compiled evaluator in every mode; only results that agree have a speed.
 
     Ctrl-C ends it early; the measurements so far are shown and written.
+
+    Args:
+        size: small, medium, large or extreme, with numbers to replace, such as small,queries=5: queries, corruptions, slots,
+            sample and seconds; docs/benchmarking.md.
+        modes: Modes of the compiled evaluator: eager, default, reduce-overhead, max-autotune, fused; all that make a
+            difference on the device if not given.
+        repeats: Calls of the steady state, at most.
+        compare: Compare with a run saved by --json.
+        fail_slower: With --compare: exit code 1 where a mode is slower beyond its band.
+        plot: Draw the medians.
     """
     from kgverify.bench.modes import Rivals, measure_modes
 
-    saved = None if comparing.compare is None else read_result(comparing.compare)
-    check_writable(json_path)
+    if options.prints_catalogue(evaluator):
+        return 0
+    if compare is None and fail_slower:
+        raise UserError("has nothing to compare with", where="fail_slower", fix="give --compare FILE as well")
+    saved = None if compare is None else read_result(compare)
     check_writable(None if plot is None else str(plot))
-    chosen = sizes.choose()
-    run = RunOptions(source, chosen.queries, sizes.corruptions or str(chosen.corruptions), proofs).build()
+    name, chosen = choose_size(size)
+    faults = tuple(evaluator.faults)
+    queries = Queries(chosen.queries, chosen.corruptions)
+    run = options.make_job(source, queries, proofs).make_run()
     plan = Plan(
-        name=sizes.size,
+        name=name,
         size=chosen,
         modes=None if modes is None else tuple(filter(None, map(str.strip, modes.split(",")))),
-        device=device,
-        precision=precision,
+        device=evaluator.device,
+        precision=evaluator.precision,
         repeats=repeats,
-        has_fresh_cache=fresh_cache,
-        faults=tuple(each.name for each in find_faults(fault or ())),
+        has_fresh_cache=evaluator.fresh_cache,
+        faults=tuple(each.name for each in find_faults(faults)),
     )
     rivals = None
+    engine, reference = engines.engine, engines.reference
     if (engine, reference) != (COMPILED, REFERENCE):
         if engine != COMPILED and modes is not None:
             raise UserError(
-                f"are of the compiled evaluator, which is not measured: {engine}", where="--modes", fix="leave it out"
+                f"are of the compiled evaluator, which is not measured: {engine}", where="modes", fix="leave it out"
             )
-        EngineOptions(device, precision=precision, slots=sizes.slots, fault=list(fault or ())).engines(
-            engine, reference
-        )
+        options.make_engines(engines, evaluator)
         make = partial(_make_engine, run)
         in_reference = () if engine == COMPILED else plan.faults
         rivals = Rivals(reference, partial(make, reference, "--reference", in_reference))
@@ -171,23 +108,40 @@ def bench(
             rivals.make_engine()
     _warn_of_size(plan)
     result = measure_modes(run, plan, _build_with_faults(run, plan), show_phase, rivals)
-    console = make_result_console(json_path)
+    console = make_result_console()
     width = console.width if console.is_terminal else 0
     print_lines(console, render_result(result, width))
     compared = None
     if saved is not None:
-        compared = compare_runs(saved, result, across=comparing.across or (), least_band=comparing.band)
-        print_lines(console, ["", *render_comparison(compared, str(comparing.compare), width)])
+        compared = compare_runs(saved, result)
+        print_lines(console, ["", *render_comparison(compared, str(compare), width)])
     if plot is not None:
         write_result(render_plot(result).encode(), str(plot))
-    if json_path is not None:
-        write_result(encode_result(result), json_path)
+    write_encoded(encode_result(result))
     if not result.is_complete:
         raise KeyboardInterrupt
     if not result.is_right:
-        raise typer.Exit(1)
-    if comparing.fail_slower and compared is not None and (compared.is_slower or not compared.is_compared):
-        raise typer.Exit(1 if compared.is_slower else NOT_COMPARED)
+        return 1
+    if fail_slower and compared is not None and (compared.is_slower or not compared.is_compared):
+        return 1 if compared.is_slower else NOT_COMPARED
+    return 0
+
+
+def choose_size(text: str) -> tuple[str, Size]:
+    """Return a size and its name, with the numbers that replace its own. UserError for an unknown name or key."""
+    name, _, replaced = text.partition(",")
+    if "=" in name:
+        name, replaced = "small", text
+    size = find_size(name)
+    numbers: dict[str, Any] = {}
+    for key, value in options.parse_pairs([replaced] if replaced else [], Size._fields, "size").items():
+        try:
+            numbers[key] = float(value) if key == "seconds" else int(value)
+        except ValueError:
+            raise UserError(f"expected a number, found {value!r}", where=f"--size {key}", fix="give another") from None
+        if numbers[key] < (key not in ("seconds", "corruptions")):
+            raise UserError(f"expected 1 or more, found {value}", where=f"--size {key}", fix="give another number")
+    return name, size._replace(**numbers)
 
 
 def _make_engine(run: Run, engine: str, where: str, faults: tuple[str, ...] = ()) -> "Engine":
@@ -205,7 +159,7 @@ def _build_with_faults(run: Run, plan: Plan) -> "Build | None":
         raise UserError(
             "concerns the candidates or the ranks, and only proofs are timed",
             where="--fault",
-            fix="choose one of another stage: kgverify faults list",
+            fix="choose one of another stage: --fault list prints them",
         )
 
     def build(mode: str, layout: "Layout") -> "Engine":

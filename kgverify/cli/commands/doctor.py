@@ -1,14 +1,12 @@
 """`kgverify doctor`: what is installed, and what is missing for which feature."""
 
-import typer
 from rich.table import Table
 
-from kgverify.cli import options
 from kgverify.cli.progress import make_result_console, write_json
 from kgverify.report.render.fitted_table import fit_rows
 
 
-def doctor(json_path: options.JsonPath = None) -> None:
+def doctor() -> int:
     """List what is installed, what is missing for which feature, caches and GPUs. Exit code 2 if something is broken."""
     from kgverify.api.doctor import State, examine_installation
 
@@ -16,7 +14,6 @@ def doctor(json_path: options.JsonPath = None) -> None:
     table = Table("name", "state", "detail", "fix", box=None)
     styles = {State.PRESENT: "green", State.ABSENT: "dim", State.BROKEN: "bold red"}
     rows = [(found.name, found.state.value, found.detail, found.fix) for found in findings]
-    make_result_console(json_path).print(fit_rows(table, rows, [styles[found.state] for found in findings]))
-    write_json(findings, json_path)
-    if any(found.state is State.BROKEN for found in findings):
-        raise typer.Exit(2)
+    make_result_console().print(fit_rows(table, rows, [styles[found.state] for found in findings]))
+    write_json(findings)
+    return 2 if any(found.state is State.BROKEN for found in findings) else 0

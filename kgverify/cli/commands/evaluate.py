@@ -1,6 +1,5 @@
 """`kgverify evaluate`: rank many candidates, by default with the compiled evaluator, part by part."""
 
-import re
 import shlex
 import signal
 import sys
@@ -15,25 +14,23 @@ from types import FrameType
 from typing import Annotated, Final
 
 import numpy as np
-import typer
+from cyclopts import Parameter, validators
 
 from kgverify.api.evaluate import EvaluationOptions, build_evaluated_side, build_evaluation_sides
 from kgverify.cli import options
 from kgverify.cli.commands.diff import EXIT_CODES
-from kgverify.cli.options import EngineOptions, ProofOptions, RunOptions, SourceOptions, with_run_options
 from kgverify.cli.progress import (
-    check_writable,
     make_result_console,
     print_lines,
     print_note,
     print_warning,
     show_work,
     typed_words,
-    write_result,
+    write_encoded,
 )
 from kgverify.comparison.exercise.minimum import parse_minimum
 from kgverify.engines.protocol import ExplainedEngine
-from kgverify.engines.table import COMPILED, REFERENCE
+from kgverify.engines.table import REFERENCE
 from kgverify.errors import UserError
 from kgverify.escaping import make_lines_visible
 from kgverify.evaluation.evaluate import EvaluationResult, ProcessGroup, join_process_group
@@ -49,84 +46,57 @@ from kgverify.report.evaluation import encode_evaluation, print_evaluation
 from kgverify.report.render.terminal import describe_execution
 from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.fan_out import reference_beside
-from kgverify.runs.run import MOST
 
-_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SAME_PRESS: Final = 1.0
 """Seconds in which a second Ctrl-C counts as the first one, in a group: `torchrun` repeats what the terminal has sent."""
 
 
-@with_run_options()
 def evaluate(
     *,
-    source: SourceOptions,
-    queries: Annotated[
-        int | None, typer.Option(help="Number of queries, from the beginning of the split; all if not given.")
-    ] = None,
-    corruptions: options.Corruptions = "all",
-    proofs: ProofOptions,
-    engine: options.Engine = COMPILED,
-    reference: options.ReferenceOption = REFERENCE,
-    engine_options: EngineOptions,
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE", help="Maximum memory of the device, e.g. 8GiB; half of the free memory if not given."
-        ),
-    ] = None,
-    part_size: Annotated[
-        int | None,
-        typer.Option(min=1, help="Maximum candidates of a part; chosen by their number and the device if not given."),
-    ] = None,
-    check: Annotated[
-        int | None,
-        typer.Option(
-            min=0, help="Number of candidates that the reference proves as well; chosen by their number if not given."
-        ),
-    ] = None,
-    minimum: options.MinimumSpec = None,
-    rank_only: Annotated[bool, typer.Option("--rank-only", help="Skip candidates that cannot affect a rank.")] = False,
-    save: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Save finished parts in a folder or at a URL, and resume from those in it."),
-    ] = None,
-    accept_changed: options.AcceptChanged = None,
-    scheduler: options.Scheduler = None,
-    quiet: options.Quiet = False,
-    json_path: options.JsonPath = None,
-) -> None:
+    engines: Annotated[options.EngineOptions, options.OWN] = options.EngineOptions(),
+    source: Annotated[options.GraphOptions, options.GRAPH] = options.GraphOptions(),
+    queries: Annotated[options.AllQueryOptions, options.GRAPH] = options.AllQueryOptions(),
+    proofs: Annotated[options.ProofOptions, options.PROOFS] = options.ProofOptions(),
+    evaluator: Annotated[options.EvaluatorOptions, options.EVALUATION_EVALUATOR] = options.EvaluatorOptions(),
+    chosen: Annotated[EvaluationOptions, options.EVALUATION] = EvaluationOptions(),
+    check: Annotated[int | None, Parameter(validator=validators.Number(gte=0))] = None,
+    save: Annotated[Path | None, Parameter(metavar="DIR")] = None,
+) -> int:
     """Rank the triples of a split among their corruptions: all candidates, or a number of them for each side.
 
     On several GPUs of one host: torchrun --nproc-per-node 4 -m kgverify evaluate ... --save DIR. On several machines:
     --scheduler ADDRESS.
+
+    Args:
+        check: Number of candidates that the reference proves as well; chosen by their number if not given.
+        save: Save finished parts in a folder or at a URL, and resume from those in it.
     """
-    budget, required = parse_memory(memory), parse_minimum(minimum)
+    if options.prints_catalogue(evaluator):
+        return 0
+    required, scheduler = parse_minimum(chosen.minimum), chosen.scheduler
     group = join_process_group()
     leads = group.index == 0
     phases = TimedPhases(show_work if leads else silent_phase)
     silent = TimedPhases(silent_phase)
     if group.size > 1 and save is None:
-        raise UserError(f"{group.size} processes need a folder", where="--save", fix="give --save DIR")
+        raise UserError(f"{group.size} processes need a folder", where="save", fix="give --save DIR")
     if group.size > 1 and scheduler is not None:
         raise UserError(
             f"the workers of the scheduler prove, and torchrun started {group.size} processes for it as well",
-            where="--scheduler",
+            where="scheduler",
             fix="give it to a command without torchrun",
         )
-    if leads:
-        check_writable(json_path)
-    else:
+    if not leads:
         # Wait until the leader has checked the options: it alone reports errors.
         group.broadcast(b"")
     with nullcontext() if leads else redirect_stderr(StringIO()), silent("reading", 0):
-        engines = engine_options.engines(engine, reference, memory=budget)
-        job = RunOptions(source, MOST if queries is None else queries, corruptions, proofs).job(engines)
+        sides = options.make_engines(engines, evaluator)
+        job = options.make_job(source, queries, proofs, sides)
         run = job.make_run()
         num_candidates = count_candidates(run.graph, run.split, run.queries, run.num_corruptions).sum()
     num_checked = choose_num_checked(int(num_candidates)) if check is None else check
-    is_plain = reference == REFERENCE
+    is_plain = engines.reference == REFERENCE
     with reference_beside(run, num_checked) if leads and is_plain else nullcontext() as beside:
-        chosen = EvaluationOptions(part_size=part_size, rank_only=rank_only)
         with silent("building the engine", 0):
             pipeline, expected = build_evaluation_sides(run, job, chosen)
         if leads:
@@ -139,18 +109,18 @@ def evaluate(
                 run,
                 pipeline,
                 folder=save,
-                part_size=part_size,
-                rank_only=rank_only,
-                accept_changed=accept_changed or (),
+                part_size=chosen.part_size,
+                rank_only=chosen.rank_only,
+                accept_changed=chosen.accept_changed,
                 group=group,
                 workers=workers,
-                make=partial(build_evaluated_side, run, engines.engine, chosen),
+                make=partial(build_evaluated_side, run, sides.engine, chosen),
                 phase=phases,
                 warn=print_warning,
                 should_stop=should_stop,
             )
             if result is None:
-                return
+                return 0
             if result.missing:
                 _explain_missing(result, save, group, is_stopped=should_stop())
         report = report_evaluation(
@@ -166,7 +136,7 @@ def evaluate(
     if save is not None:
         write_summary(save, encode_evaluation(report))
     first = min((each.query for each in report.check.differences), default=0) if report.check else 0
-    console = make_result_console(json_path)
+    console = make_result_console()
     print_evaluation(report, console, _diff_command(first + 1))
     notes = describe_hits(np.concatenate([part.num_ranked for part in result.results.values()]))
     print_lines(console, [f"note: {note}" for note in notes])
@@ -174,19 +144,8 @@ def evaluate(
     print_lines(console, [f"time: {', '.join(f'{title} {taken:.1f} s' for title, taken in seconds)}"], style="dim")
     if isinstance(pipeline.engine, ExplainedEngine):
         print_lines(console, [describe_execution(pipeline.engine.reasons, pipeline.engine.caches)], style="dim")
-    if json_path is not None:
-        write_result(encode_evaluation(report), json_path)
-    raise typer.Exit(EXIT_CODES[report.verdict])
-
-
-def parse_memory(text: str | None) -> int | None:
-    """Return the bytes of `8GiB`, `500M` or `1000000`. UserError for anything else."""
-    if text is None:
-        return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
-    if found is None or not float(found[1]):
-        raise UserError(f"expected a size, found {text!r}", where="--memory", fix="give one such as 8GiB or 500MiB")
-    return int(float(found[1]) * _UNITS[found[2]])
+    write_encoded(encode_evaluation(report))
+    return EXIT_CODES[report.verdict]
 
 
 @contextmanager

@@ -4,133 +4,95 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Final, NoReturn
 
-import typer
+from cyclopts import Parameter
 
-from kgverify.api.record import RecordingOptions, record_job
-from kgverify.cli import completion, options
-from kgverify.cli.options import EngineOptions, RunOptions, with_run_options
-from kgverify.cli.progress import (
-    check_writable,
-    make_result_console,
-    print_note,
-    print_text,
-    show_phase,
-    typed_command,
-    write_json,
-)
-from kgverify.engines.table import COMPILED, REFERENCE
+from kgverify.api.record import record_job
+from kgverify.cli import options
+from kgverify.cli.output import is_typed
+from kgverify.cli.progress import make_result_console, print_note, print_text, show_phase, typed_command, write_json
+from kgverify.engines.table import REFERENCE
 from kgverify.errors import UserError, count_of
 from kgverify.interrupts import note_interrupt
 from kgverify.report.render.terminal import describe_execution
 from kgverify.runs.job import Engines, Reference
 from kgverify.trace.files.output_path import count_safe, partial_of
-from kgverify.verification.record import SHARD_STEPS
 
 _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
-@with_run_options()
 def record(
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.h5", help="The trace to write.")],
-    run_options: RunOptions,
-    engine_options: EngineOptions,
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ENGINE",
-            help="The engine to record: compiled, reference, or your own as MODULE:NAME or FILE.py:NAME.",
-            autocompletion=completion.complete_engine,
-        ),
-    ] = None,
-    reference: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ENGINE",
-            help="Instead of --engine: the engine to record as the reference of a later comparison.",
-            autocompletion=completion.complete_engine,
-        ),
-    ] = None,
-    jobs: options.Jobs = 1,
-    scheduler: options.Scheduler = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted recording.")] = False,
-    accept_changed: options.AcceptChanged = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing trace.")] = False,
-    shard_steps: Annotated[
-        int, typer.Option(min=1, help="Steps committed at a time; a longer trace becomes a folder of shards.")
-    ] = SHARD_STEPS,
-    level: Annotated[
-        str,
-        typer.Option(
-            help="Kept of each step: digests, compact (clauses, scores), steps, or deep (also what each stage gave).",
-            autocompletion=completion.complete_level,
-        ),
-    ] = "steps",
-    archive: Annotated[bool, typer.Option("--archive", help="Compress as far as HDF5's filters can.")] = False,
-    json_path: options.JsonPath = None,
-) -> None:
-    """Run one engine and write its trace: a file or, if it is large, a folder of shards."""
-    check_writable(json_path)
-    if engine is not None and reference is not None:
+    *,
+    output: Annotated[Path, Parameter(alias="-o", metavar="FILE.h5")],
+    engine: Annotated[str | None, Parameter(metavar="ENGINE")] = None,
+    reference: Annotated[str | None, Parameter(metavar="ENGINE")] = None,
+    recording: Annotated[options.OverwritingOptions, options.RECORDING] = options.OverwritingOptions(),
+    work: Annotated[Reference, options.OWN] = Reference(),
+    source: Annotated[options.GraphOptions, options.GRAPH] = options.GraphOptions(),
+    queries: Annotated[options.QueryOptions, options.GRAPH] = options.QueryOptions(),
+    proofs: Annotated[options.ProofOptions, options.PROOFS] = options.ProofOptions(),
+    evaluator: Annotated[options.EvaluatorOptions, options.EVALUATOR] = options.EvaluatorOptions(),
+) -> int | None:
+    """Run one engine and write its trace: a file or, if it is large, a folder of shards.
+
+    Args:
+        output: The trace to write.
+        engine: The engine to record: compiled, reference, or your own as MODULE:NAME or FILE.py:NAME.
+        reference: Instead of --engine: the engine to record as the reference of a later comparison.
+    """
+    if options.prints_catalogue(evaluator):
+        return 0
+    if is_typed("--engine") and is_typed("--reference"):
         raise UserError("records one engine, and two are given", where="reference", fix="leave one of them out")
-    if engine is None and reference is None:
+    is_reference = reference is not None and not is_typed("--engine")
+    recorded = reference if is_reference else engine
+    if recorded is None:
         raise UserError(
             "expected an engine to record, found none",
-            where="--engine",
+            where="engine",
             fix="give compiled, reference, or your own as MODULE:NAME or FILE.py:NAME",
         )
     try:
-        with (
-            ending_on_signals(),
-            show_phase(f"recording {engine or reference}", 0) as progress,
-        ):
-            recorded = engine or reference or COMPILED
-            engines = engine_options.engines(recorded, REFERENCE)
+        with ending_on_signals(), show_phase(f"recording {recorded}", 0) as progress:
+            engines = options.make_engines(options.EngineOptions(recorded), evaluator)
             if recorded == REFERENCE:
-                engines = Engines(Reference(jobs, scheduler))
-            elif jobs != 1:
+                engines = Engines(work)
+            elif work.jobs != 1:
                 raise UserError("is for the reference, which does not run", where="jobs", fix="leave it out")
-            recording = record_job(
-                run_options.job(engines),
+            written = record_job(
+                options.make_job(source, queries, proofs, engines),
                 output,
-                RecordingOptions(
-                    level=level,
-                    archive=archive,
-                    shard_steps=shard_steps,
-                    resume=resume,
-                    accept_changed=accept_changed or (),
-                    overwrite=force,
-                    as_reference=reference is not None,
-                    scheduler=scheduler,
-                ),
+                replace(recording, as_reference=is_reference, scheduler=work.scheduler),
                 progress=progress,
             )
     except KeyboardInterrupt as error:
-        _explain_interruption(output, resume=resume)
+        _explain_interruption(output, resume=recording.resume)
         if isinstance(error, Ended):
             print_note(f"ended by {signal.Signals(error.number).name}")
-            raise typer.Exit(error.exit_code) from None
+            return error.exit_code
         raise
-    if recording.reasons:
-        print_note(describe_execution(recording.reasons, recording.caches), style="dim")
-    resumed = f", {recording.num_resumed:,} of them from before" if recording.num_resumed else ""
+    if written.reasons:
+        print_note(describe_execution(written.reasons, written.caches), style="dim")
+    resumed = f", {written.num_resumed:,} of them from before" if written.num_resumed else ""
     print_text(
-        make_result_console(json_path),
-        f"{recording.path}: {count_of(recording.num_candidates, 'candidate')}{resumed}, {count_of(recording.num_steps, 'step')}",
+        make_result_console(),
+        f"{written.path}: {count_of(written.num_candidates, 'candidate')}{resumed}, {count_of(written.num_steps, 'step')}",
     )
-    for change in recording.accepted:
+    for change in written.accepted:
         print_note(f"resumed although code changed, as accepted: {change}")
     data = {
-        "path": str(recording.path),
-        "num_candidates": recording.num_candidates,
-        "num_steps": recording.num_steps,
-        "num_resumed": recording.num_resumed,
-        "accepted": recording.accepted,
+        "path": str(written.path),
+        "num_candidates": written.num_candidates,
+        "num_steps": written.num_steps,
+        "num_resumed": written.num_resumed,
+        "accepted": written.accepted,
     }
-    write_json(data, json_path, indent=None)
+    write_json(data, indent=None)
+    return None
 
 
 def _explain_interruption(output: Path, *, resume: bool) -> None:

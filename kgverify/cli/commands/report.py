@@ -5,15 +5,13 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from urllib.parse import quote
 
-import typer
+from cyclopts import Parameter
 
-from kgverify.cli import options
-from kgverify.cli.help import GroupedCommand
+from kgverify.cli.output import settings
 from kgverify.cli.progress import make_result_console, write_result
 from kgverify.errors import UserError
 from kgverify.files.writing import append_to_file
@@ -26,61 +24,31 @@ from kgverify.report.render.terminal import NextCommand, print_report
 from kgverify.report.report import encode_report
 from kgverify.verification.save import REPORT, read_run, read_saved_report, read_times
 
-DEFAULT_NAMES: Final = {
-    "--html": "report.html",
-    "--junit": "junit.xml",
-    "--markdown": "report.md",
-    "--perfetto": "perfetto.json",
-}
-"""The default file names of the formats, in the current folder."""
-
-
-class ReportCommand(GroupedCommand):
-    """Accepts the options of formats without a file name."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments after inserting the missing file names."""
-        named = []
-        for argument, following in zip_longest(args, args[1:]):
-            named.append(argument)
-            if argument in DEFAULT_NAMES and (following is None or following.startswith("--")):
-                named.append(DEFAULT_NAMES[argument])
-        return super().parse_args(ctx, named)
-
-
-COMMAND_CLASS: Final = ReportCommand
-"""The class of the command that typer makes of `report`."""
+PAGE: Final = "report.html"
+"""The name of the page in the folder of a run, to which an index page links."""
 
 
 def report(
-    folders: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RUN_DIR...",
-            help="A folder written by `kgverify diff --save RUN_DIR`; several make an index page with --html.",
-        ),
-    ],
-    html: Annotated[
-        str | None, typer.Option(metavar="[FILE]", help="One self-contained page; - for standard output.")
-    ] = None,
-    junit: Annotated[
-        str | None,
-        typer.Option(metavar="[FILE]", help="JUnit XML, one case per query and side; - for standard output."),
-    ] = None,
-    markdown: Annotated[str | None, typer.Option(metavar="[FILE]", help="Markdown; - for standard output.")] = None,
-    perfetto: Annotated[
-        str | None,
-        typer.Option(metavar="[FILE]", help="A timeline of all steps for ui.perfetto.dev; - for standard output."),
-    ] = None,
-    github: Annotated[
-        bool, typer.Option("--github", help="Print annotations; append Markdown to $GITHUB_STEP_SUMMARY.")
-    ] = False,
-    quiet: options.Quiet = False,
-    json_path: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="The report as JSON; - for standard output.")
-    ] = None,
+    folders: list[Path],
+    /,
+    *,
+    html: str | None = None,
+    junit: str | None = None,
+    markdown: str | None = None,
+    perfetto: str | None = None,
+    github: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
-    """Render a saved comparison: in the terminal, or as files. Several become one index page with their trends."""
+    """Render a saved comparison: in the terminal, or as files. Several become one index page with their trends.
+
+    Args:
+        folders: A folder written by `kgverify diff --save RUN_DIR`; several make an index page with --html.
+        html: One self-contained page; - for standard output. Each format has a default name for its file.
+        junit: JUnit XML, one case per query and side; - for standard output.
+        markdown: Markdown; - for standard output.
+        perfetto: A timeline of all steps for ui.perfetto.dev; - for standard output.
+        github: Print annotations; append Markdown to $GITHUB_STEP_SUMMARY.
+    """
+    json_path = settings.json_path
     folder = folders[0]
     if len(folders) > 1:
         if html is None or junit or markdown or perfetto or github or json_path:
@@ -91,7 +59,7 @@ def report(
             )
         write_result(_render_index(folders, None if html == "-" else Path(html).parent).encode(), html)
         if html != "-":
-            make_result_console(None).print(f"wrote {html}", soft_wrap=True)
+            make_result_console().print(f"wrote {html}", soft_wrap=True)
         return
     run = read_run(folder)
     files: list[tuple[str | None, Callable[[], bytes]]] = [
@@ -104,7 +72,7 @@ def report(
     to_output = [path for path, _ in files if path == "-"]
     if len(to_output) > 1:
         raise UserError("only one format can go to standard output", where=str(folder), fix="name files for the others")
-    console = make_result_console("-" if to_output else None)
+    console = make_result_console(is_beside_file=bool(to_output))
     for path, render in files:
         if path is not None:
             write_result(render(), path)
@@ -129,7 +97,7 @@ def _render_index(folders: Sequence[Path], beside: Path | None) -> str:
 def _summarize(folder: Path, beside: Path | None) -> RunSummary:
     report = read_saved_report(folder)
     written = datetime.fromtimestamp((folder / REPORT).stat().st_mtime, UTC)
-    page = folder / DEFAULT_NAMES["--html"]
+    page = folder / PAGE
     # With `./` no name can be taken for a scheme such as `javascript:`.
     link = f"./{quote(os.path.relpath(page, beside))}" if beside is not None and page.is_file() else ""
     name = str(folder) if beside is None else os.path.relpath(folder, beside)

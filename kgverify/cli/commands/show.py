@@ -4,10 +4,10 @@ import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from cyclopts import Parameter
 from rich.console import RenderableType
 
-from kgverify.cli import options
+from kgverify.cli.output import settings
 from kgverify.cli.progress import make_result_console, print_lines, write_json
 from kgverify.cli.stepping import step_through
 from kgverify.errors import UserError
@@ -21,26 +21,31 @@ from kgverify.verification.save import REPORT, finish_saving, read_run, read_sav
 
 
 def show(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="TRACE|RUN_DIR",
-            help="A trace: a file, or a folder of shards. Or the folder that `kgverify diff --save` wrote.",
-        ),
-    ],
-    candidate: Annotated[int | None, typer.Option(help="For a trace: show the derivation of this candidate.")] = None,
-    step: Annotated[int | None, typer.Option(help="For a trace: show this step of the candidate.")] = None,
-    divergence: Annotated[
-        int | None, typer.Option(metavar="N", help="For a saved run: print this divergence, counted from 1, and exit.")
-    ] = None,
-    json_path: options.JsonPath = None,
+    path: Path,
+    /,
+    *,
+    candidate: int | None = None,
+    step: int | None = None,
+    divergence: int | None = None,
+    explain: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
     """Show a trace in names; or step through the divergences of a saved run.
 
     A saved run reads commands, one key each in a terminal, otherwise one line each from standard input: n and p go to the
     next and previous divergence, f and b a step forward and back, s and S through the stages of the step; h lists the
     others.
+
+    Args:
+        path: A trace: a file, or a folder of shards. Or the folder that `kgverify diff --save` wrote.
+        candidate: For a trace: show the derivation of this candidate.
+        step: For a trace: show this step of the candidate.
+        divergence: For a saved run: print this divergence, counted from 1, and exit.
+        explain: For a saved run: print the condition of each cause, its evidence, and the distribution of its feature; with
+            --divergence, only the cause of that one.
     """
+    if explain:
+        print_lines(make_result_console(), explain_causes(read_saved_report(path), divergence, path))
+        return
     is_folder = path.is_dir()
     if is_folder:
         finish_saving(path)
@@ -51,15 +56,15 @@ def show(
             fix="give a folder that `kgverify diff --save DIR` wrote, or a trace",
         )
     if is_folder and (path / REPORT).is_file():
-        _show_run(path, candidate, step, divergence, json_path)
+        _show_run(path, candidate, step, divergence)
         return
     if divergence is not None:
         raise UserError("a trace has no divergences", where="--divergence", fix="give the folder of a saved run")
     if step is not None and candidate is None:
         raise UserError("a step belongs to a candidate", where="--step", fix="give --candidate as well")
-    rendered, data = _look_up(open_view(path), candidate, step, has_data=json_path is not None)
-    make_result_console(json_path).print(rendered)
-    write_json(data, json_path)
+    rendered, data = _look_up(open_view(path), candidate, step, has_data=settings.json_path is not None)
+    make_result_console().print(rendered)
+    write_json(data)
 
 
 def open_view(path: Path) -> TraceView:
@@ -81,22 +86,20 @@ def _look_up(
     return render_step(view, candidate, step), {**found, **view.step(candidate, step)}
 
 
-def _show_run(
-    folder: Path, candidate: int | None, step: int | None, divergence: int | None, json_path: str | None
-) -> None:
+def _show_run(folder: Path, candidate: int | None, step: int | None, divergence: int | None) -> None:
     if candidate is not None or step is not None:
         raise UserError(
             "a candidate or a step belongs to a trace, but this is a saved run",
             where=str(folder),
             fix=f"kgverify show {shlex.quote(str(folder / 'expected.h5'))}, or the same with actual.h5",
         )
-    if json_path is not None and divergence is None:
+    if settings.json_path is not None and divergence is None:
         raise UserError(
             "needs a divergence", where="--json", fix=f"give --divergence N as well; {folder / REPORT} has them all"
         )
     run = read_run(folder)
     stepper = Stepper(run.report, run.expected, run.actual, run.stepped)
-    console = make_result_console(json_path)
+    console = make_result_console()
     if divergence is None:
         step_through(stepper, console)
         return
@@ -105,17 +108,5 @@ def _show_run(
     except UserError as error:
         raise UserError(error.message, where="--divergence", fix=error.fix) from None
     console.print(render_position(stepper))
-    if json_path is not None:
-        write_json(stepper.data(), json_path)
-
-
-def explain(
-    folder: Annotated[
-        Path, typer.Argument(metavar="RUN_DIR", help="A folder written by `kgverify diff --save RUN_DIR`.")
-    ],
-    divergence: Annotated[
-        int | None, typer.Option(metavar="N", help="Explain the cause of this divergence alone, counted from 1.")
-    ] = None,
-) -> None:
-    """Explain the causes of a saved run: the condition of each, its evidence, and the distribution of its feature."""
-    print_lines(make_result_console(None), explain_causes(read_saved_report(folder), divergence, folder))
+    if settings.json_path is not None:
+        write_json(stepper.data())

@@ -213,7 +213,7 @@ class _Table:
                 rows.lines[0],
                 self._form,
                 f"{count_of(width, 'field')} in {self._show(rows.fields[0])}",
-                "remove all columns but those of head, relation and tail, or name them: --columns head,relation,tail,-",
+                "remove all columns but those of head, relation and tail, or name them: --graph columns=head,relation,tail,-",
             )
         return columns
 
@@ -223,9 +223,12 @@ class _Table:
         found = count_of(len(rows.fields[0]), "field")
         if header not in (None, columns) or len(rows.fields[0]) != width:
             found = f"a header row with another order above {found}" if header else found
-            fix = "leave --columns out, or name the columns of this file, with - for one that is not read"
+            fix = "leave columns out, or name the columns of this file, with - for one that is not read"
             raise self._error(
-                rows.lines[0], f"the {width} columns of --columns", f"{found} in {self._show(rows.fields[0])}", fix
+                rows.lines[0],
+                f"the {width} columns of --graph columns",
+                f"{found} in {self._show(rows.fields[0])}",
+                fix,
             )
         return columns
 

@@ -46,5 +46,5 @@ def _unknown(name: str, known: Sequence[str] | dict[str, Fault]) -> UserError:
     return UserError(
         f"unknown fault {name!r}",
         where="faults",
-        fix=suggest(name, known) or "choose one that `kgverify faults list` shows",
+        fix=suggest(name, known) or "choose one that `kgverify diff --fault list` shows",
     )

@@ -95,7 +95,7 @@ def _check_decisions(gathered: GatheredDecisions, graph: KnowledgeGraph, limits:
         raise UserError(
             f"expected provable triples, found no proof for {gathered.num_queries:,} queries in {limits.max_depth} steps",
             where=graph.name,
-            fix="check that the rules' bodies use relations that train has, or raise --max-depth or --rounds",
+            fix="check that the rules' bodies use relations that train has, or raise --limits max_depth or --rounds",
         )
     if not gathered.decisions:
         raise UserError(

@@ -1,4 +1,4 @@
-"""The conditions of causes in full, as `kgverify explain` prints them."""
+"""The conditions of causes in full, as `kgverify show --explain` prints them."""
 
 import shlex
 from collections.abc import Iterator

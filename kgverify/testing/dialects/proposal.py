@@ -89,7 +89,7 @@ class Verified:
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """The dialect that is proposed for an engine. `print` shows it; `save` writes it for `--dialect`.
+    """The dialect that is proposed for an engine. `print` shows it; `save` writes it for `--limits dialect=FILE`.
 
     has_steps: whether steps decided, not outcomes alone
     findings:  one for each switch

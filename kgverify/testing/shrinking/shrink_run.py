@@ -141,7 +141,7 @@ class ShrunkRun:
             f"   minimum    {_count(minimum.facts, 'fact')}, {_count(minimum.rules, 'rule')},"
             f" {_count((*minimum.queries, *minimum.unranked), 'query', 'queries')}"
             f"   in {count_of(shrunk.calls, 'run')}, {shrunk.seconds:.1f} s"
-            + ("" if shrunk.is_finished else ", the smallest found before --calls or --seconds ran out"),
+            + ("" if shrunk.is_finished else ", the smallest found before --max-calls or --seconds ran out"),
             "",
         ]
         program = str(minimum).splitlines()

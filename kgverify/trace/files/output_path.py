@@ -28,7 +28,7 @@ def lock_trace(path: Path, *, overwrites: bool = True) -> OutputLock:
     finish_replacing(path, partial_of(path))
     if path.exists() and not overwrites:
         lock.release()
-        raise UserError("already exists", where=str(path), fix="choose another path, or overwrite it with --force")
+        raise UserError("already exists", where=str(path), fix="choose another path, or overwrite it with --overwrite")
     return lock
 
 

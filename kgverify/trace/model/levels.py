@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -28,6 +28,10 @@ class TraceLevel(StrEnum):
     COMPACT = "compact"
     STEPS = "steps"
     DEEP = "deep"
+
+
+LevelName: TypeAlias = Literal["digests", "compact", "steps", "deep"]
+"""The name of a level."""
 
 
 class Packing(StrEnum):

@@ -1,0 +1,261 @@
+"""The words of a command, read by cyclopts: from the parameters of a function to its options, their help and their errors."""
+
+import io
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, Final, get_args
+
+from cyclopts import App, Parameter
+from cyclopts.argument import Argument
+from cyclopts.exceptions import (
+    CoercionError,
+    ConsumeMultipleError,
+    CycloptsError,
+    MissingArgumentError,
+    UnknownCommandError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
+from cyclopts.help import HelpEntry, HelpPanel
+
+from kgverify.cli.configuration import Configuration
+from kgverify.cli.entries import ENTRIES, MOST_COLUMNS, find_width, render_rows
+from kgverify.cli.output import END, settings
+from kgverify.cli.progress import SafeConsole, check_writable, print_note
+from kgverify.errors import UserError, suggest
+from kgverify.progress import LOGGER
+from kgverify.report.render.screen import Text
+
+DEFAULT_NAMES: Final = {
+    "--html": "report.html",
+    "--junit": "junit.xml",
+    "--markdown": "report.md",
+    "--perfetto": "perfetto.json",
+}
+"""The default file names of the formats of `kgverify report`, in the current folder."""
+
+_KINDS: Final[Mapping[Any, str]] = {int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def call(words: Sequence[str]) -> int:
+    """Run a command, and return its exit code. UserError for words that it does not take."""
+    if words[0] == "--install-completion":
+        path = make_app(*ENTRIES).install_completion()
+        print_note(f"written: {path}; it is read by new shells")
+        return 0
+    words = _name_files(words)
+    app = make_app(words[0], configuration=Configuration(ENTRIES[words[0]].compares))
+    _log_notes()
+    if len(words) == 1 and app[words[0]].default_command is None:
+        app([words[0], "--help"])
+        return 2
+    check_writable(settings.json_path)
+    try:
+        code = app(words)
+    except CycloptsError as error:
+        raise _as_user_error(error) from None
+    except UserError as error:
+        where = name_option(error.where, app, words)
+        raise UserError(error.message, where=where, fix=error.fix, details=error.details).with_traceback(
+            error.__traceback__
+        ) from None
+    return code if isinstance(code, int) else 0
+
+
+def make_app(*names: str, configuration: Configuration | None = None) -> App:
+    """Return the application with some of the commands."""
+    app = App(
+        name="kgverify",
+        help_format="plaintext",
+        help_formatter=HelpText(),
+        help_epilogue="",
+        help_flags=("--help", "-h"),
+        version_flags=(),
+        default_parameter=Parameter(
+            negative_iterable="", allow_repeating=True, show_default=_show_default, show_env_var=False
+        ),
+        config=configuration,
+        console=SafeConsole(width=min(SafeConsole().width, MOST_COLUMNS)),
+        exit_on_error=False,
+        print_error=False,
+        result_action="return_value",
+        suppress_keyboard_interrupt=False,
+    )
+    for name in names:
+        module, _, attribute = ENTRIES[name].place.partition(":")
+        found: Callable[..., Any] | Mapping[str, Callable[..., Any]] = getattr(
+            import_module(f"kgverify.cli.{module}"), attribute
+        )
+        if callable(found):
+            app.command(found, name=name)
+        else:
+            group = App(name=name, help=ENTRIES[name].summary)
+            app.command(group)
+            for inner, function in found.items():
+                group.command(function, name=inner)
+    return app
+
+
+def list_commands(app: App, *words: str) -> dict[tuple[str, ...], App]:
+    """Return the leaf commands of an application, by their words."""
+    leaves: dict[tuple[str, ...], App] = {}
+    for name, each in app.resolved_commands().items():
+        if not name.startswith("-"):
+            leaves |= {(*words, name): each} if each.default_command else list_commands(each, *words, name)
+    return leaves
+
+
+def list_options(app: App) -> list[Argument]:
+    """Return the arguments and options of a leaf command."""
+    return [each for each in app.assemble_argument_collection() if each.parse]
+
+
+def render_command_help(app: App, words: Sequence[str]) -> str:
+    """Return the help of a leaf command."""
+    console = SafeConsole(width=MOST_COLUMNS, file=io.StringIO())
+    app([*words, "--help"], console=console)
+    return console.file.getvalue().strip()  # type: ignore[attr-defined]  # of StringIO
+
+
+def name_option(where: str, app: App, words: Sequence[str]) -> str:
+    """Return the option that sets the argument that an error is about, as it was typed; other places unchanged.
+
+    where: the argument, perhaps with its value, as in `engine mine.py:Engine`
+    """
+    typed = {word.split("=")[0] for word in words}
+    where, space, value = where.partition(" ")
+    _, apps, _ = app.parse_commands(list(words))
+    for each in list_options(apps[-1]) if apps[-1].default_command else ():
+        options = [name for name in each.names if name.startswith("-")]
+        if options and where in (each.field_info.name, options[0].lstrip("-").replace("-", "_")):
+            return next((name for name in options if name in typed), options[0]) + space + value
+    return where + space + value
+
+
+def _show_default(value: Any) -> str | None:
+    return None if value is None or value is False or value == () else str(value)
+
+
+def _name_files(words: Sequence[str]) -> list[str]:
+    """Insert the file names of the formats of `kgverify report` that are given without one, and join `-` to its option."""
+    named: list[str] = []
+    for word, following in zip(words, [*words[1:], END], strict=True):
+        if word in DEFAULT_NAMES and words[0] == "report" and following.startswith("--"):
+            named.append(f"{word}={DEFAULT_NAMES[word]}")
+        elif word == "-" and named and named[-1].startswith("--") and "=" not in named[-1]:
+            named[-1] += "=-"
+        else:
+            named.append(word)
+    return named
+
+
+class _Notes(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        print_note(record.getMessage(), style="dim")
+
+
+def _log_notes() -> None:
+    """Print what the logger `kgverify` reports, if that is wanted."""
+    LOGGER.handlers = [each for each in LOGGER.handlers if not isinstance(each, _Notes)]
+    LOGGER.setLevel(logging.NOTSET)
+    if settings.is_verbose:
+        LOGGER.addHandler(_Notes())
+        LOGGER.setLevel(logging.INFO)
+
+
+def _as_user_error(error: CycloptsError) -> UserError:
+    """Return the error in the words of all others: where, what, and how to fix it."""
+    if isinstance(error, UnknownOptionError):
+        names = [name for each in error.argument_collection for name in each.names if name.startswith("-")]
+        token = error.token
+        where = token.keyword or token.value
+        if token.source != "cli":
+            return _of_file(token.source, where, "unknown key", [name.lstrip("-") for name in names])
+        return UserError("unknown option", where=where, fix=suggest(where, names) or _help_of(error))
+    if isinstance(error, UnknownCommandError) and error.unused_tokens:
+        known = [name for name in error.app or () if not name.startswith("-")]
+        where = error.unused_tokens[0]
+        return UserError("unknown command", where=where, fix=suggest(where, known) or f"choose {', '.join(known)}")
+    if isinstance(error, CoercionError) and error.token is not None:
+        token, choices = error.token, [str(each) for each in get_args(error.target_type)]
+        where = token.keyword or (error.argument.name if error.argument else "")
+        if token.source not in ("", "cli"):
+            where = f"{token.source}: {where.strip('[]')}"
+        if choices:
+            fix = suggest(token.value, choices) or f"choose one of {', '.join(choices)}"
+            return UserError(f"unknown value {token.value!r}", where=where, fix=fix)
+        kind = _KINDS.get(error.target_type, "another value")
+        return UserError(f"expected {kind}, found {token.value!r}", where=where, fix=_help_of(error))
+    if isinstance(error, MissingArgumentError) and error.argument is not None:
+        is_empty = not error.argument.tokens and error.keyword is None and not isinstance(error, ConsumeMultipleError)
+        where = error.keyword or error.argument.name
+        return UserError("is missing" if is_empty else "needs a value", where=where, fix=_help_of(error))
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        return UserError("unexpected argument", where=error.unused_tokens[0], fix=_help_of(error))
+    return UserError(str(error), fix=_help_of(error))
+
+
+def _of_file(file: str, key: str, what: str, known: Sequence[str]) -> UserError:
+    key = key.strip("[]").replace("][", ".").lstrip("-")
+    return UserError(what, where=f"{file}: {key}", fix=suggest(key, known) or "remove it")
+
+
+def _help_of(error: CycloptsError) -> str:
+    return f"{' '.join(['kgverify', *(error.command_chain or ()), '--help'])} lists the options"
+
+
+class HelpText:
+    """The help of a command: names beside descriptions, in groups, with the defaults."""
+
+    def render_usage(self, console: Any, options: Any, usage: Any) -> None:
+        """Print the line with the words of the command."""
+        text = re.sub(r"\s+", " ", getattr(usage, "plain", str(usage))).strip()
+        console.print(Text(text if text.startswith("Usage:") else f"Usage: {text}"))
+
+    def render_description(self, console: Any, options: Any, description: Any) -> None:
+        """Print the description."""
+        console.print()
+        console.print(Text(_plain(description, console)))
+
+    def __call__(self, console: Any, options: Any, panel: HelpPanel) -> None:
+        """Print a group of options, or of commands."""
+        if not panel.entries:
+            return
+        rows = [(_label(each), _describe(each, console)) for each in panel.entries]
+        title = "Options" if panel.title == "Parameters" else panel.title
+        console.print(Text("\n".join(["", f"{title}:", *render_rows(rows, find_width())])))
+
+
+def _label(entry: HelpEntry) -> str:
+    if entry.positional_label:
+        return entry.positional_label
+    # A switch that is off is only switched on, and one that is on is only switched off.
+    names = entry.negative_names if entry.default == "True" else (*entry.positive_names, *entry.positive_shorts)
+    kinds = dict.fromkeys(each.strip("(.)") for each in (entry.metavar or "").split("|") if "MAPPING" not in each)
+    return f"{', '.join(names)} {'|'.join(kinds).replace('STR', 'TEXT')}".strip()
+
+
+def _describe(entry: HelpEntry, console: Any) -> str:
+    text = _plain(entry.description, console)
+    if entry.choices:
+        text += f" One of {', '.join(entry.choices)}."
+    if entry.required:
+        text += " Required."
+    if entry.default == "True":
+        return f"Do not: {text[0].lower()}{text[1:]}"
+    return f"{text} [default: {entry.default}]" if entry.default else text
+
+
+def _plain(text: Any, console: Any) -> str:
+    """Return a text of cyclopts without the line breaks of a docstring."""
+    if text is None:
+        return ""
+    plain = getattr(text, "plain", None)
+    if plain is None:
+        with console.capture() as captured:
+            console.print(text, soft_wrap=True)
+        plain = captured.get()
+    paragraphs = re.split(r"\n\s*\n", plain.strip())
+    return "\n\n".join(re.sub(r"\s+", " ", each) for each in paragraphs)
