@@ -114,9 +114,9 @@ def list_options(app: App) -> list[Argument]:
 
 def render_command_help(app: App, words: Sequence[str]) -> str:
     """Return the help of a leaf command."""
-    console = SafeConsole(width=MOST_COLUMNS, file=io.StringIO())
-    app([*words, "--help"], console=console)
-    return console.file.getvalue().strip()  # type: ignore[attr-defined]  # of StringIO
+    shown = io.StringIO()
+    app([*words, "--help"], console=SafeConsole(width=MOST_COLUMNS, file=shown))
+    return shown.getvalue().strip()
 
 
 def name_option(where: str, app: App, words: Sequence[str]) -> str:

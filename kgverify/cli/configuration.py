@@ -9,6 +9,7 @@ from typing import Any, Final
 
 NAMES: Final = ("kgverify.toml", "pyproject.toml")
 _SECTION: Final = b"[tool.kgverify"
+_MAX_BYTES: Final = 1 << 20
 _OF_FILES: Final = ("graph", "rules", "engine", "reference", "policy", "limits", "known")
 """The keys whose values may name files, relative to the folder of the configuration."""
 
@@ -33,7 +34,7 @@ def find_file() -> str | None:
 def _has_section(path: str) -> bool:
     try:
         with open(path, "rb") as stream:
-            return _SECTION in stream.read()
+            return _SECTION in stream.read(_MAX_BYTES)
     except OSError:
         return False
 
@@ -101,13 +102,13 @@ def _read(path: str) -> dict[str, Any]:
 
     try:
         with open(path, "rb") as stream:
-            content = tomllib.load(stream)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            found: Any = tomllib.loads(stream.read(_MAX_BYTES).decode())
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"cannot be read: {error}", where=path, fix="repair it, or remove it") from error
-    if os.path.basename(path) == NAMES[0]:
-        return content
-    found: dict[str, Any] = content.get("tool", {}).get("kgverify", {})
-    return found
+    for key in () if os.path.basename(path) == NAMES[0] else ("tool", "kgverify"):
+        found = found.get(key, {}) if isinstance(found, dict) else {}
+    table: dict[str, Any] = found if isinstance(found, dict) else {}
+    return table
 
 
 def _from_folder(folder: str, value: Any) -> Any:
