@@ -216,8 +216,11 @@ COMMANDS: dict[str, Command] = {
         "corpus",
         is_slow=True,
     ),
-    "fuzz --state": Command(
-        lambda v, i, o: ["fuzz", "--exhaustive", "tiny", "--state", o], identify_lines, "out.state", is_slow=True
+    "fuzz --exhaustive": Command(
+        lambda v, i, o: ["fuzz", "--exhaustive", "tiny", "--corpus", o],
+        lambda folder: identify_lines(folder / "tiny.state"),
+        "scopes",
+        is_slow=True,
     ),
     "evaluate --save": Command(
         lambda v, i, o: ["evaluate", *SMALL, "--queries", 2, "--part-size", 1, "--check", 0, "--save", o],
@@ -227,8 +230,8 @@ COMMANDS: dict[str, Command] = {
     ),
     "bench --json": Command(
         lambda v, i, o: [
-            *("bench", "--modes", "eager", "--device", "cpu", "--queries", 1, "--corruptions", 1),
-            *("--sample", 1, "--seconds", 0, "--repeats", 1, "--json", o),
+            *("bench", "--modes", "eager", "--device", "cpu"),
+            *("--size", "queries=1,corruptions=1,sample=1,seconds=0", "--repeats", 1, "--json", o),
         ],
         identify_json,
         "out.json",
@@ -236,7 +239,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "train": Command(
         lambda v, i, o: [
-            *("train", "--rounds", 1, "--epochs", 1, "--hidden", 4, "--embedding", 4, "--seed", v, "-o", o),
+            *("train", "--rounds", 1, "--epochs", 1, "--seed", v, "-o", o),
         ],
         identify_weights,
         "out.safetensors",

@@ -289,7 +289,7 @@ def judge_builds(builds: Sequence[Build], ends: Sequence[End], standard: Standar
                 " omit their computation, and is right in one build and wrong in the other",
                 finding=f"mode {mode}: recording {effect} a defect: {_describe_end(recorded)}, and {_describe_end(build)}",
                 where=f"mode {mode}",
-                remedy="find the stage and the pass with `kgverify audit modes`; until then, compare outcomes of the build"
+                remedy="compare outcomes of the build"
                 " that is used, not recorded steps alone, or use --mode eager",
             )
         if not different and not recorded.is_right:
@@ -298,7 +298,7 @@ def judge_builds(builds: Sequence[Build], ends: Sequence[End], standard: Standar
                 mechanism="both builds are wrong in the same way: recording neither hides nor makes the defect",
                 finding=f"mode {mode}: {_describe_end(recorded)}, and without recording the same",
                 where=f"mode {mode}",
-                remedy="find the stage and the pass with `kgverify audit modes`, or use --mode eager",
+                remedy="use --mode eager",
             )
 
 

@@ -59,7 +59,7 @@ def audit_loop(
             mechanism="a guard on what the graph was made for fails, and the frame is compiled again",
             finding=f"{num_compiled} compilations in a run that had run before",
             where=_LOOP,
-            remedy="see the report of `kgverify audit compile` on the tick",
+            remedy="see the report on the tick",
         )
     if is_cuda:
         num_pools = -(-len(candidates.query) // engine.layout.pool)
@@ -126,7 +126,7 @@ def _check_waits(seen: Profile, num_looks: int, num_pools: int, mode: str, repor
             finding=f"{num_waits} waits for {num_looks} looks: "
             + ", ".join(f"{name} {count}" for name, count in seen.waits.items()),
             where=_LOOP,
-            remedy="find the stage that reads a value: `kgverify audit compile` names the line",
+            remedy="find the stage that reads a value: the report on the tick names the line",
         )
     if mode not in ("eager", "default") and seen.num_replays == 0:
         report.find(

@@ -84,7 +84,7 @@ def _report_error(run: CompiledRun, report: ReportBuilder) -> None:
         mechanism="the compiled function raised where it should have returned",
         finding=describe_error(error),
         where=find_line_in_text(str(error)) or where or find_definition(run.function),
-        remedy="call it without the compiler; if it returns there, `kgverify audit modes` says which part of it fails",
+        remedy="call it without the compiler",
     )
 
 
