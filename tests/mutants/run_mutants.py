@@ -202,6 +202,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
         checkouts = [Checkout(Path(name) / str(index)) for index in range(options.jobs if left else 0)]
         original = Checkout(Path(name) / "original")
+        broken = original.first_failure(["--collect-only", *(options.tests or ["tests"])], markers, []) if left else ""
+        if broken:
+            raise SystemExit(f"the tests cannot be collected without an edit: {broken}")
         trials = Trials(checkouts, original, tests=options.tests or (), markers=markers)
         with ThreadPoolExecutor(options.jobs) as pool, options.results.open("ab") as file:
             for num, result in enumerate(pool.map(trials.judge, left), 1):
