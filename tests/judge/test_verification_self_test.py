@@ -1,10 +1,5 @@
 """Before AGREE is given, the comparison proves that it can still see, and a comparison that cannot gives no verdict."""
 
-import os
-import shutil
-import subprocess
-import sys
-import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -310,39 +305,3 @@ def test_a_trace_that_declares_no_error_is_compared_without_one(trace: Trace, mo
     comparer.compare()
     with pytest.raises(InternalError, match="the tolerance is"):
         run_self_test(comparer)
-
-
-MUTANTS = tomllib.loads((ROOT / "tests/mutants/semantic/judge.toml").read_text())["mutant"]
-
-
-@pytest.fixture(scope="module")
-def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("judge")
-    for name in ("kgverify", "reference", "tests"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    return folder
-
-
-def judged(folder: Path, *options: str) -> int:
-    environment = {**os.environ, "PYTHONPATH": f"{folder}:{folder / 'reference'}", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "tests/verification/judged_runs.py", *options]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True).returncode
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("options", [(), ("--diverging",)], ids=["agreeing", "diverging"])
-def test_a_right_judge_passes_all_comparisons(copied: Path, options: tuple[str, ...]):
-    assert judged(copied, *options) == 0
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant["what"])
-def test_a_mistake_in_the_judge_is_noticed(copied: Path, mutant: dict[str, str]):
-    path = copied / mutant["file"]
-    text = path.read_text()
-    assert text.count(mutant["old"]) == 1
-    path.write_text(text.replace(mutant["old"], mutant["new"]))
-    try:
-        assert judged(copied) or judged(copied, "--diverging")
-    finally:
-        path.write_text(text)
