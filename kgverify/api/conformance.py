@@ -4,7 +4,8 @@ from kgverify.api.inputs import GraphLike
 from kgverify.api.verify import verify
 from kgverify.comparison.exercise.minimum import Minimum
 from kgverify.comparison.result import Verdict
-from kgverify.conformance import EXAMPLES, SECONDS, check_engine
+from kgverify.conformance import EXAMPLES, SECONDS, check_engine, check_scope
+from kgverify.errors import UserError
 from kgverify.program.dialect import Dialect
 from kgverify.program.limits import Limits
 from kgverify.testing.checking.engine_makers import REFERENCE, Factory, find_dialect
@@ -14,6 +15,7 @@ def assert_equivalent(
     engine: Factory | str,
     graph: GraphLike | None = None,
     *,
+    scope: str | None = None,
     reference: Factory | str = REFERENCE,
     examples: int = EXAMPLES,
     seed: int = 0,
@@ -31,6 +33,7 @@ def assert_equivalent(
         engine: A class or function that makes the engine of `(program, limits, policy)`, or its name: `"module:name"` or
             `"file.py:name"`.
         graph: A graph to compare on; if not given, generated problems, which are shrunk if they fail.
+        scope: `"tiny"` compares all 33,632 problems up to that size, without laws, instead of generated ones.
         reference: The engine to compare with, given in the same way; kgverify's reference prover if not given. With
             another one, only laws that hold for any prover are checked.
         examples: Number of generated problems.
@@ -55,6 +58,11 @@ def assert_equivalent(
         ...
         kgverify.conformance.NotConforming: proves_nothing does not conform...
     """
+    if scope is not None:
+        if graph is not None:
+            raise UserError("expected a graph or a scope, found both", where="scope", fix="give one of them")
+        check_scope(engine, scope, reference=reference, dialect=dialect, minimum=minimum).raise_if_broken()
+        return
     if graph is None:
         found = check_engine(
             engine,

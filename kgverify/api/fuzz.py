@@ -5,12 +5,13 @@ from datetime import date
 from pathlib import Path
 
 from kgverify.api.inputs import EngineLike, write_down_sides
-from kgverify.comparison.exercise.minimum import Minimum, parse_minimum
+from kgverify.comparison.exercise.minimum import MINIMUM, Minimum, parse_minimum
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.known_divergences import read_known
 from kgverify.testing.campaigns.result import CampaignResult, Watch
 from kgverify.testing.checking.engine_makers import find_dialect
+from kgverify.testing.problems.scope import SCOPE_MINIMUM
 
 
 def fuzz(
@@ -24,6 +25,7 @@ def fuzz(
     device: str = "cpu",
     faults: str | Sequence[str] = (),
     dialect: Dialect | None = None,
+    scope: str | None = None,
     lockstep: bool = False,
     seed: int = 0,
     jobs: int = 1,
@@ -52,6 +54,7 @@ def fuzz(
         faults: Faults to plant in the compiled evaluator.
         dialect: The dialect of both engines, in which the problems are drawn; if not given, the attribute `dialect` of a class
             or function, and the default dialect if it has none.
+        scope: `"tiny"` tries every problem up to that size, once each, instead of generated ones.
         lockstep: Compare every step from the expected goal as well.
         seed: Seed of the problems.
         jobs: Number of processes.
@@ -90,7 +93,8 @@ def fuzz(
         known=() if known is None else read_known(Path(known)),
         is_fresh=fresh,
         accept_changed=tuple(accept_changed),
-        minimum=parse_minimum(minimum),
+        minimum=parse_minimum(minimum, default=MINIMUM if scope is None else SCOPE_MINIMUM),
         dialect=dialect or (OURS if isinstance(engine, str) else find_dialect(engine)),
+        scope=scope,
     )
     return run_campaign(campaign, watch=watch, today=today)
