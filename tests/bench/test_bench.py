@@ -76,9 +76,3 @@ def test_a_mode_that_is_unavailable_is_reported_and_a_named_engine_raises():
     assert "unknown mode 'fast'" in found.reason
     with pytest.raises(kv.UserError, match="unknown mode"):
         measure("compiled", mode="fast")
-
-
-def test_nothing_to_prove_is_an_error():
-    run = make_run(kv.KnowledgeGraph("empty", ()))
-    with pytest.raises(kv.UserError, match="nothing to prove"):
-        measure_engines(run, Contender("reference", lambda: make_pipeline("reference", run).engine), [], size=SIZE)

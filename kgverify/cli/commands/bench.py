@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -86,7 +86,7 @@ def bench(
     check_writable(json_path)
     size = sizes.choose()
     named = check_modes(modes, engine)
-    evaluator = {"device": device, "precision": precision, "slots": slots}
+    evaluator: dict[str, Any] = {"device": device, "precision": precision, "slots": slots}
     faults = tuple(fault or ())
     check_compiled_options(engine, reference, faults=faults, **evaluator)
     run = RunOptions(source, size.queries, sizes.corruptions or str(size.corruptions), proofs).build()
