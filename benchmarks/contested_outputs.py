@@ -51,10 +51,9 @@ IMPORTED = (
 SLOW = (
     "kgverify.prover.engine",
     "kgverify.testing.campaigns.campaign",
-    "kgverify.testing.exhaustive.certificate",
     "kgverify.evaluation.evaluate",
     "kgverify.prover.training.train",
-    "kgverify.bench.modes",
+    "kgverify.bench",
 )
 """Modules that commands import when they need them. A forked command has them already."""
 
@@ -216,9 +215,6 @@ COMMANDS: dict[str, Command] = {
         "corpus",
         is_slow=True,
     ),
-    "fuzz --state": Command(
-        lambda v, i, o: ["fuzz", "--exhaustive", "tiny", "--state", o], identify_lines, "out.state", is_slow=True
-    ),
     "evaluate --save": Command(
         lambda v, i, o: ["evaluate", *SMALL, "--queries", 2, "--part-size", 1, "--check", 0, "--save", o],
         identify_evaluation,
@@ -228,7 +224,7 @@ COMMANDS: dict[str, Command] = {
     "bench --json": Command(
         lambda v, i, o: [
             *("bench", "--modes", "eager", "--device", "cpu", "--queries", 1, "--corruptions", 1),
-            *("--sample", 1, "--seconds", 0, "--repeats", 1, "--json", o),
+            *("--seconds", 0, "--json", o),
         ],
         identify_json,
         "out.json",

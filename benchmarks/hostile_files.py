@@ -118,7 +118,6 @@ MADE = {
     "lines.jsonl": "trace export trace.h5 --to lines.jsonl",
     "run": f"diff {GRAPH} --mode eager --fault fact-cap --save run",
     "saved": f"evaluate {GRAPH} --mode eager --save saved",
-    "bench.json": f"bench {GRAPH} --modes eager --repeats 1 --sample 1 --json bench.json",
     "policy.safetensors": f"{TRAIN} -o policy.safetensors",
     "case.kg": "shrink run --calls 5 -o case.kg",
     "corpus": "fuzz --engine reference --examples 4 --jobs 1 --corpus corpus",
@@ -161,10 +160,8 @@ READERS = (
     Reader("corpus", "corpus/case.kg", ("fuzz --engine reference --examples 1 --jobs 1 --corpus corpus",)),
     Reader("corpus log", "corpus/campaign-*", ("fuzz --engine reference --examples 4 --jobs 1 --corpus corpus",)),
     Reader("known divergences", "known.toml", ("fuzz --known known.toml --engine reference --examples 1 --jobs 1",)),
-    Reader("ledger", "state.jsonl", ("fuzz --exhaustive tiny --engine reference --jobs 1 --state state.jsonl",), True),
     Reader("evaluation", "saved/run.json", (EVALUATE,)),
     Reader("evaluation part", "saved/part-*", (EVALUATE,)),
-    Reader("benchmark", "bench.json", (f"bench {GRAPH} --modes eager --repeats 1 --compare bench.json",)),
     Reader("budget", "budget.toml", (f"audit compile {GRAPH.split(' --q')[0]} --budget budget.toml",), True),
     Reader("caches", "caches.bin", ("audit cache --load caches.bin --trust --graph ./graph --mode eager",)),
 )
@@ -177,7 +174,6 @@ def make_sound(folder: Path, readers: Sequence[Reader]) -> None:
     shutil.copy(graph / "rules.txt", folder / "other.txt")
     (folder / "known.toml").write_text(KNOWN)
     (folder / "budget.toml").write_text("max_graph_breaks = 0\n")
-    (folder / "state.jsonl").write_text("{}\n")
     (folder / "caches.bin").write_bytes(b"caches")
     needed = {word for reader in readers for text in (reader.path, *reader.commands) for word in _words(text)}
     if "corpus" in needed:

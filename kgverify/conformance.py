@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -48,6 +49,7 @@ from kgverify.testing.checking.guard import explain, find_explained
 from kgverify.testing.checking.supported import find_supported, make_once
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import Problem
+from kgverify.testing.problems.scope import SCOPE_MINIMUM, list_scope
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
 from kgverify.testing.reproducers.text_format import saving_bugs, write_reproducer
 from kgverify.testing.shrinking.shrink import shrink
@@ -331,6 +333,31 @@ def check_engine(
         exception=crash,
         exercise=exercise,
         minimum=required,
+    )
+
+
+def check_scope(
+    factory: AnyEngine,
+    scope: str,
+    *,
+    reference: AnyEngine = REFERENCE,
+    dialect: Dialect | None = None,
+    minimum: str | Minimum | None = None,
+) -> Conformance:
+    """Compare an engine with a reference on every problem of a scope, free-running and without laws.
+
+    UserError for an unknown scope, and as for `check_engine`.
+    """
+    own = find_dialect(factory) if dialect is None else dialect
+    return check_engine(
+        factory,
+        reference=reference,
+        problems=list_scope(scope, own),
+        seconds=inf,
+        dialect=own,
+        laws=(),
+        lockstep=False,
+        minimum=parse_minimum(minimum, default=SCOPE_MINIMUM),
     )
 
 

@@ -47,7 +47,6 @@ ROOTS_WITH_TORCH = (
     "kgverify/torch",
     "kgverify/prover",
     "kgverify/audit",
-    "kgverify/bench",
     # Inside of functions only.
     "kgverify/runs/machine.py",
     "kgverify/runs/profiling.py",

@@ -8,7 +8,7 @@ from datetime import date
 from pathlib import Path
 
 from kgverify.api.inputs import write_down
-from kgverify.comparison.exercise.minimum import Minimum, parse_minimum
+from kgverify.comparison.exercise.minimum import MINIMUM, Minimum, parse_minimum
 from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.runs.engine_makers import find_dialect
@@ -16,6 +16,7 @@ from kgverify.runs.job import EngineLike
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.known_divergences import read_known
 from kgverify.testing.campaigns.result import CampaignResult, Watch
+from kgverify.testing.problems.scope import SCOPE_MINIMUM
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ def fuzz(
     examples: int | None = None,
     seconds: float | None = None,
     corpus: str | Path | None = None,
+    scope: str | None = None,
     seed: int = 0,
     jobs: int = 1,
     options: FuzzOptions = DEFAULT_OPTIONS,
@@ -73,6 +75,7 @@ def fuzz(
         examples: Number of problems; 2,000 if neither `examples` nor `seconds` is given.
         seconds: Seconds after which no further problems are tried.
         corpus: Folder of reproducers; if not given, nothing is written.
+        scope: `"tiny"` tries every problem up to that size, once each, instead of generated ones.
         seed: Seed of the problems.
         jobs: Number of processes.
         options: How the problems are drawn and tried.
@@ -105,7 +108,8 @@ def fuzz(
             known=() if options.known is None else read_known(Path(options.known)),
             is_fresh=options.fresh,
             accept_changed=tuple(options.accept_changed),
-            minimum=parse_minimum(options.minimum),
+            minimum=parse_minimum(options.minimum, default=MINIMUM if scope is None else SCOPE_MINIMUM),
             dialect=dialect,
+            scope=scope,
         )
         return run_campaign(campaign, watch=progress, today=options.today)

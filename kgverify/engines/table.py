@@ -111,6 +111,10 @@ class OwnEvaluator(EngineMaker, Protocol):
         """Join the processes that `torchrun` started with this one; None for a single process."""
         ...
 
+    def uses_cuda(self) -> bool:
+        """Return whether the evaluator runs on CUDA here."""
+        ...
+
     def why_not_compiled(self) -> str | None:
         """Return the reason why `torch.compile` is switched off; None if it is not."""
         ...

@@ -193,6 +193,10 @@ class Evaluator:
 
         return fresh_caches()
 
+    def uses_cuda(self) -> bool:
+        """Return whether the evaluator runs on CUDA here. UserError for a device that does not exist."""
+        return not is_on_cpu(self.device)
+
     def why_not_compiled(self) -> str | None:
         """Return the reason why `torch.compile` is switched off; None if it is not."""
         from kgverify.prover.execution.compilation import why_not_compiled

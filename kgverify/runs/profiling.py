@@ -53,17 +53,12 @@ class Profile:
     copies: Counter[str] = field(default_factory=Counter)
 
 
-def take_profile(work: Callable[[], Any], *, is_cuda: bool, has_host: bool = True) -> Profile:
-    """Profile some work. Launches before or after it, and the final wait for the device, do not count.
-
-    has_host: whether to record operations of the host; without them a profile of the device alone is much smaller
-    """
+def take_profile(work: Callable[[], Any], *, is_cuda: bool) -> Profile:
+    """Profile some work. Launches before or after it, and the final wait for the device, do not count."""
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function
 
-    activities = [ProfilerActivity.CUDA] if is_cuda else []
-    if has_host:
-        activities.append(ProfilerActivity.CPU)
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
     if is_cuda:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()

@@ -29,7 +29,7 @@ FINITE = {
     "--size": ["small", "large"],
     "--modes": completion.MODES[1:],
     "--modulo": ["names", "order", "duplicates", "none"],
-    "--exhaustive": ["tiny"],
+    "--scope": ["tiny"],
     "--rung": completion.RUNGS,
 }
 

@@ -80,7 +80,7 @@ COMMANDS = {
     "diff": ["diff", "--engine", "broken:Engine", *SMALL],
     "evaluate": ["evaluate", "--engine", "broken:Engine", "--queries", "1", "--corruptions", "2"],
     "record": ["record", "--engine", "broken:Engine", *SMALL, "-o", "x.h5"],
-    "bench": ["bench", "--engine", "broken:Engine", "--queries", "1", "--corruptions", "2", "--repeats", "1"],
+    "bench": ["bench", "--engine", "broken:Engine", "--queries", "1", "--corruptions", "2"],
     "fuzz": ["fuzz", "--engine", "broken:Engine", "--examples", "4", "--jobs", "1"],
 }
 

@@ -121,7 +121,7 @@ def test_a_command_that_needs_an_extra_says_which(tmp_path):
         ("diff", "--fault", "fact-cap", *SMALL): "compiled",
         ("evaluate", *SMALL, "--minimum", "none"): native,
         ("evaluate", *SMALL, "--rank-only", "--minimum", "none"): native,
-        ("bench", "--size", "small"): "compiled",
+        ("bench", *SMALL, "--seconds", "0"): native,
         ("train", "-o", "w.safetensors"): "compiled",
         ("audit", "modes"): "compiled",
         ("fuzz", "--examples", "4", "--jobs", "1"): "compiled",

@@ -107,7 +107,6 @@ OWN_FILES = {
     "runs/machine.py": "the processor, from the system",
     "runs/profiling.py": "a file that torch has just written",
     "api/versions.py": "the version of torch, from its package",
-    "bench/timing.py": "the memory of this process, from the system",
     "testing/campaigns/tasks.py": "a file that a worker has just written",
 }
 """The modules that read files without `kgverify.files`, and which."""

@@ -15,9 +15,6 @@ from kgverify.files import code_identity
 from kgverify.graphs import stored_graph
 from kgverify.program.dialect import Dialect
 from kgverify.prover.native import library
-from kgverify.runs.engine_makers import EngineSpec
-from kgverify.testing.exhaustive.certificate import certify
-from kgverify.testing.exhaustive.scope import find_scope
 
 MINE, OTHER = "my.py:engine", "my.py:other"
 REFUSED = "refused"
@@ -78,11 +75,6 @@ def fuzz(engine: str, reference: str = "reference") -> bool:
     return kv.fuzz(engine, reference=reference, **options).num_resumed > 0
 
 
-def certificate() -> bool:
-    scope = find_scope("tiny", DIALECT)
-    return certify(scope, EngineSpec(MINE), state="state").resumed > 0
-
-
 def native_library() -> bool:
     compiled = []
     before = library._compile
@@ -110,7 +102,6 @@ CONCLUSIONS: dict[str, Callable[[], bool]] = {
     "graph": graph,
     "log of an engine": lambda: fuzz(MINE),
     "log of a reference": lambda: fuzz("reference", MINE),
-    "certificate": certificate,
     "parts": lambda: evaluate(MINE),
     "parts of two engines": lambda: evaluate(OTHER),
     "parts of the reference": lambda: evaluate("reference"),

@@ -81,7 +81,7 @@ FILES = {
     "facts.tsv": "a\tp\tb\nb\tp\tc\n",
 }
 OF_ENGINE = {
-    "log of an engine", "log of a reference", "certificate", "parts", "parts of two engines", "recording",
+    "log of an engine", "log of a reference", "parts", "parts of two engines", "recording",
     "recording of a reference",
 }  # fmt: skip
 WITH_LIMITS = {each for each in CONCLUSIONS if each.startswith(("parts", "compact", "deep", "recording"))}

@@ -31,7 +31,7 @@ BASE = {
     "replay": "engine-0.kg",
     "fuzz": "--examples 1 --jobs 1 --corpus NEW",
     "train": "-o NEW.safetensors --rounds 1 --epochs 1 --embedding 2 --hidden 2 --blocks 0",
-    "bench": "--queries 1 --corruptions 1 --sample 1 --slots 4 --repeats 1 --seconds 0 --modes eager --device cpu",
+    "bench": "--queries 1 --corruptions 1 --slots 4 --seconds 0 --modes eager --device cpu",
     "dialect": "--engine reference --examples 0",
     "doctor": "",
     "faults list": "",

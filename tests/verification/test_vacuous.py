@@ -26,11 +26,9 @@ from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import STEP_STAGES
 from kgverify.report.content import Outcomes
 from kgverify.report.exercise import describe_stages
-from kgverify.runs.engine_makers import EngineSpec, compiled_maker, find_maker
+from kgverify.runs.engine_makers import compiled_maker, find_maker
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.checking.check import check_and_count, verify_problems
-from kgverify.testing.exhaustive.certificate import certify
-from kgverify.testing.exhaustive.scope import find_scope
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import Problem
 from kgverify.trace.model.columns import Columns
@@ -330,11 +328,12 @@ def test_a_report_says_that_both_sides_are_of_one_engine(tmp_path: Path):
 
 
 @pytest.mark.deep
-def test_a_scope_in_which_nothing_is_proved_is_no_proof():
-    engine = EngineSpec(f"{__file__}:never_proves")
-    certificate = certify(find_scope("tiny"), engine, reference=engine)
-    assert (certificate.is_complete, certificate.is_proof, certificate.proved) == (True, False, 0)
-    assert certificate.statement.startswith("inconclusive: too little was exercised: ")
+def test_a_scope_in_which_nothing_is_proved_is_no_proof(tmp_path):
+    engine = f"{__file__}:never_proves"
+    result = kv.fuzz(engine, reference=engine, scope="tiny", corpus=tmp_path)
+    assert result.num_problems == 33_632
+    assert result.verdict is kv.Verdict.INCONCLUSIVE
+    assert not result.is_proof
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.deep), pytest.param(2, marks=pytest.mark.deep)])

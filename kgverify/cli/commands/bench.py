@@ -1,43 +1,38 @@
-"""`kgverify bench`: the agreement and the speed of the reference and of every mode."""
+"""`kgverify bench`: the agreement and the speed of the evaluator in each mode, or of another engine."""
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
 from kgverify.api.inputs import make_pipeline
-from kgverify.bench.compare import ASPECTS, LEAST_BAND, compare_runs
-from kgverify.bench.plan import FOR_GPUS, SIZES, Plan, Size, find_size
-from kgverify.bench.plot import render_plot
-from kgverify.bench.result import encode_result, read_result
-from kgverify.bench.table import render_comparison, render_result
+from kgverify.bench import (
+    SIZES,
+    Agreement,
+    BenchResult,
+    Contender,
+    Measurement,
+    Size,
+    State,
+    find_size,
+    measure_engines,
+)
 from kgverify.cli import completion, options
 from kgverify.cli.options import EngineOptions, ProofOptions, RunOptions, SourceOptions, with_run_options
-from kgverify.cli.progress import (
-    check_writable,
-    make_result_console,
-    print_lines,
-    print_warning,
-    show_phase,
-    write_result,
-)
+from kgverify.cli.progress import check_writable, make_result_console, print_lines, show_phase, write_json
 from kgverify.engines.table import COMPILED, REFERENCE, make_entry
-from kgverify.errors import UserError
-from kgverify.prover.faults.catalogue import find_faults
-from kgverify.prover.faults.plant import plant_faults
-from kgverify.ranking.corrupt import draw_candidates
-from kgverify.ranking.rank import rank_candidates
+from kgverify.errors import UserError, count_of, suggest
+from kgverify.report.render.fitted_table import fit_rows
 from kgverify.runs.run import Run
 
 if TYPE_CHECKING:
-    from kgverify.bench.modes import Build
     from kgverify.engines.protocol import Engine
-    from kgverify.prover.state import Layout
 
-NOT_COMPARED = 3
-"""Exit code of `--fail-slower` where no ratio could be compared."""
+ON_CPU = ("eager", "default", "native")
+ON_CUDA = ("eager", "default", "reduce-overhead", "max-autotune", "fused")
 
 
 @dataclass(frozen=True)
@@ -46,62 +41,23 @@ class SizeOptions:
 
     size: Annotated[
         str,
-        typer.Option(
-            help="small, medium, large or extreme (for GPUs); docs/benchmarking.md.",
-            autocompletion=completion.one_of(SIZES),
-        ),
+        typer.Option(help="small, medium, large or extreme.", autocompletion=completion.one_of(SIZES)),
     ] = "small"
     queries: Annotated[int | None, typer.Option(min=1, help="Replaces the number of the size.")] = None
     corruptions: Annotated[
         str | None, typer.Option(help="Replaces the number of the size; `all` for every entity.")
     ] = None
-    slots: Annotated[int | None, typer.Option(min=1, help="Replaces the number of the size.")] = None
-    sample: Annotated[
-        int | None, typer.Option(min=1, help="Candidates that the reference proves; replaces the number of the size.")
-    ] = None
     seconds: Annotated[
-        float | None, typer.Option(min=0, help="Time limit of the steady state; replaces that of the size.")
+        float | None, typer.Option(min=0, help="Time of the repetitions of each engine; replaces that of the size.")
     ] = None
 
     def choose(self) -> Size:
-        """Return the size with its replacements. UserError for an unknown one."""
+        """Return the size, with its own corruptions. UserError for an unknown one."""
         chosen = find_size(self.size)
         return chosen._replace(
             queries=self.queries or chosen.queries,
-            slots=self.slots or chosen.slots,
-            sample=self.sample or chosen.sample,
             seconds=chosen.seconds if self.seconds is None else self.seconds,
         )
-
-
-@dataclass(frozen=True)
-class CompareOptions:
-    """The comparison with a saved run. UserError for options that need --compare without it."""
-
-    compare: Annotated[Path | None, typer.Option(metavar="FILE", help="Compare with a run saved by --json.")] = None
-    across: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ASPECT",
-            help="With --compare: an aspect that may differ: machine, torch, graph, size, policy, limits, precision or faults.",
-            autocompletion=completion.one_of(ASPECTS),
-        ),
-    ] = None
-    band: Annotated[float, typer.Option(min=0, help="With --compare: the smallest noise band, to both sides of 1.")] = (
-        LEAST_BAND
-    )
-    fail_slower: Annotated[
-        bool,
-        typer.Option("--fail-slower", help="With --compare: exit code 1 where a mode is slower beyond its band."),
-    ] = False
-
-    def __post_init__(self) -> None:
-        if self.compare is None and (self.fail_slower or self.across):
-            raise UserError(
-                "has nothing to compare with",
-                where="--fail-slower" if self.fail_slower else "--across",
-                fix="give --compare FILE as well",
-            )
 
 
 @with_run_options()
@@ -112,8 +68,7 @@ def bench(
         str | None,
         typer.Option(
             metavar="MODE,...",
-            help="Modes of the compiled evaluator: eager, default, reduce-overhead, max-autotune, fused; all that make a"
-            " difference on the device if not given.",
+            help="Modes of the compiled evaluator; if not given, those that make a difference on the device.",
             autocompletion=completion.several_of(completion.MODES[1:]),
         ),
     ] = None,
@@ -123,111 +78,101 @@ def bench(
     proofs: ProofOptions,
     device: options.Device = "auto",
     precision: options.Precision = "float32",
-    repeats: Annotated[int, typer.Option(min=1, help="Calls of the steady state, at most.")] = 10,
-    fresh_cache: Annotated[bool, typer.Option("--fresh-cache", help="Compile with empty caches on disk.")] = False,
+    slots: options.Slots = None,
     fault: options.Faults = None,
-    comparing: CompareOptions,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the medians.")] = None,
     json_path: options.JsonPath = None,
 ) -> None:
-    """Measure a reference and an engine, or the compiled evaluator in every mode; only results that agree have a speed.
-
-    Ctrl-C ends it early; the measurements so far are shown and written.
-    """
-    from kgverify.bench.modes import Rivals, measure_modes
-
-    saved = None if comparing.compare is None else read_result(comparing.compare)
+    """Measure the compiled evaluator in every mode, or another engine; only engines that agree have a speed."""
     check_writable(json_path)
-    check_writable(None if plot is None else str(plot))
-    chosen = sizes.choose()
-    run = RunOptions(source, chosen.queries, sizes.corruptions or str(chosen.corruptions), proofs).build()
-    plan = Plan(
-        name=sizes.size,
-        size=chosen,
-        modes=None if modes is None else tuple(filter(None, map(str.strip, modes.split(",")))),
-        device=device,
-        precision=precision,
-        repeats=repeats,
-        has_fresh_cache=fresh_cache,
-        faults=tuple(each.name for each in find_faults(fault or ())),
-    )
-    rivals = None
-    if (engine, reference) != (COMPILED, REFERENCE):
-        if engine != COMPILED and modes is not None:
-            raise UserError(
-                f"are of the compiled evaluator, which is not measured: {engine}", where="--modes", fix="leave it out"
-            )
-        EngineOptions(device, precision=precision, slots=sizes.slots, fault=list(fault or ())).engines(
-            engine, reference
-        )
-        make = partial(_make_engine, run)
-        in_reference = () if engine == COMPILED else plan.faults
-        rivals = Rivals(reference, partial(make, reference, "--reference", in_reference))
-        if engine != COMPILED:
-            rivals = rivals._replace(engine=engine, make_engine=partial(make, engine, "--engine"))
-        # What cannot be made is an error before anything is measured.
-        rivals.make_reference()
-        if rivals.make_engine is not None:
-            rivals.make_engine()
-    _warn_of_size(plan)
-    result = measure_modes(run, plan, _build_with_faults(run, plan), show_phase, rivals)
+    size = sizes.choose()
+    named = check_modes(modes, engine)
+    evaluator: dict[str, Any] = {"device": device, "precision": precision, "slots": slots}
+    faults = tuple(fault or ())
+    EngineOptions(device, precision=precision, slots=slots, fault=list(faults)).engines(engine, reference)
+    run = RunOptions(source, size.queries, sizes.corruptions or str(size.corruptions), proofs).build()
+
+    def make(name: str, where: str, mode: str, is_faulty: bool) -> "Engine":
+        planted = faults if is_faulty else ()
+        made = make_entry(COMPILED, mode=mode, faults=planted, **evaluator) if name == COMPILED else name
+        return make_pipeline(made, run, where=where).engine
+
+    expected = Contender(reference, partial(make, reference, "--reference", "eager", engine != COMPILED))
+    contenders = [Contender(engine, partial(make, engine, "--engine", "eager", False))]
+    if engine == COMPILED:
+        chosen = named or (ON_CUDA if has_cuda(device) else ON_CPU)
+        contenders = [Contender(mode, partial(make, engine, "--engine", mode, True), True) for mode in chosen]
+    result = measure_engines(run, expected, contenders, size=size, phase=show_phase)
+    first = result.measurements[1]
+    if all(each.state is State.UNAVAILABLE for each in result.measurements[1:]):
+        raise UserError(first.reason, where=f"--modes {first.name}", fix=first.fix)
     console = make_result_console(json_path)
-    width = console.width if console.is_terminal else 0
-    print_lines(console, render_result(result, width))
-    compared = None
-    if saved is not None:
-        compared = compare_runs(saved, result, across=comparing.across or (), least_band=comparing.band)
-        print_lines(console, ["", *render_comparison(compared, str(comparing.compare), width)])
-    if plot is not None:
-        write_result(render_plot(result).encode(), str(plot))
-    if json_path is not None:
-        write_result(encode_result(result), json_path)
-    if not result.is_complete:
-        raise KeyboardInterrupt
+    print_lines(console, describe_bench(result, run, sizes.size))
+    console.print(tabulate(result))
+    write_json(result, json_path)
     if not result.is_right:
         raise typer.Exit(1)
-    if comparing.fail_slower and compared is not None and (compared.is_slower or not compared.is_compared):
-        raise typer.Exit(1 if compared.is_slower else NOT_COMPARED)
 
 
-def _make_engine(run: Run, engine: str, where: str, faults: tuple[str, ...] = ()) -> "Engine":
-    if engine == COMPILED:
-        return make_pipeline(make_entry(COMPILED, mode="eager", faults=faults), run, where=where).engine
-    return make_pipeline(engine, run, where=where).engine
-
-
-def _build_with_faults(run: Run, plan: Plan) -> "Build | None":
-    """Return a builder of the evaluator with the plan's faults; None without faults. UserError for a fault outside the prover."""
-    if not plan.faults:
-        return None
-    planted = plant_faults(run.limits, run.policy, find_faults(plan.faults))
-    if planted.draw is not draw_candidates or planted.rank is not rank_candidates:
+def check_modes(modes: str | None, engine: str) -> tuple[str, ...]:
+    """Return the modes of a list, each once. UserError for an unknown one, and for those of another engine."""
+    named = tuple(dict.fromkeys(filter(None, map(str.strip, (modes or "").split(",")))))
+    if named and engine != COMPILED:
         raise UserError(
-            "concerns the candidates or the ranks, and only proofs are timed",
-            where="--fault",
-            fix="choose one of another stage: kgverify faults list",
+            f"are of the compiled evaluator, which is not measured: {engine}", where="--modes", fix="leave it out"
         )
-
-    def build(mode: str, layout: "Layout") -> "Engine":
-        from kgverify.prover.engine import CompiledEngine
-
-        return CompiledEngine(
-            run.graph.program,
-            run.limits,
-            run.policy,
-            mode=mode,
-            device=plan.device,
-            precision=plan.precision,
-            layout=layout,
-            stages=planted.stages,
-            faults=tuple(plan.faults),
-        )
-
-    return build
+    known = completion.MODES[1:]
+    for mode in named:
+        if mode not in known:
+            fix = suggest(mode, known) or f"choose from {', '.join(known)}"
+            raise UserError(f"unknown mode {mode!r}", where="--modes", fix=fix)
+    return named
 
 
-def _warn_of_size(plan: Plan) -> None:
-    from kgverify.prover.execution.device import resolve_device
+def has_cuda(device: str) -> bool:
+    """Return whether the evaluator runs on CUDA. UserError for a device that does not exist here."""
+    if find_spec("torch") is None:
+        return False
+    return make_entry(COMPILED, device=device).uses_cuda()
 
-    if plan.name in FOR_GPUS and resolve_device(plan.device).type == "cpu":
-        print_warning(f"size {plan.name} is for GPUs and takes hours on a CPU; Ctrl-C keeps the measurements so far")
+
+def describe_bench(result: BenchResult, run: Run, size: str) -> list[str]:
+    """Return the lines above the table."""
+    corruptions = "all" if result.num_corruptions < 0 else f"{result.num_corruptions:,}"
+    machine = result.machine
+    names = ("gpu", "processor", "cpus", "threads", "torch", "python", "kgverify")
+    return [
+        f"{'MEASURED' if result.is_right else 'WRONG'}   {count_of(result.num_candidates, 'candidate')}, size {size}",
+        f"  {result.graph}, at most {run.num_queries:,} queries of {result.split} ({result.num_queries:,} found),"
+        f" {corruptions} corruptions, policy {result.policy}, seed {result.seed}",
+        f"  {', '.join(f'{name} {machine[name]}' for name in names if name in machine)}",
+    ]
+
+
+def tabulate(result: BenchResult) -> object:
+    """Return the table of the measurements, which fits its terminal."""
+    titles = ("engine", "candidates", "µs/candidate", "quartiles", "repeats", "warm-up s", "peak MiB", "results")
+    return fit_rows(Table(*titles, box=None), [_row(each) for each in result.measurements])
+
+
+def _row(found: Measurement) -> tuple[str, ...]:
+    quartiles = found.quartiles
+    low, median, high = ("", "", "") if quartiles is None else (f"{1e6 * each:,.4g}" for each in quartiles)
+    results = [found.reason] if found.reason else []
+    results += map(_describe_agreement, found.agreements)
+    return (
+        found.name,
+        f"{found.num_candidates:,}",
+        median,
+        f"{low} to {high}" if median else "",
+        str(len(found.seconds) or ""),
+        "" if found.warm_up_seconds is None else f"{found.warm_up_seconds:,.3g}",
+        "" if found.peak_bytes is None else f"{found.peak_bytes / (1 << 20):,.1f}",
+        "; ".join(results if found.state is State.TIMED else [found.state.value.upper(), *results]),
+    )
+
+
+def _describe_agreement(agreement: Agreement) -> str:
+    ties = f", {count_of(agreement.num_near_ties, 'near-tie')} left out" if agreement.num_near_ties else ""
+    if agreement.num_differing:
+        return f"{agreement.num_differing:,} of {agreement.num_compared:,} differ from {agreement.against}{ties}"
+    return f"{agreement.num_compared:,} as {agreement.against}{ties}"

@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -17,17 +16,14 @@ from kgverify.cli.options import EngineOptions
 from kgverify.cli.progress import (
     check_writable,
     is_typed,
-    make_error_console,
     make_result_console,
     print_lines,
     print_note,
     replay_command,
-    show_phase,
     typed_command,
     write_json,
 )
-from kgverify.comparison.exercise.minimum import parse_minimum
-from kgverify.comparison.result import Verdict
+from kgverify.comparison.exercise.minimum import MINIMUM, parse_minimum
 from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.errors import UserError
 from kgverify.program.dialect import OURS, read_dialect
@@ -35,7 +31,7 @@ from kgverify.runs.engine_makers import Sides
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.known_divergences import read_known
 from kgverify.testing.campaigns.result import describe_campaign
-from kgverify.testing.exhaustive.scope import SCOPES, Scope, find_scope
+from kgverify.testing.problems.scope import SCOPE_MINIMUM, SCOPES
 
 INTERRUPTED: Final = 130
 _TIME: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", re.ASCII)
@@ -82,19 +78,13 @@ def fuzz(
     known: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A TOML file of known divergences.", show_default=False)
     ] = None,
-    exhaustive: Annotated[
+    scope: Annotated[
         str | None,
         typer.Option(
             metavar="SCOPE",
-            help="Check every problem of a scope instead, such as tiny or one-rule.",
+            help="Try every problem of a scope instead: tiny, all 33,632 of them.",
             show_default=False,
             autocompletion=completion.one_of(SCOPES),
-        ),
-    ] = None,
-    state: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="With --exhaustive: resume from, and save progress to, a file.", show_default=False
         ),
     ] = None,
     minimum: options.MinimumSpec = None,
@@ -117,15 +107,6 @@ def fuzz(
             where="--scheduler",
             fix="give one of the two",
         )
-    if exhaustive is not None:
-        if scheduler is not None:
-            raise UserError("cannot be used with a scope", where="--scheduler", fix="give --jobs instead")
-        if duration is not None or examples is not None:
-            raise UserError("a scope has no budget", where="--exhaustive", fix="leave out --time and --examples")
-        scope = find_scope(exhaustive, chosen)
-        raise typer.Exit(_certify_scope(scope, sides, state, jobs, json_path, accept_changed or ()))
-    if state is not None:
-        raise UserError("cannot be used with a campaign", where="--state", fix="give --exhaustive, or leave it out")
     campaign = Campaign(
         corpus=corpus,
         engine=sides.engine,
@@ -140,8 +121,9 @@ def fuzz(
         known=() if known is None else read_known(known),
         is_fresh=fresh,
         accept_changed=tuple(accept_changed or ()),
-        minimum=parse_minimum(minimum),
+        minimum=parse_minimum(minimum, default=MINIMUM if scope is None else SCOPE_MINIMUM),
         dialect=chosen,
+        scope=scope,
     )
     try:
         with show_dashboard(campaign) as watch:
@@ -161,42 +143,6 @@ def fuzz(
 def _print_how_to_resume(what: str) -> None:
     again = typed_command().replace(" --fresh", "")
     print_note(f"{what}; to resume, run:", again)
-
-
-def _certify_scope(
-    scope: Scope,
-    sides: Sides,
-    state: Path | None,
-    jobs: int,
-    json_path: str | None,
-    accept_changed: Collection[str],
-) -> int:
-    """Compare every problem of a scope, print the certificate, and return the exit code."""
-    from kgverify.testing.exhaustive.certificate import certify
-
-    try:
-        with show_phase("problems", scope.count.problems) as phase:
-            certificate = certify(
-                scope,
-                sides.engine,
-                reference=sides.reference,
-                state=state,
-                accept_changed=accept_changed,
-                progress=phase,
-                jobs=jobs,
-                on_interrupt=lambda: phase.rename("ending"),
-            )
-    except KeyboardInterrupt:
-        if state:
-            _print_how_to_resume("interrupted; finished work is saved")
-        else:
-            make_error_console().print("interrupted; with --state FILE, a run can be resumed")
-        return INTERRUPTED
-    print_lines(make_result_console(json_path), str(certificate).splitlines())
-    write_json(certificate, json_path)
-    if certificate.is_proof:
-        return 0
-    return 1 if certificate.divergent or certificate.proved else EXIT_CODES[Verdict.INCONCLUSIVE]
 
 
 def parse_seconds(text: str) -> float:

@@ -16,7 +16,7 @@ from kgverify.errors import count_of
 from kgverify.escaping import make_visible
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.report.exercise import describe_exercise
-from kgverify.testing.campaigns.corpus import Block
+from kgverify.testing.campaigns.corpus import Block, name_source
 from kgverify.testing.campaigns.known_divergences import KnownStatus
 from kgverify.testing.checking.failure import Signature
 
@@ -136,6 +136,7 @@ class CampaignResult(msgspec.Struct, kw_only=True):
 
     engine, reference: the engine under test, and the one that it was compared with
     dialect:       of both, and of the problems
+    scope:         of the problems, instead of the seed's sequence
     num_resumed:   of the problems, those tried by earlier campaigns
     num_skipped:   of the problems, those with a policy that the engine does not support
     num_left:      of the problems, those not run, since an engine that hangs or ends its process ends its block
@@ -176,6 +177,7 @@ class CampaignResult(msgspec.Struct, kw_only=True):
     minimum: dict[str, int] = {}
     notes: list[str] = []
     dialect: Dialect = OURS
+    scope: str | None = None
 
     @property
     def new(self) -> list[FoundDivergence]:
@@ -186,6 +188,16 @@ class CampaignResult(msgspec.Struct, kw_only=True):
     def missing(self) -> list[str]:
         """The features that never occurred."""
         return [name for name, count in self.features.items() if not count]
+
+    @property
+    def is_proof(self) -> bool:
+        """True if every problem of a scope was compared and none diverges."""
+        num_missing = self.num_skipped + self.num_left
+        return (
+            self.scope is not None
+            and self.is_passed
+            and not (self.is_interrupted or self.divergences or self.num_differing or num_missing)
+        )
 
     @property
     def is_vacuous(self) -> bool:
@@ -244,8 +256,10 @@ def describe_campaign(result: CampaignResult, replay: Callable[[str], str]) -> I
         yield f"   dialect     {result.dialect}"
     yield (
         f"   compared    {count_of(result.num_candidates, 'candidate')}, {count_of(result.num_steps, 'step')},"
-        f" {count_of(result.num_resolvents, 'resolvent')} of seed {result.seed}"
+        f" {count_of(result.num_resolvents, 'resolvent')} of {name_source(result.seed, result.scope)}"
     )
+    if result.is_proof:
+        yield f"   proved      no divergence exists in the scope {result.scope}"
     for reason in result.reasons if result.verdict is Verdict.INCONCLUSIVE else ():
         yield f"   because     {reason}"
     if result.exercise.outcomes is not None:
