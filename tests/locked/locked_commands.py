@@ -16,7 +16,6 @@ EAGER = f"--mode eager {CPU}"
 NATIVE = f"--mode native {CPU}"
 ONCE = "--no-determinism"
 JSON = "--json result.json"
-PADDED = "examples/padded_engine"
 FUZZ = "fuzz --jobs 1 --corpus found"
 ANN = "--graph family_of_ann --queries 3 --corruptions 2"
 
@@ -79,11 +78,13 @@ MADE = {
 
 FAULTS = {
     "countries": (
-        "rule-cap fact-cap rest-not-substituted no-revisit-check dead-end-open nan-score last-argmax stale-resolvents"
-        " max-depth-off-by-one sticky-outcome chunk-boundary-dropped stream-per-chunk swapped-arguments padding-ranked"
-        " no-push-down"
+        "rule-cap fact-cap no-revisit-check last-argmax stale-resolvents failure-credited chunk-boundary-dropped"
+        " stream-per-chunk swapped-arguments padding-ranked no-push-down"
     ),
-    "random:3": "any-atom-proves offset-renaming order-blind-hash max-atoms-off-by-one optimistic-ties",
+    "random:3": (
+        "sequential-substitution any-atom-proves offset-renaming order-blind-hash dead-end-open max-atoms-off-by-one"
+        " bf16-scores optimistic-ties"
+    ),
 }
 
 COMMANDS = {
@@ -117,12 +118,10 @@ COMMANDS = {
     "diff-own-engine": f"diff {ANN} --engine users_engines.py:Plain {JSON}",
     "diff-capped-engine": f"diff {SMALL} --engine users_engines.py:Capped {JSON}",
     "diff-engine-without-pruning": f"diff {ANN} --engine users_engines.py:PrunesNothing {JSON}",
-    "diff-two-own-engines": f"diff {ANN} --engine users_engines.py:Capped --reference users_engines.py:Plain {JSON}",
     "diff-function": f"diff {ANN} --engine users_engines.py:proves_nothing {JSON}",
     "diff-outcomes-alone": f"diff {ANN} --engine users_engines.py:KnowsFacts {JSON}",
     "diff-fickle-engine": f"diff {ANN} --engine users_engines.py:Fickle {JSON}",
     "diff-crashing-engine": f"diff {ANN} --engine users_engines.py:Crashing",
-    "diff-padded-engine": (f"diff {TINY} --engine {PADDED}/fast.py:Fast --reference {PADDED}/slow.py:Slow {JSON}"),
     # Planted faults.
     **{
         f"fault-{fault}": f"diff --graph {graph} {SMALL} {EAGER} {ONCE} --fault {fault} {JSON}"
@@ -130,7 +129,6 @@ COMMANDS = {
         for fault in faults.split()
     },
     "fault-lockstep": f"diff {TINY} {EAGER} --fault fact-cap --lockstep {JSON}",
-    "fault-two-at-once": f"diff {TINY} {EAGER} --fault fact-cap --fault last-argmax --lockstep {ONCE} {JSON}",
     "fault-composite": f"diff {TINY} {EAGER} {ONCE} --fault first-compiled {JSON}",
     "fault-in-reference": f"diff {TINY} {EAGER} {ONCE} --engine reference --reference compiled --fault fact-cap {JSON}",
     "fault-not-met": f"diff {TINY} {EAGER} {ONCE} --fault tf32-scores {JSON}",
@@ -223,7 +221,7 @@ COMMANDS = {
     "report-perfetto": "report run --perfetto timeline.json",
     "report-github": "report run --github",
     "report-several-files": "report agreeing --html page.html --junit junit.xml --markdown report.md",
-    "shrink-with-test": "shrink run --divergence 2 -o new.kg --pytest test_new.py",
+    "shrink-with-test": "shrink run --divergence 2 -o new.kg --pytest test_new.py --calls 40",
     "shrink-agreement": "shrink agreeing",
     "replay": "replay smallest.kg",
     "replay-without-fault": "replay smallest.kg --engine compiled",
