@@ -252,7 +252,7 @@ def fuzz_agrees() -> dict[str, Any]:
 
 @call("run")
 def shrink_run() -> dict[str, Any]:
-    small = kv.shrink("run", max_calls=40)
+    small = kv.shrink("run", max_calls=40, seconds=600)
     print(small)
     small.save("new.kg")
     again = kv.replay("new.kg")

@@ -67,7 +67,7 @@ MADE = {
     "run": f"diff {SMALL} {EAGER} --fault fact-cap --save run",
     "agreeing": f"diff {SMALL} {NATIVE} --save agreeing",
     "stepwise": f"diff {TINY} {EAGER} --fault fact-cap --fault last-argmax --lockstep --save stepwise",
-    "smallest.kg": "shrink run -o smallest.kg",
+    "smallest.kg": "shrink run -o smallest.kg --seconds 600",
     **{
         f"{graph}.{engine}.{kind}.h5": Made(write_foreign, graph, engine, kind, f"{graph}.{engine}.{kind}.h5")
         for graph in ("countries_s3", "family")
@@ -221,7 +221,7 @@ COMMANDS = {
     "report-perfetto": "report run --perfetto timeline.json",
     "report-github": "report run --github",
     "report-several-files": "report agreeing --html page.html --junit junit.xml --markdown report.md",
-    "shrink-with-test": "shrink run --divergence 2 -o new.kg --pytest test_new.py --calls 40",
+    "shrink-with-test": "shrink run --divergence 2 -o new.kg --pytest test_new.py --calls 40 --seconds 600",
     "shrink-agreement": "shrink agreeing",
     "replay": "replay smallest.kg",
     "replay-without-fault": "replay smallest.kg --engine compiled",

@@ -194,6 +194,7 @@ PATTERNS = [
     (r"\b\d[\d.,]* ([kKMGT]i?B|bytes)\b( of \d[\d,]*\d)?", "<size>"),
     (r"'(num_cpus|num_bytes|size|\w*seconds?)': [\d.e+-]+", r"'\1': <number>"),
     (r"\b\d[\d,.]* (candidates|problems|steps)(/s| a second)\b", r"<number> \1\2"),
+    (r"(?m)^\d+\.\d$", "<number>"),
     (r"compiler's cache (warm|cold)", "compiler's cache <state>"),
 ]
 
@@ -234,7 +235,8 @@ def _shorten(data: Any) -> Any:
     if isinstance(data, float):
         return float(f"{data:.6g}")
     if isinstance(data, dict):
-        return {key: _shorten(value) for key, value in data.items()}
+        # The order of unknown columns depends on the hashes of their names, which Python randomizes.
+        return {key: sorted(value) if key == "unknown" else _shorten(value) for key, value in data.items()}
     if not isinstance(data, list):
         return data
     items = [_shorten(value) for value in data]
@@ -246,7 +248,7 @@ def _shorten(data: Any) -> Any:
 
 def _render_file(name: str, content: bytes) -> str:
     kind = Path(name).suffix
-    if kind in (".h5", ".npz", ".safetensors") or "campaign" in name:
+    if kind in (".h5", ".npz", ".safetensors") or "campaign" in name or name.endswith("times.json"):
         return "(not stored)"
     text = content.decode()
     if kind == ".html":
