@@ -48,10 +48,8 @@ ROOTS_WITH_TORCH = (
     "kgverify/engines/compiled",
     "kgverify/faults",
     "kgverify/training",
-    "kgverify/audit",
     "kgverify/bench",
     # Inside of functions only.
-    "kgverify/runs/machine.py",
     "kgverify/runs/profiling.py",
     "kgverify/api/doctor.py",
 )

@@ -39,7 +39,7 @@ from kgverify.engines.protocol import Engine, Progress, no_progress
 from kgverify.errors import UserError, suggest
 from kgverify.evaluation.proving import prove_candidates
 from kgverify.ranking.corrupt import draw_candidates
-from kgverify.runs.profiling import take_profile
+from kgverify.runs.profiling import profile_device
 from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Run, compiled_pipeline, reference_pipeline
 from kgverify.trace.model.columns import Candidates, CandidateSet
@@ -330,11 +330,11 @@ def measure_launches(watch: Stopwatch, call: Callable[[], Any], device: torch.de
         watch.found.unmeasured["launches"] = "there are no kernel launches on a CPU"
         return
     try:
-        seen = take_profile(call, is_cuda=True, has_host=False)
+        num_operations, seconds = profile_device(call)
     except RuntimeError as error:
         watch.found.unmeasured["launches"] = describe_failure(error)
         return
-    if seen.num_device_operations:
-        watch.found.launches, watch.found.device_seconds = seen.num_device_operations, seen.device_seconds
+    if num_operations:
+        watch.found.launches, watch.found.device_seconds = num_operations, seconds
     else:
         watch.found.unmeasured["launches"] = "the profiler saw no kernel"
