@@ -229,7 +229,7 @@ def find_rung(statements: tuple[str, ...], seed: int, path: Path, names: tuple[s
     write_step(statements, seed, path)
     module = load_step(path)
     subject = Subject("step", module.step, module.make, calls=1)
-    judge = Judge(subject, repetitions=0)
+    judge = Judge(subject, LadderOptions(repetitions=0))
     if any(each.error for each in judge.expected.values()):
         return ""
     for rung in RUNGS:

@@ -1,4 +1,4 @@
-"""What an audit measures: launches, memory, and the settings that were changed."""
+"""The measures of an audit: launches, memory, and the settings that were changed."""
 
 import os
 from typing import Any

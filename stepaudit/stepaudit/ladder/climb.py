@@ -145,11 +145,9 @@ call 1 again, N:  further calls like the first, on equal arguments
 class Judge:
     """The comparison of a subject's calls with eager: the expected observations, and which differences are rounding."""
 
-    def __init__(
-        self, subject: Subject, *, repetitions: int = 2, precision: Precision = USUAL, patience: float = SECONDS
-    ) -> None:
-        self.subject, self.repetitions, self.precision, self.patience = subject, repetitions, precision, patience
-        self.expected = watch(subject, EAGER, repetitions=repetitions)
+    def __init__(self, subject: Subject, options: LadderOptions = USUALLY) -> None:
+        self.subject, self.options = subject, options
+        self.expected = watch(subject, EAGER, repetitions=options.repetitions)
 
     @cached_property
     def _roundings(self) -> tuple[Watched, list[Watched]]:
@@ -178,19 +176,21 @@ class Judge:
 
     def watch(self, rung: Rung, most: int | None = None, **heard: Any) -> Watched:
         """Make the calls on a rung, compiled anew; only the first ones if `most` is given. heard: of `watch_isolated`."""
+        repetitions, patience = self.options.repetitions, self.options.patience
         if most is None:
-            return watch_isolated(self.subject, rung, self.expected, self.repetitions, self.patience, **heard)
+            return watch_isolated(self.subject, rung, self.expected, repetitions, patience, **heard)
         few = replace(self.subject, calls=min(most, self.subject.calls))
-        return watch_isolated(few, rung, self.expected, 0, self.patience)
+        return watch_isolated(few, rung, self.expected, 0, patience)
 
     def judge(self, actual: Watched) -> tuple[tuple[Deviation, ...], tuple[Excuse, ...]]:
         """Return the deviations, call by call, and the differences that are rounding."""
+        precision = self.options.precision
         found, excuses = [], []
         for call, found_here in actual.items():
             expected = self.expected[call]
-            for each in compare_observations(expected, found_here, call, self.precision):
+            for each in compare_observations(expected, found_here, call, precision):
                 reason = None
-                if not self.precision.is_exact and self.precision.tolerance is None:
+                if not precision.is_exact and precision.tolerance is None:
                     shadow, others = self._roundings
                     # Eager has been compared with itself: a call that is made again does the same.
                     of = "call 1" if call not in shadow else call
@@ -301,10 +301,9 @@ def climb(subject: Subject, options: LadderOptions = USUALLY) -> Ladder:
                 where=subject.name,
                 fix="audit a step that returns",
             )
-    precision = options.precision
-    judge = Judge(subject, repetitions=options.repetitions, precision=precision, patience=options.patience)
+    judge = Judge(subject, options)
     pairs = ((before, again[call], call) for call, before in judge.expected.items())
-    unsteady = tuple(found for pair in pairs for found in compare_observations(*pair, precision))
+    unsteady = tuple(found for pair in pairs for found in compare_observations(*pair, options.precision))
     climbs: list[Climb] = []
     impossible = []
     is_cuda = is_on_cuda((subject.inputs(0), [each.get() for each in find_captured_values(subject.function)]))
@@ -441,7 +440,7 @@ def _call(
 ) -> Observation:
     if torch.cuda.is_available():
         # Earlier outputs of a captured graph may be overwritten: they have been copied.
-        torch.compiler.cudagraph_mark_step_begin()
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
     with seeding(subject.first + number):
         if float64 is None:
             return observe(function, inputs, captures=subject.function)

@@ -7,6 +7,7 @@ the others of their kind: passes that changed a graph, and a few switches.
 """
 
 import re
+import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -15,6 +16,7 @@ from functools import cache
 from importlib import import_module
 from inspect import isclass
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
@@ -42,40 +44,10 @@ _KINDS: Final = {
 
 _INDUCTOR, _FUNCTORCH, _DYNAMO = "torch._inductor.config", "torch._functorch.config", "torch._dynamo.config"
 
-SWITCHES: Final[tuple[tuple[str, str, Any], ...]] = (
-    (_INDUCTOR, "triton.cudagraphs", False),
-    (_INDUCTOR, "max_autotune", False),
-    (_INDUCTOR, "max_fusion_size", 1),
-    (_INDUCTOR, "epilogue_fusion", False),
-    (_INDUCTOR, "prologue_fusion", False),
-    (_INDUCTOR, "combo_kernels", False),
-    (_INDUCTOR, "pattern_matcher", False),
-    (_INDUCTOR, "inplace_buffers", False),
-    (_INDUCTOR, "allow_buffer_reuse", False),
-    (_INDUCTOR, "reorder_for_locality", False),
-    (_INDUCTOR, "reorder_for_peak_memory", False),
-    (_INDUCTOR, "loop_ordering_after_fusion", False),
-    (_INDUCTOR, "split_reductions", False),
-    (_INDUCTOR, "unroll_reductions_threshold", 1),
-    (_INDUCTOR, "layout_optimization", False),
-    (_INDUCTOR, "comprehensive_padding", False),
-    (_INDUCTOR, "joint_graph_constant_folding", False),
-    (_INDUCTOR, "emulate_precision_casts", True),
-    (_INDUCTOR, "fallback_random", True),
-    (_INDUCTOR, "cpp.simdlen", 1),
-    (_INDUCTOR, "cpp.threads", 1),
-    (_INDUCTOR, "cpp.enable_unsafe_math_opt_flag", False),
-    (_INDUCTOR, "triton.persistent_reductions", False),
-    (_INDUCTOR, "use_fast_math", False),
-    (_INDUCTOR, "fx_graph_cache", False),
-    (_FUNCTORCH, "enable_autograd_cache", False),
-    (_FUNCTORCH, "cse", False),
-    (_FUNCTORCH, "view_replay_for_aliased_outputs", True),
-    (_DYNAMO, "automatic_dynamic_shapes", False),
-    (_DYNAMO, "assume_static_by_default", True),
-    (_DYNAMO, "specialize_int", True),
-    (_DYNAMO, "guard_nn_modules", True),
-    (_DYNAMO, "inline_inbuilt_nn_modules", False),
+SWITCHES: Final[tuple[tuple[str, str, Any], ...]] = tuple(
+    (module, setting, value)
+    for module, settings in tomllib.loads(Path(__file__).with_name("switches.toml").read_text("utf-8")).items()
+    for setting, value in settings.items()
 )
 """(module, setting, value with which the compiler does less)."""
 _LIKELY: Final = frozenset(("max_fusion_size", "inplace_buffers", "cpp.simdlen"))
@@ -153,7 +125,7 @@ def list_single(judge: Judge, climb: Climb) -> list[Judge]:
         return []
     number, made = int(name.split()[1]) - 1, judge.subject.make_inputs
     one = replace(judge.subject, make_inputs=lambda call: made(number), calls=1, first=number)
-    return [Judge(one, repetitions=0, precision=judge.precision, patience=judge.patience)]
+    return [Judge(one, judge.options._replace(repetitions=0))]
 
 
 def _search_items(search: "_Search", items: Sequence[Item]) -> Sequence[Item]:

@@ -45,7 +45,7 @@ def find_minimal_graph(
     """
     deadline = read_cpu_seconds() + seconds
     with compiling_without_caches():
-        for graph, arguments in trace_graphs(judge.subject, judge.patience):
+        for graph, arguments in trace_graphs(judge.subject, judge.options.patience):
             for calls in (1, 2):
                 search = _Search(judge, climb, graph, arguments, calls, deadline, announce)
                 if search.deviation is not None:
@@ -157,7 +157,7 @@ class _Search:
         self._num += 1
         self._announce(self._num)
         subject = Subject("graph", graph, lambda call: deepcopy_values(arguments), calls=self._calls)
-        judge = Judge(subject, repetitions=0, precision=self._judge.precision, patience=self._judge.patience)
+        judge = Judge(subject, self._judge.options._replace(repetitions=0))
         if not self._raises and any(each.error for each in judge.expected.values()):
             return None
         found, _ = judge.judge(judge.watch(self._climb.rung))

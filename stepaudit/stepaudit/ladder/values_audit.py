@@ -160,7 +160,7 @@ def _find_line(
         where = next((each.where for each in captured if each.path == deviation.where), "")
     lines = [each.name for each in culprit.items if each.kind == LINE]
     return minimal, where or _find_end(deviation) or next(iter(lines), "") or find_last_line(
-        judge.subject, judge.patience
+        judge.subject, judge.options.patience
     )
 
 
