@@ -162,8 +162,10 @@ READERS = (
     Reader("known divergences", "known.toml", ("fuzz --known known.toml --engine reference --examples 1 --jobs 1",)),
     Reader("evaluation", "saved/run.json", (EVALUATE,)),
     Reader("evaluation part", "saved/part-*", (EVALUATE,)),
-    Reader("budget", "budget.toml", (f"audit compile {GRAPH.split(' --q')[0]} --budget budget.toml",), True),
-    Reader("caches", "caches.bin", ("audit cache --load caches.bin --trust --graph ./graph --mode eager",)),
+    Reader("benchmark", "bench.json", (f"bench {GRAPH} --modes eager --repeats 1 --compare bench.json",)),
+    Reader(
+        "budget", "budget.toml", ("audit step step.py:step --inputs step.py:make --calls 1 --budget budget.toml",), True
+    ),
 )
 
 
@@ -174,7 +176,8 @@ def make_sound(folder: Path, readers: Sequence[Reader]) -> None:
     shutil.copy(graph / "rules.txt", folder / "other.txt")
     (folder / "known.toml").write_text(KNOWN)
     (folder / "budget.toml").write_text("max_graph_breaks = 0\n")
-    (folder / "caches.bin").write_bytes(b"caches")
+    (folder / "state.jsonl").write_text("{}\n")
+    (folder / "step.py").write_text("def step(value):\n    return value\n\n\ndef make(call):\n    return (call,)\n")
     needed = {word for reader in readers for text in (reader.path, *reader.commands) for word in _words(text)}
     if "corpus" in needed:
         needed.add("case.kg")

@@ -5,7 +5,7 @@
     >>> report.verdict.value
     'AGREE'
 
-Everything public is here, and in `kgverify.strategies`, `kgverify.laws`, `kgverify.dialects` and `kgverify.audit`. Other modules
+Everything public is here, and in `kgverify.strategies`, `kgverify.laws` and `kgverify.dialects`. Other modules
 are internal: they may change without notice. `import kgverify` loads neither torch nor h5py nor numpy; each name loads what it
 needs.
 """

@@ -24,7 +24,7 @@ from kgverify.evaluation.proving import prove_candidates
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.progress import Phase, silent_phase
 from kgverify.ranking.corrupt import draw_candidates
-from kgverify.runs.machine import describe_environment, read_processor
+from kgverify.runs.machine import read_processor
 from kgverify.runs.run import Run
 from kgverify.trace.model.columns import Candidates, CandidateSet
 from kgverify.trace.model.header import EngineInfo, unknown_columns
@@ -292,5 +292,7 @@ def describe_machine() -> dict[str, str]:
     }
     torch: Any = sys.modules.get("torch")
     if torch is not None:
-        machine |= describe_environment("cuda" if torch.cuda.is_available() else "cpu")
+        machine |= {"torch": str(torch.__version__), "threads": str(torch.get_num_threads())}
+        if torch.cuda.is_available():
+            machine["gpu"] = torch.cuda.get_device_name()
     return machine

@@ -49,7 +49,7 @@ ENTRIES: Final = {
     "replay": Entry(_LOOK, "commands.replay:replay", "Run a reproducer again."),
     "trace": Entry(_LOOK, "commands.trace:app", "Import, check, repair, join, convert, export traces."),
     "faults": Entry(_LOOK, "commands.faults:app", "The catalogue of faults that `--fault` plants."),
-    "audit": Entry(_LOOK, "audit.app:app", "Is it the compiler? Examine a compiled step."),
+    "audit": Entry(_LOOK, "commands.audit:app", "Is it the compiler? Examine a compiled step."),
     "doctor": Entry(_LOOK, "commands.doctor:doctor", "List what is installed, missing or broken."),
     "evaluate": Entry(_MEASURE, "commands.evaluate:evaluate", "Rank the triples of a split by proofs."),
     "bench": Entry(_MEASURE, "commands.bench:bench", "Measure the speed of engines."),

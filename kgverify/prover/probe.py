@@ -29,13 +29,10 @@ class Call(NamedTuple):
     output: Any
 
 
-def watch_stages(
-    stages: Stages, keep: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple
-) -> tuple[Stages, dict[str, Call]]:
+def watch_stages(stages: Stages) -> tuple[Stages, dict[str, Call]]:
     """Return the same stages, and a dictionary in which each records its first call, under the stage's name.
 
     The first call is that for the clauses tried; kept clauses are resolved a second time.
-    keep: copies the arguments before that call, where a stage may write into them
     """
     calls: dict[str, Call] = {}
 
@@ -43,9 +40,8 @@ def watch_stages(
         def watched(*arguments: Any) -> Any:
             if name in calls:
                 return function(*arguments)
-            kept = keep(arguments)
             output = function(*arguments)
-            calls[name] = Call(kept, output)
+            calls[name] = Call(arguments, output)
             return output
 
         return watched

@@ -322,11 +322,7 @@ CASES: dict[str, tuple[Case, ...]] = {
     + _cases("dialect --engine reference --examples 0", is_fast=False),
     "doctor": _cases("doctor", "doctor --json -"),
     "faults list": _cases("faults list", "faults list --json -"),
-    "audit modes": _cases("audit modes --graph graph --fault absent")
-    + _cases("audit modes --rung absent", is_fast=False),
     "audit step": _cases("audit step absent.py:step --inputs absent.py:make"),
-    "audit compile": _cases("audit compile --budget budget.toml"),
-    "audit cache": _cases("audit cache --load trace.h5 --save new", "audit cache --load absent"),
     "trace check": _cases("trace check trace.h5", "trace check trace.h5 --json -", "trace check budget.toml"),
     "trace convert": _cases("trace convert trace.h5 converted.h5", "trace convert trace.h5 absent/converted.h5"),
     "trace export": _cases("trace export trace.h5 --to steps.jsonl", "trace export trace.h5 --to steps.csv"),

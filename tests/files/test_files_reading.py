@@ -105,7 +105,6 @@ OWN_FILES = {
     "faults/catalogue.py": "a resource of this package",
     "report/render/template.py": "a resource of this package",
     "runs/machine.py": "the processor, from the system",
-    "runs/profiling.py": "a file that torch has just written",
     "api/versions.py": "the version of torch, from its package",
     "testing/campaigns/tasks.py": "a file that a worker has just written",
 }
