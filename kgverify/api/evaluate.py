@@ -28,7 +28,7 @@ from kgverify.runs.run import Pipeline, Run
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """How candidates are ranked and checked.
+    """The options of an evaluation.
 
     part_size:      the most candidates of a part, after which results are saved; None: by their number and the device
     check:          the number of candidates that the reference proves as well
