@@ -16,10 +16,10 @@ from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
 from kgverify.program.program import Program
-from kgverify.program.resolution import Clauses
 from kgverify.program.stages import Stage
 from kgverify.ranking.groups import take_candidates
 from kgverify.runs.run import Pipeline, Run, build_trace
+from kgverify.step.clauses import Clauses
 from kgverify.testing.checking.engine_makers import MakePipeline
 from kgverify.testing.problems.merge import Merged
 from kgverify.testing.problems.problem import Sizes

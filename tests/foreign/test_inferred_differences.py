@@ -10,7 +10,7 @@ from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import Atom, NamedAtom, Variable
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import NamedRule
-from kgverify.program.resolution import Clauses
+from kgverify.step.clauses import Clauses
 
 P, Q, R = range(3)
 """Predicates."""

@@ -15,8 +15,8 @@ from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import NamedRule
-from kgverify.program.resolution import Clauses
 from kgverify.program.stages import Stage
+from kgverify.step.clauses import Clauses
 
 P, Q, R = range(3)
 """Predicates."""

@@ -16,9 +16,9 @@ from kgverify.program.dialect import OURS, VALUES, Dialect
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import NamedRule, Program
-from kgverify.program.resolution import Clauses
 from kgverify.program.stages import Stage
 from kgverify.runs.run import reference_pipeline
+from kgverify.step.clauses import Clauses
 from kgverify.testing.checking.engine_makers import compiled_maker
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge

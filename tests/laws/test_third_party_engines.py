@@ -13,9 +13,9 @@ from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.resolution import resolve
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.runs.run import reference_pipeline
+from kgverify.step.clauses import resolve
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.checking.engine_makers import EngineSpec, find_maker, load_factory
 from kgverify.testing.problems.decode import draw_problems

@@ -7,7 +7,7 @@ from typing import Final
 from kgverify.comparison.inference.step_program import Made
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import Origin
-from kgverify.program.resolution import Atoms, number_variables
+from kgverify.step.clauses import Atoms, number_variables
 
 _CHANGES: Final = {
     "the last atom of each longer body is missing": slice(None, -1),

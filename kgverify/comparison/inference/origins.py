@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import Origin
-from kgverify.program.resolution import Atoms, Clauses, number_variables
+from kgverify.step.clauses import Atoms, Clauses, number_variables
 
 Clause: TypeAlias = tuple[int, int]
 """An `Origin` and the index of a rule or a fact."""

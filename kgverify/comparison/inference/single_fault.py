@@ -26,8 +26,8 @@ from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.errors import count_of
 from kgverify.program.dialect import Filter
 from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.resolution import Atoms, number_variables
 from kgverify.program.stages import Stage
+from kgverify.step.clauses import Atoms, number_variables
 
 Item = TypeVar("Item")
 

@@ -25,8 +25,8 @@ from kgverify.comparison.result import DifferenceClass
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.errors import count_of
 from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.resolution import Atoms, number_variables
 from kgverify.program.stages import Stage
+from kgverify.step.clauses import Atoms, number_variables
 
 CERTAIN: Final = 1.0
 CLEAR: Final = 0.95

@@ -7,7 +7,7 @@ from kgverify.program.dialect import Filter
 from kgverify.program.fact_index import Ids
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.resolution import Atoms, Clauses, number_variables
+from kgverify.step.clauses import Atoms, Clauses, number_variables
 
 Clause: TypeAlias = tuple[int, int]
 """An `Origin` and the index of a rule or a fact."""

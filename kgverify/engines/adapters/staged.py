@@ -14,8 +14,8 @@ from kgverify.errors import UserError
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import Program
-from kgverify.program.resolution import number_variables
 from kgverify.program.stages import Stage
+from kgverify.step.clauses import number_variables
 
 _FALSE: Final = Resolvent((), Origin.NONE, 0, GoalKind.FALSE)
 

@@ -14,8 +14,8 @@ from kgverify.engines.compiled.tick.tick import Setting, tick, try_clauses
 from kgverify.engines.protocol import StageOutputs
 from kgverify.errors import InternalError
 from kgverify.program.outcomes import Origin
-from kgverify.program.resolution import number_variables
 from kgverify.program.stages import Stage
+from kgverify.step.clauses import number_variables
 
 PlainGoal = tuple[tuple[int, int, int], ...]
 

@@ -30,8 +30,8 @@ from kgverify.errors import InternalError
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import Program
-from kgverify.program.resolution import number_variables
 from kgverify.program.stages import Stage
+from kgverify.step.clauses import number_variables
 from kgverify.threads import count_threads
 from kgverify.trace.model.columns import (
     Candidates,

@@ -25,8 +25,8 @@ from kgverify.laws.presumptions import (
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.program import Program, Symbols
-from kgverify.program.resolution import Atoms, Clauses, Yield, number_variables
 from kgverify.program.stages import Stage
+from kgverify.step.clauses import Atoms, Clauses, Yield, number_variables
 
 Relation = NDArray[np.float32]
 """float32 [C, C]: 1 where the atom of a predicate with these two constants follows, else 0."""

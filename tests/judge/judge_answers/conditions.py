@@ -36,10 +36,10 @@ from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import NamedRule
-from kgverify.program.resolution import Clauses
 from kgverify.program.stages import Stage
 from kgverify.report.report import Report
 from kgverify.runs.run import Run, build_trace, reference_pipeline
+from kgverify.step.clauses import Clauses
 from kgverify.trace.model.columns import CandidateSet, Columns, starts_of
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.trace import Trace
