@@ -14,7 +14,7 @@ from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.comparison.exercise.minimum import MINIMUM, Minimum, explain_missing, parse_minimum
 from kgverify.comparison.result import Verdict
 from kgverify.engines.adapters.staged import Clause, StagedEngine, engine_of
-from kgverify.engines.adapters.stepwise import Resolvent, StepwiseEngine, Taken
+from kgverify.engines.adapters.stepwise import StepwiseEngine
 from kgverify.engines.policy import SHORTEST
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
@@ -29,6 +29,7 @@ from kgverify.program.limits import Limits
 from kgverify.report.exercise import describe_exercise
 from kgverify.report.render.terminal import report_text
 from kgverify.runs.run import Run
+from kgverify.step.resolvent import Resolvent, Taken
 from kgverify.testing.checking.check import check_and_count, verify_problems
 from kgverify.testing.checking.engine_makers import (
     PLAIN,

@@ -1,6 +1,6 @@
 """A resolution step in plain Python, written from the semantics and independent of both provers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
@@ -80,20 +80,23 @@ class Clauses:
             atom for atom in atoms if not self.prunes or atom not in self.fact_index or atom == excluded
         )
 
-    def resolve(self, goal: Atoms, origin_kind: int, origin: int) -> Atoms | None:
-        """Return the clause's body and the rest of the goal, unified and not pruned; None if its head does not match."""
-        head, body = self.clause(goal, origin_kind, origin)
+    def resolve(self, goal: Atoms, origin_kind: int, origin: int, known: Iterable[Ids] = ()) -> Atoms | None:
+        """Return the clause's body and the rest of the goal, unified and not pruned; None if its head does not match.
+
+        known: further atoms from which the clause is standardized apart
+        """
+        head, body = self.clause(goal, origin_kind, origin, known)
         if self._dialect.unification == "one_pass" and not _binds_in_one_pass(goal[0], head):
             return None
         return resolve(goal, head, body)
 
-    def clause(self, goal: Atoms, origin_kind: int, origin: int) -> tuple[Ids, Atoms]:
-        """Return a clause's head and body, standardized apart from a goal."""
+    def clause(self, goal: Atoms, origin_kind: int, origin: int, known: Iterable[Ids] = ()) -> tuple[Ids, Atoms]:
+        """Return a clause's head and body, standardized apart from a goal and further atoms."""
         if origin_kind == Origin.FACT:
             return self.facts[origin], ()
         head, body = self.rules[origin]
         # Every variable of the goal is above `lowest`, every one of the rule below.
-        shift = min(0, *(min(a, b) for _, a, b in goal))
+        shift = min(0, *(min(a, b) for _, a, b in (*goal, *known)))
         return _shift(head, shift), tuple(_shift(atom, shift) for atom in body)
 
     def rules_of(self, predicate: int) -> Sequence[int]:
@@ -144,7 +147,7 @@ def _binds_in_one_pass(selected: Ids, head: Ids) -> bool:
     return True
 
 
-def number_variables(atoms: Iterator[Ids]) -> Atoms:
+def number_variables(atoms: Iterable[Ids]) -> Atoms:
     """Return the atoms with their variables numbered by first appearance."""
     numbers: dict[int, int] = {}
 

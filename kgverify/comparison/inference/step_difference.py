@@ -18,8 +18,6 @@ from kgverify.comparison.inference.origins import (
     Explanation,
     StepOrigins,
     count_clauses,
-    find_embedding,
-    is_permutation,
 )
 from kgverify.comparison.result import DifferenceClass
 from kgverify.comparison.step_view import ResolventView, StepView
@@ -27,6 +25,7 @@ from kgverify.errors import count_of
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import Stage
 from kgverify.step.clauses import Atoms, number_variables
+from kgverify.step.renaming import find_embedding, is_permutation
 
 CERTAIN: Final = 1.0
 CLEAR: Final = 0.95

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import index
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, overload
+from typing import Any, Literal, NamedTuple, TypeAlias, overload
 
 from kgverify.engines.adapters.environment import Memory, check_memory
-from kgverify.engines.adapters.stepwise import AtomIds, Goal, Resolvent, StepwiseEngine, Taken, read_positions
+from kgverify.engines.adapters.stepwise import AtomIds, Goal, StepwiseEngine, read_positions
 from kgverify.engines.adapters.terms import TermEngine, TermGoal, TermProgram
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Positions, StageOutputs
@@ -16,8 +16,7 @@ from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import Program
 from kgverify.program.stages import Stage
 from kgverify.step.clauses import number_variables
-
-_FALSE: Final = Resolvent((), Origin.NONE, 0, GoalKind.FALSE)
+from kgverify.step.resolvent import FALSE, Resolvent, Taken
 
 
 class Clause(NamedTuple):
@@ -102,13 +101,13 @@ class StagedEngine(StepwiseEngine):
         for each in resolvents:
             if not each.atoms:
                 return [each._replace(kind=GoalKind.TRUE)]
-        return resolvents or [_FALSE]
+        return resolvents or [FALSE]
 
     def limit(self, resolvents: Sequence[Resolvent]) -> Taken:
         """Return the resolvents within the limits, and how many were dropped."""
         short = [each for each in resolvents if len(each.atoms) <= self.limits.max_atoms]
         kept = short[: self.limits.max_resolvents]
-        return Taken(kept or [_FALSE], len(resolvents) - len(short), len(short) - len(kept))
+        return Taken(kept or [FALSE], len(resolvents) - len(short), len(short) - len(kept))
 
     def score(self, goal: Goal, resolvents: Sequence[Resolvent]) -> Sequence[float]:
         """Return a score for each resolvent other than TRUE and FALSE: those of the policy `shortest`."""

@@ -28,7 +28,8 @@ from kgverify.conditions.find import Found, Table, is_nearly, show
 from kgverify.conditions.instances import Cases, Instance, Unit
 from kgverify.conditions.search import Condition, Search
 from kgverify.engines.adapters.staged import Made, StagedEngine
-from kgverify.engines.adapters.stepwise import AtomIds, Goal, Resolvent, Taken, TakenStep
+from kgverify.engines.adapters.stepwise import AtomIds, Goal
+from kgverify.step.resolvent import Resolvent, Taken, TakenStep
 from kgverify.engines.protocol import Progress, no_progress
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.graphs.graph import KnowledgeGraph
