@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from kgverify.engines.protocol import Engine, Positions, ProbedEngine, Progress, StageOutputs, no_progress
 from kgverify.errors import InternalError
-from kgverify.faults.fault import Plant, plants, replaces
+from kgverify.faults.fault import Carrier, Plant, plants, replaces
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.outcomes import Side
 from kgverify.ranking.corrupt import ALL, BOTH_SIDES, find_eligible_entities, mix
@@ -133,7 +133,7 @@ class AlteredEngine:
         return self._engine.probe(position)
 
 
-@plants("chunk-boundary-dropped")
+@plants("chunk-boundary-dropped", Carrier.ANY)
 def drop_at_boundary(plant: Plant) -> Plant:
     """Lose the last candidate of each chunk but the last."""
 
@@ -144,7 +144,7 @@ def drop_at_boundary(plant: Plant) -> Plant:
     return _alter_results(plant, rows)
 
 
-@plants("chunk-boundary-doubled")
+@plants("chunk-boundary-doubled", Carrier.ANY)
 def double_at_boundary(plant: Plant) -> Plant:
     """Count the first candidate of each chunk but the first with the chunk before as well."""
 

@@ -24,9 +24,8 @@ from kgverify.engines.compiled.state import (
     Segments,
     Work,
 )
-from kgverify.faults.fault import Plant, plants, replaces
+from kgverify.faults.fault import FACT_CAP, Plant, plants, replaces
 
-FACT_CAP: Final = 50
 RULE_CAP: Final = 2
 
 TensorStage: TypeAlias = Callable[..., Tensor]

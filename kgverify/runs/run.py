@@ -207,9 +207,9 @@ def compiled_pipeline(run: Run, **options: Any) -> Pipeline:
     """Build the pipeline of the evaluator. `options` are those of `kgverify.engines.evaluator.make_evaluator`."""
     from kgverify.engines.evaluator import make_evaluator
 
-    return Pipeline(
-        make_evaluator(run.graph.program, run.limits, run.policy, **options), draw_candidates, rank_candidates
-    )
+    given = run.graph.program, run.limits, run.policy
+    engine = make_evaluator(*given, triples=reference_triples(run), **options)
+    return Pipeline(engine, draw_candidates, rank_candidates)
 
 
 def build_header(run: Run, engine: Engine, level: str = "steps") -> Header:

@@ -227,7 +227,7 @@ class Stages(NamedTuple):
     finish: Callable[[Situation, Resolvent, int], Outcome] = finish
 
 
-PLAIN: Final = Stages()
+SOUND: Final = Stages()
 """The stages of this module."""
 
 
@@ -239,7 +239,7 @@ class Filtered(NamedTuple):
     is_uncounted: bool
 
 
-def filter_resolvents(situation: Situation, resolvents: Sequence[Resolvent], stages: Stages = PLAIN) -> Filtered:
+def filter_resolvents(situation: Situation, resolvents: Sequence[Resolvent], stages: Stages = SOUND) -> Filtered:
     """Apply the filters of the dialect, in its order; renaming precedes the comparison with visited goals."""
     functions: dict[Filter | str, Keeps] = {
         "prune": stages.prune,
@@ -282,7 +282,7 @@ class Step(NamedTuple):
     taken: TakenStep
 
 
-def take_step(situation: Situation, stages: Stages = PLAIN) -> Step:
+def take_step(situation: Situation, stages: Stages = SOUND) -> Step:
     """Take one step."""
     selected = stages.select(situation)
     rules, facts = stages.match_rules(situation, selected), stages.match_facts(situation, selected)
@@ -290,7 +290,7 @@ def take_step(situation: Situation, stages: Stages = PLAIN) -> Step:
     return Step(selected, rules, facts, filtered, choose_resolvent(situation, filtered, stages))
 
 
-def choose_resolvent(situation: Situation, filtered: Filtered, stages: Stages = PLAIN) -> TakenStep:
+def choose_resolvent(situation: Situation, filtered: Filtered, stages: Stages = SOUND) -> TakenStep:
     """Complete a step: the stages from `score` to `finish`."""
     offered = filtered.taken.resolvents
     scores = stages.score(situation, offered)
@@ -308,7 +308,7 @@ def choose_resolvent(situation: Situation, filtered: Filtered, stages: Stages = 
     )
 
 
-def derive(situation: Situation, stages: Stages = PLAIN) -> Iterator[TakenStep]:
+def derive(situation: Situation, stages: Stages = SOUND) -> Iterator[TakenStep]:
     """Take steps until the derivation ends."""
     num_uncounted, most = 0, situation.limits.max_depth
     visited = list(situation.visited)
@@ -322,7 +322,7 @@ def derive(situation: Situation, stages: Stages = PLAIN) -> Iterator[TakenStep]:
         situation = situation._replace(depth=taken.next_depth)
 
 
-def retake_step(situation: Situation, stages: Stages = PLAIN) -> Step:
+def retake_step(situation: Situation, stages: Stages = SOUND) -> Step:
     """Take the step of a derivation whose visited goals are given; steps before it may be uncounted."""
     step = take_step(situation, stages)
     most, visited = situation.limits.max_depth, situation.visited

@@ -12,8 +12,8 @@ from run_engines import UNEXPLAINED
 from kgverify.comparison.result import Level, Verdict
 from kgverify.errors import UserError
 from kgverify.faults.catalogue import FAULTS, find_fault
+from kgverify.faults.fault import FACT_CAP
 from kgverify.faults.plant import compiled_pipeline_with_faults
-from kgverify.faults.step_faults import FACT_CAP
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom, Variable

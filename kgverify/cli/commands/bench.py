@@ -114,7 +114,7 @@ def bench(
             metavar="MODE,...",
             help="Modes of the compiled evaluator: eager, default, reduce-overhead, max-autotune, fused; all that make a"
             " difference on the device if not given.",
-            autocompletion=completion.several_of(completion.MODES[1:]),
+            autocompletion=completion.several_of(completion.MODES[1:-1]),
         ),
     ] = None,
     engine: options.Engine = COMPILED,

@@ -1,12 +1,12 @@
 """The plain evaluator as an engine."""
 
 import platform
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.engines.adapters.stepwise import collect, read_positions
+from kgverify.engines.plain.choice import PLAIN
 from kgverify.engines.policy import Policy, check_policy
 from kgverify.engines.positives import find_positives
 from kgverify.engines.protocol import CompilerCaches, Positions, Progress, StageOutputs, no_progress
@@ -14,7 +14,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.program import Program
 from kgverify.step.clauses import Clauses, number_variables
 from kgverify.step.plain_step import (
-    PLAIN,
+    SOUND,
     Scores,
     Situation,
     Stages,
@@ -26,9 +26,6 @@ from kgverify.step.plain_step import (
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.score_error import bound_score_error
-
-MODE: Final = "plain"
-"""The mode of the plain evaluator, and its name."""
 
 
 class PlainEngine:
@@ -47,11 +44,11 @@ class PlainEngine:
         limits: Limits,
         policy: Policy,
         *,
-        stages: Stages = PLAIN,
+        stages: Stages = SOUND,
         triples: NDArray[np.int32] | None = None,
         faults: tuple[str, ...] = (),
         reasons: tuple[str, ...] = (),
-        name: str = MODE,
+        name: str = PLAIN,
     ) -> None:
         check_policy(policy, program, limits)
         scores: Scores = score_shortest
@@ -64,7 +61,7 @@ class PlainEngine:
         self._stages, self._triples, self.reasons = stages, triples, reasons
         self.info = EngineInfo(
             name=name,
-            mode=MODE,
+            mode=PLAIN,
             score_error=bound_score_error(policy.info, "float64"),
             versions={"python": platform.python_version(), "numpy": np.__version__},
             faults=faults,

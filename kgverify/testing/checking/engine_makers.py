@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
 
 from kgverify.engines.native.choice import NATIVE
 from kgverify.engines.policy import SHORTEST
@@ -27,11 +27,14 @@ from kgverify.program.limits import Limits
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.interrupts import is_interrupt
-from kgverify.runs.run import Pipeline, Run, compiled_pipeline, identify_code
+from kgverify.runs.run import Pipeline, Run, identify_code
 from kgverify.testing.problems.merge import make_reference, merge
 from kgverify.testing.problems.problem import PolicySpec, Problem, Sizes
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo
+
+if TYPE_CHECKING:
+    from kgverify.engines.compiled.state import Layout
 
 MakePipeline: TypeAlias = Callable[[Run, Sizes], Pipeline]
 """A function that makes the pipeline under test for a run and the sizes of its batch."""
@@ -45,35 +48,23 @@ def compiled_maker(*, mode: str = "eager", device: str = "cpu", faults: Sequence
     planted = tuple(find_faults([each])[0] if isinstance(each, str) else each for each in faults)
 
     def make(run: Run, sizes: Sizes) -> Pipeline:
-        from kgverify.engines.evaluator import make_evaluator
+        from kgverify.faults.plant import pipeline_with_faults
 
-        if mode == NATIVE and not planted:
-            return compiled_pipeline(run, mode=mode, device=device)
-        from kgverify.engines.compiled.layout import choose_layout
-        from kgverify.faults.plant import plant_faults
+        def choose_sizes() -> "Layout":
+            from kgverify.engines.compiled.layout import choose_layout
 
-        plant = plant_faults(run, planted)
-        limits = run.limits
-        layout = choose_layout(
-            limits,
-            slots=sizes.slots,
-            atoms=limits.max_atoms + sizes.atoms,
-            resolvents=limits.max_resolvents + sizes.resolvents,
-            match_window=sizes.match_window,
-            score_window=max(limits.max_resolvents, sizes.score_window),
-            pool=sizes.pool,
-        )
-        engine = make_evaluator(
-            run.graph.program,
-            limits,
-            run.policy,
-            mode=mode,
-            device=device,
-            layout=layout,
-            stages=plant.stages,
-            faults=tuple(fault.name for fault in planted),
-        )
-        return Pipeline(plant.wrap_engine(engine), plant.draw, plant.rank)
+            limits = run.limits
+            return choose_layout(
+                limits,
+                slots=sizes.slots,
+                atoms=limits.max_atoms + sizes.atoms,
+                resolvents=limits.max_resolvents + sizes.resolvents,
+                match_window=sizes.match_window,
+                score_window=max(limits.max_resolvents, sizes.score_window),
+                pool=sizes.pool,
+            )
+
+        return pipeline_with_faults(run, planted, mode=mode, device=device, layout=choose_sizes)
 
     return make
 
