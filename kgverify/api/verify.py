@@ -75,7 +75,8 @@ def verify(
         policy: `"shortest"`, `"two_tower"` (random weights), `"trained"` (weights that come with kgverify), the path of a
             safetensors file, or a policy.
         limits: Limits of a derivation; `Limits()` if not given.
-        mode: Mode of the compiled evaluator: `"auto"`, `"eager"`, `"fused"`, or a mode of `torch.compile`.
+        mode: Mode of the compiled evaluator: `"auto"`, `"native"`, `"plain"`, `"eager"`, `"fused"`, or a mode of
+            `torch.compile`.
         device: Device of the compiled evaluator: `"auto"`, `"cpu"` or `"cuda"`.
         precision: Precision of the compiled evaluator's policy, such as `"float32"`; others need CUDA.
         slots: Derivations that the compiled evaluator proves at the same time.

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 from kgverify.engines.native.choice import NATIVE
 from kgverify.engines.plain.choice import PLAIN, has_torch
@@ -15,29 +15,38 @@ from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Pipeline, Run, compiled_pipeline
 from kgverify.step import plain_step
 
+MODES_OF: Final = {
+    Carrier.TENSORS: ("eager", "default", "reduce-overhead", "max-autotune"),
+    Carrier.PLAIN: (PLAIN,),
+}
+"""The modes whose stages a fault may replace."""
 
-def find_carriers(fault: str) -> tuple[str, ...]:
-    """Return the modes that carry a fault, in words: by what it changes, an evaluator's stages or what surrounds them."""
+
+def find_carriers(fault: str) -> tuple[Carrier, ...]:
+    """Return what carries a fault: any evaluator, or those whose stages it replaces."""
     if fault in PLANTERS[Carrier.ANY]:
-        return ("any",)
-    return ("those of torch", *([PLAIN] if fault in PLANTERS[Carrier.PLAIN] else []))
+        return (Carrier.ANY,)
+    return (Carrier.TENSORS, Carrier.PLAIN) if fault in PLANTERS[Carrier.PLAIN] else (Carrier.TENSORS,)
 
 
 def choose_carrier(faults: Sequence[Fault], mode: str) -> Carrier:
-    """Return the evaluator whose stages are to be replaced in a mode. UserError if the mode does not carry a fault."""
-    is_plain = mode == PLAIN or (mode == "auto" and not has_torch())
-    carrier = Carrier.PLAIN if is_plain else Carrier.TENSORS
-    for fault in faults:
-        carriers = find_carriers(fault.name)
-        if not {"any", mode if mode in (NATIVE, PLAIN) else "those of torch"} & {*carriers}:
+    """Return the evaluator whose stages are replaced in a mode; ANY if none are. UserError if it does not carry a fault."""
+    of_faults = {fault.name: find_carriers(fault.name) for fault in faults}
+    in_stages = {name: carriers for name, carriers in of_faults.items() if Carrier.ANY not in carriers}
+    for name, carriers in in_stages.items():
+        if mode == NATIVE or (mode == PLAIN and Carrier.PLAIN not in carriers):
+            *most, last = [mode for each in carriers for mode in MODES_OF[each]]
             raise UserError(
-                f"mode {mode!r} does not carry the fault {fault.name!r}",
+                f"mode {mode!r} does not carry the fault {name!r}",
                 where="--fault",
-                fix=f"use a mode that carries it: {' or '.join(carriers)}",
+                fix=f"use --mode {', '.join(most)} or {last}",
             )
-        if mode == "auto" and not {"any", PLAIN} & {*carriers}:
-            carrier = Carrier.TENSORS
-    return carrier
+    if not in_stages:
+        return Carrier.ANY
+    # Without torch, the error of a fault that needs it names the package.
+    can_be_plain = all(Carrier.PLAIN in carriers for carriers in in_stages.values())
+    is_plain = mode == PLAIN or (mode == "auto" and can_be_plain and not has_torch())
+    return Carrier.PLAIN if is_plain else Carrier.TENSORS
 
 
 def plant_faults(run: Run, faults: Sequence[Fault], carrier: Carrier = Carrier.TENSORS) -> Plant:
@@ -63,12 +72,10 @@ def pipeline_with_faults(run: Run, faults: Sequence[Fault], *, mode: str = "auto
     """
     if not faults:
         return compiled_pipeline(run, mode=mode, **options)
-    in_stages = [fault for fault in faults if fault.name not in PLANTERS[Carrier.ANY]]
-    # Without a fault in a stage, any evaluator fits.
-    carrier = choose_carrier(faults, mode) if in_stages else Carrier.ANY
+    carrier = choose_carrier(faults, mode)
     plant = plant_faults(run, faults, carrier)
     names = tuple(fault.name for fault in faults)
-    stages = plant.stages if in_stages else None
+    stages = None if carrier is Carrier.ANY else plant.stages
     sound = compiled_pipeline(run, mode=mode, stages=stages, faults=names, **options)
     return Pipeline(plant.wrap_engine(sound.engine), plant.draw, plant.rank)
 

@@ -9,7 +9,7 @@ from kgverify.faults.catalogue import COMPOSITES, FAULTS
 from kgverify.report.render.fitted_table import fit_rows
 
 app = typer.Typer(
-    help="The catalogue of faults that `--fault` plants in the compiled evaluator.",
+    help="The catalogue of faults that `--fault` plants in kgverify's own evaluator.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -22,14 +22,25 @@ def _options() -> None:
 
 @app.command("list")
 def list_faults(json_path: options.JsonPath = None) -> None:
-    """List every fault: its stage, what it breaks, and where it was seen."""
-    table = Table("name", "stage", "breaks", "seen in", title=f"{len(FAULTS)} faults", row_styles=("", "dim"))
-    rows = [(fault.name, fault.stage.value, fault.breaks, fault.seen_in) for fault in FAULTS.values()]
+    """List every fault: its stage, what it breaks, where it was seen, and the evaluators that carry it."""
+    from kgverify.faults.plant import find_carriers
+
+    carriers = {name: [each.value for each in find_carriers(name)] for name in FAULTS}
+    table = Table(
+        "name", "stage", "breaks", "seen in", "carried by", title=f"{len(FAULTS)} faults", row_styles=("", "dim")
+    )
+    rows = [
+        (fault.name, fault.stage.value, fault.breaks, fault.seen_in, ", ".join(carriers[fault.name]))
+        for fault in FAULTS.values()
+    ]
     composites = Table("name", "faults", "breaks", "seen in", title=f"{len(COMPOSITES)} composites")
     composed_rows = [(each.name, ", ".join(each.parts), each.breaks, each.seen_in) for each in COMPOSITES.values()]
     make_result_console(json_path).print(fit_rows(table, rows), fit_rows(composites, composed_rows))
     shown = "name", "stage", "breaks", "seen_in", "expected_kind", "needs"
-    faults = [{name: getattr(fault, name) for name in shown} for fault in FAULTS.values()]
+    faults = [
+        {name: getattr(fault, name) for name in shown} | {"carried_by": carriers[fault.name]}
+        for fault in FAULTS.values()
+    ]
     of_composites = "name", "parts", "breaks", "seen_in"
     composed = [{name: getattr(each, name) for name in of_composites} for each in COMPOSITES.values()]
     write_json({"faults": faults, "composites": composed}, json_path)
