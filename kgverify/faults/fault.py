@@ -49,7 +49,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Carrier(StrEnum):
-    """What a fault is planted in: the stages of an evaluator, or what surrounds any evaluator."""
+    """The part of a run that carries a fault: the stages of an evaluator, or the code around any evaluator."""
 
     TENSORS = "torch"
     PLAIN = "plain"

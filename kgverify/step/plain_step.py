@@ -124,16 +124,16 @@ def revisit(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resol
 
 def remove_duplicates(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
     """Keep the first of the resolvents that are equal up to renaming."""
-    firsts: dict[Atoms, Resolvent] = {}
+    firsts: dict[tuple[int, Atoms], Resolvent] = {}
     for each in resolvents:
-        firsts.setdefault(number_variables(each.atoms), each)
+        firsts.setdefault((each.kind, number_variables(each.atoms)), each)
     return list(firsts.values())
 
 
 def close(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
     """Return the first proof alone, if there is one; FALSE alone, if there is no resolvent."""
     marked = mark_proofs(resolvents)
-    return [each for each in marked if each.kind is GoalKind.TRUE][:1] or marked or [FALSE]
+    return [each for each in marked if each.kind == GoalKind.TRUE][:1] or marked or [FALSE]
 
 
 def mark_proofs(resolvents: Sequence[Resolvent]) -> list[Resolvent]:
@@ -141,18 +141,22 @@ def mark_proofs(resolvents: Sequence[Resolvent]) -> list[Resolvent]:
     return [each if each.atoms or each.kind else each._replace(kind=GoalKind.TRUE) for each in resolvents]
 
 
-def limit_atoms(situation: Situation, resolvents: Sequence[Resolvent]) -> tuple[list[Resolvent], int]:
-    """Drop or truncate the resolvents of more than `max_atoms` atoms, and count them."""
-    most = situation.limits.max_atoms
+def limit_atoms(
+    situation: Situation, resolvents: Sequence[Resolvent], most: int | None = None
+) -> tuple[list[Resolvent], int]:
+    """Drop or truncate the resolvents of more than `most` atoms, by default `max_atoms`, and count them."""
+    most = situation.limits.max_atoms if most is None else most
     num_long = sum(len(each.atoms) > most for each in resolvents)
     if situation.dialect.long_resolvents == "truncate":
         return [each._replace(atoms=each.atoms[:most]) for each in resolvents], num_long
     return [each for each in resolvents if len(each.atoms) <= most], num_long
 
 
-def limit_resolvents(situation: Situation, resolvents: Sequence[Resolvent]) -> tuple[list[Resolvent], int]:
-    """Keep the first `max_resolvents` resolvents, and count the others."""
-    most = situation.limits.max_resolvents
+def limit_resolvents(
+    situation: Situation, resolvents: Sequence[Resolvent], most: int | None = None
+) -> tuple[list[Resolvent], int]:
+    """Keep the first `most` resolvents, by default `max_resolvents`, and count the others."""
+    most = situation.limits.max_resolvents if most is None else most
     return list(resolvents[:most]), max(0, len(resolvents) - most)
 
 
@@ -253,7 +257,7 @@ def filter_resolvents(situation: Situation, resolvents: Sequence[Resolvent], sta
     order.insert(order.index("revisit") if "revisit" in order else len(order), "rename")
     after, dropped = {"resolve": resolvents}, dict.fromkeys(limits, 0)
     for name in order:
-        if not (resolvents and resolvents[0].kind is GoalKind.FALSE):
+        if not (resolvents and resolvents[0].kind == GoalKind.FALSE):
             if name in limits:
                 resolvents, dropped[name] = limits[name](situation, resolvents)
             else:

@@ -19,6 +19,11 @@ class Resolvent(NamedTuple):
     kind: GoalKind = GoalKind.GOAL
     score: float = 0.0
 
+    @property
+    def clause(self) -> tuple[int, int]:
+        """The kind and the number of the clause that made it."""
+        return int(self.origin_kind), self.origin
+
 
 FALSE: Final = Resolvent((), Origin.NONE, 0, GoalKind.FALSE)
 """The dead end, which no clause makes."""
