@@ -1,8 +1,7 @@
 """A resolution step in plain Python, written from the semantics and independent of both provers."""
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.fact_index import ANY, FactIndex, Ids
@@ -12,18 +11,10 @@ from kgverify.program.program import Program
 Atoms: TypeAlias = tuple[Ids, ...]
 
 
-class Yield(NamedTuple):
-    """The result of applying a clause to a goal, after pruning and renaming; no atoms are TRUE."""
-
-    origin_kind: int
-    origin: int
-    atoms: Atoms
-
-
 class Clauses:
     """The clauses of a program by predicate, and the results of applying them to a goal.
 
-    dialect: its unification, exclusion, pruning and order hold here; its other filters act on several resolvents
+    dialect: its unification, exclusion and pruning hold here
     """
 
     def __init__(self, program: Program, *, exclude_query: bool, dialect: Dialect = OURS) -> None:
@@ -39,8 +30,6 @@ class Clauses:
         for i, (head, _) in enumerate(self.rules):
             self._rules_of.setdefault(head[0], []).append(i)
         self._facts_of: dict[int, Sequence[int]] = {}
-        # The problems of a run share few goals, and the candidates of one problem many.
-        self.yields = lru_cache(maxsize=1 << 14)(self._yields)
 
     @property
     def prunes(self) -> bool:
@@ -59,17 +48,6 @@ class Clauses:
         if a == b and a < 0:
             found = [i for i in found if self.facts[i][1] == self.facts[i][2]]
         return [i for i in found if self.facts[i] != excluded]
-
-    def _yields(self, goal: Atoms, excluded: Ids | None) -> tuple[Yield, ...]:
-        """Return the result of each clause that matches the first atom of a goal, in the order of the semantics."""
-        selected = goal[0]
-        rules = [(Origin.RULE, i) for i in self._rules_of.get(selected[0], ())]
-        facts = [(Origin.FACT, i) for i in self.facts_like(selected, excluded)]
-        step = -1 if self._dialect.is_reversed else 1
-        is_rules_first = self._dialect.order == "rules_first"
-        clauses = (rules[::step] + facts[::step]) if is_rules_first else (facts[::step] + rules[::step])
-        applied = ((kind, i, self.apply(goal, kind, i, excluded)) for kind, i in clauses)
-        return tuple(Yield(kind, i, atoms) for kind, i, atoms in applied if atoms is not None)
 
     def apply(self, goal: Atoms, origin_kind: int, origin: int, excluded: Ids | None) -> Atoms | None:
         """Return the result of applying a clause to a goal; None if its head does not match."""
