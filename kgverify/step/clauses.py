@@ -1,12 +1,15 @@
 """A resolution step in plain Python, written from the semantics and independent of both provers."""
 
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
+from kgverify.program.atoms import Term, Variable, is_variable
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.fact_index import ANY, FactIndex, Ids
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import Program
+
+T = TypeVar("T")
 
 Atoms: TypeAlias = tuple[Ids, ...]
 
@@ -93,23 +96,38 @@ def resolve(goal: Atoms, head: Ids, body: Atoms, *, is_chained: bool = True) -> 
 
     is_chained: whether what replaces a variable is replaced in turn, as it should be
     """
-    bound: dict[int, int] = {}
-    selected = goal[0]
-    if selected[0] != head[0]:
+    bound = unify(goal[0], head)
+    if bound is None:
         return None
-    for left, right in ((selected[1], head[1]), (selected[2], head[2])):
-        left, right = _follow(left, bound), _follow(right, bound)
-        if left == right:
-            continue
-        if right < 0:
-            bound[right] = left
-        elif left < 0:
-            bound[left] = right
-        else:
-            return None
     if not is_chained:
         return tuple([(p, bound.get(a, a), bound.get(b, b)) for p, a, b in (*body, *goal[1:])])
-    return tuple([(p, _follow(a, bound), _follow(b, bound)) for p, a, b in (*body, *goal[1:])])
+    return tuple([(p, follow(a, bound), follow(b, bound)) for p, a, b in (*body, *goal[1:])])
+
+
+def unify(left: Any, right: Any, is_variable: Callable[[Any], bool] = is_variable) -> dict[Any, Any] | None:
+    """Return bindings under which two atoms without common variables are equal; None if they cannot be.
+
+    A variable of the right atom is bound rather than one of the left atom. is_variable: for atoms in names, `is_named_variable`
+    """
+    bound: dict[Any, Any] = {}
+    if left[0] != right[0]:
+        return None
+    for a, b in ((left[1], right[1]), (left[2], right[2])):
+        a, b = follow(a, bound), follow(b, bound)
+        if a == b:
+            continue
+        if is_variable(b):
+            bound[b] = a
+        elif is_variable(a):
+            bound[a] = b
+        else:
+            return None
+    return bound
+
+
+def is_named_variable(term: Term) -> bool:
+    """Return whether a term in names is a variable."""
+    return isinstance(term, Variable)
 
 
 def _binds_in_one_pass(selected: Ids, head: Ids) -> bool:
@@ -135,10 +153,11 @@ def number_variables(atoms: Iterable[Ids]) -> Atoms:
     return tuple([(predicate, number(a), number(b)) for predicate, a, b in atoms])
 
 
-def _follow(argument: int, bound: dict[int, int]) -> int:
-    while argument in bound:
-        argument = bound[argument]
-    return argument
+def follow(term: T, bound: Mapping[T, T]) -> T:
+    """Return the term for which a term stands in the end."""
+    while term in bound:
+        term = bound[term]
+    return term
 
 
 def _shift(atom: Ids, shift: int) -> Ids:

@@ -14,8 +14,9 @@ from kgverify.program.atoms import NamedAtom, Term, Variable, decode_variable, i
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import NamedRule
 from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.step.clauses import is_named_variable, unify
 from kgverify.testing.problems.problem import SHORTEST, PolicySpec, Problem, Sizes
-from kgverify.testing.shrinking.terms import rename_apart, rename_variables, substitute, unify
+from kgverify.testing.shrinking.terms import rename_apart, rename_variables, substitute
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.verify import Verification
 
@@ -190,7 +191,7 @@ class Slicer:
         bodies += [(rule.clause_head, rule.body) for rule in self.graph.rules]
         pruned = set()
         for head, body in bodies:
-            if (bindings := unify(selected, head)) is not None:
+            if (bindings := unify(head, selected, is_named_variable)) is not None:
                 resolvent = (substitute(atom, bindings) for atom in (*body, *rest))
                 pruned |= {atom for atom in resolvent if atom in self._known}
         return origins | pruned, matching
