@@ -1,6 +1,6 @@
 """The resolvents that a program gives for one goal in a dialect, by its clauses and its filters, which may be changed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from kgverify.program.dialect import Filter
 from kgverify.program.fact_index import Ids
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import GoalKind, Origin
+from kgverify.program.outcomes import Origin
 from kgverify.step.clauses import Atoms, Clauses, number_variables
 from kgverify.step.plain_step import (
     SOUND,
@@ -18,7 +18,10 @@ from kgverify.step.plain_step import (
     filter_resolvents,
     limit_atoms,
     limit_resolvents,
+    match_facts,
+    match_rules,
     prune,
+    resolve,
 )
 from kgverify.step.resolvent import Resolvent
 
@@ -29,15 +32,6 @@ Key: TypeAlias = tuple[int, Atoms, Clause]
 """A resolvent: its kind, its atoms in canonical variables, and the clause that made it."""
 
 NO_CLAUSE: Final[Clause] = (int(Origin.NONE), 0)
-
-
-class Made(NamedTuple):
-    """A resolvent on its way through the filters. resolved: the atoms before pruning; is_fixed: whether pruning is done."""
-
-    clause: Clause
-    resolved: Atoms
-    kind: int = GoalKind.GOAL
-    is_fixed: bool = False
 
 
 class Listed(NamedTuple):
@@ -86,24 +80,24 @@ class StepProgram:
         """Return the same program with the current goal alone as visited."""
         return StepProgram(self._clauses, self.limits, self.visited[-1:], self._query)
 
-    def match(self, goal: Atoms) -> list[Made]:
-        """Return what each clause makes of a goal, in the order of the dialect."""
-        predicate = goal[0][0]
-        rules = [(int(Origin.RULE), i) for i in self._clauses.rules_of(predicate)]
-        facts = [(int(Origin.FACT), i) for i in self._clauses.facts_like(goal[0], self.excluded)]
-        return self.put_in_order(filter(None, (self._make(goal, clause) for clause in (*rules, *facts))))
+    def match(self, goal: Atoms) -> list[Resolvent]:
+        """Return what each clause makes of a goal, in the order of the dialect, before pruning."""
+        situation = Situation(self._clauses, self.limits, self.excluded, (goal,))
+        return resolve(situation, match_rules(situation, goal[0]), match_facts(situation, goal[0]))
 
-    def make_excluded(self, goal: Atoms) -> Made | None:
+    def make_excluded(self, goal: Atoms) -> Resolvent | None:
         """Return what the query makes of a goal if it may serve as a fact."""
         if self.excluded is None:
             return None
-        return self._make(goal, (int(Origin.FACT), self._clauses.fact_index[self.excluded]))
+        number = self._clauses.fact_index[self.excluded]
+        atoms = self._clauses.resolve(goal, Origin.FACT, number)
+        return None if atoms is None else Resolvent(atoms, Origin.FACT, number)
 
-    def put_in_order(self, made: Iterable[Made]) -> list[Made]:
+    def put_in_order(self, made: Iterable[Resolvent]) -> list[Resolvent]:
         """Return resolvents in the order of the dialect, by the numbers of their clauses."""
         is_rules_first, is_reversed = self.dialect.order == "rules_first", self.dialect.is_reversed
 
-        def place(each: Made) -> tuple[bool, int]:
+        def place(each: Resolvent) -> tuple[bool, int]:
             kind, number = each.clause
             return (kind == Origin.RULE) != is_rules_first, -number if is_reversed else number
 
@@ -121,12 +115,17 @@ class StepProgram:
         """Return atoms without those that are facts, in canonical variables."""
         return number_variables(atom for atom in atoms if not self.is_fact(atom))
 
-    def list(self, made: Sequence[Made], variation: Variation) -> Listed:
-        """Return what the filters leave."""
-        fixed = {(each.clause, each.resolved) for each in made if each.is_fixed}
+    def list(
+        self, made: Sequence[Resolvent], variation: Variation | None = None, fixed: Collection[Resolvent] = ()
+    ) -> Listed:
+        """Return what the filters leave, by default the usual ones. fixed: resolvents that are pruned already."""
+        variation = variation or self.usual
+        is_fixed = {(each.clause, each.atoms) for each in fixed}
 
         def prune_others(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
-            return [each if (each.clause, each.atoms) in fixed else prune(situation, [each])[0] for each in resolvents]
+            return [
+                each if (each.clause, each.atoms) in is_fixed else prune(situation, [each])[0] for each in resolvents
+            ]
 
         def close_last(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
             return close(situation, resolvents[::-1])[::-1]
@@ -139,19 +138,12 @@ class StepProgram:
             long_resolvents="truncate" if variation.truncates else "reject",
         )
         stages = SOUND._replace(
-            prune=prune_others if fixed else prune,
+            prune=prune_others if is_fixed else prune,
             close=close_last if variation.takes_last else close,
             limit_atoms=partial(limit_atoms, most=variation.max_atoms),
             limit_resolvents=partial(limit_resolvents, most=variation.max_resolvents),
         )
         situation = Situation(self._clauses, replace(self.limits, dialect=dialect), self.excluded, self.visited)
-        resolvents = [
-            Resolvent(each.resolved, Origin(each.clause[0]), each.clause[1], GoalKind(each.kind)) for each in made
-        ]
-        left, dropped_atoms, dropped_resolvents = filter_resolvents(situation, resolvents, stages).taken
+        left, dropped_atoms, dropped_resolvents = filter_resolvents(situation, made, stages).taken
         keys = ((each.kind, number_variables(each.atoms), each.clause) for each in left)
         return Listed(tuple(keys), dropped_atoms, dropped_resolvents)
-
-    def _make(self, goal: Atoms, clause: Clause) -> Made | None:
-        atoms = self._clauses.resolve(goal, *clause)
-        return None if atoms is None else Made(clause, atoms)
