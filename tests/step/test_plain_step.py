@@ -11,10 +11,15 @@ from kgverify import strategies
 from kgverify.engines.plain.engine import PlainEngine
 from kgverify.engines.protocol import positions_of, take_position
 from kgverify.engines.reference.engine import ReferenceEngine
+from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.dialect import OURS, Dialect
-from kgverify.program.outcomes import GoalKind, Outcome
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import GoalKind, Origin, Outcome
+from kgverify.program.program import NamedRule, Program
 from kgverify.program.stages import Stage
 from kgverify.runs.run import reference_triples
+from kgverify.step.clauses import Clauses
+from kgverify.step.plain_step import Situation, take_step
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import Problem
@@ -80,3 +85,22 @@ def test_drawn_problems_reach_every_outcome_and_agree(dialect):
     seen = sum((check_alike(next(problems)) for _ in range(60)), Counter())
     assert min(seen[each] for each in (Outcome.PROVED, Outcome.FAILED, GoalKind.GOAL, GoalKind.TRUE)) > 0
     assert seen[GoalKind.STOP] > 0 or dialect.stopping == "never"
+
+
+def test_a_step_unifies_both_arguments_and_deletes_facts_but_the_excluded_one():
+    x, y = Variable("X"), Variable("Y")
+    rule = NamedRule(NamedAtom("p", x, x), (NamedAtom("q", x, y), NamedAtom("r", "a", "b")))
+    program = Program.from_names([NamedAtom("r", "a", "b"), NamedAtom("p", "a", "a")], [rule])
+    p, q = program.symbols.predicate_ids["p"], program.symbols.predicate_ids["q"]
+    clauses = Clauses(program, exclude_query=True)
+
+    def apply_clauses(goal, excluded):
+        step = take_step(Situation(clauses, Limits(), excluded, (goal,)))
+        return [(*each.clause, each.atoms) for each in step.filtered.after[Stage.RENAME]]
+
+    # p(X0, X1), q(X1, X0): the head binds both to one variable, the body atom that is a fact is deleted.
+    goal = ((p, -1, -2), (q, -2, -1))
+    by_rule = (Origin.RULE, 0, ((q, -1, -2), (q, -1, -1)))
+    assert apply_clauses(goal, None) == [by_rule, (Origin.FACT, clauses.fact_index[p, 0, 0], ((q, 0, 0),))]
+    assert apply_clauses(goal, (p, 0, 0)) == [by_rule]
+    assert apply_clauses(((p, 0, 1),), None) == []
