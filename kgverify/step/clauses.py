@@ -67,7 +67,7 @@ class Clauses:
         known: further atoms from which the clause is standardized apart
         """
         head, body = self.clause(goal, origin_kind, origin, known)
-        if self._dialect.unification == "one_pass" and not _binds_in_one_pass(goal[0], head):
+        if self._dialect.unification == "one_pass" and not binds_in_one_pass(goal[0], head):
             return None
         return resolve(goal, head, body)
 
@@ -130,7 +130,7 @@ def is_named_variable(term: Term) -> bool:
     return isinstance(term, Variable)
 
 
-def _binds_in_one_pass(selected: Ids, head: Ids) -> bool:
+def binds_in_one_pass(selected: Ids, head: Ids) -> bool:
     """Return whether no variable meets two different terms. The head's variables are not the goal's."""
     bound: dict[int, int] = {}
     for term, other in zip(selected[1:], head[1:], strict=True):

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import Origin
-from kgverify.step.clauses import Atoms, Clauses, number_variables
+from kgverify.step.clauses import Atoms, Clauses, binds_in_one_pass, number_variables
 from kgverify.step.renaming import find_embedding, is_permutation, shape_of
 
 Clause: TypeAlias = tuple[int, int]
@@ -143,13 +143,7 @@ class StepOrigins:
 
         Engines that unify in one pass let a variable that is bound to two terms fail, even if one of these is a variable.
         """
-        head, _ = self._clauses.clause(self.goal, *clause)
-        bound: dict[int, int] = {}
-        for left, right in zip(self.goal[0][1:], head[1:], strict=True):
-            variable, term = (right, left) if right < 0 else (left, right)
-            if variable < 0 and bound.setdefault(variable, term) != term:
-                return True
-        return False
+        return not binds_in_one_pass(self.goal[0], self._clauses.clause(self.goal, *clause)[0])
 
     def _judge(self, clause: Clause, atoms: Atoms) -> Made:
         return Made(clause, atoms, tuple(map(self.is_pruned, atoms)))
