@@ -190,13 +190,13 @@ def log_softmax(scores: Sequence[float], choice: int) -> float:
 
 def finish(situation: Situation, chosen: Resolvent, depth: int) -> Outcome:
     """Return the outcome after some counted steps."""
-    return find_outcome(situation.limits, chosen, depth)
+    return find_outcome(situation.limits, chosen.kind, depth)
 
 
-def find_outcome(limits: Limits, chosen: Resolvent, depth: int) -> Outcome:
-    """Return the outcome of a chosen resolvent after some counted steps."""
+def find_outcome(limits: Limits, kind: GoalKind, depth: int) -> Outcome:
+    """Return the outcome of a chosen resolvent of a kind after some counted steps."""
     is_last = depth >= limits.max_depth
-    return ENDS.get(chosen.kind, Outcome.DEPTH_LIMIT if is_last else Outcome.OPEN)
+    return ENDS.get(kind, Outcome.DEPTH_LIMIT if is_last else Outcome.OPEN)
 
 
 Keeps: TypeAlias = Callable[[Situation, Sequence[Resolvent]], list[Resolvent]]

@@ -120,7 +120,7 @@ class StepwiseEngine:
     def _choose(self, goal: Goal, depth: int, taken: Taken) -> TakenStep:
         scores = [each.score for each in taken.resolvents]
         choice = scores.index(max(scores))
-        outcome = find_outcome(self.limits, taken.resolvents[choice], depth + 1)
+        outcome = find_outcome(self.limits, taken.resolvents[choice].kind, depth + 1)
         return TakenStep(goal, depth, taken, choice, outcome, log_softmax(scores, choice))
 
 
