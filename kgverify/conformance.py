@@ -15,7 +15,7 @@ from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.comparison.exercise.minimum import MINIMUM, Minimum, explain_missing, parse_minimum
 from kgverify.comparison.result import Verdict
 from kgverify.engines.adapters.staged import Clause, StagedEngine, engine_of
-from kgverify.engines.adapters.stepwise import Resolvent, StepwiseEngine, Taken
+from kgverify.engines.adapters.stepwise import StepwiseEngine
 from kgverify.engines.load_engine import pass_on, refuse_exit
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.sizes import GRAPH_SIZES
@@ -43,6 +43,7 @@ from kgverify.runs.engine_makers import (
     name_engine,
 )
 from kgverify.runs.run import Run
+from kgverify.step.resolvent import Resolvent, Taken
 from kgverify.testing.checking.check import check_and_count, verify_problems
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, label_lines
 from kgverify.testing.checking.guard import explain, find_explained

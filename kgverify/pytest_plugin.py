@@ -37,7 +37,7 @@ _OPTIONS: Final = (
         "the exercise that is required: candidates proved, rules used, steps with more than one resolvent; or none",
     ),
     ("dialect", str, "", "a TOML file of the dialect of the engine"),
-    ("mode", str, "eager", "mode of the engine `compiled`: eager, or a mode of torch.compile"),
+    ("mode", str, "eager", "mode of the engine `compiled`: eager, plain, native, or a mode of torch.compile"),
 )
 _REPRODUCER: Final = pytest.StashKey[Path]()
 _FIRST_CAUSE: Final = pytest.StashKey[str]()

@@ -18,7 +18,7 @@ from kgverify.graphs.embedded import list_embedded
 Completer: TypeAlias = Callable[[str], list[tuple[str, str]]]
 """A function from the beginning of a word to the values that begin so, each with a description, which may be empty."""
 
-MODES: Final = ("auto", "native", "eager", "default", "reduce-overhead", "max-autotune", "fused")
+MODES: Final = ("auto", "native", "eager", "default", "reduce-overhead", "max-autotune", "fused", "plain")
 DEVICES: Final = ("auto", "cpu", "cuda")
 PRECISIONS: Final = ("float32", "bf16x3", "fp16", "bf16")
 RUNGS: Final = ("backend-eager", "aot-eager", "aot-eager-decomposed", "default", "reduce-overhead", "max-autotune")

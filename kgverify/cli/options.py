@@ -132,7 +132,8 @@ Device = Annotated[
 Mode = Annotated[
     str,
     typer.Option(
-        help="Mode of the compiled evaluator: auto, native, fused, eager, default, reduce-overhead or max-autotune.",
+        help="Mode of the compiled evaluator: auto, native, fused, eager, default, reduce-overhead,"
+        " max-autotune or plain.",
         autocompletion=completion.complete_mode,
         rich_help_panel=EVALUATOR,
     ),

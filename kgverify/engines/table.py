@@ -119,8 +119,8 @@ class OwnEvaluator(EngineMaker, Protocol):
         """Return the reason why `torch.compile` is switched off; None if it is not."""
         ...
 
-    def catalogue(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """Return the faults that can be planted, and the composites of several."""
+    def catalogue(self) -> tuple[list[tuple[Any, list[str]]], list[Any]]:
+        """Return the faults that can be planted, each with the evaluators that carry it, and the composites of several."""
         ...
 
     def train(self, graph: KnowledgeGraph, limits: Limits, *, seed: int, phase: Phase, **sizes: int) -> Any:

@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from kgverify.engines.plain.choice import PLAIN, choose_plain
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine
 from kgverify.engines.sizes import Sizes, Workload
@@ -16,12 +18,13 @@ from kgverify.program.limits import Limits
 from kgverify.program.program import Program
 from kgverify.progress import Phase
 from kgverify.prover.faults.catalogue import COMPOSITES, FAULTS, find_faults
-from kgverify.prover.faults.fault import Composite, Fault, Plant
-from kgverify.prover.faults.plant import plant_faults
-from kgverify.prover.native.choice import NATIVE, choose_native, is_on_cpu
+from kgverify.prover.faults.fault import Carrier, Composite, Fault, Plant
+from kgverify.prover.faults.plant import choose_carrier, find_carriers, plant_faults
+from kgverify.prover.native.choice import NATIVE, choose_native, is_on_cpu, why_not_native
 from kgverify.prover.native.library import identify_compiler
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
+from kgverify.step.plain_step import SOUND
 
 if TYPE_CHECKING:
     from kgverify.prover.execution.process_group import TorchTeam
@@ -37,7 +40,7 @@ RECORDED_POOL: Final = 1 << 17
 class Evaluator:
     """kgverify's evaluator, to be made for the program of a run.
 
-    mode:      `native`, `eager`, `default`, `reduce-overhead`, `max-autotune`, `fused`, or `auto`: the fastest here
+    mode:      `native`, `plain`, `eager`, `default`, `reduce-overhead`, `max-autotune`, `fused`, or `auto`: the fastest here
     device:    `cpu`, `cuda`, or `auto`
     precision: that of the products of a policy; see docs/numerics.md
     slots:     the derivations in flight; None: as many as the device makes use of
@@ -74,7 +77,7 @@ class Evaluator:
     @property
     def compiles(self) -> bool:
         """True if each new shape is compiled, which takes seconds."""
-        return self.mode not in ("eager", NATIVE)
+        return self.mode not in ("eager", NATIVE, PLAIN)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -101,8 +104,9 @@ class Evaluator:
         return engine
 
     def _make(self, program: Program, limits: Limits, policy: Policy, faults: tuple[Fault, ...]) -> Engine:
-        plant = plant_faults(limits, policy, faults) if faults else None
-        stages = None if plant is None else plant.stages
+        carrier = choose_carrier(faults, self.mode)
+        plant = plant_faults(limits, policy, faults, carrier) if faults else None
+        stages = None if plant is None or carrier is Carrier.ANY else plant.stages
         names = tuple(fault.name for fault in faults)
         engine: Engine
         reasons = choose_native(self.mode, self.device, self.precision, limits, policy, stages)
@@ -110,6 +114,10 @@ class Evaluator:
             from kgverify.prover.native.engine import NativeEngine
 
             engine = NativeEngine(program, limits, policy, reasons=reasons, faults=names)
+        elif (plain := self._choose_plain(limits, policy, stages)) is not None:
+            from kgverify.engines.plain.engine import PlainEngine
+
+            engine = PlainEngine(program, limits, policy, stages=stages or SOUND, reasons=plain, faults=names)
         else:
             from kgverify.prover.engine import CompiledEngine
 
@@ -125,6 +133,10 @@ class Evaluator:
                 faults=names,
             )
         return engine if plant is None else _plant_around(engine, plant)
+
+    def _choose_plain(self, limits: Limits, policy: Policy, stages: Any) -> tuple[str, ...] | None:
+        obstacle = partial(why_not_native, self.device, self.precision, limits, policy, stages)
+        return choose_plain(self.mode, self.device, self.precision, obstacle)
 
     def _choose_layout(self, program: Program, limits: Limits, policy: Policy, *, has_faults: bool) -> "Layout | None":
         from kgverify.prover.layout import choose_layout
@@ -203,9 +215,10 @@ class Evaluator:
 
         return why_not_compiled()
 
-    def catalogue(self) -> tuple[tuple[Fault, ...], tuple[Composite, ...]]:
-        """Return the faults that can be planted, and the composites of several."""
-        return tuple(FAULTS.values()), tuple(COMPOSITES.values())
+    def catalogue(self) -> tuple[list[tuple[Fault, list[str]]], list[Composite]]:
+        """Return the faults that can be planted, each with the evaluators that carry it, and the composites of several."""
+        carried = [(fault, [each.value for each in find_carriers(name)]) for name, fault in FAULTS.items()]
+        return carried, list(COMPOSITES.values())
 
     def train(self, graph: KnowledgeGraph, limits: Limits, *, seed: int, phase: Phase, **sizes: int) -> "Trained":
         """Train a two_tower policy to imitate the reference prover's proofs; `sizes` are fields of `TrainingPlan`."""

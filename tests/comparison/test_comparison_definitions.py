@@ -39,7 +39,7 @@ from kgverify.errors import UserError
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import Symbols
-from kgverify.program.resolution import number_variables
+from kgverify.step.clauses import number_variables
 from kgverify.trace.model.columns import (
     CandidateSet,
     expand_rows,

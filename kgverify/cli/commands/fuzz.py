@@ -53,7 +53,8 @@ def fuzz(
     mode: Annotated[
         str,
         typer.Option(
-            help="Mode of the compiled evaluator: eager, native, fused, default, reduce-overhead or max-autotune.",
+            help="Mode of the compiled evaluator: eager, native, fused, default, reduce-overhead,"
+            " max-autotune or plain.",
             autocompletion=completion.one_of(completion.MODES[1:]),
             rich_help_panel=EVALUATOR,
         ),

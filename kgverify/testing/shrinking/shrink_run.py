@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from kgverify.engines.plain.choice import PLAIN as PLAIN_MODE
 from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
@@ -282,21 +283,25 @@ def find_engines(report: Report) -> list[EngineSpec]:
     recorded = _read_spec(report.engines, report.engines.actual, report.environment.actual, "--engine")
     if recorded.name != COMPILED:
         return [recorded]
-    return list(dict.fromkeys((recorded._replace(mode=EAGER.mode, device=EAGER.device), recorded)))
+    return list(dict.fromkeys((_without_compilation(recorded), recorded)))
 
 
 def find_reference(report: Report) -> EngineSpec:
     """Return the reference of a saved run; the evaluator runs eagerly. UserError if kgverify cannot make it."""
     recorded = _read_spec(report.engines, report.engines.expected, report.environment.expected, "--reference")
-    return recorded._replace(mode=EAGER.mode, device=EAGER.device)
+    return _without_compilation(recorded)
+
+
+def _without_compilation(spec: EngineSpec) -> EngineSpec:
+    return spec if spec.mode == PLAIN_MODE else spec._replace(mode=EAGER.mode, device=EAGER.device)
 
 
 def _read_spec(names: EngineNames, name: str, info: EngineInfo, option: str) -> EngineSpec:
     """Return the specification of an engine from the name by which it was made, if it is known, and its info."""
     # Two traces that are compared, and earlier reports, name neither engine. Beside a name, an engine without one is a
     # class or function that cannot be imported, whatever it calls itself.
-    if names == EngineNames() and info.name in (COMPILED, REFERENCE):
-        name = info.name
+    if names == EngineNames() and info.name in (COMPILED, REFERENCE, PLAIN_MODE):
+        name = REFERENCE if info.name == REFERENCE else COMPILED
     if not name:
         raise UserError(
             f"kgverify cannot make the engine {info.name!r} again",

@@ -3,7 +3,7 @@
 from typing import TypeAlias
 
 from kgverify.program.outcomes import Origin
-from kgverify.program.resolution import Atoms, Clauses, resolve
+from kgverify.step.clauses import Atoms, Clauses, resolve
 
 Clause: TypeAlias = tuple[int, int]
 """An `Origin` and the index of a rule or a fact."""

@@ -1,29 +1,23 @@
 """A resolution step in plain Python, written from the semantics and independent of both provers."""
 
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
+from kgverify.program.atoms import Term, Variable, is_variable
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.fact_index import ANY, FactIndex, Ids
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import Program
 
+T = TypeVar("T")
+
 Atoms: TypeAlias = tuple[Ids, ...]
-
-
-class Yield(NamedTuple):
-    """The result of applying a clause to a goal, after pruning and renaming; no atoms are TRUE."""
-
-    origin_kind: int
-    origin: int
-    atoms: Atoms
 
 
 class Clauses:
     """The clauses of a program by predicate, and the results of applying them to a goal.
 
-    dialect: its unification, exclusion, pruning and order hold here; its other filters act on several resolvents
+    dialect: its unification, exclusion and pruning hold here
     """
 
     def __init__(self, program: Program, *, exclude_query: bool, dialect: Dialect = OURS) -> None:
@@ -39,8 +33,6 @@ class Clauses:
         for i, (head, _) in enumerate(self.rules):
             self._rules_of.setdefault(head[0], []).append(i)
         self._facts_of: dict[int, Sequence[int]] = {}
-        # The problems of a run share few goals, and the candidates of one problem many.
-        self.yields = lru_cache(maxsize=1 << 14)(self._yields)
 
     @property
     def prunes(self) -> bool:
@@ -60,17 +52,6 @@ class Clauses:
             found = [i for i in found if self.facts[i][1] == self.facts[i][2]]
         return [i for i in found if self.facts[i] != excluded]
 
-    def _yields(self, goal: Atoms, excluded: Ids | None) -> tuple[Yield, ...]:
-        """Return the result of each clause that matches the first atom of a goal, in the order of the semantics."""
-        selected = goal[0]
-        rules = [(Origin.RULE, i) for i in self._rules_of.get(selected[0], ())]
-        facts = [(Origin.FACT, i) for i in self.facts_like(selected, excluded)]
-        step = -1 if self._dialect.is_reversed else 1
-        is_rules_first = self._dialect.order == "rules_first"
-        clauses = (rules[::step] + facts[::step]) if is_rules_first else (facts[::step] + rules[::step])
-        applied = ((kind, i, self.apply(goal, kind, i, excluded)) for kind, i in clauses)
-        return tuple(Yield(kind, i, atoms) for kind, i, atoms in applied if atoms is not None)
-
     def apply(self, goal: Atoms, origin_kind: int, origin: int, excluded: Ids | None) -> Atoms | None:
         """Return the result of applying a clause to a goal; None if its head does not match."""
         atoms = self.resolve(goal, origin_kind, origin)
@@ -80,20 +61,23 @@ class Clauses:
             atom for atom in atoms if not self.prunes or atom not in self.fact_index or atom == excluded
         )
 
-    def resolve(self, goal: Atoms, origin_kind: int, origin: int) -> Atoms | None:
-        """Return the clause's body and the rest of the goal, unified and not pruned; None if its head does not match."""
-        head, body = self.clause(goal, origin_kind, origin)
-        if self._dialect.unification == "one_pass" and not _binds_in_one_pass(goal[0], head):
+    def resolve(self, goal: Atoms, origin_kind: int, origin: int, known: Iterable[Ids] = ()) -> Atoms | None:
+        """Return the clause's body and the rest of the goal, unified and not pruned; None if its head does not match.
+
+        known: further atoms from which the clause is standardized apart
+        """
+        head, body = self.clause(goal, origin_kind, origin, known)
+        if self._dialect.unification == "one_pass" and not binds_in_one_pass(goal[0], head):
             return None
         return resolve(goal, head, body)
 
-    def clause(self, goal: Atoms, origin_kind: int, origin: int) -> tuple[Ids, Atoms]:
-        """Return a clause's head and body, standardized apart from a goal."""
+    def clause(self, goal: Atoms, origin_kind: int, origin: int, known: Iterable[Ids] = ()) -> tuple[Ids, Atoms]:
+        """Return a clause's head and body, standardized apart from a goal and further atoms."""
         if origin_kind == Origin.FACT:
             return self.facts[origin], ()
         head, body = self.rules[origin]
         # Every variable of the goal is above `lowest`, every one of the rule below.
-        shift = min(0, *(min(a, b) for _, a, b in goal))
+        shift = min(0, *(min(a, b) for _, a, b in (*goal, *known)))
         return _shift(head, shift), tuple(_shift(atom, shift) for atom in body)
 
     def rules_of(self, predicate: int) -> Sequence[int]:
@@ -112,26 +96,41 @@ def resolve(goal: Atoms, head: Ids, body: Atoms, *, is_chained: bool = True) -> 
 
     is_chained: whether what replaces a variable is replaced in turn, as it should be
     """
-    bound: dict[int, int] = {}
-    selected = goal[0]
-    if selected[0] != head[0]:
+    bound = unify(goal[0], head)
+    if bound is None:
         return None
-    for left, right in ((selected[1], head[1]), (selected[2], head[2])):
-        left, right = _follow(left, bound), _follow(right, bound)
-        if left == right:
-            continue
-        if right < 0:
-            bound[right] = left
-        elif left < 0:
-            bound[left] = right
-        else:
-            return None
     if not is_chained:
         return tuple([(p, bound.get(a, a), bound.get(b, b)) for p, a, b in (*body, *goal[1:])])
-    return tuple([(p, _follow(a, bound), _follow(b, bound)) for p, a, b in (*body, *goal[1:])])
+    return tuple([(p, follow(a, bound), follow(b, bound)) for p, a, b in (*body, *goal[1:])])
 
 
-def _binds_in_one_pass(selected: Ids, head: Ids) -> bool:
+def unify(left: Any, right: Any, is_variable: Callable[[Any], bool] = is_variable) -> dict[Any, Any] | None:
+    """Return bindings under which two atoms without common variables are equal; None if they cannot be.
+
+    A variable of the right atom is bound rather than one of the left atom. is_variable: for atoms in names, `is_named_variable`
+    """
+    bound: dict[Any, Any] = {}
+    if left[0] != right[0]:
+        return None
+    for a, b in ((left[1], right[1]), (left[2], right[2])):
+        a, b = follow(a, bound), follow(b, bound)
+        if a == b:
+            continue
+        if is_variable(b):
+            bound[b] = a
+        elif is_variable(a):
+            bound[a] = b
+        else:
+            return None
+    return bound
+
+
+def is_named_variable(term: Term) -> bool:
+    """Return whether a term in names is a variable."""
+    return isinstance(term, Variable)
+
+
+def binds_in_one_pass(selected: Ids, head: Ids) -> bool:
     """Return whether no variable meets two different terms. The head's variables are not the goal's."""
     bound: dict[int, int] = {}
     for term, other in zip(selected[1:], head[1:], strict=True):
@@ -144,7 +143,7 @@ def _binds_in_one_pass(selected: Ids, head: Ids) -> bool:
     return True
 
 
-def number_variables(atoms: Iterator[Ids]) -> Atoms:
+def number_variables(atoms: Iterable[Ids]) -> Atoms:
     """Return the atoms with their variables numbered by first appearance."""
     numbers: dict[int, int] = {}
 
@@ -154,10 +153,11 @@ def number_variables(atoms: Iterator[Ids]) -> Atoms:
     return tuple([(predicate, number(a), number(b)) for predicate, a, b in atoms])
 
 
-def _follow(argument: int, bound: dict[int, int]) -> int:
-    while argument in bound:
-        argument = bound[argument]
-    return argument
+def follow(term: T, bound: Mapping[T, T]) -> T:
+    """Return the term for which a term stands in the end."""
+    while term in bound:
+        term = bound[term]
+    return term
 
 
 def _shift(atom: Ids, shift: int) -> Ids:
