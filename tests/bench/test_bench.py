@@ -3,9 +3,10 @@
 import pytest
 
 import kgverify as kv
-from kgverify.api.inputs import make_pipeline, make_run
+from kgverify.api.inputs import make_pipeline
 from kgverify.bench import BenchResult, Contender, Size, State, measure_engines
 from kgverify.engines.reference.engine import ReferenceEngine
+from kgverify.runs.job import make_job
 
 SIZE = Size(queries=1, corruptions=3, sample=5, seconds=0.0)
 
@@ -23,11 +24,13 @@ class Unsteady(ReferenceEngine):
 
 
 def measure(*engines: object, is_optional: bool = False, policy: str = "shortest", **options: object) -> BenchResult:
-    run = make_run("countries", queries=1, corruptions=3, policy=policy, limits=kv.Limits(max_depth=6))
+    queries = kv.Queries(1, corruptions=3)
+    job = make_job("countries", "compiled", "reference", queries, policy=policy, limits=kv.Limits(max_depth=6))
+    run = job.make_run()
 
     def contend(engine: object, number: int) -> Contender:
         def make() -> kv.Engine:
-            return make_pipeline(engine, run, **(options if number else {})).engine
+            return make_pipeline(kv.Evaluator(**options) if number and engine == "compiled" else engine, run).engine
 
         return Contender(f"engine {number}", make, is_optional)
 
