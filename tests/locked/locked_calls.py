@@ -40,7 +40,9 @@ def record(path: str, engine: str = "reference", **options: Any) -> Any:
 
 def evaluate(mode: str = "native", **options: Any) -> Any:
     """Rank a few candidates."""
-    return kv.evaluate("countries", mode=mode, device="cpu", slots=8, **{"queries": 2, "corruptions": 5, **options})
+    return kv.evaluate(
+        "countries", kv.Evaluator(mode=mode, device="cpu", slots=8), **{"queries": 2, "corruptions": 5, **options}
+    )
 
 
 def summarize_evaluation(report: Any) -> dict[str, Any]:
@@ -175,7 +177,7 @@ def compare_with_an_engine() -> kv.Report:
 
 @call("mine.h5", "wrong.h5")
 def compare_minimum_none() -> kv.Report:
-    return kv.compare("mine.h5", "wrong.h5", minimum={})
+    return kv.compare("mine.h5", "wrong.h5", equality=kv.Equality(minimum={}))
 
 
 @call("damaged.h5")

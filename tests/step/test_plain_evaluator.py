@@ -15,6 +15,7 @@ from kgverify.runs.engine_makers import compiled_maker
 from kgverify.testing.checking.check import check_problems
 from kgverify.testing.problems.decode import draw_problems
 
+PLAIN = kv.Evaluator(mode="plain")
 DIALECTS = [
     OURS,
     Dialect(exclusion="positives_only", skips_unary=True),
@@ -23,15 +24,15 @@ DIALECTS = [
 ]
 
 
-def verify(**options) -> Report:
-    return kv.verify("countries", mode="plain", queries=2, corruptions=8, **options)
+def verify(evaluator: kv.Evaluator = PLAIN, **options) -> Report:
+    return kv.verify("countries", evaluator, queries=2, corruptions=8, **options)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=str)
 @pytest.mark.parametrize("lockstep", [False, True])
 def test_it_agrees_with_the_reference(dialect: Dialect, lockstep: bool):
     limits = kv.Limits(max_depth=8, max_resolvents=9, dialect=dialect)
-    report = verify(limits=limits, lockstep=lockstep)
+    report = verify(limits=limits, equality=kv.Equality(lockstep=lockstep))
     assert report.verdict.value == "AGREE", str(report)
     assert report.environment.actual.mode == "plain"
 
@@ -51,12 +52,12 @@ def test_its_faults_are_found_in_their_stages(name: str):
 
 
 def test_fact_cap_is_found_as_in_the_evaluator_on_tensors():
-    report = verify(faults="fact-cap")
+    report = verify(kv.Evaluator(mode="plain", faults="fact-cap"))
     assert (report.first_divergence.stage, report.environment.actual.faults) == ("match_facts", ("fact-cap",))
 
 
 def test_faults_around_an_evaluator_need_no_stage():
-    report = verify(faults="no-push-down")
+    report = verify(kv.Evaluator(mode="plain", faults="no-push-down"))
     assert {each.stage for each in report.divergences} == {"rank"}
 
 
@@ -77,4 +78,4 @@ def test_a_mode_that_does_not_carry_a_fault_names_those_that_do(mode: str, name:
 @pytest.mark.parametrize(("option", "value"), [("device", "cuda"), ("precision", "bf16")])
 def test_it_runs_on_the_cpu_in_float64_alone(option: str, value: str):
     with pytest.raises(UserError, match=f"mode 'plain' has no {option} {value}"):
-        verify(**{option: value})
+        verify(kv.Evaluator(**{"mode": "plain", option: value}))
