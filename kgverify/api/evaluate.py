@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +26,10 @@ from kgverify.runs.parts import describe_work
 from kgverify.runs.run import Pipeline, Run
 
 
+def _ignore(text: str) -> None:
+    """Drop a warning."""
+
+
 @dataclass(frozen=True)
 class EvaluationOptions:
     """How candidates are ranked and checked.
@@ -46,7 +50,7 @@ class EvaluationOptions:
     minimum: str | Minimum | None = None
     accept_changed: Sequence[str] = ()
     scheduler: str | None = None
-    warn: Callable[[str], None] = lambda text: None
+    warn: Callable[[str], None] = _ignore
 
 
 DEFAULT_OPTIONS = EvaluationOptions()
@@ -132,7 +136,8 @@ def evaluate_job(
             rank_only=options.rank_only,
             accept_changed=options.accept_changed,
             workers=workers,
-            make=partial(build_evaluated_side, run, job.engines.engine, options),
+            # The function that is called with warnings stays here; it may not pickle.
+            make=partial(build_evaluated_side, run, job.engines.engine, replace(options, warn=_ignore)),
             phase=phase,
             warn=options.warn,
         )
