@@ -10,6 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
+from kgverify.arguments import checked
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.comparison.exercise.minimum import MINIMUM, Minimum, explain_missing, parse_minimum
 from kgverify.comparison.result import Verdict
@@ -205,6 +206,7 @@ def _join(*lines: str) -> str:
 
 @saving_bugs()
 @refuse_exit()
+@checked
 def check_engine(
     factory: AnyEngine,
     *,

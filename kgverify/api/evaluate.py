@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from kgverify.api.inputs import make_pipeline
+from kgverify.arguments import check_fields, checked
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.exercise.minimum import Minimum
 from kgverify.engines.policy import Policy
@@ -42,6 +43,12 @@ class EvaluationOptions:
     accept_changed: the names of changed code, such as `"helper.py"`, whose parts are resumed nevertheless
     scheduler:      the address of a dask scheduler whose workers prove the parts
     warn:           a function that is called with the text of each warning
+
+    Example:
+        >>> import kgverify as kv
+        >>> options = kv.EvaluationOptions(check=8, minimum={})
+        >>> kv.evaluate("countries", "reference", queries=1, corruptions=3, options=options).is_sound
+        True
     """
 
     part_size: int | None = None
@@ -52,10 +59,14 @@ class EvaluationOptions:
     scheduler: str | None = None
     warn: Callable[[str], None] = _ignore
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 DEFAULT_OPTIONS = EvaluationOptions()
 
 
+@checked
 def evaluate(
     graph: GraphLike,
     engine: EngineLike = COMPILED,

@@ -8,6 +8,7 @@ from datetime import date
 from pathlib import Path
 
 from kgverify.api.inputs import write_down
+from kgverify.arguments import check_fields, checked
 from kgverify.comparison.exercise.minimum import Minimum, parse_minimum
 from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.program.dialect import OURS, Dialect
@@ -33,6 +34,12 @@ class FuzzOptions:
     minimum:        the exercise that the whole campaign requires, as for `kgverify.Equality`; below it the verdict is
                     INCONCLUSIVE
     today:          the date at which known divergences expire; None for the current one
+
+    Example:
+        >>> import kgverify as kv
+        >>> sets = kv.FuzzOptions(dialect=kv.Dialect(memory="set"), minimum={})
+        >>> kv.fuzz("reference", examples=4, options=sets).is_passed
+        True
     """
 
     dialect: Dialect | None = None
@@ -44,10 +51,14 @@ class FuzzOptions:
     minimum: str | Minimum | None = None
     today: date | None = None
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 DEFAULT_OPTIONS = FuzzOptions()
 
 
+@checked
 def fuzz(
     engine: EngineLike = COMPILED,
     *,

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from kgverify.arguments import check_fields
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine
 from kgverify.engines.sizes import Sizes, Workload
@@ -67,6 +68,7 @@ class Evaluator:
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {Capability.RANK}
 
     def __post_init__(self) -> None:
+        check_fields(self)
         names = (self.faults,) if isinstance(self.faults, str) else tuple(self.faults)
         object.__setattr__(self, "faults", names)
         find_faults(names)
