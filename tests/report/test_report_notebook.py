@@ -3,7 +3,6 @@
 import copy
 import pickle
 import re
-import shutil
 import sys
 import unicodedata
 from html.parser import HTMLParser
@@ -110,14 +109,14 @@ def test_an_opened_trace_pickles_and_is_opened_again(tmp_path, monkeypatch, shar
     options = kv.RecordingOptions(shard_steps=shard_steps)
     kv.record("countries", "a.h5", "reference", queries=1, corruptions=3, options=options)
     trace = kv.open_trace("a.h5", is_lazy=True)
-    content = pickle.dumps(trace)
+    step, root, content = trace.step(0, 0), trace.load().root, pickle.dumps(trace)
     monkeypatch.chdir("/")
     again = pickle.loads(content)
     assert type(again) is type(trace)
     assert (again.num_candidates, again.num_steps) == (trace.num_candidates, trace.num_steps)
-    assert again.step(0, 0) == trace.step(0, 0)
-    assert copy.copy(again).load().root == trace.load().root
-    shutil.rmtree(tmp_path / "a.h5") if shard_steps == 5 else (tmp_path / "a.h5").unlink()
+    assert again.step(0, 0) == step
+    assert copy.copy(again).load().root == root
+    (tmp_path / "a.h5").rename(tmp_path / "b.h5")
     with pytest.raises(kv.UserError, match="no such trace"):
         pickle.loads(content)
 
