@@ -74,7 +74,8 @@ def fuzz(
     """Compare an engine with a reference on generated problems until a budget is spent.
 
     Each kind of divergence is shrunk to a minimal problem once. With a corpus it is kept there as a reproducer for
-    `kgverify.replay`, and the next call replays the corpus first, and resumes where this one stopped.
+    `kgverify.replay`, and the next call replays the corpus first, and resumes where this one stopped. Without one nothing is
+    written.
 
     Args:
         engine: The engine under test: `kgverify.Evaluator(...)`, `"compiled"` (eager on the CPU), `"reference"`,
@@ -83,7 +84,7 @@ def fuzz(
         reference: The engine to compare with, given in the same way; kgverify's reference prover if not given.
         examples: Number of problems; 2,000 if neither `examples` nor `seconds` is given.
         seconds: Seconds after which no further problems are tried.
-        corpus: Folder of reproducers; if not given, nothing is written.
+        corpus: Folder of reproducers.
         seed: Seed of the problems.
         jobs: Number of processes.
         options: How the problems are drawn and tried.
@@ -119,4 +120,8 @@ def fuzz(
             minimum=parse_minimum(options.minimum),
             dialect=dialect,
         )
-        return run_campaign(campaign, watch=progress, today=options.today)
+        result = run_campaign(campaign, watch=progress, today=options.today)
+    if corpus is None:
+        for found in result.divergences:
+            found.file = ""
+    return result

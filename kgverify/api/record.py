@@ -118,7 +118,7 @@ def record_job(
         raise UserError(
             "exists already",
             where=str(path if remote is None else remote.url),
-            fix="choose another path, or overwrite it: --force, in Python overwrite=True",
+            fix="choose another path, or overwrite it: --force, in Python RecordingOptions(overwrite=True)",
         )
     is_own_reference = engine == REFERENCE or isinstance(engine, Reference)
     if options.scheduler is not None and level is TraceLevel.DEEP:
