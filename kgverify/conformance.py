@@ -11,6 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
+from kgverify.arguments import checked
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.comparison.exercise.minimum import MINIMUM, Minimum, explain_missing, parse_minimum
 from kgverify.comparison.result import Verdict
@@ -208,6 +209,7 @@ def _join(*lines: str) -> str:
 
 @saving_bugs()
 @refuse_exit()
+@checked
 def check_engine(
     factory: AnyEngine,
     *,

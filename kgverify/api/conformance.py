@@ -1,6 +1,7 @@
 """`kgverify.assert_equivalent`: a check of an engine in one line."""
 
 from kgverify.api.verify import verify
+from kgverify.arguments import checked
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.exercise.minimum import Minimum
 from kgverify.comparison.result import Verdict
@@ -13,6 +14,7 @@ from kgverify.runs.engine_makers import Factory, find_dialect
 from kgverify.runs.job import GraphLike, Queries
 
 
+@checked
 def assert_equivalent(
     engine: Factory | str,
     graph: GraphLike | None = None,

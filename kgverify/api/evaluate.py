@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from kgverify.api.inputs import make_pipeline
+from kgverify.arguments import check_fields, checked
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.exercise.minimum import Minimum
 from kgverify.engines.policy import Policy
@@ -26,6 +27,10 @@ from kgverify.runs.parts import describe_work
 from kgverify.runs.run import Pipeline, Run
 
 
+def _ignore(text: str) -> None:
+    """Drop a warning."""
+
+
 @dataclass(frozen=True)
 class EvaluationOptions:
     """The options of an evaluation.
@@ -38,6 +43,12 @@ class EvaluationOptions:
     accept_changed: the names of changed code, such as `"helper.py"`, whose parts are resumed nevertheless
     scheduler:      the address of a dask scheduler whose workers prove the parts
     warn:           a function that is called with the text of each warning
+
+    Example:
+        >>> import kgverify as kv
+        >>> options = kv.EvaluationOptions(check=8, minimum={})
+        >>> kv.evaluate("countries", "reference", queries=1, corruptions=3, options=options).is_sound
+        True
     """
 
     part_size: int | None = None
@@ -46,12 +57,16 @@ class EvaluationOptions:
     minimum: str | Minimum | None = None
     accept_changed: Sequence[str] = ()
     scheduler: str | None = None
-    warn: Callable[[str], None] = lambda text: None
+    warn: Callable[[str], None] = _ignore
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 DEFAULT_OPTIONS = EvaluationOptions()
 
 
+@checked
 def evaluate(
     graph: GraphLike,
     engine: EngineLike = COMPILED,
@@ -132,7 +147,8 @@ def evaluate_job(
             rank_only=options.rank_only,
             accept_changed=options.accept_changed,
             workers=workers,
-            make=partial(build_evaluated_side, run, job.engines.engine, options),
+            # The function that is called with warnings stays here; it may not pickle.
+            make=partial(build_evaluated_side, run, job.engines.engine, replace(options, warn=_ignore)),
             phase=phase,
             warn=options.warn,
         )

@@ -8,6 +8,7 @@ from datetime import date
 from pathlib import Path
 
 from kgverify.api.inputs import write_down
+from kgverify.arguments import check_fields, checked
 from kgverify.comparison.exercise.minimum import MINIMUM, Minimum, parse_minimum
 from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.program.dialect import OURS, Dialect
@@ -34,6 +35,12 @@ class FuzzOptions:
     minimum:        the exercise that the whole campaign requires, as for `kgverify.Equality`; below it the verdict is
                     INCONCLUSIVE
     today:          the date at which known divergences expire; None for the current one
+
+    Example:
+        >>> import kgverify as kv
+        >>> sets = kv.FuzzOptions(dialect=kv.Dialect(memory="set"), minimum={})
+        >>> kv.fuzz("reference", examples=4, options=sets).is_passed
+        True
     """
 
     dialect: Dialect | None = None
@@ -45,10 +52,14 @@ class FuzzOptions:
     minimum: str | Minimum | None = None
     today: date | None = None
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 DEFAULT_OPTIONS = FuzzOptions()
 
 
+@checked
 def fuzz(
     engine: EngineLike = COMPILED,
     *,
@@ -65,7 +76,8 @@ def fuzz(
     """Compare an engine with a reference on generated problems until a budget is spent.
 
     Each kind of divergence is shrunk to a minimal problem once. With a corpus it is kept there as a reproducer for
-    `kgverify.replay`, and the next call replays the corpus first, and resumes where this one stopped.
+    `kgverify.replay`, and the next call replays the corpus first, and resumes where this one stopped. Without one nothing is
+    written.
 
     Args:
         engine: The engine under test: `kgverify.Evaluator(...)`, `"compiled"` (eager on the CPU), `"reference"`,
@@ -112,4 +124,8 @@ def fuzz(
             dialect=dialect,
             scope=scope,
         )
-        return run_campaign(campaign, watch=progress, today=options.today)
+        result = run_campaign(campaign, watch=progress, today=options.today)
+    if corpus is None:
+        for found in result.divergences:
+            found.file = ""
+    return result

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from kgverify.api.inputs import make_pipeline, running
+from kgverify.arguments import check_fields, checked
 from kgverify.engines.policy import Policy
 from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.errors import UserError
@@ -35,6 +36,12 @@ class RecordingOptions:
     as_reference:   record a foreign engine as the reference of a later comparison: it gets the second implementation of
                     corruptions and ranks
     scheduler:      the address of a dask scheduler, whose workers prove with the engine
+
+    Example:
+        >>> import kgverify as kv
+        >>> deep = kv.RecordingOptions(level="deep")
+        >>> kv.record("countries", "deep.h5", "reference", queries=1, corruptions=2, options=deep).num_candidates
+        6
     """
 
     level: str = "steps"
@@ -46,10 +53,14 @@ class RecordingOptions:
     as_reference: bool = False
     scheduler: str | None = None
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 DEFAULT_OPTIONS = RecordingOptions()
 
 
+@checked
 def record(
     graph: GraphLike,
     path: str | Path,
@@ -107,7 +118,7 @@ def record_job(
         raise UserError(
             "exists already",
             where=str(path if remote is None else remote.url),
-            fix="choose another path, or overwrite it: --force, in Python overwrite=True",
+            fix="choose another path, or overwrite it: --force, in Python RecordingOptions(overwrite=True)",
         )
     is_own_reference = engine == REFERENCE or isinstance(engine, Reference)
     if options.scheduler is not None and level is TraceLevel.DEEP:

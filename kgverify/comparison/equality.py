@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from kgverify.arguments import check_fields
 from kgverify.comparison.exercise.minimum import Minimum, parse_minimum
 from kgverify.comparison.modulo.policy import Modulo, parse_modulo
 from kgverify.trace.model.score_error import parse_score_error
@@ -24,6 +25,12 @@ class Equality:
     allow_dialects: compare recorded traces of different dialects, and name the switches in which they differ
 
     UserError for an unknown kind or item, and for an error that is not a number.
+
+    Example:
+        >>> import kgverify as kv
+        >>> renamed = kv.Equality(modulo="names,order", minimum={"proved": 1})
+        >>> kv.verify("countries", "reference", queries=1, corruptions=3, equality=renamed).verdict.value
+        'AGREE'
     """
 
     lockstep: bool = False
@@ -34,6 +41,7 @@ class Equality:
     allow_dialects: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         parse_score_error(self.score_error)
         parse_modulo(self.modulo)
         parse_minimum(self.minimum)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from kgverify.arguments import check_fields
 from kgverify.engines.plain.choice import PLAIN, choose_plain
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine
@@ -70,6 +71,7 @@ class Evaluator:
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {Capability.RANK}
 
     def __post_init__(self) -> None:
+        check_fields(self)
         names = (self.faults,) if isinstance(self.faults, str) else tuple(self.faults)
         object.__setattr__(self, "faults", names)
         find_faults(names)

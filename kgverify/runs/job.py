@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeAlias
 
+from kgverify.arguments import check_fields
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.engines.policy import SHORTEST, Policy
 from kgverify.engines.protocol import Engine
@@ -29,6 +30,9 @@ class Source:
     graph: GraphLike = "countries"
     rules: str | Path | None = None
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def load(self) -> KnowledgeGraph:
         """Load the graph. UserError if it cannot be read."""
         if not isinstance(self.graph, KnowledgeGraph):
@@ -48,12 +52,21 @@ class Queries:
     corruptions: for each query and side; `"all"` for every entity
     split:       `train`, `valid` or `test`
     seed:        of the corruptions, and of the weights of a random policy
+
+    Example:
+        >>> import kgverify as kv
+        >>> report = kv.verify("countries", "reference", queries=kv.Queries(1, corruptions=3, split="valid"))
+        >>> report.run.split
+        'valid'
     """
 
     number: int | None = 20
     corruptions: int | str = 50
     split: str = "test"
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def num_corruptions(self) -> int:
@@ -78,6 +91,12 @@ class Reference:
     scheduler: the address of a dask scheduler, whose workers prove instead
 
     UserError for both at once.
+
+    Example:
+        >>> import kgverify as kv
+        >>> two = kv.Reference(jobs=2)
+        >>> kv.verify("countries", "reference", reference=two, queries=1, corruptions=3).verdict.value
+        'AGREE'
     """
 
     jobs: int = 1
@@ -86,6 +105,7 @@ class Reference:
     name: ClassVar[str] = REFERENCE
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.jobs != 1 and self.scheduler is not None:
             raise UserError(
                 "the workers of the scheduler prove, and jobs would start processes here as well",
@@ -113,16 +133,29 @@ class Proofs:
     limits: Limits = field(default_factory=Limits)
     policy: str | Policy = SHORTEST
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 @dataclass(frozen=True)
 class Job:
-    """A comparison: the graph and rules, the candidates, the engines, how they prove, and what counts as equal."""
+    """A comparison: the graph and rules, the candidates, the engines, how they prove, and what counts as equal.
+
+    Example:
+        >>> import kgverify as kv
+        >>> job = kv.Job(kv.Source("countries"), kv.Queries(2, corruptions=5))
+        >>> job.make_run().num_queries
+        2
+    """
 
     source: Source = Source()
     queries: Queries = Queries()
     engines: Engines = Engines()
     proofs: Proofs = Proofs()
     equality: Equality = DEFAULT_EQUALITY
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def make_run(self) -> Run:
         """Load the graph and the policy. UserError if they cannot be read, or do not fit together."""

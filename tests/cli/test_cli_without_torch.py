@@ -168,8 +168,8 @@ PYTHON = """
 import kgverify as kv
 
 for call in (
-    lambda: kv.verify("countries", mode="eager", queries=1),
-    lambda: kv.record("countries", "a.h5", "compiled", mode="eager", queries=1),
+    lambda: kv.verify("countries", kv.Evaluator(mode="eager"), queries=1),
+    lambda: kv.record("countries", "a.h5", kv.Evaluator(mode="eager"), queries=1),
     lambda: kv.fuzz("compiled", examples=4, corpus="corpus"),
     lambda: kv.check_engine("compiled"),
 ):

@@ -24,8 +24,7 @@ def record(path: Path, queries: int = 1, **options: Any) -> None:
         "reference",
         queries=queries,
         corruptions=2,
-        **options,
-        options=kv.RecordingOptions(as_reference=True),
+        options=kv.RecordingOptions(as_reference=True, **options),
     )
 
 

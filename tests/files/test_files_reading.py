@@ -102,7 +102,7 @@ OWN_FILES = {
     "conditions/features.py": "a resource of this package",
     "prover/execution/device.py": "the limits of this process, from the system",
     "prover/native/library.py": "resources of this package",
-    "faults/catalogue.py": "a resource of this package",
+    "prover/faults/catalogue.py": "a resource of this package",
     "report/render/template.py": "a resource of this package",
     "runs/machine.py": "the processor, from the system",
     "api/versions.py": "the version of torch, from its package",

@@ -194,7 +194,7 @@ def test_a_run_that_it_does_not_support_is_refused_with_the_reason() -> None:
         limits = options.pop("limits", Limits())
         with pytest.raises(UserError, match=text) as caught:
             Evaluator(mode="native", **options)(graph.program, limits, SHORTEST)  # type: ignore[arg-type]
-        assert caught.value.where == "--mode"
+        assert caught.value.where == "mode"
     engine, problem = countries(max_atoms=2)
     positions = positions_of(engine.prove(problem.candidates))
     with pytest.raises(InternalError, match="does not fit"):

@@ -89,9 +89,9 @@ class FoundDivergence(msgspec.Struct, kw_only=True):
     is_new:       whether no known divergence has its signature
     num_problems: generated problems confirmed to show it; 0 if only a reproducer of the corpus does
     first:        index of the first of these in the seed's sequence; -1 if none does
-    file:         its reproducer; empty if only several problems in one run show it
+    file:         its reproducer; empty without a corpus, and if only several problems in one run show it
     size:         facts, rules and body atoms of the reproducer's problem
-    program:      the problem as text
+    program:      the problem as text; empty if only several problems in one run show it
     """
 
     signature: str
@@ -318,7 +318,7 @@ def _coverage(result: CampaignResult) -> Iterator[str]:
 def _describe_divergence(found: FoundDivergence, replay: Callable[[str], str]) -> Iterator[str]:
     where = f"in {count_of(found.num_problems, 'problem')}, first in problem {found.first}"
     yield f"{found.signature}   {where if found.num_problems else 'in the corpus'}"
-    if not found.file:
+    if not found.program:
         yield "   shows only where several problems share a run; try those of its block again with --fresh"
         return
     program = found.program.splitlines()
@@ -329,4 +329,4 @@ def _describe_divergence(found: FoundDivergence, replay: Callable[[str], str]) -
     if found.neighbour:
         yield f"   both sides agree with one change: {found.neighbour}"
     state = "" if found.is_shrunk else "   (not shrunk yet)"
-    yield f"   {replay(found.file)}{state}"
+    yield f"   {replay(found.file) if found.file else 'not saved: a corpus keeps its reproducer'}{state}"
