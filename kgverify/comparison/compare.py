@@ -310,6 +310,11 @@ class Comparer:
             allows_dialects=self._allows_dialects,
         )
 
+    @property
+    def paired_rows(self) -> NDArray[np.int64]:
+        """The candidates of the expected trace that the actual one has as well, after `compare`."""
+        return np.arange(self.sources[0].num_candidates) if self._alignment is None else self._alignment.expected
+
     def counterparts(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rows in the actual trace of some candidates of the expected one, after `compare`."""
         if self._alignment is None:
