@@ -118,7 +118,9 @@ def describe_repetition(report: ReportContent) -> str:
     if not (d.expected and d.actual):
         return ""
     same = d.expected_within == d.actual_within
-    how = f" {d.expected_within}" if same else f", the expected one {d.expected_within}, the actual one {d.actual_within}"
+    how = (
+        f" {d.expected_within}" if same else f", the expected one {d.expected_within}, the actual one {d.actual_within}"
+    )
     samples = dict.fromkeys(f"{num:,}" for num in (d.expected_sample, d.actual_sample) if num is not None)
     on = f"{',' if not same else ''} on {' and '.join(samples)} of {report.coverage.candidates:,}" if samples else ""
     return f"both engines repeat themselves{how}{on}"

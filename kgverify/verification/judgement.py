@@ -71,7 +71,7 @@ def judge(
     check_causes(found.comparison, causes)
     recount_causes(found.parts, found.comparison.divergences, causes)
     codes = [source.gather_column("outcome", np.arange(source.num_candidates)) for source in found.sources]
-    outcomes = Outcomes(*map(_count, codes))
+    outcomes = Outcomes(*map(count_outcomes, codes))
     comparison, exercised = judge_exercise(found.comparison, found.recorded, outcomes, minimum)
     comparison = withhold(comparison)
     metrics = _compute_metrics(*(side.rankings for side in found.ranked))
@@ -108,7 +108,8 @@ def describe_environment(expected: Header, actual: Header) -> Environment:
     )
 
 
-def _count(outcomes: NDArray[np.int8]) -> dict[str, int]:
+def count_outcomes(outcomes: NDArray[np.int8]) -> dict[str, int]:
+    """Count the outcomes of candidates, by name."""
     values, counts = np.unique(outcomes, return_counts=True)
     return {outcome_name(value): num for value, num in zip(values.tolist(), counts.tolist(), strict=True)}
 

@@ -30,6 +30,7 @@ from judge_answers.pairs import (
     with_header,
 )
 from judge_answers.rare_pairs import rare_pairs
+from second_opinion import can_be_checked, check_by_second
 
 from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.compare import Comparer, Sizes
@@ -37,8 +38,7 @@ from kgverify.garbage_collection import without_garbage_collection
 from kgverify.program.program import Symbols
 from kgverify.report.report import Report
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.self_testing.second_opinion import can_be_checked, check_by_second
-from kgverify.verification.self_testing.stored_self_test import require
+from kgverify.verification.adding_up import require
 
 ANSWERS: Final = "answers.json"
 
