@@ -49,8 +49,7 @@ def _recount(comparer: Comparer, wanted: set[int]) -> None:
     from kgverify.engines.reference.comparison import compare_again
 
     rows = np.array(sorted(listed))
-    made = comparer.pair_of(rows)
-    again = compare_again(made.expected, made.actual, comparer.score_tolerance, lockstep=comparer.lockstep)
+    again = compare_again(*comparer.load_pairs(rows), comparer.score_tolerance, lockstep=comparer.lockstep)
     for pair, _, compared in again.pairs:
         row, second = int(rows[pair]), compared.found
         found = listed[row]
