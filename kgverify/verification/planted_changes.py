@@ -183,9 +183,7 @@ def _change(comparer: Comparer, pair: tuple[Trace, Trace], name: str, owner: int
     elif name == CHOICE:
         # Another resolvent may be a near-tie; one that is not in the list is none.
         values[row] = expected.columns.steps.num_resolvents[row]
-    elif name == DIGEST:
-        values[row] ^= np.uint64(1)
-    else:
+    elif name != DIGEST:
         # Codes and numbers begin at 0.
         values[row] = int(values[row]) + (-1 if values[row] > 0 else 1)
     return values
@@ -205,14 +203,15 @@ def _apply(trace: Trace, changes: Sequence[_Change]) -> Trace:
         if each.column != DIGEST:
             group, name = each.column.split(".")
             columns = columns._replace(**{group: getattr(columns, group)._replace(**{name: each.values})})
-    if has_goals(trace.header.level):
+    is_known = has_goals(trace.header.level)
+    if is_known:
         digests = compute_digests(columns)
+    starts, is_other = starts_of(trace.columns.candidates.num_steps), np.zeros(len(digests.sequence), np.uint64)
     for each in changes:
-        if each.column == DIGEST:
-            is_changed = each.values != trace.digests.sequence
-            # Differences that are benign are in some digests only.
-            digests = Digests(*(words ^ is_changed.astype(np.uint64) for words in digests))
-    return replace(trace, columns=columns, digests=digests)
+        # Without goals, other steps have any other digests.
+        if each.column == DIGEST or not (is_known or each.column.startswith("candidates.")):
+            is_other[starts[each.owner] : starts[each.owner + 1]] = 1
+    return replace(trace, columns=columns, digests=Digests(*(words ^ is_other for words in digests)))
 
 
 def _plant_in_ranks(comparer: Comparer) -> bool:

@@ -11,7 +11,7 @@ from kgverify.engines.protocol import candidate_set
 from kgverify.progress import Progress
 from kgverify.report.content import Determinism
 from kgverify.runs.run import Run, build_trace
-from kgverify.trace.model.columns import Columns, are_equal, select_candidates
+from kgverify.trace.model.columns import CandidateSet, Columns, are_equal, select_candidates
 from kgverify.trace.model.score_error import ScoreError
 from kgverify.verification.rounding import EngineRun
 
@@ -42,14 +42,14 @@ def choose_sample_size(num: int, seconds: float) -> int:
     return min(num, next(affordable, SAMPLES[-1]))
 
 
-def prove_again(side: EngineRun, progress: Progress) -> EngineRun:
-    """Prove a sample of a run again, spread over its candidates."""
-    columns = side.trace.columns
-    num = len(columns.candidates.query)
+def prove_again(side: EngineRun, asked: CandidateSet, progress: Progress) -> EngineRun:
+    """Prove a sample of a run again, spread over its candidates; all of them if the engine returned another number."""
+    num = len(side.trace.columns.candidates.query)
+    if num != len(asked.query):
+        return side._replace(rows=np.arange(num), again=side.engine.prove(asked, progress))
     size = choose_sample_size(num, side.seconds)
     rows = np.unique(np.linspace(0, num - 1, size).astype(np.int64))
-    again = side.engine.prove(candidate_set(columns).take(rows), progress)
-    return side._replace(rows=rows, again=again)
+    return side._replace(rows=rows, again=side.engine.prove(asked.take(rows), progress))
 
 
 def judge_repetition(

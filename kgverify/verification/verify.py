@@ -176,7 +176,7 @@ def _run_both(
     for i, side in enumerate(sides if repeats else ()):
         title = _title(side.engine, side.role)
         with phase(f"{title}, again", 0) as progress, compilations.of(title, "the second run"):
-            sides[i] = prove_again(side, progress)
+            sides[i] = prove_again(side, pipelines[i].draw_for(run), progress)
     return _Ran((sides[0], sides[1]), declared)
 
 

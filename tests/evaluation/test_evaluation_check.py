@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
+import altered_results
 import numpy as np
 import pytest
 from run_engines import countries_run, eager_pipeline, needs_data
 
 from kgverify.comparison.exercise.minimum import MINIMUM, Minimum
 from kgverify.errors import InternalError
-from kgverify.evaluation import check, evaluation_report, judge, rank_only, sampling, self_test, wrong_candidates
+from kgverify.evaluation import check, evaluation_report, judge, rank_only, sampling, wrong_candidates
 from kgverify.evaluation.evaluate import EvaluationResult, evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.judge import ComparedRanking, Figure, word_outcome
@@ -70,7 +71,6 @@ def test_a_sound_evaluation_is_checked_whole_if_it_is_small(num_corruptions: int
     assert found.is_sound
     assert (check.rankings.num_checked, check.rankings.num_equal, check.rankings.num_near_ties) == (8, 8, 0)
     assert (check.rankings.strength.chance, check.rankings.strength.share) == (1.0, 1 / 8)
-    assert check.num_alterations > 10
     assert (check.model is not None) == rank_only
     if check.model is not None:
         assert (check.model.num_missing, check.model.num_unsupported, check.model.is_complete) == (0, 0, True)
@@ -140,12 +140,12 @@ def test_the_counts_of_outcomes_are_altered_at_the_cost_of_the_largest(counts: l
         Figure(f"candidates {word_outcome(outcome)}", num, num, num, num)
         for outcome, num in zip(Outcome, counts, strict=True)
     ]
-    made = self_test._alter(results, 0, ComparedRanking(cast(Any, None), [*ranks, unbounded, *counted]))
+    made = altered_results._alter(results, 0, ComparedRanking(cast(Any, None), [*ranks, unbounded, *counted]))
     assert [each.num_outcomes[0].tolist() for name, each in made if name == "num_outcomes"] == altered
     # Of the true triple, an outcome and both directions of its log-probability are altered where it is bounded.
     bounded = unbounded._replace(high=0)
     names = Counter(
-        name for name, _ in self_test._alter(results, 0, ComparedRanking(cast(Any, None), [*ranks, bounded]))
+        name for name, _ in altered_results._alter(results, 0, ComparedRanking(cast(Any, None), [*ranks, bounded]))
     )
     names.pop("drawn", None)
     assert names == {"num_ranked": 1, "optimistic": 2, "pessimistic": 2, "outcome": 1, "log_probability": 2}

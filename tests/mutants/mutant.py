@@ -37,8 +37,8 @@ PARTS: Final = {
     "runs": ("kgverify/runs",),
 }
 """The files and folders of each part: everything that a verdict or a reported number rests on."""
-CHECKS: Final = ("self_testing", "known_answers")
-"""Folders of what checks the judge: a wrong edit there weakens a check, and changes no verdict or number."""
+CHECKS: Final = ("adding_up.py", "planted_changes.py", "recount.py")
+"""What checks the judge: a wrong edit there weakens a check, and changes no verdict or number."""
 UNPLANTABLE: Final = frozenset({"gluon.jit"})
 """Decorators of functions that only one kind of GPU runs."""
 MOST_OF_A_FUNCTION: Final = 3
