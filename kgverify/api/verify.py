@@ -82,7 +82,7 @@ def verify(
         faults: Faults to plant in the compiled evaluator; `kgverify faults list` lists them. They are planted in the
             engine under test, or in the reference if only that is compiled.
         lockstep: Start every step from the expected goal, so that independent faults are listed one by one.
-        determinism: Run each engine twice. An engine that does not repeat itself makes the verdict INCONCLUSIVE.
+        determinism: Let each engine prove a sample again. An engine that does not repeat itself makes the verdict INCONCLUSIVE.
         score_error: An error of the engine's scores to accept instead of the judge's bound: in nats, or a float type such as
             `"float16"`, whose errors count as rounding.
         modulo: The kinds of differences that are benign, as in `"names,order"`: `"names"` of variables, the `"order"` of the
