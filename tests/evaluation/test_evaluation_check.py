@@ -269,22 +269,22 @@ def test_queries_beyond_255_and_few_corruptions_are_checked():
     assert found.num_rankings == 2 * len(run.queries)
 
 
-def test_a_check_that_does_not_compare_is_a_bug_of_kgverify(monkeypatch: pytest.MonkeyPatch):
+def test_every_altered_value_of_a_sample_is_found(monkeypatch: pytest.MonkeyPatch):
     run = countries_run(num_queries=2, num_corruptions=9)
-    for name in ("is_possible", "is_equal"):
-        with monkeypatch.context() as patch:
-            patch.setattr(judge.Figure, name, property(lambda figure: True))
-            if name == "is_possible":
-                with pytest.raises(InternalError, match="did not find"):
-                    report(run)
-    right = judge.Judge.compare_single
+    calls: dict[str, list[Any]] = {}
+    for name in ("compare_single", "compare_rankings"):
 
-    def compare(self, sample):
-        return right(self, sample)._replace(is_equal=np.ones(len(sample.sample_query), np.bool_))
+        def compare(self, *given, right=getattr(judge.Judge, name), seen=calls.setdefault(name, [])):
+            seen.append((self, given, right(self, *given)))
+            return seen[-1][-1]
 
-    monkeypatch.setattr(judge.Judge, "compare_single", compare)
-    with pytest.raises(InternalError, match="sample_outcome of candidate 0 was altered"):
-        report(run)
+        monkeypatch.setattr(judge.Judge, name, compare)
+    report(run)
+    monkeypatch.undo()
+    by, (sample,), compared = calls["compare_single"][0]
+    assert altered_results.find_altered_candidates(by, sample, compared) == 8
+    by, (_, ranks), rankings = calls["compare_rankings"][0]
+    assert altered_results.find_altered_rankings(by, rankings, ranks) > 10
 
 
 def test_a_check_that_chooses_no_ranking_where_the_largest_is_small_enough_is_a_bug(monkeypatch: pytest.MonkeyPatch):
