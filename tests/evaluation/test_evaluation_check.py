@@ -271,14 +271,19 @@ def test_queries_beyond_255_and_few_corruptions_are_checked():
 
 def test_every_altered_value_of_a_sample_is_found(monkeypatch: pytest.MonkeyPatch):
     run = countries_run(num_queries=2, num_corruptions=9)
-    calls: dict[str, list[Any]] = {}
-    for name in ("compare_single", "compare_rankings"):
+    calls: dict[str, list[Any]] = {"compare_single": [], "compare_rankings": []}
 
-        def compare(self, *given, right=getattr(judge.Judge, name), seen=calls.setdefault(name, [])):
-            seen.append((self, given, right(self, *given)))
-            return seen[-1][-1]
+    def watch(name: str):
+        right = getattr(judge.Judge, name)
+
+        def compare(self, *given):
+            calls[name].append((self, given, right(self, *given)))
+            return calls[name][-1][-1]
 
         monkeypatch.setattr(judge.Judge, name, compare)
+
+    for name in calls:
+        watch(name)
     report(run)
     monkeypatch.undo()
     by, (sample,), compared = calls["compare_single"][0]
