@@ -36,9 +36,7 @@ if TYPE_CHECKING:
     from kgverify.engines.adapters.outcome import OutcomeEngine
     from kgverify.engines.adapters.staged import Clause as Clause
     from kgverify.engines.adapters.staged import StagedEngine, engine_of
-    from kgverify.engines.adapters.stepwise import Resolvent as Resolvent
     from kgverify.engines.adapters.stepwise import StepwiseEngine
-    from kgverify.engines.adapters.stepwise import Taken as Taken
     from kgverify.engines.adapters.tensor import TensorEngine
     from kgverify.engines.policy import Policy as Policy
     from kgverify.engines.protocol import Engine
@@ -81,6 +79,8 @@ if TYPE_CHECKING:
     from kgverify.runs.job import Proofs as Proofs
     from kgverify.runs.job import Source as Source
     from kgverify.runs.run import Run as Run
+    from kgverify.step.resolvent import Resolvent as Resolvent
+    from kgverify.step.resolvent import Taken as Taken
     from kgverify.testing.campaigns.result import CampaignResult as CampaignResult
     from kgverify.testing.campaigns.result import Tally as Tally
     from kgverify.testing.problems.problem import GroupKey as GroupKey
@@ -196,7 +196,7 @@ if not TYPE_CHECKING:
         "comparison.result": "Divergence",
         "conformance": "Conformance NotConforming",
         "engines.adapters.staged": "Clause",
-        "engines.adapters.stepwise": "Resolvent Taken",
+        "step.resolvent": "Resolvent Taken",
         "engines.policy": "Policy",
         "engines.protocol": "Positions",
         "engines.sizes": "Sizes Workload",

@@ -43,7 +43,7 @@ FILES = (
     "verification/test_verification_known_traces.py",
     "verification/test_verification_rebuild.py",
     "verification/test_verification_recorded_loss.py",
-    "verification/test_verification_self_test.py",
+    "judge/test_verification_self_test.py",
     "verification/test_verification_unknown.py",
     "verification/test_verification_workers.py",
 )

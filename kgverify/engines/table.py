@@ -111,6 +111,10 @@ class OwnEvaluator(EngineMaker, Protocol):
         """Join the processes that `torchrun` started with this one; None for a single process."""
         ...
 
+    def list_modes(self) -> list[str]:
+        """Return the modes that this machine has."""
+        ...
+
     def uses_cuda(self) -> bool:
         """Return whether the evaluator runs on CUDA here."""
         ...

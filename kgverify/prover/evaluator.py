@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from kgverify.arguments import check_fields
-from kgverify.engines.plain.choice import PLAIN, choose_plain
+from kgverify.engines.plain.choice import PLAIN, choose_plain, has_torch
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine
 from kgverify.engines.sizes import Sizes, Workload
@@ -22,7 +22,7 @@ from kgverify.prover.faults.catalogue import COMPOSITES, FAULTS, find_faults
 from kgverify.prover.faults.fault import Carrier, Composite, Fault, Plant
 from kgverify.prover.faults.plant import choose_carrier, find_carriers, plant_faults
 from kgverify.prover.native.choice import NATIVE, choose_native, is_on_cpu, why_not_native
-from kgverify.prover.native.library import identify_compiler
+from kgverify.prover.native.library import identify_compiler, why_not_available
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.step.plain_step import SOUND
@@ -206,6 +206,14 @@ class Evaluator:
         from kgverify.prover.execution.caches import fresh_caches
 
         return fresh_caches()
+
+    def list_modes(self) -> list[str]:
+        """Return the modes that this machine has, the quickest to start first."""
+        modes = [PLAIN] if why_not_available() else [NATIVE, PLAIN]
+        if not has_torch():
+            return modes
+        compiled = [] if self.why_not_compiled() or why_not_available() else ["default"]
+        return [*modes, "eager", *compiled, *(["fused"] if self.uses_cuda() else [])]
 
     def uses_cuda(self) -> bool:
         """Return whether the evaluator runs on CUDA here. UserError for a device that does not exist."""

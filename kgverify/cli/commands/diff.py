@@ -50,7 +50,7 @@ def diff(
     lockstep: Annotated[
         bool, typer.Option("--lockstep", help="Start every step from the expected goal: lists independent faults.")
     ] = False,
-    determinism: Annotated[bool, typer.Option(help="Run each engine twice.")] = True,
+    determinism: Annotated[bool, typer.Option(help="Let each engine prove a sample again.")] = True,
     score_error: Annotated[
         str | None,
         typer.Option(help="Error of the actual scores to accept: in nats, or a float type, such as float16."),

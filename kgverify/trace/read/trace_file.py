@@ -72,7 +72,7 @@ class TraceFile:
         self.path = self._copies.enter_context(fetched(path))
         finalize(self, self._copies.close)
         self.source = str(path)
-        self._options = {"tolerates_shards": tolerates_shards, "is_lazy": is_lazy}
+        self._reopen = partial(type(self), tolerates_shards=tolerates_shards, is_lazy=is_lazy)
         self.faults: tuple[str, ...] = ()
         self.shards: tuple[Shard | None, ...] = (None,)
         self.files: Sequence[DataFile]
@@ -86,9 +86,9 @@ class TraceFile:
             self.is_complete = "shard/index" not in self.files[0].stored
             counted = [*self.files]
         else:
-            partial, old = partial_of(self.path), replaced_of(self.path)
+            unfinished, old = partial_of(self.path), replaced_of(self.path)
             fix = (
-                f"its recording did not finish: resume it, or read {partial}" if partial.is_dir() else "check the path"
+                f"its recording did not finish: resume it, or read {unfinished}" if unfinished.is_dir() else "check the path"
             )
             fix = f"it was being replaced: rename {old}, or repeat what replaced it" if old.exists() else fix
             raise UserError("no such trace", where=self.source, fix=fix)
@@ -102,7 +102,7 @@ class TraceFile:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the location: the copy opens the trace there."""
         location = self.source if names_url(self.source) else self.path.absolute()
-        return partial(type(self), **self._options), (location,)
+        return self._reopen, (location,)
 
     def __repr__(self) -> str:
         """Return the path, the engine and the numbers of candidates and steps."""

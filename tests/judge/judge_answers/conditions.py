@@ -231,7 +231,7 @@ def known_condition_answers(verify: Verify) -> Iterator[tuple[str, Answer]]:
         yield f"conditions: {made.__name__}", _answer(expected, actual)
     for made in _TRIED:
         engine = made(run.graph.program, run.limits, run.policy)
-        options = {"check_determinism": False, "minimum": {}, "tests_itself": False, "effort": _EFFORT}
+        options = {"check_determinism": False, "minimum": {}, "effort": _EFFORT}
         found = verify(run, right, right._replace(engine=engine), **options).report
         yield f"conditions: {made.__name__}, by experiment", _answer_of(found, found.divergences, found.causes)
 

@@ -1,4 +1,4 @@
-"""The self-test of the check: results that are altered in one value must be found wrong."""
+"""Results of an evaluation that are altered in one value, which its check must find wrong."""
 
 from collections.abc import Iterator
 from typing import Any
