@@ -88,7 +88,9 @@ class TraceFile:
         else:
             unfinished, old = partial_of(self.path), replaced_of(self.path)
             fix = (
-                f"its recording did not finish: resume it, or read {unfinished}" if unfinished.is_dir() else "check the path"
+                f"its recording did not finish: resume it, or read {unfinished}"
+                if unfinished.is_dir()
+                else "check the path"
             )
             fix = f"it was being replaced: rename {old}, or repeat what replaced it" if old.exists() else fix
             raise UserError("no such trace", where=self.source, fix=fix)
