@@ -13,7 +13,7 @@ from kgverify.errors import UserError
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
-_ENGINES: Final = frozenset({"engine", "reference"})
+_ENGINES: Final = frozenset({"engine", "reference", "factory"})
 """Arguments that are checked when the engine is made: an engine may be any object with its methods."""
 
 _FIXES: Final[Mapping[str, str]] = {

@@ -62,11 +62,11 @@ def make_pipeline(engine: EngineLike, run: Run, *, where: str = "engine", work: 
     """
     if engine == REFERENCE or isinstance(engine, Reference):
         return make_reference(run, GRAPH_SIZES)
+    title = f"{where} {_name(engine)}"
     if isinstance(engine, str):
         engine = find_entry(engine, where) or load_factory(engine, where)
     if isinstance(engine, EngineMaker):
         return make_for(run, engine if work is None else engine.planned_for(work))
-    title = f"{where} {_name(engine)}"
     if not isinstance(engine, type) and callable(getattr(engine, "prove", None)):
         # An engine that is made already.
         make = _make_always(adapt_pipeline(engine))

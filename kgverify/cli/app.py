@@ -241,6 +241,9 @@ def _name_option(where: str) -> str:
     """Return the option that sets the argument that an error is about; other places unchanged."""
     if where in OPTION_OF:
         return OPTION_OF[where]
+    if where.startswith(("engine ", "reference ")):
+        # The name of the engine follows.
+        return f"--{where}"
     options = {word.split("=")[0] for word in sys.argv[1:]}
     option = f"--{where.replace('_', '-')}"
     return option if where in ARGUMENTS or option in options else where

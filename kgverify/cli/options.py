@@ -317,7 +317,7 @@ class EngineOptions:
         Faults are planted in the engine under test, or in the reference if only that is the evaluator.
         further: options of the evaluator that only this command has
         """
-        options = further | {name: getattr(self, name) for name in ("device", "mode", "precision", "slots")}
+        options = further | {name: getattr(self, name) for name in ("mode", "device", "precision", "slots")}
         faults = tuple(self.fault or ())
         if COMPILED not in (engine, reference):
             self._refuse_options(options | {"faults": faults}, engine, reference)

@@ -135,7 +135,7 @@ def require_trust(engine: EngineSpec, where: str, option: str, *, named: Collect
     """Raise UserError for a third party's engine that only a file names: making it would run code of the file's choice.
 
     where:  the file, and its line or field
-    option: by which the user can name an engine instead
+    option: the argument by which the user can name an engine instead, `engine` or `reference`
     named:  the engines that the user named
     trust:  whether the user trusts the file
     """
@@ -144,8 +144,8 @@ def require_trust(engine: EngineSpec, where: str, option: str, *, named: Collect
     raise UserError(
         f"names the engine {engine.name!r}, and to run it would import its code",
         where=where,
-        fix=f"name an engine with {option}; or, if you trust this file and the code that it names, add --trust"
-        " (in Python: trust=True)",
+        fix=f"name an engine with --{option}; or, if you trust this file and the code that it names, add --trust"
+        f" (in Python: {option}=... or trust=True)",
     )
 
 

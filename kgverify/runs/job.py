@@ -109,7 +109,7 @@ class Reference:
         if self.jobs != 1 and self.scheduler is not None:
             raise UserError(
                 "the workers of the scheduler prove, and jobs would start processes here as well",
-                where="jobs",
+                where="scheduler",
                 fix="give one of the two",
             )
 

@@ -29,7 +29,7 @@ ELSEWHERE = {
     "ci.md": "docs/test_site.py",
     "evaluating.md": "cli/test_cli_evaluate.py",
     "faults.md": "docs/test_site.py",
-    "flagship.md": "faults/flagship_page.py",
+    "flagship.md": "prover/flagship_page.py",
     "fuzzing.md": "cli/test_cli_fuzz.py",
     "hypothesis.md": "plugin/test_hypothesis_page.py",
     "install.md": "docs/test_site.py",
