@@ -46,8 +46,6 @@ from kgverify.verification import verify
 
 Arrays = dict[str, np.ndarray]
 
-PLANT: Any = verify.plant_in_recorded
-
 OPTIONAL = (
     "candidates/outcome",
     "candidates/is_limited",
@@ -568,11 +566,9 @@ def judge(job: Job, sound: dict[str, Any], folder: Path) -> str:
         kind = "semantic" if semantic else "not semantic"
     except Exception:
         kind = "undecodable"
-    is_turned, is_verified, tests_itself = job.seed % 2, job.seed // 2 % 2, not job.seed % 8
-    # The planted changes of the self-test take most of the time, and decide nothing about other changes.
+    is_turned, is_verified = job.seed % 2, job.seed // 2 % 2
     # An altered copy keeps the id of its recording, and is to be found by what it holds.
     evidence._find_same_recording = lambda _: []
-    verify.plant_in_recorded = PLANT if tests_itself else lambda *_: None
     try:
         pair = (path, job.source) if is_turned else (job.source, path)
         report = verify.compare_recorded(*pair, verifies_content=bool(is_verified)).report

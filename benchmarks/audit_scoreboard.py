@@ -6,7 +6,7 @@
     python -m benchmarks.audit_scoreboard all --save scores.jsonl --jobs 16
     python -m benchmarks.audit_scoreboard show --save scores.jsonl
 
-`kgverify.audit.step` audits each step in a process of its own, `--jobs` of them at the same time. A step's row is appended to
+`stepaudit.audit_step` audits each step in a process of its own, `--jobs` of them at the same time. A step's row is appended to
 the file, and a row that is there is not made again: an interrupted run resumes. CPU seconds are those of the audit and of all
 its processes, without the import of torch.
 """
@@ -30,10 +30,7 @@ from benchmarks.audit_cases import correct_states  # noqa: F401  adds its steps
 from benchmarks.audit_cases.correct_steps import CORRECT_STEPS
 from benchmarks.audit_cases.miscompiles import MISCOMPILES
 from benchmarks.audit_cases.property_faults import PROPERTY_FAULTS
-from kgverify.audit import step
-from kgverify.audit.audited_step import RUNG_NAMES
-from kgverify.audit.report import AuditReport
-from kgverify.errors import UserError
+from stepaudit import RUNG_NAMES, AuditReport, UserError, audit_step
 
 RUNGS: Final = tuple(
     name for name in RUNG_NAMES if name in ("backend-eager", "aot-eager", "aot-eager-decomposed", "default")
@@ -58,7 +55,7 @@ def score_miscompile(name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "wrong.py")
         try:
-            report = step(
+            report = audit_step(
                 case.step,
                 case.make,
                 calls=2,
@@ -102,14 +99,14 @@ def score_miscompile(name: str) -> dict[str, Any]:
 
 def score_correct(name: str) -> dict[str, Any]:
     """Audit a correct step: what is found there is a false alarm."""
-    report = step(*CORRECT_STEPS[name], calls=2, rungs=RUNGS)
+    report = audit_step(*CORRECT_STEPS[name], calls=2, rungs=RUNGS)
     return {"verdict": report.verdict.value, "findings": _list_findings(report), "unmeasured": _list_unmeasured(report)}
 
 
 def score_fault(name: str) -> dict[str, Any]:
     """Audit a step that loses a property: whether it is found, and at its line."""
     fault = PROPERTY_FAULTS[name]
-    report = step(fault.step, fault.make, calls=4, rungs=(), **fault.options)
+    report = audit_step(fault.step, fault.make, calls=4, rungs=(), **fault.options)
     here = list_marked_lines(fault.step)
     hits = [each for each in report.findings if each.audit == fault.audit]
     return {

@@ -51,10 +51,9 @@ IMPORTED = (
 SLOW = (
     "kgverify.prover.engine",
     "kgverify.testing.campaigns.campaign",
-    "kgverify.testing.exhaustive.certificate",
     "kgverify.evaluation.evaluate",
     "kgverify.prover.training.train",
-    "kgverify.bench.modes",
+    "kgverify.bench",
 )
 """Modules that commands import when they need them. A forked command has them already."""
 
@@ -216,12 +215,6 @@ COMMANDS: dict[str, Command] = {
         "corpus",
         is_slow=True,
     ),
-    "fuzz --exhaustive": Command(
-        lambda v, i, o: ["fuzz", "--exhaustive", "tiny", "--corpus", o],
-        lambda folder: identify_lines(folder / "tiny.state"),
-        "scopes",
-        is_slow=True,
-    ),
     "evaluate --save": Command(
         lambda v, i, o: ["evaluate", *SMALL, "--queries", 2, "--part-size", 1, "--check", 0, "--save", o],
         identify_evaluation,
@@ -230,8 +223,8 @@ COMMANDS: dict[str, Command] = {
     ),
     "bench --json": Command(
         lambda v, i, o: [
-            *("bench", "--modes", "eager", "--device", "cpu"),
-            *("--size", "queries=1,corruptions=1,sample=1,seconds=0", "--repeats", 1, "--json", o),
+            *("bench", "--modes", "eager", "--device", "cpu", "--queries", 1, "--corruptions", 1),
+            *("--seconds", 0, "--json", o),
         ],
         identify_json,
         "out.json",

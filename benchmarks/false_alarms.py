@@ -18,7 +18,7 @@ from multiprocessing import get_context
 from typing import Any
 
 
-def draw_arguments(seed: int) -> dict[str, Any]:
+def draw_arguments(device: str, mode: str, seed: int) -> dict[str, Any]:
     """Return the arguments of one evaluation."""
     import kgverify as kv
 
@@ -34,10 +34,13 @@ def draw_arguments(seed: int) -> dict[str, Any]:
             max_atoms=rng.choice([2, 3, 6]),
             max_resolvents=rng.choice([2, 5, 20, 120]),
         ),
-        "slots": rng.choice([None, 1, 3, 16, 64]),
-        "part_size": rng.choice([None, None, 1, 10, 100]),
-        "rank_only": rng.random() < 0.5,
-        "check": rng.choice([0, 16, 256]),
+        "engine": kv.Evaluator(mode=mode, device=device, slots=rng.choice([None, 1, 3, 16, 64])),
+        "options": kv.EvaluationOptions(
+            part_size=rng.choice([None, None, 1, 10, 100]),
+            rank_only=rng.random() < 0.5,
+            check=rng.choice([0, 16, 256]),
+            minimum={},
+        ),
     }
 
 
@@ -45,11 +48,9 @@ def evaluate(device: str, mode: str, seed: int) -> str:
     """Return what is wrong with one evaluation; empty if it is sound."""
     import kgverify as kv
 
-    arguments = draw_arguments(seed)
+    arguments = draw_arguments(device, mode, seed)
     try:
-        report = kv.evaluate(
-            engine=kv.Evaluator(mode=mode, device=device), options=kv.EvaluationOptions(minimum={}), **arguments
-        )
+        report = kv.evaluate(**arguments)
     except kv.UserError as error:
         # Not every random graph has enough triples or constants: such a draw is refused, in words.
         return f"refused: {error}".splitlines()[0]

@@ -6,8 +6,6 @@ from itertools import islice
 from typing import NamedTuple
 
 from kgverify.laws.law import Law, find_violations
-from kgverify.prover.faults.catalogue import find_fault
-from kgverify.prover.faults.fault import Fault
 from kgverify.runs.engine_makers import MakePipeline, compiled_maker
 from kgverify.testing.checking.check import Batch, confirm, find_suspects, prepare_batches
 from kgverify.testing.checking.failure import Failure
@@ -59,10 +57,9 @@ class ProblemStream:
             yield first, batches
             first, size, number = first + count, min(2 * size, LARGEST_ROUND), number + 1
 
-    def search_fault(self, fault: str | Fault) -> Search:
-        """Search for a fault of the eager evaluator, by its name in the catalogue or as a record."""
-        planted = find_fault(fault) if isinstance(fault, str) else fault
-        return self.search(compiled_maker(faults=[planted]))
+    def search_fault(self, fault: str) -> Search:
+        """Search for a fault of the eager evaluator, by its name in the catalogue."""
+        return self.search(compiled_maker(faults=[fault]))
 
     def search(self, make_pipeline: MakePipeline) -> Search:
         """Search for the first problem on which a pipeline differs from the reference."""

@@ -118,7 +118,6 @@ MADE = {
     "lines.jsonl": "trace export trace.h5 --to lines.jsonl",
     "run": f"diff {GRAPH} --mode eager --fault fact-cap --save run",
     "saved": f"evaluate {GRAPH} --mode eager --save saved",
-    "bench.json": "bench --graph ./graph --size queries=1,corruptions=1,sample=1 --modes eager --repeats 1 --json bench.json",
     "policy.safetensors": f"{TRAIN} -o policy.safetensors",
     "case.kg": "shrink run --calls 5 -o case.kg",
     "corpus": "fuzz --engine reference --examples 4 --jobs 1 --corpus corpus",
@@ -161,10 +160,12 @@ READERS = (
     Reader("corpus", "corpus/case.kg", ("fuzz --engine reference --examples 1 --jobs 1 --corpus corpus",)),
     Reader("corpus log", "corpus/campaign-*", ("fuzz --engine reference --examples 4 --jobs 1 --corpus corpus",)),
     Reader("known divergences", "known.toml", ("fuzz --known known.toml --engine reference --examples 1 --jobs 1",)),
-    Reader("ledger", "scopes/tiny.state", ("fuzz --exhaustive tiny --engine reference --jobs 1 --corpus scopes",), True),
     Reader("evaluation", "saved/run.json", (EVALUATE,)),
     Reader("evaluation part", "saved/part-*", (EVALUATE,)),
-    Reader("benchmark", "bench.json", ("bench --graph ./graph --size queries=1,corruptions=1 --modes eager --repeats 1 --compare bench.json",)),
+    Reader("benchmark", "bench.json", (f"bench {GRAPH} --modes eager --repeats 1 --compare bench.json",)),
+    Reader(
+        "budget", "budget.toml", ("audit step step.py:step --inputs step.py:make --calls 1 --budget budget.toml",), True
+    ),
 )
 
 
@@ -174,8 +175,9 @@ def make_sound(folder: Path, readers: Sequence[Reader]) -> None:
     shutil.copytree(graph, folder / "graph", ignore=shutil.ignore_patterns("README*", "countries.tsv"))
     shutil.copy(graph / "rules.txt", folder / "other.txt")
     (folder / "known.toml").write_text(KNOWN)
-    (folder / "scopes").mkdir()
-    (folder / "scopes" / "tiny.state").write_text("{}\n")
+    (folder / "budget.toml").write_text("max_graph_breaks = 0\n")
+    (folder / "state.jsonl").write_text("{}\n")
+    (folder / "step.py").write_text("def step(value):\n    return value\n\n\ndef make(call):\n    return (call,)\n")
     needed = {word for reader in readers for text in (reader.path, *reader.commands) for word in _words(text)}
     if "corpus" in needed:
         needed.add("case.kg")

@@ -120,8 +120,9 @@ def main() -> None:
         turns = iter(range(1000))
 
         def evaluate(save: str) -> Any:
-            given: dict[str, Any] = {"queries": 24, "corruptions": 50, "part_size": 128, "check": 0, "minimum": "none"}
-            report = kv.evaluate("countries", "reference", save=f"{save}-{next(turns)}", **given)
+            given = kv.EvaluationOptions(part_size=128, check=0, minimum="none")
+            where = f"{save}-{next(turns)}"
+            report = kv.evaluate("countries", "reference", queries=24, corruptions=50, options=given, save=where)
             return report.num_parts, report.metrics
 
         sides = {"disk": lambda: evaluate(f"{name}/run"), "store": lambda: evaluate(f"{options.url}/run")}

@@ -25,11 +25,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from kgverify.audit.audited_function import Subject
-from kgverify.audit.ladder.climb import RUNGS, Judge, climb, compiling_without_caches, keeping_caches
-from kgverify.audit.ladder.culprit import find_culprit
-from kgverify.runs.delta_debugging import minimize
-from kgverify.runs.machine import read_cpu_seconds
+from stepaudit.audited_function import Subject
+from stepaudit.environment import read_cpu_seconds
+from stepaudit.ladder.climb import RUNGS, Judge, LadderOptions, climb, compiling_without_caches, keeping_caches
+from stepaudit.ladder.culprit import find_culprit
+from stepaudit.minimize import minimize
 
 FLOATS: Final = ("a", "b", "STATE", "MEMORY.value")
 INTEGERS: Final = ("i", "j", "COUNTS")
@@ -229,7 +229,7 @@ def find_rung(statements: tuple[str, ...], seed: int, path: Path, names: tuple[s
     write_step(statements, seed, path)
     module = load_step(path)
     subject = Subject("step", module.step, module.make, calls=1)
-    judge = Judge(subject, repetitions=0)
+    judge = Judge(subject, LadderOptions(repetitions=0))
     if any(each.error for each in judge.expected.values()):
         return ""
     for rung in RUNGS:
@@ -243,7 +243,7 @@ def find_cause(statements: tuple[str, ...], seed: int, path: Path, name: str) ->
     write_step(statements, seed, path)
     module = load_step(path)
     rungs = [rung for rung in RUNGS if rung.name == name]
-    ladder = climb(Subject("step", module.step, module.make, calls=1), rungs=rungs, repetitions=0)
+    ladder = climb(Subject("step", module.step, module.make, calls=1), LadderOptions(rungs, repetitions=0))
     items = find_culprit(ladder.judge, ladder.first).items if ladder.first is not None else ()
     return " and ".join(map(str, items))
 

@@ -15,14 +15,14 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from kgverify.audit.audited_function import Subject
-from kgverify.audit.ladder.climb import RUNGS
-from kgverify.audit.ladder.modes_audit import LadderOptions, audit_modes
-from kgverify.prover.execution.device import resolve_device
+from stepaudit.audited_function import Subject
+from stepaudit.ladder.climb import RUNGS, LadderOptions
+from stepaudit.ladder.values_audit import audit_values
+from stepaudit.report import ReportBuilder
 
 
 class Kind(IntEnum):
-    """Kinds of a resolvent as an IntEnum; the compiled code of kgverify uses plain ints."""
+    """Kinds of a resolvent as an IntEnum; code that is compiled had better use plain ints."""
 
     GOAL = 0
     TRUE = 1
@@ -154,7 +154,10 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := set(options.name) - set(names):
         parser.error(f"unknown idioms {', '.join(sorted(unknown))}")
-    device = resolve_device(options.device).type
+    is_cuda = torch.cuda.is_available() if options.device == "auto" else options.device.startswith("cuda")
+    device = "cuda" if is_cuda else "cpu"
+    if options.save is not None:
+        options.save.mkdir(parents=True, exist_ok=True)
     rungs = tuple(rung for rung in RUNGS if not options.rung or rung.name in options.rung)
     print(
         f"| idiom | pytorch issue | torch {torch.__version__}, {device}, {options.size} x {options.size} | right without |"
@@ -165,7 +168,9 @@ def main() -> None:
             continue
         path = None if options.save is None else options.save / f"{idiom.name}.py"
         subject = idiom.subject(device, options.size)
-        report = audit_modes(subject, LadderOptions(rungs, path, options.seconds))
+        builder = ReportBuilder()
+        is_conclusive = audit_values(subject, builder, LadderOptions(rungs, path, options.seconds))
+        report = builder.build(subject.name, {}, is_conclusive=is_conclusive)
         issue = f"#{idiom.issue}" if idiom.issue else ""
         if "attribution" in report.sections:
             (row,) = report.sections["attribution"].rows

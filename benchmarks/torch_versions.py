@@ -20,7 +20,7 @@ DIFF: Final = ("diff", "--queries", "2", "--corruptions", "4", "--device", "cpu"
 
 def run(python: str, words: list[str], **settings: str) -> subprocess.CompletedProcess[str]:
     """Run words of Python in another environment, on its CPU."""
-    paths = os.pathsep.join(map(str, (ROOT, ROOT / "reference")))
+    paths = os.pathsep.join(map(str, (ROOT / "stepaudit", ROOT, ROOT / "reference")))
     environment = {**os.environ, "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": "", **settings}
     return subprocess.run([python, *words], capture_output=True, text=True, check=False, env=environment)
 
@@ -28,12 +28,12 @@ def run(python: str, words: list[str], **settings: str) -> subprocess.CompletedP
 def find_rungs(names: list[str]) -> None:
     """Print the first wrong rung of each known miscompile, in this environment."""
     from benchmarks.audit_cases.miscompiles import MISCOMPILES
-    from kgverify.audit.audited_function import Subject
-    from kgverify.audit.ladder.climb import RUNGS, Judge, compiling_without_caches, keeping_caches
+    from stepaudit.audited_function import Subject
+    from stepaudit.ladder.climb import RUNGS, Judge, LadderOptions, compiling_without_caches, keeping_caches
 
     for name in names or MISCOMPILES:
         case = MISCOMPILES[name]
-        judge = Judge(Subject(name, case.step, case.make, calls=2), repetitions=0)
+        judge = Judge(Subject(name, case.step, case.make, calls=2), LadderOptions(repetitions=0))
         first = "right"
         for rung in RUNGS[1:5]:
             with keeping_caches([rung]), compiling_without_caches():

@@ -6,15 +6,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Final
 
+from kgverify.arguments import checked
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.comparison.exercise.minimum import MINIMUM, Minimum, explain_missing, parse_minimum
 from kgverify.comparison.result import Verdict
 from kgverify.engines.adapters.staged import Clause, StagedEngine, engine_of
-from kgverify.engines.adapters.stepwise import Resolvent, StepwiseEngine, Taken
+from kgverify.engines.adapters.stepwise import StepwiseEngine
 from kgverify.engines.load_engine import pass_on, refuse_exit
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.sizes import GRAPH_SIZES
@@ -42,12 +44,14 @@ from kgverify.runs.engine_makers import (
     name_engine,
 )
 from kgverify.runs.run import Run
+from kgverify.step.resolvent import Resolvent, Taken
 from kgverify.testing.checking.check import check_and_count, verify_problems
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, label_lines
 from kgverify.testing.checking.guard import explain, find_explained
 from kgverify.testing.checking.supported import find_supported, make_once
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import Problem
+from kgverify.testing.problems.scope import SCOPE_MINIMUM, list_scope
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
 from kgverify.testing.reproducers.text_format import saving_bugs, write_reproducer
 from kgverify.testing.shrinking.shrink import shrink
@@ -205,6 +209,7 @@ def _join(*lines: str) -> str:
 
 @saving_bugs()
 @refuse_exit()
+@checked
 def check_engine(
     factory: AnyEngine,
     *,
@@ -331,6 +336,31 @@ def check_engine(
         exception=crash,
         exercise=exercise,
         minimum=required,
+    )
+
+
+def check_scope(
+    factory: AnyEngine,
+    scope: str,
+    *,
+    reference: AnyEngine = REFERENCE,
+    dialect: Dialect | None = None,
+    minimum: str | Minimum | None = None,
+) -> Conformance:
+    """Compare an engine with a reference on every problem of a scope, free-running and without laws.
+
+    UserError for an unknown scope, and as for `check_engine`.
+    """
+    own = find_dialect(factory) if dialect is None else dialect
+    return check_engine(
+        factory,
+        reference=reference,
+        problems=list_scope(scope, own),
+        seconds=inf,
+        dialect=own,
+        laws=(),
+        lockstep=False,
+        minimum=parse_minimum(minimum, default=SCOPE_MINIMUM),
     )
 
 

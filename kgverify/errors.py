@@ -4,7 +4,7 @@ from bisect import bisect
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from traceback import walk_tb
-from typing import Any, Final, get_args
+from typing import Final
 
 from kgverify.escaping import make_lines_visible, make_visible
 
@@ -132,14 +132,6 @@ def suggest(found: str, known: Iterable[str]) -> str:
         names = names[max(0, middle - _MAX_NAMES // 2) : middle + _MAX_NAMES // 2]
     close = get_close_matches(found, names, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else ""
-
-
-def check_choice(found: object, choices: Any, where: str) -> None:
-    """Raise UserError for a value that is none of the choices, which are a `Literal` type."""
-    known = get_args(choices)
-    if found not in known:
-        fix = suggest(str(found), known) or f"choose one of {', '.join(known)}"
-        raise UserError(f"unknown {where} {found!r}", where=where, fix=fix)
 
 
 def first_line(text: str) -> str:

@@ -37,7 +37,7 @@ _OPTIONS: Final = (
         "the exercise that is required: candidates proved, rules used, steps with more than one resolvent; or none",
     ),
     ("dialect", str, "", "a TOML file of the dialect of the engine"),
-    ("mode", str, "eager", "mode of the engine `compiled`: eager, or a mode of torch.compile"),
+    ("mode", str, "eager", "mode of the engine `compiled`: eager, plain, native, or a mode of torch.compile"),
 )
 _REPRODUCER: Final = pytest.StashKey[Path]()
 _FIRST_CAUSE: Final = pytest.StashKey[str]()
@@ -134,6 +134,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
     assert_equivalent(engine)               another one: a factory of engines, or a maker of pipelines
     assert_equivalent(reference=engine)     against another one than that of the fixture `kgverify_reference`
     assert_equivalent(problems=[...])       on your own problems
+    assert_equivalent(scope="tiny")         on every problem up to that size, without laws
     assert_equivalent(graph="countries")    on a graph: a name, a folder or a `KnowledgeGraph`
     assert_equivalent(run=Run(...))         on a run
     assert_equivalent(minimum={})           requires no candidate proved, no rule used and no choice
@@ -147,6 +148,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
         *,
         reference: "AnyEngine | None" = None,
         problems: "Sequence[Problem] | None" = None,
+        scope: str | None = None,
         graph: "KnowledgeGraph | str | Path | None" = None,
         run: "Run | None" = None,
         laws: bool = True,
@@ -167,20 +169,23 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
                 request.node.stash[_FIRST_CAUSE] = _first_line(text)
                 raise AssertionError(text)
             return None
-        from kgverify.conformance import NotConforming, check_engine
+        from kgverify.conformance import NotConforming, check_engine, check_scope
 
-        report = check_engine(
-            factory,
-            reference=expected,
-            examples=read_option(request.config, "examples", marker),
-            seed=read_option(request.config, "seed", marker),
-            seconds=read_option(request.config, "time", marker),
-            problems=problems,
-            first=_read_corpus(request) if problems is None else (),
-            laws=None if laws else (),
-            minimum=required,
-            dialect=own,
-        )
+        if scope is not None:
+            report = check_scope(factory, scope, reference=expected, dialect=own, minimum=minimum)
+        else:
+            report = check_engine(
+                factory,
+                reference=expected,
+                examples=read_option(request.config, "examples", marker),
+                seed=read_option(request.config, "seed", marker),
+                seconds=read_option(request.config, "time", marker),
+                problems=problems,
+                first=_read_corpus(request) if problems is None else (),
+                laws=None if laws else (),
+                minimum=required,
+                dialect=own,
+            )
         if not report.is_conforming:
             request.node.stash[_FIRST_CAUSE] = _first_line(str(report))
             if report.problem is not None:

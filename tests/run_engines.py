@@ -16,7 +16,7 @@ from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.progress import Progress, no_progress
 from kgverify.prover.native import library
-from kgverify.runs.engine_makers import evaluator_pipeline
+from kgverify.runs.engine_makers import adapt_pipeline, evaluator_pipeline
 from kgverify.runs.run import Pipeline, Run, load_policy, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo
@@ -43,6 +43,16 @@ def countries_run(policy: str = "shortest", num_queries: int = 2, num_corruption
 
 def eager_pipeline(run: Run, slots: int = 16, **options: Any) -> Pipeline:
     return evaluator_pipeline(run, mode="eager", device="cpu", slots=slots, **options)
+
+
+def staged_pipeline(run: Run, stages: Any, *, slots: int = 16, faults: Sequence[str] = ()) -> Pipeline:
+    """Return the evaluator, eager on the CPU, with other functions as its stages, and names of faults to report."""
+    from kgverify.prover.engine import CompiledEngine
+    from kgverify.prover.layout import choose_layout
+
+    layout = choose_layout(run.limits, slots=slots)
+    options = {"mode": "eager", "device": "cpu", "layout": layout, "stages": stages, "faults": tuple(faults)}
+    return adapt_pipeline(CompiledEngine(run.graph.program, run.limits, run.policy, **options))
 
 
 def unchanged(columns: Columns) -> Columns:

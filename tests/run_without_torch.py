@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTERS = ("pytest>=8.2", "pytest-xdist>=3.6", "hypothesis>=6.112")
-FOLDERS = ("comparison", "files", "foreign", "graphs", "program", "ranking", "reference", "security", "trace")
+FOLDERS = ("comparison", "files", "foreign", "graphs", "program", "ranking", "reference", "security", "step", "trace")
 FILES = (
     "cli/test_cli_broken_engines.py",
     "cli/test_cli_completion.py",
@@ -43,7 +43,7 @@ FILES = (
     "verification/test_verification_known_traces.py",
     "verification/test_verification_rebuild.py",
     "verification/test_verification_recorded_loss.py",
-    "verification/test_verification_self_test.py",
+    "judge/test_verification_self_test.py",
     "verification/test_verification_unknown.py",
     "verification/test_verification_workers.py",
 )

@@ -46,11 +46,7 @@ NAMES_THAT_SAY_NOTHING = frozenset(
 ROOTS_WITH_TORCH = (
     "kgverify/torch",
     "kgverify/prover",
-    "kgverify/audit",
-    "kgverify/bench",
     # Inside of functions only.
-    "kgverify/runs/machine.py",
-    "kgverify/runs/profiling.py",
     "kgverify/api/doctor.py",
 )
 
@@ -131,10 +127,10 @@ def test_one_folder_knows_h5py():
     assert found == ["kgverify/trace/hdf5/reading.py", "kgverify/trace/hdf5/writing.py"]
 
 
-def test_torch_is_imported_by_the_compiled_engine_and_its_faults_alone():
+def test_torch_is_imported_by_the_prover_and_the_folder_torch_alone():
     rooms = {"/".join(name_of(path).split("/")[:3]) for path in MODULES if "torch" in imports_of(path)}
     assert {room for room in rooms if not room.startswith(ROOTS_WITH_TORCH)} == set()
-    assert "kgverify/prover" in rooms
+    assert any(room.startswith("kgverify/prover") for room in rooms)
 
 
 def test_the_reference_needs_the_standard_library_and_numpy_in_its_scoring_and_its_draw():

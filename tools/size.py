@@ -1,11 +1,12 @@
-"""Count the product's lines of code and statements: `python tools/size.py`.
+"""Count the product's lines of code and statements: `python tools/size.py`, with `--check` against `size_limits.json`.
 
 A line counts if it holds a token other than a comment or docstring. Statements are counted beside lines, so that packed
-lines are no progress.
+lines are no progress. The limits only fall.
 """
 
 import ast
 import io
+import json
 import pathlib
 import sys
 import tokenize
@@ -41,7 +42,7 @@ def count(source: str) -> tuple[int, int]:
 
 
 def main() -> None:
-    """Print the size of each package and folder, and the sum."""
+    """Print the size of each package and folder, and the sum. Exit with 1 if a limit is exceeded."""
     base = pathlib.Path(__file__).parent.parent
     sums: dict[str, list[int]] = {}
     for root in ROOTS:
@@ -56,6 +57,14 @@ def main() -> None:
                 row[1] += sizes[1]
     for name, (lines, statements) in sorted(sums.items(), key=lambda item: -item[1][0]):
         sys.stdout.write(f"{lines:7,} lines {statements:7,} statements  {name}\n")
+    if "--check" in sys.argv:
+        limits = json.loads((base / "tools" / "size_limits.json").read_text())
+        sizes = dict(zip(("lines", "statements"), sums["sum"], strict=True))
+        for unit, size in sizes.items():
+            if size > limits[unit]:
+                sys.exit(
+                    f"{size:,} {unit} exceed the limit of {limits[unit]:,} in tools/size_limits.json: remove some elsewhere"
+                )
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import torch
 
-from kgverify.api.inputs import make_run
 from kgverify.ranking.corrupt import draw_candidates
+from kgverify.runs.job import make_job
 
 ROUNDINGS = 100
 """The units of float32 at the largest score that count as rounding here: more than any family needs."""
@@ -31,7 +31,8 @@ class Truth(NamedTuple):
 
 def draw(graph, limits, num_queries, num_corruptions):
     """Return the run's policy and its candidates, as `kgverify.verify` draws them."""
-    run = make_run(graph, queries=num_queries, corruptions=num_corruptions, limits=limits)
+    job = make_job(graph, "reference", "reference", num_queries, corruptions=num_corruptions, limits=limits)
+    run = job.make_run()
     return run.policy, draw_candidates(graph, run.split, run.queries, num_corruptions, run.seed)
 
 

@@ -15,7 +15,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.numerics.compile_in_mode import compile_in_mode
-from kgverify.audit.audited_function import (
+from kgverify.prover.execution.device import products_set_to
+from stepaudit.audited_function import (
     COMPILE_MODES,
     Function,
     Inputs,
@@ -24,13 +25,12 @@ from kgverify.audit.audited_function import (
     check_names,
     make_subject,
 )
-from kgverify.audit.properties.colliding_writes import find_dependence, report_dependence
-from kgverify.audit.report import AuditReport, ReportBuilder
-from kgverify.audit.source_lines import find_calling_line
-from kgverify.audit.values import copy_values, find_differences, is_on_cuda, list_leaves, list_tensors, view_bits
-from kgverify.errors import describe_error
-from kgverify.prover.execution.device import products_set_to
-from kgverify.runs.machine import describe_environment, read_product_settings
+from stepaudit.environment import describe_environment, read_product_settings
+from stepaudit.errors import describe_error
+from stepaudit.properties.colliding_writes import find_dependence, report_dependence
+from stepaudit.report import AuditReport, ReportBuilder
+from stepaudit.source_lines import find_calling_line
+from stepaudit.values import copy_values, find_differences, is_on_cuda, list_leaves, list_tensors, view_bits
 
 LARGE: Final = 1 << 20
 """Elements of the largest argument where shapes are large: some kernels divide their work only then."""
@@ -95,7 +95,7 @@ def audit_numerics(
     if axis is not None:
         audit_batch(subject, report, axis, error=error)
     attempt("tf32", lambda: audit_settings(once, subject.name, report, device=device))
-    return report.build(subject.name, describe_environment(device.type, modes=", ".join(modes)))
+    return report.build(subject.name, describe_environment(modes=", ".join(modes)))
 
 
 @dataclass(frozen=True)
@@ -332,14 +332,10 @@ def _hash(tree: Any) -> int:
     return digest.intdigest()
 
 
-def audit_settings(
-    run: Callable[[], Any], name: str, report: ReportBuilder, *, device: torch.device, is_pinned: bool = False
-) -> None:
+def audit_settings(run: Callable[[], Any], name: str, report: ReportBuilder, *, device: torch.device) -> None:
     """Find out whether a result depends on the present settings with which torch may round products of float32.
 
-    run:       returns the result, the same each time
-    is_pinned: whether any dependence is a finding, even if the process is at `highest`, as for an engine that declares its
-               precision. Otherwise only a change by the present setting is one
+    run: returns the result, the same each time
     Measures: `tf32_largest_difference`, and `settings_differing`, the number of settings that change bits.
     """
     audit = "tf32"
@@ -358,7 +354,7 @@ def audit_settings(
     pairs = ((how, next(find_differences(compared[exact], each), "")) for how, each in compared.items())
     changed = {how: difference for how, difference in pairs if difference}
     for how, difference in changed.items():
-        if how == as_set or (is_pinned and as_set not in changed):
+        if how == as_set:
             report.find(
                 audit,
                 mechanism="a setting of the process, or of the environment, allows products of float32 from factors with 10 bits"

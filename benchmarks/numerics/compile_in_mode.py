@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from kgverify.audit.audited_function import Function
+from stepaudit.audited_function import Function
 
 
 def compile_in_mode(function: Function, mode: str) -> Function:

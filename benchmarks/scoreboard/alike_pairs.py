@@ -24,9 +24,9 @@ from kgverify.engines.protocol import Positions
 from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits
-from kgverify.program.resolution import Atoms, Clauses, number_variables
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.runs.run import Run as Recording
+from kgverify.step.clauses import Atoms, Clauses, number_variables
 from kgverify.trace.model.columns import CandidateSet
 
 from .further_faults import Fault, Prover

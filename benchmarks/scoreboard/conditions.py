@@ -140,7 +140,7 @@ def _recording(*, tests: bool) -> Iterator[tuple[list[Found], list[Cases]]]:
 
 def _verify(run: Run, actual: Pipeline, *, lockstep: bool = False) -> Any:
     sides = reference_pipeline(run), actual
-    return verify(run, *sides, lockstep=lockstep, check_determinism=False, minimum={}, tests_itself=False).report
+    return verify(run, *sides, lockstep=lockstep, check_determinism=False, minimum={}).report
 
 
 def _tables(cases: Sequence[Cases]) -> list[Table]:

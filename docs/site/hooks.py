@@ -36,10 +36,12 @@ def _write_table(name: str) -> Iterator[str]:
 
 def _list_faults() -> Iterator[str]:
     from kgverify.prover.faults.catalogue import COMPOSITES, FAULTS
+    from kgverify.prover.faults.plant import find_carriers
 
-    yield from ("| fault | stage | breaks | seen in |", "|---|---|---|---|")
+    yield from ("| fault | stage | breaks | seen in | carried by |", "|---|---|---|---|---|")
     for fault in FAULTS.values():
-        yield f"| `{fault.name}` | `{fault.stage.value}` | {fault.breaks} | {fault.seen_in} |"
+        carriers = ", ".join(find_carriers(fault.name))
+        yield f"| `{fault.name}` | `{fault.stage.value}` | {fault.breaks} | {fault.seen_in} | {carriers} |"
     yield from ("", "## Composites", "", "| composite | faults | breaks | seen in |", "|---|---|---|---|")
     for each in COMPOSITES.values():
         parts = ", ".join(f"`{part}`" for part in each.parts)

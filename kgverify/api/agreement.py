@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from kgverify.api.inputs import write_down
+from kgverify.arguments import checked
 from kgverify.conformance import describe_failure
 from kgverify.engines.load_engine import refuse_exit
 from kgverify.engines.table import REFERENCE
@@ -17,6 +18,7 @@ from kgverify.testing.reproducers.text_format import write_reproducer
 
 
 @refuse_exit()
+@checked
 def assert_agrees(
     engine: AnyEngine,
     problem: Problem,

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from kgverify.api.inputs import make_engine, names_engine
+from kgverify.arguments import checked
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
@@ -23,6 +24,7 @@ from kgverify.verification.save import RunTimes, locked_run, save_verification
 from kgverify.verification.verify import compare_recorded
 
 
+@checked
 def compare(
     expected: str | Path | TraceFile | Trace | Callable[..., Any],
     actual: str | Path | TraceFile | Trace,

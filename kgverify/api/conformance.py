@@ -1,27 +1,30 @@
 """`kgverify.assert_equivalent`: a check of an engine in one line."""
 
 from kgverify.api.verify import verify
+from kgverify.arguments import checked
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.exercise.minimum import Minimum
 from kgverify.comparison.result import Verdict
-from kgverify.conformance import EXAMPLES, SECONDS, check_engine
+from kgverify.conformance import EXAMPLES, SECONDS, check_engine, check_scope
 from kgverify.engines.table import REFERENCE
+from kgverify.errors import UserError
 from kgverify.program.dialect import Dialect
 from kgverify.program.limits import Limits
 from kgverify.runs.engine_makers import Factory, find_dialect
-from kgverify.runs.job import GraphLike
+from kgverify.runs.job import GraphLike, Queries
 
 
+@checked
 def assert_equivalent(
     engine: Factory | str,
     graph: GraphLike | None = None,
     *,
+    scope: str | None = None,
     reference: Factory | str = REFERENCE,
     examples: int = EXAMPLES,
     seed: int = 0,
     seconds: float = SECONDS,
-    queries: int = 20,
-    corruptions: int | str = 50,
+    queries: int | Queries = 20,
     minimum: str | Minimum | None = None,
     dialect: Dialect | None = None,
 ) -> None:
@@ -33,13 +36,13 @@ def assert_equivalent(
         engine: A class or function that makes the engine of `(program, limits, policy)`, or its name: `"module:name"` or
             `"file.py:name"`.
         graph: A graph to compare on; if not given, generated problems, which are shrunk if they fail.
+        scope: `"tiny"` compares all 33,632 problems up to that size, without laws, instead of generated ones.
         reference: The engine to compare with, given in the same way; kgverify's reference prover if not given. With
             another one, only laws that hold for any prover are checked.
         examples: Number of generated problems.
         seed: Seed of the generated problems, or of the corruptions of a graph.
         seconds: Seconds after which no further problems are generated.
-        queries: Number of queries of the graph.
-        corruptions: Number of corruptions for each query and side, or `"all"`.
+        queries: Number of queries of the graph, or `kgverify.Queries(...)`.
         minimum: The exercise that is required, as for `kgverify.verify`: of the graph, or of all problems together.
         dialect: The dialect of the engine; if not given, its attribute `dialect`, and the default dialect if it has none.
 
@@ -57,6 +60,11 @@ def assert_equivalent(
         ...
         kgverify.conformance.NotConforming: proves_nothing does not conform...
     """
+    if scope is not None:
+        if graph is not None:
+            raise UserError("expected a graph or a scope, found both", where="scope", fix="give one of them")
+        check_scope(engine, scope, reference=reference, dialect=dialect, minimum=minimum).raise_if_broken()
+        return
     if graph is None:
         found = check_engine(
             engine,
@@ -74,7 +82,6 @@ def assert_equivalent(
         engine,
         reference=reference,
         queries=queries,
-        corruptions=corruptions,
         seed=seed,
         equality=Equality(minimum=minimum),
         limits=Limits(dialect=find_dialect(engine) if dialect is None else dialect),

@@ -46,7 +46,11 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 TOOLS: Final = {
-    "C++ compiler": (("g++", "clang++", "c++"), "compiled modes on a CPU", "install g++; until then modes are eager"),
+    "C++ compiler": (
+        ("g++", "clang++", "c++"),
+        "compiled modes on a CPU",
+        "install g++; until then modes are eager or plain",
+    ),
     "swipl": (("swipl",), "judges of the reference in kgverify's own tests", ""),
 }
 """Programs: the names by which they are found, what needs them, and what to do without them."""

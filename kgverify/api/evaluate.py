@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from kgverify.api.inputs import make_pipeline
+from kgverify.arguments import check_fields, checked
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.exercise.minimum import Minimum
 from kgverify.engines.policy import Policy
@@ -26,9 +27,13 @@ from kgverify.runs.parts import describe_work
 from kgverify.runs.run import Pipeline, Run
 
 
+def _ignore(text: str) -> None:
+    """Drop a warning."""
+
+
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """How candidates are ranked and checked.
+    """The options of an evaluation.
 
     Attributes:
         part_size: Maximum candidates of a part, after which results are saved; chosen by their number and the device if not
@@ -40,6 +45,12 @@ class EvaluationOptions:
         accept_changed: Resume although this code changed, such as `helper.py`.
         scheduler: The address of a dask scheduler whose workers prove the parts; docs/machines.md.
         warn: A function that is called with the text of each warning.
+
+    Example:
+        >>> import kgverify as kv
+        >>> options = kv.EvaluationOptions(check=8, minimum={})
+        >>> kv.evaluate("countries", "reference", queries=1, corruptions=3, options=options).is_sound
+        True
     """
 
     part_size: int | None = None
@@ -48,12 +59,16 @@ class EvaluationOptions:
     minimum: str | Minimum | None = None
     accept_changed: Sequence[str] = ()
     scheduler: str | None = None
-    warn: Callable[[str], None] = lambda text: None
+    warn: Callable[[str], None] = _ignore
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 DEFAULT_OPTIONS = EvaluationOptions()
 
 
+@checked
 def evaluate(
     graph: GraphLike,
     engine: EngineLike = COMPILED,
@@ -134,7 +149,8 @@ def evaluate_job(
             rank_only=options.rank_only,
             accept_changed=options.accept_changed,
             workers=workers,
-            make=partial(build_evaluated_side, run, job.engines.engine, options),
+            # The function that is called with warnings stays here; it may not pickle.
+            make=partial(build_evaluated_side, run, job.engines.engine, replace(options, warn=_ignore)),
             phase=phase,
             warn=options.warn,
         )

@@ -8,7 +8,8 @@ from datetime import date
 from pathlib import Path
 
 from kgverify.api.inputs import write_down
-from kgverify.comparison.exercise.minimum import Minimum, parse_minimum
+from kgverify.arguments import check_fields, checked
+from kgverify.comparison.exercise.minimum import MINIMUM, Minimum, parse_minimum
 from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.runs.engine_makers import find_dialect
@@ -16,11 +17,12 @@ from kgverify.runs.job import EngineLike
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.known_divergences import read_known
 from kgverify.testing.campaigns.result import CampaignResult, Watch
+from kgverify.testing.problems.scope import SCOPE_MINIMUM
 
 
 @dataclass(frozen=True)
 class FuzzOptions:
-    """How a campaign tries its problems.
+    """The options of a campaign.
 
     Attributes:
         dialect: The dialect of both engines, in which the problems are drawn; None: the attribute `dialect` of a class or
@@ -33,6 +35,12 @@ class FuzzOptions:
         minimum: The exercise that the whole campaign requires, as for `diff`; `proved=1,rules=1,choices=1` if not given,
             `none` for nothing. Below it the verdict is INCONCLUSIVE.
         today: The date at which known divergences expire; None for the current one.
+
+    Example:
+        >>> import kgverify as kv
+        >>> sets = kv.FuzzOptions(dialect=kv.Dialect(memory="set"), minimum={})
+        >>> kv.fuzz("reference", examples=4, options=sets).is_passed
+        True
     """
 
     dialect: Dialect | None = None
@@ -44,10 +52,14 @@ class FuzzOptions:
     minimum: str | Minimum | None = None
     today: date | None = None
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 DEFAULT_OPTIONS = FuzzOptions()
 
 
+@checked
 def fuzz(
     engine: EngineLike = COMPILED,
     *,
@@ -55,6 +67,7 @@ def fuzz(
     examples: int | None = None,
     seconds: float | None = None,
     corpus: str | Path | None = None,
+    scope: str | None = None,
     seed: int = 0,
     jobs: int = 1,
     options: FuzzOptions = DEFAULT_OPTIONS,
@@ -63,7 +76,8 @@ def fuzz(
     """Compare an engine with a reference on generated problems until a budget is spent.
 
     Each kind of divergence is shrunk to a minimal problem once. With a corpus it is kept there as a reproducer for
-    `kgverify.replay`, and the next call replays the corpus first, and resumes where this one stopped.
+    `kgverify.replay`, and the next call replays the corpus first, and resumes where this one stopped. Without one nothing is
+    written.
 
     Args:
         engine: The engine under test: `kgverify.Evaluator(...)`, `"compiled"` (eager on the CPU), `"reference"`,
@@ -73,6 +87,7 @@ def fuzz(
         examples: Number of problems; 2,000 if neither `examples` nor `seconds` is given.
         seconds: Seconds after which no further problems are tried.
         corpus: Folder of reproducers; if not given, nothing is written.
+        scope: `"tiny"` tries every problem up to that size, once each, instead of generated ones.
         seed: Seed of the problems.
         jobs: Number of processes.
         options: How the problems are drawn and tried.
@@ -105,7 +120,12 @@ def fuzz(
             known=() if options.known is None else read_known(Path(options.known)),
             is_fresh=options.fresh,
             accept_changed=tuple(options.accept_changed),
-            minimum=parse_minimum(options.minimum),
+            minimum=parse_minimum(options.minimum, default=MINIMUM if scope is None else SCOPE_MINIMUM),
             dialect=dialect,
+            scope=scope,
         )
-        return run_campaign(campaign, watch=progress, today=options.today)
+        result = run_campaign(campaign, watch=progress, today=options.today)
+    if corpus is None:
+        for found in result.divergences:
+            found.file = ""
+    return result

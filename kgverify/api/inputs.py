@@ -62,12 +62,11 @@ def make_pipeline(engine: EngineLike, run: Run, *, where: str = "engine", work: 
     """
     if engine == REFERENCE or isinstance(engine, Reference):
         return make_reference(run, GRAPH_SIZES)
-    given = engine if isinstance(engine, str) else _name(engine)
+    title = f"{where} {engine if isinstance(engine, str) else _name(engine)}"
     if isinstance(engine, str):
         engine = find_entry(engine, where) or load_factory(engine, where)
     if isinstance(engine, EngineMaker):
         return make_for(run, engine if work is None else engine.planned_for(work))
-    title = f"{where} {given}"
     if not isinstance(engine, type) and callable(getattr(engine, "prove", None)):
         # An engine that is made already.
         make = _make_always(adapt_pipeline(engine))

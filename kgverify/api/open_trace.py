@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 
+from kgverify.arguments import checked
 from kgverify.report.export import parse_selection
 from kgverify.report.render.notebook import render_notebook
 from kgverify.report.render.terminal import draw_text
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import polars
 
 
+@checked
 def open_trace(path: Path | str, *, tolerates_shards: bool = False, is_lazy: bool = False) -> "RecordedTrace":
     """Open a trace file, or a folder of shards, without reading its columns.
 

@@ -7,9 +7,10 @@ from functools import partial
 from pathlib import Path
 
 from kgverify.api.inputs import make_pipeline, running
+from kgverify.arguments import check_fields, checked
 from kgverify.engines.policy import Policy
 from kgverify.engines.table import COMPILED, REFERENCE
-from kgverify.errors import UserError, check_choice
+from kgverify.errors import UserError
 from kgverify.files.remote import find_local, find_remote, sent_to
 from kgverify.program.limits import Limits
 from kgverify.progress import Progress, no_progress
@@ -24,7 +25,7 @@ from kgverify.verification.record import record as record_run
 
 @dataclass(frozen=True)
 class RecordingOptions:
-    """How a trace is written.
+    """The options of a recording.
 
     Attributes:
         level: What is kept of each step: digests, compact (clauses, scores), steps, or deep (also what each stage gave).
@@ -37,7 +38,11 @@ class RecordingOptions:
             corruptions and ranks.
         scheduler: The address of a dask scheduler, whose workers prove with the engine.
 
-    UserError for an unknown level.
+    Example:
+        >>> import kgverify as kv
+        >>> deep = kv.RecordingOptions(level="deep")
+        >>> kv.record("countries", "deep.h5", "reference", queries=1, corruptions=2, options=deep).num_candidates
+        6
     """
 
     level: LevelName = "steps"
@@ -50,12 +55,13 @@ class RecordingOptions:
     scheduler: str | None = None
 
     def __post_init__(self) -> None:
-        check_choice(self.level, LevelName, "level")
+        check_fields(self)
 
 
 DEFAULT_OPTIONS = RecordingOptions()
 
 
+@checked
 def record(
     graph: GraphLike,
     path: str | Path,
@@ -113,7 +119,7 @@ def record_job(
         raise UserError(
             "exists already",
             where=str(path if remote is None else remote.url),
-            fix="choose another path, or overwrite it: --overwrite, in Python overwrite=True",
+            fix="choose another path, or overwrite it: --overwrite, in Python RecordingOptions(overwrite=True)",
         )
     is_own_reference = engine == REFERENCE or isinstance(engine, Reference)
     if options.scheduler is not None and level is TraceLevel.DEEP:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from kgverify.api.inputs import write_down
+from kgverify.arguments import checked
 from kgverify.engines.table import EngineMaker
 from kgverify.laws.replay import Replay, replay_apart
 from kgverify.laws.replay import replay as replay_reproducer
@@ -13,6 +14,7 @@ from kgverify.testing.reproducers.reproducer import Reproducer
 from kgverify.testing.reproducers.text_format import read_reproducer
 
 
+@checked
 def replay(
     reproducer: str | Path | Reproducer,
     engine: EngineLike | None = None,

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from kgverify.api.inputs import write_down
+from kgverify.arguments import checked
 from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
@@ -15,6 +16,7 @@ from kgverify.verification.save import REPORT, read_run
 from kgverify.verification.verify import Verification
 
 
+@checked
 def shrink(
     run: str | Path | Report,
     divergence: int = 1,

@@ -4,6 +4,7 @@ from pathlib import Path
 from time import perf_counter
 
 from kgverify.api.inputs import make_sides, name_again
+from kgverify.arguments import checked
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.engines.policy import Policy
 from kgverify.engines.table import COMPILED, REFERENCE
@@ -17,6 +18,7 @@ from kgverify.verification.verify import Verification
 from kgverify.verification.verify import verify as verify_pipelines
 
 
+@checked
 def verify(
     graph: GraphLike,
     engine: EngineLike = COMPILED,

@@ -35,6 +35,13 @@ DEFAULT_NAMES: Final = {
     "--perfetto": "perfetto.json",
 }
 """The default file names of the formats of `kgverify report`, in the current folder."""
+FORMER: Final = {
+    "--graph": ("train", "valid", "test", "domains", "rule_variables", "skip_rules", "columns"),
+    "--limits": ("max_depth", "max_atoms", "max_resolvents", "exclude_query", "dialect"),
+}
+"""Options of earlier versions, such as `--max-depth 3`, that are keys of others now: `--limits max_depth=3`."""
+SWITCHES: Final = ("skip_rules", "exclude_query")
+"""Those that took no value."""
 
 _KINDS: Final[Mapping[Any, str]] = {int: "a whole number", float: "a number", bool: "true or false"}
 
@@ -53,7 +60,7 @@ def call(words: Sequence[str]) -> int:
         return 2
     check_writable(settings.json_path)
     try:
-        code = app(words)
+        code = app(_replace_former(words, app))
     except CycloptsError as error:
         raise _as_user_error(error) from None
     except UserError as error:
@@ -136,6 +143,28 @@ def name_option(where: str, app: App, words: Sequence[str]) -> str:
 
 def _show_default(value: Any) -> str | None:
     return None if value is None or value is False or value == () else str(value)
+
+
+def _replace_former(words: Sequence[str], app: App) -> list[str]:
+    """Replace options of earlier versions, which are keys of others now, where a command has no option of that name."""
+    if {"--help", "-h"} & set(words):
+        return list(words)
+    _, apps, _ = app.parse_commands(list(words))
+    known = {name for each in (list_options(apps[-1]) if apps[-1].default_command else ()) for name in each.names}
+    replaced: list[str] = []
+    given = iter(words)
+    for word in given:
+        option, sign, value = word.partition("=")
+        key = option.removeprefix("--").replace("-", "_")
+        name = next((name for name, keys in FORMER.items() if key.removeprefix("no_") in keys and name in known), None)
+        if not option.startswith("--") or option in known or name is None:
+            replaced.append(word)
+        elif key.removeprefix("no_") in SWITCHES:
+            truth = str(not key.startswith("no_")).lower()
+            replaced += [name, f"{key.removeprefix('no_')}={truth}"]
+        else:
+            replaced += [name, f"{key}={value if sign else next(given, '')}"]
+    return replaced
 
 
 def _name_files(words: Sequence[str]) -> list[str]:

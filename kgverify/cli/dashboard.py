@@ -15,6 +15,7 @@ from kgverify.cli.progress import ECHOED, make_error_console
 from kgverify.errors import count_of
 from kgverify.report.render.screen import Text
 from kgverify.testing.campaigns.campaign import Campaign
+from kgverify.testing.campaigns.corpus import name_source
 from kgverify.testing.campaigns.result import Tally, Watch
 from kgverify.testing.problems.features import ALL_FEATURES, FEATURES_BY_TITLE
 
@@ -83,7 +84,10 @@ def draw(campaign: Campaign, tally: Tally, num_failures: int = MOST_FAILURES) ->
 
 def _add_counts(table: Table, campaign: Campaign, tally: Tally) -> None:
     resumed = f", {tally.resumed:,} of them earlier" if tally.resumed else ""
-    table.add_row("problems", f"{tally.done:,} of seed {campaign.seed}{resumed}; {tally.at_work:,} more in work")
+    table.add_row(
+        "problems",
+        f"{tally.done:,} of {name_source(campaign.seed, campaign.scope)}{resumed}; {tally.at_work:,} more in work",
+    )
     table.add_row(
         "compared",
         f"{count_of(tally.candidates, 'candidate')}, {count_of(tally.steps, 'step')},"

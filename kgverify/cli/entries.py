@@ -59,7 +59,7 @@ ENTRIES: Final = {
     "shrink": Entry(_LOOK, "commands.shrink:shrink", "Shrink a divergence to a minimal reproducer.", has_json=False),
     "replay": Entry(_LOOK, "commands.replay:replay", "Run a reproducer again.", has_json=False),
     "trace": Entry(_LOOK, "commands.trace:COMMANDS", "Import, check, repair, join, convert, export traces."),
-    "audit": Entry(_LOOK, "audit.app:COMMANDS", "Is it the compiler? Examine a compiled step."),
+    "audit": Entry(_LOOK, "commands.audit:COMMANDS", "Is it the compiler? Examine a compiled step."),
     "doctor": Entry(_LOOK, "commands.doctor:doctor", "List what is installed, missing or broken."),
     "evaluate": Entry(_MEASURE, "commands.evaluate:evaluate", "Rank the triples of a split by proofs.", compares=True),
     "bench": Entry(_MEASURE, "commands.bench:bench", "Measure the speed of engines.", compares=True),

@@ -48,7 +48,7 @@ def of_record(title: str | None, place: int = 0, *, without: Collection[str] = (
 def list_faults() -> list[str]:
     """Return the names that `--fault` takes."""
     faults, composites = make_entry(COMPILED).catalogue()
-    return [*(each.name for each in (*faults, *composites)), CATALOGUE]
+    return [*(fault.name for fault, _ in faults), *(each.name for each in composites), CATALOGUE]
 
 
 Faults = Annotated[
@@ -77,7 +77,7 @@ class EvaluatorOptions(find_class(COMPILED)):  # type: ignore[misc]  # the class
     """The compiled evaluator."""
 
     faults: Faults = ()
-    work: Annotated[Any, Parameter(parse=False)] = None
+    work: Annotated[object, Parameter(parse=False)] = None
 
     def __post_init__(self) -> None:
         if CATALOGUE not in self.faults:
@@ -227,9 +227,7 @@ EVALUATOR: Final = of_record("Compiled evaluator", 3, without=("memory", "fresh_
 FRESH_EVALUATOR: Final = of_record("Compiled evaluator", 3, without=("memory",))
 EVALUATION_EVALUATOR: Final = of_record("Compiled evaluator", 3, without=("fresh_cache",))
 SMALL_EVALUATOR: Final = of_record("Compiled evaluator", 3, without=("precision", "slots", "memory", "fresh_cache"))
-BENCH_EVALUATOR: Final = of_record(
-    "Compiled evaluator", 3, without=("mode", "precision", "slots", "memory", "fresh_cache")
-)
+BENCH_EVALUATOR: Final = of_record("Compiled evaluator", 3, without=("mode", "memory", "fresh_cache"))
 EQUALITY: Final = of_record("Comparison", 4)
 OWN: Final = of_record(None)
 RECORDING: Final = of_record(None, without=("as_reference", "scheduler"))
@@ -337,13 +335,17 @@ def prints_catalogue(evaluator: EvaluatorOptions) -> bool:
     if CATALOGUE not in evaluator.faults:
         return False
     faults, composites = make_entry(COMPILED).catalogue()
-    table = Table("name", "stage", "breaks", "seen in", title=f"{len(faults)} faults", row_styles=("", "dim"))
-    rows = [(fault.name, fault.stage.value, fault.breaks, fault.seen_in) for fault in faults]
+    table = Table(
+        "name", "stage", "breaks", "seen in", "carried by", title=f"{len(faults)} faults", row_styles=("", "dim")
+    )
+    rows = [
+        (fault.name, fault.stage.value, fault.breaks, fault.seen_in, ", ".join(carriers)) for fault, carriers in faults
+    ]
     composed_table = Table("name", "faults", "breaks", "seen in", title=f"{len(composites)} composites")
     composed_rows = [(each.name, ", ".join(each.parts), each.breaks, each.seen_in) for each in composites]
     make_result_console().print(fit_rows(table, rows), fit_rows(composed_table, composed_rows))
     shown = "name", "stage", "breaks", "seen_in", "expected_kind", "needs"
-    listed = [{name: getattr(fault, name) for name in shown} for fault in faults]
+    listed = [{name: getattr(fault, name) for name in shown} | {"carried_by": carriers} for fault, carriers in faults]
     of_composites = "name", "parts", "breaks", "seen_in"
     composed = [{name: getattr(each, name) for name in of_composites} for each in composites]
     write_json({"faults": listed, "composites": composed})

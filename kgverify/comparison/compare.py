@@ -1,6 +1,5 @@
 """The comparison of two traces, each in memory or on disk, block by block in bounded memory."""
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -130,8 +129,8 @@ class Comparer:
     views:           both steps of each step that differs, by (candidate, step), if both traces are in memory
     comparison:      what it returned
     num_found:       the number of divergences, of which some are listed
+    lists_all:       whether all divergences and near-ties are listed
     is_in_order:     whether both traces have the same candidates in the same order, on disk
-    num_stored:      the rows compared of each column that was compared as it is stored
     """
 
     def __init__(
@@ -205,7 +204,6 @@ class Comparer:
         self.draws = {}
         self.views: dict[tuple[int, int], tuple[StepView, StepView]] = {}
         self.benign = BenignCount()
-        self.num_stored: Counter[str] = Counter()
         self._alignment: Alignment | None = None
         faults = [fault for source in self.sources for fault in source.faults]
         num_pairs, blocks, alignment = self._find_suspects()
@@ -241,6 +239,7 @@ class Comparer:
             )
         level = highest_level(found.levels) or (Level.BITS if self._rounded.num_differing else None)
         listed = found.listed()
+        self.lists_all = found.num == len(listed) and found.num_ties == len(found.near_ties)
         if self._explains:
             chosen = iter(prefer_one_stage([each.guesses for each in listed if each.guesses]))
             listed = [each.choose(next(chosen)) if each.guesses else each for each in listed]
@@ -310,6 +309,11 @@ class Comparer:
             allows_dialects=self._allows_dialects,
         )
 
+    @property
+    def paired_rows(self) -> NDArray[np.int64]:
+        """The candidates of the expected trace that the actual one has as well, after `compare`."""
+        return np.arange(self.sources[0].num_candidates) if self._alignment is None else self._alignment.expected
+
     def counterparts(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rows in the actual trace of some candidates of the expected one, after `compare`."""
         if self._alignment is None:
@@ -350,7 +354,6 @@ class Comparer:
                 progress=self._progress,
                 piece_bytes=self._sizes.piece_bytes,
             )
-            self.num_stored = columns.num_compared
             verified = columns.verified
             if columns.has_same_candidates():
                 num = expected.num_candidates

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from kgverify.arguments import check_fields
 from kgverify.comparison.exercise.minimum import Minimum, parse_minimum
 from kgverify.comparison.modulo.policy import Modulo, parse_modulo
 from kgverify.trace.model.score_error import parse_score_error
@@ -10,7 +11,7 @@ from kgverify.trace.model.score_error import parse_score_error
 
 @dataclass(frozen=True)
 class Equality:
-    """What counts as equal, and the evidence that AGREE requires.
+    """The definition of equal, and the evidence that AGREE requires.
 
     Attributes:
         lockstep: Take each of the actual engine's steps from the expected goal, so that independent faults are separated.
@@ -25,7 +26,13 @@ class Equality:
             `{"proved": 1}`.
         allow_dialects: Compare recorded traces of different dialects, and name the switches in which they differ.
 
-    UserError for an unknown kind or item, and for an error that is no number.
+    UserError for an unknown kind or item, and for an error that is not a number.
+
+    Example:
+        >>> import kgverify as kv
+        >>> renamed = kv.Equality(modulo="names,order", minimum={"proved": 1})
+        >>> kv.verify("countries", "reference", queries=1, corruptions=3, equality=renamed).verdict.value
+        'AGREE'
     """
 
     lockstep: bool = False
@@ -36,6 +43,7 @@ class Equality:
     allow_dialects: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         parse_score_error(self.score_error)
         parse_modulo(self.modulo)
         parse_minimum(self.minimum)

@@ -14,8 +14,8 @@ from kgverify.comparison.result import Level, Value
 from kgverify.comparison.step_view import Names, ResolventView, StepView, outcome_name
 from kgverify.program.atoms import Atom, Goal
 from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.resolution import number_variables
 from kgverify.program.stages import Stage
+from kgverify.step.clauses import number_variables
 
 Item = TypeVar("Item", bound=Hashable)
 

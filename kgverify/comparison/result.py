@@ -319,14 +319,12 @@ class FieldRule(msgspec.Struct, frozen=True):
 
 
 class SelfTest(msgspec.Struct, frozen=True):
-    """The self-test of a comparison: changes planted in each compared column, all of which it reported.
+    """The self-test of a comparison: a change planted in each compared column of this run, all of which it reported.
 
-    columns:       columns in which changes were planted, and the rankings
-    perturbations: changes planted
+    columns: columns in which a change was planted, and the rankings
     """
 
     columns: int
-    perturbations: int
 
 
 class Rounding(msgspec.Struct, frozen=True, kw_only=True):
@@ -359,7 +357,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     modulo:      the kinds of differences that count as benign
     benign:      the benign differences, by kind
     rounding:    the rounding of scores; None if scores are not compared
-    self_test:   the self-test that was passed before AGREE was given; None with another verdict
+    self_test:   the self-test that was passed before the verdict was given; None before
     """
 
     verdict: Verdict

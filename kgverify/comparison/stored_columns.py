@@ -1,6 +1,6 @@
 """The columns of two traces on disk, compared as they are stored and hashed in the same pass."""
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -25,9 +25,6 @@ _RELEASE_BYTES: Final = 128 << 20
 _THREADS: Final = 2
 _AHEAD: Final = 8
 
-_MARGIN: Final = 16
-"""The rows on both sides of one that are compared with it."""
-
 _IDENTITY: Final = ("candidates/query", "candidates/side", "candidates/atom")
 _LEVELS: Final = ("candidates/", "steps/", "resolvents/", "digests/")
 
@@ -38,19 +35,13 @@ Agrees = Callable[[NDArray[Any], NDArray[Any], int], bool]
 """Decides whether the values of two pieces whose bytes differ, or may be NaN, count as equal; takes the first row, too."""
 
 
-RowsOf = Callable[[str], NDArray[np.int64]]
-"""Returns the rows of a column to compare, in order."""
-
-
 class StoredColumns:
     """The columns of two traces on disk that number their names alike.
 
     has_digests:  whether the stored digests of both can be compared
-    rows_of:      returns the rows of each column around which to compare; None to compare all
     piece_bytes:  the bytes compared at a time; None for `PIECE_BYTES`
     verified:     the columns whose checksums were verified
     found:        the rows of each column that may differ
-    num_compared: the rows of each column that were compared
     """
 
     def __init__(
@@ -61,13 +52,10 @@ class StoredColumns:
         score_tolerance: float,
         has_digests: bool,
         progress: Callable[[int], None],
-        rows_of: RowsOf | None = None,
         piece_bytes: int | None = None,
     ) -> None:
-        self._rows_of = rows_of
         self._piece_bytes = piece_bytes or PIECE_BYTES
         self.found: dict[str, list[Range]] = {}
-        self.num_compared: Counter[str] = Counter()
         self._sources = expected, actual
         self._expected, self._actual = expected.trace, actual.trace
         self._score_tolerance = score_tolerance
@@ -147,8 +135,7 @@ class StoredColumns:
         checksums = None if all(source.is_verified for source in self._sources) else _PairedChecksums(name)
         found: list[Range] = []
         num_passed = 0
-        for begin, a, b, x, y, is_same in _compare_pieces(expected, actual, name, self._rows_of, self._piece_bytes):
-            self.num_compared[name] += len(x)
+        for begin, a, b, x, y, is_same in _compare_pieces(expected, actual, name, self._piece_bytes):
             if checksums is not None:
                 checksums.add(a, b, x, y, is_same)
                 for (file, row), values in ((a, x),) if is_same else ((a, x), (b, y)):
@@ -176,10 +163,10 @@ class StoredColumns:
 
 
 def _compare_pieces(
-    expected: TraceFile, actual: TraceFile, name: str, rows_of: RowsOf | None, piece_bytes: int
+    expected: TraceFile, actual: TraceFile, name: str, piece_bytes: int
 ) -> Iterator[tuple[int, Position, Position, NDArray[Any], NDArray[Any], bool]]:
     """Yield the pieces of a column in order: the first row, both positions, both values, and whether the bytes are the same."""
-    pieces = list(_split_column(expected, actual, name, rows_of, piece_bytes))
+    pieces = list(_split_column(expected, actual, name, piece_bytes))
     if len(pieces) == 1:
         # Threads take longer to start.
         begin, end, a, b = pieces[0]
@@ -200,7 +187,7 @@ def _compare_pieces(
 
 
 def _split_column(
-    expected: TraceFile, actual: TraceFile, name: str, rows_of: RowsOf | None, piece_bytes: int
+    expected: TraceFile, actual: TraceFile, name: str, piece_bytes: int
 ) -> Iterator[tuple[int, int, Position, Position]]:
     """Yield ranges of rows that lie in one file on each side, with the files and the first row in each."""
     sides = [
@@ -210,23 +197,11 @@ def _split_column(
     stored = expected.files[0].stored.get(name)
     rows = max(1, piece_bytes // (width * (stored.shape[1] if stored is not None and stored.shape[1:] else 1)))
     cuts = np.unique(np.concatenate([*(starts for _, starts in sides), np.arange(0, sides[0][1][-1], rows)]))
-    pieces = list(pairwise(cuts.tolist())) if rows_of is None else _pieces_around(cuts, rows_of(name))
+    pieces = list(pairwise(cuts.tolist()))
     for begin, end in pieces:
         at = [int(np.searchsorted(starts, begin, side="right")) - 1 for _, starts in sides]
         left, right = ((files[i], begin - int(starts[i])) for i, (files, starts) in zip(at, sides, strict=True))
         yield begin, end, left, right
-
-
-def _pieces_around(cuts: NDArray[np.int64], rows: NDArray[np.int64]) -> list[Range]:
-    """Return the parts of the pieces that lie around some rows."""
-    piece = np.searchsorted(cuts, rows, side="right") - 1
-    return [
-        (
-            max(int(cuts[i]), int(rows[piece == i][0]) - _MARGIN),
-            min(int(cuts[i + 1]), int(rows[piece == i][-1]) + _MARGIN + 1),
-        )
-        for i in np.unique(piece).tolist()
-    ]
 
 
 class _PairedChecksums:

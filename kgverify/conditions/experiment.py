@@ -24,8 +24,8 @@ from kgverify.program.atoms import Atom
 from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import Origin
-from kgverify.program.resolution import Atoms, number_variables
 from kgverify.program.stages import Stage
+from kgverify.step.clauses import Atoms, number_variables
 from kgverify.trace.model.columns import CandidateSet
 
 MOST_BASES: Final = 10

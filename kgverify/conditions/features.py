@@ -18,7 +18,10 @@ from kgverify.conditions.instances import Instance, SeenStep, Unit
 from kgverify.conditions.slot_history import SlotHistory
 from kgverify.conditions.slot_turns import Turn
 from kgverify.program.fact_index import Ids, Key
-from kgverify.program.near_matches import (
+from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
+from kgverify.program.stages import Stage
+from kgverify.step.clauses import Atoms, Clauses, number_variables
+from kgverify.step.near_matches import (
     Clause,
     cut,
     matches,
@@ -29,9 +32,6 @@ from kgverify.program.near_matches import (
     resolve_unchained,
     resolve_unrenamed,
 )
-from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
-from kgverify.program.resolution import Atoms, Clauses, number_variables
-from kgverify.program.stages import Stage
 
 Value = float | int | bool | None
 

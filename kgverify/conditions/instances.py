@@ -21,8 +21,8 @@ from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.fact_index import ANY, Ids
 from kgverify.program.limits import DeclaredLimits
 from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.resolution import Atoms, number_variables, resolve
 from kgverify.program.stages import Stage
+from kgverify.step.clauses import Atoms, number_variables, resolve
 
 Item = TypeVar("Item")
 

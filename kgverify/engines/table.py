@@ -111,12 +111,20 @@ class OwnEvaluator(EngineMaker, Protocol):
         """Join the processes that `torchrun` started with this one; None for a single process."""
         ...
 
+    def list_modes(self) -> list[str]:
+        """Return the modes that this machine has."""
+        ...
+
+    def uses_cuda(self) -> bool:
+        """Return whether the evaluator runs on CUDA here."""
+        ...
+
     def why_not_compiled(self) -> str | None:
         """Return the reason why `torch.compile` is switched off; None if it is not."""
         ...
 
-    def catalogue(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """Return the faults that can be planted, and the composites of several."""
+    def catalogue(self) -> tuple[list[tuple[Any, list[str]]], list[Any]]:
+        """Return the faults that can be planted, each with the evaluators that carry it, and the composites of several."""
         ...
 
     def train(self, graph: KnowledgeGraph, limits: Limits, *, seed: int, phase: Phase, **sizes: int) -> Any:

@@ -13,7 +13,6 @@ from kgverify.evaluation.part_file import PartResult, Sample
 from kgverify.evaluation.proving import may_stop, prove_candidates
 from kgverify.evaluation.rank_only import build_model
 from kgverify.evaluation.sampling import choose_rankings, choose_single, hash_results
-from kgverify.evaluation.self_test import find_altered_candidates, find_altered_rankings, find_removed_atom
 from kgverify.evaluation.wrong_candidates import Namer, find_missing_candidates
 from kgverify.progress import Progress, no_progress
 from kgverify.report.evaluation import CheckedAgain, CheckedRankings, SpotCheck, Strength
@@ -54,8 +53,6 @@ def check_evaluation(
     The error that the engine declares, up to the bound computed from the weights, limits the differences. If two scores in a
     derivation are closer than the errors, the engine may choose otherwise than the reference there. This is a near-tie,
     counted apart from the differences.
-
-    InternalError if the check does not find results that were altered to test it.
     """
     reference = reference_pipeline(run) if reference is None else reference
     rank_only, key = result.plan.rank_only, hash_results(result)
@@ -82,10 +79,6 @@ def check_evaluation(
     alone = _prove_alone(pipeline, single, candidates.expected)
     ranks = judge.rank(sample.rankings)
     rankings = judge.compare_rankings(sample.rankings, ranks)
-    num_alterations = find_altered_candidates(judge, single, candidates) + find_altered_rankings(judge, rankings, ranks)
-    if keys is not None and is_closed:
-        num_alterations += find_removed_atom(run.graph.program, keys, key)
-
     namer = Namer(run, pipeline, judge, rank_only=rank_only)
     again = judge.compare_single(alone)
     differences = [
@@ -117,7 +110,6 @@ def check_evaluation(
             strength=Strength(*judge_sample(sample.strata)),
         ),
         model=None if model is None else namer.describe_model(model),
-        num_alterations=num_alterations,
         exercise=endings.exercise,
         again=CheckedAgain(len(again.is_equal), int(again.is_equal.sum()), int(again.is_near_tie.sum())),
         differences=tuple(sorted(differences, key=lambda each: (each.query, each.side))),

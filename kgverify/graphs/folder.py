@@ -84,7 +84,7 @@ def find_files(folder: Traversable, shown: str, given: Collection[str]) -> Graph
             raise UserError(
                 f"expected one file for {role}, found {' and '.join(file.name for file in matching)}",
                 where=shown,
-                fix=f"say which with --{role}, or keep one of them in the folder",
+                fix=f"say which with --graph {role}=FILE, or keep one of them in the folder",
             )
         if matching:
             found[role] = matching[0]

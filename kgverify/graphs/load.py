@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple, Unpack
 
+from kgverify.arguments import checked
 from kgverify.errors import UserError, count_of, suggest
 from kgverify.files.reading import STANDARD_INPUT
 from kgverify.files.remote import fetched, names_url
@@ -66,6 +67,7 @@ class _Source(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
+@checked
 def load_graph(
     spec: str | Path | PykeenObject | None = None,
     *,

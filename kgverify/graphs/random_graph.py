@@ -11,8 +11,9 @@ from typing import Final
 
 from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
-from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.program import NamedRule
+from kgverify.step.clauses import follow, is_named_variable, unify
 
 PREFIX: Final = "random:"
 
@@ -135,25 +136,13 @@ def _draw_queries(rng: random.Random, train: list[NamedAtom], rules: list[NamedR
 
 def _apply(rng: random.Random, rule: NamedRule, known: list[NamedAtom]) -> NamedAtom | None:
     """Match a rule's body, atom by atom, with random known atoms; return its head, or None if that fails."""
-    bindings: dict[Variable, str] = {}
+    bindings: dict[Term, Term] = {}
     for atom in rule.body:
-        wanted = [bindings.get(t, t) if isinstance(t, Variable) else t for t in (atom.first, atom.second)]
-        matching = [k for k in known if k.predicate == atom.predicate and _match(wanted, k) is not None]
+        wanted = atom.predicate, follow(atom.first, bindings), follow(atom.second, bindings)
+        matches = (unify(k, wanted, is_named_variable) for k in known if k.predicate == atom.predicate)
+        matching = [each for each in matches if each is not None]
         if not matching:
             return None
-        bindings |= _match(wanted, rng.choice(matching)) or {}
-    terms = [
-        bindings.get(t) if isinstance(t, Variable) else t for t in (rule.clause_head.first, rule.clause_head.second)
-    ]
-    return None if None in terms else NamedAtom(rule.clause_head.predicate, *map(str, terms))
-
-
-def _match(wanted: list[str | Variable], known: NamedAtom) -> dict[Variable, str] | None:
-    bindings: dict[Variable, str] = {}
-    for term, name in zip(wanted, (str(known.first), str(known.second)), strict=True):
-        if isinstance(term, Variable):
-            if bindings.setdefault(term, name) != name:
-                return None
-        elif term != name:
-            return None
-    return bindings
+        bindings |= rng.choice(matching)
+    head = NamedAtom(rule.clause_head.predicate, *(follow(term, bindings) for term in rule.clause_head[1:]))
+    return None if any(map(is_named_variable, head)) else head

@@ -17,11 +17,11 @@ from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
 from kgverify.program.program import Program
-from kgverify.program.resolution import Clauses
 from kgverify.program.stages import Stage
 from kgverify.ranking.groups import take_candidates
 from kgverify.runs.engine_makers import MakePipeline
 from kgverify.runs.run import Pipeline, Run, build_trace
+from kgverify.step.clauses import Clauses
 from kgverify.testing.problems.merge import Merged
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, empty_columns, starts_of
 from kgverify.trace.model.score_error import accept_score_error

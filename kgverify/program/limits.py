@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kgverify.arguments import check_fields
 from kgverify.errors import UserError
 from kgverify.program.dialect import OURS, Dialect
 
@@ -26,6 +27,7 @@ class DeclaredLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dialect: Dialect | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name, value, most in (
             ("max_depth", self.max_depth, MAX_DEPTH),
             ("max_atoms", self.max_atoms, MAX_ATOMS),

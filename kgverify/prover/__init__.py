@@ -1,1 +1,1 @@
-"""The fast evaluator: compiled stages, fused kernels, native C++, planted faults and training. The harness names none of it."""
+"""Internal: the fast evaluator: compiled stages, fused kernels, native C++, faults and training. The harness names none of it."""

@@ -81,7 +81,7 @@ class CompiledEngine:
             raise UserError(
                 f"the compiled evaluator supports the default dialect alone, found {limits.dialect}",
                 where="dialect",
-                fix="judge this dialect with the engine `reference`, or leave the dialect out",
+                fix="use --mode plain, or leave the dialect out",
             )
         self.limits = limits
         self.layout = choose_layout(limits) if layout is None else layout

@@ -4,25 +4,29 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias
 
+from kgverify.arguments import check_fields
+from kgverify.engines.plain.choice import PLAIN, choose_plain, has_torch
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine
 from kgverify.engines.sizes import Sizes, Workload
 from kgverify.engines.table import COMPILED, Capability
-from kgverify.errors import UserError, check_choice, find_missing_dependency
+from kgverify.errors import UserError, find_missing_dependency
 from kgverify.files.code_identity import Code
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
 from kgverify.progress import Phase
 from kgverify.prover.faults.catalogue import COMPOSITES, FAULTS, find_faults
-from kgverify.prover.faults.fault import Composite, Fault, Plant
-from kgverify.prover.faults.plant import plant_faults
-from kgverify.prover.native.choice import NATIVE, choose_native, is_on_cpu
-from kgverify.prover.native.library import identify_compiler
+from kgverify.prover.faults.fault import Carrier, Composite, Fault, Plant
+from kgverify.prover.faults.plant import choose_carrier, find_carriers, plant_faults
+from kgverify.prover.native.choice import NATIVE, choose_native, is_on_cpu, why_not_native
+from kgverify.prover.native.library import identify_compiler, why_not_available
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
+from kgverify.step.plain_step import SOUND
 
 if TYPE_CHECKING:
     from kgverify.prover.execution.process_group import TorchTeam
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
 RECORDED_POOL: Final = 1 << 17
 """The most candidates handed over at once where steps are recorded."""
 
-Mode: TypeAlias = Literal["auto", "native", "fused", "eager", "default", "reduce-overhead", "max-autotune"]
+Mode: TypeAlias = Literal["auto", "native", "fused", "eager", "default", "reduce-overhead", "max-autotune", "plain"]
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 Precision: TypeAlias = Literal["float32", "bf16x3", "fp16", "bf16"]
 
@@ -76,19 +80,17 @@ class Evaluator:
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {Capability.RANK}
 
     def __post_init__(self) -> None:
+        check_fields(self)
         names = (self.faults,) if isinstance(self.faults, str) else tuple(self.faults)
         object.__setattr__(self, "faults", names)
         find_faults(names)
-        check_choice(self.mode, Mode, "mode")
-        check_choice(self.device, Device, "device")
-        check_choice(self.precision, Precision, "precision")
         if isinstance(self.memory, str):
             object.__setattr__(self, "memory", parse_memory(self.memory))
 
     @property
     def compiles(self) -> bool:
         """True if each new shape is compiled, which takes seconds."""
-        return self.mode not in ("eager", NATIVE)
+        return self.mode not in ("eager", NATIVE, PLAIN)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -115,8 +117,9 @@ class Evaluator:
         return engine
 
     def _make(self, program: Program, limits: Limits, policy: Policy, faults: tuple[Fault, ...]) -> Engine:
-        plant = plant_faults(limits, policy, faults) if faults else None
-        stages = None if plant is None else plant.stages
+        carrier = choose_carrier(faults, self.mode)
+        plant = plant_faults(limits, policy, faults, carrier) if faults else None
+        stages = None if plant is None or carrier is Carrier.ANY else plant.stages
         names = tuple(fault.name for fault in faults)
         engine: Engine
         reasons = choose_native(self.mode, self.device, self.precision, limits, policy, stages)
@@ -124,6 +127,10 @@ class Evaluator:
             from kgverify.prover.native.engine import NativeEngine
 
             engine = NativeEngine(program, limits, policy, reasons=reasons, faults=names)
+        elif (plain := self._choose_plain(limits, policy, stages)) is not None:
+            from kgverify.engines.plain.engine import PlainEngine
+
+            engine = PlainEngine(program, limits, policy, stages=stages or SOUND, reasons=plain, faults=names)
         else:
             from kgverify.prover.engine import CompiledEngine
 
@@ -139,6 +146,10 @@ class Evaluator:
                 faults=names,
             )
         return engine if plant is None else _plant_around(engine, plant)
+
+    def _choose_plain(self, limits: Limits, policy: Policy, stages: Any) -> tuple[str, ...] | None:
+        obstacle = partial(why_not_native, self.device, self.precision, limits, policy, stages)
+        return choose_plain(self.mode, self.device, self.precision, obstacle)
 
     def _choose_layout(self, program: Program, limits: Limits, policy: Policy, *, has_faults: bool) -> "Layout | None":
         from kgverify.prover.layout import choose_layout
@@ -207,15 +218,28 @@ class Evaluator:
 
         return fresh_caches()
 
+    def list_modes(self) -> list[str]:
+        """Return the modes that this machine has, the quickest to start first."""
+        modes = [PLAIN] if why_not_available() else [NATIVE, PLAIN]
+        if not has_torch():
+            return modes
+        compiled = [] if self.why_not_compiled() or why_not_available() else ["default"]
+        return [*modes, "eager", *compiled, *(["fused"] if self.uses_cuda() else [])]
+
+    def uses_cuda(self) -> bool:
+        """Return whether the evaluator runs on CUDA here. UserError for a device that does not exist."""
+        return not is_on_cpu(self.device)
+
     def why_not_compiled(self) -> str | None:
         """Return the reason why `torch.compile` is switched off; None if it is not."""
         from kgverify.prover.execution.compilation import why_not_compiled
 
         return why_not_compiled()
 
-    def catalogue(self) -> tuple[tuple[Fault, ...], tuple[Composite, ...]]:
-        """Return the faults that can be planted, and the composites of several."""
-        return tuple(FAULTS.values()), tuple(COMPOSITES.values())
+    def catalogue(self) -> tuple[list[tuple[Fault, list[str]]], list[Composite]]:
+        """Return the faults that can be planted, each with the evaluators that carry it, and the composites of several."""
+        carried = [(fault, [each.value for each in find_carriers(name)]) for name, fault in FAULTS.items()]
+        return carried, list(COMPOSITES.values())
 
     def train(self, graph: KnowledgeGraph, limits: Limits, *, seed: int, phase: Phase, **sizes: int) -> "Trained":
         """Train a two_tower policy to imitate the reference prover's proofs; `sizes` are fields of `TrainingPlan`."""

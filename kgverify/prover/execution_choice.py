@@ -45,7 +45,8 @@ def choose_execution(
     reason = _mode_reason(mode, how, on, obstacle)
     if mode == "auto" and on.type == "cpu":
         # None where an engine on tensors is made directly.
-        not_native = why_not_native("cpu", precision, limits, policy, stages)
+        replaced = None if stages == build_stages(SCORES[policy.name]) else stages
+        not_native = why_not_native("cpu", precision, limits, policy, replaced)
         if not_native is not None and not_native not in reason:
             reason = f"not native, since {not_native}; {reason}"
     reasons = (

@@ -8,7 +8,6 @@ import torch
 from kgverify.engines.protocol import StageOutputs
 from kgverify.errors import InternalError
 from kgverify.program.outcomes import Origin
-from kgverify.program.resolution import number_variables
 from kgverify.program.stages import Stage
 from kgverify.prover.program.tables import Tables
 from kgverify.prover.stages.choose import Parameters
@@ -16,6 +15,7 @@ from kgverify.prover.stages.stage_functions import Stages
 from kgverify.prover.state import FALSE, GOAL, OPEN, PAD, TRUE, Derivations, Items, Layout, StepRecord
 from kgverify.prover.tick.slots import empty_work
 from kgverify.prover.tick.tick import Setting, tick, try_clauses
+from kgverify.step.clauses import number_variables
 
 PlainGoal = tuple[tuple[int, int, int], ...]
 
@@ -29,13 +29,10 @@ class Call(NamedTuple):
     output: Any
 
 
-def watch_stages(
-    stages: Stages, keep: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple
-) -> tuple[Stages, dict[str, Call]]:
+def watch_stages(stages: Stages) -> tuple[Stages, dict[str, Call]]:
     """Return the same stages, and a dictionary in which each records its first call, under the stage's name.
 
     The first call is that for the clauses tried; kept clauses are resolved a second time.
-    keep: copies the arguments before that call, where a stage may write into them
     """
     calls: dict[str, Call] = {}
 
@@ -43,9 +40,8 @@ def watch_stages(
         def watched(*arguments: Any) -> Any:
             if name in calls:
                 return function(*arguments)
-            kept = keep(arguments)
             output = function(*arguments)
-            calls[name] = Call(kept, output)
+            calls[name] = Call(arguments, output)
             return output
 
         return watched

@@ -43,15 +43,19 @@ NO_OUTCOMES: Final = Outcomes()
 
 
 class Determinism(msgspec.Struct, frozen=True):
-    """The repeatability of each engine: True if two runs agreed; None if it was not checked.
+    """The repeatability of each engine: True if a second run of a sample agreed; None if it was not checked.
 
-    expected_within, actual_within: the largest difference of a score between the two runs, in words; `to the bit` if none
+    expected_within, actual_within: the largest difference of a score between the two runs, in words: `to the bit` if
+                                    none, `in the same batch` if an engine gives other results in another batch
+    expected_sample, actual_sample: the candidates in the second run
     """
 
     expected: bool | None = None
     actual: bool | None = None
     expected_within: str = ""
     actual_within: str = ""
+    expected_sample: int | None = None
+    actual_sample: int | None = None
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):

@@ -91,7 +91,6 @@ class SpotCheck(msgspec.Struct, frozen=True):
     largest_error, bound: the largest difference of log-probabilities that agree, and the largest allowed one, nats
     strength:             of the sample of single candidates
     model:                with `rank_only`
-    num_alterations:      the values altered to test the check itself, each of which it found
     differences:          of single candidates and rankings, by query
     exercise:             of the derivations of the sample by the reference
     again:                the candidates that this process proved again, also of parts that an earlier one proved
@@ -108,7 +107,6 @@ class SpotCheck(msgspec.Struct, frozen=True):
     strength: Strength
     rankings: CheckedRankings
     model: CheckedModel | None
-    num_alterations: int
     differences: tuple[Difference, ...]
     exercise: Exercise = NOT_EXERCISED
     again: CheckedAgain = CheckedAgain()
@@ -322,8 +320,7 @@ def _check(check: SpotCheck | None, prover: str) -> dict[str, str]:
     lines["confidence"] = (
         f"a defect in 1 % of the rankings would have been seen with {_percent(rankings.strength.chance)},"
         f" in 1 % of the candidates with {_percent(check.strength.chance)};\n{'':<13} "
-        f"with 99 %, one in {_percent(rankings.strength.share)} or {_percent(check.strength.share)};"
-        f" {count_of(check.num_alterations, 'value')} altered to test the check were found"
+        f"with 99 %, one in {_percent(rankings.strength.share)} or {_percent(check.strength.share)}"
     )
     return lines
 

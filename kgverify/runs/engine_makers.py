@@ -14,7 +14,7 @@ from kgverify.program.dialect import OURS, Dialect
 from kgverify.progress import Progress, no_progress
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
-from kgverify.runs.run import Pipeline, Run, identify_code, reference_pipeline
+from kgverify.runs.run import Pipeline, Run, identify_code, reference_pipeline, reference_triples
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo
 
@@ -40,7 +40,11 @@ def evaluator_pipeline(run: Run, **options: Any) -> Pipeline:
 
 def make_for(run: Run, make: Factory) -> Pipeline:
     """Make an engine for a run: a function of (program, limits, policy)."""
-    pipeline = adapt_pipeline(make(run.graph.program, run.limits, run.policy))
+    engine = make(run.graph.program, run.limits, run.policy)
+    if hasattr(engine, "triples"):
+        # It knows positives by these, in a dialect that treats corruptions otherwise.
+        engine.triples = reference_triples(run)
+    pipeline = adapt_pipeline(engine)
     return pipeline._replace(maker=make) if isinstance(make, EngineMaker) else pipeline
 
 
@@ -131,7 +135,7 @@ def require_trust(engine: EngineSpec, where: str, option: str, *, named: Collect
     """Raise UserError for a third party's engine that only a file names: making it would run code of the file's choice.
 
     where:  the file, and its line or field
-    option: the argument by which the user can name an engine instead
+    option: the argument by which the user can name an engine instead, `engine` or `reference`
     named:  the engines that the user named
     trust:  whether the user trusts the file
     """
@@ -141,7 +145,7 @@ def require_trust(engine: EngineSpec, where: str, option: str, *, named: Collect
         f"names the engine {engine.name!r}, and to run it would import its code",
         where=where,
         fix=f"name an engine with --{option}; or, if you trust this file and the code that it names, add --trust"
-        f" (in Python: {option}= and trust=True)",
+        f" (in Python: {option}=... or trust=True)",
     )
 
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
+from kgverify.arguments import check_fields
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.engines.policy import SHORTEST, Policy
 from kgverify.engines.protocol import Engine
 from kgverify.engines.table import COMPILED, REFERENCE, EngineMaker
-from kgverify.errors import UserError, check_choice
+from kgverify.errors import UserError
 from kgverify.graphs.formats.pykeen import PykeenObject
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
@@ -33,6 +34,9 @@ class Source:
     graph: GraphLike = "countries"
     rules: str | Path | None = None
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def load(self) -> KnowledgeGraph:
         """Load the graph. UserError if it cannot be read."""
         if not isinstance(self.graph, KnowledgeGraph):
@@ -55,6 +59,12 @@ class Queries:
         seed: Seed of the corruptions, and of the weights of a random policy.
 
     UserError for an unknown split.
+
+    Example:
+        >>> import kgverify as kv
+        >>> report = kv.verify("countries", "reference", queries=kv.Queries(1, corruptions=3, split="valid"))
+        >>> report.run.split
+        'valid'
     """
 
     number: int | None = 20
@@ -63,7 +73,7 @@ class Queries:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_choice(self.split, Split, "split")
+        check_fields(self)
 
     @property
     def num_corruptions(self) -> int:
@@ -89,6 +99,12 @@ class Reference:
         scheduler: The address of a dask scheduler, whose workers prove instead; docs/machines.md.
 
     UserError for both at once.
+
+    Example:
+        >>> import kgverify as kv
+        >>> two = kv.Reference(jobs=2)
+        >>> kv.verify("countries", "reference", reference=two, queries=1, corruptions=3).verdict.value
+        'AGREE'
     """
 
     jobs: int = 1
@@ -97,12 +113,13 @@ class Reference:
     name: ClassVar[str] = REFERENCE
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not 1 <= self.jobs <= MOST_JOBS:
             raise UserError(f"expected 1 to {MOST_JOBS}, found {self.jobs}", where="jobs", fix="give another number")
         if self.jobs != 1 and self.scheduler is not None:
             raise UserError(
                 "the workers of the scheduler prove, and jobs would start processes here as well",
-                where="jobs",
+                where="scheduler",
                 fix="give one of the two",
             )
 
@@ -121,21 +138,34 @@ class Engines:
 
 @dataclass(frozen=True)
 class Proofs:
-    """How both engines prove: their limits, and the policy that chooses the steps."""
+    """The limits of both engines, and the policy that chooses their steps."""
 
     limits: Limits = field(default_factory=Limits)
     policy: str | Policy = SHORTEST
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 @dataclass(frozen=True)
 class Job:
-    """A comparison: the graph and rules, the candidates, the engines, how they prove, and what counts as equal."""
+    """A comparison: the graph and rules, the candidates, the engines, how they prove, and what counts as equal.
+
+    Example:
+        >>> import kgverify as kv
+        >>> job = kv.Job(kv.Source("countries"), kv.Queries(2, corruptions=5))
+        >>> job.make_run().num_queries
+        2
+    """
 
     source: Source = Source()
     queries: Queries = Queries()
     engines: Engines = Engines()
     proofs: Proofs = Proofs()
     equality: Equality = DEFAULT_EQUALITY
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def make_run(self) -> Run:
         """Load the graph and the policy. UserError if they cannot be read, or do not fit together."""

@@ -9,7 +9,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from kgverify.errors import UserError
-from kgverify.files.code_identity import Code, list_changes, refuse_changes
+from kgverify.files.code_identity import Code, list_changes
 from kgverify.files.decoding import NOT_JSON
 from kgverify.files.reading import read_file
 from kgverify.files.writing import append_to_file, open_in_place, write_file
@@ -45,7 +45,6 @@ class Ledger(Generic[R]):
         *,
         title: str,
         accept_changed: Collection[str] = (),
-        restarts: bool = False,
     ) -> None:
         """Open a ledger, or begin one.
 
@@ -54,8 +53,8 @@ class Ledger(Generic[R]):
             identity: The work; records of work with another identity are refused.
             kind: The type of the records.
             title: The name of the file's content in errors, such as "log of a campaign".
-            accept_changed: The names of changed code whose records are resumed nevertheless.
-            restarts: Whether to drop the records of other code instead of raising.
+            accept_changed: The names of changed code whose records are resumed nevertheless; if others changed, all records
+                are dropped.
 
         Raises:
             UserError: The file cannot be used, is not such a ledger, or is that of other work.
@@ -71,11 +70,9 @@ class Ledger(Generic[R]):
             if end:
                 first, *lines = content[:end].splitlines(keepends=True)
                 changes = self._check(first, identity)
-                accepted = () if restarts and not changes.keys() <= {*accept_changed} else accept_changed
-                if changes and restarts and not accepted:
+                if not changes.keys() <= {*accept_changed}:
                     self.changed, self.accepted, lines = tuple(changes.values()), (), []
                 else:
-                    refuse_changes(changes, accepted, where=str(path), what=f"the {title}", fix=FIX)
                     self.accepted = tuple(dict.fromkeys((*self.accepted, *changes.values())))
                 self._decode(lines, kind)
                 if changes:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kgverify.errors import UserError
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import Program
-from kgverify.program.resolution import Atoms, Clauses, number_variables
+from kgverify.step.clauses import Atoms, Clauses, number_variables
 from kgverify.trace.model.columns import starts_of
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.levels import TraceLevel, has_goals

@@ -39,9 +39,9 @@ from kgverify.ranking.truth import NO_TRUTH, find_truth
 from kgverify.trace.model.columns import Candidates
 from kgverify.trace.model.score_error import ScoreError, judge_tolerance
 from kgverify.trace.model.trace import Trace
+from kgverify.verification.adding_up import check_attribution
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.effort import FULL, Effort
-from kgverify.verification.self_testing.planted_runs import check_attribution
 
 _OWN: Final = RankingRule()
 UNKNOWN_RULE_CONFIDENCE: Final = 0.6

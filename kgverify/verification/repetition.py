@@ -1,55 +1,108 @@
-"""The repetition of an engine: two runs of the same candidates, equal up to the rounding of scores."""
+"""The repetition of an engine: it proves a sample of its candidates again, and must give the same up to rounding."""
 
 from collections.abc import Collection
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from kgverify.comparison.compare import Comparer
+from kgverify.comparison.result import Comparison
+from kgverify.engines.protocol import candidate_set
+from kgverify.progress import Progress
 from kgverify.report.content import Determinism
 from kgverify.runs.run import Run, build_trace
-from kgverify.trace.model.columns import are_equal
+from kgverify.trace.model.columns import CandidateSet, Columns, are_equal, select_candidates
 from kgverify.trace.model.score_error import ScoreError
 from kgverify.verification.rounding import EngineRun
 
-TO_THE_BIT = "to the bit"
+TO_THE_BIT: Final = "to the bit"
+IN_THE_SAME_BATCH: Final = "in the same batch"
+SAMPLES: Final = (64, 32, 16, 8)
+"""The numbers of candidates that are proved again: the first one that takes no longer than `SHARE` or `SECONDS`."""
+SHARE: Final = 0.05
+SECONDS: Final = 0.1
+
+
+class Repetition(NamedTuple):
+    """The repetition of both engines.
+
+    reasons: why the verdict is INCONCLUSIVE, if an engine is not deterministic
+    by_batch: the reasons why AGREE is INCONCLUSIVE, if an engine is deterministic and another batch changes its results
+    """
+
+    determinism: Determinism
+    reasons: tuple[str, ...]
+    by_batch: tuple[str, ...]
+
+
+def choose_sample_size(num: int, seconds: float) -> int:
+    """Return the number of candidates to prove again, given the number and the time of the first run."""
+    allowed = max(SHARE * seconds, SECONDS)
+    affordable = (size for size in SAMPLES if size * seconds <= allowed * max(1, num))
+    return min(num, next(affordable, SAMPLES[-1]))
+
+
+def prove_again(side: EngineRun, asked: CandidateSet, progress: Progress) -> EngineRun:
+    """Prove a sample of a run again, spread over its candidates; all of them if the engine returned another number."""
+    num = len(side.trace.columns.candidates.query)
+    if num != len(asked.query):
+        return side._replace(rows=np.arange(num), again=side.engine.prove(asked, progress))
+    size = choose_sample_size(num, side.seconds)
+    rows = np.unique(np.linspace(0, num - 1, size).astype(np.int64))
+    return side._replace(rows=rows, again=side.engine.prove(asked.take(rows), progress))
 
 
 def judge_repetition(
     run: Run, sides: tuple[EngineRun, EngineRun], score_error: ScoreError, modulo: Collection[str] | None
-) -> tuple[Determinism, tuple[str, ...]]:
-    """Return whether each engine repeats itself, and why the verdict is INCONCLUSIVE if one does not.
+) -> Repetition:
+    """Return whether each engine repeats itself, and what that means for the verdict if one does not.
 
     Lists, choices and outcomes must be equal, and scores within their bound. A choice between two scores closer than the
     bound is a near-tie, as it is between two engines.
     """
-    answers: list[bool | None] = []
-    within, reasons = [], []
-    for side in sides:
-        same, words, reason = _compare_runs(run, side, score_error, modulo)
-        answers.append(same)
-        within.append(words)
-        reasons += [reason] if reason else []
-    return Determinism(answers[0], answers[1], within[0], within[1]), tuple(reasons)
+    found = [_compare_runs(run, side, score_error, modulo) for side in sides]
+    nums = [None if side.again is None else len(side.rows) for side in sides]
+    (expected, expected_within, _), (actual, actual_within, _) = found
+    return Repetition(
+        Determinism(expected, actual, expected_within, actual_within, *nums),
+        tuple(reason for is_same, _, reason in found if reason and not is_same),
+        tuple(reason for is_same, _, reason in found if reason and is_same),
+    )
 
 
 def _compare_runs(
     run: Run, side: EngineRun, score_error: ScoreError, modulo: Collection[str] | None
 ) -> tuple[bool | None, str, str]:
+    """Return whether a side repeats itself, within which difference, and why the verdict may be INCONCLUSIVE."""
     if side.again is None:
         return None, "", ""
-    if are_equal(side.trace.columns, side.again, equal_nan=True):
+    first = select_candidates(side.trace.columns, side.rows)
+    if are_equal(first[:3], side.again[:3], equal_nan=True):
         return True, TO_THE_BIT, ""
-    again = build_trace(run, side.engine, side.again, None)
-    comparer = Comparer(side.trace, again, score_error=score_error, modulo=modulo)
-    found = comparer.compare()
+
+    def compare(columns: Columns, other: Columns) -> tuple[Comparer, Comparison]:
+        traces = [build_trace(run, side.engine, each, None) for each in (columns, other)]
+        comparer = Comparer(*traces, score_error=score_error, modulo=modulo)
+        return comparer, comparer.compare()
+
+    comparer, found = compare(first, side.again)
     if found.divergences:
-        first = found.divergences[0]
-        at = f"candidate {first.candidate}, {first.atom}" + (f", from step {first.step} on" if first.step >= 0 else "")
+        num, earliest = len(found.divergences), found.divergences[0]
+        at = f"candidate {side.rows[earliest.candidate]}, {earliest.atom}"
+        where = f"first in {earliest.field} of {at}"
+        where += f", from step {earliest.step} on" if earliest.step >= 0 else ""
+        if len(side.rows) < len(side.trace.columns.candidates.query):
+            _, once_more = compare(side.again, side.engine.prove(candidate_set(first)))
+            if not once_more.divergences:
+                return (
+                    True,
+                    "",
+                    f"the {side.role} engine gives {num:,} candidates other results in another batch, {where}",
+                )
         return (
             False,
             "",
-            (
-                f"the {side.role} engine is not deterministic: two runs of the same candidates differ in"
-                f" {len(found.divergences):,} of them, first in {first.field} of {at}"
-            ),
+            f"the {side.role} engine is not deterministic: two runs of the same candidates differ in {num:,} of them, {where}",
         )
     largest = found.rounding.largest if found.rounding is not None else 0.0
     words = f"within {comparer.describe_difference(largest)}" if largest else TO_THE_BIT

@@ -44,8 +44,8 @@ from kgverify.errors import InternalError, count_of
 from kgverify.program.atoms import Atom, Goal
 from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
-from kgverify.program.resolution import number_variables
 from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.step.clauses import number_variables
 from kgverify.trace.model.columns import Columns, select_candidates
 from kgverify.trace.model.stage_items import StageOutputs, ends_alike, read_step_outputs
 from kgverify.trace.model.trace import Trace

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.compare import Comparer
+from kgverify.comparison.rankings import NO_ROWS
 from kgverify.comparison.result import Comparison, Divergence, Verdict
 from kgverify.engines.protocol import Engine, Positions, positions_of, take_positions
 from kgverify.errors import count_of
@@ -63,11 +64,18 @@ _CODE: Final = (type, ModuleType, FunctionType, MethodType)
 
 
 class EngineRun(NamedTuple):
-    """The run of one side: its trace, and the columns of its second run if it was repeated."""
+    """The run of one side: its trace, and a second run of some of its candidates.
+
+    seconds: the time of the first run
+    rows:    the candidates that were proved again
+    again:   their columns in the second run; None if no candidate was proved again
+    """
 
     role: str
     engine: Engine
     trace: Trace
+    seconds: float = 0.0
+    rows: NDArray[np.int64] = NO_ROWS
     again: Columns | None = None
 
 
@@ -166,12 +174,12 @@ def _join(
 
 def _are_all_equal(sides: tuple[EngineRun, EngineRun]) -> bool:
     """Return whether no score differs in a bit, between the sides or between two runs of one."""
-    first = sides[0].trace.columns
-    others = [sides[1].trace.columns, *(side.again for side in sides if side.again is not None)]
+    pairs = [(sides[0].trace.columns, sides[1].trace.columns)]
+    pairs += [(select_candidates(s.trace.columns, s.rows), s.again) for s in sides if s.again is not None]
     return all(
-        np.array_equal(first.resolvents.score, each.resolvents.score, equal_nan=True)
-        and np.array_equal(first.candidates.log_probability, each.candidates.log_probability, equal_nan=True)
-        for each in others
+        np.array_equal(first.resolvents.score, other.resolvents.score, equal_nan=True)
+        and np.array_equal(first.candidates.log_probability, other.candidates.log_probability, equal_nan=True)
+        for first, other in pairs
     )
 
 

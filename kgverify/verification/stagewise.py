@@ -11,8 +11,9 @@ from typing import Any, Final, NamedTuple
 from kgverify.comparison.locate import is_close
 from kgverify.engines.protocol import StageOutputs
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import ENDS, GoalKind, Outcome
+from kgverify.program.outcomes import GoalKind
 from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.step.plain_step import find_outcome
 
 
 class StageFault(NamedTuple):
@@ -148,10 +149,7 @@ def _judge_finish(given: _Given) -> _Judgement:
     listed, choice = given.actual[Stage.LIMIT][0], given.actual[Stage.CHOOSE]
     if not 0 <= choice < len(listed):
         return None
-    wanted = ENDS.get(GoalKind(listed[choice][0]))
-    if wanted is None:
-        is_deep = given.actual[Stage.ADVANCE][2] >= given.limits.max_depth
-        wanted = Outcome.DEPTH_LIMIT if is_deep else Outcome.OPEN
+    wanted = find_outcome(given.limits, GoalKind(listed[choice][0]), given.actual[Stage.ADVANCE][2])
     return _unless_equal(int(wanted), int(given.actual[Stage.FINISH]))
 
 

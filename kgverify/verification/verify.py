@@ -1,11 +1,11 @@
 """The verification of a pipeline against another on the same run, and the comparison of two recorded traces."""
 
-import os
-import platform
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,54 +17,36 @@ from kgverify.comparison.exercise.minimum import MINIMUM, Minimum
 from kgverify.comparison.goals import Rebuilds
 from kgverify.comparison.inference.dialects import name_in_dialect
 from kgverify.comparison.modulo.policy import DUPLICATES
-from kgverify.comparison.rankings import NO_ROWS, compare_rankings
-from kgverify.comparison.recorded.evidence import withhold_agreement
-from kgverify.comparison.result import Comparison, Verdict
+from kgverify.comparison.rankings import NO_ROWS, RankCandidates, compare_rankings
+from kgverify.comparison.recorded.evidence import ROLES, withhold_agreement
+from kgverify.comparison.result import Attribution, Cause, Comparison, Verdict
 from kgverify.comparison.source import MemorySource, StepSource, has_steps
-from kgverify.comparison.step_view import outcome_name
 from kgverify.conditions.declared import read_declared
 from kgverify.conditions.describe import describe_conditions
-from kgverify.engines.protocol import ExplainedEngine
-from kgverify.errors import InternalError
-from kgverify.program.outcomes import Outcome
+from kgverify.conditions.features import Feature
+from kgverify.engines.protocol import Engine, ExplainedEngine
 from kgverify.progress import Phase, Progress, no_progress, silent_phase
-from kgverify.ranking.metric import compute_metrics, describe_hits
-from kgverify.report.content import Determinism, Environment, Metrics, Outcomes
-from kgverify.report.report import Report, build_report
+from kgverify.ranking.metric import describe_hits
+from kgverify.report.report import Report
 from kgverify.runs.run import Pipeline, Run, build_trace, describe_ranking, rank_alike
-from kgverify.trace.model.columns import Candidates, Rankings
 from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.score_error import OWN_ENGINES, ScoreError, find_float_type, name_float32
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
+from kgverify.verification.adding_up import check_attribution
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.compilation_log import CompilationLog
 from kgverify.verification.effort import FULL, Effort
-from kgverify.verification.evidence import describe_same, judge_exercise
+from kgverify.verification.evidence import describe_same
+from kgverify.verification.judgement import Explained, judge
 from kgverify.verification.lockstep import compare_in_lockstep, describe_lockstep, follow_near_ties, lockstep_comparer
 from kgverify.verification.rebuild import Rebuilder
 from kgverify.verification.recorded_ranks import judge_ranks, recognise_ranks, split_recorded_loss
-from kgverify.verification.repetition import judge_repetition
-from kgverify.verification.replay import Explainer, Replayed
+from kgverify.verification.repetition import Repetition, judge_repetition, prove_again
+from kgverify.verification.replay import Explainer, Replayed, Views
 from kgverify.verification.rerun import rerun
-from kgverify.verification.rounding import (
-    EngineRun,
-    bound_recorded,
-    describe_rounding,
-    name_way_out,
-    settle_score_error,
-)
+from kgverify.verification.rounding import EngineRun, bound_recorded, settle_score_error
 from kgverify.verification.score_sources import SCORES_BEFORE
-from kgverify.verification.self_testing.planted_runs import (
-    RememberingEngine,
-    check_attribution,
-    check_consistency,
-    check_numbers,
-    plant_in_recorded,
-    plant_in_verification,
-)
-from kgverify.verification.self_testing.second_opinion import check_sample
-from kgverify.version import __version__
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +77,6 @@ def verify(
     score_error: str | float | None = None,
     modulo: Collection[str] | None = None,
     minimum: Minimum = MINIMUM,
-    tests_itself: bool = True,
     effort: Effort = FULL,
     phase: Phase = silent_phase,
 ) -> Verification:
@@ -107,118 +88,221 @@ def verify(
     goal, which separates independent faults from consequences; the metrics are still those of the free run.
 
     minimum: the exercise that AGREE requires of both sides
-
-    tests_itself: whether AGREE is given only after the comparison reported changes planted in all that it compared;
-    InternalError otherwise
     """
     compilations = CompilationLog()
-    ran = (
-        _run_pipeline(run, expected, "expected", check_determinism, phase, compilations),
-        _run_pipeline(run, actual, "actual", check_determinism, phase, compilations),
-    )
-    recorded = ran[0].trace, ran[1].trace
-    own = read_declared(actual.engine, recorded[1].columns)
+    pipelines = expected, actual
+    ran = _run_both(run, pipelines, check_determinism, phase, compilations)
     with phase("measuring the rounding of scores", 0):
-        accepted = settle_score_error(ran, score_error)
-    determinism, unrepeated = judge_repetition(run, ran, accepted, modulo)
-    traces = rank_alike(run, (expected, actual), recorded)
-    infos = expected.engine.info, actual.engine.info
-    hidden = tuple(dict.fromkeys(info.name for info in infos if lockstep and not has_steps(info)))
-    lockstep = lockstep and not hidden
-    comparer = Comparer(*traces, score_error=accepted, modulo=modulo)
-    stepper = lockstep_comparer(run, traces[0], actual, phase, accepted, modulo) if lockstep else None
-    remembered = RememberingEngine(actual.engine)
-    if stepper is not None:
-        comparison, views = compare_in_lockstep(stepper, comparer)
-    else:
-        comparison, views = follow_near_ties(
-            comparer, comparer.compare(), run, actual._replace(engine=remembered), phase
-        )
+        accepted = settle_score_error(ran.sides, score_error)
+    repetition = judge_repetition(run, ran.sides, accepted, modulo)
+    hidden = _find_hidden(pipelines) if lockstep else ()
+    task = _Task(run, pipelines, accepted, modulo, lockstep and not hidden, effort, phase)
+    compared = _compare(task, rank_alike(run, pipelines, ran.traces))
+    comparison, causes = _explain(task, compared, ran.declared, is_repeating=not repetition.reasons)
+    comparison = _judge_repeated(comparison, causes, repetition)
+    attribution = _split_loss(task, compared, comparison, causes)
+    report = judge(
+        Explained(comparison, causes, compared.parts, _sources(ran.traces), _sources(compared.traces), compared.traces),
+        minimum,
+        withhold=partial(_note_same, traces=ran.traces),
+        notes=_describe(task, compared, comparison, hidden),
+        later_notes=compilations.describe(),
+        determinism=repetition.determinism,
+        lockstep=task.lockstep,
+        attribution=attribution,
+        reasons_of_actual=actual.engine.reasons if isinstance(actual.engine, ExplainedEngine) else (),
+        caches=actual.engine.caches if isinstance(actual.engine, ExplainedEngine) else None,
+    )
+    stepped = compared.stepper.actual if compared.stepper is not None else None
+    return Verification(report, *ran.traces, stepped)
 
-    expected_rank, actual_rank = (partial(_rank, run, each) for each in (expected, actual))
+
+class _Ran(NamedTuple):
+    """Both sides after their runs, and the features that the actual engine declares for its columns."""
+
+    sides: tuple[EngineRun, EngineRun]
+    declared: tuple[Feature, ...]
+
+    @property
+    def traces(self) -> tuple[Trace, Trace]:
+        return self.sides[0].trace, self.sides[1].trace
+
+
+class _Task(NamedTuple):
+    """Two pipelines to compare on a run, and what counts as equal."""
+
+    run: Run
+    pipelines: tuple[Pipeline, Pipeline]
+    score_error: ScoreError
+    modulo: Collection[str] | None
+    lockstep: bool
+    effort: Effort
+    phase: Phase
+
+    @property
+    def engines(self) -> tuple[Engine, Engine]:
+        return self.pipelines[0].engine, self.pipelines[1].engine
+
+    @property
+    def ranks(self) -> tuple[RankCandidates, RankCandidates]:
+        expected, actual = (partial(each.rank_in_dialect, self.run) for each in self.pipelines)
+        return expected, actual
+
+
+class _Compared(NamedTuple):
+    """Both traces, ranked alike, and what their comparison found.
+
+    stepper: compared the steps from the expected goals; None if this was not done
+    """
+
+    traces: Sequence[Trace]
+    comparer: Comparer
+    stepper: Comparer | None
+    comparison: Comparison
+    views: Views
+
+    @property
+    def parts(self) -> tuple[Comparer, ...]:
+        return (self.comparer,) if self.stepper is None else (self.comparer, self.stepper)
+
+
+def _run_both(
+    run: Run, pipelines: tuple[Pipeline, Pipeline], repeats: bool, phase: Phase, compilations: CompilationLog
+) -> _Ran:
+    """Run both engines, and prove a sample of their candidates again."""
+    sides = [_run_pipeline(run, *each, phase, compilations) for each in zip(pipelines, ROLES, strict=True)]
+    # Features are those of the columns that the engine returned last.
+    declared = read_declared(pipelines[1].engine, sides[1].trace.columns)
+    for i, side in enumerate(sides if repeats else ()):
+        title = _title(side.engine, side.role)
+        with phase(f"{title}, again", 0) as progress, compilations.of(title, "the second run"):
+            sides[i] = prove_again(side, pipelines[i].draw_for(run), progress)
+    return _Ran((sides[0], sides[1]), declared)
+
+
+def _sources(traces: Sequence[Trace]) -> tuple[StepSource, StepSource]:
+    return MemorySource(traces[0]), MemorySource(traces[1])
+
+
+def _title(engine: Engine, role: str) -> str:
+    return f"{role}: {engine.info.name}"
+
+
+def _run_pipeline(run: Run, pipeline: Pipeline, role: str, phase: Phase, compilations: CompilationLog) -> EngineRun:
+    candidates = pipeline.draw_for(run)
+    title = _title(pipeline.engine, role)
+    began = perf_counter()
+    with phase(title, len(candidates.query)) as progress, compilations.of(title, "the first run"):
+        columns = pipeline.engine.prove(candidates, progress)
+    seconds = perf_counter() - began
+    # Only columns that are consistent can be ranked.
+    trace = build_trace(run, pipeline.engine, columns, None)
+    engine = trace.header.engine
+    if engine.name not in OWN_ENGINES and find_float_type(columns.resolvents.score) == "float32":
+        # A float32 number has no more bits, whatever array it comes in.
+        header = msgspec.structs.replace(trace.header, engine=name_float32(engine))
+        trace = replace(trace, header=header)
+    trace = replace(trace, rankings=pipeline.rank_finite(run, columns.candidates))
+    return EngineRun(role, pipeline.engine, trace, seconds)
+
+
+def _compare(task: _Task, traces: tuple[Trace, ...]) -> _Compared:
+    """Compare the traces: every step from the expected goals, or the free runs and what follows near-ties in them."""
+    comparer = Comparer(*traces, score_error=task.score_error, modulo=task.modulo)
+    actual = task.pipelines[1]
+    if not task.lockstep:
+        found = follow_near_ties(comparer, comparer.compare(), task.run, actual, task.phase)
+        return _Compared(traces, comparer, None, *found)
+    stepper = lockstep_comparer(task.run, traces[0], actual, task.phase, task.score_error, task.modulo)
+    return _Compared(traces, comparer, stepper, *compare_in_lockstep(stepper, comparer))
+
+
+def _explain(
+    task: _Task, compared: _Compared, declared: tuple[Feature, ...], *, is_repeating: bool
+) -> tuple[Comparison, tuple[Cause, ...]]:
+    """Replay the divergent steps, compare the ranks, group the divergences, and find the conditions of their causes."""
+    traces, comparer, comparison = compared.traces, compared.comparer, compared.comparison
     explainer = Explainer(
         traces[0],
         comparer,
-        views,
-        (expected.engine, actual.engine),
-        lockstep=lockstep,
-        is_repeating=not unrepeated,
-        effort=effort,
+        compared.views,
+        task.engines,
+        lockstep=task.lockstep,
+        is_repeating=is_repeating,
+        effort=task.effort,
     )
-    with phase("replaying divergent steps", 0):
+    with task.phase("replaying divergent steps", 0):
         replayed = explainer.replay(comparison.divergences)
     comparison = msgspec.structs.replace(comparison, divergences=tuple(each.divergence for each in replayed))
-    comparison = compare_rankings(comparison, traces[0], traces[1], (expected_rank, actual_rank))
+    comparison = compare_rankings(comparison, traces[0], traces[1], task.ranks)
     of_ranking = comparison.divergences[len(replayed) :]
     divergences, causes = explainer.group([*replayed, *(Replayed(each, None) for each in of_ranking)])
-    outputs = [each.outputs for each in replayed]
     divergences, causes = describe_conditions(
         causes,
         divergences,
         comparer,
-        views,
-        outputs,
-        lockstep=lockstep,
-        own=own,
-        engines=(expected.engine, actual.engine),
-        run_again=partial(rerun, run, expected, actual, traces[0], comparer),
-        most=effort.explained,
+        compared.views,
+        [each.outputs for each in replayed],
+        lockstep=task.lockstep,
+        own=declared,
+        engines=task.engines,
+        run_again=partial(rerun, task.run, *task.pipelines, traces[0], comparer),
+        most=task.effort.explained,
     )
-    comparison = msgspec.structs.replace(comparison, divergences=divergences)
-    is_explained = determinism.expected is not False and any(each.situation == SCORES_BEFORE for each in causes)
-    if unrepeated and is_explained:
-        # An engine that hands out scores of the call before cannot repeat itself: that is its fault.
-        comparison = msgspec.structs.replace(comparison, notes=(*comparison.notes, *unrepeated))
-    elif unrepeated:
-        reasons = (*comparison.reasons, *unrepeated)
-        comparison = msgspec.structs.replace(comparison, verdict=Verdict.INCONCLUSIVE, reasons=reasons)
-    parts = [each.comparison for each in (comparer, stepper) if each is not None]
-    for each in (comparer, stepper) if tests_itself else ():
-        if each is not None:
-            check_sample(each)
-    repeated = () if is_explained else (determinism.expected, determinism.actual)
-    check_consistency(comparison, causes, parts, repeated, has_engines=True)
-    codes = [trace.columns.candidates.outcome for trace in traces]
-    outcomes = Outcomes(*map(_count, codes))
-    sides = MemorySource(recorded[0]), MemorySource(recorded[1])
-    comparison, exercised = judge_exercise(comparison, sides, outcomes, minimum)
-    if comparison.verdict is Verdict.AGREE and tests_itself:
-        ranks = expected_rank, actual_rank
-        self_test = plant_in_verification(run, comparer, stepper, actual, remembered, ranks)
-        same = describe_same(*(each.header.engine for each in recorded))
-        comparison = msgspec.structs.replace(comparison, self_test=self_test, notes=(*comparison.notes, *same))
-    attribution = None
-    if causes and not lockstep and all(trace.rankings is not None for trace in traces):
-        with phase("splitting the loss over the causes", 0):
-            attribution = attribute_loss(
-                traces[0], traces[1], divergences, causes, expected_rank, actual_rank, effort=effort
-            )
-        check_attribution(attribution, traces[0], traces[1])
-    metrics = _metrics(*traces)
-    check_numbers(outcomes, metrics, codes, [trace.rankings for trace in traces])
-    limits = describe_lockstep(divergences, (expected.engine, actual.engine)) if stepper is not None else ()
+    return msgspec.structs.replace(comparison, divergences=divergences), causes
+
+
+def _judge_repeated(comparison: Comparison, causes: Sequence[Cause], repetition: Repetition) -> Comparison:
+    """Make the verdict INCONCLUSIVE if an engine does not repeat itself, unless that is the fault found."""
+    unrepeated = repetition.reasons
+    is_right = repetition.determinism.expected is not False
+    is_explained = is_right and any(each.situation == SCORES_BEFORE for each in causes)
+    # An engine that hands out scores of the call before cannot repeat itself: that is its fault.
+    fatal = () if is_explained else unrepeated
+    if comparison.verdict is Verdict.AGREE:
+        fatal = (*fatal, *repetition.by_batch)
+    noted = [each for each in (*unrepeated, *repetition.by_batch) if each not in fatal]
+    comparison = msgspec.structs.replace(comparison, notes=(*comparison.notes, *noted))
+    if not fatal:
+        return comparison
+    return msgspec.structs.replace(comparison, verdict=Verdict.INCONCLUSIVE, reasons=(*comparison.reasons, *fatal))
+
+
+def _split_loss(
+    task: _Task, compared: _Compared, comparison: Comparison, causes: tuple[Cause, ...]
+) -> Attribution | None:
+    """Split the loss of the metric over the causes; None in lockstep, and without causes or ranks."""
+    expected, actual = compared.traces
+    if task.lockstep or not causes or expected.rankings is None or actual.rankings is None:
+        return None
+    with task.phase("splitting the loss over the causes", 0):
+        found = attribute_loss(expected, actual, comparison.divergences, causes, *task.ranks, effort=task.effort)
+    check_attribution(found, expected, actual)
+    return found
+
+
+def _note_same(comparison: Comparison, traces: tuple[Trace, Trace]) -> Comparison:
+    """Note that both sides are of one engine, if they agree."""
+    if comparison.verdict is not Verdict.AGREE:
+        return comparison
+    same = describe_same(*(each.header.engine for each in traces))
+    return msgspec.structs.replace(comparison, notes=(*comparison.notes, *same))
+
+
+def _describe(task: _Task, compared: _Compared, comparison: Comparison, hidden: Sequence[str]) -> list[str]:
+    """Return notes on the graph, the ranks, and what lockstep leaves open."""
+    rankings = compared.traces[0].rankings
+    limits = () if compared.stepper is None else describe_lockstep(comparison.divergences, task.engines)
     if hidden:
         limits = (f"not compared in lockstep, but as each engine ran: {' and '.join(hidden)} does not show its steps",)
-    hits = describe_hits(traces[0].rankings.num_ranked) if traces[0].rankings is not None else ()
-    rounding = (*describe_rounding(comparison), *name_way_out(comparer, comparison), *compilations.describe())
-    notes = (*comparison.notes, *run.graph.choices, *hits, *describe_ranking(traces), *limits, *rounding)
-    noted = msgspec.structs.replace(comparison, notes=notes)
-    report = build_report(
-        _note_proofs(noted, outcomes),
-        traces[0].header,
-        describe_environment(*traces),
-        metrics,
-        determinism,
-        lockstep=lockstep,
-        causes=causes,
-        attribution=attribution,
-        outcomes=outcomes,
-        reasons_of_actual=actual.engine.reasons if isinstance(actual.engine, ExplainedEngine) else (),
-        caches=actual.engine.caches if isinstance(actual.engine, ExplainedEngine) else None,
-        exercise=exercised,
-        minimum=minimum,
-    )
-    return Verification(report, recorded[0], recorded[1], stepper.actual if stepper is not None else None)
+    hits = describe_hits(rankings.num_ranked) if rankings is not None else ()
+    return [*task.run.graph.choices, *hits, *describe_ranking(compared.traces), *limits]
+
+
+def _find_hidden(pipelines: Sequence[Pipeline]) -> tuple[str, ...]:
+    """Return the names of the engines that do not show their steps."""
+    infos = [each.engine.info for each in pipelines]
+    return tuple(dict.fromkeys(info.name for info in infos if not has_steps(info)))
 
 
 class RecordedComparison:
@@ -291,17 +375,10 @@ def compare_recorded(
     if tolerance is not None:
         comparer = make(score_error=tolerance)
         comparer.compare()
-    report = _judge_recorded(comparer, minimum)
-    return RecordedComparison(report, comparer.sources, comparer.rebuilds)
+    return RecordedComparison(judge_recorded(comparer, minimum), comparer.sources, comparer.rebuilds)
 
 
-def _judge_recorded(
-    comparer: Comparer,
-    minimum: Minimum,
-    *,
-    tests_itself: bool = True,
-    effort: Effort = FULL,
-) -> Report:
+def judge_recorded(comparer: Comparer, minimum: Minimum, *, effort: Effort = FULL) -> Report:
     """Return the report of two recorded traces that were compared."""
     score_error = comparer.score_error
     compared = _admit_unfollowed(comparer.comparison)
@@ -316,34 +393,15 @@ def _judge_recorded(
     divergences, causes = group_causes(*name_in_dialect(comparison.divergences, findings, dialect))
     divergences, causes = describe_conditions(causes, divergences, comparer, most=effort.explained)
     comparison = msgspec.structs.replace(comparison, divergences=divergences)
-    check_consistency(comparison, causes, [comparer.comparison], has_engines=False)
-    codes = [source.gather_column("outcome", np.arange(source.num_candidates)) for source in comparer.sources]
-    outcomes = Outcomes(*map(_count, codes))
-    comparison, exercised = judge_exercise(comparison, comparer.recorded, outcomes, minimum)
-    if tests_itself:
-        check_sample(comparer)
-        comparison = withhold_agreement(comparison, comparer)
-    if comparison.verdict is Verdict.AGREE and tests_itself:
-        self_test = plant_in_recorded(comparer, partial(_compare_recorded_rankings, score_error=score_error))
-        comparison = msgspec.structs.replace(comparison, self_test=self_test)
     sides = ranked.traces if ranked is not None else comparer.sources
-    metrics = _metrics(*sides)
-    check_numbers(outcomes, metrics, codes, [side.rankings for side in sides])
     attribution, notes = split_recorded_loss(ranked, divergences, causes, effort)
-    further = (*notes, *describe_rounding(comparison), *name_way_out(comparer, comparison))
-    comparison = msgspec.structs.replace(comparison, notes=(*comparison.notes, *further))
-    return build_report(
-        _note_proofs(comparison, outcomes),
-        comparer.sources[0].header,
-        describe_environment(*comparer.sources),
-        metrics,
-        Determinism(),
-        causes=causes,
+    return judge(
+        Explained(comparison, causes, (comparer,), comparer.recorded, comparer.sources, sides),
+        minimum,
+        withhold=partial(withhold_agreement, comparer=comparer),
+        notes=notes,
         attribution=attribution,
-        outcomes=outcomes,
         ranking_rules=ranked.rules if ranked is not None else None,
-        exercise=exercised,
-        minimum=minimum,
     )
 
 
@@ -376,78 +434,3 @@ def _admit_unfollowed(comparison: Comparison) -> Comparison:
         " compare the engines themselves"
     )
     return msgspec.structs.replace(comparison, verdict=Verdict.INCONCLUSIVE, reasons=(*comparison.reasons, reason))
-
-
-def describe_environment(expected: Trace | StepSource, actual: Trace | StepSource) -> Environment:
-    """Describe this machine and both engines."""
-    return Environment(
-        kgverify=__version__,
-        python=platform.python_version(),
-        platform=platform.platform(),
-        num_cpus=os.cpu_count() or 1,
-        expected=expected.header.engine,
-        actual=actual.header.engine,
-    )
-
-
-def _count(outcomes: NDArray[np.int8]) -> dict[str, int]:
-    values, counts = np.unique(outcomes, return_counts=True)
-    return {outcome_name(value): num for value, num in zip(values.tolist(), counts.tolist(), strict=True)}
-
-
-def _note_proofs(comparison: Comparison, outcomes: Outcomes) -> Comparison:
-    """Note a difference in the number of proofs, which readers look for first."""
-    sides = outcomes.expected, outcomes.actual
-    num = [sum(side.values()) for side in sides]
-    proved = [side.get(Outcome.PROVED.name, 0) for side in sides]
-    if proved[0] == proved[1]:
-        return comparison
-    note = f"{proved[0]:,} of {num[0]:,} candidates proved expected, {proved[1]:,} of {num[1]:,} actual"
-    if not proved[1]:
-        note = f"no candidate was proved by the actual side: {note}"
-    return msgspec.structs.replace(comparison, notes=(*comparison.notes, note))
-
-
-def _rank(run: Run, pipeline: Pipeline, candidates: Candidates) -> Rankings:
-    return pipeline.rank_in_dialect(run, candidates)
-
-
-def _run_pipeline(
-    run: Run, pipeline: Pipeline, role: str, check_determinism: bool, phase: Phase, compilations: CompilationLog
-) -> EngineRun:
-    candidates = pipeline.draw_for(run)
-    title = f"{role}: {pipeline.engine.info.name}"
-    with phase(title, len(candidates.query)) as progress, compilations.of(title, "the first run"):
-        columns = pipeline.engine.prove(candidates, progress)
-    again = None
-    if check_determinism:
-        with phase(f"{title}, again", len(candidates.query)) as progress, compilations.of(title, "the second run"):
-            again = pipeline.engine.prove(candidates, progress)
-    # Only columns that are consistent can be ranked.
-    trace = build_trace(run, pipeline.engine, columns, None)
-    engine = trace.header.engine
-    if engine.name not in OWN_ENGINES and find_float_type(columns.resolvents.score) == "float32":
-        # A float32 number has no more bits, whatever array it comes in.
-        header = msgspec.structs.replace(trace.header, engine=name_float32(engine))
-        trace = replace(trace, header=header)
-    trace = replace(trace, rankings=pipeline.rank_finite(run, columns.candidates))
-    return EngineRun(role, pipeline.engine, trace, again)
-
-
-def _metrics(expected: Trace | StepSource, actual: Trace | StepSource) -> Metrics:
-    """Compute the expected metrics by the reference, and the actual ones by `kgverify.ranking`.
-
-    InternalError if the two disagree on the same ranks.
-    """
-    from kgverify.engines.reference.ranking import compute_metrics as compute_by_reference
-
-    computed = []
-    for rankings, compute, check in (
-        (expected.rankings, compute_by_reference, compute_metrics),
-        (actual.rankings, compute_metrics, compute_by_reference),
-    ):
-        ranks = rankings if rankings is not None and len(rankings.query) else None
-        computed.append({} if ranks is None else compute(ranks))
-        if ranks is not None and check(ranks) != computed[-1]:
-            raise InternalError("the reference computes other metrics from the same ranks")
-    return Metrics(*computed)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from kgverify.audit.report import ReportBuilder
+from stepaudit.report import ReportBuilder
 
 
 def report_of(audit: Callable[..., Any], subject: Any, *arguments: Any, **options: Any) -> ReportBuilder:

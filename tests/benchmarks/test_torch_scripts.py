@@ -66,20 +66,3 @@ def test_an_unknown_idiom_is_reported():
     done = run_script("torch_idioms.py", "swap-bufers")
     assert done.returncode == 2
     assert "unknown idioms swap-bufers" in done.stderr
-
-
-@pytest.mark.deep
-def test_the_script_of_strategies_measures_them():
-    options = ("--queries", "1", "--corruptions", "3", "--slots", "8", "--max-depth", "6", "--device", "cpu")
-    names = ("--strategy", "eager", "--strategy", "captured-2", "--repeats", "3", "--steps", "2")
-    done = run_script("compile_strategies.py", *options, *names)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("MEASURED   a search of 2 ticks, 8 candidates, 8 slots")
-    assert "captured-2       not measured: it needs a CUDA device" in done.stdout
-
-
-@pytest.mark.deep
-def test_an_unknown_strategy_is_reported():
-    done = run_script("compile_strategies.py", "--strategy", "lop", "--device", "cpu")
-    assert done.returncode == 2
-    assert "did you mean 'loop'" in done.stderr

@@ -317,7 +317,7 @@ CASES: dict[str, tuple[Case, ...]] = {
     "fuzz": _cases("fuzz --known budget.toml --examples 1", "fuzz --corpus trace.h5 --examples 1")
     + _cases("fuzz --examples 2 --jobs 1 --fault fact-cap", is_fast=False),
     "train": _cases("train --graph graph -o absent/weights.safetensors"),
-    "bench": _cases("bench --compare run/report.json", "bench --graph absent"),
+    "bench": _cases("bench --graph absent"),
     "dialect": _cases("dialect --engine absent", "dialect --engine reference -o absent/dialect.toml")
     + _cases("dialect --engine reference --examples 0", is_fast=False),
     "doctor": _cases("doctor", "doctor --json -"),

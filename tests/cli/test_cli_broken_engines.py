@@ -162,7 +162,7 @@ def test_a_broken_reference_is_a_clear_error(command, broken):
 
 
 @pytest.mark.sample(1, deep=5)
-@pytest.mark.parametrize("words", ["record -o x.h5", "bench --queries 1 --repeats 1", "evaluate --queries 1"])
+@pytest.mark.parametrize("words", ["record -o x.h5", "bench --queries 1", "evaluate --queries 1"])
 def test_no_command_succeeds_with_a_broken_engine(command, broken, words):
     name, texts = broken
     if any("step(positions: " in text or "`draw`" in text or "Rankings" in text for text in texts):

@@ -37,16 +37,16 @@ def test_a_campaign_says_what_it_found_and_writes_it_as_json(command, tmp_path):
 
 
 @pytest.mark.deep
-def test_a_scope_is_certified_and_a_fault_in_it_is_found(command, tmp_path):
-    state = tmp_path / "state"
-    proved = command("fuzz", "--exhaustive", "tiny", "--corpus", state, "--json", tmp_path / "tiny.json")
+def test_every_problem_of_a_scope_is_compared_and_a_fault_in_it_is_found(command, tmp_path):
+    scope = ("fuzz", "--scope", "tiny", "--jobs", "1", "--corpus")
+    proved = command(*scope, tmp_path / "sound", "--json", tmp_path / "tiny.json")
     assert proved.code == 0, proved.err
-    assert "no divergence exists in this scope" in proved.out
-    assert msgspec.json.decode((tmp_path / "tiny.json").read_bytes())["divergent"] == 0
-    other = command("fuzz", "--exhaustive", "tiny", "--corpus", state, "--fault", "last-fact-lost")
-    assert (other.code, "with another engine" in other.err) == (2, True)
-    failed = command("fuzz", "--exhaustive", "tiny", "--fault", "last-fact-lost")
-    assert (failed.code, "problems diverge" in failed.out) == (1, True)
+    assert "NOTHING NEW   33,632 problems" in proved.out
+    assert "no divergence exists in the scope tiny" in proved.out
+    assert msgspec.json.decode((tmp_path / "tiny.json").read_bytes())["num_differing"] == 0
+    failed = command(*scope, tmp_path / "faulty", "--fault", "last-fact-lost")
+    assert (failed.code, "NEW DIVERGENCE" in failed.out) == (1, True)
+    assert "no divergence exists" not in failed.out
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def test_a_scope_is_certified_and_a_fault_in_it_is_found(command, tmp_path):
         (["--engine", "m:f", "--fault", "fact-cap"], "planted in the compiled evaluator"),
         (["--time", "soon"], "expected a time, found 'soon'"),
         (["--known", "nothing.toml"], "cannot be read"),
-        (["--exhaustive", "everything"], "unknown value 'everything'"),
-        (["--exhaustive", "tiny", "--time", "5s"], "a scope has no budget"),
+        (["--scope", "everything"], "unknown value 'everything'"),
+        (["--scope", "tiny", "--time", "5s"], "a scope has no budget"),
         (["--json", "no/such/folder/x.json"], "cannot be written"),
     ],
 )

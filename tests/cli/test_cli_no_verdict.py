@@ -80,7 +80,7 @@ COMMANDS = {
     "diff": ["diff", "--engine", "broken:Engine", *SMALL],
     "evaluate": ["evaluate", "--engine", "broken:Engine", "--queries", "1", "--corruptions", "2"],
     "record": ["record", "--engine", "broken:Engine", *SMALL, "-o", "x.h5"],
-    "bench": ["bench", "--engine", "broken:Engine", "--queries", "1", "--corruptions", "2", "--repeats", "1"],
+    "bench": ["bench", "--engine", "broken:Engine", "--queries", "1", "--corruptions", "2"],
     "fuzz": ["fuzz", "--engine", "broken:Engine", "--examples", "4", "--jobs", "1"],
 }
 
@@ -338,7 +338,7 @@ def test_weights_are_written_with_ordinary_permissions(tmp_path: Path, monkeypat
         (["diff", "--queries", "nan"], "--queries"),
         (["diff", "--queries", "-1"], "1 or more"),
         (["diff", "--jobs", str(10**20)], "--jobs"),
-        (["train", "--embedding", str(10**20), "-o", "x.safetensors"], "--embedding"),
+        (["train", "--epochs", "-1", "-o", "x.safetensors"], "--epochs"),
     ],
 )
 def test_an_absurd_size_is_refused(command: Command, words: list[str], message: str):

@@ -10,7 +10,6 @@ import pytest
 
 from kgverify.api.doctor import Finding, State, examine_installation
 from kgverify.errors import EXTRAS
-from kgverify.prover.native.library import why_not_available
 
 ROOT = Path(__file__).parents[2]
 RUNNER = f"""
@@ -44,9 +43,10 @@ class Wrong(Fast):
 SMALL = ("--queries", "1", "--corruptions", "3")
 
 
-def run_each(folder: Path, *commands: tuple[str, ...]) -> list[tuple[int, str]]:
+def run_each(folder: Path, *commands: tuple[str, ...], **environment: str) -> list[tuple[int, str]]:
     """Run commands in one interpreter, and return the exit code and the output of each."""
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "reference"), str(ROOT / "examples" / "padded_engine")])
+    folders = ROOT / "stepaudit", ROOT, ROOT / "reference", ROOT / "examples" / "padded_engine"
+    paths = os.pathsep.join(map(str, folders))
     done = subprocess.run(
         [sys.executable, "-c", RUNNER],
         input=json.dumps(commands),
@@ -54,7 +54,7 @@ def run_each(folder: Path, *commands: tuple[str, ...]) -> list[tuple[int, str]]:
         stderr=subprocess.STDOUT,
         text=True,
         cwd=folder,
-        env=dict(os.environ, PYTHONPATH=paths),
+        env={**os.environ, "PYTHONPATH": paths, **environment},
         check=True,
     )
     parts = done.stdout.split("\n$ ")
@@ -114,15 +114,15 @@ def test_a_wrong_engine_is_found_reported_shrunk_and_replayed_without_torch(tmp_
 
 
 def test_a_command_that_needs_an_extra_says_which(tmp_path):
-    native = None if why_not_available() is None else "compiled"
     needs = {
-        ("diff", *SMALL): native,
+        ("diff", *SMALL): None,
         ("diff", "--mode", "eager", *SMALL): "compiled",
-        ("diff", "--fault", "fact-cap", *SMALL): "compiled",
-        ("evaluate", *SMALL, "--minimum", "none"): native,
-        ("evaluate", *SMALL, "--rank-only", "--minimum", "none"): native,
-        ("bench", "--size", "small"): "compiled",
+        ("diff", "--fault", "bf16-scores", *SMALL): "compiled",
+        ("evaluate", *SMALL, "--minimum", "none"): None,
+        ("evaluate", *SMALL, "--rank-only", "--minimum", "none"): None,
+        ("bench", *SMALL, "--seconds", "0"): None,
         ("train", "-o", "w.safetensors"): "compiled",
+        ("audit", "step", "a.py:step", "--inputs", "a.py:make"): "compiled",
         ("fuzz", "--examples", "4", "--jobs", "1"): "compiled",
         ("record", "--engine", "reference", "-o", "a", "--scheduler", "tcp://127.0.0.1:1", *SMALL): "distributed",
         ("record", "--engine", "reference", "-o", "a.h5", *SMALL): None,
@@ -134,16 +134,44 @@ def test_a_command_that_needs_an_extra_says_which(tmp_path):
         assert "Traceback" not in text
 
 
+def test_without_a_compiler_the_plain_evaluator_agrees_and_its_fault_is_that_of_the_readme(tmp_path):
+    nowhere = str(tmp_path)
+    agrees, differs, shrunk, again, lacks = run_each(
+        tmp_path,
+        ("diff", "--queries", "5"),
+        ("diff", "--fault", "fact-cap", "--save", "run"),
+        ("shrink", "run", "-o", "small.kg"),
+        ("replay", "small.kg"),
+        ("diff", "--mode", "plain", "--fault", "bf16-scores", *SMALL),
+        PATH=nowhere,
+    )
+    assert agrees[0] == 0
+    assert "mode plain: torch is not installed; not native, since no C++ compiler is on the PATH" in flat(agrees[1])
+    assert differs[0] == 1
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").partition("<!-- command: kgverify diff --queries 20")[2]
+    shown = [line.rstrip() for block in readme.split("```")[1:6:2] for line in block.splitlines()[1:]]
+    assert len(shown) == 17
+    printed = flat(differs[1])
+    assert [line for line in shown if flat(line) not in printed] == []
+    assert (shrunk[0], again[0]) == (0, 1)
+    assert "fault fact-cap, compared with reference" in again[1]
+    assert lacks[0] == 2
+    assert "fix: use --mode eager, default, reduce-overhead or max-autotune" in lacks[1]
+
+
+def flat(text: str) -> str:
+    """Lines end where the terminal does, and columns are as wide as their longest cell."""
+    return " ".join(text.split())
+
+
 PYTHON = """
 import kgverify as kv
-import kgverify.audit
 
 for call in (
     lambda: kv.verify("countries", kv.Evaluator(mode="eager"), queries=1),
     lambda: kv.record("countries", "a.h5", kv.Evaluator(mode="eager"), queries=1),
     lambda: kv.fuzz("compiled", examples=4, corpus="corpus"),
     lambda: kv.check_engine("compiled"),
-    lambda: kgverify.audit.step,
 ):
     try:
         call()
@@ -163,7 +191,7 @@ def test_a_function_that_needs_an_extra_says_which(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["pip install 'kgverify[compiled]'"] * 5
+    assert done.stdout.splitlines() == ["pip install 'kgverify[compiled]'"] * 4
 
 
 def find(name: str) -> Finding:

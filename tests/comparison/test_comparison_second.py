@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from comparison_traces import column_of, small_lockstep_trace, small_trace, with_column, with_header_error
+from second_opinion import can_be_checked, check_by_second
 from stream_pairs import CHANGES, Change, base_trace, forget_rankings, rank_otherwise
 from twins import twin
 
@@ -17,7 +18,6 @@ from kgverify.engines.reference.comparison import compare_again
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.trace.model.schema import OPTIONAL_COLUMNS
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.self_testing.second_opinion import can_be_checked, check_by_second
 
 NUM_SEEDS = 8
 ORIGIN = {"resolvents.origin_kind", "resolvents.origin"}

@@ -29,7 +29,7 @@ def report_on(
 ) -> Report:
     run = Run(load_graph(graph), kv.Limits(**limits), num_queries=queries, num_corruptions=corruptions)
     actual = evaluator_pipeline(run, faults=list(faults), mode="eager", device="cpu", slots=slots)
-    options = {"check_determinism": False, "minimum": {}, "tests_itself": False, "lockstep": lockstep}
+    options = {"check_determinism": False, "minimum": {}, "lockstep": lockstep}
     found = verify(run, reference_pipeline(run), actual, **options)
     return found.report.with_traces(found)
 

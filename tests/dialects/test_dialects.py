@@ -14,14 +14,13 @@ from kgverify import strategies
 from kgverify.laws.catalogue import LAWS
 from kgverify.program.dialect import FILTERS, OURS, VALUES, Dialect, write_dialect
 from kgverify.program.limits import Limits
-from kgverify.runs.engine_makers import EngineSpec, as_maker, find_dialect
+from kgverify.runs.engine_makers import EngineSpec, as_maker, find_dialect, find_maker
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
-from kgverify.testing.checking.check import judge
-from kgverify.testing.exhaustive.certificate import certify
-from kgverify.testing.exhaustive.scope import Scope, find_scope
+from kgverify.testing.checking.check import check_and_count, judge
 from kgverify.testing.problems.decode import SIZE, decode_problem, draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import Problem
+from kgverify.testing.problems.scope import list_scope
 from kgverify.testing.problems.switches import SHAPES, add_switch, put_in_dialect
 from kgverify.testing.reproducers.reproducer import Reproducer
 from kgverify.testing.reproducers.text_format import parse_reproducer, render_reproducer
@@ -151,22 +150,12 @@ def test_the_command_fuzzes_in_the_dialect_of_a_file(tmp_path):
     assert "the compiled evaluator supports the default dialect alone" in str(done.exception)
 
 
-def test_a_certificate_states_its_dialect_and_its_digest_depends_on_it():
-    tiny = find_scope("tiny")
-    other = find_scope("tiny", ONE_PASS)
-    assert "dialect unification one_pass" in str(other)
-    assert "dialect" not in str(tiny)
-    assert tiny.digest != other.digest
-    assert tiny.digest == Scope(**{**vars_of(tiny), "dialect": Dialect()}).digest
-    small = replace(other, max_facts=1, count=msgspec.structs.replace(other.count))
-    certificate = certify(replace(small, max_depth=(2,), max_atoms=(1,), max_resolvents=(1,)), SECOND)
-    assert certificate.divergent == 0
-    assert certificate.proved
-    assert "dialect unification one_pass" in certificate.description
-
-
-def vars_of(scope):
-    return {name: getattr(scope, name) for name in scope.__dataclass_fields__}
+def test_a_scope_is_compared_in_a_dialect():
+    problems = list_scope("tiny", ONE_PASS)
+    assert {problem.limits.dialect for problem in problems} == {ONE_PASS}
+    failures, exercise = check_and_count(problems[::100], find_maker(SECOND))
+    assert not failures
+    assert exercise.proved
 
 
 @pytest.mark.deep

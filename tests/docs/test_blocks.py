@@ -24,12 +24,12 @@ BEFORE = {
 }
 """The pages of this file, with commands that make the files which a page presumes."""
 ELSEWHERE = {
-    "auditing.md": "audit/test_audit_compile_page.py",
+    "auditing.md": "../stepaudit/tests/test_stepaudit_page.py",
     "benchmarking.md": "bench/test_bench_page.py",
     "ci.md": "docs/test_site.py",
     "evaluating.md": "cli/test_cli_evaluate.py",
     "faults.md": "docs/test_site.py",
-    "flagship.md": "faults/flagship_page.py",
+    "flagship.md": "prover/flagship_page.py",
     "fuzzing.md": "cli/test_cli_fuzz.py",
     "hypothesis.md": "plugin/test_hypothesis_page.py",
     "install.md": "docs/test_site.py",

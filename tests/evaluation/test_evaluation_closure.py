@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from altered_results import find_removed_atom
 from numpy.typing import NDArray
 
 from kgreference import least_model
 from kgverify.engines.reference.program import build_reference_program
 from kgverify.evaluation import closure
 from kgverify.evaluation.closure import check_model
-from kgverify.evaluation.self_test import find_removed_atom
 from kgverify.graphs.load import load_graph
 from kgverify.program.program import Program
 from kgverify.testing.problems.decode import draw_problems

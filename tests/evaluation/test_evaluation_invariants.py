@@ -8,13 +8,14 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import ANY
 
+import altered_results
 import msgspec
 import numpy as np
 import pytest
 from run_engines import ForeignEngine, countries_run, eager_pipeline
 
 from kgverify.errors import UserError
-from kgverify.evaluation import closure, judge, self_test, wrong_candidates
+from kgverify.evaluation import closure, judge, wrong_candidates
 from kgverify.evaluation.closure import check_model
 from kgverify.evaluation.evaluate import EvaluationResult, SingleProcess, _Worker, evaluate, join_process_group
 from kgverify.evaluation.evaluation_report import report_evaluation
@@ -206,7 +207,7 @@ def test_the_first_and_the_last_candidate_of_a_sample_are_altered(num: int) -> N
     sample, trues = Sample(**arrays), np.ones(num, np.bool_)
     comparing: Any = _Judge(sample)
     compared = ComparedCandidates(trues, ~trues, trues * 0.0, trues * 0.5, None)  # type: ignore[arg-type]
-    assert self_test.find_altered_candidates(comparing, sample, compared) == comparing.num == 4 * min(num, 2)
+    assert altered_results.find_altered_candidates(comparing, sample, compared) == comparing.num == 4 * min(num, 2)
     # The bound is 0.5: scores at twice that distance, and a little more, must differ.
     assert sorted(comparing.scores) == (pytest.approx([-1e-6, 1, 2 + 1e-6]) if num > 1 else ANY)
 
@@ -216,10 +217,10 @@ def test_every_gap_is_altered_in_the_self_test(monkeypatch: pytest.MonkeyPatch) 
     found = evaluated(run)
     report = report_evaluation(run, found, eager_pipeline(run, slots=256))
     assert list(report.outcomes) == list(report.true_outcomes) == ["proved", "failed", "depth_limit", "open"]
-    monkeypatch.setattr(self_test, "find_wrong_figures", lambda *given_: given.append(given_[2]) or ["wrong"])
+    monkeypatch.setattr(altered_results, "find_wrong_figures", lambda *given_: given.append(given_[2]) or ["wrong"])
     for gap in (None, 0.0, 1.0):
         given.clear()
-        self_test.find_altered_figures(
+        altered_results.find_altered_figures(
             run,
             join_results(found.results.values()),
             msgspec.structs.replace(report, smallest_gap=gap),

@@ -1,5 +1,6 @@
 """Evaluations saved at URLs: the same files and checks as in a folder on a disk."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,17 +14,11 @@ from kgverify.report.evaluation import EvaluationReport
 pytest.importorskip("fsspec", reason="kgverify[storage] is not installed")
 
 URL = "memory://bucket/run"
-SMALL: dict[str, Any] = {
-    "queries": 4,
-    "corruptions": 3,
-    "part_size": 8,
-    "check": 0,
-    "minimum": "none",
-}
 
 
-def evaluate(save: str | Path, **options: Any) -> EvaluationReport:
-    return kv.evaluate("countries", "reference", save=save, **SMALL | options)
+def evaluate(save: str | Path, *, seed: int = 0, **options: Any) -> EvaluationReport:
+    chosen = replace(kv.EvaluationOptions(part_size=8, check=0, minimum="none"), **options)
+    return kv.evaluate("countries", "reference", queries=4, corruptions=3, seed=seed, options=chosen, save=save)
 
 
 def read_all(store: Any) -> dict[str, bytes]:

@@ -42,7 +42,7 @@ def test_running_out_of_memory_names_the_options_that_need_less(rank_only: bool)
     pipeline = Pipeline(Failing(error, eager_pipeline(run, slots=16)), draw_candidates, rank_candidates)
     with pytest.raises(UserError, match=r"16 slots \(CUDA out of memory\. Tried to allocate 9\.50 GiB\)") as caught:
         evaluate(run, pipeline, rank_only=rank_only)
-    assert caught.value.where == "--memory"
+    assert caught.value.where == "memory"
     assert "--slots" in caught.value.fix
 
 

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -155,13 +155,14 @@ def write_dense_graph(folder: Path) -> Path:
 
 @pytest.mark.parametrize("corruptions", [20, "all"])
 def test_a_least_model_that_costs_more_than_it_saves_is_given_up(tmp_path: Path, corruptions: int | str):
-    options: dict[str, Any] = {"queries": 10, "corruptions": corruptions, "device": "cpu", "minimum": {}, "check": 20}
+    engine, options = kv.Evaluator(device="cpu"), kv.EvaluationOptions(minimum={}, check=20)
     graph = kv.load_graph(write_dense_graph(tmp_path / "dense"))
     began = time.monotonic()
-    whole = kv.evaluate(graph, **options)
+    whole = kv.evaluate(graph, engine, queries=10, corruptions=corruptions, options=options)
     seconds = time.monotonic() - began
     began = time.monotonic()
-    ranks = kv.evaluate(graph, **options, options=kv.EvaluationOptions(rank_only=True))
+    options = replace(options, rank_only=True)
+    ranks = kv.evaluate(graph, engine, queries=10, corruptions=corruptions, options=options)
     assert time.monotonic() - began < 2 * seconds + 5
     assert (ranks.metrics, ranks.outcomes, ranks.num_left_out) == (whole.metrics, whole.outcomes, 0)
     assert ranks.is_sound

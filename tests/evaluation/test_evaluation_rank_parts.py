@@ -181,7 +181,7 @@ def test_a_fault_of_the_engine_is_found_and_one_of_the_draw_or_the_ranks_refused
     assert not found.is_sound
     with pytest.raises(UserError, match="draws and ranks by itself") as caught:
         evaluate_all(run, foreign_pipeline(run, ForeignEngine(run)), rank_only=True)
-    assert (caught.value.where, "leave --rank-only out" in caught.value.fix) == ("--rank-only", True)
+    assert (caught.value.where, "leave --rank-only out" in caught.value.fix) == ("rank_only", True)
 
 
 def test_a_model_that_does_not_fit_is_given_up(monkeypatch: pytest.MonkeyPatch):

@@ -1,4 +1,4 @@
-"""Traces, runs, corpora, state files and evaluations: one writer each, and a full disk leaves what was there."""
+"""Traces, runs, corpora and evaluations: one writer each, and a full disk leaves what was there."""
 
 import os
 import shutil
@@ -11,8 +11,6 @@ import kgverify as kv
 from kgverify.errors import UserError
 from kgverify.files.locking import FOLDER_LOCK, OutputLock, lock_beside
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
-from kgverify.testing.exhaustive.certificate import certify
-from kgverify.testing.exhaustive.scope import find_scope
 from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.maintain.join import unite
 from kgverify.trace.maintain.repair import repair_trace
@@ -26,8 +24,7 @@ def record(path: Path, queries: int = 1, **options: Any) -> None:
         "reference",
         queries=queries,
         corruptions=2,
-        **options,
-        options=kv.RecordingOptions(as_reference=True),
+        options=kv.RecordingOptions(as_reference=True, **options),
     )
 
 
@@ -104,8 +101,7 @@ def test_a_planted_journal_is_not_written_to(inputs: Path, tmp_path: Path):
     assert (tmp_path / "victim").read_text() == ""
 
 
-def test_folders_and_state_files_that_another_writes_are_left_to_it(inputs: Path, tmp_path: Path):
-    scope = find_scope("tiny")
+def test_folders_that_another_writes_are_left_to_it(inputs: Path, tmp_path: Path):
     for write in (
         lambda: kv.compare(inputs / "a.h5", inputs / "b.h5", save=tmp_path / "out"),
         lambda: kv.verify("countries", kv.Evaluator(mode="eager"), queries=1, corruptions=1, save=tmp_path / "out"),
@@ -118,6 +114,4 @@ def test_folders_and_state_files_that_another_writes_are_left_to_it(inputs: Path
         assert "is writing this" in caught.value.message
         assert "wait until it ends" in caught.value.fix
         assert names(tmp_path / "out") == []
-    with lock_beside(tmp_path / "state", "it"), pytest.raises(UserError, match="is writing this file"):
-        certify(scope, state=tmp_path / "state")
     assert names(tmp_path) == ["out"]

@@ -102,12 +102,10 @@ OWN_FILES = {
     "conditions/features.py": "a resource of this package",
     "prover/execution/device.py": "the limits of this process, from the system",
     "prover/native/library.py": "resources of this package",
-    "faults/catalogue.py": "a resource of this package",
+    "prover/faults/catalogue.py": "a resource of this package",
     "report/render/template.py": "a resource of this package",
     "runs/machine.py": "the processor, from the system",
-    "runs/profiling.py": "a file that torch has just written",
     "api/versions.py": "the version of torch, from its package",
-    "bench/timing.py": "the memory of this process, from the system",
     "testing/campaigns/tasks.py": "a file that a worker has just written",
 }
 """The modules that read files without `kgverify.files`, and which."""

@@ -3,14 +3,15 @@
 import pytest
 
 from kgverify.comparison.inference.limits_seen import LimitsSeen
-from kgverify.comparison.inference.origins import Deviation, OriginInference, is_permutation
+from kgverify.comparison.inference.origins import Deviation, OriginInference
 from kgverify.comparison.inference.step_difference import GUESSED, OPEN, Given, StepDifference, explain_difference
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import Atom, NamedAtom, Variable
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import NamedRule
-from kgverify.program.resolution import Clauses
+from kgverify.step.clauses import Clauses
+from kgverify.step.renaming import is_permutation
 
 P, Q, R = range(3)
 """Predicates."""

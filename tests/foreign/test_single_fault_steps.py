@@ -6,7 +6,7 @@ from kgverify.comparison.inference.changed_atoms import change_bodies, could_be_
 from kgverify.comparison.inference.choose import prefer_one_stage
 from kgverify.comparison.inference.single_fault import ALONE, explain_by_one_stage
 from kgverify.comparison.inference.step_difference import StepDifference
-from kgverify.comparison.inference.step_program import Made, StepProgram
+from kgverify.comparison.inference.step_program import StepProgram
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import Atom, NamedAtom, Variable
@@ -15,8 +15,9 @@ from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import NamedRule
-from kgverify.program.resolution import Clauses
 from kgverify.program.stages import Stage
+from kgverify.step.clauses import Clauses
+from kgverify.step.resolvent import Resolvent
 
 P, Q, R = range(3)
 """Predicates."""
@@ -345,11 +346,11 @@ def test_stages_that_explain_as_much_are_named_together():
 
 
 def test_bodies_of_which_all_lack_an_atom_or_are_turned_are_changed():
-    made = [Made((int(Origin.RULE), 0), ((Q, A, X), (P, X, Y), (R, B, C))), Made((int(Origin.FACT), 0), ((R, B, C),))]
-    bodies = [changed[0].resolved[:-1] for _, changed in change_bodies(made, 1)]
+    made = [Resolvent(((Q, A, X), (P, X, Y), (R, B, C)), Origin.RULE, 0), Resolvent(((R, B, C),), Origin.FACT, 0)]
+    bodies = [changed[0].atoms[:-1] for _, changed in change_bodies(made, 1)]
     assert bodies == [((Q, A, X),), ((P, X, Y),), ((P, X, Y), (Q, A, X))]
     assert all(changed[1] == made[1] for _, changed in change_bodies(made, 1))
-    shorter = [made[0]._replace(resolved=((Q, A, X), (R, B, C))), made[1]]
+    shorter = [made[0]._replace(atoms=((Q, A, X), (R, B, C))), made[1]]
     assert not could_be_pruned(made, shorter, lambda atom: False)
     assert could_be_pruned(made, shorter, lambda atom: True)
 

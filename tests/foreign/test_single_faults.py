@@ -88,10 +88,11 @@ FAULTS = {
 EVERY = [(stage, stages, dialect) for stage, (stages, dialects) in FAULTS.items() for dialect in dialects]
 
 
-def record(path, stages, dialect, **options):
+def record(path, stages, dialect, level="steps"):
     make = partial(ReferenceEngine, stages=Stages(**stages))
     limits = kv.Limits(max_resolvents=4, max_atoms=5, max_depth=8, dialect=dialect)
-    kv.record("countries", path, make, queries=3, corruptions=5, limits=limits, **options)
+    options = kv.RecordingOptions(level=level)
+    kv.record("countries", path, make, queries=3, corruptions=5, limits=limits, options=options)
     return path
 
 

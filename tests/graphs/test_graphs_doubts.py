@@ -53,7 +53,7 @@ def test_a_long_variable_that_occurs_once_or_only_in_the_head_is_a_warning(tmp_p
 
 @pytest.mark.parametrize("texts", [{"train__pl": "r(a,b).\n"}, {"train__nt": "<a> <r> <b> .\n"}])
 def test_columns_are_refused_for_facts_and_n_triples(tmp_path: Path, texts: dict[str, str]) -> None:
-    with pytest.raises(kv.UserError, match="expected a table, whose columns --columns names"):
+    with pytest.raises(kv.UserError, match="expected a table, whose columns `columns` names"):
         kv.load_graph(write(tmp_path, **texts), columns="tail,relation,head")
 
 

@@ -253,7 +253,7 @@ def test_lines_end_with_a_lone_cr_and_each_of_several_files_in_one_begins_with_a
 def test_files_that_are_not_read_are_named(tmp_path: Path) -> None:
     write(tmp_path, train__txt="a,r,b\n", rules_amie__txt="", test__doc="", README__md="", __hidden="")
     (warning,) = load_graph(tmp_path).warnings
-    assert warning.startswith(f"{tmp_path.name}: not read: rules_amie.txt, test.doc; --train")
+    assert warning.startswith(f"{tmp_path.name}: not read: rules_amie.txt, test.doc; --graph train")
 
 
 def load(folder: Path, **texts: str) -> KnowledgeGraph:

@@ -152,7 +152,7 @@ def test_the_error_for_a_folder_without_train_lists_its_files(folder: Path) -> N
         "expected a train file (train or facts, with .txt, .tsv, .csv, .pl, .nt or nothing, train2id.txt or "
         "numeric_triples.tsv.gz), found test.txt, train.doc",
     )
-    assert error.fix == "name the file of the facts train.txt, or give its path with --train"
+    assert error.fix == "name the file of the facts train.txt, or give its path with --graph train=FILE"
 
 
 def test_two_files_for_one_purpose_are_an_error(folder: Path) -> None:
@@ -160,7 +160,7 @@ def test_two_files_for_one_purpose_are_an_error(folder: Path) -> None:
     error = fail("../toy")
     assert error.where == "../toy"
     assert error.message == "expected one file for train, found facts.txt and train.txt"
-    assert error.fix == "say which with --train, or keep one of them in the folder"
+    assert error.fix == "say which with --graph train=FILE, or keep one of them in the folder"
 
 
 def test_an_empty_train_is_an_error(folder: Path) -> None:

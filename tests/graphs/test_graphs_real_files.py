@@ -74,13 +74,13 @@ SKIPPED = {
 
 @pytest.mark.parametrize("name", SKIPPED)
 def test_rules_that_cannot_be_used_are_left_out_on_request_counted_and_listed(tmp_path: Path, name: str) -> None:
-    assert "--skip-rules" in refuse(tmp_path, train=FACTS, rules=SKIPPED[name]).fix
+    assert "skip_rules=true" in refuse(tmp_path, train=FACTS, rules=SKIPPED[name]).fix
     graph = load_graph(tmp_path, skip_rules=True)
     assert [(rule.clause_head.predicate, len(rule.body), rule.body[0].predicate) for rule in graph.rules] == [
         ("knows", 1, "knows"),
         ("knows", 1, "likes"),
     ]
-    assert "rules: --skip-rules left out 1 rule, and kept 2" in graph.choices
+    assert "rules: skip_rules left out 1 rule, and kept 2" in graph.choices
     assert any(
         warning.startswith("rules:2: left out: expected") or "rules:3: left out" in warning
         for warning in graph.warnings
@@ -92,7 +92,7 @@ def test_of_many_clauses_only_those_that_cannot_be_used_are_left_out(tmp_path: P
     bad = "knows(X,Y) :-\n  likes(X,Z),\n  \\+ likes(Z,Y).\n"
     graph = load_graph(write(tmp_path, train=FACTS, rules=(good + bad + good + good + bad) * 3), skip_rules=True)
     assert len(graph.rules) == 9
-    assert "rules: --skip-rules left out 6 rules, and kept 9" in graph.choices
+    assert "rules: skip_rules left out 6 rules, and kept 9" in graph.choices
 
 
 def test_facts_may_be_in_several_files(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_the_columns_of_a_table_without_header_row_may_be_given(tmp_path: Path) 
     graph = load_graph(folder, columns="head,tail,relation")
     assert tuple(graph.train) == (NamedAtom("r", "a", "b"), NamedAtom("r", "b", "c"))
     write(tmp_path, train__txt="a\tr\tb\t2014-01-01\nb\tr\tc\t2014-01-02\n", test__txt="a\tr\tc\t2015-01-01\n")
-    assert "--columns head,relation,tail,-" in refuse(tmp_path).fix
+    assert "--graph columns=head,relation,tail,-" in refuse(tmp_path).fix
     assert load_graph(folder, columns="head,relation,tail,-").train[1] == NamedAtom("r", "b", "c")
     for wrong in ("head,tail", "head,tail,relations", "head,relation,tail,tail", "head,relation,tail"):
         with pytest.raises(UserError, match="columns"):

@@ -100,12 +100,12 @@ def test_a_capital_in_prolog_that_the_graph_has_is_settled_by_an_option_that_the
     rules = SHAPES[tool].format("Q46")
     refused = read(tmp_path, "Q46", rules)
     assert "a variable in this format and a constant of the graph" in refused.message
-    assert "--rule-variables" in refused.fix
+    assert "rule_variables" in refused.fix
     for option, kind in (("graph", str), ("format", Variable)):
         graph = read(tmp_path, "Q46", rules, rule_variables=option)
         assert [type(term) for term in terms(graph)] == [Variable, kind, Variable, kind]
         (choice,) = graph.choices
-        assert f"--rule-variables {option}" in choice
+        assert f"rule_variables={option}" in choice
     assert terms(read(tmp_path, "Q46", SHAPES[tool].format("'Q46'")))[1] == "Q46"
 
 

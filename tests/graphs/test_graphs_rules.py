@@ -297,7 +297,7 @@ def test_an_invalid_rule_is_an_error_with_a_fix(text: str, message: str, fix: st
         parse_rules("\n" + text + "\n", "rules.txt", constants=frozenset({"germany"}))
     error = caught.value
     if "a rule in the arrow" not in message:
-        fix += "; or leave such rules out: --skip-rules"
+        fix += "; or leave such rules out: --graph skip_rules=true"
     assert (error.where, error.message, error.fix) == ("rules.txt:2", message, fix)
 
 

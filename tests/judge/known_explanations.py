@@ -24,8 +24,8 @@ from kgverify.comparison.step_view import ResolventView, StepReader, StepView
 from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.resolution import Clauses
 from kgverify.program.stages import Stage
+from kgverify.step.clauses import Clauses
 from kgverify.testing.checking.check import prepare_batches
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import SHORTEST, Problem

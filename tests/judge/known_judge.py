@@ -1,4 +1,4 @@
-"""The judge of known pairs: a comparison of recorded traces as `kv.compare` makes it, without its self-test."""
+"""The judge of known pairs: a comparison of recorded traces as `kv.compare` makes it."""
 
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,19 @@ from kgverify.report.report import Report
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.effort import LITTLE
 from kgverify.verification.evidence import judge_exercise
+from kgverify.verification.judgement import count_outcomes
 from kgverify.verification.rebuild import Rebuilder
-from kgverify.verification.verify import _count, _judge_recorded
+from kgverify.verification.verify import judge_recorded
 
 
 def judge_known(expected: Trace | Path, actual: Trace | Path, **options: Any) -> tuple[Comparer, Report]:
-    """Compare a known pair like `compare_recorded`, without a self-test."""
+    """Compare a known pair like `compare_recorded`."""
     comparer = Comparer(expected, actual, rebuilding=Rebuilder, explains=True, **options)
     comparer.compare()
-    judged = _judge_recorded(comparer, NO_MINIMUM, tests_itself=False, effort=LITTLE)
-    return comparer, judged
+    return comparer, judge_recorded(comparer, NO_MINIMUM, effort=LITTLE)
 
 
 def exercise_known(comparer: Comparer) -> Exercised:
     """Return what both sides of a known pair exercised."""
     codes = [source.gather_column("outcome", np.arange(source.num_candidates)) for source in comparer.sources]
-    return judge_exercise(comparer.comparison, comparer.recorded, Outcomes(*map(_count, codes)), NO_MINIMUM)[1]
+    return judge_exercise(comparer.comparison, comparer.recorded, Outcomes(*map(count_outcomes, codes)), NO_MINIMUM)[1]

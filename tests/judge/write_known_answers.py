@@ -1,4 +1,4 @@
-"""Write the known answers again, after a change of what reports say: python tests/judge/write_known_answers.py
+"""Write the known answers again, after a change of what reports say: PYTHONPATH=tests python tests/judge/write_known_answers.py
 
 The second comparison still checks each of them. Review the difference as you would review a golden file.
 """

@@ -13,13 +13,12 @@ from kgverify.laws.statements.compare_runs import differing
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.dialect import OURS, VALUES, Dialect
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import Origin
 from kgverify.program.program import NamedRule, Program
-from kgverify.program.resolution import Clauses
 from kgverify.program.stages import Stage
 from kgverify.prover.faults.catalogue import FAULTS
 from kgverify.runs.engine_makers import compiled_maker
 from kgverify.runs.run import reference_pipeline
+from kgverify.step.clauses import Clauses
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import PolicySpec, Problem
@@ -170,22 +169,6 @@ def test_each_presumption_fails_in_some_dialect():
 
 def program_of(facts, rules, queries=()):
     return Program.from_names([NamedAtom(*fact) for fact in facts], rules, [NamedAtom(*query) for query in queries])
-
-
-def test_plain_resolution_gives_what_the_semantics_says():
-    rule = NamedRule(NamedAtom("p", X, X), (NamedAtom("q", X, Y), NamedAtom("r", "a", "b")))
-    program = program_of([("r", "a", "b"), ("p", "a", "a")], [rule])
-    p, q = program.symbols.predicate_ids["p"], program.symbols.predicate_ids["q"]
-    clauses = Clauses(program, exclude_query=True)
-    fact = clauses.fact_index[p, 0, 0]
-    # p(X0, X1), q(X1, X0): the head binds both to one variable, the body atom that is a fact is deleted.
-    goal = ((p, -1, -2), (q, -2, -1))
-    assert clauses.yields(goal, None) == (
-        (Origin.RULE, 0, ((q, -1, -2), (q, -1, -1))),
-        (Origin.FACT, fact, ((q, 0, 0),)),
-    )
-    assert clauses.yields(goal, (p, 0, 0)) == ((Origin.RULE, 0, ((q, -1, -2), (q, -1, -1))),)
-    assert clauses.yields(((p, 0, 1),), None) == ()
 
 
 def test_the_model_is_the_least_one():

@@ -14,10 +14,10 @@ from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.resolution import resolve
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.runs.engine_makers import EngineSpec, find_maker
 from kgverify.runs.run import reference_pipeline
+from kgverify.step.clauses import resolve
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import Problem

@@ -11,34 +11,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-LIST: Final = Path(__file__).with_name("semantic") / "reference.toml"
+from semantic_edits import ROOT, SemanticEdit, Sources, read_lists
+
 NUM_PROGRAMS: Final = 1200
 """Generated programs on which a mutant is tried."""
 MOST_SECONDS: Final = 300
-
-
-class ReferenceMutant(NamedTuple):
-    """An edit of one file: ``old`` occurs in it once."""
-
-    file: str
-    old: str
-    new: str
-    what: str
-
-    def apply(self, root: Path) -> None:
-        """Edit the file below a folder."""
-        path = root / self.file
-        source = path.read_text()
-        num = source.count(self.old)
-        if num != 1:
-            raise ValueError(f"{self.file} must hold {self.old!r} once, found {num} times")
-        path.write_text(source.replace(self.old, self.new))
 
 
 class Trial(NamedTuple):
@@ -53,19 +35,24 @@ class Trial(NamedTuple):
         return bool(self.found) or self.timed_out
 
 
-def read_mutants() -> list[ReferenceMutant]:
+def read_mutants() -> list[SemanticEdit]:
     """Read the list."""
-    entries = tomllib.loads(LIST.read_text())["mutant"]
-    return [ReferenceMutant(each["file"], each["old"], each["new"], each["what"]) for each in entries]
+    return [edit for edit in read_lists() if edit.list == "reference"]
 
 
-def judge_reference(mutant: ReferenceMutant | None, kept: Path, num: int = NUM_PROGRAMS) -> Trial:
+@cache
+def _sources() -> Sources:
+    return Sources()
+
+
+def judge_reference(mutant: SemanticEdit | None, kept: Path, num: int = NUM_PROGRAMS) -> Trial:
     """Run the judges on a copy of the reference with an edit (None: as it is); Prolog's answers are kept in a folder."""
     with tempfile.TemporaryDirectory(prefix="kgreference-") as name:
         copy = Path(name)
         shutil.copytree(ROOT / "reference", copy / "reference", ignore=shutil.ignore_patterns("__pycache__"))
         if mutant is not None:
-            mutant.apply(copy)
+            planted = _sources().plant(mutant)
+            (copy / planted.path.relative_to(ROOT)).write_text(planted.text)
         path = [str(copy / "reference"), str(ROOT / "tests" / "reference")]
         command = [sys.executable, "-m", "judges", "--num", str(num), "--kept", str(kept), "--stop"]
         try:
@@ -99,7 +86,7 @@ def main() -> int:
         for mutant, trial in zip(mutants, trials, strict=True):
             num_caught += trial.is_caught
             by = "time" if trial.timed_out else ", ".join(trial.found) or "NOT FOUND"
-            print(f"{by}: {Path(mutant.file).name}: {mutant.what}", flush=True)
+            print(f"{by}: {mutant}", flush=True)
     print(f"{num_caught} of {len(mutants)} caught")
     return 0 if num_caught == len(mutants) else 1
 

@@ -1,173 +1,232 @@
-"""Try mutants of the modules that a verdict or a reported number rests on, on the project's own checks.
+"""Try the semantic wrong edits on pytest, and print how many it notices.
 
-python tests/mutants/run_mutants.py --jobs 16 --minutes 9
-python tests/mutants/run_mutants.py --jobs 16 --minutes 9 --tier deep
-python tests/mutants/run_mutants.py --part trace --tests trace comparison --only digests
+python tests/mutants/run_mutants.py --only 20 --seed 1 --jobs 2
+python tests/mutants/run_mutants.py --list judge --tests tests/judge
 
-The first command records which lines each default test executes, then tries each mutant on the tests that execute its
-statement, and its survivors on the type checker. It stops after 9 minutes; the same command resumes. The second tries the
-survivors of the first on the deep tests as well. The third tries the mutants of one file on the tests of two folders.
+Each edit is made in a copy of the checkout. The tests whose files are nearest to the edited module run first, then the
+others, up to the first failure. A test that also fails without the edit does not count. The same command resumes.
 """
 
 import argparse
 import os
+import random
+import re
+import shutil
+import subprocess
 import sys
-import time
-from collections import Counter
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Final
 
 import msgspec
-from mutant import PARTS, Mutant, generate, sample, select
-from mutant_judges import NUM_PROBLEMS
-from mutant_review import check_review, read_review
-from mutant_run import TIERS, Plan, read_results, run_mutants
-from mutant_trial import KILLED, SURVIVED, TIMED_OUT, Result
-from mutant_types import JUDGE, find_type_error
+from semantic_edits import LISTS, ROOT, EditError, Planted, SemanticEdit, Sources, read_lists
 
-Chosen = dict[str, list[Mutant]]
-
-
-def main() -> int:
-    """Try mutants without a result and print a table; return 1 if the review list lacks a survivor or is stale."""
-    options = _parse()
-    entries = read_review()
-    listed = {entry.key for entry in entries}
-    chosen = {part: _choose(part, options, listed) for part in options.part or PARTS}
-    results = _results_of(options)
-    if options.tier == "deep":
-        earlier = read_results(_path_of(options, "default"))
-        results = {digest: each for digest, each in earlier.items() if each.status != SURVIVED} | results
-    _try(chosen, options, results, listed)
-    _print_table(chosen, results)
-    every = [mutant for part in PARTS for mutant in generate(part)]
-    tried = [each for mutants in chosen.values() for each in mutants if each.digest in results]
-    survivors = [each for each in tried if results[each.digest].status == SURVIVED]
-    problems = check_review(entries, survivors, every)
-    print(*problems, sep="\n")
-    num_left = sum(map(len, chosen.values())) - len(tried)
-    if num_left:
-        print(f"{num_left} mutants are left: give the same command again")
-    return 1 if problems or num_left else 0
+NUM_NEAREST: Final = 12
+"""Test files that run before the others: they notice most edits, in a fraction of the time."""
+SECONDS_PER_TEST: Final = 300
+"""A test that takes longer is ended, and counts as failed: an edit can make a loop endless."""
+COMMON_WORDS: Final = frozenset({"kgverify", "reference", "tests", "test", "py", "kgreference", "init"})
+NO_TESTS: Final = 5
+"""The exit code of pytest if every test is deselected."""
 
 
-def _choose(part: str, options: argparse.Namespace, listed: set[tuple[str, ...]]) -> list[Mutant]:
-    every = generate(part)
-    chosen = (each for each in every if each.is_change) if options.all else select(every)
-    mutants = [each for each in chosen if options.only in str(each)]
-    if options.listed:
-        wanted = set(options.listed.read_text().split())
-        mutants = [each for each in mutants if each.digest in wanted]
-    index, count = options.shard
-    mutants = [each for each in mutants if int(each.digest, 16) % count == index - 1]
-    if options.sample is None:
-        return mutants
-    return sample([each for each in mutants if each.key not in listed], options.sample)
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """The first test that fails with an edit, "" if all pass, and the `error` of an edit that does not apply."""
+
+    digest: str
+    edit: str
+    by: str = ""
+    error: str = ""
 
 
-def _path_of(options: argparse.Namespace, tier: str) -> Path:
-    path: Path = options.results
-    return path if tier == "default" else path.with_stem(f"{path.stem}-{tier}")
+class Checkout:
+    """A copy of the files of the checkout in which edits are tried one at a time; unchanged files are hard links."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "tree"
+        self._temporary = folder / "temporary"
+        self._temporary.mkdir(parents=True)
+        for name in _git_files():
+            target = self.root / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _link(ROOT / name, target)
+
+    def plant(self, planted: Planted) -> None:
+        """Write an edited file."""
+        path = self.root / planted.path.relative_to(ROOT)
+        path.unlink()
+        path.write_text(planted.text, encoding="utf-8")
+
+    def restore(self, planted: Planted) -> None:
+        """Undo an edit."""
+        path = self.root / planted.path.relative_to(ROOT)
+        path.unlink()
+        _link(planted.path, path)
+
+    def first_failure(self, tests: Sequence[str], markers: str, ignored: Sequence[str]) -> str:
+        """Run tests up to the first failure; return its name, or "" if all pass."""
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", markers]
+        command += ["-o", f"faulthandler_timeout={SECONDS_PER_TEST}", "-o", "faulthandler_exit_on_timeout=true"]
+        command += [f"--deselect={test}" for test in ignored]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{self.root}{os.pathsep}{self.root / 'reference'}",
+            "TMPDIR": str(self._temporary),
+            "KGVERIFY_LIBRARIES": str(self._temporary / "libraries"),
+        }
+        done = subprocess.run(
+            [*command, *tests], cwd=self.root, env=environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode in (0, NO_TESTS):
+            return ""
+        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+        return failed[1] if failed else f"pytest ended with {done.returncode}"
 
 
-def _results_of(options: argparse.Namespace) -> dict[str, Result]:
-    path = _path_of(options, options.tier)
-    if options.fresh:
-        path.unlink(missing_ok=True)
-    return read_results(path)
+class Trials:
+    """Tries edits in copies of the checkout, each of which serves one edit at a time."""
+
+    def __init__(
+        self, checkouts: Sequence[Checkout], original: Checkout, *, tests: Sequence[str], markers: str
+    ) -> None:
+        self._free: SimpleQueue[Checkout] = SimpleQueue()
+        for checkout in checkouts:
+            self._free.put(checkout)
+        self._original, self._tests, self._markers = original, tests, markers
+        self._lock = threading.Lock()
+        self._fails_anyway: dict[str, bool] = {}
+        self._sources = Sources()
+
+    def judge(self, edit: SemanticEdit) -> Result:
+        """Return whether pytest notices an edit."""
+        try:
+            planted = self._sources.plant(edit)
+        except (EditError, SyntaxError) as error:
+            return Result(digest=edit.digest, edit=str(edit), error=str(error))
+        checkout = self._free.get()
+        checkout.plant(planted)
+        try:
+            return Result(digest=edit.digest, edit=str(edit), by=self._noticed_by(checkout, edit, planted))
+        finally:
+            checkout.restore(planted)
+            self._free.put(checkout)
+
+    def _noticed_by(self, checkout: Checkout, edit: SemanticEdit, planted: Planted) -> str:
+        if self._tests:
+            rounds = [list(self._tests)]
+        else:
+            ordered = nearest_tests(str(planted.path.relative_to(ROOT)), edit.function)
+            rounds = [ordered[:NUM_NEAREST], ordered[NUM_NEAREST:]]
+        for tests in rounds:
+            while True:
+                ignored = [test for test, fails in self._fails_anyway.items() if fails]
+                failed = checkout.first_failure(tests, self._markers, ignored)
+                if not failed or not self._fails_without_edit(failed):
+                    break
+            if failed:
+                return failed
+        return ""
+
+    def _fails_without_edit(self, test: str) -> bool:
+        if "::" not in test and not test.endswith(".py"):
+            return False
+        with self._lock:
+            if test not in self._fails_anyway:
+                self._fails_anyway[test] = bool(self._original.first_failure([test], self._markers, []))
+            return self._fails_anyway[test]
 
 
-def _try(chosen: Chosen, options: argparse.Namespace, results: dict[str, Result], listed: set[tuple[str, ...]]) -> None:
-    """Try the mutants that have no result, and append theirs to the file."""
-    left = {part: [each for each in mutants if each.digest not in results] for part, mutants in chosen.items()}
-    num_left = sum(map(len, left.values()))
-    if not num_left:
-        return
-    num_done = 0
+def nearest_tests(module: str, function: str) -> list[str]:
+    """Return the test files, those first that import the module, name the function, or have words of its path."""
+    words = _words(module)
+    imported = module.removeprefix("reference/").removesuffix(".py").replace("/", ".")
+    name = function.rpartition(".")[2]
 
-    def note(text: str) -> None:
-        # pytest has the standard output.
-        print(text, file=sys.stderr, flush=True)
+    def distance(test: str) -> tuple[int, str]:
+        text = (ROOT / test).read_text(encoding="utf-8")
+        score = len(words & _words(test)) + 2 * (imported in text) + 2 * bool(name and name in text)
+        return -score, test
 
-    def on_result(result: Result) -> None:
-        nonlocal num_done
-        num_done += 1
-        results[result.digest] = result
-        with _path_of(options, options.tier).open("ab") as file:
-            file.write(msgspec.json.encode(result) + b"\n")
-        if not options.quiet or result.status == SURVIVED or num_done % 100 == 0:
-            text = f"{result.status:9}  {result.mutant}   {result.judge}"
-            note(f"{num_done}/{num_left} {result.seconds:6.1f} s {result.num_covering:5} tests  {text}")
+    files = [each for each in _git_files("tests") if re.search(r"/test_\w+\.py$", each) and "/mutants/" not in each]
+    return sorted(files, key=distance)
 
-    plan = Plan(
-        jobs=options.jobs,
-        tier=options.tier,
-        tests=options.tests,
-        coverage=options.results.with_name(f"{options.results.stem}-coverage.jsonl"),
-        num_problems=options.problems,
-        test_seconds=options.test_seconds,
-        earlier=tuple(results.values()),
-        deadline=time.monotonic() + 60 * options.minutes,
-    )
-    run_mutants(left, plan, on_result, note)
-    for mutant in (each for mutants in left.values() for each in mutants if each.key not in listed):
-        result = results.get(mutant.digest)
-        if result is None or result.status != SURVIVED or time.monotonic() > plan.deadline:
+
+def _words(path: str) -> set[str]:
+    return set(re.split(r"[/_.]", path)) - COMMON_WORDS
+
+
+def _git_files(*folders: str) -> list[str]:
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *folders]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [name for name in names if (ROOT / name).is_file()]
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def _read_results(path: Path) -> Iterator[Result]:
+    for line in path.read_bytes().splitlines() if path.exists() else []:
+        try:
+            yield msgspec.json.decode(line, type=Result)
+        except msgspec.DecodeError:
+            # The run was killed while it wrote this line.
             continue
-        if error := find_type_error(mutant, options.results.with_name("mypy-cache").resolve()):
-            on_result(msgspec.structs.replace(result, status=KILLED, judge=f"{JUDGE}: {error}"))
 
 
-def _print_table(chosen: Chosen, results: dict[str, Result]) -> None:
-    columns = (KILLED, TIMED_OUT, SURVIVED, "no test", "not tried")
-    print(f"{'part':14}{'mutants':>10}" + "".join(f"{name:>12}" for name in columns))
-    total: Counter[str] = Counter()
-    rows = []
-    for part, mutants in chosen.items():
-        tried = [results[each.digest] for each in mutants if each.digest in results]
-        count = Counter(result.status for result in tried)
-        count["no test"] = sum(1 for result in tried if result.status == SURVIVED and not result.num_covering)
-        count["not tried"] = len(mutants) - len(tried)
-        count["mutants"] = len(mutants)
-        total += count
-        rows.append((part, count))
-    for part, count in [*rows, ("all", total)]:
-        print(f"{part:14}{count['mutants']:10}" + "".join(f"{count[name]:12}" for name in columns))
+def _print_score(results: Sequence[Result]) -> None:
+    noticed = [each for each in results if each.by]
+    tried = [each for each in results if not each.error]
+    print(f"\n{len(noticed)} of {len(tried)} edits noticed")
+    for each in results:
+        if not each.by:
+            print(f"{each.error or 'not noticed'}  {each.edit}")
+
+
+def main() -> None:
+    """Try the edits that have no result, and print the score."""
+    options = _parse()
+    edits = [each for each in read_lists(options.lists) if options.list in (None, each.list)]
+    if options.only is not None:
+        edits = random.Random(options.seed).sample(edits, min(options.only, len(edits)))
+    results = {each.digest: each for each in _read_results(options.results)}
+    left = [each for each in edits if each.digest not in results]
+    markers = "not exhaustive" if options.deep else "not deep and not exhaustive"
+    with tempfile.TemporaryDirectory(prefix="mutants-") as name:
+        checkouts = [Checkout(Path(name) / str(index)) for index in range(options.jobs if left else 0)]
+        original = Checkout(Path(name) / "original")
+        broken = original.first_failure(["--collect-only", *(options.tests or ["tests"])], markers, []) if left else ""
+        if broken:
+            raise SystemExit(f"the tests cannot be collected without an edit: {broken}")
+        trials = Trials(checkouts, original, tests=options.tests or (), markers=markers)
+        with ThreadPoolExecutor(options.jobs) as pool, options.results.open("ab") as file:
+            for num, result in enumerate(pool.map(trials.judge, left), 1):
+                results[result.digest] = result
+                file.write(msgspec.json.encode(result) + b"\n")
+                file.flush()
+                print(f"{num}/{len(left)}  {result.edit}: {result.by or result.error or 'not noticed'}", flush=True)
+    _print_score([results[each.digest] for each in edits])
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
-    parser.add_argument("--part", action="append", choices=PARTS, help="one part; may be repeated")
-    parser.add_argument("--tier", choices=TIERS, default="default", help="the tests that judge")
-    parser.add_argument("--tests", nargs="+", default=(), metavar="PATH", help="only tests of these paths below tests/")
-    parser.add_argument(
-        "--shard", type=_shard, default=(1, 1), metavar="K/N", help="one of N equal shares of the mutants"
-    )
-    parser.add_argument(
-        "--minutes", type=float, default=float("inf"), metavar="N", help="begin nothing after N minutes"
-    )
-    parser.add_argument(
-        "--all", action="store_true", help="every mutant, not the fixed choice whose survivors are reviewed"
-    )
-    parser.add_argument("--only", default="", metavar="TEXT", help="mutants whose description contains the text")
-    parser.add_argument("--listed", type=Path, metavar="FILE", help="mutants whose digest is a word of the file")
-    parser.add_argument("--sample", type=int, metavar="N", help="N mutants of each part, none of them a known survivor")
-    parser.add_argument("--problems", type=int, default=NUM_PROBLEMS, metavar="N", help="number of generated problems")
-    parser.add_argument(
-        "--test-seconds", type=float, default=60.0, metavar="N", help="begin no test after N CPU seconds"
-    )
+    parser.add_argument("--list", metavar="NAME", help="the name of one list; without it, every list is tried")
+    parser.add_argument("--only", type=int, metavar="N", help="try N edits drawn by --seed")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tests", nargs="+", metavar="PATH", help="run these tests only")
+    parser.add_argument("--deep", action="store_true", help="run the deep tier as well")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--lists", type=Path, default=LISTS, metavar="FOLDER")
     parser.add_argument("--results", type=Path, default=Path("mutants.jsonl"), help="appended to; a later run resumes")
-    parser.add_argument("--fresh", action="store_true", help="forget earlier results")
-    parser.add_argument("--quiet", action="store_true", help="list survivors only")
     return parser.parse_args()
 
 
-def _shard(text: str) -> tuple[int, int]:
-    index, count = map(int, text.split("/"))
-    if not 1 <= index <= count:
-        raise argparse.ArgumentTypeError(f"expected K/N with 1 <= K <= N, found {text}")
-    return index, count
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -5,7 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from reference_mutants import ROOT, ReferenceMutant, judge_reference, read_mutants
+from reference_mutants import judge_reference, read_mutants
+from semantic_edits import SemanticEdit
 
 MUTANTS = read_mutants()
 
@@ -21,21 +22,12 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("answers")
 
 
-def test_every_edit_applies_once_and_none_is_listed_twice() -> None:
-    for mutant in MUTANTS:
-        source = (ROOT / mutant.file).read_text()
-        assert source.count(mutant.old) == 1, mutant
-        assert mutant.old != mutant.new
-        compile(source.replace(mutant.old, mutant.new), mutant.file, "exec")
-    assert len({mutant[:3] for mutant in MUTANTS}) == len({mutant.what for mutant in MUTANTS}) == len(MUTANTS)
-
-
 @pytest.mark.deep
 def test_the_reference_as_it_is_passes_every_judge(kept: Path) -> None:
     assert not judge_reference(None, kept).is_caught
 
 
 @pytest.mark.sample(0, deep=1)
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{Path(mutant.file).stem}: {mutant.what}")
-def test_a_judge_finds_the_edit(mutant: ReferenceMutant, kept: Path) -> None:
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_a_judge_finds_the_edit(mutant: SemanticEdit, kept: Path) -> None:
     assert judge_reference(mutant, kept).is_caught

@@ -3,7 +3,10 @@
 import numpy as np
 
 from kgverify.program.atoms import Atom
-from kgverify.program.near_matches import (
+from kgverify.program.outcomes import Origin
+from kgverify.program.program import Program, Rule, Symbols
+from kgverify.step.clauses import Clauses
+from kgverify.step.near_matches import (
     cut,
     matches,
     matches_apart,
@@ -13,9 +16,6 @@ from kgverify.program.near_matches import (
     resolve_unchained,
     resolve_unrenamed,
 )
-from kgverify.program.outcomes import Origin
-from kgverify.program.program import Program, Rule, Symbols
-from kgverify.program.resolution import Clauses
 
 X, Y, Z = -1, -2, -3
 FACTS = np.array([(0, 1, 2), (0, 3, 3), (1, 258, 5)], np.int32)

@@ -228,15 +228,6 @@ def test_caches_that_are_turned_off_are_reported(
     assert caches.describe_caches("default", before).state == ("unused" if is_enabled else "disabled")
 
 
-def test_loaded_caches_are_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "caches.bin"
-    path.write_bytes(b"artifacts")
-    loaded: list[bytes] = []
-    monkeypatch.setattr(torch.compiler, "load_cache_artifacts", lambda content: loaded.append(content) or object())
-    caches.load_caches(path)
-    assert loaded == [b"artifacts"]
-
-
 @pytest.mark.parametrize(
     ("precision", "rows", "weights", "low"),
     [

@@ -96,7 +96,9 @@ def test_a_fused_tick_that_is_not_available_says_why() -> None:
     with pytest.raises(UserError, match="hidden widths"):
         CompiledEngine(graph.program, limits, policy, mode="fused")
     with pytest.raises(UserError, match="a fault in one of the stages"):
-        evaluator_pipeline(Run(graph, limits, SHORTEST, num_queries=1, num_corruptions=1), ["fact-cap"], mode="fused")
+        evaluator_pipeline(
+            Run(graph, limits, SHORTEST, num_queries=1, num_corruptions=1), faults=["fact-cap"], mode="fused"
+        )
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -194,7 +194,7 @@ def test_a_run_that_it_does_not_support_is_refused_with_the_reason() -> None:
         limits = options.pop("limits", Limits())
         with pytest.raises(UserError, match=text) as caught:
             Evaluator(mode="native", **options)(graph.program, limits, SHORTEST)  # type: ignore[arg-type]
-        assert caught.value.where == "--mode"
+        assert caught.value.where == "mode"
     engine, problem = countries(max_atoms=2)
     positions = positions_of(engine.prove(problem.candidates))
     with pytest.raises(InternalError, match="does not fit"):
@@ -207,8 +207,9 @@ def test_faults_of_stages_are_refused_and_others_are_planted() -> None:
 
     graph = load_graph("countries")
     run = Run(graph, Limits(), SHORTEST, num_queries=2, num_corruptions=5)
-    with pytest.raises(UserError, match="there is a fault in one of its stages"):
+    with pytest.raises(UserError, match="mode 'native' does not carry the fault 'fact-cap'") as caught:
         evaluator_pipeline(run, faults=["fact-cap"], mode="native")
+    assert caught.value.fix == "use a mode that carries it: those of torch or plain"
     pipeline = evaluator_pipeline(run, faults=["optimistic-ties"], mode="native")
     assert pipeline.engine.info.faults == ("optimistic-ties",)
 

@@ -15,12 +15,15 @@ from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.prover.engine import CompiledEngine
+from kgverify.prover.execution.device import products_set_to
+from kgverify.prover.layout import choose_layout
 from kgverify.prover.stages.choose import Parameters, build_parameters, score_shortest, score_two_tower
 from kgverify.prover.stages.rescore import Rescoring, measure_gaps, rescore
 from kgverify.prover.state import GOAL, TRUE, Rows
 from kgverify.prover.tower.precision import declare_error, estimate_score_error
+from kgverify.ranking.corrupt import draw_candidates
 from kgverify.runs.engine_makers import compiled_maker
-from kgverify.runs.run import load_policy
+from kgverify.runs.run import Run, load_policy
 from kgverify.testing.checking.check import judge
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
@@ -164,3 +167,21 @@ def test_close_choices_that_fit_the_window_are_scored_again_and_the_others_wait(
             num_close += is_close and not waits
         assert torch.equal(found, wanted)
         assert (int(gaps.num_choices), int(gaps.num_rescored)) == (num_made, num_close)
+
+
+def test_settings_and_autocast_around_the_evaluator_change_no_bit():
+    graph = load_graph("countries")
+    run = Run(graph, policy=load_policy("two_tower", graph, Limits(), 0), num_queries=2, num_corruptions=3)
+    candidates = draw_candidates(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
+    layout = choose_layout(run.limits, slots=16, pool=16)
+
+    def make_engine() -> CompiledEngine:
+        return CompiledEngine(graph.program, run.limits, run.policy, mode="eager", device="cpu", layout=layout)
+
+    engine = make_engine()
+    expected = engine.evaluate(candidates).results.log_probability.tobytes()
+    with products_set_to("medium"), torch.autocast("cpu", dtype=torch.bfloat16):
+        assert engine.evaluate(candidates).results.log_probability.tobytes() == expected
+        again = make_engine()
+        assert again.info.score_error == engine.info.score_error
+        assert again.evaluate(candidates).results.log_probability.tobytes() == expected

@@ -19,7 +19,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.prover.faults.catalogue import COMPOSITES, FAULTS, find_faults
-from kgverify.prover.faults.fault import PLANTERS
+from kgverify.prover.faults.fault import PLANTERS, Carrier
 from kgverify.prover.faults.plant import plant_faults
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.runs.engine_makers import evaluator_pipeline
@@ -231,7 +231,8 @@ def test_every_fault_can_be_planted_on_top_of_every_other():
 def test_the_catalogue_says_of_each_fault_what_a_reader_needs():
     assert len(FAULTS) >= 36
     plant_faults(WALKS.run().limits, WALKS.run().policy, ())
-    assert PLANTERS.keys() == FAULTS.keys()
+    assert PLANTERS[Carrier.TENSORS].keys() | PLANTERS[Carrier.ANY].keys() == FAULTS.keys()
+    assert PLANTERS[Carrier.PLAIN].keys() < PLANTERS[Carrier.TENSORS].keys()
     for name, fault in FAULTS.items():
         assert name == fault.name
         assert all((fault.breaks, fault.seen_in, fault.needs))

@@ -18,7 +18,7 @@ from kgverify.program.outcomes import Outcome
 from kgverify.program.program import NamedRule
 from kgverify.program.stages import Stage
 from kgverify.prover.faults.catalogue import FAULTS, find_fault
-from kgverify.prover.faults.step_faults import FACT_CAP
+from kgverify.prover.faults.fault import FACT_CAP
 from kgverify.ranking.metric import MRR
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Run, reference_pipeline

@@ -25,7 +25,9 @@ OF_TRAINING = 0.06
 TRAIN = "kgverify train --graph countries_s3 -o s3.safetensors"
 PUBLISHED = "kgverify diff --graph countries_s3 --policy s3.safetensors --queries 24 --corruptions 4 --fault fact-cap"
 SHIPPED = "kgverify diff --policy trained --queries 24 --corruptions 4 --fault fact-cap"
-FIRST_COMPILED = "kgverify diff --policy trained --queries 24 --corruptions 4 --max-resolvents 3 --fault first-compiled"
+FIRST_COMPILED = (
+    "kgverify diff --policy trained --queries 24 --corruptions 4 --limits max_resolvents=3 --fault first-compiled"
+)
 V10 = "kgverify diff --graph family --queries 9 --corruptions 10 --slots 64 --fault v10"
 
 
@@ -110,7 +112,7 @@ def test_each_set_of_repairs_of_the_first_compiled_evaluator_gives_what_the_page
 
 @pytest.mark.deep
 def test_at_the_default_cap_a_fault_of_ranking_is_found_though_it_changes_no_rank(tmp_path: Path):
-    finished = run_command(FIRST_COMPILED.replace("--max-resolvents 3 ", ""), tmp_path)
+    finished = run_command(FIRST_COMPILED.replace("--limits max_resolvents=3 ", ""), tmp_path)
     check_accounts(finished)
     assert {cause["stage"] for cause in finished.data["causes"]} == {"match_facts", "rank"}
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fault_programs import WALKS, Case, case_of
-from run_engines import UNEXPLAINED
+from run_engines import UNEXPLAINED, staged_pipeline
 
 from kgverify.engines.protocol import Engine, ProbedEngine
 from kgverify.program.limits import Limits
@@ -48,7 +48,7 @@ def report_on(run: Run, judged: Pipeline) -> Report:
 
 def judge_stages(run: Run, **wrong: Any) -> Report:
     stages = SOUND._replace(**wrong)
-    return report_on(run, evaluator_pipeline(run, mode="eager", device="cpu", slots=2, stages=stages))
+    return report_on(run, staged_pipeline(run, stages, slots=2))
 
 
 def test_a_fault_at_exactly_the_padding_is_seen_by_the_probe():
@@ -109,7 +109,7 @@ def test_a_fault_at_an_exact_size_is_inferred_from_goals_on_which_later_stages_h
     case: Case, stage: str, wrong: Any
 ):
     run = case.run()
-    judged = evaluator_pipeline(run, mode="eager", device="cpu", slots=2, stages=SOUND._replace(**{stage: wrong}))
+    judged = staged_pipeline(run, SOUND._replace(**{stage: wrong}), slots=2)
     report = report_on(run, judged._replace(engine=Silent(judged.engine)))
     assert {each.stage for each in report.divergences} == {stage}
 

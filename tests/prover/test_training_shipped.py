@@ -88,7 +88,7 @@ def run_train(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command_writes_weights_and_reports_their_training_data(tmp_path: Path):
-    done = run_train("-o", "w.safetensors", "--rounds", "1", "--epochs", "1", "--hidden", "8", cwd=tmp_path)
+    done = run_train("-o", "w.safetensors", "--rounds", "1", "--epochs", "1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(
         r"w\.safetensors: [\d,]+ decisions of [\d,]+ proofs \([\d,]+ queries\), loss [\d.]+ nats\n", done.stdout

@@ -181,7 +181,7 @@ def test_mix_is_the_splitmix64_of_its_authors():
 
 
 def test_a_number_of_corruptions_below_all_is_refused():
-    with pytest.raises(UserError, match=r"--corruptions.*found -2"):
+    with pytest.raises(UserError, match=r"corruptions.*found -2"):
         draw_candidates(load_graph("countries"), "test", [0], -2, 0)
 
 

@@ -1,5 +1,7 @@
 """Traces, reports and graphs in a notebook, and the tables of a trace as data frames."""
 
+import copy
+import pickle
 import re
 import sys
 import unicodedata
@@ -99,6 +101,24 @@ def luminance(colour: str) -> float:
     parts = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
     linear = (x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4 for x in parts)
     return sum(weight * x for weight, x in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("shard_steps", [1_000_000, 5])
+def test_an_opened_trace_pickles_and_is_opened_again(tmp_path, monkeypatch, shard_steps):
+    monkeypatch.chdir(tmp_path)
+    options = kv.RecordingOptions(shard_steps=shard_steps)
+    kv.record("countries", "a.h5", "reference", queries=1, corruptions=3, options=options)
+    trace = kv.open_trace("a.h5", is_lazy=True)
+    step, root, content = trace.step(0, 0), trace.load().root, pickle.dumps(trace)
+    monkeypatch.chdir("/")
+    again = pickle.loads(content)
+    assert type(again) is type(trace)
+    assert (again.num_candidates, again.num_steps) == (trace.num_candidates, trace.num_steps)
+    assert again.step(0, 0) == step
+    assert copy.copy(again).load().root == root
+    (tmp_path / "a.h5").rename(tmp_path / "b.h5")
+    with pytest.raises(kv.UserError, match="no such trace"):
+        pickle.loads(content)
 
 
 @pytest.mark.parametrize("page", ["#ffffff", "#111111"])

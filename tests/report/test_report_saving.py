@@ -22,8 +22,8 @@ from kgverify.verification.verify import Verification
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("inputs")
     for name, queries, shard_steps in (("a.h5", 1, 1000), ("b.h5", 2, 1000), ("shards", 2, 9)):
-        options: dict[str, Any] = {"queries": queries, "corruptions": 2, "shard_steps": shard_steps}
-        kv.record("countries", folder / name, "reference", **options, options=kv.RecordingOptions(as_reference=True))
+        options = kv.RecordingOptions(shard_steps=shard_steps, as_reference=True)
+        kv.record("countries", folder / name, "reference", queries=queries, corruptions=2, options=options)
     return folder
 
 

@@ -6,6 +6,7 @@ Prints, as JSON, whether each was reused. `python stored_conclusions.py [LIMITS]
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,6 @@ from kgverify.files import code_identity
 from kgverify.graphs import stored_graph
 from kgverify.program.dialect import Dialect
 from kgverify.prover.native import library
-from kgverify.runs.engine_makers import EngineSpec
-from kgverify.testing.exhaustive.certificate import certify
-from kgverify.testing.exhaustive.scope import find_scope
 
 MINE, OTHER = "my.py:engine", "my.py:other"
 REFUSED = "refused"
@@ -28,7 +26,7 @@ DIALECT = LIMITS.dialect
 RUN: dict[str, Any] = {"queries": 2, "corruptions": 3, "limits": LIMITS}
 
 
-def evaluate(engine: str, **options: Any) -> bool:
+def evaluate(engine: str | kv.Evaluator, **options: Any) -> bool:
     name = f"parts {engine} {options}".translate(str.maketrans(" /:'{}", "______"))
     found = kv.evaluate(
         "countries",
@@ -40,8 +38,9 @@ def evaluate(engine: str, **options: Any) -> bool:
     return found.num_parts_resumed > 0
 
 
-def record(level: str, **engine: Any) -> bool:
-    path = Path(f"recording-{level}-{'-'.join(engine)}.h5")
+def record(level: str, engine: str, *, as_reference: bool = False) -> bool:
+    path = Path(f"recording-{level}-{'reference' if as_reference else 'engine'}.h5")
+    options = kv.RecordingOptions(level=level, as_reference=as_reference)
     run = RUN | {"queries": 24, "corruptions": 24}
     proved = 0
 
@@ -52,21 +51,9 @@ def record(level: str, **engine: Any) -> bool:
             raise KeyboardInterrupt
 
     if path.with_name(f"{path.name}.partial").exists():
-        return (
-            kv.record(
-                "countries", path, **engine, **run, options=kv.RecordingOptions(level=level, resume=True)
-            ).num_resumed
-            > 0
-        )
+        return kv.record("countries", path, engine, **run, options=replace(options, resume=True)).num_resumed > 0
     try:
-        kv.record(
-            "countries",
-            path,
-            **engine,
-            progress=stop_in_the_second_chunk,
-            **run,
-            options=kv.RecordingOptions(level=level),
-        )
+        kv.record("countries", path, engine, **run, options=options, progress=stop_in_the_second_chunk)
     except KeyboardInterrupt:
         return False
     raise AssertionError("was not interrupted")
@@ -74,13 +61,8 @@ def record(level: str, **engine: Any) -> bool:
 
 def fuzz(engine: str, reference: str = "reference") -> bool:
     corpus = f"corpus-{engine[:4]}-{reference[:4]}"
-    options = {"examples": 20, "corpus": corpus, "minimum": "none", "dialect": DIALECT}
-    return kv.fuzz(engine, reference=reference, **options).num_resumed > 0
-
-
-def certificate() -> bool:
-    scope = find_scope("tiny", DIALECT)
-    return certify(scope, EngineSpec(MINE), state="state").resumed > 0
+    options = kv.FuzzOptions(minimum="none", dialect=DIALECT)
+    return kv.fuzz(engine, reference=reference, examples=20, corpus=corpus, options=options).num_resumed > 0
 
 
 def native_library() -> bool:
@@ -110,16 +92,15 @@ CONCLUSIONS: dict[str, Callable[[], bool]] = {
     "graph": graph,
     "log of an engine": lambda: fuzz(MINE),
     "log of a reference": lambda: fuzz("reference", MINE),
-    "certificate": certificate,
     "parts": lambda: evaluate(MINE),
     "parts of two engines": lambda: evaluate(OTHER),
     "parts of the reference": lambda: evaluate("reference"),
     "parts with weights": lambda: evaluate("reference", policy="weights.safetensors"),
-    "parts of the native evaluator": lambda: evaluate("compiled", mode="native", policy="weights.safetensors"),
-    "recording": lambda: record("steps", engine=MINE),
-    "compact recording": lambda: record("compact", engine="reference"),
-    "deep recording": lambda: record("deep", engine="reference"),
-    "recording of a reference": lambda: record("steps", reference=MINE),
+    "parts of the native evaluator": lambda: evaluate(kv.Evaluator(mode="native"), policy="weights.safetensors"),
+    "recording": lambda: record("steps", MINE),
+    "compact recording": lambda: record("compact", "reference"),
+    "deep recording": lambda: record("deep", "reference"),
+    "recording of a reference": lambda: record("steps", MINE, as_reference=True),
 }
 
 

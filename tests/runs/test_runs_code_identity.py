@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ FILES = {
     "facts.tsv": "a\tp\tb\nb\tp\tc\n",
 }
 OF_ENGINE = {
-    "log of an engine", "log of a reference", "certificate", "parts", "parts of two engines", "recording",
+    "log of an engine", "log of a reference", "parts", "parts of two engines", "recording",
     "recording of a reference",
 }  # fmt: skip
 WITH_LIMITS = {each for each in CONCLUSIONS if each.startswith(("parts", "compact", "deep", "recording"))}
@@ -310,7 +311,8 @@ def test_installed_packages_are_known_by_their_versions_and_the_standard_library
     assert {*code} == {"probe.py", "numpy"}
 
 
-EVALUATION: dict[str, Any] = {"queries": 2, "corruptions": 3, "part_size": 4, "check": 8, "minimum": "none"}
+SMALL: dict[str, Any] = {"queries": 2, "corruptions": 3}
+EVALUATION = kv.EvaluationOptions(part_size=4, check=8, minimum="none")
 CHANGE = "helper.py changed: absent there, 2 here"
 
 
@@ -326,57 +328,45 @@ def test_parts_of_changed_code_resume_if_accepted_and_every_later_report_says_so
     tmp_path: Path, edit_helper: Callable[[], None]
 ) -> None:
     save = tmp_path / "parts"
-    first = kv.evaluate("countries", "reference", save=save, **EVALUATION)
+    first = kv.evaluate("countries", "reference", save=save, **SMALL, options=EVALUATION)
     assert (first.num_parts_resumed, first.accepted) == (0, ())
-    same = kv.evaluate("countries", "reference", save=save, **EVALUATION)
+    same = kv.evaluate("countries", "reference", save=save, **SMALL, options=EVALUATION)
     assert f"reused        {first.num_parts} of {first.num_parts} parts, finished before by the same code" in str(same)
     edit_helper()
     for accepted in ((), ("numpy",)):
+        options = replace(EVALUATION, accept_changed=accepted)
         with pytest.raises(UserError, match=CHANGE) as caught:
-            kv.evaluate(
-                "countries", "reference", save=save, **EVALUATION, options=kv.EvaluationOptions(accept_changed=accepted)
-            )
+            kv.evaluate("countries", "reference", save=save, **SMALL, options=options)
         assert "--accept-changed helper.py" in caught.value.fix
     (save / "part-000000.npz").unlink()
     for accepted in (("helper.py",), ()):
-        report = kv.evaluate(
-            "countries", "reference", save=save, **EVALUATION, options=kv.EvaluationOptions(accept_changed=accepted)
-        )
+        options = replace(EVALUATION, accept_changed=accepted)
+        report = kv.evaluate("countries", "reference", save=save, **SMALL, options=options)
         assert (report.metrics, report.accepted) == (first.metrics, (CHANGE,))
         assert f"finished before by other code, as accepted\n              {CHANGE}" in str(report)
 
 
 def test_a_recording_of_changed_code_resumes_if_accepted(tmp_path: Path, edit_helper: Callable[[], None]) -> None:
     path, partial = tmp_path / "a.h5", tmp_path / "a.h5.partial"
-    options: dict[str, Any] = {"queries": 4, "corruptions": 30, "level": "deep"}
+    run: dict[str, Any] = {"queries": 4, "corruptions": 30}
+    deep = kv.RecordingOptions(level="deep")
 
     def stop(num: int) -> None:
         if (partial / "code.json").exists():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        kv.record("countries", path, "reference", progress=stop, **options)
+        kv.record("countries", path, "reference", progress=stop, **run, options=deep)
     edit_helper()
     with pytest.raises(UserError, match=CHANGE):
-        kv.record("countries", path, "reference", **options, options=kv.RecordingOptions(resume=True))
+        kv.record("countries", path, "reference", **run, options=replace(deep, resume=True))
+    accepting = replace(deep, resume=True, accept_changed=["helper.py"])
     code = (partial / "code.json").read_bytes()
     (partial / "code.json").unlink()
     with pytest.raises(UserError, match="recording cannot be identified"):
-        kv.record(
-            "countries",
-            path,
-            "reference",
-            **options,
-            options=kv.RecordingOptions(resume=True, accept_changed=["helper.py"]),
-        )
+        kv.record("countries", path, "reference", **run, options=accepting)
     (partial / "code.json").write_bytes(code)
-    recording = kv.record(
-        "countries",
-        path,
-        "reference",
-        **options,
-        options=kv.RecordingOptions(resume=True, accept_changed=["helper.py"]),
-    )
+    recording = kv.record("countries", path, "reference", **run, options=accepting)
     assert recording.num_resumed > 0
     assert recording.accepted == (CHANGE,)
 
@@ -384,7 +374,11 @@ def test_a_recording_of_changed_code_resumes_if_accepted(tmp_path: Path, edit_he
 def test_a_campaign_tries_again_what_other_code_tried_and_notes_it(
     tmp_path: Path, edit_helper: Callable[[], None]
 ) -> None:
-    options: dict[str, Any] = {"examples": 10, "corpus": tmp_path / "corpus", "minimum": "none"}
+    options: dict[str, Any] = {
+        "examples": 10,
+        "corpus": tmp_path / "corpus",
+        "options": kv.FuzzOptions(minimum="none"),
+    }
     kv.fuzz("reference", **options)
     assert kv.fuzz("reference", **options).num_resumed == 10
     edit_helper()
@@ -395,9 +389,8 @@ def test_a_campaign_tries_again_what_other_code_tried_and_notes_it(
 
 
 def test_the_lines_of_a_check_add_up_to_its_differences() -> None:
-    report = kv.evaluate(
-        "countries", kv.Evaluator(mode="eager", device="cpu", faults="last-fact-lost"), **EVALUATION | {"check": 64}
-    )
+    engine = kv.Evaluator(mode="eager", device="cpu", faults="last-fact-lost")
+    report = kv.evaluate("countries", engine, **SMALL, options=replace(EVALUATION, check=64))
     assert report.check is not None
     counts = (report.check, report.check.again, report.check.rankings)
     num_different = sum(each.num_checked - each.num_equal - each.num_near_ties for each in counts)

@@ -20,18 +20,11 @@ ALLOWED = {
     "kgverify/__init__.py": {"import_module": "a table in the file"},
     "kgverify/api/doctor.py": {"import_module": "packages that kgverify itself requires, if they are installed"},
     "kgverify/api/versions.py": {"CDLL": "the library inside of the package h5py"},
-    "kgverify/audit/__init__.py": {"import_module": "a table in the file"},
-    "kgverify/audit/isolation.py": {
-        "CDLL": "the libraries that are loaded already",
-        "loads": "what a fork of this process has sent",
-    },
-    "kgverify/audit/ladder/culprit.py": {"import_module": "settings of torch, listed in the file"},
     "kgverify/cli/__init__.py": {"exec": "an empty text"},
     "kgverify/cli/app.py": {"import_module": "a table in the file"},
     "kgverify/cli/supervise.py": {"CDLL": "the C library that is loaded already"},
     "kgverify/comparison/equal_columns.py": {"CDLL": "the C library that is loaded already"},
     "kgverify/engines/adapters/tensor.py": {"import_module": "torch"},
-    "kgverify/prover/execution/caches.py": {"load_cache_artifacts": "with --trust"},
     "kgverify/prover/tower/launch.py": {"import_module": "a module of kgverify"},
     "kgverify/prover/native/library.py": {"CDLL": "what this user compiled from kgverify's own sources"},
     "kgverify/engines/sent_maker.py": {"loads": "what this command sent to its own workers"},
@@ -43,12 +36,19 @@ ALLOWED = {
         ("import_module", "spec_from_file_location", "exec_module"), "engines that the user named, or trusts"
     ),
     "kgverify/testing/reproducers/pytest_file.py": {"run_path": "a test that the command wrote"},
+    "stepaudit/stepaudit/isolation.py": {
+        "CDLL": "the libraries that are loaded already",
+        "loads": "what a fork of this process has sent",
+    },
+    "stepaudit/stepaudit/ladder/culprit.py": {"import_module": "settings of torch, listed in the file"},
 }
 """The calls of each file that may run code, and the reason why a stranger's file does not reach them."""
 
 
 TEXTS = {
-    path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in sorted((ROOT / "kgverify").rglob("*.py"))
+    path.relative_to(ROOT).as_posix(): path.read_text("utf-8")
+    for folder in ("kgverify", "stepaudit/stepaudit")
+    for path in sorted((ROOT / folder).rglob("*.py"))
 }
 NAMED = re.compile(
     rf"\b(?:{'|'.join([*BARE, *METHODS, *(name for _, name in OF_MODULES)])})\(|\b(?:shell|allow_pickle)="
@@ -81,8 +81,8 @@ def test_code_is_run_in_the_listed_places_alone():
 @pytest.mark.parametrize(
     ("modules", "places"),
     [
-        ("subprocess", ["kgverify/audit/ladder/reproducer.py", "kgverify/prover/native/library.py"]),
-        ("pickle", ["kgverify/audit/isolation.py", "kgverify/engines/sent_maker.py"]),
+        ("subprocess", ["kgverify/prover/native/library.py", "stepaudit/stepaudit/ladder/reproducer.py"]),
+        ("pickle", ["kgverify/engines/sent_maker.py", "stepaudit/stepaudit/isolation.py"]),
         ("yaml|marshal|shelve|joblib|cloudpickle|dill|matplotlib|git", []),
     ],
 )

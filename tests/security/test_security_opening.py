@@ -29,7 +29,7 @@ BASE = {
     "replay": "engine-0.kg",
     "fuzz": "--examples 1 --jobs 1 --corpus NEW",
     "train": "-o NEW.safetensors --rounds 1 --epochs 1",
-    "bench": "--size queries=1,corruptions=1,sample=1,slots=4,seconds=0 --repeats 1 --modes eager --device cpu",
+    "bench": "--queries 1 --corruptions 1 --slots 4 --seconds 0 --modes eager --device cpu",
     "dialect": "--engine reference --examples 0",
     "doctor": "",
     "audit step": "step.py:step --inputs step.py:make --calls 1 --rung backend-eager",

@@ -195,9 +195,7 @@ def answer_of_slices(fault: str) -> str:
     """Return the number of slices of some divergences of an engine with a fault, and their hash."""
     run = Run(GRAPH, Limits(max_depth=5), num_queries=4, num_corruptions=9)
     actual = evaluator_pipeline(run, faults=[fault], mode="eager", slots=4)
-    verification = verify(
-        run, reference_pipeline(run), actual, check_determinism=False, tests_itself=False, effort=LITTLE
-    )
+    verification = verify(run, reference_pipeline(run), actual, check_determinism=False, effort=LITTLE)
     divergences = verification.report.divergences
     slicer, digest, num = Slicer(verification, GRAPH), hashlib.sha256(), 0
     for each in (divergences[0], divergences[-1]):

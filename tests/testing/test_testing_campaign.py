@@ -1,5 +1,6 @@
 """Campaigns: what they try, keep and replay, how they resume, and how known divergences are judged."""
 
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import kgverify as kv
 from kgverify.errors import UserError
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.dialect import Dialect
@@ -582,3 +584,18 @@ def test_a_dialect_other_than_the_default_one_is_named():
     other = Dialect(is_reversed=True)
     assert not any("dialect" in line for line in describe())
     assert f"   dialect     {other}" in describe(dialect=other)
+
+
+def test_a_campaign_without_a_corpus_writes_nothing_and_names_no_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    engine = kv.Evaluator(mode="eager", device="cpu", faults="last-fact-lost")
+    result = kv.fuzz(engine, examples=32)
+    assert list(tmp_path.iterdir()) == []
+    (found,) = result.new
+    assert (found.signature, found.file, found.is_shrunk) == (LOST_SIGNATURE, "", True)
+    assert "p(a, a)." in found.program
+    assert "not saved: a corpus keeps its reproducer" in str(result)
+    kept = kv.fuzz(engine, examples=32, corpus=tmp_path / "corpus").new[0]
+    assert kv.replay(kept.file).is_same
+    assert kept.program == found.program

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from kgverify.engines import load_engine
 from kgverify.engines.load_engine import load_factory
 from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.engines.sizes import Sizes
@@ -11,7 +12,6 @@ from kgverify.errors import UserError
 from kgverify.program.atoms import NamedAtom
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
-from kgverify.runs import engine_makers
 from kgverify.runs.engine_makers import adapt_pipeline, compiled_maker
 from kgverify.testing.checking.supported import find_supported
 from kgverify.testing.problems.merge import merge
@@ -22,7 +22,7 @@ FACT = NamedAtom("p", "a", "b")
 
 def test_a_folder_is_searched_first_and_later_last(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", ["elsewhere"])
-    with engine_makers._searched_first(str(tmp_path)):
+    with load_engine._searched_first(str(tmp_path)):
         assert sys.path == [str(tmp_path), "elsewhere"]
     assert sys.path == ["elsewhere", str(tmp_path)]
 

@@ -25,30 +25,23 @@ def open_ledger(path, name="count", block_size=10, *, code=None, **options):
     return Ledger(path, Work(name, block_size, code=code or {}), Done, title="log of a test", **options)
 
 
-def test_records_of_other_code_are_refused_until_it_is_accepted_which_the_ledger_keeps(tmp_path):
+def test_records_of_other_code_are_kept_where_it_is_accepted(tmp_path):
     path = tmp_path / "log.jsonl"
     open_ledger(path, code={"helper.py": "1", "numpy": "2"}).add(Done(1))
-    before = path.read_bytes()
-    for accepted in ((), ("numpy",)):
-        with pytest.raises(UserError, match=r"helper\.py changed: 1 there, 3 here") as caught:
-            open_ledger(path, code={"helper.py": "3", "numpy": "2"}, accept_changed=accepted)
-        assert "--accept-changed helper.py" in caught.value.fix
-        assert path.read_bytes() == before
     resumed = open_ledger(path, code={"helper.py": "3", "numpy": "2"}, accept_changed=["helper.py"])
     assert [each.number for each in resumed.records] == [1]
     again = open_ledger(path, code={"helper.py": "3", "numpy": "2"})
     assert again.accepted == resumed.accepted == ("helper.py changed: 1 there, 3 here",)
-    with pytest.raises(UserError, match="helper"):
-        open_ledger(path, code={"helper.py": "1", "numpy": "2"})
 
 
-def test_records_of_other_code_are_dropped_where_the_work_restarts(tmp_path):
+@pytest.mark.parametrize("accepted", [(), ("numpy",)])
+def test_records_of_other_code_are_dropped(tmp_path, accepted):
     path = tmp_path / "log.jsonl"
     open_ledger(path, code={"helper.py": "1"}).add(Done(1))
-    restarted = open_ledger(path, code={"helper.py": "3"}, restarts=True)
+    restarted = open_ledger(path, code={"helper.py": "3"}, accept_changed=accepted)
     assert (restarted.records, restarted.changed) == ([], ("helper.py changed: 1 there, 3 here",))
     restarted.add(Done(2))
-    again = open_ledger(path, code={"helper.py": "3"}, restarts=True)
+    again = open_ledger(path, code={"helper.py": "3"})
     assert ([each.number for each in again.records], again.changed, again.accepted) == ([2], (), ())
 
 

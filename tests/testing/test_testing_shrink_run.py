@@ -92,7 +92,11 @@ def test_a_saved_command_names_its_graph(countries, lost, command):
 def test_the_files_of_a_graph_are_those_of_the_saved_command(lost, tmp_path):
     (tmp_path / "train.txt").write_text("a\tp\tb\n")
     (tmp_path / "test.txt").write_text("b\tp\ta\n")
-    for command in ("--train {0}/train.txt --test {0}/test.txt", "--train={0}/train.txt --test={0}/test.txt"):
+    for command in (
+        "--train {0}/train.txt --test {0}/test.txt",
+        "--train={0}/train.txt --test={0}/test.txt",
+        "--graph train={0}/train.txt --graph=test={0}/test.txt",
+    ):
         given = msgspec.structs.replace(lost.report, command=f"kgverify diff {command.format(tmp_path)}")
         assert load_run_graph(given).program.symbols.constants == ("a", "b")
 
@@ -101,8 +105,10 @@ def test_the_files_of_a_graph_are_read_as_the_saved_command_says(lost, tmp_path)
     (tmp_path / "train.txt").write_text("a\tb\tp\n")
     (tmp_path / "more.txt").write_text("b\tQ1\tp\n")
     (tmp_path / "rules.pl").write_text("p(X,Q1) :- p(X,Y).\np(X,Y) :- q(X).\n")
-    options = "--columns head,tail,relation --rule-variables=graph --skip-rules --rules {0}/rules.pl"
-    command = f"kgverify diff --train {{0}}/train.txt --train={{0}}/more.txt {options}"
+    options = (
+        "--graph columns=head,tail,relation --graph=rule_variables=graph --graph skip_rules=true --rules {0}/rules.pl"
+    )
+    command = f"kgverify diff --graph train={{0}}/train.txt --graph=train={{0}}/more.txt {options}"
     given = msgspec.structs.replace(lost.report, command=command.format(tmp_path))
     graph = load_run_graph(given)
     assert graph.program.symbols.constants == ("a", "b", "Q1")

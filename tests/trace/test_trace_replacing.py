@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,14 +19,14 @@ from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.save import read_run, save_verification
 from kgverify.verification.verify import Verification
 
-RUN = {"graph": "countries", "engine": "reference", "queries": 2, "corruptions": 3}
 KILLED = 9
 CHANGES = ("open", "os.", "shutil.", "ctypes.dlsym")
 """The beginnings of the names of audit events that precede a change of the disk, among others."""
 
 
-def record(path: Path, **more: object) -> None:
-    kv.record(path=path, **RUN | {"seed": 1, "shard_steps": 20, "overwrite": True} | more)
+def record(path: Path, *, seed: int = 1, shard_steps: int = 20, resume: bool = False) -> None:
+    options = kv.RecordingOptions(shard_steps=shard_steps, resume=resume, overwrite=True)
+    kv.record("countries", path, "reference", queries=2, corruptions=3, seed=seed, options=options)
 
 
 def convert(path: Path) -> None:
@@ -110,24 +111,28 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_new_trace(folder: Path, work
 
 @pytest.mark.deep
 def test_an_evaluation_that_is_killed_at_any_moment_resumes(tmp_path: Path) -> None:
-    options = {"queries": 2, "corruptions": 3, "part_size": 4, "check": 0, "minimum": "none"}
-    expected = kv.evaluate("countries", "reference", **options).metrics
+    options = kv.EvaluationOptions(part_size=4, check=0, minimum="none")
+
+    def evaluate(save: Path | None = None) -> dict[str, float]:
+        return kv.evaluate("countries", "reference", queries=2, corruptions=3, options=options, save=save).metrics
+
+    expected = evaluate()
     num_kills = 0
     for number in range(1000):
         save = tmp_path / str(number)
-        if not run_until(number, lambda save=save: kv.evaluate("countries", "reference", save=save, **options)):
+        if not run_until(number, partial(evaluate, save)):
             break
         num_kills += 1
-        assert kv.evaluate("countries", "reference", save=save, **options).metrics == expected
+        assert evaluate(save) == expected
     assert num_kills >= 15
 
 
 @pytest.mark.deep
 def test_a_saved_run_that_is_replaced_is_the_old_or_the_new_one(tmp_path: Path) -> None:
-    options = {"engine": "reference", "queries": 1, "corruptions": 2, "minimum": "none"}
-
-    def save(folder: Path, **more: object) -> kv.Report:
-        return kv.verify("countries", save=folder, **options | more)
+    def save(folder: Path, *, seed: int = 0, lockstep: bool = False) -> kv.Report:
+        equality = kv.Equality(lockstep=lockstep, minimum="none")
+        run = {"queries": 1, "corruptions": 2, "seed": seed}
+        return kv.verify("countries", "reference", **run, equality=equality, save=folder)
 
     old, new = ((tmp_path / name) for name in ("old", "new"))
     reports = [save(old, lockstep=True), save(new, seed=1)]

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.engines.adapters.stepwise import AtomIds, Goal, Resolvent, StepwiseEngine, Taken
+from kgverify.engines.adapters.stepwise import AtomIds, Goal, StepwiseEngine
 from kgverify.engines.policy import Policy
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.program import Program
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.runs.run import Pipeline, Run
+from kgverify.step.resolvent import Resolvent, Taken
 from kgverify.trace.model.columns import Candidates, Rankings
 from kgverify.trace.model.header import EngineInfo
 

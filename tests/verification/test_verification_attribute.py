@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from run_engines import UNEXPLAINED, countries_run, eager_pipeline
+from run_engines import UNEXPLAINED, countries_run, eager_pipeline, staged_pipeline
 
 from kgverify.comparison.rankings import mean_reciprocal_rank
 from kgverify.comparison.result import Cause, Divergence, Level
@@ -122,7 +122,7 @@ def test_two_faults_at_once_are_two_causes_whose_shares_add_up():
     def rank_backwards(candidates, triples, tolerance):
         return rank_candidates(candidates._replace(log_probability=-candidates.log_probability), triples, tolerance)
 
-    judged = eager_pipeline(RUN, stages=stages._replace(prune=prune_nothing))._replace(rank=rank_backwards)
+    judged = staged_pipeline(RUN, stages._replace(prune=prune_nothing))._replace(rank=rank_backwards)
     report = verify(RUN, PIPELINE, judged, check_determinism=False, effort=UNEXPLAINED).report
     assert {"prune", "rank"} <= {each.stage for each in report.causes}
     lost = report.metrics.expected[MRR] - report.metrics.actual[MRR]

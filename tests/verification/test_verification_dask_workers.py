@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def test_an_evaluation_and_a_recording_are_the_same_on_a_cluster(address: str, t
     )
     assert (again.metrics, again.num_parts_resumed) == (here.metrics, here.num_parts - 1)
     kv.record("countries", tmp_path / "here.h5", **options)
-    kv.record("countries", tmp_path / "there.h5", scheduler=address, **options)
+    kv.record("countries", tmp_path / "there.h5", **options, options=kv.RecordingOptions(scheduler=address))
     assert_same_columns(*(kv.open_trace(tmp_path / name).load().columns for name in ("here.h5", "there.h5")))
 
 
@@ -104,8 +105,7 @@ def test_level_deep_of_another_engine_has_no_use_for_workers(tmp_path: Path) -> 
             "countries",
             tmp_path / "a.h5",
             kv.Evaluator(mode="eager"),
-            scheduler="tcp://127.0.0.1:1",
-            options=kv.RecordingOptions(level="deep"),
+            options=kv.RecordingOptions(level="deep", scheduler="tcp://127.0.0.1:1"),
         )
 
 
@@ -221,9 +221,10 @@ def test_certificates_are_required_where_the_scheduler_has_them(tmp_path: Path) 
 
 @pytest.mark.deep
 def test_a_campaign_on_a_cluster_finds_what_it_finds_here(address: str, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"examples": 16, "faults": "fact-cap", "minimum": "none"}
-    here = kv.fuzz("compiled", corpus=tmp_path / "here", **options)
-    there = kv.fuzz("compiled", corpus=tmp_path / "there", **options, options=kv.FuzzOptions(scheduler=address))
+    engine, options = kv.Evaluator(mode="eager", device="cpu", faults="fact-cap"), kv.FuzzOptions(minimum="none")
+    here = kv.fuzz(engine, examples=16, corpus=tmp_path / "here", options=options)
+    options = replace(options, scheduler=address)
+    there = kv.fuzz(engine, examples=16, corpus=tmp_path / "there", options=options)
     assert here.num_problems == there.num_problems == 16
     assert [(each.signature, each.num_problems, each.program) for each in there.divergences] == [
         (each.signature, each.num_problems, each.program) for each in here.divergences

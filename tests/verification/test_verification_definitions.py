@@ -14,6 +14,7 @@ from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import Comparison, Verdict
 from kgverify.comparison.step_view import StepReader
 from kgverify.engines.policy import SHORTEST
+from kgverify.engines.positives import find_positives
 from kgverify.engines.protocol import positions_of
 from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.graphs.graph import KnowledgeGraph
@@ -182,9 +183,9 @@ def test_positives_are_the_queries_themselves_and_what_belongs_to_none():
     pipeline = reference_pipeline(replace(run, limits=limits))
     drawn = pipeline.draw_for(run)
     triples = run.triples
-    assert sum(pipeline.engine._find_positives(drawn)) == 8
+    assert sum(find_positives("positives_only", drawn, triples)) == 8
     for query, side in ((drawn.query, drawn.side), (drawn.query + 1, drawn.side), (drawn.query, drawn.side * 0 + 2)):
-        found = pipeline.engine._find_positives(drawn._replace(query=query, side=side))
+        found = find_positives("positives_only", drawn._replace(query=query, side=side), triples)
         assert found == [
             int(s) == Side.NONE or (q < len(triples) and triples[q].tolist() == atom)
             for q, s, atom in zip(query.tolist(), side.tolist(), drawn.atom.tolist(), strict=True)

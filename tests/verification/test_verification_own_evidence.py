@@ -41,7 +41,7 @@ def run_with(run: Run, faults: tuple[str, ...], *, lockstep: bool, effort: Effor
         reference_pipeline(run),
         evaluator_pipeline(run, faults=faults, mode="eager", device="cpu", slots=16),
     )
-    found = verify(run, *pipelines, check_determinism=False, lockstep=lockstep, tests_itself=False, effort=effort)
+    found = verify(run, *pipelines, check_determinism=False, lockstep=lockstep, effort=effort)
     return found, probe_both((pipelines[0].engine, pipelines[1].engine), found.expected.columns)
 
 

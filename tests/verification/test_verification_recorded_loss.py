@@ -84,7 +84,6 @@ def test_three_faults_of_a_foreign_engine_have_their_true_shares_with_engines_an
         padded_pipeline(run),
         check_determinism=False,
         effort=UNEXPLAINED,
-        tests_itself=False,
     )
     assert sound.report.verdict.value == "AGREE"
     wrong = padded_pipeline(run, FAULTS, fact_cap)
@@ -115,9 +114,7 @@ def test_three_faults_of_a_foreign_engine_have_their_true_shares_with_engines_an
 def compare_splits(run, name):
     """Return the splits with engines and from the traces; None for a fault that does not change the metric."""
     actual = evaluator_pipeline(run, faults=[name], mode="eager", device="cpu", slots=16)
-    asked = verify(
-        run, reference_pipeline(run), actual, check_determinism=False, effort=UNEXPLAINED, tests_itself=False
-    )
+    asked = verify(run, reference_pipeline(run), actual, check_determinism=False, effort=UNEXPLAINED)
     metrics = asked.report.metrics
     if MRR not in metrics.actual or abs(metrics.expected[MRR] - metrics.actual[MRR]) < 1e-12:
         return None

@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 import pytest
-from run_engines import UNEXPLAINED, countries_run, eager_pipeline
+from run_engines import UNEXPLAINED, countries_run, eager_pipeline, staged_pipeline
 
 from kgverify.comparison.compare import Comparer, compare
 from kgverify.comparison.stage_difference import first_difference, render_difference
@@ -36,7 +36,7 @@ def test_a_wrong_stage_is_named_and_shown_by_its_replay():
     run = countries_run()
     stages = build_stages(SCORES["shortest"])
     wrong = stages._replace(score=lambda *inputs: -stages.score(*inputs))
-    judged = eager_pipeline(run, stages=wrong, faults=("score-negated",))
+    judged = staged_pipeline(run, wrong, faults=("score-negated",))
     report = verify(run, reference_pipeline(run), judged, check_determinism=False, effort=UNEXPLAINED).report
     cause = report.first_cause
     assert (cause.stage, cause.field, cause.is_replayed) == ("score", "stage.score", True)

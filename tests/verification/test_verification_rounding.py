@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import kgverify as kv
-from kgverify.program.resolution import resolve
+from kgverify.step.clauses import resolve
 
 WIDTH = 16
 SMALL = {"queries": 2, "corruptions": 3}

@@ -255,15 +255,15 @@ def test_a_saved_verification_reads_back_and_compares_as_in_memory(tmp_path):
 
 @pytest.mark.parametrize("num_queries", [0, -3])
 def test_a_run_of_no_queries_is_refused(num_queries: int):
-    with pytest.raises(UserError, match="--queries: expected at least 1 query"):
+    with pytest.raises(UserError, match="queries: expected at least 1 query"):
         Run(load_graph("countries"), num_queries=num_queries)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64])
 def test_a_seed_outside_64_bits_is_refused(seed: int):
-    with pytest.raises(UserError, match="--seed: expected a seed"):
+    with pytest.raises(UserError, match="seed: expected a seed"):
         Run(load_graph("countries"), seed=seed)
-    with pytest.raises(UserError, match="--seed: expected a seed"):
+    with pytest.raises(UserError, match="seed: expected a seed"):
         load_policy("two_tower", load_graph("countries"), Limits(), -1)
 
 

@@ -1,187 +1,157 @@
-"""`kgverify bench`: the agreement and the speed of the reference and of every mode."""
+"""`kgverify bench`: the agreement and the speed of the evaluator in each mode, or of another engine."""
 
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, get_args, get_type_hints
 
 from cyclopts import Parameter, validators
+from rich.table import Table
 
 from kgverify.api.inputs import make_pipeline
-from kgverify.bench.compare import compare_runs
-from kgverify.bench.plan import FOR_GPUS, Plan, Size, find_size
-from kgverify.bench.plot import render_plot
-from kgverify.bench.result import encode_result, read_result
-from kgverify.bench.table import render_comparison, render_result
-from kgverify.cli import options
-from kgverify.cli.progress import (
-    check_writable,
-    make_result_console,
-    print_lines,
-    print_warning,
-    show_phase,
-    write_encoded,
-    write_result,
+from kgverify.bench import (
+    SIZES,
+    Agreement,
+    BenchResult,
+    Contender,
+    Measurement,
+    State,
+    find_size,
+    measure_engines,
 )
-from kgverify.engines.table import COMPILED, REFERENCE, make_entry
-from kgverify.errors import UserError
-from kgverify.prover.faults.catalogue import find_faults
-from kgverify.prover.faults.plant import plant_faults
-from kgverify.ranking.corrupt import draw_candidates
-from kgverify.ranking.rank import rank_candidates
+from kgverify.cli import options
+from kgverify.cli.progress import make_result_console, print_lines, show_phase, write_json
+from kgverify.engines.table import COMPILED, find_class, make_entry
+from kgverify.errors import UserError, count_of, suggest
+from kgverify.report.render.fitted_table import fit_rows
 from kgverify.runs.job import Queries
 from kgverify.runs.run import Run
 
 if TYPE_CHECKING:
-    from kgverify.bench.modes import Build
     from kgverify.engines.protocol import Engine
-    from kgverify.prover.state import Layout
 
-NOT_COMPARED = 3
-"""Exit code of `--fail-slower` where no ratio could be compared."""
+ON_CPU = ("eager", "default", "native")
+ON_CUDA = ("eager", "default", "reduce-overhead", "max-autotune", "fused")
 
 
 def bench(
     *,
-    size: Annotated[str, Parameter(metavar="NAME,KEY=VALUE,...")] = "small",
+    size: Annotated[str, Parameter(choices=tuple(SIZES))] = "small",
+    queries: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
+    corruptions: int | str | None = None,
+    seconds: Annotated[float | None, Parameter(validator=validators.Number(gte=0))] = None,
     modes: Annotated[str | None, Parameter(metavar="MODE,...")] = None,
     engines: Annotated[options.EngineOptions, options.OWN] = options.EngineOptions(),
     source: Annotated[options.GraphOptions, options.GRAPH] = options.GraphOptions(),
     proofs: Annotated[options.ProofOptions, options.PROOFS] = options.ProofOptions(),
     evaluator: Annotated[options.EvaluatorOptions, options.BENCH_EVALUATOR] = options.EvaluatorOptions(),
-    repeats: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 10,
-    compare: Annotated[Path | None, Parameter(metavar="FILE")] = None,
-    fail_slower: Annotated[bool, Parameter(negative="")] = False,
-    plot: Annotated[Path | None, Parameter(metavar="FILE.svg")] = None,
 ) -> int:
-    """Measure a reference and an engine, or the compiled evaluator in every mode; only results that agree have a speed.
-
-    Ctrl-C ends it early; the measurements so far are shown and written.
+    """Measure the compiled evaluator in every mode, or another engine; only engines that agree have a speed.
 
     Args:
-        size: small, medium, large or extreme, with numbers to replace, such as small,queries=5: queries, corruptions, slots,
-            sample and seconds; docs/benchmarking.md.
-        modes: Modes of the compiled evaluator: eager, default, reduce-overhead, max-autotune, fused; all that make a
-            difference on the device if not given.
-        repeats: Calls of the steady state, at most.
-        compare: Compare with a run saved by --json.
-        fail_slower: With --compare: exit code 1 where a mode is slower beyond its band.
-        plot: Draw the medians.
+        size: The size of the benchmark; docs/benchmarking.md.
+        queries: Replaces the number of the size.
+        corruptions: Replaces the number of the size; `all` for every entity.
+        seconds: Time of the repetitions of each engine; replaces that of the size.
+        modes: Modes of the compiled evaluator; if not given, those that make a difference on the device.
     """
-    from kgverify.bench.modes import Rivals, measure_modes
-
     if options.prints_catalogue(evaluator):
         return 0
-    if compare is None and fail_slower:
-        raise UserError("has nothing to compare with", where="fail_slower", fix="give --compare FILE as well")
-    saved = None if compare is None else read_result(compare)
-    check_writable(None if plot is None else str(plot))
-    name, chosen = choose_size(size)
-    faults = tuple(evaluator.faults)
-    queries = Queries(chosen.queries, chosen.corruptions)
-    run = options.make_job(source, queries, proofs).make_run()
-    plan = Plan(
-        name=name,
-        size=chosen,
-        modes=None if modes is None else tuple(filter(None, map(str.strip, modes.split(",")))),
-        device=evaluator.device,
-        precision=evaluator.precision,
-        repeats=repeats,
-        has_fresh_cache=evaluator.fresh_cache,
-        faults=tuple(each.name for each in find_faults(faults)),
-    )
-    rivals = None
+    measured = find_size(size)
+    if seconds is not None:
+        measured = measured._replace(seconds=seconds)
     engine, reference = engines.engine, engines.reference
-    if (engine, reference) != (COMPILED, REFERENCE):
-        if engine != COMPILED and modes is not None:
-            raise UserError(
-                f"are of the compiled evaluator, which is not measured: {engine}", where="modes", fix="leave it out"
-            )
-        options.make_engines(engines, evaluator)
-        make = partial(_make_engine, run)
-        in_reference = () if engine == COMPILED else plan.faults
-        rivals = Rivals(reference, partial(make, reference, "--reference", in_reference))
-        if engine != COMPILED:
-            rivals = rivals._replace(engine=engine, make_engine=partial(make, engine, "--engine"))
-        # What cannot be made is an error before anything is measured.
-        rivals.make_reference()
-        if rivals.make_engine is not None:
-            rivals.make_engine()
-    _warn_of_size(plan)
-    result = measure_modes(run, plan, _build_with_faults(run, plan), show_phase, rivals)
-    console = make_result_console()
-    width = console.width if console.is_terminal else 0
-    print_lines(console, render_result(result, width))
-    compared = None
-    if saved is not None:
-        compared = compare_runs(saved, result)
-        print_lines(console, ["", *render_comparison(compared, str(compare), width)])
-    if plot is not None:
-        write_result(render_plot(result).encode(), str(plot))
-    write_encoded(encode_result(result))
-    if not result.is_complete:
-        raise KeyboardInterrupt
-    if not result.is_right:
-        return 1
-    if fail_slower and compared is not None and (compared.is_slower or not compared.is_compared):
-        return 1 if compared.is_slower else NOT_COMPARED
-    return 0
+    named = check_modes(modes, engine)
+    options.make_engines(engines, evaluator)
+    chosen = Queries(queries or measured.queries, measured.corruptions if corruptions is None else corruptions)
+    run = options.make_job(source, chosen, proofs).make_run()
 
+    def make(name: str, where: str, mode: str, is_faulty: bool) -> "Engine":
+        given = evaluator.options | {"mode": mode}
+        planted = given.pop("faults", ()) if is_faulty else ()
+        made = make_entry(COMPILED, **given | {"faults": planted}) if name == COMPILED else name
+        return make_pipeline(made, run, where=where).engine
 
-def choose_size(text: str) -> tuple[str, Size]:
-    """Return a size and its name, with the numbers that replace its own. UserError for an unknown name or key."""
-    name, _, replaced = text.partition(",")
-    if "=" in name:
-        name, replaced = "small", text
-    size = find_size(name)
-    numbers: dict[str, Any] = {}
-    for key, value in options.parse_pairs([replaced] if replaced else [], Size._fields, "size").items():
-        try:
-            numbers[key] = float(value) if key == "seconds" else int(value)
-        except ValueError:
-            raise UserError(f"expected a number, found {value!r}", where=f"--size {key}", fix="give another") from None
-        if numbers[key] < (key not in ("seconds", "corruptions")):
-            raise UserError(f"expected 1 or more, found {value}", where=f"--size {key}", fix="give another number")
-    return name, size._replace(**numbers)
-
-
-def _make_engine(run: Run, engine: str, where: str, faults: tuple[str, ...] = ()) -> "Engine":
+    expected = Contender(reference, partial(make, reference, "reference", "eager", engine != COMPILED))
+    contenders = [Contender(engine, partial(make, engine, "engine", "eager", False))]
     if engine == COMPILED:
-        return make_pipeline(make_entry(COMPILED, mode="eager", faults=faults), run, where=where).engine
-    return make_pipeline(engine, run, where=where).engine
+        compared = named or (ON_CUDA if has_cuda(evaluator.device) else ON_CPU)
+        contenders = [Contender(mode, partial(make, engine, "engine", mode, True), True) for mode in compared]
+    result = measure_engines(run, expected, contenders, size=measured, phase=show_phase)
+    first = result.measurements[1]
+    if all(each.state is State.UNAVAILABLE for each in result.measurements[1:]):
+        raise UserError(first.reason, where=f"modes {first.name}", fix=first.fix)
+    console = make_result_console()
+    print_lines(console, describe_bench(result, run, size))
+    console.print(tabulate(result))
+    write_json(result)
+    return 0 if result.is_right else 1
 
 
-def _build_with_faults(run: Run, plan: Plan) -> "Build | None":
-    """Return a builder of the evaluator with the plan's faults; None without faults. UserError for a fault outside the prover."""
-    if not plan.faults:
-        return None
-    planted = plant_faults(run.limits, run.policy, find_faults(plan.faults))
-    if planted.draw is not draw_candidates or planted.rank is not rank_candidates:
+def check_modes(modes: str | None, engine: str) -> tuple[str, ...]:
+    """Return the modes of a list, each once. UserError for an unknown one, and for those of another engine."""
+    named = tuple(dict.fromkeys(filter(None, map(str.strip, (modes or "").split(",")))))
+    if named and engine != COMPILED:
         raise UserError(
-            "concerns the candidates or the ranks, and only proofs are timed",
-            where="--fault",
-            fix="choose one of another stage: --fault list prints them",
+            f"are of the compiled evaluator, which is not measured: {engine}", where="modes", fix="leave it out"
         )
-
-    def build(mode: str, layout: "Layout") -> "Engine":
-        from kgverify.prover.engine import CompiledEngine
-
-        return CompiledEngine(
-            run.graph.program,
-            run.limits,
-            run.policy,
-            mode=mode,
-            device=plan.device,
-            precision=plan.precision,
-            layout=layout,
-            stages=planted.stages,
-            faults=tuple(plan.faults),
-        )
-
-    return build
+    known = list_modes()
+    for mode in named:
+        if mode not in known:
+            fix = suggest(mode, known) or f"choose from {', '.join(known)}"
+            raise UserError(f"unknown mode {mode!r}", where="modes", fix=fix)
+    return named
 
 
-def _warn_of_size(plan: Plan) -> None:
-    from kgverify.prover.execution.device import resolve_device
+def list_modes() -> tuple[str, ...]:
+    """Return the modes of the evaluator, except the choice of one."""
+    return tuple(mode for mode in get_args(get_type_hints(find_class(COMPILED))["mode"]) if mode != "auto")
 
-    if plan.name in FOR_GPUS and resolve_device(plan.device).type == "cpu":
-        print_warning(f"size {plan.name} is for GPUs and takes hours on a CPU; Ctrl-C keeps the measurements so far")
+
+def has_cuda(device: str) -> bool:
+    """Return whether the evaluator runs on CUDA. UserError for a device that does not exist here."""
+    if find_spec("torch") is None:
+        return False
+    return make_entry(COMPILED, device=device).uses_cuda()
+
+
+def describe_bench(result: BenchResult, run: Run, size: str) -> list[str]:
+    """Return the lines above the table."""
+    corruptions = "all" if result.num_corruptions < 0 else f"{result.num_corruptions:,}"
+    machine = result.machine
+    names = ("gpu", "processor", "cpus", "threads", "torch", "python", "kgverify")
+    return [
+        f"{'MEASURED' if result.is_right else 'WRONG'}   {count_of(result.num_candidates, 'candidate')}, size {size}",
+        f"  {result.graph}, at most {run.num_queries:,} queries of {result.split} ({result.num_queries:,} found),"
+        f" {corruptions} corruptions, policy {result.policy}, seed {result.seed}",
+        f"  {', '.join(f'{name} {machine[name]}' for name in names if name in machine)}",
+    ]
+
+
+def tabulate(result: BenchResult) -> object:
+    """Return the table of the measurements, which fits its terminal."""
+    titles = ("engine", "candidates", "µs/candidate", "quartiles", "repeats", "warm-up s", "peak MiB", "results")
+    return fit_rows(Table(*titles, box=None), [_row(each) for each in result.measurements])
+
+
+def _row(found: Measurement) -> tuple[str, ...]:
+    quartiles = found.quartiles
+    low, median, high = ("", "", "") if quartiles is None else (f"{1e6 * each:,.4g}" for each in quartiles)
+    results = [found.reason] if found.reason else []
+    results += map(_describe_agreement, found.agreements)
+    return (
+        found.name,
+        f"{found.num_candidates:,}",
+        median,
+        f"{low} to {high}" if median else "",
+        str(len(found.seconds) or ""),
+        "" if found.warm_up_seconds is None else f"{found.warm_up_seconds:,.3g}",
+        "" if found.peak_bytes is None else f"{found.peak_bytes / (1 << 20):,.1f}",
+        "; ".join(results if found.state is State.TIMED else [found.state.value.upper(), *results]),
+    )
+
+
+def _describe_agreement(agreement: Agreement) -> str:
+    ties = f", {count_of(agreement.num_near_ties, 'near-tie')} left out" if agreement.num_near_ties else ""
+    if agreement.num_differing:
+        return f"{agreement.num_differing:,} of {agreement.num_compared:,} differ from {agreement.against}{ties}"
+    return f"{agreement.num_compared:,} as {agreement.against}{ties}"

@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -15,17 +14,14 @@ from kgverify.cli.commands.diff import EXIT_CODES
 from kgverify.cli.dashboard import show_dashboard
 from kgverify.cli.output import is_typed
 from kgverify.cli.progress import (
-    make_error_console,
     make_result_console,
     print_lines,
     print_note,
     replay_command,
-    show_phase,
     typed_command,
     write_json,
 )
-from kgverify.comparison.exercise.minimum import parse_minimum
-from kgverify.comparison.result import Verdict
+from kgverify.comparison.exercise.minimum import MINIMUM, parse_minimum
 from kgverify.errors import UserError
 from kgverify.program.dialect import OURS, read_dialect
 from kgverify.runs.engine_makers import Sides
@@ -33,7 +29,7 @@ from kgverify.runs.job import MOST_JOBS
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.known_divergences import read_known
 from kgverify.testing.campaigns.result import describe_campaign
-from kgverify.testing.exhaustive.scope import SCOPES, Scope, find_scope
+from kgverify.testing.problems.scope import SCOPE_MINIMUM, SCOPES
 
 INTERRUPTED: Final = 130
 _TIME: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", re.ASCII)
@@ -50,7 +46,7 @@ def fuzz(
     seed: int = 0,
     jobs: Annotated[int, Parameter(validator=validators.Number(gte=1, lte=MOST_JOBS))] = os.cpu_count() or 1,
     corpus: Annotated[Path, Parameter(metavar="DIR")] = Path("fuzz-corpus"),
-    exhaustive: Annotated[str | None, Parameter(metavar="SCOPE", choices=tuple(SCOPES))] = None,
+    scope: Annotated[str | None, Parameter(choices=tuple(SCOPES))] = None,
 ) -> int:
     """Try generated problems on two engines; keep and shrink what differs.
 
@@ -61,7 +57,7 @@ def fuzz(
         seed: The seed of the problems.
         jobs: The number of processes.
         corpus: The folder of reproducers, which are replayed first, and of the progress.
-        exhaustive: Check every problem of a scope instead; a state file in the corpus lets it resume.
+        scope: Try every problem of a scope instead: tiny, all 33,632 of them.
     """
     if options.prints_catalogue(evaluator):
         return 0
@@ -74,13 +70,6 @@ def fuzz(
             where="scheduler",
             fix="give one of the two",
         )
-    if exhaustive is not None:
-        if trying.scheduler is not None:
-            raise UserError("cannot be used with a scope", where="scheduler", fix="give --jobs instead")
-        if seconds is not None or examples is not None:
-            raise UserError("a scope has no budget", where="exhaustive", fix="leave out --seconds and --examples")
-        state = corpus / f"{exhaustive}.state" if is_typed("--corpus") else None
-        return _certify_scope(find_scope(exhaustive, chosen), sides, state, jobs, trying.accept_changed)
     campaign = Campaign(
         corpus=corpus,
         engine=sides.engine,
@@ -95,8 +84,9 @@ def fuzz(
         known=() if trying.known is None else read_known(Path(trying.known)),
         is_fresh=trying.fresh,
         accept_changed=tuple(trying.accept_changed),
-        minimum=parse_minimum(trying.minimum),
+        minimum=parse_minimum(trying.minimum, default=MINIMUM if scope is None else SCOPE_MINIMUM),
         dialect=chosen,
+        scope=scope,
     )
     try:
         with show_dashboard(campaign) as watch:
@@ -118,41 +108,6 @@ def fuzz(
 def _print_how_to_resume(what: str) -> None:
     again = typed_command().replace(" --fresh", "")
     print_note(f"{what}; to resume, run:", again)
-
-
-def _certify_scope(
-    scope: Scope,
-    sides: Sides,
-    state: Path | None,
-    jobs: int,
-    accept_changed: Collection[str],
-) -> int:
-    """Compare every problem of a scope, print the certificate, and return the exit code."""
-    from kgverify.testing.exhaustive.certificate import certify
-
-    try:
-        with show_phase("problems", scope.count.problems) as phase:
-            certificate = certify(
-                scope,
-                sides.engine,
-                reference=sides.reference,
-                state=state,
-                accept_changed=accept_changed,
-                progress=phase,
-                jobs=jobs,
-                on_interrupt=lambda: phase.rename("ending"),
-            )
-    except KeyboardInterrupt:
-        if state:
-            _print_how_to_resume("interrupted; finished work is saved")
-        else:
-            make_error_console().print("interrupted; with --corpus DIR, a run can be resumed")
-        return INTERRUPTED
-    print_lines(make_result_console(), str(certificate).splitlines())
-    write_json(certificate)
-    if certificate.is_proof:
-        return 0
-    return 1 if certificate.divergent or certificate.proved else EXIT_CODES[Verdict.INCONCLUSIVE]
 
 
 def parse_seconds(text: str) -> float:

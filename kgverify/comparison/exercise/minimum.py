@@ -27,13 +27,13 @@ NONE: Final = "none"
 _MOST: Final = 1 << 53
 
 
-def parse_minimum(declared: str | Minimum | None, where: str = "minimum") -> Minimum:
-    """Return the minimum that a user declares, as `"proved=1,rules=1"`, `"none"` or a mapping; None for the default.
+def parse_minimum(declared: str | Minimum | None, where: str = "minimum", default: Minimum = MINIMUM) -> Minimum:
+    """Return the minimum that a user declares, as `"proved=1,rules=1"`, `"none"` or a mapping; the default for None.
 
     UserError for an unknown item, or a number that is not a whole one from 0.
     """
     if declared is None:
-        return MINIMUM
+        return default
     given = _split(declared, where) if isinstance(declared, str) else declared
     for name, number in given.items():
         if name not in ITEMS:

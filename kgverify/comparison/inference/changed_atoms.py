@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from kgverify.comparison.inference.step_program import Made
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import Origin
-from kgverify.program.resolution import Atoms, number_variables
+from kgverify.step.clauses import Atoms
+from kgverify.step.renaming import find_embedding
+from kgverify.step.resolvent import Resolvent
 
 _CHANGES: Final = {
     "the last atom of each longer body is missing": slice(None, -1),
@@ -16,7 +17,7 @@ _CHANGES: Final = {
 }
 
 
-def change_bodies(made: Sequence[Made], num_rest: int) -> Iterator[tuple[str, list[Made]]]:
+def change_bodies(made: Sequence[Resolvent], num_rest: int) -> Iterator[tuple[str, list[Resolvent]]]:
     """Yield what clauses make if all bodies of two atoms or more are changed, with the change in words.
 
     num_rest: the number of atoms of the goal behind the selected one
@@ -27,42 +28,27 @@ def change_bodies(made: Sequence[Made], num_rest: int) -> Iterator[tuple[str, li
             yield words, changed
 
 
-def _change(each: Made, num_rest: int, change: slice) -> Made:
-    num = len(each.resolved) - num_rest
+def _change(each: Resolvent, num_rest: int, change: slice) -> Resolvent:
+    num = len(each.atoms) - num_rest
     if each.clause[0] != Origin.RULE or num < 2:
         return each
-    return each._replace(resolved=(*each.resolved[:num][change], *each.resolved[num:]))
+    return each._replace(atoms=(*each.atoms[:num][change], *each.atoms[num:]))
 
 
-def could_be_pruned(made: Sequence[Made], changed: Sequence[Made], is_like_fact: Callable[[Ids], bool]) -> bool:
+def could_be_pruned(
+    made: Sequence[Resolvent], changed: Sequence[Resolvent], is_like_fact: Callable[[Ids], bool]
+) -> bool:
     """Return whether a single clause is changed, and lacks ground atoms alone, or atoms like facts."""
     pairs = [pair for pair in zip(made, changed, strict=True) if pair[0] != pair[1]]
-    lost = (atom for own, other in pairs for atom in Counter(own.resolved) - Counter(other.resolved))
+    lost = (atom for own, other in pairs for atom in Counter(own.atoms) - Counter(other.atoms))
     return len(pairs) < 2 and all(min(atom[1:]) >= 0 or is_like_fact(atom) for atom in lost)
 
 
 def has_lost_ground(shorter: Atoms, longer: Atoms) -> bool:
     """Return whether the shorter goal is the longer one without some ground atoms."""
-    kept = embed(shorter, longer)
+    kept = find_embedding(shorter, longer)
     return (
         kept is not None
         and len(shorter) < len(longer)
         and all(min(atom[1:]) >= 0 for i, atom in enumerate(longer) if i not in kept)
     )
-
-
-def embed(shorter: Atoms, longer: Atoms) -> set[int] | None:
-    """Return the places of atoms that give the shorter goal up to the names of variables, the earliest; None if none do."""
-    places: list[int] = []
-    start = 0
-    for atom in shorter:
-        shape = atom[0], max(atom[1], -1), max(atom[2], -1)
-        for i in range(start, len(longer)):
-            other = longer[i]
-            if (other[0], max(other[1], -1), max(other[2], -1)) == shape:
-                places.append(i)
-                start = i + 1
-                break
-        else:
-            return None
-    return set(places) if number_variables(longer[i] for i in places) == number_variables(iter(shorter)) else None

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from kgverify.comparison.step_view import ResolventView
-from kgverify.program.resolution import Atoms, number_variables
+from kgverify.step.clauses import Atoms, number_variables
 
 Content = tuple[int, Atoms]
 """The kind of a resolvent, and its atoms in canonical variables."""

@@ -16,7 +16,7 @@ from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.program import Program
-from kgverify.program.resolution import Clauses, number_variables
+from kgverify.step.clauses import Clauses, number_variables
 from kgverify.trace.model.trace import Trace
 
 MOST_CLAUSES: Final = 3

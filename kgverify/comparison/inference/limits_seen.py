@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.inference.origins import Clause, StepOrigins
 from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.resolution import number_variables
+from kgverify.step.clauses import number_variables
 from kgverify.trace.model.trace import Trace
 
 LEAST_REACHED: Final = 3

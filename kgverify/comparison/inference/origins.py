@@ -15,7 +15,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import Origin
-from kgverify.program.resolution import Atoms, Clauses, number_variables
+from kgverify.step.clauses import Atoms, Clauses, binds_in_one_pass, number_variables
+from kgverify.step.renaming import find_embedding, is_permutation, shape_of
 
 Clause: TypeAlias = tuple[int, int]
 """An `Origin` and the index of a rule or a fact."""
@@ -142,13 +143,7 @@ class StepOrigins:
 
         Engines that unify in one pass let a variable that is bound to two terms fail, even if one of these is a variable.
         """
-        head, _ = self._clauses.clause(self.goal, *clause)
-        bound: dict[int, int] = {}
-        for left, right in zip(self.goal[0][1:], head[1:], strict=True):
-            variable, term = (right, left) if right < 0 else (left, right)
-            if variable < 0 and bound.setdefault(variable, term) != term:
-                return True
-        return False
+        return not binds_in_one_pass(self.goal[0], self._clauses.clause(self.goal, *clause)[0])
 
     def _judge(self, clause: Clause, atoms: Atoms) -> Made:
         return Made(clause, atoms, tuple(map(self.is_pruned, atoms)))
@@ -361,74 +356,10 @@ def _keep(atoms: Atoms, is_pruned: Sequence[bool]) -> Atoms:
     return number_variables(atom for atom, is_gone in zip(atoms, is_pruned, strict=True) if not is_gone)
 
 
-def _shape(atom: Ids) -> Ids:
-    predicate, a, b = atom
-    return predicate, max(a, -1), max(b, -1)
-
-
 def _count_shared(atoms: Iterable[Ids], others: Sequence[Ids]) -> tuple[int, int]:
     """Return how many atoms have their shape among others, negative numbers for what is left beside."""
-    shared = (Counter(map(_shape, atoms)) & Counter(map(_shape, others))).total()
+    shared = (Counter(map(shape_of, atoms)) & Counter(map(shape_of, others))).total()
     return shared, -len(others)
-
-
-def find_embedding(atoms: Atoms, whole: Atoms, *, is_loose: bool = False) -> tuple[int, ...] | None:
-    """Return where the atoms of a goal stand in another one, in order, up to the names of variables; None if they do not.
-
-    is_loose: a variable may stand for any term, different ones at each occurrence
-    """
-
-    def match(i: int, start: int, names: dict[int, int], back: dict[int, int]) -> tuple[int, ...] | None:
-        if i == len(atoms):
-            return ()
-        for j in range(start, len(whole) - (len(atoms) - i) + 1):
-            if atoms[i][0] != whole[j][0]:
-                continue
-            if is_loose:
-                if any(a != b and min(a, b) >= 0 for a, b in zip(atoms[i][1:], whole[j][1:], strict=True)):
-                    continue
-                rest = match(i + 1, j + 1, names, back)
-            else:
-                further = _rename(atoms[i], whole[j], names, back)
-                rest = None if further is None else match(i + 1, j + 1, *further)
-            if rest is not None:
-                return (j, *rest)
-        return None
-
-    return match(0, 0, {}, {})
-
-
-def is_permutation(atoms: Atoms, others: Atoms) -> bool:
-    """Return whether two goals have the same atoms, up to their order and the names of variables."""
-    if sorted(map(_shape, atoms)) != sorted(map(_shape, others)):
-        return False
-
-    def match(i: int, left: frozenset[int], names: dict[int, int], back: dict[int, int]) -> bool:
-        if i == len(atoms):
-            return True
-        for j in left:
-            further = _rename(atoms[i], others[j], names, back)
-            if further is not None and match(i + 1, left - {j}, *further):
-                return True
-        return False
-
-    return match(0, frozenset(range(len(others))), {}, {})
-
-
-def _rename(
-    atom: Ids, other: Ids, names: dict[int, int], back: dict[int, int]
-) -> tuple[dict[int, int], dict[int, int]] | None:
-    """Return the renaming of variables, and its inverse, extended so that an atom becomes another one; None if none does."""
-    if atom[0] != other[0]:
-        return None
-    names, back = dict(names), dict(back)
-    for a, b in zip(atom[1:], other[1:], strict=True):
-        if min(a, b) >= 0:
-            if a != b:
-                return None
-        elif max(a, b) >= 0 or names.setdefault(a, b) != b or back.setdefault(b, a) != a:
-            return None
-    return names, back
 
 
 def count_clauses(clauses: Sequence[Clause]) -> str:

@@ -6,18 +6,17 @@ selected. A change that gives exactly the actual list explains it, in any dialec
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from kgverify.comparison.inference.changed_atoms import change_bodies, could_be_pruned, embed, has_lost_ground
+from kgverify.comparison.inference.changed_atoms import change_bodies, could_be_pruned, has_lost_ground
 from kgverify.comparison.inference.content import content_of
 from kgverify.comparison.inference.step_difference import CERTAIN, CLEAR, GUESSED, LIKELY, OPEN, StepDifference
 from kgverify.comparison.inference.step_program import (
     NO_CLAUSE,
     Key,
     Listed,
-    Made,
     StepProgram,
     Variation,
 )
@@ -26,8 +25,10 @@ from kgverify.errors import count_of
 from kgverify.program.dialect import Filter
 from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.resolution import Atoms, number_variables
 from kgverify.program.stages import Stage
+from kgverify.step.clauses import Atoms, number_variables
+from kgverify.step.renaming import find_embedding
+from kgverify.step.resolvent import Resolvent
 
 Item = TypeVar("Item")
 
@@ -79,7 +80,7 @@ class _Search:
     def __init__(
         self,
         program: StepProgram,
-        made: list[Made],
+        made: list[Resolvent],
         expected: StepView,
         actual: StepView,
         *,
@@ -91,7 +92,7 @@ class _Search:
         self._has_origins, self._has_counts = has_origins, has_counts
         self._steps = expected, actual
         self._expected, self._actual = (self._read(step) for step in (expected, actual))
-        self._wanted = program.list(made, program.usual)
+        self._wanted = program.list(made)
 
     def differing(self) -> tuple[list[ResolventView], list[ResolventView]]:
         """Return the resolvents that the actual side lacks, and those that it has beside the expected ones."""
@@ -155,8 +156,10 @@ class _Search:
     def _counts_agree(self, listed: Listed, other: Listed) -> bool:
         return not self._has_counts or listed[1:] == other[1:]
 
-    def _fits(self, made: Sequence[Made], variation: Variation | None = None) -> bool:
-        return self._agrees(self._program.list(made, variation or self._program.usual), self._actual)
+    def _fits(
+        self, made: Sequence[Resolvent], variation: Variation | None = None, fixed: Collection[Resolvent] = ()
+    ) -> bool:
+        return self._agrees(self._program.list(made, variation, fixed), self._actual)
 
     def _judge_proof(self, kind: DifferenceClass) -> DifferenceClass:
         """Return the class of a proof on one side only where no origin says more, or another one."""
@@ -282,14 +285,14 @@ class _Search:
         return _Guess(_matching(kind), DifferenceClass.REORDERED, words, OPEN)
 
     @staticmethod
-    def _stage_of_order(stage: Stage, rules: Sequence[Made], facts: Sequence[Made]) -> Stage:
+    def _stage_of_order(stage: Stage, rules: Sequence[Resolvent], facts: Sequence[Resolvent]) -> Stage:
         """Return the matching stage where only its clauses match."""
         if stage is Stage.RESOLVE and not (rules and facts):
             return Stage.MATCH_RULES if rules else Stage.MATCH_FACTS
         return stage
 
     @staticmethod
-    def _reverse(joined: tuple[list[Made], list[Made]], kind: Origin) -> list[Made]:
+    def _reverse(joined: tuple[list[Resolvent], list[Resolvent]], kind: Origin) -> list[Resolvent]:
         return [each for part in joined for each in (part[::-1] if part and part[0].clause[0] == kind else part)]
 
     def _kinds_of(self) -> dict[Key, int]:
@@ -308,7 +311,7 @@ class _Search:
             if self._fits(self._made, usual._replace(filters=without("revisit"))):
                 return _Guess(Stage.REVISIT, kind, "goals visited before stay")
             forgetful = self._program.forget_earlier_goals()
-            if self._agrees(forgetful.list(self._made, usual), self._actual):
+            if self._agrees(forgetful.list(self._made), self._actual):
                 return _Guess(Stage.REVISIT, kind, "only the current goal is not visited again")
         else:
             for memory in ("sequence", "set"):
@@ -336,7 +339,7 @@ class _Search:
     def _of_lost_proofs(self) -> _Guess | None:
         """Guess at proofs that are lost together."""
         is_pruned = "prune" in self._program.usual.filters
-        left = [each for each in self._made if (self._program.prune(each.resolved) if is_pruned else each.resolved)]
+        left = [each for each in self._made if (self._program.prune(each.atoms) if is_pruned else each.atoms)]
         num = len(self._made) - len(left)
         if "close" not in self._program.usual.filters or not num or not self._fits(left):
             return None
@@ -440,7 +443,7 @@ class _Search:
         if not self._has_origins:
             return None
         own = {clause: (kind, atoms) for kind, atoms, clause in self._actual.keys if clause != NO_CLAUSE}
-        changed, guesses = [], []
+        changed, fixed, guesses = [], [], []
         wanted = {clause: (kind, atoms) for kind, atoms, clause in self._wanted.keys}
         for each in self._made:
             found = own.get(each.clause)
@@ -450,27 +453,28 @@ class _Search:
             if found[1] == self._right_atoms(each):
                 changed.append(each)
                 continue
-            changed.append(Made(each.clause, found[1], found[0], is_fixed=True))
+            fixed.append(each._replace(atoms=found[1], kind=GoalKind(found[0])))
+            changed.append(fixed[-1])
             guesses.append(self._guess_change(each, found[1], is_cut=is_cut))
-        if not guesses or not self._fits(changed):
+        if not guesses or not self._fits(changed, fixed=fixed):
             return None
         guess = min(guesses, key=lambda each: list(Stage).index(each.stage))
         return guess._replace(kind=self._judge_proof(guess.kind))
 
-    def _right_atoms(self, each: Made) -> Atoms:
+    def _right_atoms(self, each: Resolvent) -> Atoms:
         is_pruned = "prune" in self._program.usual.filters
-        return self._program.prune(each.resolved) if is_pruned else number_variables(iter(each.resolved))
+        return self._program.prune(each.atoms) if is_pruned else number_variables(iter(each.atoms))
 
-    def _guess_change(self, each: Made, atoms: Atoms, *, is_cut: bool) -> _Guess:
+    def _guess_change(self, each: Resolvent, atoms: Atoms, *, is_cut: bool) -> _Guess:
         """Guess at the stage that made these atoms of what a clause gives."""
-        right, resolved = self._right_atoms(each), each.resolved
+        right, resolved = self._right_atoms(each), each.atoms
         is_pruned = "prune" in self._program.usual.filters
         solid = number_variables(atom for atom in atoms if atom[0] >= 0)
         if len(solid) < len(atoms) and is_pruned and solid == right:
             return _Guess(Stage.PRUNE, DifferenceClass.MALFORMED, "holes stay where facts were deleted")
         if len(atoms) == self._program.usual.max_atoms and atoms == number_variables(iter(right[: len(atoms)])):
             return _Guess(Stage.LIMIT, DifferenceClass.LIMIT, f"atoms beyond {len(atoms)} are cut")
-        kept = embed(atoms, resolved)
+        kept = find_embedding(atoms, resolved)
         if is_pruned and kept is not None and len(atoms) != len(right):
             lost = [atom for i, atom in enumerate(resolved) if i not in kept]
             num = abs(len(atoms) - len(right))
@@ -492,18 +496,18 @@ class _Search:
         """Guess at clauses that are lost, or that do not match and are there."""
         own = Counter(self._keys(self._actual))
         known = {each.clause for each in self._made}
-        added: list[Made] = []
+        added: list[Resolvent] = []
         if self._has_origins:
             left = Counter(each.clause for each in self._made)
             for end, atoms, clause in self._actual.keys:
                 if clause != NO_CLAUSE and not _take(left, clause):
-                    added.append(Made(clause, atoms, end, is_fixed=True))
+                    added.append(Resolvent(atoms, Origin(clause[0]), clause[1], GoalKind(end)))
         elif (made := self._program.make_excluded(self._goal)) is not None:
             added = [made]
-        pool = self._program.put_in_order([*self._made, *added])
-        lost: list[Made] = []
+        pool, fixed = self._program.put_in_order([*self._made, *added]), added if self._has_origins else ()
+        lost: list[Resolvent] = []
         while True:
-            listed = self._program.list(pool, self._program.usual)
+            listed = self._program.list(pool, fixed=fixed)
             keys = self._keys(listed)
             if Counter(keys) == own:
                 break
@@ -534,7 +538,7 @@ class _Search:
             confidence = OPEN
         return _Guess(_matching(min(kinds)), judged, words, confidence)
 
-    def _offers(self, each: Made, listed: Listed, surplus: Counter[Key]) -> bool:
+    def _offers(self, each: Resolvent, listed: Listed, surplus: Counter[Key]) -> bool:
         """Return whether a clause makes a resolvent of the list that the actual side lacks."""
         return any(
             key[2] == each.clause and _take(surplus, self._key(key)) for key in listed.keys if key[2] == each.clause

@@ -18,15 +18,14 @@ from kgverify.comparison.inference.origins import (
     Explanation,
     StepOrigins,
     count_clauses,
-    find_embedding,
-    is_permutation,
 )
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.errors import count_of
 from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.resolution import Atoms, number_variables
 from kgverify.program.stages import Stage
+from kgverify.step.clauses import Atoms, number_variables
+from kgverify.step.renaming import find_embedding, is_permutation
 
 CERTAIN: Final = 1.0
 CLEAR: Final = 0.95

@@ -1,13 +1,29 @@
 """The resolvents that a program gives for one goal in a dialect, by its clauses and its filters, which may be changed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from typing import Final, NamedTuple, TypeAlias
+
+from msgspec.structs import replace
 
 from kgverify.program.dialect import Filter
 from kgverify.program.fact_index import Ids
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.resolution import Atoms, Clauses, number_variables
+from kgverify.program.outcomes import Origin
+from kgverify.step.clauses import Atoms, Clauses, number_variables
+from kgverify.step.plain_step import (
+    SOUND,
+    Situation,
+    close,
+    filter_resolvents,
+    limit_atoms,
+    limit_resolvents,
+    match_facts,
+    match_rules,
+    prune,
+    resolve,
+)
+from kgverify.step.resolvent import Resolvent
 
 Clause: TypeAlias = tuple[int, int]
 """An `Origin` and the index of a rule or a fact."""
@@ -16,15 +32,6 @@ Key: TypeAlias = tuple[int, Atoms, Clause]
 """A resolvent: its kind, its atoms in canonical variables, and the clause that made it."""
 
 NO_CLAUSE: Final[Clause] = (int(Origin.NONE), 0)
-
-
-class Made(NamedTuple):
-    """A resolvent on its way through the filters. resolved: the atoms before pruning; is_fixed: whether pruning is done."""
-
-    clause: Clause
-    resolved: Atoms
-    kind: int = GoalKind.GOAL
-    is_fixed: bool = False
 
 
 class Listed(NamedTuple):
@@ -73,24 +80,24 @@ class StepProgram:
         """Return the same program with the current goal alone as visited."""
         return StepProgram(self._clauses, self.limits, self.visited[-1:], self._query)
 
-    def match(self, goal: Atoms) -> list[Made]:
-        """Return what each clause makes of a goal, in the order of the dialect."""
-        predicate = goal[0][0]
-        rules = [(int(Origin.RULE), i) for i in self._clauses.rules_of(predicate)]
-        facts = [(int(Origin.FACT), i) for i in self._clauses.facts_like(goal[0], self.excluded)]
-        return self.put_in_order(filter(None, (self._make(goal, clause) for clause in (*rules, *facts))))
+    def match(self, goal: Atoms) -> list[Resolvent]:
+        """Return what each clause makes of a goal, in the order of the dialect, before pruning."""
+        situation = Situation(self._clauses, self.limits, self.excluded, (goal,))
+        return resolve(situation, match_rules(situation, goal[0]), match_facts(situation, goal[0]))
 
-    def make_excluded(self, goal: Atoms) -> Made | None:
+    def make_excluded(self, goal: Atoms) -> Resolvent | None:
         """Return what the query makes of a goal if it may serve as a fact."""
         if self.excluded is None:
             return None
-        return self._make(goal, (int(Origin.FACT), self._clauses.fact_index[self.excluded]))
+        number = self._clauses.fact_index[self.excluded]
+        atoms = self._clauses.resolve(goal, Origin.FACT, number)
+        return None if atoms is None else Resolvent(atoms, Origin.FACT, number)
 
-    def put_in_order(self, made: Iterable[Made]) -> list[Made]:
+    def put_in_order(self, made: Iterable[Resolvent]) -> list[Resolvent]:
         """Return resolvents in the order of the dialect, by the numbers of their clauses."""
         is_rules_first, is_reversed = self.dialect.order == "rules_first", self.dialect.is_reversed
 
-        def place(each: Made) -> tuple[bool, int]:
+        def place(each: Resolvent) -> tuple[bool, int]:
             kind, number = each.clause
             return (kind == Origin.RULE) != is_rules_first, -number if is_reversed else number
 
@@ -108,62 +115,35 @@ class StepProgram:
         """Return atoms without those that are facts, in canonical variables."""
         return number_variables(atom for atom in atoms if not self.is_fact(atom))
 
-    def list(self, made: Sequence[Made], variation: Variation) -> Listed:
-        """Return what the filters leave."""
-        left = [(each.kind, each.resolved, each) for each in made]
-        counts, is_closed = [0, 0], False
-        for name in variation.filters:
-            if name == "prune":
-                left = [
-                    (kind, atoms if each.is_fixed else tuple(a for a in atoms if not self.is_fact(a)), each)
-                    for kind, atoms, each in left
-                ]
-            elif name == "revisit" and variation.memory != "none":
-                seen = {_remember(goal, variation.memory) for goal in self.visited}
-                left = [
-                    item
-                    for item in left
-                    if _remember(number_variables(iter(item[1])), variation.memory) not in seen
-                    or (self.dialect.exempts_terminal and not item[1])
-                ]
-            elif name == "duplicates":
-                first = {
-                    (kind, number_variables(iter(atoms))): item for item in reversed(left) for kind, atoms, _ in [item]
-                }
-                kept = {id(item) for item in first.values()}
-                left = [item for item in left if id(item) in kept]
-            elif name == "close":
-                proofs = [item for item in left if _is_proof(item[0], item[1])]
-                left = proofs[-1 if variation.takes_last else 0 :][:1] if proofs else left
-                is_closed = not left
-            elif name == "max_atoms" and variation.max_atoms is not None:
-                most = variation.max_atoms
-                long = [item for item in left if len(item[1]) > most]
-                counts[0] += len(long)
-                if variation.truncates:
-                    left = [(kind, atoms[:most], each) for kind, atoms, each in left]
-                elif long:
-                    left = [item for item in left if len(item[1]) <= most]
-            elif name == "max_resolvents" and variation.max_resolvents is not None:
-                counts[1] += max(0, len(left) - variation.max_resolvents)
-                left = left[: variation.max_resolvents]
-        keys: list[Key] = [
-            (GoalKind.TRUE if _is_proof(kind, atoms) else kind, number_variables(iter(atoms)), each.clause)
-            for kind, atoms, each in left
-        ]
-        is_ended = any(kind in (GoalKind.TRUE, GoalKind.FALSE) for kind, _, _ in keys) or is_closed
-        if self.dialect.stopping == "where_no_terminal" and not is_ended:
-            keys.append((GoalKind.STOP, (), NO_CLAUSE))
-        return Listed(tuple(keys) or ((GoalKind.FALSE, (), NO_CLAUSE),), counts[0], counts[1])
+    def list(
+        self, made: Sequence[Resolvent], variation: Variation | None = None, fixed: Collection[Resolvent] = ()
+    ) -> Listed:
+        """Return what the filters leave, by default the usual ones. fixed: resolvents that are pruned already."""
+        variation = variation or self.usual
+        is_fixed = {(each.clause, each.atoms) for each in fixed}
 
-    def _make(self, goal: Atoms, clause: Clause) -> Made | None:
-        atoms = self._clauses.resolve(goal, *clause)
-        return None if atoms is None else Made(clause, atoms)
+        def prune_others(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
+            return [
+                each if (each.clause, each.atoms) in is_fixed else prune(situation, [each])[0] for each in resolvents
+            ]
 
+        def close_last(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
+            return close(situation, resolvents[::-1])[::-1]
 
-def _is_proof(kind: int, atoms: Atoms) -> bool:
-    return kind == GoalKind.TRUE or (kind == GoalKind.GOAL and not atoms)
-
-
-def _remember(goal: Atoms, memory: str) -> object:
-    return frozenset(goal) if memory == "set" else goal
+        limits = {"max_atoms": variation.max_atoms, "max_resolvents": variation.max_resolvents}
+        dialect = replace(
+            self.dialect,
+            filters=tuple(name for name in variation.filters if limits.get(name, 1) is not None),
+            memory=variation.memory,
+            long_resolvents="truncate" if variation.truncates else "reject",
+        )
+        stages = SOUND._replace(
+            prune=prune_others if is_fixed else prune,
+            close=close_last if variation.takes_last else close,
+            limit_atoms=partial(limit_atoms, most=variation.max_atoms),
+            limit_resolvents=partial(limit_resolvents, most=variation.max_resolvents),
+        )
+        situation = Situation(self._clauses, replace(self.limits, dialect=dialect), self.excluded, self.visited)
+        left, dropped_atoms, dropped_resolvents = filter_resolvents(situation, made, stages).taken
+        keys = ((each.kind, number_variables(each.atoms), each.clause) for each in left)
+        return Listed(tuple(keys), dropped_atoms, dropped_resolvents)

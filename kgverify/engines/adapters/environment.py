@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from typing import Any, Final, Literal, TypeAlias
 
 from kgverify.errors import UserError, suggest
-from kgverify.program.resolution import number_variables
+from kgverify.step.clauses import number_variables
 
 Memory: TypeAlias = Literal["none", "sets", "goals"]
 

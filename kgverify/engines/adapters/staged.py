@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import index
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, overload
+from typing import Any, Literal, NamedTuple, TypeAlias, overload
 
 from kgverify.engines.adapters.environment import Memory, check_memory
-from kgverify.engines.adapters.stepwise import AtomIds, Goal, Resolvent, StepwiseEngine, Taken, read_positions
+from kgverify.engines.adapters.stepwise import AtomIds, Goal, StepwiseEngine, read_positions
 from kgverify.engines.adapters.terms import TermEngine, TermGoal, TermProgram
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Positions, StageOutputs
@@ -14,10 +14,11 @@ from kgverify.errors import UserError
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import Program
-from kgverify.program.resolution import number_variables
 from kgverify.program.stages import Stage
-
-_FALSE: Final = Resolvent((), Origin.NONE, 0, GoalKind.FALSE)
+from kgverify.step import plain_step
+from kgverify.step.clauses import Clauses
+from kgverify.step.plain_step import Situation
+from kgverify.step.resolvent import FALSE, Resolvent, Taken
 
 
 class Clause(NamedTuple):
@@ -63,7 +64,7 @@ class StagedEngine(StepwiseEngine):
             for i, ((p, a, b), body) in enumerate(program.rules)
         ]
         self.facts = [Clause((p, a, b), (), Origin.FACT, i) for i, (p, a, b) in enumerate(program.facts.tolist())]
-        self._is_fact = frozenset(fact.head for fact in self.facts)
+        self._situation = Situation(Clauses(program, exclude_query=limits.exclude_query), limits, None, ())
         self._clauses_of: dict[int, list[Clause]] = {}
         for clause in (*self.rules, *self.facts):
             self._clauses_of.setdefault(clause.head[0], []).append(clause)
@@ -84,35 +85,29 @@ class StagedEngine(StepwiseEngine):
 
     def prune(self, resolvents: Sequence[Resolvent], excluded: AtomIds | None) -> Sequence[Resolvent]:
         """Return the resolvents without the atoms that are facts, except for the excluded one."""
-        return [
-            each._replace(atoms=tuple(a for a in each.atoms if a not in self._is_fact or a == excluded))
-            for each in resolvents
-        ]
+        return plain_step.prune(self._situation._replace(excluded=excluded), resolvents)
 
     def rename(self, resolvents: Sequence[Resolvent]) -> Sequence[Resolvent]:
         """Return the resolvents with their variables numbered by first appearance."""
-        return [each._replace(atoms=number_variables(iter(each.atoms))) for each in resolvents]
+        return plain_step.rename(self._situation, resolvents)
 
     def revisit(self, resolvents: Sequence[Resolvent], visited: Sequence[Goal]) -> Sequence[Resolvent]:
         """Return the resolvents that do not equal a visited goal."""
-        return [each for each in resolvents if each.atoms not in visited]
+        return plain_step.revisit(self._situation._replace(visited=visited), resolvents)
 
     def close(self, resolvents: Sequence[Resolvent]) -> Sequence[Resolvent]:
         """Return the first resolvent without atoms, as TRUE, alone; FALSE alone if there are no resolvents."""
-        for each in resolvents:
-            if not each.atoms:
-                return [each._replace(kind=GoalKind.TRUE)]
-        return resolvents or [_FALSE]
+        return plain_step.close(self._situation, resolvents)
 
     def limit(self, resolvents: Sequence[Resolvent]) -> Taken:
         """Return the resolvents within the limits, and how many were dropped."""
-        short = [each for each in resolvents if len(each.atoms) <= self.limits.max_atoms]
-        kept = short[: self.limits.max_resolvents]
-        return Taken(kept or [_FALSE], len(resolvents) - len(short), len(short) - len(kept))
+        short, dropped_atoms = plain_step.limit_atoms(self._situation, resolvents)
+        kept, dropped_resolvents = plain_step.limit_resolvents(self._situation, short)
+        return Taken(kept or [FALSE], dropped_atoms, dropped_resolvents)
 
     def score(self, goal: Goal, resolvents: Sequence[Resolvent]) -> Sequence[float]:
         """Return a score for each resolvent other than TRUE and FALSE: those of the policy `shortest`."""
-        return [-(len(each.atoms) + _num_variables(each.atoms) / 64) for each in resolvents]
+        return plain_step.score_shortest(goal, resolvents)
 
     def take_step(self, query: AtomIds, visited: Sequence[Goal]) -> Taken:
         """Run every stage up to `score`."""
@@ -133,26 +128,21 @@ class StagedEngine(StepwiseEngine):
     def _run_stages(self, query: AtomIds, visited: Sequence[Goal]) -> tuple[StageOutputs, Taken]:
         goal = visited[-1]
         excluded = query if self.limits.exclude_query and min(query) >= 0 else None
-        resolved = self._read(self.resolve(goal, excluded))
-        pruned = self.prune(resolved, excluded)
-        renamed = self.rename(pruned)
-        new = self.revisit(renamed, visited)
-        closed = self.close(new)
+        after: dict[Stage, Sequence[Resolvent]] = {}
+        after[Stage.RESOLVE] = resolved = self._read(self.resolve(goal, excluded))
+        after[Stage.PRUNE] = pruned = self.prune(resolved, excluded)
+        after[Stage.RENAME] = renamed = self.rename(pruned)
+        after[Stage.REVISIT] = new = self.revisit(renamed, visited)
+        after[Stage.CLOSE] = closed = self.close(new)
         taken = self.limit(closed)
-        kept = list(taken.resolvents)
+        after[Stage.LIMIT] = kept = list(taken.resolvents)
         if kept and all(each.kind is GoalKind.GOAL for each in kept):
             scores = self.score(goal, kept)
             kept = [each._replace(score=float(score)) for each, score in zip(kept, scores, strict=True)]
-        origins = [(each.origin_kind, each.origin) for each in resolved]
         outputs: StageOutputs = {
-            Stage.MATCH_RULES: tuple(origin for kind, origin in origins if kind is Origin.RULE),
-            Stage.MATCH_FACTS: tuple(origin for kind, origin in origins if kind is Origin.FACT),
-            Stage.RESOLVE: _show(resolved, is_canonical=False),
-            Stage.PRUNE: _show(pruned, is_canonical=False),
-            Stage.RENAME: _show(renamed),
-            Stage.REVISIT: _show(new),
-            Stage.CLOSE: _show_kinds(closed),
-            Stage.LIMIT: (_show_kinds(taken.resolvents), taken.dropped_atoms, taken.dropped_resolvents),
+            Stage.MATCH_RULES: tuple(each.origin for each in resolved if each.origin_kind is Origin.RULE),
+            Stage.MATCH_FACTS: tuple(each.origin for each in resolved if each.origin_kind is Origin.FACT),
+            **plain_step.show_filters(after, taken),
             Stage.SCORE: tuple(each.score for each in kept),
         }
         return outputs, taken._replace(resolvents=kept)
@@ -256,18 +246,3 @@ def _read_goal(pair: Any, where: str) -> Goal:
         where=where,
         fix="yield (clause, [(predicate, first, second), ...]) for each clause that matches",
     )
-
-
-def _num_variables(goal: Goal) -> int:
-    return len({term for _, *terms in goal for term in terms if term < 0})
-
-
-def _show(resolvents: Sequence[Resolvent], is_canonical: bool = True) -> tuple[Any, ...]:
-    return tuple(
-        (int(each.origin_kind), each.origin, each.atoms if is_canonical else number_variables(iter(each.atoms)))
-        for each in resolvents
-    )
-
-
-def _show_kinds(resolvents: Sequence[Resolvent]) -> tuple[Any, ...]:
-    return tuple((int(each.kind), int(each.origin_kind), each.origin, each.atoms) for each in resolvents)

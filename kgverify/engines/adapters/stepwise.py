@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from itertools import chain, pairwise
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
@@ -11,9 +11,11 @@ from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Positions
 from kgverify.errors import UserError, count_of
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import ENDS, GoalKind, Origin, Outcome
+from kgverify.program.outcomes import Outcome
 from kgverify.program.program import Program
 from kgverify.progress import Progress, no_progress
+from kgverify.step.plain_step import find_outcome, log_softmax
+from kgverify.step.resolvent import Taken, TakenStep
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Resolvents, Steps, starts_of
 from kgverify.trace.model.header import EngineInfo
 
@@ -22,38 +24,6 @@ AtomIds: TypeAlias = tuple[int, int, int]
 
 Goal: TypeAlias = tuple[AtomIds, ...]
 """The atoms left to prove."""
-
-
-class Resolvent(NamedTuple):
-    """A resolvent and the clause that made it; TRUE and FALSE have no atoms.
-
-    score: higher is better; 0 for TRUE and FALSE
-    """
-
-    atoms: Goal
-    origin_kind: Origin
-    origin: int
-    kind: GoalKind = GoalKind.GOAL
-    score: float = 0.0
-
-
-class Taken(NamedTuple):
-    """The resolvents of a step, and how many the limits dropped."""
-
-    resolvents: Sequence[Resolvent]
-    dropped_atoms: int = 0
-    dropped_resolvents: int = 0
-
-
-class TakenStep(NamedTuple):
-    """A step of a derivation, with its choice and outcome."""
-
-    goal: Goal
-    depth: int
-    taken: Taken
-    choice: int
-    outcome: Outcome
-    log_probability: float
 
 
 class StepwiseEngine:
@@ -151,10 +121,8 @@ class StepwiseEngine:
     def _choose(self, goal: Goal, depth: int, taken: Taken) -> TakenStep:
         scores = [each.score for each in taken.resolvents]
         choice = scores.index(max(scores))
-        total = math.fsum(math.exp(score - scores[choice]) for score in scores)
-        is_last = depth + 1 >= self.limits.max_depth
-        outcome = ENDS.get(taken.resolvents[choice].kind, Outcome.DEPTH_LIMIT if is_last else Outcome.OPEN)
-        return TakenStep(goal, depth, taken, choice, outcome, -math.log(total))
+        outcome = find_outcome(self.limits, taken.resolvents[choice].kind, depth + 1)
+        return TakenStep(goal, depth, taken, choice, outcome, log_softmax(scores, choice))
 
 
 def read_positions(positions: Positions) -> tuple[list[AtomIds], list[list[Goal]]]:

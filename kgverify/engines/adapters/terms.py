@@ -12,7 +12,7 @@ from kgverify.engines.adapters.environment import (
     check_memory,
     describe_mode,
 )
-from kgverify.engines.adapters.stepwise import Resolvent, StepwiseEngine, Taken, TakenStep, collect, read_positions
+from kgverify.engines.adapters.stepwise import StepwiseEngine, collect, read_positions
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Positions
 from kgverify.errors import UserError
@@ -20,6 +20,7 @@ from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.program import Program
+from kgverify.step.resolvent import Resolvent, Taken, TakenStep
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo
 

@@ -32,13 +32,12 @@ from kgreference.step import Step, take_step
 from kgreference.terms import Atom, Goal, canonical
 from kgreference.two_tower import TwoTower
 from kgverify.engines.policy import Policy, check_policy
+from kgverify.engines.positives import find_positives
 from kgverify.engines.protocol import Positions, StageOutputs
 from kgverify.engines.reference.program import build_reference_program
-from kgverify.errors import UserError
 from kgverify.garbage_collection import skip_existing_objects, without_garbage_collection
 from kgverify.program.dialect import Dialect
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import Side
 from kgverify.program.program import Program
 from kgverify.program.stages import Stage
 from kgverify.progress import Progress, no_progress
@@ -132,7 +131,9 @@ class ReferenceEngine:
             for begin in range(0, len(queries), _MOST_TOGETHER):
                 yield from derive_together(program, limits, policy, queries[begin : begin + _MOST_TOGETHER])
             return
-        for query, is_positive in zip(queries, self._find_positives(candidates), strict=True):
+        for query, is_positive in zip(
+            queries, find_positives(self._dialect.exclusion, candidates, self._triples), strict=True
+        ):
             yield derive(program, limits, policy, query, self._dialect, self._stages, is_positive)
 
     def step(self, positions: Positions) -> Columns:
@@ -158,7 +159,8 @@ class ReferenceEngine:
             Stage.PRUNE: tuple([_without_kind(each, canonical(each.atoms)) for each in step.after_prune]),
             Stage.RENAME: tuple([_without_kind(each, each.atoms) for each in step.after_rename]),
             Stage.REVISIT: tuple([_without_kind(each, each.atoms) for each in step.after_revisit]),
-            Stage.CLOSE: tuple(map(_with_kind, step.after_close)),
+            # Names do not matter before `rename`, which some dialects put after `close`.
+            Stage.CLOSE: tuple([_with_kind(each._replace(atoms=canonical(each.atoms))) for each in step.after_close]),
             Stage.LIMIT: (limited, step.dropped_atoms, step.dropped_resolvents),
             Stage.SCORE: tuple(step.scores),
             Stage.CHOOSE: step.choice,
@@ -171,28 +173,11 @@ class ReferenceEngine:
         atom_starts = [0, *accumulate(positions.num_atoms.tolist())]
         goals: list[Goal] = [tuple(atoms[a:b]) for a, b in pairwise(atom_starts)]
         starts = [0, *accumulate(positions.num_goals.tolist())]
-        positives = self._find_positives(positions.candidates)
+        positives = find_positives(self._dialect.exclusion, positions.candidates, self._triples)
         return [
             self._take_step(Atom(*row), int(positions.depth[i]), goals[starts[i] : starts[i + 1]], positives[i])
             for i, row in enumerate(positions.candidates.atom.tolist())
         ]
-
-    def _find_positives(self, candidates: CandidateSet) -> list[bool]:
-        """Return which candidates are test triples, as far as the dialect treats corruptions otherwise."""
-        if self._dialect.exclusion is not Exclusion.POSITIVES_ONLY:
-            return [True] * len(candidates.query)
-        is_query: NDArray[np.bool_] = candidates.side == Side.NONE
-        if self._triples is None:
-            if is_query.all():
-                return [True] * len(is_query)
-            raise UserError(
-                "the dialect excludes positives only, and which candidates these are is not known here",
-                where="dialect.exclusion",
-                fix="compare engines on a graph, or choose the exclusion always or never",
-            )
-        is_known = (candidates.query >= 0) & (candidates.query < len(self._triples))
-        is_query[is_known] |= (self._triples[candidates.query[is_known]] == candidates.atom[is_known]).all(axis=1)
-        return list(map(bool, is_query))
 
     def _take_step(self, query: Atom, depth: int, visited: list[Goal], is_positive: bool) -> Step:
         """Take one step from the last of the visited goals."""

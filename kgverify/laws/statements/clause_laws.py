@@ -1,7 +1,7 @@
 """Laws of clauses: each resolvent is what its clause makes of the goal, and every proved candidate is true."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from string import ascii_letters
 
 import numpy as np
@@ -25,8 +25,10 @@ from kgverify.laws.presumptions import (
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.program import Program, Symbols
-from kgverify.program.resolution import Atoms, Clauses, Yield, number_variables
 from kgverify.program.stages import Stage
+from kgverify.step.clauses import Atoms, Clauses, number_variables
+from kgverify.step.plain_step import Situation, filter_resolvents, match_facts, match_rules, prune, rename, resolve
+from kgverify.step.resolvent import Resolvent
 
 Relation = NDArray[np.float32]
 """float32 [C, C]: 1 where the atom of a predicate with these two constants follows, else 0."""
@@ -108,6 +110,13 @@ def _steps(case: Case) -> Iterator[tuple[int, StepView, Ids | None]]:
             yield row, step, excluded[owner]
 
 
+def _apply_clauses(case: Case, goal: Atoms, excluded: Ids | None) -> list[Resolvent]:
+    """Return what each clause makes of a goal, pruned and renamed."""
+    situation = Situation(case.clauses, case.limits, excluded, (goal,))
+    made = resolve(situation, match_rules(situation, goal[0]), match_facts(situation, goal[0]))
+    return rename(situation, prune(situation, made))
+
+
 @law(
     "Each resolvent is what the clause that it names makes of the goal: the clause matches the selected atom and is not the"
     " excluded atom; its body and the rest of the goal under the most general unifier, facts but the excluded atom deleted,"
@@ -116,8 +125,9 @@ def _steps(case: Case) -> Iterator[tuple[int, StepView, Ids | None]]:
     presumes=(PRUNES, REJECTS, KNOWS_EXCLUDED, FORGETS_NAMES),
 )
 def _made_by_clause(case: Case) -> Iterator[Finding]:
+    apply = cache(partial(_apply_clauses, case))
     for row, step, excluded in _steps(case):
-        yields = {(each.origin_kind, each.origin): each for each in case.clauses.yields(step.goal, excluded)}
+        yields = {each.clause: each for each in apply(step.goal, excluded)}
         for each in step.resolvents:
             if each.kind in (GoalKind.FALSE, GoalKind.STOP):
                 continue
@@ -149,28 +159,29 @@ def _made_by_clause(case: Case) -> Iterator[Finding]:
     presumes=(OUR_CLAUSES, OUR_FILTERS, OUR_MEMORY, REJECTS, KNOWS_EXCLUDED, FORGETS_NAMES, NEVER_STOPS),
 )
 def _complete_step(case: Case) -> Iterator[Finding]:
-    visited: set[Atoms] = set()
+    apply = cache(partial(_apply_clauses, case))
+    visited: list[Atoms] = []
     owner = -1
     for row, step, excluded in _steps(case):
         if int(case.owner[row]) != owner:
-            owner, visited = int(case.owner[row]), set()
-        visited.add(step.goal)
-        yields = case.clauses.yields(step.goal, excluded)
-        left = [each for each in yields if each.atoms not in visited]
-        proof = next((each for each in left if not each.atoms), None)
-        found = [(each.origin_kind, each.origin) for each in step.resolvents if each.kind != GoalKind.FALSE]
-        if proof is not None:
-            wanted, counts = [(proof.origin_kind, proof.origin)], (0, 0)
-        else:
-            short = [each for each in left if len(each.atoms) <= case.limits.max_atoms]
-            kept = short[: case.limits.max_resolvents]
-            wanted = [(each.origin_kind, each.origin) for each in kept]
-            counts = len(left) - len(short), len(short) - len(kept)
+            owner, visited = int(case.owner[row]), []
+        visited.append(step.goal)
+        situation = Situation(case.clauses, case.limits, excluded, visited)
+        left, taken, _ = filter_resolvents(situation, apply(step.goal, excluded))
+        counts = taken.dropped_atoms, taken.dropped_resolvents
+        found, wanted = (
+            [each.clause for each in listed if each.kind != GoalKind.FALSE]
+            for listed in (step.resolvents, taken.resolvents)
+        )
         if found != wanted:
-            missing = next((each for each in left if (each.origin_kind, each.origin) in {*wanted} - {*found}), None)
+            missing = next((each for each in left[Stage.REVISIT] if each.clause in {*wanted} - {*found}), None)
             expected = _describe(case, missing) if missing else count_of(len(wanted), "resolvent")
             yield case.of_step(
-                row, Stage.CLOSE if proof else _stage(missing), "resolvents", expected, "no such resolvent"
+                row,
+                Stage.CLOSE if taken.resolvents[0].kind == GoalKind.TRUE else _stage(missing),
+                "resolvents",
+                expected,
+                "no such resolvent",
             )
         elif counts != (step.dropped_atoms, step.dropped_resolvents):
             expected = f"{counts[0]} dropped for their atoms, {counts[1]} beyond max_resolvents"
@@ -248,16 +259,16 @@ def _stage_of_atoms(case: Case, found: Atoms, wanted: Atoms, excluded: Ids | Non
     return Stage.RESOLVE
 
 
-def _kind(made: Yield) -> tuple[int, Atoms]:
+def _kind(made: Resolvent) -> tuple[int, Atoms]:
     return (GoalKind.GOAL if made.atoms else GoalKind.TRUE), made.atoms
 
 
-def _stage(made: Yield | None) -> Stage:
+def _stage(made: Resolvent | None) -> Stage:
     if made is None:
         return Stage.LIMIT
     return Stage.MATCH_RULES if made.origin_kind == Origin.RULE else Stage.MATCH_FACTS
 
 
-def _describe(case: Case, made: Yield) -> str:
+def _describe(case: Case, made: Resolvent) -> str:
     kind, atoms = _kind(made)
     return f"{case.names.goal(atoms, kind)}   by {case.names.clause(made.origin_kind, made.origin)}"  # type: ignore[arg-type]

@@ -19,8 +19,8 @@ from kgverify.laws.presumptions import (
 )
 from kgverify.laws.statements.compare_runs import LOG_PROBABILITY_ERROR
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
-from kgverify.program.resolution import number_variables
 from kgverify.program.stages import Stage
+from kgverify.step.clauses import number_variables
 
 
 @law("Every candidate given is reported exactly once, in the order given.", needs_rows=False, presumes=None)

@@ -10,8 +10,8 @@ from kgverify.engines.policy import Policy
 from kgverify.laws.case import Case, Finding
 from kgverify.laws.law import law
 from kgverify.program.outcomes import GoalKind
-from kgverify.program.resolution import Atoms, number_variables
 from kgverify.program.stages import Stage
+from kgverify.step.clauses import Atoms, number_variables
 
 ROUNDING = 1e-9
 """The error of the formula itself, computed in float64."""

@@ -26,8 +26,8 @@ from kgverify.laws.statements.compare_runs import difference_of_resolvents, diff
 from kgverify.program.fact_index import Ids
 from kgverify.program.limits import MAX_ATOMS
 from kgverify.program.outcomes import GoalKind
-from kgverify.program.resolution import Atoms
 from kgverify.program.stages import Stage
+from kgverify.step.clauses import Atoms
 from kgverify.testing.problems.merge import merge
 
 WIDE_RESOLVENTS = 128

@@ -1,6 +1,5 @@
-"""The compiler's caches: their hits and misses in a run, runs with fresh caches, and caches saved for other machines."""
+"""The compiler's caches: their hits and misses in a run, and runs with fresh caches."""
 
-import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -10,9 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kgverify.engines.protocol import CompilerCaches
-from kgverify.errors import UserError
-from kgverify.files.reading import read_file
-from kgverify.files.writing import write_file
 
 _is_fresh: ContextVar[bool] = ContextVar("is_fresh", default=False)
 
@@ -100,37 +96,3 @@ def fresh_caches() -> Iterator[None]:
             yield
         finally:
             _is_fresh.reset(before)
-
-
-def save_caches(path: Path) -> int:
-    """Write the compiled artifacts of this process to a file that a similar machine can load; return its size in bytes.
-
-    UserError if nothing was compiled, or the file cannot be written.
-    """
-    import torch
-
-    artifacts = torch.compiler.save_cache_artifacts()
-    if artifacts is None:
-        raise UserError("nothing was compiled that could be saved", where=str(path), fix="use a mode of torch.compile")
-    data, _ = artifacts
-    write_file(path, data)
-    return len(data)
-
-
-def load_caches(path: Path) -> None:
-    """Load a file of `save_caches` into this machine's caches. Only load files that you trust: they hold code.
-
-    UserError if it cannot be read.
-    """
-    import torch
-
-    content = read_file(path, purpose="a file of compiler caches")
-    # Torch logs a stack trace for a file that is something else.
-    log = logging.getLogger("torch.compiler._cache")
-    was_disabled, log.disabled = log.disabled, True
-    try:
-        loaded = torch.compiler.load_cache_artifacts(content)
-    finally:
-        log.disabled = was_disabled
-    if loaded is None:
-        raise UserError("not a file of compiler caches", where=str(path), fix="make one with --save")

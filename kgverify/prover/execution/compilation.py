@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar, cast
 
 import torch
 
+from kgverify.engines.plain.choice import PLAIN
 from kgverify.errors import UserError
 from kgverify.files.cache import find_cache, is_private, make_private
 from kgverify.prover.native.choice import NATIVE
@@ -20,7 +21,7 @@ FUSED: Final = "fused"
 """The mode that does not use `torch.compile`: ticks of Triton kernels, captured in CUDA graphs."""
 
 MODES: Final = ("eager", "default", "reduce-overhead", "max-autotune", FUSED, NATIVE)
-"""All modes; `native` is another evaluator, which `kgverify.prover.evaluator` makes."""
+"""The modes that are measured; `native` is another evaluator, which `kgverify.prover.evaluator` makes."""
 
 
 def resolve_mode(mode: str, device: torch.device, why_not_fused: str | None = "it is not available here") -> str:
@@ -32,11 +33,11 @@ def resolve_mode(mode: str, device: torch.device, why_not_fused: str | None = "i
         if device.type == "cuda":
             return FUSED if why_not_fused is None else "reduce-overhead"
         return "default" if has_cpp_compiler() and why_not_compiled() is None else "eager"
-    if mode not in MODES:
-        raise UserError(f"unknown mode {mode!r}", where="mode", fix=f"choose auto, {', '.join(MODES)}")
-    if mode == NATIVE:
+    if mode not in (*MODES, PLAIN):
+        raise UserError(f"unknown mode {mode!r}", where="mode", fix=f"choose auto, {', '.join(MODES)}, {PLAIN}")
+    if mode in (NATIVE, PLAIN):
         raise UserError(
-            "mode 'native' uses neither tensors nor torch.compile", where="mode", fix="use --mode default or eager"
+            f"mode {mode!r} uses neither tensors nor torch.compile", where="mode", fix="use --mode default or eager"
         )
     if mode == FUSED:
         if why_not_fused is not None:

@@ -11,7 +11,7 @@ from kgverify.errors import InternalError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.outcomes import Side
 from kgverify.progress import Progress, no_progress
-from kgverify.prover.faults.fault import Plant, plants, replaces
+from kgverify.prover.faults.fault import Carrier, Plant, plants, replaces
 from kgverify.ranking.corrupt import ALL, BOTH_SIDES, Draw, find_eligible_entities, mix
 from kgverify.ranking.rank import Rank, rank_scores
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, select_candidates
@@ -133,7 +133,7 @@ class AlteredEngine:
         return self._engine.probe(position)
 
 
-@plants("chunk-boundary-dropped")
+@plants("chunk-boundary-dropped", Carrier.ANY)
 def drop_at_boundary(plant: Plant) -> Plant:
     """Lose the last candidate of each chunk but the last."""
 
@@ -144,7 +144,7 @@ def drop_at_boundary(plant: Plant) -> Plant:
     return _alter_results(plant, rows)
 
 
-@plants("chunk-boundary-doubled")
+@plants("chunk-boundary-doubled", Carrier.ANY)
 def double_at_boundary(plant: Plant) -> Plant:
     """Count the first candidate of each chunk but the first with the chunk before as well."""
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from kgverify.engines.protocol import Engine
 from kgverify.program.difference_class import DifferenceClass
@@ -11,8 +12,8 @@ from kgverify.program.stages import Stage
 from kgverify.ranking.corrupt import Draw
 from kgverify.ranking.rank import Rank
 
-if TYPE_CHECKING:
-    from kgverify.prover.stages.stage_functions import Stages
+FACT_CAP: Final = 50
+"""The facts of each predicate that `fact-cap` leaves."""
 
 CONSTRUCTED: Final = "constructed"
 """`seen_in` of a fault that was made up for the catalogue."""
@@ -26,12 +27,12 @@ def identity(engine: Engine) -> Engine:
 class Plant(NamedTuple):
     """The parts of a run that a fault may change. A fault takes one and returns another, so faults compose.
 
-    stages:      the functions of a step, and of the pool around it
+    stages:      the functions of a step, of the evaluator on tensors with the pool around it, or of the plain evaluator
     wrap_engine: a layer between the engine and its caller; normally `identity`
     """
 
     limits: Limits
-    stages: "Stages"
+    stages: Any
     wrap_engine: Callable[[Engine], Engine]
     draw: Draw
     rank: Rank
@@ -48,31 +49,44 @@ class Plant(NamedTuple):
 Planter: TypeAlias = Callable[[Plant], Plant]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-PLANTERS: Final[dict[str, Planter]] = {}
+
+class Carrier(StrEnum):
+    """The part of a run that carries a fault: the stages of an evaluator, or the code around any evaluator."""
+
+    TENSORS = "torch"
+    PLAIN = "plain"
+    ANY = "any"
+
+
+PLANTERS: Final[dict[Carrier, dict[str, Planter]]] = {carrier: {} for carrier in Carrier}
 """The function that plants each fault, by its name; filled by the modules that define them."""
 
 
-def plants(fault: str) -> Callable[[Planter], Planter]:
+def plants(fault: str, carrier: Carrier = Carrier.TENSORS) -> Callable[[Planter], Planter]:
     """Register a function as the one that plants a fault."""
 
     def register(planter: Planter) -> Planter:
-        PLANTERS[fault] = planter
+        PLANTERS[carrier][fault] = planter
         return planter
 
     return register
 
 
-def replaces(fault: str, part: str, then: Planter = lambda plant: plant) -> Callable[[Function], Function]:
+def replaces(
+    fault: str, part: str, then: Planter = lambda plant: plant, *, carrier: Carrier = Carrier.TENSORS
+) -> Callable[[Function], Function]:
     """Register a function as a fault that takes the place of a part of a run.
 
     Args:
         fault: The fault's name in the catalogue.
         part: A stage, `draw` or `rank`. The function is called with the sound one, and with the arguments of that.
         then: A further change of the run.
+        carrier: The evaluator whose stage it is; any evaluator has `draw` and `rank`.
     """
 
     def register(faulty: Function) -> Function:
-        PLANTERS[fault] = lambda plant: then(plant.replace(part, faulty))
+        planter: Planter = lambda plant: then(plant.replace(part, faulty))  # noqa: E731
+        plants(fault, Carrier.ANY if part in Plant._fields else carrier)(planter)
         return faulty
 
     return register

@@ -1,23 +1,65 @@
-"""Faults planted in the parts of a run."""
+"""Faults planted in the parts of a run, and the evaluators that carry them."""
 
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Final
 
+from kgverify.engines.plain.choice import PLAIN, has_torch
 from kgverify.engines.policy import Policy
+from kgverify.errors import UserError
 from kgverify.program.limits import Limits
-from kgverify.prover.faults.fault import PLANTERS, Fault, Plant, identity
+from kgverify.prover.faults import edge_faults, plain_faults  # noqa: F401 - they fill the registry
+from kgverify.prover.faults.fault import PLANTERS, Carrier, Fault, Plant, identity
+from kgverify.prover.native.choice import NATIVE
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
+from kgverify.step import plain_step
+
+MODES_OF: Final = {
+    Carrier.TENSORS: ("eager", "default", "reduce-overhead", "max-autotune"),
+    Carrier.PLAIN: (PLAIN,),
+}
+"""The modes whose stages a fault may replace."""
 
 
-def plant_faults(limits: Limits, policy: Policy, faults: Sequence[Fault]) -> Plant:
-    """Return the compiled evaluator's parts with the faults in them, each planted on top of those before it."""
-    from kgverify.prover.stages.choose import SCORES
-    from kgverify.prover.stages.stage_functions import build_stages
+def find_carriers(fault: str) -> tuple[Carrier, ...]:
+    """Return what carries a fault: any evaluator, or those whose stages it replaces."""
+    if fault in PLANTERS[Carrier.ANY]:
+        return (Carrier.ANY,)
+    return (Carrier.TENSORS, Carrier.PLAIN) if fault in PLANTERS[Carrier.PLAIN] else (Carrier.TENSORS,)
 
-    for name in ("step", "pool", "edge"):
-        import_module(f"kgverify.prover.faults.{name}_faults")
-    plant = Plant(limits, build_stages(SCORES[policy.name]), identity, draw_candidates, rank_candidates)
+
+def choose_carrier(faults: Sequence[Fault], mode: str) -> Carrier:
+    """Return the evaluator whose stages are replaced in a mode; ANY if none are. UserError if it does not carry a fault."""
+    of_faults = {fault.name: find_carriers(fault.name) for fault in faults}
+    in_stages = {name: carriers for name, carriers in of_faults.items() if Carrier.ANY not in carriers}
+    for name, carriers in in_stages.items():
+        if mode == NATIVE or (mode == PLAIN and Carrier.PLAIN not in carriers):
+            *most, last = [mode for each in carriers for mode in MODES_OF[each]]
+            raise UserError(
+                f"mode {mode!r} does not carry the fault {name!r}",
+                where="faults",
+                fix=f"use --mode {', '.join(most)} or {last}",
+            )
+    if not in_stages:
+        return Carrier.ANY
+    # Without torch, the error of a fault that needs it names the package.
+    can_be_plain = all(Carrier.PLAIN in carriers for carriers in in_stages.values())
+    is_plain = mode == PLAIN or (mode == "auto" and can_be_plain and not has_torch())
+    return Carrier.PLAIN if is_plain else Carrier.TENSORS
+
+
+def plant_faults(limits: Limits, policy: Policy, faults: Sequence[Fault], carrier: Carrier = Carrier.TENSORS) -> Plant:
+    """Return the parts of an evaluator with the faults in them, each planted on top of those before it."""
+    plant = Plant(limits, plain_step.SOUND, identity, draw_candidates, rank_candidates)
+    if carrier is Carrier.TENSORS:
+        from kgverify.prover.stages.choose import SCORES
+        from kgverify.prover.stages.stage_functions import build_stages
+
+        for name in ("step", "pool"):
+            import_module(f"kgverify.prover.faults.{name}_faults")
+        plant = plant._replace(stages=build_stages(SCORES[policy.name]))
+    planters = PLANTERS[Carrier.ANY] | PLANTERS[carrier]
     for fault in faults:
-        plant = PLANTERS[fault.name](plant)
+        plant = planters[fault.name](plant)
     return plant

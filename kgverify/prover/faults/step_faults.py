@@ -6,7 +6,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from kgverify.prover.faults.fault import Plant, plants, replaces
+from kgverify.prover.faults.fault import FACT_CAP, Plant, plants, replaces
 from kgverify.prover.program.tables import Tables
 from kgverify.prover.stages.choose import Parameters
 from kgverify.prover.stages.match import apply_bindings, bindings, standardize_apart
@@ -26,7 +26,6 @@ from kgverify.prover.state import (
     Work,
 )
 
-FACT_CAP: Final = 50
 RULE_CAP: Final = 2
 
 TensorStage: TypeAlias = Callable[..., Tensor]

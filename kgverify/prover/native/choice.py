@@ -1,16 +1,14 @@
 """The choice between the native evaluator and the evaluator on tensors, without importing torch where that can be avoided."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from kgverify.engines.plain.choice import has_torch
 from kgverify.engines.policy import Policy
 from kgverify.errors import UserError
 from kgverify.program.dialect import OURS
 from kgverify.program.limits import Limits
 from kgverify.prover.native.library import UNAVAILABLE, load_library, refuse_native, why_not_available
-
-if TYPE_CHECKING:
-    from kgverify.prover.stages.stage_functions import Stages
 
 NATIVE: Final = "native"
 """The mode of the native evaluator."""
@@ -21,7 +19,7 @@ _DRIVERS: Final = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
 def choose_native(
-    mode: str, device: str, precision: str, limits: Limits, policy: Policy, stages: "Stages | None" = None
+    mode: str, device: str, precision: str, limits: Limits, policy: Policy, stages: object = None
 ) -> tuple[str, ...] | None:
     """Return the reasons for the native evaluator, in words; None if another one is chosen.
 
@@ -42,7 +40,7 @@ def choose_native(
     )
 
 
-def why_not_native(device: str, precision: str, limits: Limits, policy: Policy, stages: "Stages | None") -> str | None:
+def why_not_native(device: str, precision: str, limits: Limits, policy: Policy, stages: object) -> str | None:
     """Return the obstacle to the native evaluator for a run on the CPU; None without one."""
     if device not in ("auto", "cpu"):
         return "it runs on the CPU"
@@ -50,7 +48,7 @@ def why_not_native(device: str, precision: str, limits: Limits, policy: Policy, 
         return "it supports the default dialect alone"
     if precision != "float32":
         return f"it has no precision {precision}"
-    if stages is not None and not _is_sound(stages, policy):
+    if stages is not None:
         return "there is a fault in one of its stages"
     if (obstacle := why_not_available()) is not None:
         return obstacle
@@ -61,16 +59,9 @@ def why_not_native(device: str, precision: str, limits: Limits, policy: Policy, 
     return None
 
 
-def _is_sound(stages: "Stages", policy: Policy) -> bool:
-    from kgverify.prover.stages.choose import SCORES
-    from kgverify.prover.stages.stage_functions import build_stages
-
-    return stages == build_stages(SCORES[policy.name])
-
-
 def is_on_cpu(device: str) -> bool:
     """Return whether a device means the CPU here. Without the driver of a GPU, torch need not be asked."""
-    if device != "auto" or not any(Path(name).exists() for name in _DRIVERS):
+    if device != "auto" or not any(Path(name).exists() for name in _DRIVERS) or not has_torch():
         return device in ("auto", "cpu")
     from kgverify.prover.execution.device import resolve_device
 

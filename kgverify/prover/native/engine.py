@@ -17,7 +17,6 @@ from kgverify.errors import InternalError
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import Program
-from kgverify.program.resolution import number_variables
 from kgverify.program.stages import Stage
 from kgverify.progress import Progress, no_progress
 from kgverify.prover.native.arrays import (
@@ -33,6 +32,7 @@ from kgverify.prover.native.arrays import (
 )
 from kgverify.prover.native.choice import NATIVE
 from kgverify.prover.native.library import load_library, was_kept
+from kgverify.step.clauses import number_variables
 from kgverify.threads import count_threads
 from kgverify.trace.model.columns import (
     Candidates,

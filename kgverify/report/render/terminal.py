@@ -31,6 +31,7 @@ from kgverify.report.wording import (
     describe_finding,
     describe_location,
     describe_modulo_of,
+    describe_repetition,
     describe_rules,
     describe_run,
     describe_self_test,
@@ -142,11 +143,8 @@ def _coverage_line(report: ReportContent) -> str:
         parts.append(f"{count_of(c.candidates_expected, 'candidate')} expected, {c.candidates_actual:,} actual")
     if c.not_compared:
         parts.append(f"not compared: {', '.join(c.not_compared)}")
-    twice = [role for role in ("expected", "actual") if getattr(report.determinism, role)]
-    if len(twice) == 2:
-        within = report.determinism.expected_within, report.determinism.actual_within
-        how = within[0] if within[0] == within[1] else f"the expected one {within[0]}, the actual one {within[1]}"
-        parts.append(f"both engines repeat themselves{', ' if how != within[0] else ' '}{how}")
+    if repeated := describe_repetition(report):
+        parts.append(repeated)
     return "; ".join(parts)
 
 

@@ -45,6 +45,7 @@ from kgverify.testing.campaigns.result import (
 from kgverify.testing.campaigns.tasks import Group, check_made, give, read_log, replay_text, shrink_text, try_block
 from kgverify.testing.checking.failure import DEATH, Signature
 from kgverify.testing.problems.features import ALL_FEATURES
+from kgverify.testing.problems.scope import check_scope, list_scope
 from kgverify.testing.reproducers.text_format import parse_reproducer, render_reproducer, saving_bugs, write_reproducer
 from kgverify.testing.shrinking.shrink import MAX_CALLS
 from kgverify.verification.evidence import describe_idle
@@ -76,6 +77,7 @@ class Campaign:
     most_shrunk:    divergences that are shrunk; the others wait for the next campaign
     minimum:        the exercise required of the whole campaign
     dialect:        of both engines and of the problems
+    scope:          a scope whose problems are all tried, instead of those of the seed within a budget
     scheduler:      the address of a dask scheduler, used instead of `jobs`; an engine may then end or hang a worker
     """
 
@@ -96,7 +98,19 @@ class Campaign:
     most_shrunk: int = 20
     minimum: Minimum = field(default_factory=lambda: MINIMUM)
     dialect: Dialect = OURS
+    scope: str | None = None
     scheduler: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.scope is None:
+            return
+        check_scope(self.scope)
+        if self.examples is not None or self.seconds is not None:
+            raise UserError(
+                "a scope has no budget: all of its problems are tried",
+                where="scope",
+                fix="leave out the number of examples and the time",
+            )
 
     @property
     def sides(self) -> Sides:
@@ -111,6 +125,8 @@ class Campaign:
     @property
     def most_examples(self) -> int | None:
         """The budget in examples; a default where neither examples nor seconds are given."""
+        if self.scope is not None:
+            return len(list_scope(self.scope, self.dialect))
         return MOST_EXAMPLES if self.examples is None and self.seconds is None else self.examples
 
 
@@ -153,6 +169,7 @@ class _Run:
                 block_size=BLOCK_SIZE,
                 code=self._code,
                 dialect=campaign.dialect,
+                scope=campaign.scope,
             ),
             is_fresh=campaign.is_fresh,
             accept_changed=campaign.accept_changed,
@@ -200,7 +217,7 @@ class _Run:
             # Another machine does not see it.
             log = None if campaign.runs_here or campaign.scheduler is not None else logs / f"{number}.json"
             deadly = tuple(group for group, weight in deaths.get(number, {}).items() if weight >= MOST_KILLS)
-            return try_block, (*settings, deadly, log, campaign.dialect)
+            return try_block, (*settings, deadly, log, campaign.dialect, campaign.scope)
 
         def retry(number: int, exit_code: int) -> tuple[Callable[..., Block], tuple[object, ...]]:
             """Return the task of a block whose process ended: the same, without groups that certainly end it."""
@@ -396,6 +413,7 @@ class _Run:
             reference=str(campaign.reference),
             dialect=campaign.dialect,
             seed=campaign.seed,
+            scope=campaign.scope,
             lockstep=campaign.lockstep,
             is_interrupted=self.is_interrupted,
             num_problems=totals.done,

@@ -72,6 +72,7 @@ class Identity(WorkIdentity, frozen=True, kw_only=True, omit_defaults=True):
     """The inputs of a campaign: it resumes the blocks of earlier ones with the same identity.
 
     dialect: of the problems; the default one is left out of the file
+    scope:   of the problems, instead of the seed's sequence
     """
 
     engine: EngineSpec
@@ -80,6 +81,7 @@ class Identity(WorkIdentity, frozen=True, kw_only=True, omit_defaults=True):
     seed: int
     block_size: int
     dialect: Dialect = OURS
+    scope: str | None = None
 
 
 class Corpus:
@@ -116,7 +118,12 @@ class Corpus:
             with explained(path):
                 path.unlink(missing_ok=True)
         title = "log of a campaign"
-        return Ledger(path, identity, Block, title=title, accept_changed=accept_changed, restarts=True)
+        return Ledger(path, identity, Block, title=title, accept_changed=accept_changed)
+
+
+def name_source(seed: int, scope: str | None) -> str:
+    """Return the name of the sequence from which a campaign's problems come."""
+    return f"seed {seed}" if scope is None else f"the scope {scope}"
 
 
 def name_file(signature: Signature) -> str:

@@ -16,7 +16,7 @@ from kgverify.errors import count_of
 from kgverify.escaping import make_visible
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.report.exercise import describe_exercise
-from kgverify.testing.campaigns.corpus import Block
+from kgverify.testing.campaigns.corpus import Block, name_source
 from kgverify.testing.campaigns.known_divergences import KnownStatus
 from kgverify.testing.checking.failure import Signature
 
@@ -89,9 +89,9 @@ class FoundDivergence(msgspec.Struct, kw_only=True):
     is_new:       whether no known divergence has its signature
     num_problems: generated problems confirmed to show it; 0 if only a reproducer of the corpus does
     first:        index of the first of these in the seed's sequence; -1 if none does
-    file:         its reproducer; empty if only several problems in one run show it
+    file:         its reproducer; empty without a corpus, and if only several problems in one run show it
     size:         facts, rules and body atoms of the reproducer's problem
-    program:      the problem as text
+    program:      the problem as text; empty if only several problems in one run show it
     """
 
     signature: str
@@ -136,6 +136,7 @@ class CampaignResult(msgspec.Struct, kw_only=True):
 
     engine, reference: the engine under test, and the one that it was compared with
     dialect:       of both, and of the problems
+    scope:         of the problems, instead of the seed's sequence
     num_resumed:   of the problems, those tried by earlier campaigns
     num_skipped:   of the problems, those with a policy that the engine does not support
     num_left:      of the problems, those not run, since an engine that hangs or ends its process ends its block
@@ -176,6 +177,7 @@ class CampaignResult(msgspec.Struct, kw_only=True):
     minimum: dict[str, int] = {}
     notes: list[str] = []
     dialect: Dialect = OURS
+    scope: str | None = None
 
     @property
     def new(self) -> list[FoundDivergence]:
@@ -186,6 +188,16 @@ class CampaignResult(msgspec.Struct, kw_only=True):
     def missing(self) -> list[str]:
         """The features that never occurred."""
         return [name for name, count in self.features.items() if not count]
+
+    @property
+    def is_proof(self) -> bool:
+        """True if every problem of a scope was compared and none diverges."""
+        num_missing = self.num_skipped + self.num_left
+        return (
+            self.scope is not None
+            and self.is_passed
+            and not (self.is_interrupted or self.divergences or self.num_differing or num_missing)
+        )
 
     @property
     def is_vacuous(self) -> bool:
@@ -244,8 +256,10 @@ def describe_campaign(result: CampaignResult, replay: Callable[[str], str]) -> I
         yield f"   dialect     {result.dialect}"
     yield (
         f"   compared    {count_of(result.num_candidates, 'candidate')}, {count_of(result.num_steps, 'step')},"
-        f" {count_of(result.num_resolvents, 'resolvent')} of seed {result.seed}"
+        f" {count_of(result.num_resolvents, 'resolvent')} of {name_source(result.seed, result.scope)}"
     )
+    if result.is_proof:
+        yield f"   proved      no divergence exists in the scope {result.scope}"
     for reason in result.reasons if result.verdict is Verdict.INCONCLUSIVE else ():
         yield f"   because     {reason}"
     if result.exercise.outcomes is not None:
@@ -304,7 +318,7 @@ def _coverage(result: CampaignResult) -> Iterator[str]:
 def _describe_divergence(found: FoundDivergence, replay: Callable[[str], str]) -> Iterator[str]:
     where = f"in {count_of(found.num_problems, 'problem')}, first in problem {found.first}"
     yield f"{found.signature}   {where if found.num_problems else 'in the corpus'}"
-    if not found.file:
+    if not found.program:
         yield "   shows only where several problems share a run; try those of its block again with --fresh"
         return
     program = found.program.splitlines()
@@ -315,4 +329,4 @@ def _describe_divergence(found: FoundDivergence, replay: Callable[[str], str]) -
     if found.neighbour:
         yield f"   both sides agree with one change: {found.neighbour}"
     state = "" if found.is_shrunk else "   (not shrunk yet)"
-    yield f"   {replay(found.file)}{state}"
+    yield f"   {replay(found.file) if found.file else 'not saved: a corpus keeps its reproducer'}{state}"

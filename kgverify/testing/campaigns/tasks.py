@@ -16,7 +16,7 @@ from kgverify.garbage_collection import skip_existing_objects, without_garbage_c
 from kgverify.program.atoms import Variable
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.runs.engine_makers import EngineSpec, MakePipeline, Sides, make_reference
-from kgverify.testing.campaigns.corpus import NOT_SHRUNK, Block, Sighting, mark_shrunk
+from kgverify.testing.campaigns.corpus import NOT_SHRUNK, Block, Sighting, mark_shrunk, name_source
 from kgverify.testing.checking.check import (
     Batch,
     Suspect,
@@ -43,6 +43,7 @@ from kgverify.testing.problems.decode import SIZE, decode_problem, draw_problems
 from kgverify.testing.problems.features import count_features
 from kgverify.testing.problems.merge import group_problems
 from kgverify.testing.problems.problem import Problem
+from kgverify.testing.problems.scope import list_scope
 from kgverify.testing.problems.switches import put_in_dialect
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
 from kgverify.testing.reproducers.text_format import parse_reproducer, render_reproducer
@@ -80,12 +81,14 @@ def try_block(
     deaths: tuple[Group, ...] = (),
     log: Path | None = None,
     dialect: Dialect = OURS,
+    scope: str | None = None,
 ) -> Block:
     """Try the first problems of a block, and confirm those that differ until nothing new is seen.
 
     deaths: problems whose common run ends a process; they are run in halves, and one alone is a failure
     log:    a file that names the problems of the run in progress, none while an engine is made (see `read_log`); with it,
             this process may end itself
+    scope:  the problems are those of this scope, and not of the seed's sequence
 
     UserError for a third party's engine that cannot be made.
     """
@@ -93,8 +96,8 @@ def try_block(
         write_file(log, "[]")
     engine = sides.engine
     make, reference = sides.find_makers()
-    first = number * size
-    drawn, alone = _draw_block(engine, seed, first, num_problems, dialect)
+    first, source = number * size, name_source(seed, scope)
+    drawn, alone = _draw_block(engine, seed, first, num_problems, dialect, scope)
     indices = list(range(num_problems))
     for side, each, where in ((engine, make, "--engine"), (sides.reference, reference, "--reference")):
         if side.name != COMPILED and each is not make_reference:
@@ -146,7 +149,7 @@ def try_block(
                 write_file(log, json.dumps([suspect.number]))
             failure = confirm(suspect, make, lockstep=lockstep)
             num_confirmed, patience = num_confirmed + 1, patience + 1
-            if _add_sighting(sightings, failure, first, seed, sides, lockstep):
+            if _add_sighting(sightings, failure, first, source, sides, lockstep):
                 patience = 0
     for i in dead:
         # Either engine may have ended the process, so that neither runs again.
@@ -154,7 +157,7 @@ def try_block(
         problem = batch.merged.problems[0]
         signature = Signature("", "", DEATH)
         failure = Failure(index=i, problem=problem, group=(problem,), signature=signature, message="the process ended")
-        _add_sighting(sightings, failure, first, seed, sides, lockstep)
+        _add_sighting(sightings, failure, first, source, sides, lockstep)
     run = {i for batch in batches for i in batch.indices}
     only_together = _find_smallest([each for each in deaths if {*each} <= run - {*dead}])
     for deadly in only_together:
@@ -176,8 +179,8 @@ def try_block(
         sightings=list(sightings.values()),
         exercise=exercise,
     )
-    # Features are read from stages in the order of the default dialect.
-    if number % MEASURED_EVERY == 0 and reference is make_reference and dialect == OURS:
+    # Features are read from stages in the order of the default dialect; a scope has no others to ask for.
+    if number % MEASURED_EVERY == 0 and reference is make_reference and dialect == OURS and scope is None:
         block.num_measured = sum(len(batch.indices) for batch in batches)
         block.features = count_features(batches)
     return block
@@ -185,9 +188,11 @@ def try_block(
 
 @without_garbage_collection()
 def _draw_block(
-    engine: EngineSpec, seed: int, first: int, num_problems: int, dialect: Dialect
+    engine: EngineSpec, seed: int, first: int, num_problems: int, dialect: Dialect, scope: str | None
 ) -> tuple[list[Problem], set[int]]:
     """Return problems for an engine, from an index on, and which of them run alone, by their numbers among these."""
+    if scope is not None:
+        return list(list_scope(scope, dialect)[first : first + num_problems]), set()
     drawn = list(islice(draw_problems(seed, first, dialect), num_problems))
     if engine.mode == "fused" and engine.device == "cpu":
         # Triton's interpreter takes as long as the work, so tiny problems exercise the kernels most.
@@ -249,7 +254,7 @@ def _halve(groups: Iterable[list[int]], deaths: Collection[Group]) -> Iterator[l
 
 
 def _add_sighting(
-    sightings: dict[Signature, Sighting], failure: Failure, first: int, seed: int, sides: Sides, lockstep: bool
+    sightings: dict[Signature, Sighting], failure: Failure, first: int, source: str, sides: Sides, lockstep: bool
 ) -> bool:
     """Count a failure; return whether it is the first with its signature, and so has a reproducer made."""
     # Identified by what a shrink holds fixed, so that different signatures stay different.
@@ -258,7 +263,7 @@ def _add_sighting(
     if is_new:
         index = first + failure.index
         made = _make_reproducer(failure, sides, lockstep)
-        notes = (f"problem {index} of seed {seed}", NOT_SHRUNK)
+        notes = (f"problem {index} of {source}", NOT_SHRUNK)
         text = render_reproducer(replace(made, notes=notes)) if made else ""
         sightings[failure.signature] = Sighting(signature=failure.signature, index=index, text=text)
     sightings[failure.signature].count += 1

@@ -33,16 +33,12 @@ from kgverify.trace.model.trace import Trace
 from kgverify.verification.effort import FULL, Effort
 from kgverify.verification.lockstep import follow_near_ties, lockstep_comparer
 from kgverify.verification.rounding import EngineRun, settle_score_error
-from kgverify.verification.self_testing.self_test import run_self_test
 from kgverify.verification.verify import Verification, verify
 
 UNEXPLAINED: Final = FULL._replace(explained=0)
 """The effort for a divergence of which only the stage and the class are asked."""
 MOST_CONFIRMED: Final = 10
 """The default number of problems that `check_problems` confirms."""
-
-_is_tested: bool = False
-"""True once this process has tested the comparison."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,7 +246,6 @@ def _verify(
         check_determinism=False,
         minimum=minimum,
         effort=effort,
-        tests_itself=False,
     )
 
 
@@ -331,21 +326,11 @@ def _compare(batch: Batch, make_pipeline: MakePipeline, lockstep: bool, *, is_qu
         expected, actual = rank_alike(run, (batch.pipeline, pipeline), traces)
         comparer = Comparer(expected, actual, score_error=accepted)
         comparison, _ = follow_near_ties(comparer, comparer.compare(), run, pipeline, silent_phase)
-        if comparison.verdict is Verdict.AGREE:
-            _test_comparison(comparer)
         found = _find_differing(merged, compare_rankings(comparison, expected, actual))
     if lockstep and all(has_steps(each.engine.info) for each in (batch.pipeline, pipeline)):
         stepper = lockstep_comparer(run, batch.expected, pipeline, silent_phase, accepted)
         found |= _find_differing(merged, stepper.compare())
     return found
-
-
-def _test_comparison(comparer: Comparer) -> None:
-    """Test the comparison on the first batch of a process that has several problems: the code is the same for all."""
-    global _is_tested
-    if not _is_tested:
-        run_self_test(comparer)
-        _is_tested = True
 
 
 def _find_differing(merged: Merged, comparison: Comparison) -> set[int]:

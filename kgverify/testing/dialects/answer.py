@@ -12,8 +12,8 @@ from kgverify.program.atoms import NamedAtom, Term, Variable, decode_variable, i
 from kgverify.program.dialect import Dialect
 from kgverify.program.outcomes import GoalKind, Outcome, Side
 from kgverify.program.program import Symbols, encode_atoms
-from kgverify.program.resolution import number_variables
 from kgverify.runs.engine_makers import MakePipeline, make_reference
+from kgverify.step.clauses import number_variables
 from kgverify.testing.dialects.experiments import Experiment, render_goal
 from kgverify.testing.problems.merge import Merged, merge
 from kgverify.testing.problems.problem import VARIABLE_NAMES, Problem

@@ -15,6 +15,7 @@ from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.ranking.corrupt import ALL
+from kgverify.step.clauses import is_named_variable, unify
 from kgverify.testing.problems.problem import NO_SPREAD, SHORTEST, PolicySpec, Problem, Spread
 from kgverify.testing.problems.shapes import (
     BULK,
@@ -243,7 +244,7 @@ def _prove(
     choice = choices[at & 7]
     for i in range(len(matching)):
         rule = matching[(choice + i) % len(matching)]
-        bindings = _match(rule.clause_head, atom)
+        bindings = unify(atom, rule.clause_head, is_named_variable)
         if bindings is None:
             continue
         for j, each in enumerate(rule.body[:4]):
@@ -263,17 +264,6 @@ def _bind(term: Term, bindings: dict[Variable, str], fresh: str, other: str) -> 
     if term not in bindings:
         bindings[term] = other if fresh in bindings.values() else fresh
     return bindings[term]
-
-
-def _match(head: NamedAtom, atom: NamedAtom) -> dict[Variable, str] | None:
-    bindings: dict[Variable, str] = {}
-    for term, name in ((head.first, atom.first), (head.second, atom.second)):
-        if isinstance(term, Variable):
-            if bindings.setdefault(term, str(name)) != name:
-                return None
-        elif term != name:
-            return None
-    return bindings
 
 
 def _aim(

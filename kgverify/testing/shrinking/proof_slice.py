@@ -15,8 +15,9 @@ from kgverify.program.atoms import NamedAtom, Term, Variable, decode_variable, i
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import NamedRule
 from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.step.clauses import Clauses, is_named_variable, unify
 from kgverify.testing.problems.problem import SHORTEST, PolicySpec, Problem
-from kgverify.testing.shrinking.terms import rename_apart, rename_variables, substitute, unify
+from kgverify.testing.shrinking.terms import rename_apart, rename_variables, substitute
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.verify import Verification
 
@@ -167,7 +168,7 @@ class Slicer:
                 if not goal:
                     continue
                 predicates.add(goal[0].predicate)
-                made, all_facts = self._clauses(trace, view, rename_apart(goal))
+                made, all_facts = self._find_touched(trace, view, rename_apart(goal))
                 facts |= made
                 matching |= made | all_facts
         expected_views = self._steps(self.verification.expected, next(iter(rows)), last)
@@ -180,33 +181,27 @@ class Slicer:
             goal=goal,
         )
 
-    def _clauses(
+    def _find_touched(
         self, trace: Trace, view: StepView, goal: Sequence[NamedAtom]
     ) -> tuple[set[NamedAtom], set[NamedAtom]]:
         """Return the facts that a step touched, and those that its selected atom unifies with."""
         selected, rest = goal[0], goal[1:]
         origins = {self._facts[each.origin] for each in view.resolvents if each.origin_kind == Origin.FACT}
-        matching = {self._facts[row] for row in self._matching_rows(selected)}
+        matching = {
+            self._facts[row] for row in self._clauses.facts_like(self.graph.program.symbols.encode(selected), None)
+        }
         bodies: list[tuple[NamedAtom, tuple[NamedAtom, ...]]] = [(fact, ()) for fact in matching]
         bodies += [(rule.clause_head, rule.body) for rule in self.graph.rules]
         pruned = set()
         for head, body in bodies:
-            if (bindings := unify(selected, head)) is not None:
+            if (bindings := unify(head, selected, is_named_variable)) is not None:
                 resolvent = (substitute(atom, bindings) for atom in (*body, *rest))
                 pruned |= {atom for atom in resolvent if atom in self._known}
         return origins | pruned, matching
 
-    def _matching_rows(self, atom: NamedAtom) -> list[int]:
-        """Return the indices of the facts that an atom unifies with."""
-        symbols, facts = self.graph.program.symbols, self.graph.program.facts
-        fits = facts[:, 0] == symbols.predicate_ids[atom.predicate]
-        for argument, term in enumerate(atom[1:], 1):
-            if isinstance(term, str):
-                fits &= facts[:, argument] == symbols.constant_ids[term]
-        if isinstance(atom.first, Variable) and atom.first == atom.second:
-            fits &= facts[:, 1] == facts[:, 2]
-        rows: list[int] = np.flatnonzero(fits).tolist()
-        return rows
+    @cached_property
+    def _clauses(self) -> Clauses:
+        return Clauses(self.graph.program, exclude_query=False)
 
     def _rows_of(self, rows: Iterable[int]) -> Iterator[tuple[Trace, int]]:
         for row in rows:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from kgverify.engines.plain.choice import PLAIN as PLAIN_MODE
 from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
@@ -34,7 +35,10 @@ RANDOM_POLICIES: Final = tuple(PolicySpec("two_tower", seed=seed) for seed in ra
 _FILE_OPTIONS: Final = {"--graph": "spec"} | {
     f"--{name.replace('_', '-')}": name for name in (*ROLES, *ReadingOptions.__annotations__)
 }
-"""The options that name a graph and its files and say how they are read, and what `load_graph` calls them."""
+"""The options that name a graph and its files and say how they are read, and what `load_graph` calls them.
+
+Beside its name, `--graph` takes the others as `train=FILE`; those by themselves are options of earlier versions.
+"""
 
 MAX_RUN_CALLS: Final = 500
 """Default limit on the runs of the engine under test while a divergence on a graph is shrunk."""
@@ -263,8 +267,12 @@ def load_run_graph(report: Report) -> KnowledgeGraph:
         if name == "skip_rules":
             given[name] = True
         elif name and (equals or i + 1 < len(words)):
-            given[name] = value if equals else words[i + 1]
-            train += [given[name]] * (name == "train")
+            text = value if equals else words[i + 1]
+            key, sign, rest = text.partition("=")
+            if name == "spec" and sign and key in _FILE_OPTIONS.values():
+                name, text = key, rest
+            given[name] = text == "true" if name == "skip_rules" else text
+            train += [text] * (name == "train")
     given |= {"train": train} if train else {}
     spec = given.pop("spec", None if train else report.run.graph)
     files = [spec, *train, *(given[role] for role in ROLES[1:] if role in given)]
@@ -282,21 +290,25 @@ def find_engines(report: Report) -> list[EngineSpec]:
     recorded = _read_spec(report.engines, report.engines.actual, report.environment.actual, "--engine")
     if recorded.name != COMPILED:
         return [recorded]
-    return list(dict.fromkeys((recorded._replace(mode=EAGER.mode, device=EAGER.device), recorded)))
+    return list(dict.fromkeys((_without_compilation(recorded), recorded)))
 
 
 def find_reference(report: Report) -> EngineSpec:
     """Return the reference of a saved run; the evaluator runs eagerly. UserError if kgverify cannot make it."""
     recorded = _read_spec(report.engines, report.engines.expected, report.environment.expected, "--reference")
-    return recorded._replace(mode=EAGER.mode, device=EAGER.device)
+    return _without_compilation(recorded)
+
+
+def _without_compilation(spec: EngineSpec) -> EngineSpec:
+    return spec if spec.mode == PLAIN_MODE else spec._replace(mode=EAGER.mode, device=EAGER.device)
 
 
 def _read_spec(names: EngineNames, name: str, info: EngineInfo, option: str) -> EngineSpec:
     """Return the specification of an engine from the name by which it was made, if it is known, and its info."""
     # Two traces that are compared, and earlier reports, name neither engine. Beside a name, an engine without one is a
     # class or function that cannot be imported, whatever it calls itself.
-    if names == EngineNames() and info.name in (COMPILED, REFERENCE):
-        name = info.name
+    if names == EngineNames() and info.name in (COMPILED, REFERENCE, PLAIN_MODE):
+        name = REFERENCE if info.name == REFERENCE else COMPILED
     if not name:
         raise UserError(
             f"kgverify cannot make the engine {info.name!r} again",

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.program import NamedRule
+from kgverify.step.clauses import follow, is_named_variable, unify
 from kgverify.testing.problems.problem import VARIABLE_NAMES, Problem, list_constants
 
 CONSTANT_NAMES: Final = "abcdefghijklmno"
@@ -86,7 +87,7 @@ def ask_premise(problem: Problem, i: int) -> Iterator[Problem]:
     queries = (*problem.queries, *problem.unranked)
     if len(queries) != 1:
         return
-    bindings = unify(rule.clause_head, rename_apart(queries)[0])
+    bindings = unify(rename_apart(queries)[0], rule.clause_head, is_named_variable)
     for atom in rule.body if bindings is not None else ():
         goal = rename_variables([substitute(atom, bindings or {})])[0]
         yield replace(problem.with_item("rules", i), queries=(), unranked=(goal,))
@@ -109,7 +110,7 @@ def unfold_rule(problem: Problem, i: int) -> Iterator[Problem]:
     head, *body = rename_apart(_atoms(last))
     for k, rule in enumerate(problem.rules):
         for j, atom in enumerate(rule.body if k != i else ()):
-            if (bindings := unify(head, atom)) is None:
+            if (bindings := unify(atom, head, is_named_variable)) is None:
                 continue
             atoms = [rule.clause_head, *rule.body[:j], *body, *rule.body[j + 1 :]]
             new_head, *new_body = rename_variables([substitute(each, bindings) for each in atoms])
@@ -154,22 +155,6 @@ def ask_fact(problem: Problem) -> Iterator[Problem]:
             yield replace(problem.with_item("unranked", i, query), rules=())
 
 
-def unify(left: NamedAtom, right: NamedAtom) -> dict[Variable, Term] | None:
-    """Return bindings under which two atoms without common variables are equal; None if they cannot be."""
-    if left.predicate != right.predicate:
-        return None
-    bindings: dict[Variable, Term] = {}
-    for a, b in zip(left[1:], right[1:], strict=True):
-        a, b = _resolve(a, bindings), _resolve(b, bindings)
-        if isinstance(a, Variable) and a != b:
-            bindings[a] = b
-        elif isinstance(b, Variable) and a != b:
-            bindings[b] = a
-        elif a != b:
-            return None
-    return bindings
-
-
 def rename_apart(atoms: Iterable[NamedAtom]) -> list[NamedAtom]:
     """Return the atoms with variables that no clause has that was read or renamed plainly."""
     return [
@@ -177,15 +162,9 @@ def rename_apart(atoms: Iterable[NamedAtom]) -> list[NamedAtom]:
     ]
 
 
-def substitute(atom: NamedAtom, bindings: Mapping[Variable, Term]) -> NamedAtom:
+def substitute(atom: NamedAtom, bindings: Mapping[Any, Any]) -> NamedAtom:
     """Return the atom under bindings."""
-    return NamedAtom(atom.predicate, _resolve(atom.first, bindings), _resolve(atom.second, bindings))
-
-
-def _resolve(term: Term, bindings: Mapping[Variable, Term]) -> Term:
-    while isinstance(term, Variable) and term in bindings:
-        term = bindings[term]
-    return term
+    return NamedAtom(atom.predicate, follow(atom.first, bindings), follow(atom.second, bindings))
 
 
 def _atoms(rule: NamedRule) -> list[NamedAtom]:

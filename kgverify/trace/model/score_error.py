@@ -39,7 +39,7 @@ Networks of up to 1,024 neurons and 8 blocks, with ill-conditioned weights, have
 MAX_SIZE: Final = 1e4
 """The ratio of a score's size to the median size beyond which it is no score, but stands for a mask."""
 
-OWN_ENGINES: Final = frozenset({"reference", "compiled", "native"})
+OWN_ENGINES: Final = frozenset({"reference", "compiled", "native", "plain"})
 """The names of kgverify's engines, whose bounds follow from the policy's weights."""
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from weakref import finalize
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError
-from kgverify.files.remote import fetched
+from kgverify.files.remote import fetched, names_url
 from kgverify.program.program import Rule, Symbols
 from kgverify.trace.files.manifest import Shard, ShardError, check_shard, read_manifest, render_hash, replaced_of
 from kgverify.trace.files.output_path import partial_of
@@ -71,6 +72,7 @@ class TraceFile:
         self.path = self._copies.enter_context(fetched(path))
         finalize(self, self._copies.close)
         self.source = str(path)
+        self._reopen = partial(type(self), tolerates_shards=tolerates_shards, is_lazy=is_lazy)
         self.faults: tuple[str, ...] = ()
         self.shards: tuple[Shard | None, ...] = (None,)
         self.files: Sequence[DataFile]
@@ -84,9 +86,11 @@ class TraceFile:
             self.is_complete = "shard/index" not in self.files[0].stored
             counted = [*self.files]
         else:
-            partial, old = partial_of(self.path), replaced_of(self.path)
+            unfinished, old = partial_of(self.path), replaced_of(self.path)
             fix = (
-                f"its recording did not finish: resume it, or read {partial}" if partial.is_dir() else "check the path"
+                f"its recording did not finish: resume it, or read {unfinished}"
+                if unfinished.is_dir()
+                else "check the path"
             )
             fix = f"it was being replaced: rename {old}, or repeat what replaced it" if old.exists() else fix
             raise UserError("no such trace", where=self.source, fix=fix)
@@ -96,6 +100,11 @@ class TraceFile:
         )
         self.num_candidates = int(self.candidate_starts[-1])
         self.num_steps = int(self.step_starts[-1])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the location: the copy opens the trace there."""
+        location = self.source if names_url(self.source) else self.path.absolute()
+        return self._reopen, (location,)
 
     def __repr__(self) -> str:
         """Return the path, the engine and the numbers of candidates and steps."""

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
+from altered_results import find_altered_rankings
 from evaluation_answers.evaluations import FormulaEngine
 from evaluation_answers.known_models import NUM_CONSTANTS, NUM_PREDICATES, build_program, list_programs
 
@@ -23,7 +24,6 @@ from kgverify.evaluation.judge import Endings, Judge, derive_endings, find_small
 from kgverify.evaluation.part_file import PartResult
 from kgverify.evaluation.part_store import identify
 from kgverify.evaluation.sampling import DrawnRanking, choose_rankings, choose_single, hash_results
-from kgverify.evaluation.self_test import find_altered_rankings
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import Rule
 from kgverify.ranking.corrupt import ALL, may_be_drawn, number_atoms

@@ -28,18 +28,19 @@ from kgverify.conditions.find import Found, Table, is_nearly, show
 from kgverify.conditions.instances import Cases, Instance, Unit
 from kgverify.conditions.search import Condition, Search
 from kgverify.engines.adapters.staged import Made, StagedEngine
-from kgverify.engines.adapters.stepwise import AtomIds, Goal, Resolvent, Taken, TakenStep
+from kgverify.engines.adapters.stepwise import AtomIds, Goal
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import NamedRule
-from kgverify.program.resolution import Clauses
 from kgverify.program.stages import Stage
 from kgverify.progress import Progress, no_progress
 from kgverify.report.report import Report
 from kgverify.runs.run import Run, build_trace, reference_pipeline
+from kgverify.step.clauses import Clauses
+from kgverify.step.resolvent import Resolvent, Taken, TakenStep
 from kgverify.trace.model.columns import CandidateSet, Columns, starts_of
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.trace import Trace
@@ -230,7 +231,7 @@ def known_condition_answers(verify: Verify) -> Iterator[tuple[str, Answer]]:
         yield f"conditions: {made.__name__}", _answer(expected, actual)
     for made in _TRIED:
         engine = made(run.graph.program, run.limits, run.policy)
-        options = {"check_determinism": False, "minimum": {}, "tests_itself": False, "effort": _EFFORT}
+        options = {"check_determinism": False, "minimum": {}, "effort": _EFFORT}
         found = verify(run, right, right._replace(engine=engine), **options).report
         yield f"conditions: {made.__name__}, by experiment", _answer_of(found, found.divergences, found.causes)
 

@@ -26,8 +26,8 @@ from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
 from kgverify.trace.model.digests import renumber
 from kgverify.trace.model.header import EngineInfo, PolicyInfo
 from kgverify.trace.model.score_error import accept_score_error, judge_tolerance, name_precision
+from kgverify.verification.adding_up import require
 from kgverify.verification.attribute import attribute_loss
-from kgverify.verification.self_testing.stored_self_test import require
 
 _CAUSE: Final = Cause(
     stage=Stage.MATCH_FACTS.value,

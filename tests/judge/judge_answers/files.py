@@ -40,7 +40,7 @@ from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import TraceFile
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Durability, Storage, TraceWriter
-from kgverify.verification.self_testing.stored_self_test import require
+from kgverify.verification.adding_up import require
 
 _SMALL: Final = {"sizes": Sizes(7, 256, 3), "verifies_content": False}
 _PLAIN: Final = {"verifies_content": False}

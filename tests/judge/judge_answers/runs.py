@@ -380,7 +380,7 @@ def check_traces_of_runs(judge: JudgeRecorded) -> None:
 def known_run_answers(verify: Verify) -> Iterator[tuple[str, Answer]]:
     """Yield the answers of a judge for the known runs."""
     for name, run, expected, actual, options in known_runs():
-        all_options = {"check_determinism": False, "minimum": {}, "tests_itself": False, "effort": LITTLE, **options}
+        all_options = {"check_determinism": False, "minimum": {}, "effort": LITTLE, **options}
         found = verify(run, expected, actual, **all_options)
         yield name, answer_of(found.report)
 

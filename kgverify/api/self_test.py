@@ -1,0 +1,111 @@
+"""`kgverify doctor --self-test`: the embedded graph by every evaluator of this machine, and planted faults that must be found."""
+
+import hashlib
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from time import perf_counter
+from typing import Any, Final
+
+from kgverify.api.doctor import Finding, State
+from kgverify.engines.table import COMPILED, make_entry
+from kgverify.errors import UserError
+from kgverify.files.cache import find_cache, make_private
+from kgverify.files.writing import write_file
+from kgverify.version import __version__
+
+GRAPH: Final = "countries"
+SIZE: Final[dict[str, Any]] = {"queries": 4, "corruptions": 10}
+FAULTS: Final = ("fact-cap", "query-matched", "last-argmax")
+"""Those that every evaluator with replaceable stages carries."""
+
+
+def try_installation() -> Iterator[Finding]:
+    """Prove the embedded graph by each evaluator of this machine and by the reference, and find planted faults.
+
+    Yields:
+        One finding for each evaluator and each fault; BROKEN if the evaluator differs, or the fault is not found.
+    """
+    states = []
+    modes = make_entry(COMPILED).list_modes()
+    for mode in modes:
+        states.append(found := _try_mode(mode))
+        yield found
+    mode = "eager" if "eager" in modes else "plain"
+    for fault in FAULTS:
+        states.append(found := _find_fault(fault, mode))
+        yield found
+    if states and all(each.state is State.PRESENT for each in states):
+        _keep_result()
+
+
+def describe_last_test() -> Finding:
+    """Return whether the self-test passed in this environment before."""
+    path = _path_of_result()
+    if path is not None and path.is_file():
+        return Finding("self-test", State.PRESENT, "passed in this environment")
+    return Finding("self-test", State.ABSENT, "has not passed in this environment", "kgverify doctor --self-test")
+
+
+def _try_mode(mode: str) -> Finding:
+    # The list of what is installed is shown whatever is broken.
+    from kgverify.api.verify import verify
+
+    began, before = perf_counter(), _count_compilations()
+    try:
+        report = verify(GRAPH, make_entry(COMPILED, mode=mode), **SIZE)
+    except UserError as error:
+        return Finding(f"self-test: mode {mode}", State.BROKEN, error.message, error.fix or "")
+    compiling = _count_compilations() - before
+    took = f"{perf_counter() - began - compiling:.1f} s, and {compiling:.1f} s of compilation"
+    if report.verdict.value == "AGREE":
+        return Finding(f"self-test: mode {mode}", State.PRESENT, f"agrees with the reference: {took}")
+    first = report.first_divergence
+    what = f"first in {first.stage}" if first is not None else "; ".join(report.reasons)
+    return Finding(f"self-test: mode {mode}", State.BROKEN, f"{report.verdict.value}: {what}", "report this")
+
+
+def _find_fault(name: str, mode: str) -> Finding:
+    from kgverify.api.verify import verify
+
+    began = perf_counter()
+    evaluator = make_entry(COMPILED, mode=mode, faults=name)
+    stage = next(fault.stage for fault, _ in evaluator.catalogue()[0] if fault.name == name)
+    first = verify(GRAPH, evaluator, **SIZE).first_divergence
+    if first is None or first.stage != stage:
+        seen = "nothing" if first is None else f"another stage, {first.stage}"
+        return Finding(f"self-test: fault {name}", State.BROKEN, f"expected {stage}, found {seen}", "report this")
+    return Finding(f"self-test: fault {name}", State.PRESENT, f"found in {stage}: {perf_counter() - began:.1f} s")
+
+
+def _count_compilations() -> float:
+    """Return the seconds that this process has spent on compilations by torch."""
+    if "torch" not in sys.modules:
+        return 0.0
+    from kgverify.torch.compilations import count_compilations
+
+    return count_compilations()[1]
+
+
+def _path_of_result() -> Any:
+    """Return the file that says that the test passed with these versions, this processor and this driver."""
+    folder = find_cache()
+    if folder is None:
+        return None
+    known = [__version__, platform.platform(), platform.machine(), platform.python_version()]
+    for package in ("torch", "numpy", "triton"):
+        with suppress(PackageNotFoundError):
+            known.append(f"{package} {version(package)}")
+    with suppress(OSError), open("/proc/driver/nvidia/version", encoding="utf-8") as file:
+        known.append(file.readline())
+    return folder / f"self-test-{hashlib.sha256(repr(known).encode()).hexdigest()[:16]}"
+
+
+def _keep_result() -> None:
+    path = _path_of_result()
+    with suppress(OSError, UserError):
+        if path is not None:
+            make_private(path.parent)
+            write_file(path, b"passed\n")

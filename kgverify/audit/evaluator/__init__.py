@@ -1,1 +1,0 @@
-"""Audits of the compiled evaluator itself."""

@@ -1,1 +1,0 @@
-"""The `kgverify audit` commands."""

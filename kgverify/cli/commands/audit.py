@@ -1,0 +1,142 @@
+"""`kgverify audit step`: stepaudit's audit of your own step function under torch.compile."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from cyclopts import Parameter, validators
+
+from kgverify.cli.commands.diff import EXIT_CODES
+from kgverify.cli.output import settings
+from kgverify.cli.progress import (
+    make_error_console,
+    make_result_console,
+    show_phase,
+    write_json,
+    write_result,
+)
+from kgverify.comparison.result import Verdict
+from kgverify.engines.load_engine import load_factory
+from kgverify.errors import MissingDependency, UserError, find_missing_dependency
+from kgverify.files.writing import append_to_file
+
+
+def audit_step(
+    function: str,
+    /,
+    *,
+    inputs: Annotated[str, Parameter(metavar="FILE.py:MAKE")],
+    calls: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 6,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    torch_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default",
+    rung: list[str] | None = None,
+    tolerance: Annotated[float | None, Parameter(validator=validators.Number(gte=0))] = None,
+    exact: Annotated[bool, Parameter(negative="")] = False,
+    keeps_outputs: Annotated[bool, Parameter(negative="--drops-outputs")] = True,
+    budget: Annotated[Path | None, Parameter(metavar="FILE")] = None,
+    seconds: Annotated[float, Parameter(validator=validators.Number(gte=0))] = 120.0,
+    patience: Annotated[float, Parameter(validator=validators.Number(gte=1))] = 600.0,
+    reproducer: Annotated[Path | None, Parameter(metavar="FILE.py")] = None,
+    html: Annotated[str | None, Parameter(metavar="FILE")] = None,
+    junit: Annotated[str | None, Parameter(metavar="FILE")] = None,
+    github: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Compare your step with eager on every rung of torch.compile, and examine the properties that it can lose.
+
+    Exit codes: 0 clean, 1 with findings or over budget, 2 bad input, 3 inconclusive: eager differs from itself.
+
+    Args:
+        function: The step, as FILE.py:FUNCTION or MODULE:FUNCTION. Its file is imported.
+        inputs: MAKE(call: int) returns the tuple of arguments of a call, numbered from 0.
+        calls: Different calls to make.
+        device: The device of your step.
+        torch_mode: Mode of torch.compile, for the properties.
+        rung: Only these: backend-eager, aot-eager, aot-eager-decomposed, default, reduce-overhead, max-autotune.
+        tolerance: Largest absolute and relative error of a float. If not given, as far as another rounding allows.
+        exact: All bits must be equal.
+        keeps_outputs: Outputs are read after the next call.
+        budget: Limits, as TOML: max_graph_breaks = 0 and the like.
+        seconds: CPU seconds of the searches for the cause and the line.
+        patience: CPU seconds after which a rung counts as one that does not return.
+        reproducer: Write a deviation as a script that needs only torch.
+        html: Write the report as a page.
+        junit: Write the report as JUnit XML.
+        github: Print annotations; append Markdown to $GITHUB_STEP_SUMMARY.
+    """
+    stepaudit = _import_stepaudit()
+    found = load_factory(function, "FILE.py:FUNCTION", "a function of tensors")
+    make = load_factory(inputs, "--inputs", "a function of the number of the call, which returns a tuple of arguments")
+    with show_phase("the step", 0) as shown, _announcing(shown) as announce:
+        try:
+            report = stepaudit.audit_step(
+                found,
+                make,
+                calls=calls,
+                device=device,
+                rungs=rung or stepaudit.RUNG_NAMES,
+                tolerance=tolerance,
+                exact=exact,
+                mode=torch_mode,
+                keeps_outputs=keeps_outputs,
+                budget=budget,
+                seconds=seconds,
+                patience=patience,
+                reproducer=reproducer,
+                announce=announce,
+            )
+        except stepaudit.UserError as error:
+            raise UserError(error.message, where=error.where, fix=error.fix) from error
+    console = make_result_console()
+    for part in stepaudit.render_audit(report):
+        console.print(part)
+    write_json(report)
+    if html is not None:
+        write_result(stepaudit.render_html(report).encode(), html)
+    if junit is not None:
+        write_result(stepaudit.render_junit(report), junit)
+    if github:
+        # Not through the console, which breaks commands of the runner.
+        (sys.stderr if settings.json_path == "-" else sys.stdout).write(stepaudit.render_annotations(report))
+        if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+            append_to_file(summary, stepaudit.render_markdown(report).encode())
+    return EXIT_CODES[Verdict(report.verdict)]
+
+
+COMMANDS: Final = {"step": audit_step}
+
+
+def _import_stepaudit() -> Any:
+    """Import stepaudit. MissingDependency if it, or torch, is not installed."""
+    try:
+        import stepaudit
+
+        # Without an installation, its folder in a checkout is an empty package.
+        _ = stepaudit.audit_step
+    except AttributeError:
+        missing = None
+    except ImportError as error:
+        missing = None if error.name == "stepaudit" else find_missing_dependency(error) or error
+    else:
+        return stepaudit
+    raise missing or MissingDependency(
+        "audits need stepaudit, which is not installed",
+        where="kgverify audit",
+        fix="pip install ./stepaudit in a checkout of kgverify",
+    )
+
+
+@contextmanager
+def _announcing(shown: Any) -> Iterator[Callable[[str], None]]:
+    """Announce work in the progress bar of a terminal, else as lines on standard error."""
+    console = make_error_console()
+
+    def announce(what: str) -> None:
+        if console.is_terminal:
+            shown.rename(what)
+        elif "attempt" not in what:
+            console.print(what)
+
+    yield announce

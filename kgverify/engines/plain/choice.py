@@ -1,0 +1,43 @@
+"""The choice of the plain evaluator, for runs that neither the native evaluator nor one with torch can take."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Final
+
+from kgverify.errors import UserError
+
+PLAIN: Final = "plain"
+"""The mode of the plain evaluator, and its name."""
+
+
+def has_torch() -> bool:
+    """Return whether torch is installed, without importing it."""
+    try:
+        return find_spec("torch") is not None
+    except ImportError:
+        return False
+
+
+def choose_plain(
+    mode: str, device: str, precision: str, why_not_native: Callable[[], str | None]
+) -> tuple[str, ...] | None:
+    """Return the reasons for the plain evaluator, in words; None if another one is chosen.
+
+    `auto` takes it on a CPU where torch is not installed; the native evaluator was refused before. UserError if its mode is
+    requested with a device or a precision that it lacks.
+    """
+    if mode not in ("auto", PLAIN) or (mode == "auto" and has_torch()):
+        return None
+    lacks = f"device {device}" if device not in ("auto", "cpu") else f"precision {precision}"
+    if lacks != "precision float32":
+        if mode == "auto":
+            return None
+        raise UserError(
+            f"mode {PLAIN!r} has no {lacks}: it runs on the CPU, in float64", where="--mode", fix="leave it out"
+        )
+    found = "as requested" if mode == PLAIN else f"torch is not installed; not native, since {why_not_native()}"
+    return (
+        f"device cpu: {'as requested' if device == 'cpu' else f'mode {PLAIN} runs on it'}",
+        f"mode {PLAIN}: {found}",
+        "precision float64: the only one of the mode",
+    )

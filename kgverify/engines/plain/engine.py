@@ -1,0 +1,107 @@
+"""The plain evaluator as an engine."""
+
+import platform
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.engines.adapters.stepwise import collect, read_positions
+from kgverify.engines.plain.choice import PLAIN
+from kgverify.engines.policy import Policy, check_policy
+from kgverify.engines.positives import find_positives
+from kgverify.engines.protocol import CompilerCaches, Positions, StageOutputs
+from kgverify.program.limits import Limits
+from kgverify.program.program import Program
+from kgverify.progress import Progress, no_progress
+from kgverify.step.clauses import Clauses, number_variables
+from kgverify.step.plain_step import (
+    SOUND,
+    Scores,
+    Situation,
+    Stages,
+    derive,
+    retake_step,
+    score_shortest,
+    show_stages,
+)
+from kgverify.trace.model.columns import CandidateSet, Columns
+from kgverify.trace.model.header import EngineInfo
+from kgverify.trace.model.score_error import bound_score_error
+
+
+class PlainEngine:
+    """An engine that takes the plain step, in every dialect, with scores in float64.
+
+    stages:  those of the step, some of which may be replaced
+    triples: int32 [n, 3] the split of the queries, by which positives are known in a dialect that excludes these alone
+    reasons: the reasons for the device, mode and precision, in words
+
+    UserError if the policy does not fit the program.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        limits: Limits,
+        policy: Policy,
+        *,
+        stages: Stages = SOUND,
+        triples: NDArray[np.int32] | None = None,
+        faults: tuple[str, ...] = (),
+        reasons: tuple[str, ...] = (),
+        name: str = PLAIN,
+    ) -> None:
+        check_policy(policy, program, limits)
+        scores: Scores = score_shortest
+        if policy.name != "shortest":
+            from kgverify.engines.plain.two_tower import score_two_tower
+
+            scores = score_two_tower(policy.weights, policy.num_blocks)
+        clauses = Clauses(program, exclude_query=limits.exclude_query, dialect=limits.dialect)
+        self._start = Situation(clauses, limits, None, (), scores=scores)
+        self._stages, self.triples, self.reasons = stages, triples, reasons
+        self.info = EngineInfo(
+            name=name,
+            mode=PLAIN,
+            score_error=bound_score_error(policy.info, "float64"),
+            versions={"python": platform.python_version(), "numpy": np.__version__},
+            faults=faults,
+            variables="canonical" if limits.dialect.forgets_names else "own",
+        )
+        self.caches = CompilerCaches(state="unused")
+
+    def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
+        """Run every candidate to its end."""
+        derivations = []
+        for situation in self._situations(candidates):
+            derivations.append(list(derive(situation, self._stages)))
+            progress(1)
+        return collect(candidates, derivations)
+
+    def step(self, positions: Positions) -> Columns:
+        """Take one step from each position."""
+        steps = [[retake_step(each, self._stages).taken] for each in self._read_positions(positions)]
+        return collect(positions.candidates, steps)
+
+    def probe(self, position: Positions) -> StageOutputs:
+        """Return the output of each stage of one step."""
+        (situation,) = self._read_positions(position)
+        return show_stages(retake_step(situation, self._stages))
+
+    def _read_positions(self, positions: Positions) -> list[Situation]:
+        _, visited = read_positions(positions)
+        starts = self._situations(positions.candidates)
+        return [
+            start._replace(visited=goals, depth=depth)
+            for start, goals, depth in zip(starts, visited, positions.depth.tolist(), strict=True)
+        ]
+
+    def _situations(self, candidates: CandidateSet) -> list[Situation]:
+        """Return the situation from which each candidate starts."""
+        positives = find_positives(self._start.dialect.exclusion, candidates, self.triples)
+        situations = []
+        for (predicate, first, second), is_positive in zip(candidates.atom.tolist(), positives, strict=True):
+            query = predicate, first, second
+            excluded = self._start.clauses.excluded(query) if is_positive else None
+            situations.append(self._start._replace(excluded=excluded, visited=[number_variables([query])]))
+        return situations

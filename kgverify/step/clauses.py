@@ -1,0 +1,165 @@
+"""A resolution step in plain Python, written from the semantics and independent of both provers."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from kgverify.program.atoms import Term, Variable, is_variable
+from kgverify.program.dialect import OURS, Dialect
+from kgverify.program.fact_index import ANY, FactIndex, Ids
+from kgverify.program.outcomes import Origin
+from kgverify.program.program import Program
+
+T = TypeVar("T")
+
+Atoms: TypeAlias = tuple[Ids, ...]
+
+
+class Clauses:
+    """The clauses of a program by predicate, and the results of applying them to a goal.
+
+    dialect: its unification, exclusion and pruning hold here
+    """
+
+    def __init__(self, program: Program, *, exclude_query: bool, dialect: Dialect = OURS) -> None:
+        self.exclude_query = exclude_query and dialect.exclusion != "never"
+        self._dialect = dialect
+        self.fact_index = FactIndex(program.facts)
+        self.facts = self.fact_index.facts
+        self.rules: list[tuple[Ids, Atoms]] = [
+            (tuple(rule.clause_head), tuple(tuple(atom) for atom in rule.body))  # type: ignore[misc]
+            for rule in program.rules
+        ]
+        self._rules_of: dict[int, list[int]] = {}
+        for i, (head, _) in enumerate(self.rules):
+            self._rules_of.setdefault(head[0], []).append(i)
+        self._facts_of: dict[int, Sequence[int]] = {}
+
+    @property
+    def prunes(self) -> bool:
+        """True if atoms that are facts are deleted from what a clause gives."""
+        return "prune" in self._dialect.filters
+
+    def excluded(self, query: Sequence[int]) -> Ids | None:
+        """Return the fact that may not be used in the derivation of a query; None if every fact may be."""
+        atom = (int(query[0]), int(query[1]), int(query[2]))
+        return atom if self.exclude_query and atom in self.fact_index else None
+
+    def facts_like(self, atom: Ids, excluded: Ids | None) -> list[int]:
+        """Return the facts that unify with an atom and are not excluded, ascending."""
+        predicate, a, b = atom
+        found = self.fact_index.find_like(predicate, max(a, ANY), max(b, ANY))
+        if a == b and a < 0:
+            found = [i for i in found if self.facts[i][1] == self.facts[i][2]]
+        return [i for i in found if self.facts[i] != excluded]
+
+    def apply(self, goal: Atoms, origin_kind: int, origin: int, excluded: Ids | None) -> Atoms | None:
+        """Return the result of applying a clause to a goal; None if its head does not match."""
+        atoms = self.resolve(goal, origin_kind, origin)
+        if atoms is None:
+            return None
+        return number_variables(
+            atom for atom in atoms if not self.prunes or atom not in self.fact_index or atom == excluded
+        )
+
+    def resolve(self, goal: Atoms, origin_kind: int, origin: int, known: Iterable[Ids] = ()) -> Atoms | None:
+        """Return the clause's body and the rest of the goal, unified and not pruned; None if its head does not match.
+
+        known: further atoms from which the clause is standardized apart
+        """
+        head, body = self.clause(goal, origin_kind, origin, known)
+        if self._dialect.unification == "one_pass" and not binds_in_one_pass(goal[0], head):
+            return None
+        return resolve(goal, head, body)
+
+    def clause(self, goal: Atoms, origin_kind: int, origin: int, known: Iterable[Ids] = ()) -> tuple[Ids, Atoms]:
+        """Return a clause's head and body, standardized apart from a goal and further atoms."""
+        if origin_kind == Origin.FACT:
+            return self.facts[origin], ()
+        head, body = self.rules[origin]
+        # Every variable of the goal is above `lowest`, every one of the rule below.
+        shift = min(0, *(min(a, b) for _, a, b in (*goal, *known)))
+        return _shift(head, shift), tuple(_shift(atom, shift) for atom in body)
+
+    def rules_of(self, predicate: int) -> Sequence[int]:
+        """Return the rules whose heads have a predicate."""
+        return self._rules_of.get(predicate, ())
+
+    def facts_of(self, predicate: int) -> Sequence[int]:
+        """Return the facts of a predicate, ascending."""
+        if predicate not in self._facts_of:
+            self._facts_of[predicate] = self.fact_index.find_like(predicate, ANY, ANY)
+        return self._facts_of[predicate]
+
+
+def resolve(goal: Atoms, head: Ids, body: Atoms, *, is_chained: bool = True) -> Atoms | None:
+    """Return the body and the rest of the goal, after the goal's first atom was unified with the head; None if they differ.
+
+    is_chained: whether what replaces a variable is replaced in turn, as it should be
+    """
+    bound = unify(goal[0], head)
+    if bound is None:
+        return None
+    if not is_chained:
+        return tuple([(p, bound.get(a, a), bound.get(b, b)) for p, a, b in (*body, *goal[1:])])
+    return tuple([(p, follow(a, bound), follow(b, bound)) for p, a, b in (*body, *goal[1:])])
+
+
+def unify(left: Any, right: Any, is_variable: Callable[[Any], bool] = is_variable) -> dict[Any, Any] | None:
+    """Return bindings under which two atoms without common variables are equal; None if they cannot be.
+
+    A variable of the right atom is bound rather than one of the left atom. is_variable: for atoms in names, `is_named_variable`
+    """
+    bound: dict[Any, Any] = {}
+    if left[0] != right[0]:
+        return None
+    for a, b in ((left[1], right[1]), (left[2], right[2])):
+        a, b = follow(a, bound), follow(b, bound)
+        if a == b:
+            continue
+        if is_variable(b):
+            bound[b] = a
+        elif is_variable(a):
+            bound[a] = b
+        else:
+            return None
+    return bound
+
+
+def is_named_variable(term: Term) -> bool:
+    """Return whether a term in names is a variable."""
+    return isinstance(term, Variable)
+
+
+def binds_in_one_pass(selected: Ids, head: Ids) -> bool:
+    """Return whether no variable meets two different terms. The head's variables are not the goal's."""
+    bound: dict[int, int] = {}
+    for term, other in zip(selected[1:], head[1:], strict=True):
+        variable, value = (other, term) if other < 0 else (term, other)
+        if variable >= 0:
+            if variable != value:
+                return False
+        elif bound.setdefault(variable, value) != value:
+            return False
+    return True
+
+
+def number_variables(atoms: Iterable[Ids]) -> Atoms:
+    """Return the atoms with their variables numbered by first appearance."""
+    numbers: dict[int, int] = {}
+
+    def number(argument: int) -> int:
+        return argument if argument >= 0 else numbers.setdefault(argument, -1 - len(numbers))
+
+    return tuple([(predicate, number(a), number(b)) for predicate, a, b in atoms])
+
+
+def follow(term: T, bound: Mapping[T, T]) -> T:
+    """Return the term for which a term stands in the end."""
+    while term in bound:
+        term = bound[term]
+    return term
+
+
+def _shift(atom: Ids, shift: int) -> Ids:
+    predicate, a, b = atom
+    return predicate, a if a >= 0 else a + shift, b if b >= 0 else b + shift

@@ -1,1 +1,0 @@
-"""Small-scope certificates: compare engines on every program up to a size."""

@@ -1,0 +1,144 @@
+"""The judgement of two compared sides, run by engines or recorded: the checks before a verdict, and the report."""
+
+import os
+import platform
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.comparison.compare import Comparer
+from kgverify.comparison.exercise.minimum import Minimum
+from kgverify.comparison.result import Cause, Comparison
+from kgverify.comparison.source import StepSource
+from kgverify.comparison.step_view import outcome_name
+from kgverify.errors import InternalError
+from kgverify.program.outcomes import Outcome
+from kgverify.ranking.metric import compute_metrics
+from kgverify.report.content import Determinism, Environment, Metrics, Outcomes
+from kgverify.report.report import Report, build_report
+from kgverify.trace.model.columns import Rankings
+from kgverify.trace.model.header import Header
+from kgverify.trace.model.trace import Trace
+from kgverify.verification.adding_up import check_causes, check_numbers, check_verdict
+from kgverify.verification.evidence import judge_exercise
+from kgverify.verification.planted_changes import plant_changes
+from kgverify.verification.recount import recount_causes
+from kgverify.verification.rounding import describe_rounding, name_way_out
+from kgverify.version import __version__
+
+NOT_REPEATED: Final = Determinism()
+"""The determinism of recorded traces, which nothing was repeated for."""
+
+
+class Explained(NamedTuple):
+    """Two sides that were compared, whose divergences have causes.
+
+    parts:    what the divergences were found by; the first one compared the runs as a whole
+    recorded: both sides as they were recorded, whose exercise is counted
+    sources:  both sides as they were compared
+    ranked:   both sides with the ranks that were compared
+    """
+
+    comparison: Comparison
+    causes: tuple[Cause, ...]
+    parts: tuple[Comparer, ...]
+    recorded: tuple[StepSource, StepSource]
+    sources: tuple[StepSource, StepSource]
+    ranked: Sequence[Trace | StepSource]
+
+
+def judge(
+    found: Explained,
+    minimum: Minimum,
+    *,
+    withhold: Callable[[Comparison], Comparison],
+    notes: Sequence[str] = (),
+    later_notes: Sequence[str] = (),
+    determinism: Determinism = NOT_REPEATED,
+    **about: Any,
+) -> Report:
+    """Return the report of two sides. InternalError, and no verdict, if the comparison fails a check of its own.
+
+    withhold: makes AGREE inconclusive if there is too little evidence, and adds notes
+    notes, later_notes: the notes before those on rounding, and after them
+    about:    further arguments of `build_report`
+    """
+    whole, causes = found.parts[0], found.causes
+    check_verdict(found.comparison, found.parts)
+    check_causes(found.comparison, causes)
+    recount_causes(found.parts, found.comparison.divergences, causes)
+    codes = [source.gather_column("outcome", np.arange(source.num_candidates)) for source in found.sources]
+    outcomes = Outcomes(*map(count_outcomes, codes))
+    comparison, exercised = judge_exercise(found.comparison, found.recorded, outcomes, minimum)
+    comparison = withhold(comparison)
+    metrics = _compute_metrics(*(side.rankings for side in found.ranked))
+    check_numbers(outcomes, metrics, codes, [side.rankings for side in found.ranked])
+    rounding = (*describe_rounding(comparison), *name_way_out(whole, comparison))
+    comparison = msgspec.structs.replace(
+        comparison,
+        self_test=plant_changes(found.parts),
+        notes=(*comparison.notes, *notes, *rounding, *later_notes, *_note_proofs(outcomes)),
+    )
+    return build_report(
+        comparison,
+        found.sources[0].header,
+        describe_environment(*(source.header for source in found.sources)),
+        metrics,
+        determinism,
+        causes=causes,
+        outcomes=outcomes,
+        exercise=exercised,
+        minimum=minimum,
+        **about,
+    )
+
+
+def describe_environment(expected: Header, actual: Header) -> Environment:
+    """Describe this machine and both engines."""
+    return Environment(
+        kgverify=__version__,
+        python=platform.python_version(),
+        platform=platform.platform(),
+        num_cpus=os.cpu_count() or 1,
+        expected=expected.engine,
+        actual=actual.engine,
+    )
+
+
+def count_outcomes(outcomes: NDArray[np.int8]) -> dict[str, int]:
+    """Count the outcomes of candidates, by name."""
+    values, counts = np.unique(outcomes, return_counts=True)
+    return {outcome_name(value): num for value, num in zip(values.tolist(), counts.tolist(), strict=True)}
+
+
+def _note_proofs(outcomes: Outcomes) -> list[str]:
+    """Return a note on a difference in the number of proofs, which readers look for first."""
+    sides = outcomes.expected, outcomes.actual
+    num = [sum(side.values()) for side in sides]
+    proved = [side.get(Outcome.PROVED.name, 0) for side in sides]
+    if proved[0] == proved[1]:
+        return []
+    note = f"{proved[0]:,} of {num[0]:,} candidates proved expected, {proved[1]:,} of {num[1]:,} actual"
+    return [note if proved[1] else f"no candidate was proved by the actual side: {note}"]
+
+
+def _compute_metrics(expected: Rankings | None, actual: Rankings | None) -> Metrics:
+    """Compute the expected metrics by the reference, and the actual ones by `kgverify.ranking`.
+
+    InternalError if the two disagree on the same ranks.
+    """
+    from kgverify.engines.reference.ranking import compute_metrics as compute_by_reference
+
+    computed = []
+    for rankings, compute, check in (
+        (expected, compute_by_reference, compute_metrics),
+        (actual, compute_metrics, compute_by_reference),
+    ):
+        ranks = rankings if rankings is not None and len(rankings.query) else None
+        computed.append({} if ranks is None else compute(ranks))
+        if ranks is not None and check(ranks) != computed[-1]:
+            raise InternalError("the reference computes other metrics from the same ranks")
+    return Metrics(*computed)

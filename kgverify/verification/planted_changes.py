@@ -1,0 +1,238 @@
+"""Changes planted in the columns of a run: before a verdict is given, the comparison must report each of them.
+
+One value of each column that was compared is altered in a copy of a few candidates. The columns, their types and their
+lengths are those of the schema, so that a new column is altered as soon as it is compared.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.comparison.compare import Comparer
+from kgverify.comparison.rankings import compare_rankings
+from kgverify.comparison.result import DIGEST, Comparison, Coverage, SelfTest, Verdict
+from kgverify.comparison.step_view import side_name
+from kgverify.garbage_collection import without_garbage_collection
+from kgverify.trace.model.columns import (
+    COUNTS,
+    RAGGED,
+    Candidates,
+    Columns,
+    Digests,
+    Rankings,
+    count_where,
+    empty_columns,
+    expand_rows,
+    select_candidates,
+    starts_of,
+)
+from kgverify.trace.model.digests import compute_digests
+from kgverify.trace.model.levels import has_goals
+from kgverify.trace.model.trace import Trace
+from kgverify.verification.adding_up import require
+
+MAX_CANDIDATES: Final = 64
+"""The candidates of a run in which changes are planted, spread over it."""
+
+MAX_GROUPS: Final = 5
+"""The groups of candidates in whose ranks changes are planted."""
+
+CHOICE: Final = "steps.choice"
+COUNTED: Final = {below: counts.split("/")[1] for counts, below in COUNTS.items() if below in RAGGED}
+"""The column of counts of each ragged column."""
+
+_NOTHING_DIFFERS: Final = Comparison(
+    verdict=Verdict.AGREE, coverage=Coverage(candidates=0, steps=0, resolvents=0, fields=())
+)
+
+
+@without_garbage_collection()
+def plant_changes(comparers: Sequence[Comparer]) -> SelfTest:
+    """Plant a change in each column that was compared, and in the ranks. InternalError if one is not reported."""
+    columns = {name for each in comparers for name in _plant_in_columns(each)}
+    return SelfTest(len(columns) + _plant_in_ranks(comparers[0]))
+
+
+class _Change(NamedTuple):
+    """The change of one column.
+
+    values: the whole column of the excerpt, changed
+    owner:  the candidate that then differs
+    """
+
+    column: str
+    values: NDArray[Any]
+    owner: int
+
+
+def _plant_in_columns(comparer: Comparer) -> list[str]:
+    """Return the columns in which a change was planted, each in a candidate of its own, and reported."""
+    pair = _load_pair(comparer)
+    if pair is None:
+        return []
+    names = comparer.comparison.coverage.fields
+    owners = {name: row for i, name in enumerate(names) if (row := _find_owner(pair[1], name, i)) is not None}
+    # Where a count is one less, that of the next candidate is one more.
+    rows = np.repeat(np.array(list(owners.values()), np.int64), 2)
+    copies = _copy(pair[0], rows), _copy(pair[1], rows)
+    expected, actual = copies
+    changes = [_Change(name, _change(comparer, copies, name, 2 * i), 2 * i) for i, name in enumerate(owners)]
+    like = comparer.like(expected, _apply(actual, changes))
+    found = like.compare()
+    reported = {each.candidate for each in found.divergences}
+    has_all = has_goals(expected.header.level) and has_goals(actual.header.level)
+    for each in changes:
+        if has_all:
+            # Blocks that are equal as a whole are not compared step by step.
+            is_equal, _ = like.agrees((expected.columns, _apply(actual, [each]).columns), rows, rows)
+            require(not is_equal, f"a block with another {each.column} counts as equal")
+        require(
+            found.verdict is not Verdict.AGREE and each.owner in reported,
+            f"{found.verdict.value} without candidate {each.owner}, which has another {each.column}",
+        )
+    return [each.column for each in changes]
+
+
+def _load_pair(comparer: Comparer) -> tuple[Trace, Trace] | None:
+    """Return a few candidates that agree, on both sides; if none does, expected ones twice."""
+    found = comparer.comparison
+    rows = comparer.paired_rows
+    if not len(rows):
+        return None
+    differing = [*(each.candidate for each in found.divergences), *(each.candidate for each in found.near_ties)]
+    agreeing = np.setdiff1d(rows, np.array(differing, np.int64)) if comparer.lists_all else rows[:0]
+    chosen = agreeing if len(agreeing) else rows
+    spread = np.unique(np.linspace(0, len(chosen) - 1, MAX_CANDIDATES).astype(np.int64))
+    expected, actual = comparer.load_pairs(chosen[spread])
+    if not len(agreeing):
+        actual = replace(expected, header=actual.header, fields=actual.fields)
+    return expected, actual
+
+
+def _copy(trace: Trace, rows: NDArray[np.int64]) -> Trace:
+    """Return copies of some candidates, each one with a query of its own, so that equal ones are paired in order."""
+    columns = select_candidates(trace.columns, rows)
+    candidates = columns.candidates._replace(query=np.arange(len(rows), dtype=np.int32))
+    steps = expand_rows(starts_of(trace.columns.candidates.num_steps), rows)
+    digests = Digests(*(words[steps] for words in trace.digests))
+    return replace(trace, columns=columns._replace(candidates=candidates), digests=digests, rankings=None)
+
+
+def _values(trace: Trace, name: str) -> NDArray[Any]:
+    if name == DIGEST:
+        return trace.digests.sequence
+    group, column = name.split(".")
+    values: NDArray[Any] = getattr(getattr(trace.columns, group), column)
+    return values
+
+
+def _starts(columns: Columns, name: str) -> NDArray[np.int64]:
+    """Return the first row of each candidate in a column, and the end of the last one."""
+    group, column = name.split(".")
+    if group == "candidates":
+        return np.arange(len(columns.candidates.query) + 1)
+    first = starts_of(columns.candidates.num_steps)
+    if group == "resolvents":
+        first = starts_of(columns.steps.num_resolvents)[first]
+    counts = COUNTED.get(f"{group}/{column}")
+    return first if counts is None else starts_of(getattr(getattr(columns, group), counts))[first]
+
+
+def _find_owner(trace: Trace, name: str, turn: int) -> int | None:
+    """Return a candidate with a value that can be changed, another one at every turn; None without one."""
+    starts = _starts(trace.columns, name)
+    owners = np.flatnonzero(count_where(_is_changeable(trace, name), starts))
+    return int(owners[turn % len(owners)]) if len(owners) else None
+
+
+def _is_changeable(trace: Trace, name: str) -> NDArray[np.bool_]:
+    values = _values(trace, name)
+    if values.ndim > 1:
+        return values[:, _place_of_symbol(trace)] >= 0
+    return values > 0 if _is_count(name) else np.ones(len(values), np.bool_)
+
+
+def _is_count(name: str) -> bool:
+    return name.replace(".", "/") in COUNTS
+
+
+def _place_of_symbol(trace: Trace) -> int:
+    """Return the place in an atom that is changed: its predicate, or an argument if there is no other predicate."""
+    return 0 if len(trace.symbols.predicates) > 1 else 1
+
+
+def _change(comparer: Comparer, pair: tuple[Trace, Trace], name: str, owner: int) -> NDArray[Any]:
+    """Return a column of the actual side in which the last value of a candidate that can be changed is another one."""
+    expected, actual = pair
+    begin, end = _starts(actual.columns, name)[owner : owner + 2].tolist()
+    row = begin + int(np.flatnonzero(_is_changeable(actual, name)[begin:end])[-1])
+    values = _values(actual, name).copy()
+    if _is_count(name):
+        values[row : row + 2] += np.array([-1, 1]).astype(values.dtype)
+    elif values.ndim > 1:
+        place = _place_of_symbol(actual)
+        names = actual.symbols.predicates if place == 0 else actual.symbols.constants
+        values[row, place] = (values[row, place] + 1) % max(2, len(names))
+    elif values.dtype.kind == "f":
+        num_steps = max(1, int(expected.columns.candidates.num_steps[owner]))
+        values[row] = _beyond(_values(expected, name)[row], comparer.score_tolerance, num_steps)
+    elif name == CHOICE:
+        # Another resolvent may be a near-tie; one that is not in the list is none.
+        values[row] = expected.columns.steps.num_resolvents[row]
+    elif name != DIGEST:
+        # Codes and numbers begin at 0.
+        values[row] = int(values[row]) + (-1 if values[row] > 0 else 1)
+    return values
+
+
+def _beyond(score: Any, tolerance: float, num_steps: int) -> float:
+    """Return a score, or a sum of scores, that no tolerance excuses."""
+    if not np.isfinite(score):
+        return 0.0
+    return float(score) + 3 * tolerance * num_steps + 1e-3 * max(1.0, abs(float(score)))
+
+
+def _apply(trace: Trace, changes: Sequence[_Change]) -> Trace:
+    """Return a trace with changed columns, and with the digests that follow from them."""
+    columns, digests = trace.columns, trace.digests
+    for each in changes:
+        if each.column != DIGEST:
+            group, name = each.column.split(".")
+            columns = columns._replace(**{group: getattr(columns, group)._replace(**{name: each.values})})
+    is_known = has_goals(trace.header.level)
+    if is_known:
+        digests = compute_digests(columns)
+    starts, is_other = starts_of(trace.columns.candidates.num_steps), np.zeros(len(digests.sequence), np.uint64)
+    for each in changes:
+        # Without goals, other steps have any other digests.
+        if each.column == DIGEST or not (is_known or each.column.startswith("candidates.")):
+            is_other[starts[each.owner] : starts[each.owner + 1]] = 1
+    return replace(trace, columns=columns, digests=Digests(*(words ^ is_other for words in digests)))
+
+
+def _plant_in_ranks(comparer: Comparer) -> bool:
+    """Plant a change in each column of the ranks of a few groups, and return whether there are ranks."""
+    left, right = (source.rankings for source in comparer.sources)
+    if left is None or right is None or not len(left.query):
+        return False
+    rankings = Rankings(*(column[:MAX_GROUPS] for column in cast(Any, left)))
+    trace = replace(comparer.sources[0].shell(), columns=empty_columns(), rankings=rankings)
+    group = int(rankings.query[-1]), side_name(int(rankings.side[-1]))
+    for name in Rankings._fields:
+        values = getattr(rankings, name).copy()
+        values[-1] += 1
+        changed = replace(trace, rankings=rankings._replace(**{name: values}))
+        ranks = partial(_ranks_of, trace), partial(_ranks_of, changed)
+        found = compare_rankings(_NOTHING_DIFFERS, trace, changed, ranks)
+        reported = {(each.query, each.side) for each in found.divergences}
+        require(group in reported, f"{found.verdict.value} with another {name} in the rankings of query {group[0]}")
+    return True
+
+
+def _ranks_of(trace: Trace, _: Candidates) -> Rankings:
+    assert trace.rankings is not None
+    return trace.rankings

@@ -1,0 +1,29 @@
+"""stepaudit: is it the compiler? Audits of functions of tensors under `torch.compile`.
+
+`audit_step` compares a function with eager on every rung of the compiler, examines the properties that it can lose, and
+returns an `AuditReport`. Everything public is here; the modules may change without notice.
+"""
+
+from stepaudit.audited_step import RUNG_NAMES, audit_step
+from stepaudit.budget import Overrun, read_budget
+from stepaudit.errors import UserError
+from stepaudit.render import render_annotations, render_audit, render_html, render_junit, render_markdown
+from stepaudit.report import AuditReport, Finding, Section, Unmeasured, Verdict
+
+__all__ = [
+    "RUNG_NAMES",
+    "AuditReport",
+    "Finding",
+    "Overrun",
+    "Section",
+    "Unmeasured",
+    "UserError",
+    "Verdict",
+    "audit_step",
+    "read_budget",
+    "render_annotations",
+    "render_audit",
+    "render_html",
+    "render_junit",
+    "render_markdown",
+]

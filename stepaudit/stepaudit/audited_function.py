@@ -1,0 +1,99 @@
+"""A function under audit, how its arguments are made, and how it is compiled."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from stepaudit.errors import UserError, describe_error, suggest
+from stepaudit.values import deepcopy_values
+
+Function: TypeAlias = Callable[..., Any]
+
+Inputs: TypeAlias = tuple[Any, ...]
+"""The arguments of one call: any nesting of tuples, lists, dicts and named tuples of tensors and plain values."""
+
+MakeInputs: TypeAlias = Callable[[int], Inputs]
+"""(number of the call, from 0) -> its arguments; the same number always gives equal ones."""
+
+COMPILE_MODES: Final = ("default", "reduce-overhead", "max-autotune")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A function under audit.
+
+    make_inputs: makes the arguments of a call; calls made with one number must find equal arguments
+    calls:       the number of calls with different arguments worth comparing
+    first:       the number of the first call, by which random numbers are seeded
+    """
+
+    name: str
+    function: Function
+    make_inputs: MakeInputs
+    calls: int = 6
+    first: int = 0
+
+    def inputs(self, call: int) -> Inputs:
+        """Make the arguments of a call, which share no memory with those of any other."""
+        return self.joint_inputs(range(call, call + 1))[0]
+
+    def joint_inputs(self, calls: range) -> list[Inputs]:
+        """Make copies of the arguments of several calls, which share memory as their originals do.
+
+        UserError where `make_inputs` does not return a tuple.
+        """
+        made = [self.shared_inputs(call) for call in calls]
+        result: list[Inputs] = deepcopy_values(made)
+        return result
+
+    def shared_inputs(self, call: int) -> Inputs:
+        """Make the arguments of a call, which may share memory with what the function captures, or with other calls'.
+
+        UserError where `make_inputs` raises, or does not return a tuple.
+        """
+        try:
+            inputs = self.make_inputs(call)
+        except Exception as error:
+            raise UserError(
+                f"make_inputs raised {describe_error(error)}, for call {call}",
+                where=self.name,
+                fix="return a tuple of arguments for every number of a call, from 0",
+            ) from error
+        if not isinstance(inputs, tuple):
+            raise UserError(
+                f"expected a tuple of arguments from make_inputs, found {type(inputs).__name__}",
+                where=self.name,
+                fix="return (argument,) where there is one",
+            )
+        return inputs
+
+
+def make_subject(name: str, function: Function, make_inputs: Callable[[], Inputs] | MakeInputs) -> Subject:
+    """Describe a function for an audit.
+
+    Args:
+        name: its name in the report; the function's own if empty.
+        function: any function of tensors and plain values.
+        make_inputs: returns the arguments of a call, a tuple; takes the number of the call, from 0, or nothing.
+
+    Returns:
+        The subject of an audit.
+    """
+    name = name or getattr(function, "__name__", type(function).__name__)
+    try:
+        takes_number = bool(inspect.signature(make_inputs).parameters)
+    except ValueError:
+        # A builtin without a signature, such as `__getitem__` of a list.
+        takes_number = True
+    if takes_number:
+        return Subject(name, function, make_inputs)  # type: ignore[arg-type]
+    return Subject(name, function, lambda call: make_inputs())  # type: ignore[call-arg]
+
+
+def check_names(what: str, names: Sequence[str], known: Sequence[str]) -> None:
+    """Raise UserError for an unknown name of a mode or a rung."""
+    for name in names:
+        if name not in known:
+            fix = suggest(name, known) or f"choose {', '.join(known)}"
+            raise UserError(f"unknown {what} {name!r}", where=what, fix=fix)

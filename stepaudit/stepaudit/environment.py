@@ -1,0 +1,77 @@
+"""The versions and settings on which compiled code depends, and the CPU time that is used."""
+
+import os
+import platform
+import shutil
+import warnings
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+import torch._dynamo.config
+import torch._functorch.config
+import torch._inductor.config
+
+_PREFIXES: Final = ("TORCH", "PYTORCH", "INDUCTOR_", "AOT_", "TRITON_", "NVIDIA_TF32_OVERRIDE")
+_FOLDERS: Final = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
+
+def read_cpu_seconds() -> float:
+    """Return the CPU time of this process and of those that it has waited for."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
+
+
+def has_cpp_compiler() -> bool:
+    """Return whether the CPU backend of `torch.compile` finds a compiler."""
+    return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
+
+
+def describe_environment(**more: str) -> dict[str, str]:
+    """Return versions, device, threads, and the settings and variables that differ from torch's defaults."""
+    is_cuda = torch.cuda.is_available()
+    described = {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "device": "cuda" if is_cuda else "cpu",
+        "threads": str(torch.get_num_threads()),
+        "deterministic_algorithms": str(torch.are_deterministic_algorithms_enabled()),
+    }
+    if is_cuda:
+        described["gpu"] = torch.cuda.get_device_name()
+    return described | _read_compiler_settings() | more | read_product_settings()
+
+
+def _read_compiler_settings() -> dict[str, str]:
+    found = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES) and name not in _FOLDERS}
+    with warnings.catch_warnings():
+        # Some settings are deprecated.
+        warnings.simplefilter("ignore")
+        for config in (torch._dynamo.config, torch._functorch.config, torch._inductor.config):
+            known: Any = config
+            for name in known.get_config_copy():
+                entry, value = known._config.get(name), getattr(known, name, None)
+                if not name.startswith("_") and entry is not None and entry.alias is None and value != entry.default:
+                    found[f"{known.__name__}.{name}"] = str(value)
+    return found
+
+
+def read_product_settings() -> dict[str, str]:
+    """Return torch's settings of float32 products; `mixed` where an old and a new setting contradict each other."""
+
+    def read(look: Callable[[], Any]) -> str:
+        try:
+            return str(look())
+        except (RuntimeError, AttributeError):
+            return "mixed"
+
+    mkldnn: Any = torch.backends.mkldnn
+    return {
+        "float32_matmul_precision": read(torch.get_float32_matmul_precision),
+        "cuda.matmul.allow_tf32": read(lambda: torch.backends.cuda.matmul.allow_tf32),
+        "cuda.matmul.fp32_precision": read(lambda: torch.backends.cuda.matmul.fp32_precision),
+        "cudnn.allow_tf32": read(lambda: torch.backends.cudnn.allow_tf32),
+        "mkldnn.matmul.fp32_precision": read(lambda: mkldnn.matmul.fp32_precision),
+        "autocast.cpu": read(lambda: torch.is_autocast_enabled("cpu")),
+        "autocast.cuda": read(lambda: torch.is_autocast_enabled("cuda")),
+    }

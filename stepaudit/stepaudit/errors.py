@@ -1,0 +1,86 @@
+r"""Mistakes of the user, and text that is safe to show.
+
+A step, its file or an exception may contain any text. Characters without a glyph, which could command a terminal, and the
+beginnings of commands to the runner of a CI job become escapes such as `\u202e`.
+"""
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Final
+
+# The runners of GitHub, Azure and TeamCity read `##[`, `##vso[` anywhere in a line, and `::` after blanks.
+_COMMAND: Final = re.compile(r"(?<=#)#(?=\w*\[)|^\s*:(?=:)")
+_NARROW: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""Fillers and variation selectors, which `isprintable` takes for glyphs."""
+_SPECIAL: Final = re.compile(r"[^\w\s.,;:()+=%/'\"?-]|(?<![^\W_])_|_(?![^\W_])|://|www")
+
+
+class UserError(Exception):
+    """A mistake in what is audited, with its location and how to fix it.
+
+    where: a location such as `step.py:7`, or an option; fix: the advice to the user
+    """
+
+    def __init__(self, message: str, *, where: str, fix: str) -> None:
+        self.message, self.where, self.fix = message, where, fix
+        super().__init__(message, where, fix)
+
+    def __reduce__(self) -> "tuple[object, ...]":
+        """Return what makes the error anew in another process."""
+        return _make_error, self.args
+
+    def __str__(self) -> str:
+        """Return the location and the message, and the fix on a line of its own."""
+        return f"{make_visible(f'{self.where}: {self.message}')}\nfix: {make_visible(self.fix)}"
+
+
+def _make_error(message: str, where: str, fix: str) -> UserError:
+    return UserError(message, where=where, fix=fix)
+
+
+def suggest(found: str, known: Iterable[str]) -> str:
+    """Return `did you mean 'default'?` for the closest of the known names; empty if no name is close."""
+    close = get_close_matches(found, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else ""
+
+
+def first_line(text: str) -> str:
+    """Return the first line that is not blank; empty if all lines are blank."""
+    return text.strip().partition("\n")[0].strip()
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the type of an error and the first line of its message."""
+    return f"{type(error).__name__}: {first_line(str(error))}".removesuffix(": ")
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def make_visible(text: str) -> str:
+    r"""Return a text as one line, with escapes such as `\n` and `\u200b`."""
+    if not text.isprintable():
+        text = text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+        text = "".join(each if each.isprintable() else _escape(each) for each in text)
+    text = _NARROW.sub(lambda match: _escape(match[0]), text)
+    return _COMMAND.sub(lambda match: match[0][:-1] + _escape(match[0][-1]), text)
+
+
+def make_lines_visible(text: str) -> str:
+    """Return lines, each as `make_visible` shows it."""
+    return "\n".join(map(make_visible, text.split("\n")))
+
+
+def escape_markdown(text: str) -> str:
+    """Return a text in one line, with every character special to Markdown, HTML or GitHub as an entity."""
+    return _SPECIAL.sub(lambda match: "".join(map(_as_entity, match[0])), " ".join(make_visible(text).split()))
+
+
+def _as_entity(character: str) -> str:
+    # GitHub looks for mentions and issues in the decoded text; a comment splits that text.
+    return f"&#{ord(character)};" + ("<!-- -->" if character in "@#" else "")

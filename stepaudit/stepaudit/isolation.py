@@ -1,0 +1,152 @@
+"""Work in a process of its own: compiled code may end it, damage its memory, or never return.
+
+The process is a fork, so the work needs no pickling, and what it sends comes back piece by piece: what it sent before it
+ended is kept. On a machine with CUDA, which does not survive a fork, and outside of Linux, the work runs in this process.
+"""
+
+import ctypes
+import faulthandler
+import gc
+import multiprocessing
+import os
+import pickle
+import re
+import signal
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import torch
+
+from stepaudit.errors import UserError
+from stepaudit.source_lines import is_user_file
+
+SECONDS: Final = 600.0
+"""The most CPU time of one compilation with its calls, beside that of the C++ compiler."""
+_WALL: Final = 10.0
+"""The most time on the clock, as a multiple of the CPU time: a machine may be busy, but a process that waits may wait forever."""
+_HARD: Final = 2
+"""`omp_pause_hard`."""
+_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+) in ')
+_OWN: Final = str(Path(__file__).parent)
+_is_isolated = False
+
+
+def can_isolate() -> bool:
+    """Return whether work can run in a process of its own here."""
+    return sys.platform == "linux" and not torch.cuda.is_available() and not _is_isolated
+
+
+def run_isolated(
+    work: Callable[[Callable[[Any], None]], None], receive: Callable[[Any], None], *, seconds: float = SECONDS
+) -> str:
+    """Run work in a process of its own.
+
+    Args:
+        work: receives a function that sends a value to this process.
+        receive: called in this process with each value that the work sends, in order.
+        seconds: of CPU time after which the process is ended, or ten times as much on the clock.
+
+    Returns:
+        How the process ended before the work was done, such as `SIGABRT at step.py:12`; empty if it was done.
+
+    Raises:
+        UserError: if the work raises it.
+        RuntimeError: if the work raises anything else.
+    """
+    if not can_isolate():
+        work(receive)
+        return ""
+    # Here, since it would take seconds in each of the processes.
+    import torch._inductor.config  # noqa: F401
+
+    _pause_threads()
+    forking = multiprocessing.get_context("fork")
+    reading, writing = forking.Pipe(duplex=False)
+    with tempfile.TemporaryFile() as printed:
+        child = forking.Process(target=_work, args=(work, writing, printed.fileno(), seconds))
+        with warnings.catch_warnings():
+            # Python 3.12 warns of forks beside threads; those of OpenMP have ended, and the others hold no lock of torch.
+            warnings.simplefilter("ignore")
+            child.start()
+        writing.close()
+        try:
+            with reading:
+                while (last := _read(reading))[0] == "sent":
+                    receive(last[1])
+        except BaseException:
+            child.kill()
+            raise
+        finally:
+            child.join()
+        if last[0] == "error":
+            raise last[1] if isinstance(last[1], UserError) else RuntimeError(str(last[1]))
+        return "" if last[0] == "done" else _describe_end(child.exitcode or 0, printed)
+
+
+def _work(work: Callable[[Callable[[Any], None]], None], writing: Connection, printed: int, seconds: float) -> None:
+    """Run the work in the new process, and end it."""
+    global _is_isolated
+    _is_isolated = True
+    # What the parent holds is not searched for garbage here, which would copy its memory.
+    gc.freeze()
+
+    def send(kind: str, value: Any = None) -> None:
+        # Not `send`, with which tensors go through memory that ends with this process.
+        writing.send_bytes(pickle.dumps((kind, value)))
+
+    try:
+        os.dup2(printed, 2)
+        faulthandler.enable(file=2, all_threads=False)
+        faulthandler.register(signal.SIGPROF, file=2, all_threads=False, chain=True)
+        signal.setitimer(signal.ITIMER_PROF, max(0.1, seconds))
+        faulthandler.dump_traceback_later(_WALL * max(0.1, seconds), file=2, exit=True)
+        # Pools of threads and processes are the parent's.
+        torch._inductor.config.compile_threads = 1
+        work(lambda value: send("sent", value))
+        send("done")
+    except UserError as error:
+        send("error", error)
+    except BaseException as error:  # Anything that a step raises.
+        send("error", f"{type(error).__name__}: {error}")
+    os._exit(0)
+
+
+def _read(reading: Connection) -> tuple[str, Any]:
+    """Read one message; an empty one where the process has ended, also in the middle of writing."""
+    try:
+        message: tuple[str, Any] = pickle.loads(reading.recv_bytes())
+    except (EOFError, OSError):
+        return "", None
+    return message
+
+
+def _describe_end(code: int, printed: BinaryIO) -> str:
+    """Describe how a process ended, from its exit code and from what it and Python's faulthandler printed last."""
+    printed.seek(0)
+    text = printed.read()[-20_000:].decode(errors="replace")
+    said, _, stack = text.partition("Fatal Python error: ")
+    said, _, late = said.partition("Timeout (")
+    if late or code == -signal.SIGPROF:
+        how, said, stack = "no return in time", "", late or text
+    elif code < 0:
+        how = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    else:
+        how = f"exit code {code}"
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    how += f", {lines[-1][:200]}" if lines else ""
+    own = stack.partition(_OWN)[0]
+    where = next((f"{file}:{line}" for file, line in _FRAME.findall(own) if is_user_file(file)), "")
+    return f"{how} at {where}" if where else how
+
+
+def _pause_threads() -> None:
+    """End the idle threads of OpenMP, which a fork does not have and would wait for; they start again when needed."""
+    for name in ("libgomp.so.1", "libiomp5.so", None):
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(name, mode=os.RTLD_NOLOAD).omp_pause_resource_all(_HARD)

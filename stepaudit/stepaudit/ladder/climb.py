@@ -1,0 +1,493 @@
+"""The climb from eager upwards, rung by rung, to the first on which a function no longer does what it does in eager."""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from functools import cache, cached_property, partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch._inductor.utils import fresh_cache
+
+from stepaudit.audited_function import Function, Inputs, Subject
+from stepaudit.errors import UserError
+from stepaudit.isolation import SECONDS, can_isolate, run_isolated
+from stepaudit.ladder.observation import (
+    Deviation,
+    DeviceLost,
+    Observation,
+    compare_observations,
+    observe,
+    seeding,
+)
+from stepaudit.ladder.rounding import RUNS, Excuse, Float64Run, excuse
+from stepaudit.properties.captured_values import CapturedState, Snapshot, find_captured_values, set_tensor
+from stepaudit.values import USUAL, Precision, is_on_cuda, list_leaves
+
+
+class Rung(NamedTuple):
+    """A way to run a function.
+
+    adds:    the work of the compiler that the rung below does not do
+    options: of `torch.compile`; None leaves the function unchanged
+    """
+
+    name: str
+    adds: str
+    options: dict[str, Any] | None
+
+    @property
+    def has_caches(self) -> bool:
+        """True if Inductor takes part, whose caches keep graphs and kernels."""
+        return (self.options or {}).get("backend") == "inductor"
+
+
+EAGER: Final = Rung("eager", "nothing", None)
+
+RUNGS: Final = (
+    EAGER,
+    Rung("backend-eager", "tracing by Dynamo", {"backend": "eager"}),
+    Rung("aot-eager", "functionalization by AOTAutograd", {"backend": "aot_eager"}),
+    Rung("aot-eager-decomposed", "decompositions and the partitioner", {"backend": "aot_eager_decomp_partition"}),
+    Rung("default", "Inductor: its passes, lowerings and generated kernels", {"backend": "inductor"}),
+    Rung("reduce-overhead", "CUDA graphs", {"backend": "inductor", "mode": "reduce-overhead"}),
+    Rung("max-autotune", "kernels chosen by measuring", {"backend": "inductor", "mode": "max-autotune"}),
+)
+
+COLD, WARM, OFF = "as users run it", "as users run it, from the caches", "without the caches"
+"""The states of the compiler's caches in which a rung runs."""
+FEW: Final = 2
+"""Calls in all states but the first."""
+
+
+class LadderOptions(NamedTuple):
+    """The options of an audit of values.
+
+    rungs:       the ways to run a function that are compared with eager
+    reproducer:  the Python file to write if a rung deviates
+    seconds:     limit on the CPU time of the searches for the pass, lowering or switch, and the line, that cause it
+    repetitions: the number of times that the first call is repeated on equal arguments
+    precision:   what counts as equal
+    patience:    CPU seconds that the calls of one rung may take, with compilation
+    announce:    receives the name of the work that begins
+    """
+
+    rungs: Sequence[Rung] = RUNGS
+    reproducer: Path | None = None
+    seconds: float = 120.0
+    repetitions: int = 2
+    precision: Precision = USUAL
+    patience: float = SECONDS
+    announce: Callable[[str], None] = lambda what: None
+
+
+USUALLY: Final = LadderOptions()
+
+
+class Climb(NamedTuple):
+    """The result of a rung.
+
+    num_calls: compared calls; seconds: with compilation; is_lost: whether the device was lost
+    caches:    the first state of the caches with deviations; by_caches: their number in each state that ran
+    excuses:   differences that are rounding
+    is_seeded: whether the compiled code drew eager's random numbers (`fallback_random`)
+    """
+
+    rung: Rung
+    deviations: tuple[Deviation, ...]
+    num_calls: int
+    seconds: float
+    is_lost: bool = False
+    caches: str = COLD
+    by_caches: Mapping[str, int] = {}
+    excuses: tuple[Excuse, ...] = ()
+    is_seeded: bool = False
+
+    @property
+    def is_of_caches(self) -> bool:
+        """True if it is right without the caches."""
+        return self.caches != OFF and self.by_caches.get(OFF) == 0
+
+
+class Ladder(NamedTuple):
+    """A subject on every rung.
+
+    unsteady:   how eager differs from itself; then no rung is compared
+    impossible: names of rungs that this device does not have, each with the reason
+    judge:      the comparison, for further runs
+    """
+
+    unsteady: tuple[Deviation, ...]
+    climbs: tuple[Climb, ...]
+    impossible: tuple[tuple[str, str], ...]
+    judge: "Judge"
+
+    @property
+    def first(self) -> Climb | None:
+        """The lowest rung that deviates."""
+        return next((climb for climb in self.climbs if climb.deviations), None)
+
+
+Watched = dict[str, Observation]
+"""The observations of calls, by the names of these, in order.
+
+call N:           calls with separate arguments, each on the state in which the function was found
+repeated call N:  as many calls on the same arguments, at the same addresses, which hold the result of the eager call before
+call 1 again, N:  further calls like the first, on equal arguments
+"""
+
+
+class Judge:
+    """The comparison of a subject's calls with eager: the expected observations, and which differences are rounding."""
+
+    def __init__(self, subject: Subject, options: LadderOptions = USUALLY) -> None:
+        self.subject, self.options = subject, options
+        self.expected = watch(subject, EAGER, repetitions=options.repetitions)
+
+    @cached_property
+    def _roundings(self) -> tuple[Watched, list[Watched]]:
+        """The calls in float64, and with other roundings; one of the latter where no operation rounds."""
+        run = partial(watch, self.subject, EAGER, self.expected, repetitions=0)
+        others: list[Watched] = []
+        made: list[Float64Run] = []
+
+        def round_otherwise() -> Float64Run:
+            made.append(Float64Run(len(others)))
+            return made[-1]
+
+        while len(others) < RUNS and (not others or any(each.has_rounded for each in made)):
+            others.append(run(float64=round_otherwise))
+        return run(float64=Float64Run), others
+
+    @property
+    def is_complete(self) -> bool:
+        """True if everything that the function can reach is observed."""
+        return find_captured_values(self.subject.function).is_complete
+
+    @property
+    def draws(self) -> bool:
+        """True if a call draws random numbers."""
+        return any(each.draws for each in self.expected.values())
+
+    def watch(self, rung: Rung, most: int | None = None, **heard: Any) -> Watched:
+        """Make the calls on a rung, compiled anew; only the first ones if `most` is given. heard: of `watch_isolated`."""
+        repetitions, patience = self.options.repetitions, self.options.patience
+        if most is None:
+            return watch_isolated(self.subject, rung, self.expected, repetitions, patience, **heard)
+        few = replace(self.subject, calls=min(most, self.subject.calls))
+        return watch_isolated(few, rung, self.expected, 0, patience)
+
+    def judge(self, actual: Watched) -> tuple[tuple[Deviation, ...], tuple[Excuse, ...]]:
+        """Return the deviations, call by call, and the differences that are rounding."""
+        precision = self.options.precision
+        found, excuses = [], []
+        for call, found_here in actual.items():
+            expected = self.expected[call]
+            for each in compare_observations(expected, found_here, call, precision):
+                reason = None
+                if not precision.is_exact and precision.tolerance is None:
+                    shadow, others = self._roundings
+                    # Eager has been compared with itself: a call that is made again does the same.
+                    of = "call 1" if call not in shadow else call
+                    reason = excuse(each, expected, found_here, shadow[of], [other[of] for other in others])
+                if reason is None:
+                    found.append(each)
+                else:
+                    excuses.append(reason)
+        return tuple(found), tuple(excuses)
+
+
+def watch_isolated(
+    subject: Subject,
+    rung: Rung,
+    expected: Watched | None,
+    repetitions: int,
+    patience: float,
+    listen: Callable[[Callable[[Any], None]], AbstractContextManager[Any]] = lambda send: nullcontext(),
+    receive: Callable[[Any], None] = lambda sent: None,
+) -> Watched:
+    """Make calls in a process of their own; the call that ended it has an observation that says so.
+
+    listen: makes a context around the calls, which sends something else to `receive` in this process
+    """
+    seen: Watched = {}
+
+    def keep(made: tuple[str, Any]) -> None:
+        if isinstance(made[1], Observation):
+            seen[made[0]] = made[1]
+        else:
+            receive(made)
+
+    def work(send: Callable[[Any], None]) -> None:
+        with listen(send):
+            watch(subject, rung, expected, repetitions=repetitions, note=lambda *made: send(made))
+
+    if end := run_isolated(work, keep, seconds=patience):
+        calls = range(1, subject.calls + 1)
+        names = [f"call {number}" for number in calls]
+        names += [f"repeated call {number}" for number in calls if subject.first == 0]
+        names += [f"call 1 again, {number + 1}" for number in range(repetitions)]
+        seen[next((name for name in names if name not in seen), names[-1])] = Observation(end=end)
+    return seen
+
+
+@cache
+def warm_up_compiler() -> None:
+    """Let Inductor prepare what it prepares once in a process; processes of their own inherit it.
+
+    Its trials of the processor and of the headers need no empty folder of caches: torch keeps them in the user's.
+    """
+    from torch._inductor.codecache import CacheBase, torch_key
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+    pick_vec_isa()
+    if can_isolate():
+        prepare_compiler(Subject("sum", _add_mirrored, lambda call: (torch.ones(64), torch.ones(64)), calls=1))
+        torch_key()
+        CacheBase.get_system()
+
+
+def _add_mirrored(first: Tensor, second: Tensor) -> Tensor:
+    return first.flip(0) + second
+
+
+def prepare_compiler(subject: Subject) -> None:
+    """Compile the first call by Inductor here: processes of their own inherit what torch loads and keeps for it.
+
+    Nothing that was compiled runs, since it may end the process.
+    """
+
+    def compile_alone(graph: Any, inputs: list[Any]) -> Any:
+        from torch._inductor.compile_fx import compile_fx
+
+        compile_fx(graph, inputs)
+        raise NotImplementedError
+
+    if can_isolate():
+        rung = Rung("compiled", "nothing", {"backend": compile_alone})
+        with compiling_without_caches(), torch._inductor.config.patch(compile_threads=1):
+            watch(replace(subject, calls=1, first=1), rung, repetitions=0)
+
+
+def run_as_found(judge: Judge, climb: Climb) -> Watched:
+    """Make a judge's calls on the rung, and in the state of the caches, in which a climb first deviated."""
+    if not climb.is_of_caches:
+        return judge.watch(climb.rung)
+    with fresh_cache():
+        actual = judge.watch(climb.rung)
+        return judge.watch(climb.rung) if climb.caches == WARM else actual
+
+
+def climb(subject: Subject, options: LadderOptions = USUALLY) -> Ladder:
+    """Compare every rung with eager, which is first run twice. The caller chooses the folder of the caches.
+
+    A rung runs as users run it, with the compiler's caches in that folder; again, from these caches; and without caches.
+    """
+
+    def announce(rung: Rung) -> None:
+        options.announce(f"{subject.name} on rung {rung.name}")
+
+    announce(EAGER)
+    again = watch_isolated(subject, EAGER, None, options.repetitions, options.patience)
+    for observation in again.values():
+        if observation.end:
+            raise UserError(
+                f"ends the process without the compiler: {observation.end}",
+                where=subject.name,
+                fix="audit a step that returns",
+            )
+    judge = Judge(subject, options)
+    pairs = ((before, again[call], call) for call, before in judge.expected.items())
+    unsteady = tuple(found for pair in pairs for found in compare_observations(*pair, options.precision))
+    climbs: list[Climb] = []
+    impossible = []
+    is_cuda = is_on_cuda((subject.inputs(0), [each.get() for each in find_captured_values(subject.function)]))
+    for rung in () if unsteady else options.rungs:
+        if rung is EAGER:
+            continue
+        if rung.name == "reduce-overhead" and not is_cuda:
+            impossible.append((rung.name, "CUDA graphs need tensors on a CUDA device"))
+            continue
+        announce(rung)
+        climbs.append(_climb_rung(judge, rung, is_seeded=bool(climbs) and climbs[-1].is_seeded))
+        # A higher rung does the work of this one as well.
+        if climbs[-1].is_lost or any(each.kind == "end" for each in climbs[-1].deviations):
+            break
+    if all(each.error for each in judge.expected.values()) and not any(each.deviations for each in climbs):
+        raise UserError(
+            f"already fails in eager: {next(iter(judge.expected.values())).error}",
+            where=subject.name,
+            fix="check the function and the arguments that make_inputs makes",
+        )
+    return Ladder(unsteady, tuple(climbs), tuple(impossible), judge)
+
+
+def _climb_rung(judge: Judge, rung: Rung, *, is_seeded: bool) -> Climb:
+    """Run a rung in each state of the caches; where random numbers differ, with those of eager."""
+    began = time.perf_counter()
+    counts: dict[str, int] = {}
+    found: tuple[Deviation, ...] = ()
+    excuses: tuple[Excuse, ...] = ()
+    where, num_calls = COLD, 0
+    try:
+        with drawing_as_eager() if is_seeded else nullcontext():
+            for caches in (COLD, WARM, OFF) if rung.has_caches else (COLD,):
+                with compiling_without_caches() if caches == OFF else nullcontext():
+                    actual = judge.watch(rung, None if caches == COLD else FEW)
+                deviations, excused = judge.judge(actual)
+                num_calls += len(actual)
+                if deviations and judge.draws and not is_seeded and not found:
+                    with drawing_as_eager():
+                        seeded, _ = judge.judge(judge.watch(rung))
+                    if len(seeded) < len(deviations):
+                        return _climb_rung(judge, rung, is_seeded=True)
+                counts[caches] = len(deviations)
+                excuses = excuses or excused
+                if deviations and not found:
+                    found, where = deviations, caches
+                if any(each.kind == "end" for each in deviations):
+                    break
+                if deviations and rung.has_caches and caches == COLD:
+                    # For the searches of the cause and the line as well.
+                    prepare_compiler(judge.subject)
+    except DeviceLost as error:
+        lost = Deviation("some call", "error", "", f"the device was lost: {error}")
+        return Climb(rung, (lost,), 0, time.perf_counter() - began, is_lost=True)
+    took = time.perf_counter() - began
+    return Climb(rung, found, num_calls, took, False, where, counts, excuses, is_seeded)
+
+
+def watch(
+    subject: Subject,
+    rung: Rung,
+    expected: Watched | None = None,
+    *,
+    repetitions: int = 2,
+    float64: Callable[[], Float64Run] | None = None,
+    note: Callable[[str, Observation], None] | None = None,
+) -> Watched:
+    """Make the calls of a subject on a rung, compiled anew. Everything that they change is restored.
+
+    expected: the eager calls. Repeated calls begin from their results, so that rounding does not add up over calls.
+    float64:  makes the context in which each call is observed
+    note:     receives each observation
+    """
+    with _compiling_anew():
+        function = subject.function if rung.options is None else compile_plainly(subject.function, rung.options)
+        seen: Watched = {}
+
+        def call(name: str, inputs: Inputs, number: int) -> None:
+            seen[name] = _call(function, subject, float64, inputs, number)
+            if note is not None:
+                note(name, seen[name])
+
+        for number in range(subject.calls):
+            with _restored(subject, number) as (inputs, _):
+                call(f"call {number + 1}", inputs, number)
+        with _restored(subject, 0) as (held, state):
+            for number in range(subject.calls if subject.first == 0 else 0):
+                if expected is not None and number:
+                    _put_results(held, state, expected[f"repeated call {number}"])
+                call(f"repeated call {number + 1}", held, number)
+        for number in range(repetitions):
+            with _restored(subject, 0) as (inputs, _):
+                call(f"call 1 again, {number + 1}", inputs, 0)
+        return seen
+
+
+@contextmanager
+def _restored(subject: Subject, number: int) -> Iterator[tuple[Inputs, CapturedState]]:
+    """Make the arguments of a call; restore them, and everything that the function can reach, afterwards."""
+    with seeding(subject.first + number):
+        inputs = subject.shared_inputs(number)
+    state = find_captured_values(subject.function, inputs)
+    snapshot = Snapshot(state)
+    try:
+        yield inputs, state
+    finally:
+        snapshot.restore()
+
+
+def _put_results(held: Inputs, state: CapturedState, before: Observation) -> None:
+    values = before.arguments.values()
+    leaves = [leaf for _, leaf in list_leaves(held)]
+    for value, leaf in zip(values, leaves, strict=False):
+        if isinstance(leaf, Tensor) and isinstance(value, Tensor):
+            set_tensor(leaf, value.detach())
+    for captured in state:
+        leaf, value = captured.get(), before.captureds.get(captured.path)
+        if isinstance(leaf, Tensor) and isinstance(value, Tensor):
+            set_tensor(leaf, value.detach())
+
+
+def compile_plainly(function: Function, options: dict[str, Any]) -> Function:
+    """Compile any callable, such as a module, through a plain function."""
+
+    def run(*inputs: Any) -> Any:
+        return function(*inputs)
+
+    compiled: Function = torch.compile(run, **options)
+    return compiled
+
+
+def _call(
+    function: Function, subject: Subject, float64: Callable[[], Float64Run] | None, inputs: Inputs, number: int
+) -> Observation:
+    if torch.cuda.is_available():
+        # Earlier outputs of a captured graph may be overwritten: they have been copied.
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+    with seeding(subject.first + number):
+        if float64 is None:
+            return observe(function, inputs, captures=subject.function)
+        run = float64()
+        return observe(function, inputs, captures=subject.function, around=run, convert=run.shadow_of)
+
+
+@contextmanager
+def _compiling_anew() -> Iterator[None]:
+    """Ignore graphs compiled before in this process; a failed compilation is an error, not an eager run."""
+    torch._dynamo.reset()
+    # Torch only logs how long guards take, and empties the processor's caches for it, a tenth of a second each time.
+    unmeasured = patch("torch._dynamo.guards.profile_guard_manager", lambda *given: 0.0, create=True)
+    with warnings.catch_warnings(), torch._dynamo.config.patch(suppress_errors=False), unmeasured:
+        # Even where warnings are errors, those of the compiler are not a property of the function.
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            torch._dynamo.reset()
+
+
+@contextmanager
+def keeping_caches(rungs: Sequence[Rung] = RUNGS) -> Iterator[None]:
+    """Compile with torch's caches in a folder that was empty. rungs: those that run."""
+    if any(rung.has_caches for rung in rungs):
+        warm_up_compiler()
+    with fresh_cache():
+        yield
+
+
+def drawing_as_eager() -> AbstractContextManager[Any]:
+    """Let compiled code draw the random numbers of eager."""
+    import torch._inductor.config
+
+    patched: AbstractContextManager[Any] = torch._inductor.config.patch(fallback_random=True)
+    return patched
+
+
+@contextmanager
+def compiling_without_caches() -> Iterator[None]:
+    """Ignore graphs in the caches. Generated kernels stay there, under a key that is their whole source."""
+    import torch._functorch.config
+    import torch._inductor.config
+
+    with (
+        torch._inductor.config.patch(fx_graph_cache=False, fx_graph_remote_cache=False),
+        torch._functorch.config.patch(enable_autograd_cache=False),
+    ):
+        yield

@@ -1,0 +1,358 @@
+"""The pass, lowering, decomposition or switch of the compiler without which a deviating function is right, or else the line.
+
+Torch asks one function whether to skip a pass, to replace a lowering by the operator itself, or to leave an operator whole.
+This module answers it, item by item, by name: a pass that runs in two subsystems is one item. Where none of them is the cause,
+Dynamo ends its trace before a line, which leaves that line to eager. Items that are likely to be the cause are tried before
+the others of their kind: passes that changed a graph, and a few switches.
+"""
+
+import re
+import tomllib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from inspect import isclass
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from unittest.mock import patch
+
+from stepaudit.environment import read_cpu_seconds
+from stepaudit.ladder.climb import Climb, Judge, Rung, Watched, compiling_without_caches, run_as_found
+from stepaudit.ladder.observation import DeviceLost
+from stepaudit.minimize import minimize
+from stepaudit.source_lines import is_user_file
+
+PASS: Final = "pass"
+LOWERING: Final = "lowering"
+DECOMPOSITION: Final = "decomposition"
+SWITCH: Final = "switch"
+LINE: Final = "line"
+_CHANGE: Final = "change"
+"""Not an item, but a pass that changed its graph."""
+
+_KINDS: Final = {
+    "pre_grad_passes": PASS,
+    "joint_graph_passes": PASS,
+    "post_grad_passes": PASS,
+    "lowerings": LOWERING,
+    "decomposition": DECOMPOSITION,
+}
+
+_INDUCTOR, _FUNCTORCH, _DYNAMO = "torch._inductor.config", "torch._functorch.config", "torch._dynamo.config"
+
+SWITCHES: Final[tuple[tuple[str, str, Any], ...]] = tuple(
+    (module, setting, value)
+    for module, settings in tomllib.loads(Path(__file__).with_name("switches.toml").read_text("utf-8")).items()
+    for setting, value in settings.items()
+)
+"""(module, setting, value with which the compiler does less)."""
+_LIKELY: Final = frozenset(("max_fusion_size", "inplace_buffers", "cpp.simdlen"))
+"""The switches that repair most reported miscompiles that a switch repairs: fusion, memory that is used again, vectors."""
+
+_RESUMED: Final = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")
+"""The name of the rest of a function after a graph break."""
+
+_OF_CACHES: Final = ("fx_graph_cache=False", "enable_autograd_cache=False")
+
+
+class Item(NamedTuple):
+    """Something that the compiler does and can leave out.
+
+    kind:  PASS, LOWERING, DECOMPOSITION, SWITCH or LINE
+    name:  of the pass; of the node of the graph; of the operator; `setting=value`; `file:line`
+    where: the subsystems in which it ran, or the module of the switch, or the function of the line
+    """
+
+    kind: str
+    name: str
+    where: tuple[str, ...]
+    is_likely: bool = False
+
+    def __str__(self) -> str:
+        if self.kind == LINE:
+            return f"compiling {self.name} and what follows it in {', '.join(self.where)}"
+        return f"{self.kind} {self.name} ({', '.join(self.where)})"
+
+
+class Culprit(NamedTuple):
+    """A smallest set of items without which the subject does what it does in eager.
+
+    num_tried: the number of compilations
+    left:      where the time was over, the items among which a culprit remains to be found; `items` may then be too many
+    """
+
+    items: tuple[Item, ...]
+    num_tried: int
+    left: tuple[Item, ...] = ()
+
+
+def find_culprit(
+    judge: Judge, climb: Climb, *, seconds: float = 60.0, announce: Callable[[int], None] = lambda num: None
+) -> Culprit:
+    """Find a smallest set of items that the compiler must leave out; empty where nothing helps.
+
+    Likely passes and switches come first, then the others, lowerings and decompositions; each group is left out as a whole, then
+    halved. Then comes the last line before which the trace can end. The caller chooses the folder of the caches.
+
+    seconds: limit on the CPU time, after which no attempt begins. announce: receives the number of each attempt.
+    """
+    deadline = read_cpu_seconds() + seconds
+    if climb.is_of_caches:
+        search = _Search(judge, climb, deadline, announce)
+        caches = [item for item in _list_switches(climb.rung) if item.name in _OF_CACHES]
+        single = next((item for item in caches if search.repairs([item])), None)
+        return search.finish([single] if single else [], caches)
+    with compiling_without_caches():
+        items: list[Item] = []
+        for chosen in (*list_single(judge, climb), judge):
+            items, actual = list_items(chosen, climb.rung)
+            if chosen.judge(actual)[0]:
+                break
+        search = _Search(chosen, climb, deadline, announce)
+        lines = [item for item in items if item.kind == LINE]
+        items = [item for item in items if item.kind != LINE]
+        return search.finish(_search_items(search, items) or _search_lines(search, lines), items)
+
+
+def list_single(judge: Judge, climb: Climb) -> list[Judge]:
+    """Return the judge of the one call that deviated, if it may deviate alone."""
+    name = climb.deviations[0].call
+    if not name.startswith("call ") or "again" in name:
+        return []
+    number, made = int(name.split()[1]) - 1, judge.subject.make_inputs
+    one = replace(judge.subject, make_inputs=lambda call: made(number), calls=1, first=number)
+    return [Judge(one, judge.options._replace(repetitions=0))]
+
+
+def _search_items(search: "_Search", items: Sequence[Item]) -> Sequence[Item]:
+    kinds = [(kind, is_likely) for is_likely in (True, False) for kind in (PASS, SWITCH)]
+    kinds += [(LOWERING, False), (DECOMPOSITION, False)]
+    groups = [[item for item in items if (item.kind, item.is_likely) == kind] for kind in kinds]
+    unions = [item for item in items if item.kind != DECOMPOSITION], list(items)
+    for group in (*groups, *unions):
+        if found := _search_group(search, group, divides=group not in unions):
+            return found
+    return []
+
+
+def _search_group(search: "_Search", group: Sequence[Item], *, divides: bool) -> Sequence[Item]:
+    if not group:
+        return []
+    if search.repairs(group):
+        single = _halve(search, group)
+        return single or minimize(group, lambda part: bool(part) and search.repairs(part))
+    # Some items cannot all be left out together, and some are needed.
+    if divides and search.has_failed and len(group) > 1:
+        middle = len(group) // 2
+        halves = (_search_group(search, half, divides=True) for half in (group[:middle], group[middle:]))
+        return next(filter(None, halves), [])
+    return []
+
+
+def _halve(search: "_Search", group: Sequence[Item]) -> Sequence[Item]:
+    """Return the last single item that repairs, if one does: where the last half does not, the first need not be tried."""
+    while len(group) > 1:
+        middle = len(group) // 2
+        group = group[middle:] if search.repairs(group[middle:]) else group[:middle]
+    return group if search.repairs(group) else []
+
+
+def _search_lines(search: "_Search", lines: Sequence[Item]) -> Sequence[Item]:
+    """Return the last line before which the trace must end, by halving."""
+    if not lines or not search.repairs(lines[:1]):
+        return []
+    first, beyond = 0, len(lines)
+    while beyond - first > 1:
+        middle = (first + beyond) // 2
+        if search.repairs(lines[middle : middle + 1]):
+            first = middle
+        else:
+            beyond = middle
+    return lines[first : first + 1]
+
+
+def list_items(judge: Judge, rung: Rung) -> tuple[list[Item], Watched]:
+    """Make calls on a rung; list what takes part, with the user's lines in the order of the trace. Return the calls as well."""
+    seen: dict[tuple[str, str], dict[str, None]] = {}
+
+    def record(ran: tuple[str, str, str]) -> None:
+        kind, name, where = ran
+        seen.setdefault((kind, name), {})[where] = None
+
+    @contextmanager
+    def listen(send: Callable[[tuple[str, ...]], None]) -> Iterator[None]:
+        send_once = cache(lambda *ran: send(ran))
+
+        def answer(subsystem: str, name: str) -> bool:
+            if subsystem in _KINDS:
+                send_once(_KINDS[subsystem], name, subsystem)
+            return False
+
+        def meet(line: str, function: str) -> None:
+            if is_user_file(line.rpartition(":")[0]):
+                send_once(LINE, line, function)
+
+        with _answering(answer), _watching_passes(lambda name: send_once(_CHANGE, name, "")), _tracing(meet):
+            yield
+
+    actual = judge.watch(rung, listen=listen, receive=record)
+    items = [
+        Item(kind, name, tuple(where), kind == PASS and (_CHANGE, name) in seen)
+        for (kind, name), where in seen.items()
+        if kind != _CHANGE
+    ]
+    return items + [item for item in _list_switches(rung) if item.name not in _OF_CACHES], actual
+
+
+def _list_switches(rung: Rung) -> list[Item]:
+    """List the switches of the parts of the compiler that take part on a rung."""
+    parts = {"eager": (_DYNAMO,), "inductor": (_INDUCTOR, _FUNCTORCH, _DYNAMO)}
+    used = parts.get((rung.options or {}).get("backend", ""), (_FUNCTORCH, _DYNAMO))
+    return [
+        Item(SWITCH, f"{setting}={value}", (module,), setting in _LIKELY)
+        for module, setting, value in SWITCHES
+        if module in used and _read_setting(module, setting, value) != value
+    ]
+
+
+@contextmanager
+def compiling_without(items: Sequence[Item]) -> Iterator[None]:
+    """Compile without these items."""
+    left_out = {(item.kind, item.name) for item in items}
+    values = {f"{setting}={value}": (module, setting, value) for module, setting, value in SWITCHES}
+    with ExitStack() as stack:
+        for item in items:
+            if item.kind == SWITCH:
+                module, setting, value = values[item.name]
+                stack.enter_context(import_module(module).patch({setting: value}))
+            elif item.kind == LINE:
+                stack.enter_context(_ending_traces(item.name))
+        stack.enter_context(
+            _answering(lambda subsystem, name: subsystem in _KINDS and (_KINDS[subsystem], name) in left_out)
+        )
+        yield
+
+
+class _Search:
+    """The attempts to repair a subject on a rung; an attempt that fails to compile repairs nothing."""
+
+    def __init__(self, judge: Judge, climb: Climb, deadline: float, announce: Callable[[int], None]) -> None:
+        self._judge, self._climb, self._deadline, self._announce = judge, climb, deadline, announce
+        # None: an attempt that fails in another way.
+        self._known: dict[frozenset[Item], bool | None] = {}
+        self._is_complete = True
+        self.has_failed = False
+
+    def repairs(self, items: Sequence[Item]) -> bool:
+        """Return whether leaving out these items repairs the subject."""
+        key = frozenset(items)
+        if key not in self._known:
+            if read_cpu_seconds() > self._deadline:
+                self._is_complete = False
+                return False
+            self._announce(len(self._known) + 1)
+            self._known[key] = self._attempt(items)
+        self.has_failed = self._known[key] is None
+        return bool(self._known[key])
+
+    def _attempt(self, items: Sequence[Item]) -> bool | None:
+        try:
+            with compiling_without(items):
+                actual = run_as_found(self._judge, self._climb)
+        except DeviceLost:
+            self._deadline, self._is_complete = 0.0, False
+            return False
+        deviations, _ = self._judge.judge(actual)
+        known = self._climb.deviations[0].kind
+        has_failed = any(each.kind in ("error", "end") and each.kind != known for each in deviations)
+        return None if has_failed else not deviations
+
+    def finish(self, items: Sequence[Item], all_items: Sequence[Item]) -> Culprit:
+        """Return the items with the state of the search."""
+        num = len(self._known)
+        if self._is_complete or len(items) == 1:
+            return Culprit(tuple(items), num)
+        untried = frozenset(all_items).difference(*self._known)
+        return Culprit(tuple(items), num, tuple(items) or tuple(each for each in all_items if each in untried))
+
+
+@contextmanager
+def _tracing(meet: Callable[[str, str], None]) -> Iterator[None]:
+    """Call a function with the `file:line` and the name of the function of each instruction that Dynamo traces."""
+    from torch._dynamo import symbolic_convert
+
+    def watched(trace: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def run(translator: Any, instruction: Any) -> Any:
+            number = instruction.positions.lineno if instruction.positions else None
+            name = _RESUMED.sub(r"\1", translator.f_code.co_name)
+            meet(f"{translator.f_code.co_filename}:{number}", name)
+            return trace(translator, instruction)
+
+        return run
+
+    kinds: list[Any] = [each for each in vars(symbolic_convert).values() if isclass(each)]
+    with ExitStack() as stack:
+        for kind in kinds:
+            if "dispatch_table" in vars(kind):
+                table = [trace and watched(trace) for trace in kind.dispatch_table]
+                stack.enter_context(patch.object(kind, "dispatch_table", table))
+        yield
+
+
+def _ending_traces(line: str) -> AbstractContextManager[None]:
+    """End each trace before a line; the rest of the function is not compiled."""
+    from torch._dynamo.exc import Unsupported
+
+    def end(met: str, _: str) -> None:
+        if met == line:
+            raise Unsupported("left to eager")
+
+    return _tracing(end)
+
+
+@contextmanager
+def _answering(answer: Callable[[str, str], bool]) -> Iterator[None]:
+    """Answer the compiler's question whether to leave something out: (subsystem, name) -> bool."""
+    from torch._inductor.compiler_bisector import CompilerBisector
+
+    def disable_subsystem(backend: str, subsystem: str, debug_info: Callable[[], str] | None = None) -> bool:
+        return answer(subsystem, debug_info() if debug_info else "")
+
+    with patch.object(CompilerBisector, "disable_subsystem", staticmethod(disable_subsystem)):
+        yield
+
+
+@contextmanager
+def _watching_passes(meet: Callable[[str], None]) -> Iterator[None]:
+    """Call a function with the name of each pass that changes its graph."""
+    from torch.fx.passes.graph_transform_observer import GraphTransformObserver
+
+    def watched(apply: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def run(observer: Any, work: Any) -> Any:
+            before = str(observer.gm.graph)
+            result = apply(observer, work)
+            if str(observer.gm.graph) != before:
+                meet(observer.passname)
+            return result
+
+        return run
+
+    with ExitStack() as stack:
+        for name in ("apply_gm_pass", "apply_graph_pass"):
+            watching = watched(getattr(GraphTransformObserver, name))
+            stack.enter_context(patch.object(GraphTransformObserver, name, watching))
+        yield
+
+
+def _read_setting(module: str, setting: str, missing: Any) -> Any:
+    with warnings.catch_warnings():
+        # Some settings are deprecated.
+        warnings.simplefilter("ignore")
+        try:
+            return attrgetter(setting)(import_module(module))
+        except AttributeError:
+            return missing

@@ -1,0 +1,227 @@
+"""Everything that a call does: outputs, changes of arguments and of captured state, gradients, shared memory, errors."""
+
+import enum
+import random
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stepaudit.audited_function import Function, Inputs
+from stepaudit.errors import describe_error
+from stepaudit.properties.captured_values import find_captured_values, is_plain
+from stepaudit.values import USUAL, Other, Precision, copy_values, describe_difference, find_storage, list_leaves
+
+KINDS: Final = ("output", "argument", "captured", "gradient")
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The effects of one call.
+
+    outputs, arguments: copies of the leaves after the call, by path
+    captureds:          copies of what the function reads without receiving it, after the call, by path
+    gradients:          of the outputs, with fixed weights, by the path of the tensor that requires them
+    aliases:            for every leaf that shares memory with an earlier one, the first one that does
+    classes:            of the tensors that are not plain ones, by path
+    error:              its type and the first line of its message; empty where nothing was raised
+    end:                how the call ended the process, such as `SIGABRT`; empty where it did not
+    draws:              whether the call drew random numbers
+    """
+
+    outputs: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)
+    captureds: dict[str, Any] = field(default_factory=dict)
+    gradients: dict[str, Any] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+    classes: dict[str, str] = field(default_factory=dict)
+    error: str = ""
+    end: str = ""
+    draws: bool = False
+
+    def leaves(self, kind: str) -> dict[str, Any]:
+        """Return the leaves of a kind, by path."""
+        found: dict[str, Any] = getattr(self, f"{kind}s")
+        return found
+
+
+class Deviation(NamedTuple):
+    """A way in which a call differs from the expected one.
+
+    call:  its name, such as `repeated call 2`
+    kind:  `output`, `argument` or `captured` (changed by the call), `gradient`, `class`, `aliasing`,
+           `error`, `end` or `structure`
+    where: the path of the leaf; empty for errors
+    """
+
+    call: str
+    kind: str
+    where: str
+    detail: str
+
+
+class DeviceLost(Exception):
+    """A kernel failed, and the device cannot be used again in this process."""
+
+
+@contextmanager
+def seeding(number: int) -> Iterator[None]:
+    """Give torch, numpy and Python the same random numbers each time; restore their generators afterwards."""
+    before = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng():
+        random.seed(number)
+        np.random.seed(number)
+        torch.manual_seed(number)
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+
+
+def observe(
+    function: Function,
+    inputs: Inputs,
+    *,
+    captures: Function | None = None,
+    around: AbstractContextManager[Any] = nullcontext(),  # noqa: B008  it has no state
+    convert: Callable[[Any], Any] = lambda leaf: leaf,
+) -> Observation:
+    """Call a function and record its effects, errors included.
+
+    captures: the function whose captured state is read; that of `function` is not
+    around:   the context of the call; convert: maps a leaf to the value that is recorded
+    DeviceLost where nothing can be recorded any more.
+    """
+    gradients: dict[str, Any] = {}
+    states = _read_generators()
+    try:
+        with around:
+            output = function(*inputs)
+            draws = states != _read_generators()
+            outputs = _name_leaves("output", output)
+            arguments = _name_leaves("argument", inputs)
+            state = find_captured_values(captures) if captures is not None else None
+            captured = state.read_data() if state is not None else {}
+            aliases = _find_aliases(arguments, captured, outputs)
+            classes = _list_classes({**arguments, **outputs})
+            observed = [_copy(each, convert) for each in (outputs, arguments, captured)]
+            gradients = _differentiate(outputs, {**arguments, **captured}, convert)
+            # The call that made a kernel reports its failure.
+            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                torch.cuda.synchronize()
+    except Exception as raised:
+        error = describe_error(raised)
+        try:
+            arguments = _copy(_name_leaves("argument", inputs), lambda leaf: leaf)
+            return Observation(arguments=arguments, error=error)
+        except RuntimeError:
+            raise DeviceLost(error) from raised
+    outputs, arguments, captured = observed
+    return Observation(outputs, arguments, captured, gradients, aliases, classes, draws=draws)
+
+
+def _read_generators() -> tuple[Any, ...]:
+    return random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state().numpy().tobytes()  # type: ignore[index]
+
+
+def _copy(leaves: dict[str, Any], convert: Callable[[Any], Any]) -> dict[str, Any]:
+    copied = {path: _describe_other(copy_values(convert(leaf))) for path, leaf in leaves.items()}
+    for path, leaf in leaves.items():
+        if _is_differentiable(leaf):
+            copied[path].requires_grad_()
+    return copied
+
+
+def _describe_other(leaf: Any) -> Any:
+    """Return what can be sent to another process: a plain tensor, or the kind and the text of a user's value."""
+    if isinstance(leaf, Tensor):
+        return leaf if type(leaf) is Tensor else leaf.as_subclass(Tensor)
+    kind = type(leaf)
+    if kind.__module__ in ("builtins", "numpy") and (is_plain(leaf) or isinstance(leaf, (set, frozenset, np.ndarray))):
+        return leaf
+    # Objects without a value of their own, such as functions, may be made anew for each call.
+    has_text = is_plain(leaf) or isinstance(leaf, (torch.dtype, torch.device, enum.Enum))
+    return Other(f"{kind.__module__}.{kind.__qualname__}", repr(leaf) if has_text else "")
+
+
+def _list_classes(leaves: dict[str, Any]) -> dict[str, str]:
+    usual = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+    return {
+        path: type(leaf).__qualname__
+        for path, leaf in leaves.items()
+        if isinstance(leaf, Tensor) and type(leaf) not in usual
+    }
+
+
+def _find_aliases(arguments: dict[str, Any], captured: dict[str, Any], outputs: dict[str, Any]) -> dict[str, str]:
+    aliases: dict[str, str] = {}
+    first_at: dict[int, str] = {}
+    captured = {f"captured {path}": leaf for path, leaf in captured.items()}
+    for path, leaf in (*arguments.items(), *captured.items(), *outputs.items()):
+        if not isinstance(leaf, Tensor) or not (address := find_storage(leaf)):
+            continue
+        if address in first_at and not path.startswith("argument"):
+            aliases[path] = first_at[address]
+        first_at.setdefault(address, path)
+    return aliases
+
+
+def _differentiate(outputs: dict[str, Any], given: dict[str, Any], convert: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return the gradients of the outputs; what raises here, in eager too, gives the error as a leaf."""
+    roots = [leaf for leaf in outputs.values() if _is_differentiable(leaf) and leaf.grad_fn is not None]
+    leaves = {path: leaf for path, leaf in given.items() if _is_differentiable(leaf) and leaf.is_leaf}
+    if not roots or not leaves or not torch.is_grad_enabled():
+        return {}
+    weights = [
+        torch.linspace(0.5, 1.5, max(1, root.numel()))[: root.numel()].reshape(root.shape).to(root) for root in roots
+    ]
+    try:
+        found = torch.autograd.grad(roots, list(leaves.values()), weights, allow_unused=True)
+    except RuntimeError as error:
+        return {"": f"raises {type(error).__name__}"}
+    return {path: copy_values(convert(each)) for path, each in zip(leaves, found, strict=True) if each is not None}
+
+
+def _is_differentiable(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.requires_grad and leaf.is_floating_point()
+
+
+def compare_observations(
+    expected: Observation, actual: Observation, call: str = "", precision: Precision = USUAL
+) -> Iterator[Deviation]:
+    """Yield the deviations; integers and booleans must be equal, floats as near as the precision asks."""
+    if actual.end:
+        yield Deviation(call, "end", "", f"the process ended: {actual.end}")
+        return
+    if expected.error or actual.error:
+        if bool(expected.error) != bool(actual.error):
+            before, after = (each or "no error" for each in (expected.error, actual.error))
+            yield Deviation(call, "error", "", f"expected {before}, found {after}")
+        return
+    for kind in KINDS:
+        leaves, found = expected.leaves(kind), actual.leaves(kind)
+        if list(leaves) != list(found):
+            only = [path for path in (*leaves, *found) if (path in leaves) != (path in found)]
+            named = f", such as {only[0]}" if only else ", in another order"
+            yield Deviation(call, "structure", kind, f"expected {len(leaves)} leaves, found {len(found)}{named}")
+            continue
+        for path, leaf in leaves.items():
+            if detail := describe_difference(leaf, found[path], precision):
+                yield Deviation(call, kind, path, detail)
+    for path in sorted(expected.classes.keys() | actual.classes.keys()):
+        before, after = (each.classes.get(path, "Tensor") for each in (expected, actual))
+        if before != after:
+            yield Deviation(call, "class", path, f"expected a {before}, found a {after}")
+    for path in sorted(expected.aliases.keys() | actual.aliases.keys()):
+        before, after = (each.aliases.get(path, "nothing") for each in (expected, actual))
+        if before != after:
+            yield Deviation(call, "aliasing", path, f"shares memory with {after}, expected {before}")
+
+
+def _name_leaves(kind: str, tree: Any) -> dict[str, Any]:
+    return {f"{kind}{path}": leaf for path, leaf in list_leaves(tree)}

@@ -1,0 +1,230 @@
+"""Rounding against miscompilation: a float64 run beside a call, and runs with other roundings.
+
+A compiler may keep intermediate values in a higher precision, and may add in another order. A difference is rounding if the
+compiled value is as near to a float64 run as eager's is, or if eager itself moves as far when its inexact operations round in
+another way. Operations whose results are exact in their dtype keep them, so that wrong copies and indices are never excused.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stepaudit.ladder.observation import Deviation, Observation
+from stepaudit.values import find_other_elements, is_same
+
+RUNS: Final = 12
+"""Eager runs with other roundings."""
+MARGIN: Final = 8.0
+"""The spread of those runs is multiplied by this."""
+_ULPS: Final = 4.0
+"""Roundings of a result by which a pointwise operation may differ; others by more."""
+_LINEAR: Final = {
+    *("sum", "mean", "mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "dot", "cumsum", "convolution", "index_add"),
+    *("index_add_", "scatter_add", "scatter_add_", "_scaled_dot_product_flash_attention_for_cpu"),
+}
+"""Operations that add products of their arguments: they round by the size of what they add, not of the result."""
+
+
+class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A run in which every float memory has a shadow in float64, computed by the same operations.
+
+    seed: if given, each inexact result is replaced by another legitimate rounding of it; `has_rounded` says whether one was
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.has_rounded = False
+        self._noise = None if seed is None else torch.Generator().manual_seed(seed)
+        # By address, size and dtype: the memory, which must stay alive, and its shadow.
+        self._shadows: dict[tuple[int, int, torch.dtype], tuple[Any, Tensor]] = {}
+
+    def shadow_of(self, leaf: Any) -> Any:
+        """Return the float64 values of a tensor; in a run that rounds otherwise, and for any other leaf, the leaf."""
+        return self._find(leaf).clone() if self._noise is None and _has_shadow(leaf) else leaf
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation, and beside it in float64."""
+        kwargs = kwargs or {}
+        is_view = func.is_view or func.overloadpacket.__name__ in ("detach", "alias")
+        if is_view or torch.Tag.nondeterministic_seeded in func.tags:
+            out = func(*args, **kwargs)
+            if not is_view:
+                self._start_again((args, kwargs, out))
+            return out
+        if self._noise is not None:
+            return self._round_otherwise(func, args, kwargs)
+        shadows = _run_in_float64(func, args, kwargs, self._find)
+        out = func(*args, **kwargs)
+        if shadows is None:
+            self._start_again((args, kwargs, out))
+        else:
+            self._keep(out, shadows)
+        return out
+
+    def _find(self, tensor: Tensor) -> Tensor:
+        """Return the float64 view that lies where a tensor lies in its memory."""
+        memory = tensor.untyped_storage()
+        key = memory.data_ptr(), memory.nbytes(), tensor.dtype
+        if key not in self._shadows:
+            whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(memory)
+            self._shadows[key] = memory, whole.detach().to(torch.float64, copy=True)
+        return self._shadows[key][1].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+    def _keep(self, out: Any, shadows: Any) -> None:
+        for own, shadow in zip(pytree.tree_leaves(out), pytree.tree_leaves(shadows), strict=True):
+            if _has_shadow(own) and isinstance(shadow, Tensor):
+                held = self._find(own)
+                if held.shape == shadow.shape and held.data_ptr() != shadow.data_ptr():
+                    held.copy_(shadow)
+
+    def _start_again(self, tree: Any) -> None:
+        """Take the present values as those of float64."""
+        for leaf in pytree.tree_leaves(tree):
+            if _has_shadow(leaf):
+                self._find(leaf).copy_(leaf.detach())
+
+    def _round_otherwise(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operation, and replace what it rounds by another rounding."""
+        # Copies, since it may write in place.
+        exact = _run_in_float64(func, args, kwargs, lambda each: each.to(torch.float64, copy=True))
+        is_linear = func.overloadpacket.__name__ in _LINEAR
+        sums = _run_in_float64(func, args, kwargs, lambda each: each.double().abs()) if is_linear else None
+        out = func(*args, **kwargs)
+        if exact is None:
+            return out
+        leaves = map(pytree.tree_leaves, (out, exact, exact if sums is None else sums))
+        for value, true, size in zip(*leaves, strict=True):
+            if not _has_shadow(value) or not isinstance(true, Tensor) or true.shape != value.shape:
+                continue
+            is_rounded = (value.double() != true) & true.isfinite() & value.isfinite()
+            if not bool(is_rounded.any()):
+                continue
+            self.has_rounded = True
+            if sums is None and torch.Tag.pointwise not in func.tags:
+                size = torch.where(is_rounded, size.abs(), 0.0).amax().expand_as(true)
+            unit = 2 * torch.rand(value.shape, generator=self._noise, dtype=torch.float64).to(value.device) - 1
+            noise = unit * size * (_ULPS * torch.finfo(value.dtype).eps)
+            value.copy_(torch.where(is_rounded, true + noise, value.double()))
+        return out
+
+
+def _has_shadow(leaf: Any) -> bool:
+    is_plain = isinstance(leaf, Tensor) and leaf.layout == torch.strided and not leaf.is_quantized
+    return is_plain and leaf.is_floating_point() and leaf.element_size() > 1
+
+
+def _run_in_float64(func: Any, args: Any, kwargs: Any, convert: Any) -> Any:
+    """Run an operation on float64 arguments; None where it has none, or refuses them."""
+
+    def converted(leaf: Any) -> Any:
+        if isinstance(leaf, torch.dtype) and leaf.is_floating_point:
+            return torch.float64
+        return convert(leaf) if _has_shadow(leaf) else leaf
+
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        mutated = any(each.alias_info is not None and each.alias_info.is_write for each in func._schema.arguments)
+        args, kwargs = pytree.tree_map(converted, (args, kwargs))
+        if mutated and not any(_has_shadow(each) for each in pytree.tree_leaves((args, kwargs))):
+            # Integers written in place must not be written twice.
+            return None
+        return func(*args, **kwargs)
+    except Exception:  # An operation may lack float64, or mix dtypes.
+        return None
+    finally:
+        torch.set_default_dtype(before)
+
+
+class Excuse(NamedTuple):
+    """A difference that is rounding.
+
+    ulps:         largest distance between compiled and eager, in units of the last place of eager's dtype
+    eager, found: largest distances from the float64 run, in the same unit
+    """
+
+    call: str
+    where: str
+    num: int
+    ulps: float
+    eager: float
+    found: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.call}, {self.where}: {self.num:,} elements differ by up to {self.ulps:.3g} ulps;"
+            f" from float64 eager is {self.eager:.3g} ulps away, compiled code {self.found:.3g}"
+        )
+
+
+def excuse(
+    deviation: Deviation,
+    expected: Observation,
+    actual: Observation,
+    shadow: Observation,
+    others: Sequence[Observation],
+) -> Excuse | None:
+    """Return why a deviation is rounding; None if it is not.
+
+    shadow: the same call in float64; others: the same call in eager with other roundings
+    """
+    if deviation.kind in ("aliasing", "class", "error", "end"):
+        return None
+
+    def read(one: Observation) -> Any:
+        if deviation.kind == "structure":
+            return list(one.leaves(deviation.where))
+        return one.leaves(deviation.kind).get(deviation.where)
+
+    def excused(num: int) -> Excuse:
+        return Excuse(deviation.call, deviation.where, num, 0.0, 0.0, 0.0)
+
+    before, after, variants = read(expected), read(actual), [*map(read, others)]
+    if not isinstance(before, Tensor) or not isinstance(after, Tensor):
+        return excused(1) if any(is_same(each, after) for each in variants) else None
+    if before.dtype != after.dtype or before.requires_grad != after.requires_grad:
+        return None
+    held = [each for each in variants if isinstance(each, Tensor)]
+    if any(each.shape != before.shape for each in held):
+        return excused(after.numel())
+    if before.shape != after.shape:
+        return None
+    is_other = find_other_elements(before, after).detach()
+    if before.is_floating_point():
+        return _excuse_float(deviation, before.detach(), after.detach(), read(shadow), held, is_other)
+    is_steady = is_other.clone()
+    for each in held:
+        is_steady &= each == before
+    return None if bool(is_steady.any()) else excused(int(is_other.sum()))
+
+
+def _excuse_float(
+    deviation: Deviation, before: Tensor, after: Tensor, exact: Any, held: list[Tensor], is_other: Tensor
+) -> Excuse | None:
+    one, other = before.double(), after.double()
+    if not isinstance(exact, Tensor) or exact.shape != one.shape:
+        exact = one
+    exact = exact.detach().double()
+    step = torch.finfo(before.dtype).eps * exact.abs().clamp_min(torch.finfo(before.dtype).tiny)
+    of_eager, of_found = (one - exact).abs(), (other - exact).abs()
+    spread = torch.zeros_like(one)
+    for each in held:
+        gap = (each.detach().double() - one).abs()
+        spread = torch.maximum(
+            spread, torch.where(each.isfinite() == before.isfinite(), gap, torch.inf).nan_to_num(0.0, torch.inf)
+        )
+    bound = torch.maximum(2 * of_eager + 2 * step, MARGIN * spread)
+    is_right = (of_found <= bound) | ((other - one).abs() <= bound) | torch.isinf(spread)
+    if bool((is_other & ~is_right).any()):
+        return None
+
+    def largest(gap: Tensor) -> float:
+        scaled = (gap / step)[is_other & gap.isfinite()]
+        return float(scaled.amax()) if scaled.numel() else 0.0
+
+    num = int(is_other.sum())
+    return Excuse(deviation.call, deviation.where, num, *map(largest, ((other - one).abs(), of_eager, of_found)))

@@ -1,0 +1,261 @@
+"""The source of a function with everything that it needs, as a module that stands alone."""
+
+import ast
+import dataclasses
+import enum
+import functools
+import inspect
+import sys
+import sysconfig
+import textwrap
+import types
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from stepaudit.source_lines import list_codes
+
+MOST_WRITTEN: Final = 10_000
+"""Most elements of a tensor that is written as source; a larger one goes into a file beside it."""
+_LOADING: Final = 'TENSORS = torch.load(__file__.removesuffix(".py") + ".pt", weights_only=True)\n'
+
+
+class NotStandalone(Exception):
+    """A function needs something that cannot be written as source. The message names it."""
+
+
+class Bundle(NamedTuple):
+    """A Python module. name: of the function in it; arguments: an expression in it; tensors: to be saved beside it."""
+
+    source: str
+    name: str
+    arguments: str
+    tensors: list[Tensor]
+
+
+def bundle(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Bundle:
+    """Bundle a function with arguments for it.
+
+    Functions, classes and plain constants of any module are copied; installed ones are imported.
+    NotStandalone where something is neither.
+    """
+    bundler = _Bundler()
+    name = bundler.add(function, getattr(function, "__name__", "function"))
+    return bundler.finish(name, arguments)
+
+
+def bundle_with(imports: Iterable[str], source: str, name: str, arguments: tuple[Any, ...]) -> Bundle:
+    """Bundle source that defines a function with arguments for it, all of them tensors or plain values."""
+    bundler = _Bundler()
+    bundler.imports.update(imports)
+    bundler.definitions.append(source)
+    return bundler.finish(name, arguments)
+
+
+class _Bundler:
+    """A collection of definitions in the order in which they are needed."""
+
+    def __init__(self) -> None:
+        self.imports: set[str] = {"import torch"}
+        self.definitions: list[str] = []
+        self._names: dict[str, Any] = {}
+        self._tensors: list[Tensor] = []
+
+    def finish(self, name: str, arguments: tuple[Any, ...]) -> Bundle:
+        """Return the bundle of a function with arguments."""
+        written = self._write(arguments)
+        loading = [_LOADING] if self._tensors else []
+        source = "\n".join((*sorted(self.imports), "", *loading, *self.definitions))
+        return Bundle(source, name, written, self._tensors)
+
+    def add(self, value: Any, name: str) -> str:
+        """Define a name in the bundle as a value."""
+        if name in self._names:
+            if self._names[name] is not value and self._names[name] != value:
+                raise NotStandalone(f"two things are called {name}")
+            return name
+        if isinstance(value, types.FunctionType) and (wrapped := _find_wrapped(value)) is not None:
+            self._names[name] = value
+            self._add_function(wrapped, name, is_decorated=True)
+        elif isinstance(value, types.FunctionType) and not _is_installed(value):
+            self._names[name] = value
+            self._add_function(value, name)
+        elif isinstance(value, type) and not _is_installed(value):
+            self._names[name] = value
+            self._add_class(value, name)
+        elif isinstance(value, functools.partial):
+            inner = self.add(value.func, f"{name}_function")
+            arguments = [self._write(each) for each in value.args]
+            arguments += [f"{key}={self._write(each)}" for key, each in value.keywords.items()]
+            self.imports.add("import functools")
+            self._set(name, value, f"functools.partial({', '.join((inner, *arguments))})")
+        else:
+            imported = _import_of(value, name)
+            if imported is None:
+                self._set(name, value, self._write(value))
+            else:
+                self.imports.add(imported)
+                self._names[name] = value
+        return name
+
+    def _set(self, name: str, value: Any, text: str) -> None:
+        self._names[name] = value
+        if text != name:
+            self.definitions.append(f"{name} = {text}\n")
+
+    def _write(self, value: Any) -> str:
+        if value is None or (
+            isinstance(value, (bool, int, float, complex, str, bytes)) and type(value).__module__ == "builtins"
+        ):
+            text = repr(value)
+            return f"float({text!r})" if text in ("inf", "-inf", "nan") else text
+        if isinstance(value, (torch.dtype, torch.device)):
+            return f"torch.{value!r}" if isinstance(value, torch.device) else repr(value)
+        if isinstance(value, Tensor):
+            own = ""
+            if type(value) is not Tensor and not _is_installed(type(value)):
+                own = f".as_subclass({self.add(type(value), type(value).__name__)})"
+            if value.numel() <= MOST_WRITTEN:
+                return _write_tensor(value) + own
+            self._tensors.append(value)
+            return f"TENSORS[{len(self._tensors) - 1}]{own}"
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            kind = self.add(type(value), type(value).__name__)
+            return f"{kind}({', '.join(self._write(each) for each in value)})"
+        if isinstance(value, (list, tuple, set, frozenset)):
+            inner = ", ".join(self._write(each) for each in value)
+            if isinstance(value, list):
+                return f"[{inner}]"
+            if isinstance(value, tuple):
+                return f"({inner}{',' if len(value) == 1 else ''})"
+            return f"{type(value).__name__}([{inner}])"
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{self._write(key)}: {self._write(each)}" for key, each in value.items()) + "}"
+        if isinstance(value, enum.Enum):
+            return f"{self.add(type(value), type(value).__name__)}.{value.name}"
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            given = (f"{each.name}={self._write(getattr(value, each.name))}" for each in dataclasses.fields(value))
+            return f"{self.add(type(value), type(value).__name__)}({', '.join(given)})"
+        if callable(value) and hasattr(value, "__name__"):
+            return self.add(value, value.__name__)
+        raise NotStandalone(f"a {type(value).__module__}.{type(value).__name__} cannot be written as source")
+
+    def _add_function(self, function: types.FunctionType, name: str, *, is_decorated: bool = False) -> None:
+        found = _parse(function, name)
+        assert not isinstance(found, ast.ClassDef)
+        captured = inspect.getclosurevars(function).nonlocals
+        names = {name for code, names in list_codes(function.__code__) for name in (*names, *code.co_freevars)}
+        self._need(names, {**function.__globals__, **captured})
+        # Annotations are not needed, and would require imports.
+        found.returns = None
+        for argument in (*found.args.posonlyargs, *found.args.args, *found.args.kwonlyargs):
+            argument.annotation = None
+        for node in ast.walk(found):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                node.annotation = ast.Constant("")
+        defaults = filter(None, (*found.args.defaults, *found.args.kw_defaults))
+        self._need(set().union(*map(_loaded, defaults)), function.__globals__)
+        if is_decorated:
+            self._need(set().union(*map(_loaded, found.decorator_list)), function.__globals__)
+        else:
+            # They have done their work, such as to register the function.
+            found.decorator_list = []
+        self.definitions.append(ast.unparse(found) + "\n")
+
+    def _add_class(self, kind: type, name: str) -> None:
+        found = _parse(kind, name)
+        self._need(_loaded(found), vars(sys.modules[kind.__module__]))
+        self.definitions.append(ast.unparse(found) + "\n")
+
+    def _need(self, names: set[str], scope: dict[str, Any]) -> None:
+        for each in sorted(names & scope.keys()):
+            if not each.startswith("__"):
+                self.add(scope[each], each)
+
+
+_Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def _parse(value: Any, name: str) -> _Definition:
+    """Return the definition of a function or class under a name, without docstrings."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(value)))
+    except (OSError, TypeError, SyntaxError) as error:
+        raise NotStandalone(f"the source of {getattr(value, '__qualname__', value)} cannot be read: {error}") from None
+    found = [node for node in ast.walk(tree) if isinstance(node, _Definition)]
+    if not found or value.__name__ == "<lambda>":
+        raise NotStandalone(f"{value.__qualname__} has no source (a lambda?): make it a function with a name")
+    for node in found:
+        if ast.get_docstring(node):
+            node.body = node.body[1:] or [ast.Pass()]
+    found[0].name = name
+    return found[0]
+
+
+def _find_wrapped(function: types.FunctionType) -> types.FunctionType | None:
+    """Return the user's function around which a decorator made another one; None for any other function."""
+    cells = (cell.cell_contents for cell in function.__closure__ or () if _is_installed(function))
+    for held in (getattr(function, "__wrapped__", None), *cells):
+        if isinstance(held, types.FunctionType) and not _is_installed(held):
+            return held
+    return None
+
+
+def _loaded(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+
+
+def _import_of(value: Any, name: str) -> str | None:
+    """Return the line that imports a value; None for a plain value. NotStandalone for a module of the user."""
+    if isinstance(value, types.ModuleType):
+        if not _is_installed(value):
+            raise NotStandalone(f"module {value.__name__} is used as a whole: import names from it instead")
+        return f"import {value.__name__} as {name}" if value.__name__ != name else f"import {name}"
+    module, own = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if module is None or own is None or "." in own or isinstance(value, Tensor):
+        return None
+    found = getattr(sys.modules.get(module), own, None)
+    if found is not value:
+        return None
+    if module == "builtins":
+        return "import builtins" if own == name else f"from builtins import {own} as {name}"
+    return f"from {module} import {own}" + (f" as {name}" if own != name else "")
+
+
+def _is_installed(value: Any) -> bool:
+    """Return whether a value comes with Python or an installed package."""
+    module = value if isinstance(value, types.ModuleType) else sys.modules.get(getattr(value, "__module__", ""))
+    if module is None:
+        return False
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return module.__name__ in sys.builtin_module_names
+    folders = {sysconfig.get_path(each) for each in ("stdlib", "platstdlib", "purelib", "platlib")}
+    path = Path(file).resolve()
+    return any(path.is_relative_to(Path(folder).resolve()) for folder in folders)
+
+
+def _write_tensor(tensor: Tensor) -> str:
+    device = "" if tensor.device.type == "cpu" else f", device={tensor.device.type!r}"
+    held = tensor.detach().as_subclass(Tensor)
+    text = _write_values(held, device)
+    if not held.is_contiguous():
+        text = f"torch.empty_strided({tuple(held.shape)}, {held.stride()}, dtype={held.dtype!r}{device}).copy_({text})"
+    return f"{text}.requires_grad_()" if tensor.requires_grad else text
+
+
+def _write_values(held: Tensor, device: str) -> str:
+    shape = f".reshape({tuple(held.shape)})" if held.dim() != 1 else ""
+    if held.numel() > 1 and not held.is_complex() and held.dtype != torch.bool:
+        counted = torch.arange(held.numel()).to(held.dtype).reshape(held.shape)
+        if torch.equal(held.cpu(), counted):
+            kind = "" if held.dtype == torch.int64 else f", dtype={held.dtype!r}"
+            return f"torch.arange({held.numel()}{kind}{device}){shape}"
+    for name, value in (("ones", 1), ("zeros", 0)):
+        if held.numel() > 1 and bool((held == value).all()):
+            return f"torch.{name}({tuple(held.shape)}, dtype={held.dtype!r}{device})"
+    text = repr(held.tolist()).replace("inf", "float('inf')").replace("nan", "float('nan')")
+    return f"torch.tensor({text}, dtype={held.dtype!r}{device})"

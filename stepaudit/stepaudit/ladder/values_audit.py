@@ -1,0 +1,169 @@
+"""The audit of values: the first rung that deviates, the line that does, the cause, and a script."""
+
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from itertools import islice
+from typing import Final
+
+from stepaudit.audited_function import Subject
+from stepaudit.ladder.climb import (
+    USUALLY,
+    Climb,
+    Judge,
+    Ladder,
+    LadderOptions,
+    climb,
+    drawing_as_eager,
+    keeping_caches,
+)
+from stepaudit.ladder.culprit import LINE, Culprit, find_culprit
+from stepaudit.ladder.minimal_graph import MinimalGraph, find_last_line, find_minimal_graph
+from stepaudit.ladder.observation import Deviation
+from stepaudit.ladder.reproducer import Reproducer, write_reproducer
+from stepaudit.properties.captured_values import find_captured_values
+from stepaudit.report import Cell, ReportBuilder
+from stepaudit.source_lines import find_definition
+
+AUDIT: Final = "values"
+MOST_LISTED: Final = 20
+"""Deviations of a rung that a report holds."""
+
+Announce = Callable[[str], None]
+
+
+def audit_values(subject: Subject, report: ReportBuilder, options: LadderOptions = USUALLY) -> bool:
+    """Run a function in eager and on every rung of the compiler, and explain the first rung that deviates.
+
+    The report gets the sections `rungs`, `deviations`, and, where a rung deviates, `attribution`; where eager differs from
+    itself, the section `unsteady`. UserError for a function that raises in eager.
+
+    Returns:
+        Whether the comparison is conclusive.
+    """
+    # One folder of caches: a kernel that two rungs or attempts share is built once.
+    with keeping_caches(options.rungs):
+        with report.timing("rungs"):
+            ladder = climb(subject, options)
+        _report_rungs(ladder, report)
+        if ladder.unsteady:
+            report.skip(AUDIT, "eager differs from itself; seed the random numbers inside of the function")
+        if not ladder.judge.is_complete:
+            report.skip(AUDIT, "the function can reach more values than are observed")
+        for name, why in ladder.impossible:
+            report.skip(AUDIT, f"rung {name}: {why}")
+        if ladder.first is not None:
+            _attribute(subject, ladder.judge, ladder.first, options, report)
+    return bool(ladder.climbs) and not ladder.unsteady
+
+
+def _report_rungs(ladder: Ladder, report: ReportBuilder) -> None:
+    report.add_section("unsteady", "how eager differs from itself", _list_deviations("eager", ladder.unsteady))
+    climbs: list[dict[str, Cell]] = [
+        {
+            "name": each.rung.name,
+            "adds": each.rung.adds,
+            "calls": each.num_calls,
+            "deviations": len(each.deviations),
+            "rounding": len(each.excuses),
+            "caches": each.caches if each.deviations else "on, warm, off" if each.rung.has_caches else "none",
+            "random": "eager's, with fallback_random" if each.is_seeded else "as compiled",
+            "seconds": each.seconds,
+        }
+        for each in ladder.climbs
+    ]
+    report.add_section("rungs", "rungs, against eager", climbs)
+    listed = [row for each in ladder.climbs for row in _list_deviations(each.rung.name, each.deviations)]
+    report.add_section("deviations", "deviations", listed)
+    if any(each.is_seeded for each in ladder.climbs):
+        report.details["random_numbers"] = (
+            "compiled code draws other random numbers than eager; it is compared with torch._inductor.config.fallback_random",
+        )
+    excuses = [f"{each.rung.name}: {why}" for each in ladder.climbs for why in each.excuses]
+    report.details["rounding"] = tuple(excuses[:MOST_LISTED])
+
+
+def _list_deviations(rung: str, deviations: Iterable[Deviation]) -> list[dict[str, Cell]]:
+    return [{"rung": rung, **each._asdict()} for each in islice(deviations, MOST_LISTED)]
+
+
+def _attribute(subject: Subject, judge: Judge, first: Climb, options: LadderOptions, report: ReportBuilder) -> None:
+    """Report the first rung that deviates, with the line that shows it and what repairs it."""
+    name, seconds, announce = first.rung.name, options.seconds / 2, options.announce
+    culprit, written, minimal, where = Culprit((), 0), Reproducer(None), None, ""
+    # After a lost device nothing more runs in this process.
+    if not first.is_lost:
+        with drawing_as_eager() if first.is_seeded else nullcontext():
+            with report.timing("cause"):
+                culprit = find_culprit(
+                    judge,
+                    first,
+                    seconds=seconds,
+                    announce=lambda number: announce(f"{subject.name}: attempt {number} to repair it"),
+                )
+            with report.timing("line"):
+                minimal, where = _find_line(judge, first, culprit, seconds, announce)
+        if options.reproducer is not None:
+            announce(f"a script of {subject.name}")
+            with report.timing("script"):
+                written = write_reproducer(subject, first, options.reproducer, minimal=minimal, culprit=culprit)
+    left_out = " and ".join(map(str, culprit.items))
+    report.details["operations"] = minimal.operations if minimal is not None else ()
+    report.details["not_tried"] = tuple(map(str, culprit.left))
+    if culprit.left:
+        report.skip(
+            AUDIT,
+            f"the search ended after {culprit.num_tried} attempts: {len(culprit.left)} items remain; give more seconds",
+        )
+    if minimal is not None and not minimal.is_complete:
+        report.skip(AUDIT, "the graph was not minimized to the end: give more seconds")
+    report.add_section(
+        "attribution",
+        "attribution",
+        [
+            {
+                "rung": name,
+                "caches": first.caches,
+                "line": where,
+                "left_out": left_out,
+                "num_tried": culprit.num_tried,
+                "is_complete": not culprit.left,
+                "reproducer": "" if written.path is None else str(written.path),
+                "reproducer_problem": written.why,
+            }
+        ],
+    )
+    found = first.deviations[0]
+    adds = "the compiler's caches" if first.is_of_caches else first.rung.adds
+    nothing = f"nothing that was left out repairs it ({culprit.num_tried} attempts)"
+    unfinished = f"the search is not finished: {len(culprit.left)} items remain to be tried"
+    report.find(
+        AUDIT,
+        mechanism=f"the rung {name} adds: {adds}",
+        finding=f"first deviation on rung {name}, {first.caches}, {found.call}: {found.kind} {found.where}: {found.detail}",
+        where=where or find_definition(subject.function),
+        remedy=f"it is right without {left_out}" if left_out else unfinished if culprit.left else nothing,
+    )
+
+
+def _find_line(
+    judge: Judge, first: Climb, culprit: Culprit, seconds: float, announce: Announce
+) -> tuple[MinimalGraph | None, str]:
+    """Return the minimal graph and the line at which it goes wrong; where no graph shows it, the line left to eager."""
+    deviation, minimal, where = first.deviations[0], None, ""
+    if first.rung.name != "backend-eager":
+        minimal = find_minimal_graph(
+            judge, first, seconds=seconds, announce=lambda num: announce(f"attempt {num} to minimize the graph")
+        )
+        where = minimal.where if minimal is not None else ""
+    elif deviation.kind == "captured":
+        captured = find_captured_values(judge.subject.function)
+        where = next((each.where for each in captured if each.path == deviation.where), "")
+    lines = [each.name for each in culprit.items if each.kind == LINE]
+    return minimal, where or _find_end(deviation) or next(iter(lines), "") or find_last_line(
+        judge.subject, judge.options.patience
+    )
+
+
+def _find_end(deviation: Deviation) -> str:
+    """Return the line at which a call ended the process, if it did and Python knew the line."""
+    return deviation.detail.rpartition(" at ")[2] if deviation.kind == "end" and " at " in deviation.detail else ""

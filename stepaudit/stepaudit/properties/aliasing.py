@@ -1,0 +1,184 @@
+"""Shared memory between inputs and outputs, outputs that later calls overwrite, and addresses that change."""
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from stepaudit.audited_function import Subject
+from stepaudit.properties.captured_values import CapturedState, CapturedValue, find_captured_values, restoring
+from stepaudit.properties.compiled_run import Call, CompiledRun, make_call
+from stepaudit.report import ReportBuilder
+from stepaudit.source_lines import find_definition, find_return
+from stepaudit.values import copy_tensor, count_writes, find_storage, is_same, list_tensors
+
+AUDIT = "aliasing"
+OVERWRITTEN = "overwritten-outputs"
+ADDRESSES = "address-stability"
+_SHARED = "an output that is an input, or a view of one, changes when that memory is written again"
+_CLONE = "return a clone, or write into a new tensor"
+_REPLAYED = "a captured graph returns its outputs in its own memory, which the next replay overwrites"
+
+
+def find_aliasing(subject: Subject, run: CompiledRun, found: CapturedState, report: ReportBuilder) -> None:
+    """Compare which leaves share memory with and without the compiler, and whether that memory is written in place."""
+    if not run.calls:
+        return
+    inputs = subject.inputs(0)
+    given = _list_inputs(inputs, found)
+    before = [(tensor, copy_tensor(tensor), count_writes(tensor)) for _, tensor in given]
+    with restoring(found):
+        eager, error = make_call(subject.function, inputs, 0)
+        written = {
+            find_storage(tensor)
+            for tensor, old, num in before
+            if count_writes(tensor) != num or (old is not None and not is_same(old, tensor.detach()))
+        } - {0}
+        expected = _find_aliases(eager, given)
+    if error is not None:
+        return
+    call = run.calls[0]
+    actual = _find_aliases(call, _list_inputs(call.inputs, found))
+    shared = {output: first for output, first in actual.items() if first.startswith("output")}
+    aliased = {output: first for output, first in actual.items() if output not in shared}
+    report.measures |= {"aliased_outputs": len(aliased), "shared_outputs": len(shared)}
+    report.details["aliased_outputs"] = tuple(
+        f"{output} is or views {first}" for output, first in sorted(aliased.items())
+    )
+    report.details["shared_outputs"] = tuple(f"{first} and {output}" for output, first in sorted(shared.items()))
+    at_return = partial(report.find, AUDIT, where=find_return(subject.function))
+    for path, memory in eager.memory:
+        if memory in written:
+            at_return(
+                mechanism=_SHARED,
+                finding=f"output{path} shares its memory with {expected[f'output{path}']}, which the step writes in place: "
+                "an output that was kept changes with the next call",
+                remedy=_CLONE,
+            )
+    for one, other, when in ((actual, expected, "when compiled"), (expected, actual, "when not compiled")):
+        for output in (path for path in one if path not in other):
+            at_return(
+                mechanism="a write to one of two tensors that share memory is seen in the other",
+                finding=f"{output} shares memory with {one[output]} only {when}",
+                remedy="clone one of them in the step",
+            )
+
+
+def _list_inputs(inputs: Any, found: CapturedState) -> list[tuple[str, Tensor]]:
+    captured = [(each.path, value) for each in found if isinstance(value := each.get(), Tensor)]
+    return [*list_tensors(inputs, "argument "), *captured]
+
+
+def _find_aliases(call: Call, givens: list[tuple[str, Tensor]]) -> dict[str, str]:
+    """Return the outputs that share memory with what was given, or with an earlier output: the first that does."""
+    first = {memory: path for path, tensor in reversed(givens) if (memory := find_storage(tensor))}
+    aliases: dict[str, str] = {}
+    for path, memory in call.memory:
+        if memory in first:
+            aliases[f"output{path}"] = first[memory]
+        elif memory:
+            first[memory] = f"output{path}"
+    return aliases
+
+
+def find_overwritten_outputs(subject: Subject, run: CompiledRun, report: ReportBuilder, *, keeps_outputs: bool) -> None:
+    """Find outputs of earlier calls that later calls changed, or whose memory these took back.
+
+    keeps_outputs: whether a caller reads an output after the next call; if not, only outputs that the step keeps count
+    """
+    lost = _find_lost(run.calls)
+    eager_paths: set[str] = set()
+    if lost:
+        with restoring(find_captured_values(subject.function)):
+            inputs = subject.joint_inputs(range(subject.calls))
+            eager = [make_call(subject.function, given, number)[0] for number, given in enumerate(inputs)]
+        eager_paths = set(_find_lost(eager))
+    report.measures["overwritten_outputs"] = len(lost)
+    report.details["overwritten_outputs"] = tuple(f"{path}: {how}" for path, how in lost.items())
+    for path, how in lost.items():
+        if path in eager_paths:
+            if any(each.audit == AUDIT and each.finding.startswith(f"{path} shares") for each in report.findings):
+                continue
+            report.find(
+                AUDIT,
+                mechanism=_SHARED,
+                finding=f"{path} of a call is changed by a later call, with and without the compiler",
+                where=find_return(subject.function),
+                remedy=_CLONE,
+            )
+        elif keeps_outputs:
+            report.find(
+                OVERWRITTEN,
+                mechanism=_REPLAYED,
+                finding=f"{path}, kept across calls: {how}",
+                where=find_return(subject.function),
+                remedy="clone it before the next call; if nothing reads it after that, say keeps_outputs=False",
+            )
+    for captured in _find_kept_inside(subject, run, eager_paths):
+        report.find(
+            OVERWRITTEN,
+            mechanism=_REPLAYED,
+            finding=f"the step itself keeps an output in {captured.path}: its memory is written by later calls",
+            where=captured.where,
+            remedy="keep a clone of it",
+        )
+
+
+def _list_changed(calls: list[Call]) -> Iterator[tuple[str, Tensor, str]]:
+    """Yield the outputs of earlier calls that have changed since: path, tensor and the kind of change."""
+    for call in calls[:-1]:
+        for (path, old), (_, tensor) in zip(call.snapshot, list_tensors(call.output), strict=True):
+            now = copy_tensor(tensor)
+            if now is None:
+                yield f"output{path}", tensor, "its memory was taken back"
+            elif old is not None and not is_same(old, now):
+                yield f"output{path}", tensor, "its values were changed"
+
+
+def _find_lost(calls: list[Call]) -> dict[str, str]:
+    """Return the first change of each output that has changed, by path."""
+    lost: dict[str, str] = {}
+    for path, _, how in _list_changed(calls):
+        lost.setdefault(path, how)
+    return lost
+
+
+def _find_kept_inside(subject: Subject, run: CompiledRun, eager_paths: set[str]) -> list[CapturedValue]:
+    """Find captured tensors that are outputs whose memory is taken back or overwritten only when compiled."""
+    changed = [tensor for path, tensor, _ in _list_changed(run.calls) if path not in eager_paths]
+    gone = {id(tensor) for tensor in changed} | {find_storage(tensor) for tensor in changed} - {0}
+    kept: dict[str, CapturedValue] = {}
+    for captured in find_captured_values(subject.function):
+        value = captured.get()
+        if isinstance(value, Tensor) and (
+            id(value) in gone or find_storage(value) in gone or copy_tensor(value) is None
+        ):
+            kept.setdefault(captured.name, captured)
+    return list(kept.values())
+
+
+def find_unstable_addresses(subject: Subject, run: CompiledRun, report: ReportBuilder) -> None:
+    """Count the leaves whose address changes between calls; find those that are marked as static."""
+    if len(run.calls) < 2:
+        return
+    inputs = [(path, find_storage(tensor)) for call in run.calls for path, tensor in list_tensors(call.inputs)]
+    report.measures["unstable_inputs"] = _count_unstable(inputs)
+    report.measures["unstable_outputs"] = _count_unstable([each for call in run.calls for each in call.memory])
+    for graph in run.graphs:
+        for number, given in enumerate(graph.inputs):
+            seen = {row[number] for row in graph.addresses if number < len(row)}
+            if given is not None and given.is_static and len(seen) > 1 and not seen & run.unmarked:
+                report.find(
+                    ADDRESSES,
+                    mechanism="a tensor marked as static is read at its address; a new address captures the graph anew",
+                    finding=f"{given.source} is marked as static and had {len(seen)} addresses in {len(graph.addresses)} calls",
+                    where=given.where or find_definition(subject.function),
+                    remedy="write into one tensor with copy_, or remove the mark",
+                )
+
+
+def _count_unstable(addresses: list[tuple[str, int]]) -> int:
+    num = Counter(path for path, _ in set(addresses))
+    return sum(each > 1 for each in num.values())

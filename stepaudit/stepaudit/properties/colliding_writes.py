@@ -1,0 +1,186 @@
+"""Writes of several values to one element, whose order torch leaves open, on a CPU too; found at run time, with the line.
+
+An element that is written twice and never read is harmless, and common: padding goes to a sink. So a function runs once with
+the first write staying and once with the last; only a result that depends on it is a finding.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stepaudit.audited_function import Subject
+from stepaudit.properties.captured_values import CapturedState, restoring
+from stepaudit.properties.compiled_run import make_call
+from stepaudit.report import ReportBuilder
+from stepaudit.source_lines import find_calling_line
+from stepaudit.values import copy_values, find_differences, view_bits
+
+AUDIT = "duplicate-scatters"
+MOST_ELEMENTS: Final = 1 << 30
+"""Larger targets are not examined."""
+_MOST_LINES: Final = 64
+_EVERYWHERE: Final = frozenset(("",))
+
+
+class Repeated(NamedTuple):
+    """A line that writes elements twice. num: most elements that one run of the operation gives differing values."""
+
+    where: str
+    operation: str
+    num: int
+
+
+class _WriteOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A fixed order of colliding writes: at the lines `first` the first value stays, elsewhere the last."""
+
+    def __init__(self, line: Callable[[], str], first: frozenset[str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.num: Counter[tuple[str, str]] = Counter()
+        self.num_scatters = 0
+        self.num_too_large = 0
+        self._line, self._first = line, first
+
+    @property
+    def repeated(self) -> list[Repeated]:
+        """The lines that write elements twice, in the order met."""
+        return [Repeated(where, operation, num) for (where, operation), num in self.num.items()]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation with its colliding writes in the fixed order."""
+        kwargs = kwargs or {}
+        write = _read_write(func, args, kwargs)
+        if write is None:
+            return func(*args, **kwargs)
+        target, position, values, is_in_place = write
+        self.num_scatters += 1
+        if target.numel() > MOST_ELEMENTS:
+            self.num_too_large += 1
+            return func(*args, **kwargs)
+        order = position.argsort(stable=True)
+        position, values = position[order], values[order]
+        is_repeated = position[1:] == position[:-1]
+        bits = view_bits(values)
+        num = len(torch.unique(position[1:][is_repeated & (bits[1:] != bits[:-1])]))
+        if num == 0:
+            return func(*args, **kwargs)
+        where = self._line()
+        name = func.overloadpacket.__name__
+        self.num[where, name] = max(self.num[where, name], num)
+        # Only the first write of each element stays, or the last: then every element is written once.
+        stays = torch.ones_like(position, dtype=torch.bool)
+        if where in self._first or self._first is _EVERYWHERE:
+            stays[1:] = ~is_repeated
+        else:
+            stays[:-1] = ~is_repeated
+        settled = target.clone(memory_format=torch.contiguous_format)
+        settled.view(-1)[position[stays]] = values[stays]
+        return target.copy_(settled) if is_in_place else settled
+
+
+def _read_write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, bool] | None:
+    """Return the target of an operation that puts values at positions without adding them up; None for any other one.
+
+    After it the positions (int64) and the values, one-dimensional, and whether it writes in place.
+    """
+    name = func.overloadpacket.__name__
+    kind = name.strip("_").removesuffix("_impl").removeprefix("unsafe_")
+    is_scatter = kind == "scatter" and func._overloadname == "src"
+    if func.namespace != "aten" or not (is_scatter or kind in ("index_put", "put", "index_copy")):
+        return None
+    given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
+    if given.get("accumulate", False):
+        return None
+    target: Tensor = given["self"]
+    (values,) = (given[each] for each in ("values", "source", "src") if each in given)
+    position = torch.arange(target.numel(), device=target.device).view(target.shape)
+    if kind == "index_put":
+        position = position[tuple(slice(None) if index is None else index for index in given["indices"])]
+    elif kind == "put":
+        position = position.take(given["index"])
+    elif is_scatter:
+        position = position.gather(given["dim"], given["index"])
+        values = values[tuple(map(slice, given["index"].shape))]
+    elif target.dim():
+        position = position.index_select(given["dim"], given["index"].view(-1))
+    if position.numel() < 2:
+        return None
+    values = values.to(target.device, target.dtype).expand(position.shape)
+    return target, position.reshape(-1), values.reshape(-1), name.endswith("_")
+
+
+def find_dependence(run: Callable[[], Any], line: Callable[[], str]) -> tuple[_WriteOrder, dict[Repeated, str]]:
+    """Run a function, which returns what is read of its results, with colliding writes in either order.
+
+    Each run must do the same. line: returns the line of the running operation
+
+    Returns:
+        The colliding writes, and those on which a result depends, with the difference; empty where they matter only together.
+    """
+
+    def run_settled(first: frozenset[str]) -> tuple[_WriteOrder, Any]:
+        with _WriteOrder(line, first) as order:
+            return order, copy_values(run())
+
+    seen, last = run_settled(frozenset())
+
+    def find_effect(first: frozenset[str]) -> str:
+        return next(find_differences(last, run_settled(first)[1]), "")
+
+    if not seen.num or not find_effect(_EVERYWHERE):
+        return seen, {}
+    alone = {each: find_effect(frozenset((each.where,))) for each in seen.repeated[:_MOST_LINES]}
+    return seen, {each: how for each, how in alone.items() if how} or dict.fromkeys(seen.repeated, "")
+
+
+def find_colliding_writes(subject: Subject, found: CapturedState, report: ReportBuilder) -> None:
+    """Find colliding writes in every call of a subject; report the worst of each line."""
+
+    def line() -> str:
+        return find_calling_line(sys._getframe(1), subject.function)
+
+    repeated: dict[str, Repeated] = {}
+    read: dict[str, tuple[Repeated, str]] = {}
+    for number in range(subject.calls):
+        seen, depending = find_dependence(partial(_call_and_read, subject, number, found), line)
+        for each in seen.repeated:
+            repeated[each.where] = max(each, repeated.get(each.where, each), key=lambda one: one.num)
+        for each, difference in depending.items():
+            read.setdefault(each.where, (each, difference))
+    report.measures["colliding_scatters"] = len(repeated)
+    report.details["colliding_scatters"] = tuple(
+        f"{where}: {each.num} elements{'' if where in read else ', on which no result that is read depends'}"
+        for where, each in repeated.items()
+    )
+    for each, difference in read.values():
+        report_dependence("", each, difference, report)
+
+
+def report_dependence(prefix: str, repeated: Repeated, difference: str, report: ReportBuilder) -> None:
+    """Report a collision on which a result depends."""
+    how = f": if the first does, {difference}" if difference else ""
+    report.find(
+        AUDIT,
+        mechanism="several values are written to one element, and the order of writes is not specified, in eager and in "
+        "compiled code alike",
+        finding=f"{prefix}{repeated.operation} writes {repeated.num:,} elements different values, and the result depends on "
+        f"which one stays{how}",
+        where=repeated.where,
+        remedy="make the indices unique (a separate slot for dropped values), or reduce: scatter_reduce, index_add",
+    )
+
+
+def _call_and_read(subject: Subject, number: int, found: CapturedState) -> Any:
+    """Return what a caller can read after a call: its output, its arguments, and the captured tensors."""
+    inputs = subject.inputs(number)
+    with restoring(found):
+        call, error = make_call(subject.function, inputs, number)
+        if error is not None:
+            raise error
+        held = [value for captured in found if isinstance(value := captured.get(), Tensor)]
+        return copy_values((call.output, inputs, held))

@@ -1,0 +1,183 @@
+"""Graph breaks, recompilations and the silent return to eager, and what compiling cost."""
+
+import re
+import traceback
+from typing import Final
+
+import torch
+
+from stepaudit.errors import describe_error, first_line
+from stepaudit.properties.compiled_run import Compilation, CompiledRun
+from stepaudit.report import ReportBuilder
+from stepaudit.source_lines import (
+    complete_path,
+    find_code,
+    find_definition,
+    find_line_in_text,
+    find_read,
+    find_stack_line,
+)
+
+BREAKS: Final = "graph-breaks"
+RECOMPILATIONS: Final = "recompilations"
+FALLBACK: Final = "eager-fallback"
+_NAME: Final = re.compile(r"(?:tensor )?'?(?:[LG]\[')?([A-Za-z_]\w*)")
+_SIZE: Final = re.compile(r"size mismatch at index (\d+). expected (\d+)")
+
+
+def measure_graphs(run: CompiledRun) -> dict[str, float]:
+    """Measure the graphs, their nodes, the seconds spent in compiling, and the generated kernels."""
+    return {
+        "graphs": len(run.graphs),
+        "graph_nodes": max((graph.num_nodes for graph in run.graphs), default=0),
+        # Frames compiled within a frame count in its time.
+        "compile_seconds": sum(each.seconds for each in run.compilations),
+        "kernels_generated": run.num_kernels,
+    }
+
+
+def find_graph_breaks(run: CompiledRun, num_eager_calls: int, report: ReportBuilder) -> None:
+    """Find every break with its line, a function of which nothing was compiled, and a compilation that failed.
+
+    num_eager_calls: kernels that one call launches without the compiler
+    """
+    seen: dict[tuple[str, str], str] = {}
+    for reason, where in run.breaks:
+        seen.setdefault((where, first_line(reason)), reason)
+    for each in run.compilations:
+        if each.fail_reason and not each.is_past_limit:
+            where = each.fail_where or find_line_in_text(each.fail_reason) or each.function
+            if not any(known == where for known, _ in seen):
+                seen[where, first_line(each.fail_reason)] = each.fail_reason
+    if run.error is not None:
+        _report_error(run, report)
+        for key in [key for key, reason in seen.items() if first_line(str(run.error)) in reason]:
+            del seen[key]
+    for (where, first), reason in seen.items():
+        report.find(
+            BREAKS,
+            mechanism="Dynamo ends a graph at what it cannot trace: Python runs it, and another graph begins after it; "
+            "nothing is fused or captured across, and a frame that cannot be resumed there runs without the compiler",
+            finding=first or "unknown",
+            where=where or find_definition(run.function),
+            remedy=_fix_break(reason),
+        )
+    num = len(seen)
+    if num == 0 and run.error is None and num_eager_calls > 0 and not any(call.num_runs for call in run.calls):
+        report.find(
+            BREAKS,
+            mechanism="a frame that Dynamo skips, or is ordered to skip, runs without the compiler and without a word",
+            finding="no compiled graph ran in any call",
+            where=find_definition(run.function),
+            remedy="look for torch.compiler.disable, a generator, or a function that torch takes for its own",
+        )
+        num = 1
+    report.measures["graph_breaks"] = num
+
+
+def _report_error(run: CompiledRun, report: ReportBuilder) -> None:
+    error = run.error
+    assert error is not None
+    where = find_stack_line(traceback.extract_tb(error.__traceback__))
+    report.find(
+        "compilation",
+        mechanism="the compiled function raised where it should have returned",
+        finding=describe_error(error),
+        where=find_line_in_text(str(error)) or where or find_definition(run.function),
+        remedy="call it without the compiler; if it returns there, the values on the rungs say what fails",
+    )
+
+
+def _fix_break(reason: str) -> str:
+    hints = [line.partition("Hint:")[2].strip() for line in reason.splitlines() if "Hint:" in line]
+    if "generic_jump" in reason:
+        return "a branch on a tensor's value: use torch.where, or decide outside of the step"
+    if "Tensor.item" in reason or "aten._local_scalar_dense" in reason:
+        return "keep the value on the device as a tensor"
+    return hints[0] if hints else "do it outside of the step, or replace it by tensor operations"
+
+
+def find_recompilations(run: CompiledRun, num_eager_calls: int, report: ReportBuilder) -> None:
+    """Find frames that were compiled again, grouped by line, and calls past the recompile limit that ran eagerly."""
+    again = [each for each in run.compilations if each.number > 0 and not each.fail_reason]
+    groups: dict[str, list[Compilation]] = {}
+    for each in again:
+        groups.setdefault(_locate_guard(each, run), []).append(each)
+    for where, group in groups.items():
+        reason = _shorten_reason(group[-1])
+        calls = ", ".join(str(each.call + 1) for each in group)
+        counted = f"{len(group)} recompilations (calls" if len(group) > 1 else "1 recompilation (call"
+        report.find(
+            RECOMPILATIONS,
+            mechanism="a guard on an assumption of the graph fails, and the frame is compiled again",
+            finding=f"{counted} {calls}): {reason}",
+            where=where,
+            remedy=_fix_recompilation(reason),
+        )
+    report.measures["recompilations"] = len(again)
+    report.details["recompilations"] = tuple(f"call {each.call + 1}: {_shorten_reason(each)}" for each in again)
+    _find_fallback(run, num_eager_calls, groups, report)
+
+
+def _find_fallback(
+    run: CompiledRun, num_eager_calls: int, groups: dict[str, list[Compilation]], report: ReportBuilder
+) -> None:
+    given_up = [each for each in run.compilations if each.is_past_limit]
+    has_run = False
+    num_silent = 0
+    for call in run.calls:
+        num_silent += bool(has_run and call.num_runs == 0 and num_eager_calls)
+        has_run |= call.num_runs > 0
+    report.measures["calls_run_eagerly"] = num_silent
+    if not given_up and not num_silent:
+        return
+    limit = torch._dynamo.config.recompile_limit
+    frame = given_up[0].frame if given_up else ""
+    lines = [where for where, group in groups.items() if any(each.frame == frame for each in group)] or list(groups)
+    code = (given_up[0].function if given_up else "") or find_definition(run.function)
+    finding = f"{code}: compiled {limit} times, then given up" if given_up else "compiled code no longer runs"
+    first = next((each.call for each in given_up), None)
+    report.find(
+        FALLBACK,
+        mechanism="past the recompile limit a frame runs without the compiler and says so in a log at most",
+        finding=f"{finding}; {num_silent} of {len(run.calls)} calls ran no compiled graph"
+        + (f", from call {first + 1} on" if first is not None else ""),
+        where=lines[-1] if lines else code,
+        remedy="remove the cause of the recompilations; torch._dynamo.config.fail_on_recompile_limit_hit makes it an error",
+    )
+
+
+def _shorten_reason(each: Compilation) -> str:
+    first = re.sub(r"^\S+?/\d+\S*: ", "", first_line(each.reason) or "torch gives no reason")
+    return re.sub(r"\s+", " ", first.partition("  #")[0]).strip()
+
+
+def _locate_guard(each: Compilation, run: CompiledRun) -> str:
+    """Return the line of a guard: the one torch names, or that refuses the earlier size, or that first reads what changed."""
+    files = {line.rpartition(":")[0] for line in (each.function, find_definition(run.function)) if line}
+    named = find_line_in_text(each.reason, files)
+    if named:
+        return named
+    size = _SIZE.search(each.reason)
+    if each.graph is not None and size and (refusal := each.graph.find_refusal(int(size[1]), int(size[2]))):
+        return complete_path(refusal, files)
+    name = _NAME.match(_shorten_reason(each))
+    source = name[1] if name else ""
+    for graph in (each.graph, *run.graphs):
+        for given in graph.inputs if graph else ():
+            if given is not None and given.where and source and re.search(rf"\b{source}\b", given.source):
+                return given.where
+    code = find_code(run.function)
+    if code is not None and source and (line := find_read((code,), source)):
+        return line
+    return each.function or find_definition(run.function)
+
+
+def _fix_recompilation(reason: str) -> str:
+    if "size" in reason:
+        return "give it one shape (pad), or torch._dynamo.mark_dynamic where nothing in the step depends on the size"
+    if "dtype" in reason or "requires_grad" in reason or "stride" in reason:
+        return "give it tensors of one dtype, layout and requires_grad"
+    if "GLOBAL_STATE" in reason or "grad_mode" in reason:
+        return "call it under one grad mode, number of threads and default dtype"
+    return "pass what changes as a tensor, or keep it the same between calls"

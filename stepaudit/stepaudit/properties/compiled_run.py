@@ -1,0 +1,326 @@
+"""Calls of a compiled function, watched: its graphs, each run of a graph, and each compilation with its reason."""
+
+import gc
+import logging
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+import torch._dynamo
+import torch._inductor
+from torch import Tensor
+from torch._dynamo import utils as dynamo_utils
+
+from stepaudit.audited_function import Function, Inputs, Subject
+from stepaudit.source_lines import find_node_line, find_stack_line
+from stepaudit.values import copy_tensor, find_storage, list_tensors
+
+_STATIC: Final = "_dynamo_static_input_type"
+_MOST_METRICS: Final = 4096
+_READING: Final = {"item", "tolist", "nonzero", "masked_select", "unique", "_local_scalar_dense", "cpu", "to", "numpy"}
+
+
+@dataclass(frozen=True)
+class CompileSetting:
+    """The options with which a function is compiled.
+
+    mode:    of `torch.compile`
+    dynamic: None lets a shape that changes become symbolic
+    """
+
+    mode: str = "default"
+    dynamic: bool | None = None
+
+    @property
+    def asks_for_graphs(self) -> bool:
+        """True if this mode captures CUDA graphs."""
+        return bool(self.list_options().get("triton.cudagraphs", False))
+
+    def list_options(self) -> dict[str, Any]:
+        """Return Inductor's options of the mode."""
+        return torch._inductor.list_mode_options(self.mode)
+
+
+@dataclass(frozen=True)
+class GraphInput:
+    """A tensor input of a graph. source: its name in the compiler; where: the first line that uses it."""
+
+    source: str
+    where: str
+    is_static: bool
+
+
+@dataclass
+class Graph:
+    """A compiled graph.
+
+    lines:      those of its operations, other than operations that give a value to the host
+    sizes:      its symbolic sizes: the sources, such as `L['rows'].size()[0]`, and the value when it was made
+    conditions: on these sizes, each with the line that asked for it
+    """
+
+    inputs: list[GraphInput | None]
+    num_nodes: int
+    lines: set[str]
+    sizes: dict[Any, tuple[list[str], int]]
+    conditions: list[tuple[Any, str]]
+    addresses: list[list[int]] = field(default_factory=list)
+
+    def find_refusal(self, dimension: int, size: int) -> str:
+        """Return the last line whose condition fails for another size of this dimension; empty if all hold."""
+        ending = f".size()[{dimension}]"
+        given = {
+            symbol: size if any(source.endswith(ending) for source in sources) else held
+            for symbol, (sources, held) in self.sizes.items()
+        }
+        return next((line for asked, line in reversed(self.conditions) if asked.xreplace(given) == False), "")  # noqa: E712
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """One attempt of the compiler at one frame.
+
+    number: of the recompilation of this frame, from 0; call: the number of the call during which it happened
+    """
+
+    frame: str
+    number: int
+    call: int
+    function: str
+    reason: str
+    fail_reason: str
+    fail_where: str
+    seconds: float
+    graph: Graph | None
+
+    @property
+    def is_past_limit(self) -> bool:
+        """True if the compiler gave up because the frame had been compiled too often."""
+        return "limit" in self.fail_reason and "recompil" in self.fail_reason.lower()
+
+
+@dataclass
+class Call:
+    """One call.
+
+    snapshot: the values of its output when it returned; memory: their addresses then, 0 for none
+    num_runs: the number of compiled graphs that ran
+    """
+
+    inputs: Inputs
+    output: Any
+    snapshot: list[tuple[str, Tensor | None]]
+    memory: list[tuple[str, int]]
+    num_runs: int
+    seconds: float
+
+
+@dataclass
+class CompiledRun:
+    """The record of some calls.
+
+    breaks:   (reason, line) of graph breaks; error: the one that ended the calls
+    unmarked: addresses of the arguments that the caller did not mark as static; the compiler marks parameters itself
+    """
+
+    setting: CompileSetting
+    function: Function
+    calls: list[Call] = field(default_factory=list)
+    graphs: list[Graph] = field(default_factory=list)
+    compilations: list[Compilation] = field(default_factory=list)
+    breaks: list[tuple[str, str]] = field(default_factory=list)
+    error: BaseException | None = None
+    num_kernels: int = 0
+    unmarked: set[int] = field(default_factory=set)
+
+
+class WatchingBackend:
+    """Inductor as a backend that records every graph and every run of one."""
+
+    def __init__(self, setting: CompileSetting) -> None:
+        self.graphs: list[Graph] = []
+        self.num_runs = 0
+        self.holds_addresses = True
+        self._compile = torch._TorchCompileInductorWrapper("default", setting.list_options(), setting.dynamic)  # type: ignore[no-untyped-call]
+
+    def __call__(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        """Compile a graph."""
+        graph = _describe(module)
+        self.graphs.append(graph)
+        compiled = self._compile(module, inputs)
+
+        def run(*values: Any) -> Any:
+            self.num_runs += 1
+            if self.holds_addresses:
+                graph.addresses.append([v.data_ptr() if isinstance(v, Tensor) else 0 for v in values])
+            return compiled(*values)
+
+        return run
+
+    def get_compiler_config(self) -> Any:
+        """Return the configuration of Inductor."""
+        return self._compile.get_compiler_config()  # type: ignore[no-untyped-call]
+
+    def reset(self) -> None:
+        """Forget captured graphs."""
+        self._compile.reset()  # type: ignore[no-untyped-call]
+
+
+def _describe(module: torch.fx.GraphModule) -> Graph:
+    inputs: list[GraphInput | None] = []
+    num_nodes = 0
+    lines: set[str] = set()
+    for node in module.graph.nodes:
+        if node.op not in ("placeholder", "output"):
+            num_nodes += 1
+            if getattr(node.target, "__name__", str(node.target)) not in _READING:
+                lines.add(find_node_line(node))
+        if node.op != "placeholder":
+            continue
+        source, value = getattr(node, "_dynamo_source", None), node.meta.get("example_value")
+        if source is None or not isinstance(value, Tensor):
+            inputs.append(None)
+            continue
+        where = next(filter(None, map(find_node_line, (*node.users, node))), "")
+        marks = node.meta.get("tensor_dict") or {}
+        inputs.append(GraphInput(_name_source(source), where, marks.get(_STATIC) is not None))
+    return Graph(inputs, num_nodes, lines, *_read_sizes())
+
+
+def _read_sizes() -> tuple[dict[Any, tuple[list[str], int]], list[tuple[Any, str]]]:
+    """Return the symbolic sizes of the graph that is compiled now, and the conditions on them."""
+    context = torch._guards.TracingContext.try_get()
+    shapes = getattr(getattr(context, "fake_mode", None), "shape_env", None)
+    if shapes is None:
+        return {}, []
+    # The latter before torch 2.11.
+    held = shapes.backed_var_to_val if hasattr(shapes, "backed_var_to_val") else shapes.var_to_val
+    sizes = {
+        symbol: ([*map(_name_source, sources)], held[symbol])
+        for symbol, sources in shapes.var_to_sources.items()
+        if symbol in held
+    }
+    asked = [(guard.expr, re.search(r"\S+\.py:\d+", str(guard.sloc))) for guard in shapes.guards]
+    return sizes, [(expression, named[0]) for expression, named in asked if named]
+
+
+def _name_source(source: Any) -> str:
+    """Return the name of a source, a method before torch 2.11 and an attribute from then on."""
+    return str(source.name() if callable(source.name) else source.name)
+
+
+@contextmanager
+def silencing_compiler() -> Iterator[None]:
+    """Reset the compiler before and after, count its metrics from 0, and silence its warnings.
+
+    Everything else that this process has compiled is compiled again at its next call.
+    """
+    names = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx")
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch._dynamo.reset()
+        dynamo_utils.clear_compilation_metrics()
+        dynamo_utils.set_compilation_metrics_limit(_MOST_METRICS)
+        dynamo_utils.counters.clear()
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+            torch._dynamo.reset()
+            dynamo_utils.clear_compilation_metrics()
+            gc.collect()
+
+
+def run_compiled(subject: Subject, setting: CompileSetting, *, more_calls: int = 0) -> tuple[CompiledRun, Function]:
+    """Call a function through Inductor, each call with its own arguments, and keep all outputs.
+
+    more_calls: most calls to add while every call is compiled anew, as long as there are arguments
+    The compiled function can be called again, only inside of `silencing_compiler`.
+    """
+    from torch._inductor import metrics
+
+    run = CompiledRun(setting, subject.function)
+    backend = WatchingBackend(setting)
+    compiled = torch.compile(subject.function, backend=backend, dynamic=setting.dynamic)
+    metrics.reset()
+    run.graphs = backend.graphs
+    inputs = subject.joint_inputs(range(subject.calls))
+    run.unmarked = {each.data_ptr() for _, each in list_tensors(inputs) if not hasattr(each, _STATIC)}
+    num_seen, last_compiling = 0, 0
+    number = 0
+    while number < subject.calls + more_calls:
+        if number >= len(inputs):
+            if number - last_compiling > 1:
+                break
+            try:
+                inputs += subject.joint_inputs(range(number, number + 1))
+            except Exception:
+                # There are no more.
+                break
+        runs_before, graphs_before = backend.num_runs, len(backend.graphs)
+        call, error = make_call(compiled, inputs[number], number)
+        call.num_runs = backend.num_runs - runs_before
+        seen = dynamo_utils.get_compilation_metrics()
+        fresh = backend.graphs[graphs_before:]
+        for each in seen[num_seen:]:
+            run.compilations.append(_read_compilation(each, number, fresh, run.compilations))
+        if len(seen) > num_seen:
+            last_compiling = number
+        num_seen = len(seen)
+        if error is not None:
+            run.error = error
+            break
+        run.calls.append(call)
+        number += 1
+    backend.holds_addresses = False
+    run.num_kernels = metrics.generated_kernel_count
+    run.breaks = [(r.reason, find_stack_line(r.user_stack)) for r in dynamo_utils.graph_break_reasons]
+    return run, compiled
+
+
+def make_call(function: Function, inputs: Inputs, number: int) -> tuple[Call, BaseException | None]:
+    """Make one call, with the same random numbers each time; return it with the error that it raised."""
+    torch.manual_seed(number)
+    began = time.perf_counter()
+    output, error = None, None
+    try:
+        output = function(*inputs)
+        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.synchronize()
+    except Exception as raised:
+        error = raised
+    seconds = time.perf_counter() - began
+    tensors = list_tensors(output)
+    memory = [(path, find_storage(tensor)) for path, tensor in tensors]
+    snapshot = [(path, copy_tensor(tensor)) for path, tensor in tensors]
+    return Call(inputs, output, snapshot, memory, 0, seconds), error
+
+
+def _read_compilation(each: Any, call: int, fresh: list[Graph], before: list[Compilation]) -> Compilation:
+    frame, _, attempt = str(each.compile_id or "?/0").rpartition("/")
+    where = f"{each.co_filename}:{each.co_firstlineno}" if each.co_filename else ""
+    if not where:
+        where = next((other.function for other in before if other.frame == frame), "")
+    fail_where = f"{each.fail_user_frame_filename}:{each.fail_user_frame_lineno}"
+    return Compilation(
+        frame=frame,
+        # A restart of the same attempt is written `0/1_1`.
+        number=int(attempt.partition("_")[0] or 0),
+        call=call,
+        function=where,
+        reason=each.recompile_reason or "",
+        fail_reason=each.fail_reason or "",
+        fail_where=fail_where if each.fail_user_frame_filename else "",
+        seconds=each.entire_frame_compile_time_s or 0.0,
+        graph=fresh[-1] if fresh else None,
+    )

@@ -1,0 +1,209 @@
+"""Guard holes: a captured value changes, and compiled code still gives the old answer."""
+
+import enum
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch._dynamo.backends.registry import lookup_backend
+from torch.utils import _pytree as pytree
+
+from stepaudit.audited_function import Function, Subject
+from stepaudit.environment import read_cpu_seconds
+from stepaudit.properties.captured_values import CapturedState, CapturedValue, restoring
+from stepaudit.properties.compiled_run import CompileSetting, WatchingBackend, make_call, silencing_compiler
+from stepaudit.report import ReportBuilder
+from stepaudit.values import USUAL, is_on_cuda, is_same, list_leaves
+
+AUDIT = "guard-holes"
+_MANY: Final = 1000
+"""More compilations of one frame than are made here."""
+
+
+def find_guard_holes(
+    subject: Subject, setting: CompileSetting, found: CapturedState, report: ReportBuilder, seconds: float
+) -> None:
+    """Change one captured value after the other; compare compiled code, which may not recompile, with the function.
+
+    The whole compiler takes part: AOTAutograd and Inductor read values while they compile, too. It runs on a CPU, since a changed
+    value that becomes a wrong index ends a CUDA process; what was on a CUDA device is compiled without Inductor, whose code
+    would be another there. seconds: limit on the CPU time of the changes; further ones are skipped
+    """
+    num_tried = num_without = num_holes = num_left = 0
+    is_cuda = is_on_cuda((subject.inputs(0), [captured.get() for captured in found]))
+
+    def compile_anew() -> Function:
+        # A new backend: torch keeps one result for equal ones.
+        backend = partial(lookup_backend("aot_eager")) if is_cuda else WatchingBackend(setting)
+        return torch.compile(subject.function, backend=backend, dynamic=setting.dynamic)
+
+    unlimited = torch._dynamo.config.patch(recompile_limit=_MANY, accumulated_recompile_limit=_MANY)
+    with _moving_to_cpu(subject, found) as subject, silencing_compiler(), unlimited:
+        compiled = compile_anew()
+        with restoring(found):
+            plain, error = _observe(subject, subject.function)
+        if error is not None:
+            report.skip(AUDIT, f"the function cannot be run on a CPU, where values are changed: {type(error).__name__}")
+            return
+        with restoring(found):
+            before, error = _observe(subject, compiled)
+        if error is not None:
+            report.skip(AUDIT, f"the compiled function raised {type(error).__name__}")
+            return
+        until = read_cpu_seconds() + seconds
+        for captured in found:
+            holes: list[str] = []
+            for change, apply in _perturbations(captured):
+                if read_cpu_seconds() > until:
+                    num_left += 1
+                    continue
+                verdict = _try(subject, compiled, compile_anew, found, apply, plain, before)
+                num_tried += verdict is not None
+                num_without += verdict is None
+                if verdict:
+                    holes.append(f"{change}: {verdict}")
+            if holes:
+                num_holes += 1
+                report.find(
+                    AUDIT,
+                    mechanism="compiled code runs as long as its guards hold; a value that no guard reads may change unseen",
+                    finding=f"{captured.path}: {holes[0]}",
+                    where=captured.where,
+                    remedy="pass it as an argument; a value declared constant to the compiler must be constant",
+                )
+    report.measures["guard_holes"] = num_holes
+    report.measures["guard_perturbations"] = num_tried
+    if num_left:
+        report.skip(AUDIT, f"{num_left} of {num_left + num_tried + num_without} changes were skipped for lack of time")
+
+
+@contextmanager
+def _moving_to_cpu(subject: Subject, found: CapturedState) -> Iterator[Subject]:
+    """Move the arguments and all captured tensors to a CPU; restore the latter afterwards."""
+
+    def move(value: Any) -> Any:
+        return value.cpu() if isinstance(value, Tensor) and value.is_cuda else value
+
+    with restoring(found):
+        for captured in found:
+            value = captured.get()
+            if move(value) is not value:
+                captured.set(move(value))
+        yield replace(subject, make_inputs=lambda call: pytree.tree_map(move, subject.inputs(call)))
+
+
+def _observe(subject: Subject, function: Function) -> tuple[Any, BaseException | None]:
+    inputs = subject.inputs(0)
+    call, error = make_call(function, inputs, 0)
+    plain = [leaf for _, leaf in list_leaves(call.output) if not isinstance(leaf, Tensor)]
+    return [[tensor for _, tensor in call.snapshot], plain, inputs], error
+
+
+def _try(
+    subject: Subject,
+    compiled: Function,
+    compile_anew: Callable[[], Function],
+    found: CapturedState,
+    apply: Callable[[], object],
+    plain: Any,
+    before: Any,
+) -> str | None:
+    """Return None if the change has no effect or is refused, an empty text if compiled code saw it, else its answer."""
+    with restoring(found):
+        try:
+            apply()
+        except Exception:
+            return None
+        expected, error = _observe(subject, subject.function)
+    if error is not None or is_same(expected, plain):
+        return None
+    with restoring(found):
+        # Anew: the function may have written into what the change put in.
+        apply()
+        with torch.compiler.set_stance("fail_on_recompile"):
+            actual, error = _observe(subject, compiled)
+    if error is not None or is_same(expected, actual):
+        return ""
+    if is_same(actual, before):
+        return "compiled code gives the old answer"
+    if is_same(expected, actual, USUAL):
+        return ""
+    # Code compiled after the change differs as much where it rounds otherwise, draws other random numbers, or is wrong.
+    with restoring(found):
+        apply()
+        anew, error = _observe(subject, compile_anew())
+    return "" if error is not None or is_same(anew, actual) else "compiled code gives another answer"
+
+
+def _list_other_values(value: Any) -> list[Any]:
+    """List other values of the kind of a plain value; none for any other kind."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, enum.Enum):
+        members = list(type(value))
+        return [members[(members.index(value) + 1) % len(members)]]
+    if isinstance(value, int):
+        return [value + 1, *([value - 1] if value > 0 else [])]
+    if isinstance(value, float):
+        return [value + 1.0]
+    return [value + "_"] if isinstance(value, str) else []
+
+
+def _perturbations(captured: CapturedValue) -> Iterator[tuple[str, Callable[[], object]]]:
+    value = captured.get()
+    show = repr if isinstance(value, str) and not isinstance(value, enum.Enum) else str
+    for other in _list_other_values(value):
+        yield f"{show(value)} -> {show(other)}", partial(captured.set, other)
+    if isinstance(value, Tensor):
+        changed = _change(value)
+        yield "change in captured", lambda: value.detach().copy_(changed)
+        yield "another tensor", lambda: captured.set(changed.clone())
+    elif isinstance(value, torch.nn.Module):
+        yield "another module", partial(captured.set, _OtherModule(value))
+    elif callable(value) and captured.is_settable:
+        yield "another function", partial(captured.set, _replace(value))
+    elif isinstance(value, list) and value:
+        yield "last item removed", lambda: value.__delitem__(-1)
+        yield "last item repeated", lambda: value.append(value[-1])
+    elif isinstance(value, dict) and value:
+        yield "last item removed", lambda: value.__delitem__(list(value)[-1])
+
+
+class _OtherModule(torch.nn.Module):
+    """A module with other results than the one in whose place it stands."""
+
+    def __init__(self, held: torch.nn.Module) -> None:
+        super().__init__()
+        self.held = held
+
+    def forward(self, *arguments: Any, **options: Any) -> Any:
+        """Change the results of the module."""
+        return _change_results(self.held(*arguments, **options))
+
+
+def _replace(function: Function) -> Function:
+    def other(*arguments: Any, **options: Any) -> Any:
+        return _change_results(function(*arguments, **options))
+
+    return other
+
+
+def _change_results(results: Any) -> Any:
+    def change(leaf: Any) -> Any:
+        return leaf + 1 if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+
+    return pytree.tree_map(change, results)
+
+
+def _change(value: Tensor) -> Tensor:
+    """Return other values of the same kind; integers among the present ones, since they may be indices."""
+    held = value.detach()
+    if held.dtype == torch.bool:
+        return ~held
+    if held.is_floating_point() or held.is_complex():
+        return held + 1
+    return held.flatten().flip(0).reshape(held.shape)

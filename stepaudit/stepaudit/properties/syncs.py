@@ -1,0 +1,188 @@
+"""Waits of the host for the device: reads of values, and results whose shape depends on values."""
+
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stepaudit.audited_function import Function, Subject
+from stepaudit.properties.compiled_run import CompiledRun, make_call
+from stepaudit.report import ReportBuilder
+from stepaudit.source_lines import find_calling_line
+
+AUDIT = "syncs"
+_MECHANISM = (
+    "the host waits for the device to reach this line, and launches nothing meanwhile; no CUDA graph can hold it"
+)
+_READ: Final = "a value is read (item, bool, int or float of a tensor)"
+_TO_HOST: Final = {Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__array__}
+_TRANSFERS: Final = {*(each.__name__ for each in _TO_HOST), "to('cpu')", "aten._to_copy.default", "aten.copy_.default"}
+_ON_CALLER: Final = {"index.Tensor", "index_put.default", "index_put_.default", "_unsafe_index_put.default"}
+_VIEWS: Final = {"detach.default", "alias.default"}
+
+
+class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A record of the lines of operations that need values on the host, and of the kernels that a call would launch."""
+
+    def __init__(self, function: Function) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.lines: Counter[tuple[str, str]] = Counter()
+        self.num_operations: int = 0
+        self._function = function
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation and record it."""
+        output = func(*args, **(kwargs or {}))
+        name = str(func).removeprefix("aten.")
+        self.num_operations += func.namespace == "aten" and not func.is_view and name not in _VIEWS
+        if _needs_values(func, name, args, kwargs or {}, output):
+            self.record(_READ if name == "_local_scalar_dense.default" else f"aten.{name}")
+        return output
+
+    def record(self, what: str) -> None:
+        """Record one wait, at the line that is running."""
+        self.lines[find_calling_line(sys._getframe(2), self._function), what] += 1
+
+
+class HostReads(TorchFunctionMode):
+    """A record of reads that a CPU tensor answers without an operation, and a GPU tensor with a wait."""
+
+    def __init__(self, reads: Reads) -> None:
+        super().__init__()
+        self._reads = reads
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the function and record it."""
+        output = func(*args, **(kwargs or {}))
+        if func in _TO_HOST and args[0].device.type == "cpu":
+            self._reads.record(func.__name__)
+        elif func is Tensor.to and args[0].device.type == "cpu":
+            asked = (*args[1:], *(kwargs or {}).values())
+            if any(str(each) == "cpu" for each in asked if isinstance(each, (str, torch.device))):
+                self._reads.record("to('cpu')")
+        return output
+
+
+def _needs_values(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> bool:
+    if name in _ON_CALLER:
+        return any(isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8) for i in args[1] if i is not None)
+    if name == "repeat_interleave.Tensor":
+        return (kwargs.get("output_size") if len(args) < 2 else args[1]) is None
+    if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags):
+        return True
+    if name in ("_to_copy.default", "copy_.default"):
+        target, source = (output, args[0]) if name.startswith("_to") else args[:2]
+        is_waited_for = not (kwargs.get("non_blocking") or (len(args) > 2 and args[2] is True))
+        return isinstance(source, Tensor) and source.device.type != target.device.type and is_waited_for
+    return False
+
+
+class EagerReads(NamedTuple):
+    """The work of calls without the compiler. num_operations: most kernels of a call; lines: waits of each call."""
+
+    num_operations: int
+    lines: tuple[Counter[tuple[str, str]], ...]
+
+
+def watch_eager_reads(subject: Subject) -> EagerReads:
+    """Run the calls eagerly, and record each wait with its line; raises what a call raises."""
+    num_operations = 0
+    lines = []
+    for number in range(subject.calls):
+        reads = Reads(subject.function)
+
+        def watched(*arguments: Any, reads: Reads = reads) -> Any:
+            with HostReads(reads), reads:
+                return subject.function(*arguments)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _, error = make_call(watched, subject.inputs(number), number)
+        if error is not None:
+            raise error
+        num_operations = max(num_operations, reads.num_operations)
+        lines.append(reads.lines)
+    return EagerReads(num_operations, tuple(lines))
+
+
+def find_syncs(reads: EagerReads, run: CompiledRun, report: ReportBuilder) -> None:
+    """Find the waits of eager calls that are left when the function is compiled.
+
+    An operation that reads values in eager alone, such as `one_hot`, is a part of a graph afterwards.
+    """
+    traced = {line for graph in run.graphs for line in graph.lines} - {line for _, line in run.breaks}
+    is_left = {key for each in reads.lines for key in each if key[0] not in traced or key[1] in _TRANSFERS}
+    left = [Counter({key: num for key, num in each.items() if key in is_left}) for each in reads.lines]
+    seen: Counter[tuple[str, str]] = Counter()
+    for each in left:
+        seen |= each
+    report.measures["syncs_per_step"] = max(sum(each.values()) for each in left)
+    for (where, what), num in seen.items():
+        report.find(
+            AUDIT,
+            mechanism=_MECHANISM,
+            finding=f"{what}, {num} times in a call" if num > 1 else what,
+            where=where,
+            remedy="keep it on the device: a mask instead of nonzero, torch.where instead of a branch; read after the loop",
+        )
+
+
+@contextmanager
+def counting_cuda_syncs(function: Function) -> Iterator[Counter[str]]:
+    """Count the lines at which CUDA work of this process waits, as torch's sync debug mode reports them."""
+    lines: Counter[str] = Counter()
+
+    def show(message: Any, *rest: Any, **more: Any) -> None:
+        if "synchroniz" in str(message):
+            lines[find_calling_line(sys._getframe(1), function)] += 1
+
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = show
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield lines
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+
+
+def find_cuda_syncs(subject: Subject, compiled: Function, report: ReportBuilder, is_cuda: bool) -> None:
+    """Run the compiled function on CUDA and find each wait that is not yet found.
+
+    Only a wait in every call is a property of the step: the library and the compiler also wait when they start something.
+    """
+    if not is_cuda:
+        report.skip(
+            "syncs",
+            "waits inside of compiled code are visible on CUDA alone; those of the function itself were examined",
+        )
+        return
+    inputs = [subject.inputs(number) for number in range(subject.calls)]
+    torch.cuda.synchronize()
+    with counting_cuda_syncs(subject.function) as lines:
+        for number, given in enumerate(inputs):
+            torch.manual_seed(number)
+            compiled(*given)
+    known = {each.where for each in report.findings if each.audit == AUDIT}
+    steady = {where: num for where, num in lines.items() if num >= len(inputs)}
+    report.measures["syncs_per_step"] = max(report.measures["syncs_per_step"], sum(steady.values()) / len(inputs))
+    report.details["occasional_waits"] = tuple(
+        f"{where}: {num} in {len(inputs)} calls" for where, num in lines.items() if where not in steady
+    )
+    for where, num in steady.items():
+        if where not in known:
+            report.find(
+                AUDIT,
+                mechanism=_MECHANISM,
+                finding=f"compiled code waits here, {num / len(inputs):g} times in a call",
+                where=where,
+                remedy="keep it on the device, or read it after the loop",
+            )

@@ -1,0 +1,241 @@
+"""The ladder: what is compared, what it is attributed to, and the script that shows it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch_idioms import IDIOMS
+
+from stepaudit import AuditReport, UserError, Verdict
+from stepaudit.audited_function import Subject, make_subject
+from stepaudit.ladder.climb import RUNGS, USUALLY, Climb, Judge, LadderOptions, Rung, climb
+from stepaudit.ladder.culprit import LINE, PASS, Item, _search_group, find_culprit
+from stepaudit.ladder.observation import compare_observations, observe
+from stepaudit.ladder.reproducer import write_reproducer
+from stepaudit.ladder.source_bundle import NotStandalone, bundle
+from stepaudit.ladder.values_audit import audit_values
+from stepaudit.report import ReportBuilder
+from stepaudit.source_lines import find_return
+
+BY_NAME = {rung.name: rung for rung in RUNGS}
+IDIOM = {idiom.name: idiom for idiom in IDIOMS}
+BELOW_INDUCTOR = RUNGS[:4]
+
+
+def audit(subject: Subject, options: LadderOptions = USUALLY) -> AuditReport:
+    report = ReportBuilder()
+    return report.build(subject.name, {}, is_conclusive=audit_values(subject, report, options))
+
+
+def count_rows(rows: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.where(mask, rows, 0.0).sum(1), mask.sum(1)
+
+
+def draw_rows(call: int) -> tuple[Tensor, Tensor]:
+    rows = torch.randn(8, 8, generator=torch.Generator().manual_seed(call))
+    return rows, rows > 0
+
+
+@pytest.mark.deep
+def test_a_sound_function_agrees_on_every_rung() -> None:
+    report = audit(Subject("count", count_rows, draw_rows, calls=2))
+    assert report.verdict is Verdict.AGREE
+    assert [row["name"] for row in report.sections["rungs"].rows] == [
+        rung.name for rung in RUNGS[1:] if rung.name != "reduce-overhead" or torch.cuda.is_available()
+    ]
+    assert all(row["calls"] > 0 for row in report.sections["rungs"].rows)
+
+
+@pytest.mark.exhaustive
+def test_a_mutated_argument_left_wrong_is_found_and_laid_to_its_pass(tmp_path: Path) -> None:
+    report = audit(IDIOM["swap-buffers"].subject(), LadderOptions(RUNGS[:5], tmp_path / "swap.py", 100))
+    assert report.verdict is Verdict.DIVERGE
+    (found,) = report.sections["attribution"].rows
+    assert found["rung"] == "default"
+    rows = report.sections["deviations"].rows
+    assert {row["kind"] for row in rows if row["rung"] == "default"} == {"argument"}
+    assert found["left_out"].split(" (")[0] == "pass remove_noop_ops"
+    assert " and " not in found["left_out"]
+    assert found["reproducer"], found["reproducer_problem"]
+    (finding,) = report.findings
+    assert "on rung default" in finding.finding
+    assert "pass remove_noop_ops" in finding.remedy
+    assert "stepaudit" not in (tmp_path / "swap.py").read_text()
+
+
+class Called:
+    """A callable without a source that a script could take."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._function = subject.function
+
+    def __call__(self, *arguments: Tensor) -> object:
+        return self._function(*arguments)
+
+
+@pytest.mark.exhaustive
+def test_where_the_source_cannot_be_taken_the_script_holds_the_graph(tmp_path: Path) -> None:
+    swap = IDIOM["swap-buffers"].subject()
+    subject = Subject("swap", Called(swap), swap.make_inputs)
+    first = climb(subject, LadderOptions((RUNGS[0], BY_NAME["default"]))).first
+    assert first is not None
+    written = write_reproducer(subject, first, tmp_path / "graph.py")
+    assert written.path is not None, written.why
+    assert "def graph(" in (tmp_path / "graph.py").read_text()
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", ["mark-true", "mark-others"])
+def test_a_comparison_folded_in_tracing_is_found_on_the_first_rung(name: str, tmp_path: Path) -> None:
+    if not torch.__version__.startswith("2.13"):
+        pytest.skip("torch 2.13 folds it")
+    subject = IDIOM[name].subject()
+    first = climb(subject, LadderOptions(BELOW_INDUCTOR)).first
+    assert first is not None
+    assert first.rung.name == "backend-eager"
+    written = write_reproducer(subject, first, tmp_path / "mark.py")
+    assert written.path is not None, written.why
+    done = subprocess.run([sys.executable, "mark.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+
+
+def test_a_fused_copy_that_reads_what_it_wrote_is_found_where_it_is_functionalized() -> None:
+    subject = IDIOM["rotate-at-once"].subject()
+    ladder = climb(subject, LadderOptions(BELOW_INDUCTOR))
+    assert ladder.first is not None
+    assert ladder.first.rung.name == "aot-eager"
+    # No pass and no switch repairs it; the line that is left to eager does.
+    (item,) = find_culprit(ladder.judge, ladder.first).items
+    assert item.kind == LINE
+    assert item.name == find_return(subject.function)
+
+
+class Repairs:
+    """A search whose subject is right without all of one of some sets of items."""
+
+    has_failed = False
+
+    def __init__(self, *sets: set[Item]) -> None:
+        self.sets, self.tried = sets, set[frozenset[Item]]()
+
+    def repairs(self, items: Sequence[Item]) -> bool:
+        self.tried.add(frozenset(items))
+        return any(each <= set(items) for each in self.sets)
+
+
+@pytest.mark.parametrize("wanted", [{0}, {7}, {15}, {3, 12}, {4, 5, 6}])
+def test_the_items_that_repair_only_together_are_found(wanted: set[int]) -> None:
+    items = [Item(PASS, f"pass_{number}", ()) for number in range(16)]
+    search = Repairs({items[number] for number in wanted})
+    assert set(_search_group(search, items, divides=True)) == search.sets[0]
+    if len(wanted) == 1:
+        assert len(search.tried) <= 6
+
+
+def test_of_two_passes_that_each_repair_the_last_is_named() -> None:
+    items = [Item(PASS, f"pass_{number}", ()) for number in range(16)]
+    search = Repairs({items[2]}, {items[9]})
+    assert _search_group(search, items, divides=True) == items[9:10]
+
+
+@pytest.mark.deep
+def test_two_passes_that_one_name_stands_for_are_left_out_together() -> None:
+    judge = Judge(IDIOM["shift-rows"].subject())
+    deviations, _ = judge.judge(judge.watch(BY_NAME["default"]))
+    culprit = find_culprit(judge, Climb(BY_NAME["default"], deviations, 1, 0.0), seconds=100)
+    assert [(item.kind, len(item.where)) for item in culprit.items] in ([(PASS, 2)], [(PASS, 1)])
+    assert culprit.num_tried > 1
+
+
+def test_a_function_that_differs_from_itself_is_inconclusive() -> None:
+    report = audit(make_subject("noise", lambda x: x + os.urandom(8)[0], lambda: (torch.zeros(3),)))
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert report.sections["unsteady"].rows
+    assert "rungs" not in report.sections
+
+
+def test_a_function_that_fails_in_eager_is_reported_with_its_error() -> None:
+    with pytest.raises(UserError, match="already fails in eager: RuntimeError"):
+        climb(make_subject("product", torch.mm, lambda: (torch.zeros(2, 3), torch.zeros(2, 3))))
+
+
+def test_arguments_other_than_a_tuple_are_refused() -> None:
+    with pytest.raises(UserError, match="expected a tuple of arguments"):
+        climb(make_subject("one", torch.neg, lambda: torch.zeros(2)))
+
+
+def test_an_output_that_shares_memory_is_no_copy() -> None:
+    shared = observe(lambda x: x.view(-1), (torch.zeros(2, 2),))
+    copied = observe(lambda x: x.view(-1).clone(), (torch.zeros(2, 2),))
+    assert shared.aliases == {"output": "argument[0]"}
+    assert [each.kind for each in compare_observations(shared, copied)] == ["aliasing"]
+    assert not list(compare_observations(shared, shared))
+
+
+def test_an_error_that_only_one_side_raises_is_a_difference() -> None:
+    fails = observe(lambda x: x.view(5), (torch.zeros(2, 2),))
+    assert [each.kind for each in compare_observations(fails, observe(torch.neg, (torch.zeros(2, 2),)))] == ["error"]
+    assert not list(compare_observations(fails, fails))
+
+
+def test_whole_numbers_have_to_be_equal_and_others_near() -> None:
+    def given(value: Tensor) -> object:
+        return observe(lambda x: x, (value,))
+
+    one = torch.tensor([1.0, float("nan")])
+    assert not list(compare_observations(given(one), given(one + 1e-7)))
+    assert list(compare_observations(given(one), given(one + 1e-3)))
+    assert list(compare_observations(given(torch.tensor([10**9])), given(torch.tensor([10**9 + 1]))))
+    assert list(compare_observations(given(torch.tensor([1])), given(torch.tensor([1.0]))))
+
+
+def test_a_value_without_source_is_named() -> None:
+    held = object()
+
+    def function(x: Tensor) -> Tensor:
+        return x if held else -x
+
+    with pytest.raises(NotStandalone, match="object"):
+        bundle(function, (torch.zeros(1),))
+
+
+def test_a_custom_rung_can_be_climbed() -> None:
+    def negate(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> object:
+        return lambda *arguments: [-each for each in graph(*arguments)]
+
+    wrong = Rung("wrong", "a sign", {"backend": negate})
+    first = climb(Subject("count", count_rows, draw_rows, calls=1), LadderOptions((wrong,))).first
+    assert first is not None
+    assert first.deviations[0].call == "call 1"
+
+
+def add_flipped(state: Tensor, values: Tensor) -> Tensor:
+    return state.add_(values.flip(0)).mul_(2.5).sum()
+
+
+def double_array(values: Tensor) -> object:
+    return values.numpy() * 2
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (add_flipped, (torch.arange(3.0, dtype=torch.float64), torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64))),
+        (double_array, (torch.arange(3.0),)),
+    ],
+)
+def test_an_error_in_float64_memory_written_in_place_or_in_an_array_is_no_rounding(
+    function: object, arguments: tuple[Tensor, ...]
+) -> None:
+    def shift(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> object:
+        return lambda *given: [each + 1e-2 for each in graph(*given)]
+
+    wrong = Rung("wrong", "an error", {"backend": shift})
+    first = climb(Subject("step", function, lambda call: arguments, calls=1), LadderOptions((wrong,))).first
+    assert first is not None
+    assert first.deviations[0].kind == "output"
