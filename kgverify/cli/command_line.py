@@ -38,9 +38,12 @@ DEFAULT_NAMES: Final = {
 FORMER: Final = {
     "--graph": ("train", "valid", "test", "domains", "rule_variables", "skip_rules", "columns"),
     "--limits": ("max_depth", "max_atoms", "max_resolvents", "exclude_query", "dialect"),
+    "--tune": ("precision", "slots", "memory", "fresh_cache"),
+    "--size": ("queries", "corruptions", "seconds"),
+    "--measure": ("calls", "seconds", "patience", "torch_mode", "keeps_outputs"),
 }
 """Options of earlier versions, such as `--max-depth 3`, that are keys of others now: `--limits max_depth=3`."""
-SWITCHES: Final = ("skip_rules", "exclude_query")
+SWITCHES: Final = ("skip_rules", "exclude_query", "fresh_cache", "keeps_outputs")
 """Those that took no value."""
 
 _KINDS: Final[Mapping[Any, str]] = {int: "a whole number", float: "a number", bool: "true or false"}
@@ -138,6 +141,8 @@ def name_option(where: str, app: App, words: Sequence[str]) -> str:
         options = [name for name in each.names if name.startswith("-")]
         if options and where in (each.field_info.name, options[0].lstrip("-").replace("-", "_")):
             return next((name for name in options if name in typed), options[0]) + space + value
+        if former := f"--{where.replace('_', '-')}" if options and where in FORMER.get(options[0], ()) else "":
+            return former if former in typed else f"{options[0]} {where}"
     return where + space + value
 
 

@@ -33,6 +33,7 @@ DEFAULT_GRAPH: Final = "countries"
 
 _PAIRS: Final = re.compile(r",(?=\w+=)")
 _FILES: Final = ("train", "valid", "test", "rules", "domains", "rule_variables", "skip_rules", "columns")
+TUNED: Final = ("precision", "slots", "memory", "fresh_cache")
 _LIMITS: Final = ("max_depth", "max_atoms", "max_resolvents", "exclude_query", "dialect")
 _TRUTHS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -74,14 +75,37 @@ class AllQueryOptions(Queries):
 
 @dataclass(frozen=True)
 class EvaluatorOptions(find_class(COMPILED)):  # type: ignore[misc]  # the class that the table of engines names
-    """The compiled evaluator."""
+    """The compiled evaluator.
 
+    Attributes:
+        tune: precision=float32, bf16x3, fp16 or bf16: that of the policy's matrix products, docs/numerics.md; slots=N:
+            derivations that are proved at the same time; memory=8GiB: the maximum of an evaluation's batch;
+            fresh_cache=true: compile into empty caches.
+    """
+
+    precision: Annotated[str, Parameter(parse=False)] = "float32"
+    slots: Annotated[int | None, Parameter(parse=False)] = None
+    memory: Annotated[int | str | None, Parameter(parse=False)] = None
     faults: Faults = ()
+    fresh_cache: Annotated[bool, Parameter(parse=False)] = False
     work: Annotated[object, Parameter(parse=False)] = None
+    tune: Annotated[tuple[str, ...], Parameter(metavar="KEY=VALUE,...")] = ()
 
     def __post_init__(self) -> None:
+        for name, text in parse_pairs(self.tune, TUNED, "tune").items():
+            value: Any = text
+            if name == "slots":
+                value = parse_number(text, "slots")
+            elif name == "fresh_cache":
+                value = parse_truth(text, "fresh_cache")
+            object.__setattr__(self, name, value)
         if CATALOGUE not in self.faults:
             super().__post_init__()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the evaluator that differ from their defaults, by name."""
+        return {name: value for name, value in super().options.items() if name != "tune"}
 
 
 @dataclass(frozen=True)
@@ -149,7 +173,7 @@ class GraphOptions:
         if trains := [text.removeprefix("train=") for text in pairs if text.startswith("train=")]:
             files["train"] = trains
         if "skip_rules" in files:
-            files["skip_rules"] = _parse_truth(files["skip_rules"], "--graph skip_rules")
+            files["skip_rules"] = parse_truth(files["skip_rules"], "skip_rules")
         if self.rules is not None:
             files["rules"] = self.rules
         return next(iter(names), None), files
@@ -195,17 +219,10 @@ class LimitOptions:
             if name == "dialect":
                 values[name] = read_dialect(Path(text))
             elif name == "exclude_query":
-                values[name] = _parse_truth(text, "--limits exclude_query")
-            elif text.isdecimal():
-                values[name] = int(text)
+                values[name] = parse_truth(text, name)
             else:
-                raise UserError(
-                    f"expected a number, found {text!r}", where=f"--limits {name}", fix=f"give for example {name}=6"
-                )
-        try:
-            return DeclaredLimits(**values)
-        except UserError as error:
-            raise UserError(error.message, where=f"--limits {error.where}", fix=error.fix) from None
+                values[name] = parse_number(text, name)
+        return DeclaredLimits(**values)
 
 
 @dataclass(frozen=True)
@@ -223,11 +240,9 @@ class ProofOptions(LimitOptions):
 
 GRAPH: Final = of_record("Graph and queries", 1)
 PROOFS: Final = of_record("Proofs", 2)
-EVALUATOR: Final = of_record("Compiled evaluator", 3, without=("memory", "fresh_cache"))
-FRESH_EVALUATOR: Final = of_record("Compiled evaluator", 3, without=("memory",))
-EVALUATION_EVALUATOR: Final = of_record("Compiled evaluator", 3, without=("fresh_cache",))
-SMALL_EVALUATOR: Final = of_record("Compiled evaluator", 3, without=("precision", "slots", "memory", "fresh_cache"))
-BENCH_EVALUATOR: Final = of_record("Compiled evaluator", 3, without=("mode", "memory", "fresh_cache"))
+EVALUATOR: Final = of_record("Compiled evaluator", 3)
+SMALL_EVALUATOR: Final = of_record("Compiled evaluator", 3, without=("tune",))
+BENCH_EVALUATOR: Final = of_record("Compiled evaluator", 3, without=("mode",))
 EQUALITY: Final = of_record("Comparison", 4)
 OWN: Final = of_record(None)
 RECORDING: Final = of_record(None, without=("as_reference", "scheduler"))
@@ -238,7 +253,7 @@ SHARED_KEYS: Final = frozenset(
     field.name
     for record in (EngineOptions, GraphOptions, Queries, ProofOptions, EvaluatorOptions, Equality, Reference)
     for field in fields(record)
-) - {"number", "work"} | {"queries", "fault"}
+) - {"number", "work", *TUNED} | {"queries", "fault"}
 """The keys that a configuration file may hold outside of the table of a command."""
 
 
@@ -258,7 +273,15 @@ def parse_pairs(texts: Sequence[str], known: Sequence[str], where: str) -> dict[
     return pairs
 
 
-def _parse_truth(text: str, where: str) -> bool:
+def parse_number(text: str, where: str) -> int:
+    """Return a whole number. UserError for anything else."""
+    if not text.isdecimal():
+        raise UserError(f"expected a whole number, found {text!r}", where=where, fix="give for example 6")
+    return int(text)
+
+
+def parse_truth(text: str, where: str) -> bool:
+    """Return true or false. UserError for anything else."""
     found = _TRUTHS.get(text.lower())
     if found is None:
         raise UserError(f"expected true or false, found {text!r}", where=where, fix="give one of the two")
@@ -320,7 +343,8 @@ def refuse_options(evaluator: EvaluatorOptions, *engines: str) -> None:
     if COMPILED in engines:
         return
     for name in evaluator.options:
-        if not is_typed("--fault" if name == "faults" else f"--{name.replace('_', '-')}"):
+        spellings = ("--fault", "--faults") if name == "faults" else (f"--{name.replace('_', '-')}", "--tune")
+        if not is_typed(*spellings):
             continue
         is_about = f"is an option of the compiled evaluator, which does not run: {' and '.join(dict.fromkeys(engines))}"
         raise UserError(

@@ -14,7 +14,7 @@ from kgverify.cli.entries import ENTRIES
 from kgverify.prover.faults.catalogue import COMPOSITES, FAULTS
 from kgverify.trace.read.trace_file import read_trace
 
-MAX_OPTIONS = 171
+MAX_OPTIONS = 160
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def assert_user_error(command: Command, arguments: list[object], where: str, fix
         (["diff", "one.h5", "two.h5", "--lockstep"], "--lockstep", "leave"),
         (["diff", "one.h5", "two.h5", "--fault", "fact-cap"], "--fault", "leave"),
         (["diff", "one.h5", "two.h5", "--jobs", "2"], "--jobs", "leave it out"),
-        (["diff", "--jobs", "2", "--scheduler", "tcp://127.0.0.1:1"], "--jobs", "one of the two"),
+        (["diff", "--jobs", "2", "--scheduler", "tcp://127.0.0.1:1"], "--scheduler", "one of the two"),
         (["record", "--engine", "compiled", "--jobs", "2", "-o", "x.h5"], "--jobs", "leave it out"),
         (["record", "--engine", "referenc", "-o", "x.h5"], "--engine", "did you mean 'reference'?"),
         (["record", "--engine", "reference", "--fault", "fact-cap", "-o", "x.h5"], "--fault", "--engine compiled"),

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from cyclopts import Parameter, validators
 
 from kgverify.cli.commands.diff import EXIT_CODES
+from kgverify.cli.options import parse_number, parse_pairs, parse_truth
 from kgverify.cli.output import settings
 from kgverify.cli.progress import (
     make_error_console,
@@ -29,16 +30,12 @@ def audit_step(
     /,
     *,
     inputs: Annotated[str, Parameter(metavar="FILE.py:MAKE")],
-    calls: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 6,
     device: Literal["auto", "cpu", "cuda"] = "auto",
-    torch_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default",
     rung: list[str] | None = None,
     tolerance: Annotated[float | None, Parameter(validator=validators.Number(gte=0))] = None,
     exact: Annotated[bool, Parameter(negative="")] = False,
-    keeps_outputs: Annotated[bool, Parameter(negative="--drops-outputs")] = True,
     budget: Annotated[Path | None, Parameter(metavar="FILE")] = None,
-    seconds: Annotated[float, Parameter(validator=validators.Number(gte=0))] = 120.0,
-    patience: Annotated[float, Parameter(validator=validators.Number(gte=1))] = 600.0,
+    measure: Annotated[tuple[str, ...], Parameter(metavar="KEY=VALUE,...")] = (),
     reproducer: Annotated[Path | None, Parameter(metavar="FILE.py")] = None,
     html: Annotated[str | None, Parameter(metavar="FILE")] = None,
     junit: Annotated[str | None, Parameter(metavar="FILE")] = None,
@@ -51,16 +48,15 @@ def audit_step(
     Args:
         function: The step, as FILE.py:FUNCTION or MODULE:FUNCTION. Its file is imported.
         inputs: MAKE(call: int) returns the tuple of arguments of a call, numbered from 0.
-        calls: Different calls to make.
         device: The device of your step.
-        torch_mode: Mode of torch.compile, for the properties.
         rung: Only these: backend-eager, aot-eager, aot-eager-decomposed, default, reduce-overhead, max-autotune.
         tolerance: Largest absolute and relative error of a float. If not given, as far as another rounding allows.
         exact: All bits must be equal.
-        keeps_outputs: Outputs are read after the next call.
         budget: Limits, as TOML: max_graph_breaks = 0 and the like.
-        seconds: CPU seconds of the searches for the cause and the line.
-        patience: CPU seconds after which a rung counts as one that does not return.
+        measure: calls=6: different calls; seconds=120: CPU seconds of the searches for the cause and the line;
+            patience=600: CPU seconds after which a rung counts as one that does not return; torch_mode=default,
+            reduce-overhead or max-autotune, for the properties; keeps_outputs=false: no output is read after the next
+            call.
         reproducer: Write a deviation as a script that needs only torch.
         html: Write the report as a page.
         junit: Write the report as JUnit XML.
@@ -74,16 +70,12 @@ def audit_step(
             report = stepaudit.audit_step(
                 found,
                 make,
-                calls=calls,
                 device=device,
                 rungs=rung or stepaudit.RUNG_NAMES,
                 tolerance=tolerance,
                 exact=exact,
-                mode=torch_mode,
-                keeps_outputs=keeps_outputs,
                 budget=budget,
-                seconds=seconds,
-                patience=patience,
+                **read_measure(measure),
                 reproducer=reproducer,
                 announce=announce,
             )
@@ -106,6 +98,20 @@ def audit_step(
 
 
 COMMANDS: Final = {"step": audit_step}
+
+
+def read_measure(texts: Sequence[str]) -> dict[str, Any]:
+    """Return what `--measure` says as arguments of stepaudit. UserError for an unknown key, or a value of another type."""
+    found: dict[str, Any] = {}
+    keys = ("calls", "seconds", "patience", "torch_mode", "keeps_outputs")
+    for key, text in parse_pairs(texts, keys, "measure").items():
+        if key == "keeps_outputs":
+            found[key] = parse_truth(text, key)
+        elif key == "torch_mode":
+            found["mode"] = text
+        else:
+            found[key] = parse_number(text, key)
+    return found
 
 
 def _import_stepaudit() -> Any:

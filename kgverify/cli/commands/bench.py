@@ -1,19 +1,20 @@
 """`kgverify bench`: the agreement and the speed of the evaluator in each mode, or of another engine."""
 
+from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, get_args, get_type_hints
 
-from cyclopts import Parameter, validators
+from cyclopts import Parameter
 from rich.table import Table
 
 from kgverify.api.inputs import make_pipeline
 from kgverify.bench import (
-    SIZES,
     Agreement,
     BenchResult,
     Contender,
     Measurement,
+    Size,
     State,
     find_size,
     measure_engines,
@@ -35,10 +36,7 @@ ON_CUDA = ("eager", "default", "reduce-overhead", "max-autotune", "fused")
 
 def bench(
     *,
-    size: Annotated[str, Parameter(choices=tuple(SIZES))] = "small",
-    queries: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
-    corruptions: int | str | None = None,
-    seconds: Annotated[float | None, Parameter(validator=validators.Number(gte=0))] = None,
+    size: Annotated[tuple[str, ...], Parameter(metavar="NAME|KEY=VALUE,...")] = (),
     modes: Annotated[str | None, Parameter(metavar="MODE,...")] = None,
     engines: Annotated[options.EngineOptions, options.OWN] = options.EngineOptions(),
     source: Annotated[options.GraphOptions, options.GRAPH] = options.GraphOptions(),
@@ -48,21 +46,17 @@ def bench(
     """Measure the compiled evaluator in every mode, or another engine; only engines that agree have a speed.
 
     Args:
-        size: The size of the benchmark; docs/benchmarking.md.
-        queries: Replaces the number of the size.
-        corruptions: Replaces the number of the size; `all` for every entity.
-        seconds: Time of the repetitions of each engine; replaces that of the size.
+        size: small if not given, medium, large or extreme; docs/benchmarking.md. queries=5, corruptions=10 or all, and
+            seconds=2, the time of the repetitions of each engine, replace numbers of the size.
         modes: Modes of the compiled evaluator; if not given, those that make a difference on the device.
     """
     if options.prints_catalogue(evaluator):
         return 0
-    measured = find_size(size)
-    if seconds is not None:
-        measured = measured._replace(seconds=seconds)
+    name, measured, corruptions = choose_size(size)
     engine, reference = engines.engine, engines.reference
     named = check_modes(modes, engine)
     options.make_engines(engines, evaluator)
-    chosen = Queries(queries or measured.queries, measured.corruptions if corruptions is None else corruptions)
+    chosen = Queries(measured.queries, measured.corruptions if corruptions is None else corruptions)
     run = options.make_job(source, chosen, proofs).make_run()
 
     def make(name: str, where: str, mode: str, is_faulty: bool) -> "Engine":
@@ -81,10 +75,27 @@ def bench(
     if all(each.state is State.UNAVAILABLE for each in result.measurements[1:]):
         raise UserError(first.reason, where=f"modes {first.name}", fix=first.fix)
     console = make_result_console()
-    print_lines(console, describe_bench(result, run, size))
+    print_lines(console, describe_bench(result, run, name))
     console.print(tabulate(result))
     write_json(result)
     return 0 if result.is_right else 1
+
+
+def choose_size(texts: Sequence[str]) -> tuple[str, Size, str | None]:
+    """Return the name of a size, the size with other numbers, and other corruptions. UserError for an unknown name or key."""
+    words = [word for text in texts for word in text.split(",")]
+    name = next((word for word in words if "=" not in word), "small")
+    pairs = options.parse_pairs([word for word in words if "=" in word], ("queries", "corruptions", "seconds"), "size")
+    size = find_size(name)
+    if "queries" in pairs:
+        size = size._replace(queries=max(1, options.parse_number(pairs["queries"], "queries")))
+    if "seconds" in pairs:
+        try:
+            size = size._replace(seconds=float(pairs["seconds"]))
+        except ValueError:
+            found = pairs["seconds"]
+            raise UserError(f"expected a number, found {found!r}", where="seconds", fix="give for example 2") from None
+    return name, size, pairs.get("corruptions")
 
 
 def check_modes(modes: str | None, engine: str) -> tuple[str, ...]:

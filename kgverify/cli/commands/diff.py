@@ -25,6 +25,7 @@ EXIT_CODES = {Verdict.AGREE: 0, Verdict.DIVERGE: 1, Verdict.INCONCLUSIVE: 3}
 
 NEED_ENGINES = (
     "--fresh-cache",
+    "--tune",
     "--jobs",
     "--scheduler",
     "--lockstep",
@@ -46,7 +47,7 @@ def diff(
     source: Annotated[options.GraphOptions, options.GRAPH] = options.GraphOptions(),
     queries: Annotated[options.QueryOptions, options.GRAPH] = options.QueryOptions(),
     proofs: Annotated[options.ProofOptions, options.PROOFS] = options.ProofOptions(),
-    evaluator: Annotated[options.EvaluatorOptions, options.FRESH_EVALUATOR] = options.EvaluatorOptions(),
+    evaluator: Annotated[options.EvaluatorOptions, options.EVALUATOR] = options.EvaluatorOptions(),
     equality: Annotated[Equality, options.EQUALITY] = Equality(),
     work: Annotated[Reference, options.OWN] = Reference(),
     save: Path | None = None,

@@ -57,7 +57,7 @@ def evaluate(
     source: Annotated[options.GraphOptions, options.GRAPH] = options.GraphOptions(),
     queries: Annotated[options.AllQueryOptions, options.GRAPH] = options.AllQueryOptions(),
     proofs: Annotated[options.ProofOptions, options.PROOFS] = options.ProofOptions(),
-    evaluator: Annotated[options.EvaluatorOptions, options.EVALUATION_EVALUATOR] = options.EvaluatorOptions(),
+    evaluator: Annotated[options.EvaluatorOptions, options.EVALUATOR] = options.EvaluatorOptions(),
     chosen: Annotated[EvaluationOptions, options.EVALUATION] = EvaluationOptions(),
     check: Annotated[int | None, Parameter(validator=validators.Number(gte=0))] = None,
     save: Annotated[Path | None, Parameter(metavar="DIR")] = None,
