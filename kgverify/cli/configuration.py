@@ -92,7 +92,7 @@ class Configuration:
             section = section.get(word, {})
             if not isinstance(section, dict):
                 raise UserError("expected a table of options", where=f"{path}: {word}", fix=f"write [{word}]")
-        return values | section
+        return {**values, **section}
 
 
 def _read(path: str) -> dict[str, Any]:

@@ -186,5 +186,5 @@ def explain_out_of_memory(info: EngineInfo | None = None) -> Iterator[None]:
         raise UserError(
             f"there is not enough memory for {batch} ({request})",
             where="memory",
-            fix="give less --memory or fewer --slots, or stop other programs that use the device's memory",
+            fix="give less memory or fewer slots with --tune, or stop other programs that use the device's memory",
         ) from error

@@ -116,6 +116,6 @@ def choose_evaluation_layout(
             raise UserError(
                 f"{num} slots need {needed / 2**20:,.0f} MiB, and {budget / 2**20:,.0f} MiB are available",
                 where="memory",
-                fix="give more --memory, or lower --slots, or max_resolvents or max_depth of --limits",
+                fix="give more memory or fewer slots with --tune, or lower max_resolvents or max_depth of --limits",
             )
         num = max(1, num // 2)

@@ -125,13 +125,13 @@ def resolve_precision(precision: str, policy: Policy, stages: Stages, device: to
         return FLOAT32
     if device.type != "cuda":
         raise UserError(
-            f"precision {precision!r} needs a CUDA device", where="precision", fix=f"use --precision {FLOAT32}"
+            f"precision {precision!r} needs a CUDA device", where="precision", fix=f"use --tune precision={FLOAT32}"
         )
     if stages.score is not score_two_tower:
         raise UserError(
             f"precision {precision!r} replaces the stage `score`, in which there is a fault",
             where="precision",
-            fix=f"use --precision {FLOAT32} with this fault",
+            fix=f"use --tune precision={FLOAT32} with this fault",
         )
     from kgverify.prover.tower.launch import MOST_WIDE, can_run
 
@@ -139,6 +139,6 @@ def resolve_precision(precision: str, policy: Policy, stages: Stages, device: to
         raise UserError(
             f"precision {precision!r} supports hidden widths of at most {MOST_WIDE}",
             where="precision",
-            fix=f"use --precision {FLOAT32} with these weights",
+            fix=f"use --tune precision={FLOAT32} with these weights",
         )
     return precision

@@ -50,5 +50,5 @@ def check_layout(layout: Layout, limits: Limits) -> None:
             f"{layout.slots} slots of {layout.resolvents} resolvents and depth {limits.max_depth} take"
             f" {num_bytes / 2**30:.1f} GiB, more than {MEMORY_BUDGET >> 30} GiB",
             where="layout",
-            fix="use fewer --slots, or lower max_resolvents or max_depth of --limits",
+            fix="use fewer slots with --tune, or lower max_resolvents or max_depth of --limits",
         )

@@ -43,7 +43,7 @@ def test_running_out_of_memory_names_the_options_that_need_less(rank_only: bool)
     with pytest.raises(UserError, match=r"16 slots \(CUDA out of memory\. Tried to allocate 9\.50 GiB\)") as caught:
         evaluate(run, pipeline, rank_only=rank_only)
     assert caught.value.where == "memory"
-    assert "--slots" in caught.value.fix
+    assert "fewer slots" in caught.value.fix
 
 
 def test_an_allocation_failure_that_caused_another_error_is_recognized():

@@ -57,7 +57,7 @@ def test_a_layout_made_by_hand_is_checked_like_any_other() -> None:
 
 
 def test_buffers_beyond_the_memory_budget_are_refused_before_they_are_allocated() -> None:
-    with pytest.raises(UserError, match=r"GiB, more than 8 GiB(.|\n)*fewer --slots"):
+    with pytest.raises(UserError, match=r"GiB, more than 8 GiB(.|\n)*fewer slots"):
         choose_layout(Limits(max_resolvents=1 << 20), slots=4096)
 
 

@@ -28,7 +28,7 @@ SHIPPED = "kgverify diff --policy trained --queries 24 --corruptions 4 --fault f
 FIRST_COMPILED = (
     "kgverify diff --policy trained --queries 24 --corruptions 4 --limits max_resolvents=3 --fault first-compiled"
 )
-V10 = "kgverify diff --graph family --queries 9 --corruptions 10 --slots 64 --fault v10"
+V10 = "kgverify diff --graph family --queries 9 --corruptions 10 --tune slots=64 --fault v10"
 
 
 def check_accounts(finished: Finished) -> None:
