@@ -50,7 +50,7 @@ _streams: list[_Stream] = []
 
 def take_settings(words: Sequence[str]) -> list[str]:
     """Take the options of every command out of the words of one, and return the others. UserError for a missing value."""
-    settings.__init__()  # type: ignore[misc]  # the values of an earlier command in this process
+    settings.is_quiet, settings.is_verbose, settings.json_path = False, False, None
     rest: list[str] = []
     given = iter(words)
     for word in given:

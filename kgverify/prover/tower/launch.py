@@ -170,7 +170,9 @@ def _check_float16(*parameters: Tensor) -> None:
     """Raise UserError if some weight, or a symbol's row, is too large for float16."""
     if any(float(part.abs().max()) > MOST_FLOAT16 for part in parameters if part.numel()):
         raise UserError(
-            "some weights are too large for precision 'fp16'", where="precision", fix="use --tune precision=bf16, or bf16x3"
+            "some weights are too large for precision 'fp16'",
+            where="precision",
+            fix="use --tune precision=bf16, or bf16x3",
         )
 
 
