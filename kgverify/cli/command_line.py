@@ -42,9 +42,9 @@ FORMER: Final = {
     "--size": ("queries", "corruptions", "seconds"),
     "--measure": ("calls", "seconds", "patience", "torch_mode", "keeps_outputs"),
 }
-"""Options of earlier versions, such as `--max-depth 3`, that are keys of others now: `--limits max_depth=3`."""
+"""Options of earlier versions by the option whose keys they are now: `--max-depth 3` is `--limits max_depth=3`."""
 SWITCHES: Final = ("skip_rules", "exclude_query", "fresh_cache", "keeps_outputs")
-"""Those that took no value."""
+"""Options of earlier versions that took no value."""
 
 _KINDS: Final[Mapping[Any, str]] = {int: "a whole number", float: "a number", bool: "true or false"}
 

@@ -143,7 +143,9 @@ def parse_rules(
     warnings += [f"{file}: {kind}: {len(set(each)):,}, such as {each[0]!r}" for kind, each in context.notes.items()]
     if unusable:
         num_more = len(unusable) - _MAX_LISTED
-        warnings.append(f"{file}: skip_rules left out {count_of(len(unusable), 'rule')}, and kept {len(rules):,}")
+        warnings.append(
+            f"{file}: --graph skip_rules=true left out {count_of(len(unusable), 'rule')}, and kept {len(rules):,}"
+        )
         warnings += [*unusable[:_MAX_LISTED], *[f"{file}: and {num_more:,} more"] * (num_more > 0)]
     return Rules(tuple(rules), tuple(warnings if rules else [*warnings, no_rule]))
 
@@ -279,7 +281,7 @@ def _settle(name: str, source: Source, context: _Context) -> bool:
         raise line_error(source, "a name with one meaning", found, fix)
     is_variable = context.reading.rule_variables == "format"
     kind = f"variables that are constants of the graph, read as {'variables' if is_variable else 'constants'}"
-    context.notes[f"rule_variables={context.reading.rule_variables}: {kind}"].append(name)
+    context.notes[f"--graph rule_variables={context.reading.rule_variables}: {kind}"].append(name)
     return is_variable
 
 
@@ -288,7 +290,7 @@ def _note_mixed(constants: Collection[str], variables: Iterable[str], context: _
     for name in variables:
         is_like = any(name[0] == other[0] for other in constants)
         if len(name.lstrip("?_")) > 1 and (is_like or not _LETTER_AND_DIGITS.fullmatch(name)):
-            kind = "rule_variables=graph: names that the graph lacks, read as variables beside such constants"
+            kind = "--graph rule_variables=graph: names that the graph lacks, read as variables beside such constants"
             context.notes[kind].append(name)
 
 

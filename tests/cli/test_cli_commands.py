@@ -227,7 +227,7 @@ def test_the_help_of_a_command_lists_its_options_in_groups(command: Command):
         "Options": {"--engine", "--save"},
         "Graph and queries": {"--graph", "--corruptions", "--seed"},
         "Proofs": {"--policy", "--limits"},
-        "Compiled evaluator": {"--mode", "--slots", "--fault,"},
+        "Compiled evaluator": {"--mode", "--tune", "--fault,"},
     }
     for title, names in expected.items():
         assert names <= set(groups[title].split()), title

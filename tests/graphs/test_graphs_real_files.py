@@ -80,7 +80,7 @@ def test_rules_that_cannot_be_used_are_left_out_on_request_counted_and_listed(tm
         ("knows", 1, "knows"),
         ("knows", 1, "likes"),
     ]
-    assert "rules: skip_rules left out 1 rule, and kept 2" in graph.choices
+    assert "rules: --graph skip_rules=true left out 1 rule, and kept 2" in graph.choices
     assert any(
         warning.startswith("rules:2: left out: expected") or "rules:3: left out" in warning
         for warning in graph.warnings
@@ -92,7 +92,7 @@ def test_of_many_clauses_only_those_that_cannot_be_used_are_left_out(tmp_path: P
     bad = "knows(X,Y) :-\n  likes(X,Z),\n  \\+ likes(Z,Y).\n"
     graph = load_graph(write(tmp_path, train=FACTS, rules=(good + bad + good + good + bad) * 3), skip_rules=True)
     assert len(graph.rules) == 9
-    assert "rules: skip_rules left out 6 rules, and kept 9" in graph.choices
+    assert "rules: --graph skip_rules=true left out 6 rules, and kept 9" in graph.choices
 
 
 def test_facts_may_be_in_several_files(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, get_args, get_type_hints
 
 from cyclopts import Parameter
@@ -21,6 +20,7 @@ from kgverify.bench import (
 )
 from kgverify.cli import options
 from kgverify.cli.progress import make_result_console, print_lines, show_phase, write_json
+from kgverify.engines.plain.choice import has_torch
 from kgverify.engines.table import COMPILED, find_class, make_entry
 from kgverify.errors import UserError, count_of, suggest
 from kgverify.report.render.fitted_table import fit_rows
@@ -120,9 +120,7 @@ def list_modes() -> tuple[str, ...]:
 
 def has_cuda(device: str) -> bool:
     """Return whether the evaluator runs on CUDA. UserError for a device that does not exist here."""
-    if find_spec("torch") is None:
-        return False
-    return make_entry(COMPILED, device=device).uses_cuda()
+    return has_torch() and make_entry(COMPILED, device=device).uses_cuda()
 
 
 def describe_bench(result: BenchResult, run: Run, size: str) -> list[str]:
