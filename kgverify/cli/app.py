@@ -5,6 +5,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import Final
 
 from kgverify.cli.entries import ENTRIES, render_help
 from kgverify.cli.output import (
@@ -19,6 +20,10 @@ from kgverify.cli.output import (
 from kgverify.errors import InternalError, UserError, find_missing_dependency, suggest
 from kgverify.interrupts import is_pressed, watch_interrupts
 from kgverify.version import __version__
+
+
+FORMER: Final = {"explain": "use kgverify show RUN_DIR --explain", "faults": "use kgverify diff --fault list"}
+"""Commands of earlier versions, and what replaces them."""
 
 
 class ExitCode(IntEnum):
@@ -67,7 +72,8 @@ def _run(typed: Sequence[str]) -> int:
         return 0
     if first not in ENTRIES and first != "--install-completion":
         what = "option" if first.startswith("-") else "command"
-        raise UserError(f"unknown {what}", where=first, fix=suggest(first, ENTRIES) or "kgverify --help lists them")
+        fix = FORMER.get(first) or suggest(first, ENTRIES) or "kgverify --help lists them"
+        raise UserError(f"unknown {what}", where=first, fix=fix)
     if first in ENTRIES and settings.json_path is not None and not ENTRIES[first].has_json:
         raise UserError(f"{first} has no result as JSON", where=JSON, fix="leave it out")
     from kgverify.cli.command_line import call

@@ -109,7 +109,7 @@ def test_with_a_fault_for_ranks_alone_the_hint_is_of_a_diff(command: Command):
     [
         (["--rank-only", "--fault", "no-push-down"], "--rank-only", "leave --rank-only out"),
         (["--memory", "lots"], "--memory", "8GiB"),
-        (["--memory", "1KiB"], "--memory", "more --memory"),
+        (["--memory", "1KiB"], "--memory", "more memory"),
         (["--precision", "fp8"], "--precision", "float32"),
         (["--corruptions", "-2"], "--corruptions", "all"),
         (["--queries", "0"], "--queries", "1 or more"),

@@ -41,7 +41,7 @@ LIMITS = Limits(max_atoms=3, max_resolvents=10)
 )
 def test_a_layout_that_cannot_hold_what_the_limits_allow_is_refused(size: dict[str, int], needed: int) -> None:
     (name,) = size
-    with pytest.raises(UserError, match=rf"layout\.{name}.*at least {needed}(.|\n)*fix: choose {name} >= {needed}"):
+    with pytest.raises(UserError, match=rf"{name}.*at least {needed}(.|\n)*fix: choose {name} >= {needed}"):
         choose_layout(LIMITS, **size)
 
 
@@ -52,7 +52,7 @@ def test_another_dialect_is_refused() -> None:
 
 def test_a_layout_made_by_hand_is_checked_like_any_other() -> None:
     too_small = Layout(slots=2, atoms=1, resolvents=10, match_window=8, score_window=10, pool=4)
-    with pytest.raises(UserError, match=r"layout\.atoms"):
+    with pytest.raises(UserError, match=r"atoms is 1"):
         CompiledEngine(PROGRAM, LIMITS, SHORTEST, mode="eager", device="cpu", layout=too_small)
 
 

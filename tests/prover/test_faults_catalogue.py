@@ -255,7 +255,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_among_faults_and_composites
 
 def test_the_list_names_every_fault_and_needs_no_torch():
     code = (
-        "import sys; sys.argv = ['kgverify', 'faults', 'list', '--json', '-']\n"
+        "import sys; sys.argv = ['kgverify', 'diff', '--fault', 'list', '--json', '-']\n"
         "from kgverify.cli import main\n"
         "try: main()\n"
         "finally: print('torch' in sys.modules, file=sys.stderr)"
