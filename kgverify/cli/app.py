@@ -21,7 +21,6 @@ from kgverify.errors import InternalError, UserError, find_missing_dependency, s
 from kgverify.interrupts import is_pressed, watch_interrupts
 from kgverify.version import __version__
 
-
 FORMER: Final = {"explain": "use kgverify show RUN_DIR --explain", "faults": "use kgverify diff --fault list"}
 """Commands of earlier versions, and what replaces them."""
 
