@@ -72,7 +72,7 @@ class TraceFile:
         self.path = self._copies.enter_context(fetched(path))
         finalize(self, self._copies.close)
         self.source = str(path)
-        self._options = {"tolerates_shards": tolerates_shards, "is_lazy": is_lazy}
+        self._options: dict[str, Any] = {"tolerates_shards": tolerates_shards, "is_lazy": is_lazy}
         self.faults: tuple[str, ...] = ()
         self.shards: tuple[Shard | None, ...] = (None,)
         self.files: Sequence[DataFile]
