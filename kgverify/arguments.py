@@ -49,7 +49,7 @@ def checked(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
 
 def check_fields(record: Any) -> None:
     """Refuse the fields of a record that do not have their declared types, by a UserError that names the field."""
-    kinds = _list_kinds(type(record))
+    kinds = _list_kinds(record.__class__)
     _check(kinds, {name: getattr(record, name) for name in kinds})
 
 

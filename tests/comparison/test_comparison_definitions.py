@@ -37,6 +37,7 @@ from kgverify.comparison.step_view import UNNAMED, Names, StepReader, StepView
 from kgverify.comparison.stored_columns import _PairedChecksums, _split_column
 from kgverify.errors import UserError
 from kgverify.program.dialect import OURS, Dialect
+from kgverify.program.limits import DeclaredLimits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import Symbols
 from kgverify.program.resolution import number_variables
@@ -221,7 +222,7 @@ def test_variables_of_candidates_count_unless_names_are_benign():
 
 def test_dialects_differ_only_if_both_are_known():
     def of(dialect: Dialect | None) -> Trace:
-        limits = msgspec.structs.replace(small_trace().header.limits, dialect=dialect)
+        limits = DeclaredLimits(**msgspec.structs.asdict(small_trace().header.limits) | {"dialect": dialect})
         return replace(small_trace(), header=msgspec.structs.replace(small_trace().header, limits=limits))
 
     own = Dialect(memory="none")
