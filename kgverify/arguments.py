@@ -117,7 +117,7 @@ def _is_of(kind: Any, value: object) -> bool:
     if origin is bool:
         return isinstance(value, bool)
     if origin in (int, float):
-        # NumPy's numbers are numbers as well; True is none.
+        # NumPy's numbers are numbers as well, and True is not.
         return isinstance(value, Integral if origin is int else Real) and not isinstance(value, bool)
     if not isinstance(origin, type):
         return True

@@ -21,7 +21,7 @@ from kgverify.testing.campaigns.result import CampaignResult, Watch
 
 @dataclass(frozen=True)
 class FuzzOptions:
-    """How a campaign tries its problems.
+    """The options of a campaign.
 
     dialect:        the dialect of both engines, in which the problems are drawn; None: the attribute `dialect` of a class or
                     function, and the default dialect if it has none

@@ -25,7 +25,7 @@ from kgverify.verification.record import record as record_run
 
 @dataclass(frozen=True)
 class RecordingOptions:
-    """How a trace is written.
+    """The options of a recording.
 
     level:          `"digests"`, `"compact"` (clauses and scores), `"steps"`, or `"deep"` (also the outputs of the stages)
     archive:        compress the file as far as HDF5's filters can
