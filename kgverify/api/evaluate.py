@@ -33,7 +33,7 @@ def _ignore(text: str) -> None:
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """The options of an evaluation.
+    """The options of an evaluation: ranking, the check of a sample, and stored parts.
 
     part_size:      the most candidates of a part, after which results are saved; None: by their number and the device
     check:          the number of candidates that the reference proves as well

@@ -11,7 +11,7 @@ from kgverify.trace.model.score_error import parse_score_error
 
 @dataclass(frozen=True)
 class Equality:
-    """The definition of equal, and the evidence that AGREE requires.
+    """The differences that a comparison accepts, and the evidence that AGREE requires.
 
     lockstep:       take each of the actual engine's steps from the expected goal, so that independent faults are separated
     determinism:    run a sample twice, and report an engine that gives different results
@@ -24,7 +24,7 @@ class Equality:
                     candidates proved, rules used, steps with more than one resolvent. `{}` requires nothing
     allow_dialects: compare recorded traces of different dialects, and name the switches in which they differ
 
-    UserError for an unknown kind or item, and for an error that is not a number.
+    UserError for an unknown kind or item, and for an error that is neither a number nor a float type.
 
     Example:
         >>> import kgverify as kv
