@@ -115,7 +115,7 @@ EDITS: dict[str, tuple[Callable[[Path], None], str, set[str]]] = {
     "kgverify": (append("code/kgverify/ranking/rank.py"), "", {*CONCLUSIONS} - {"native library"}),
     "the reference prover": (append("code/kgreference/__init__.py"), "", {*CONCLUSIONS} - {"native library"}),
     "the C++ sources": (append("code/kgverify/prover/native/stages.h"), "", {*CONCLUSIONS}),
-    "the compiler": (wrap_compiler, "", {"native library", "parts of the native evaluator"}),
+    "the compiler": (wrap_compiler, "", {*CONCLUSIONS} - {"graph"}),
     "a dependency": (lambda folder: None, "numpy=0.1", {*CONCLUSIONS} - {"native library"}),
     "the weights": (
         lambda folder: write_weights(folder / "work", 2),
