@@ -47,15 +47,14 @@ def checked(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
     return check_and_call
 
 
-def check_fields(record: object) -> None:
+def check_fields(record: Any) -> None:
     """Refuse the fields of a record that do not have their declared types, by a UserError that names the field."""
-    kind: Any = type(record)
-    kinds = _list_kinds(kind)
+    kinds = _list_kinds(record.__class__)
     _check(kinds, {name: getattr(record, name) for name in kinds})
 
 
 @cache
-def _list_kinds(of: Callable[..., Any]) -> dict[str, Any]:
+def _list_kinds(of: Any) -> dict[str, Any]:
     hints = get_type_hints(of)
     return {name: kind for name, kind in hints.items() if name not in _ENGINES and get_origin(kind) is not ClassVar}
 
@@ -121,7 +120,7 @@ def _is_of(kind: Any, value: object) -> bool:
     if origin is bool:
         return isinstance(value, bool)
     if origin in (int, float):
-        # NumPy's numbers are numbers as well; True is none.
+        # NumPy's numbers are numbers as well, and True is not.
         return isinstance(value, Integral if origin is int else Real) and not isinstance(value, bool)
     if not isinstance(origin, type):
         return True

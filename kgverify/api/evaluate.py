@@ -33,7 +33,7 @@ def _ignore(text: str) -> None:
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """The options of an evaluation.
+    """The options of an evaluation: ranking, the check of a sample, and stored parts.
 
     Attributes:
         part_size: Maximum candidates of a part, after which results are saved; chosen by their number and the device if not

@@ -11,7 +11,7 @@ from kgverify.trace.model.score_error import parse_score_error
 
 @dataclass(frozen=True)
 class Equality:
-    """The definition of equal, and the evidence that AGREE requires.
+    """The differences that a comparison accepts, and the evidence that AGREE requires.
 
     Attributes:
         lockstep: Take each of the actual engine's steps from the expected goal, so that independent faults are separated.
@@ -26,7 +26,7 @@ class Equality:
             `{"proved": 1}`.
         allow_dialects: Compare recorded traces of different dialects, and name the switches in which they differ.
 
-    UserError for an unknown kind or item, and for an error that is not a number.
+    UserError for an unknown kind or item, and for an error that is neither a number nor a float type.
 
     Example:
         >>> import kgverify as kv

@@ -90,7 +90,7 @@ class EngineMaker(Protocol):
         ...
 
     def identify(self, mode: str) -> Code:
-        """Return the identity of compilers and compiled libraries that decide the results of an engine in a mode."""
+        """Return the identity of compiled libraries that decide the results of an engine in a mode."""
         ...
 
 

@@ -23,7 +23,7 @@ from kgverify.prover.faults.catalogue import COMPOSITES, FAULTS, find_faults
 from kgverify.prover.faults.fault import Carrier, Composite, Fault, Plant
 from kgverify.prover.faults.plant import choose_carrier, find_carriers, plant_faults
 from kgverify.prover.native.choice import NATIVE, choose_native, is_on_cpu, why_not_native
-from kgverify.prover.native.library import identify_compiler, why_not_available
+from kgverify.prover.native.library import identify_library, why_not_available
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.step.plain_step import SOUND
@@ -103,8 +103,8 @@ class Evaluator:
         return replace(self, work=work)
 
     def identify(self, mode: str) -> Code:
-        """Return the identity of the C++ compiler and, in mode `native`, of the library that it built."""
-        return identify_compiler(mode=mode)
+        """Return the identity of the library that was built for mode `native`."""
+        return identify_library() if mode == NATIVE else {}
 
     def __call__(self, program: Program, limits: Limits, policy: Policy) -> Engine:
         """Make the evaluator. UserError if it does not support the program, or its mode or device is not available."""

@@ -138,7 +138,7 @@ class Engines:
 
 @dataclass(frozen=True)
 class Proofs:
-    """The limits of both engines, and the policy that chooses their steps."""
+    """The limits of both engines, and the policy that chooses the steps."""
 
     limits: Limits = field(default_factory=Limits)
     policy: str | Policy = SHORTEST

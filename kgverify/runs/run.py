@@ -16,6 +16,7 @@ from kgverify.engines.protocol import Engine
 from kgverify.engines.table import EngineMaker
 from kgverify.errors import UserError, suggest
 from kgverify.files.code_identity import Code, identify_engines, identify_own_code
+from kgverify.files.compilers import identify_compilers
 from kgverify.graphs.embedded import list_embedded
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
@@ -79,8 +80,8 @@ class Run:
 
 
 def identify_code(engines: Sequence[str]) -> Code:
-    """Return the identity of kgverify, its dependencies, and engines by their names."""
-    return identify_own_code() | identify_engines(engines)
+    """Return the identity of kgverify, its dependencies, the compilers, and engines by their names."""
+    return identify_own_code() | identify_compilers() | identify_engines(engines)
 
 
 SCORE_SUMS: Final = "candidates.log_probability"

@@ -222,7 +222,7 @@ def test_variables_of_candidates_count_unless_names_are_benign():
 
 def test_dialects_differ_only_if_both_are_known():
     def of(dialect: Dialect | None) -> Trace:
-        limits = DeclaredLimits(dialect=dialect)
+        limits = DeclaredLimits(**msgspec.structs.asdict(small_trace().header.limits) | {"dialect": dialect})
         return replace(small_trace(), header=msgspec.structs.replace(small_trace().header, limits=limits))
 
     own = Dialect(memory="none")

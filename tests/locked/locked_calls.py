@@ -27,10 +27,17 @@ def call(*reads: str) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
     return add
 
 
-def verify(graph: Any = "countries", engine: Any = "compiled", mode: str = "native", **options: Any) -> kv.Report:
+def evaluator(mode: str = "native", **options: Any) -> kv.Evaluator:
+    """Return the evaluator on the CPU, with few slots."""
+    return kv.Evaluator(mode=mode, device="cpu", slots=8, **options)
+
+
+ONCE = kv.Equality(determinism=False)
+
+
+def verify(graph: Any = "countries", engine: Any = None, **options: Any) -> kv.Report:
     """Verify a few candidates. The other calls go through here, so that its arguments stand in one place."""
-    ours = {"mode": mode, "device": "cpu", "slots": 8} if engine == "compiled" else {}
-    return kv.verify(graph, engine, **{"queries": 2, "corruptions": 5, **ours, **options})
+    return kv.verify(graph, evaluator() if engine is None else engine, **{"queries": 2, "corruptions": 5, **options})
 
 
 def record(path: str, engine: str = "reference", **options: Any) -> Any:
@@ -38,11 +45,9 @@ def record(path: str, engine: str = "reference", **options: Any) -> Any:
     return kv.record("countries", path, engine, queries=2, corruptions=5, **options)
 
 
-def evaluate(mode: str = "native", **options: Any) -> Any:
+def evaluate(**options: Any) -> Any:
     """Rank a few candidates."""
-    return kv.evaluate(
-        "countries", kv.Evaluator(mode=mode, device="cpu", slots=8), **{"queries": 2, "corruptions": 5, **options}
-    )
+    return kv.evaluate("countries", evaluator(**options), queries=2, corruptions=5)
 
 
 def summarize_evaluation(report: Any) -> dict[str, Any]:
@@ -79,12 +84,12 @@ def verify_agrees() -> kv.Report:
 
 @call()
 def verify_fault() -> kv.Report:
-    return verify(mode="eager", faults="fact-cap", queries=1, corruptions=2, determinism=False)
+    return verify(engine=evaluator("eager", faults="fact-cap"), queries=1, corruptions=2, equality=ONCE)
 
 
 @call()
 def verify_minimum_missed() -> kv.Report:
-    return verify(minimum={"proved": 100})
+    return verify(equality=kv.Equality(minimum={"proved": 100}))
 
 
 @call()
@@ -130,7 +135,7 @@ def verify_loaded_graph() -> kv.Report:
 
 @call()
 def verify_unknown_fault() -> kv.Report:
-    return verify(mode="eager", faults="fact-cup")
+    return verify(engine=evaluator("eager", faults="fact-cup"))
 
 
 @call()
@@ -270,7 +275,7 @@ def shrink_run() -> dict[str, Any]:
 
 @call()
 def shrink_missing_divergence() -> Any:
-    return kv.shrink(verify(mode="eager", queries=1, corruptions=2, determinism=False), 1)
+    return kv.shrink(verify(engine=evaluator("eager"), queries=1, corruptions=2, equality=ONCE), 1)
 
 
 @call("smallest.kg")
@@ -296,12 +301,12 @@ def check_wrong_engine() -> dict[str, Any]:
 
 @call()
 def assert_equivalent() -> None:
-    kv.assert_equivalent("users_engines.py:Plain", "family_of_ann", queries=3, corruptions=2)
+    kv.assert_equivalent("users_engines.py:Plain", "family_of_ann", queries=kv.Queries(3, corruptions=2))
 
 
 @call()
 def assert_equivalent_fails() -> None:
-    kv.assert_equivalent("users_engines.py:proves_nothing", "family_of_ann", queries=3, corruptions=2)
+    kv.assert_equivalent("users_engines.py:proves_nothing", "family_of_ann", queries=kv.Queries(3, corruptions=2))
 
 
 @call("smallest.kg")

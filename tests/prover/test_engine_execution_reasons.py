@@ -12,6 +12,7 @@ from torch import Tensor
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.errors import UserError
+from kgverify.files.compilers import find_compiler
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.prover.execution import compilation as compile_module
@@ -19,7 +20,6 @@ from kgverify.prover.execution.caches import CacheCounts, describe_caches, fresh
 from kgverify.prover.execution.compilation import compile_function
 from kgverify.prover.execution_choice import Execution, choose_execution
 from kgverify.prover.layout import choose_layout
-from kgverify.prover.native.library import find_compiler
 from kgverify.prover.stages.choose import SCORES
 from kgverify.prover.stages.stage_functions import build_stages
 from kgverify.report.render.terminal import describe_execution

@@ -9,10 +9,9 @@ import ctypes
 import hashlib
 import os
 import platform
-import shutil
 import subprocess
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,11 +20,11 @@ from typing import Final
 from kgverify.errors import UserError
 from kgverify.files.cache import find_cache, is_private, make_private, open_private
 from kgverify.files.code_identity import hash_file
+from kgverify.files.compilers import find_compiler
 from kgverify.files.reading import read_file
 from kgverify.files.writing import write_file
 
 SOURCES: Final = ("prover.cpp", "stages.h", "tower.h")
-COMPILERS: Final = ("g++", "clang++", "c++")
 OPTIONS: Final = ("-O2", "-march=native", "-std=c++17", "-fPIC", "-shared", "-pthread")
 MOST_KEPT: Final = 8
 """The number of libraries kept; the oldest ones are removed."""
@@ -34,21 +33,6 @@ SECONDS: Final = 300
 UNAVAILABLE: Final = "mode 'native' is not available: "
 LIBRARIES: Final = "KGVERIFY_LIBRARIES"
 """The environment variable with the folder of kept libraries, if it is not the one in kgverify's cache."""
-
-
-def find_compiler() -> str | None:
-    """Return the path of a C++ compiler; None without one."""
-    found = _search(os.environ.get("PATH"))
-    if found is None:
-        # One may be installed while this process runs.
-        _search.cache_clear()
-    return found
-
-
-@lru_cache(maxsize=4)
-def _search(folders: str | None) -> str | None:
-    """Look for the compilers once for each value of PATH."""
-    return next((found for name in COMPILERS if (found := shutil.which(name, path=folders))), None)
 
 
 def why_not_available() -> str | None:
@@ -82,14 +66,10 @@ def load_library() -> ctypes.CDLL:
         raise refuse_native(f"its library cannot be loaded: {error}") from None
 
 
-def identify_compiler(*, mode: str = "") -> dict[str, str]:
-    """Return the compilers of this machine by their content and, for mode `native`, the library that they built."""
-    found = {"compiler": find_compiler(), "$CXX": shutil.which(os.environ.get("CXX", ""))}
-    code = {name: hash_file(Path(path)) for name, path in found.items() if path}
-    if mode == "native":
-        load_library()
-        code["native library"] = _loaded[-1][0]
-    return code
+def identify_library() -> dict[str, str]:
+    """Return the identity of the library that was built on this machine."""
+    load_library()
+    return {"native library": _loaded[-1][0]}
 
 
 _loaded: Final[list[tuple[str, bool]]] = []
