@@ -110,7 +110,7 @@ class EvaluatorOptions(find_class(COMPILED)):  # type: ignore[misc]  # the class
 
 @dataclass(frozen=True)
 class OverwritingOptions(RecordingOptions):
-    """How a trace is written."""
+    """The options of a recording."""
 
     overwrite: Annotated[bool, Parameter(alias="--force", negative="")] = False
 

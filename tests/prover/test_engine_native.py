@@ -209,7 +209,7 @@ def test_faults_of_stages_are_refused_and_others_are_planted() -> None:
     run = Run(graph, Limits(), SHORTEST, num_queries=2, num_corruptions=5)
     with pytest.raises(UserError, match="mode 'native' does not carry the fault 'fact-cap'") as caught:
         evaluator_pipeline(run, faults=["fact-cap"], mode="native")
-    assert caught.value.fix == "use a mode that carries it: those of torch or plain"
+    assert caught.value.fix == "choose the mode eager, default, reduce-overhead, max-autotune or plain"
     pipeline = evaluator_pipeline(run, faults=["optimistic-ties"], mode="native")
     assert pipeline.engine.info.faults == ("optimistic-ties",)
 

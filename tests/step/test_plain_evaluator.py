@@ -72,7 +72,7 @@ def test_faults_around_an_evaluator_need_no_stage():
 def test_a_mode_that_does_not_carry_a_fault_names_those_that_do(mode: str, name: str, modes: str):
     with pytest.raises(UserError, match=f"mode '{mode}' does not carry the fault '{name}'") as caught:
         choose_carrier([FAULTS[name]], mode)
-    assert caught.value.fix == f"use --mode {modes}"
+    assert caught.value.fix == f"choose the mode {modes}"
 
 
 @pytest.mark.parametrize(("option", "value"), [("device", "cuda"), ("precision", "bf16")])

@@ -362,9 +362,9 @@ def test_a_block_whose_process_ends_is_tried_again_without_what_ended_it(corpus,
     def work(run, executor, tasks, take, report, retry):
         number, _, arguments = next(iter(tasks))
         for _ in range(MOST_KILLS):
-            arguments[-2].write_text("[3, 4]")
+            arguments[-3].write_text("[3, 4]")
             _, arguments = retry(number, 1)
-            tried.append(arguments[-3])
+            tried.append(arguments[-4])
 
     monkeypatch.setattr(campaigns._Run, "_work", work)
     run = campaigns._Run(Campaign(corpus=corpus, examples=32, is_apart=True), lambda tally: None)

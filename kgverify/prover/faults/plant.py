@@ -39,7 +39,7 @@ def choose_carrier(faults: Sequence[Fault], mode: str) -> Carrier:
             raise UserError(
                 f"mode {mode!r} does not carry the fault {name!r}",
                 where="faults",
-                fix=f"use --mode {', '.join(most)} or {last}",
+                fix=f"choose the mode {', '.join(most)} or {last}",
             )
     if not in_stages:
         return Carrier.ANY
