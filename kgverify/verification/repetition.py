@@ -17,10 +17,11 @@ from kgverify.verification.rounding import EngineRun
 
 TO_THE_BIT: Final = "to the bit"
 IN_THE_SAME_BATCH: Final = "in the same batch"
-SAMPLES: Final = (64, 32, 16, 8)
-"""The numbers of candidates that are proved again: the first one that takes no longer than `SHARE` or `SECONDS`."""
-SHARE: Final = 0.05
-SECONDS: Final = 0.1
+SHARE: Final = 16
+"""One candidate of so many is proved again."""
+MIN_SAMPLE: Final = 16
+MAX_SAMPLE: Final = 64
+"""The candidates of a sample: the same number in every run of the same candidates."""
 
 
 class Repetition(NamedTuple):
@@ -35,11 +36,9 @@ class Repetition(NamedTuple):
     by_batch: tuple[str, ...]
 
 
-def choose_sample_size(num: int, seconds: float) -> int:
-    """Return the number of candidates to prove again, given the number and the time of the first run."""
-    allowed = max(SHARE * seconds, SECONDS)
-    affordable = (size for size in SAMPLES if size * seconds <= allowed * max(1, num))
-    return min(num, next(affordable, SAMPLES[-1]))
+def choose_sample_size(num: int) -> int:
+    """Return the number of candidates to prove again."""
+    return min(num, MAX_SAMPLE, max(MIN_SAMPLE, num // SHARE))
 
 
 def prove_again(side: EngineRun, asked: CandidateSet, progress: Progress) -> EngineRun:
@@ -47,8 +46,7 @@ def prove_again(side: EngineRun, asked: CandidateSet, progress: Progress) -> Eng
     num = len(side.trace.columns.candidates.query)
     if num != len(asked.query):
         return side._replace(rows=np.arange(num), again=side.engine.prove(asked, progress))
-    size = choose_sample_size(num, side.seconds)
-    rows = np.unique(np.linspace(0, num - 1, size).astype(np.int64))
+    rows = np.unique(np.linspace(0, num - 1, choose_sample_size(num)).astype(np.int64))
     return side._replace(rows=rows, again=side.engine.prove(asked.take(rows), progress))
 
 

@@ -66,7 +66,6 @@ _CODE: Final = (type, ModuleType, FunctionType, MethodType)
 class EngineRun(NamedTuple):
     """The run of one side: its trace, and a second run of some of its candidates.
 
-    seconds: the time of the first run
     rows:    the candidates that were proved again
     again:   their columns in the second run; None if no candidate was proved again
     """
@@ -74,7 +73,6 @@ class EngineRun(NamedTuple):
     role: str
     engine: Engine
     trace: Trace
-    seconds: float = 0.0
     rows: NDArray[np.int64] = NO_ROWS
     again: Columns | None = None
 

@@ -4,7 +4,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from time import perf_counter
 from typing import NamedTuple
 
 import msgspec
@@ -191,10 +190,8 @@ def _title(engine: Engine, role: str) -> str:
 def _run_pipeline(run: Run, pipeline: Pipeline, role: str, phase: Phase, compilations: CompilationLog) -> EngineRun:
     candidates = pipeline.draw_for(run)
     title = _title(pipeline.engine, role)
-    began = perf_counter()
     with phase(title, len(candidates.query)) as progress, compilations.of(title, "the first run"):
         columns = pipeline.engine.prove(candidates, progress)
-    seconds = perf_counter() - began
     # Only columns that are consistent can be ranked.
     trace = build_trace(run, pipeline.engine, columns, None)
     engine = trace.header.engine
@@ -203,7 +200,7 @@ def _run_pipeline(run: Run, pipeline: Pipeline, role: str, phase: Phase, compila
         header = msgspec.structs.replace(trace.header, engine=name_float32(engine))
         trace = replace(trace, header=header)
     trace = replace(trace, rankings=pipeline.rank_finite(run, columns.candidates))
-    return EngineRun(role, pipeline.engine, trace, seconds)
+    return EngineRun(role, pipeline.engine, trace)
 
 
 def _compare(task: _Task, traces: tuple[Trace, ...]) -> _Compared:

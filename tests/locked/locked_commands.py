@@ -233,7 +233,7 @@ COMMANDS = {
     "fuzz-known": f"{FUZZ} --examples 20 --fault last-fact-lost --known known.toml {JSON}",
     "fuzz-minimum-missed": f"{FUZZ} --examples 4 --minimum proved=1000 {JSON}",
     "fuzz-dialect": f"{FUZZ} --examples 10 --engine reference --dialect sets.toml {JSON}",
-    "fuzz-unknown-scope": f"{FUZZ} --exhaustive tiniest",
+    "fuzz-unknown-scope": f"{FUZZ} --scope tiniest",
     "dialect": f"dialect --engine reference --examples 5 -o proposed.toml {JSON}",
     "dialect-of-own-engine": f"dialect --engine users_engines.py:PrunesNothing --examples 5 {JSON}",
     # Rankings.
