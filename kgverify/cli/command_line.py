@@ -191,7 +191,7 @@ class _Notes(logging.Handler):
 
 
 def _log_notes() -> None:
-    """Print what the logger `kgverify` reports, if that is wanted."""
+    """Print the messages of the logger `kgverify`, with `--verbose`."""
     LOGGER.handlers = [each for each in LOGGER.handlers if not isinstance(each, _Notes)]
     LOGGER.setLevel(logging.NOTSET)
     if settings.is_verbose:

@@ -15,7 +15,7 @@ _OF_FILES: Final = ("graph", "rules", "engine", "reference", "policy", "limits",
 
 
 def find_file() -> str | None:
-    """Return the path of the configuration file; None if there is no such file."""
+    """Return the path of the configuration file; None if it does not exist."""
     try:
         folder = os.getcwd()
     except OSError:

@@ -39,7 +39,7 @@ _TRUTHS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": Fa
 
 
 def of_record(title: str | None, place: int = 0, *, without: Collection[str] = ()) -> Parameter:
-    """Return how a record becomes options: a group of a title, in an order, without some fields."""
+    """Make a record a group of options with a title, in an order, without some fields."""
     parse = re.compile(f"^(?!(?:{'|'.join(without)})$)") if without else None
     if title is None:
         return Parameter(name="*", parse=parse)

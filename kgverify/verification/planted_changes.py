@@ -181,7 +181,7 @@ def _change(comparer: Comparer, pair: tuple[Trace, Trace], name: str, owner: int
         num_steps = max(1, int(expected.columns.candidates.num_steps[owner]))
         values[row] = _beyond(_values(expected, name)[row], comparer.score_tolerance, num_steps)
     elif name == CHOICE:
-        # Another resolvent may be a near-tie; one outside of the list is not.
+        # Another resolvent may be a near-tie; one that is not in the list cannot be one.
         values[row] = expected.columns.steps.num_resolvents[row]
     elif name != DIGEST:
         # Codes and numbers begin at 0.
