@@ -18,7 +18,7 @@ from kgverify.verification.rounding import EngineRun
 TO_THE_BIT: Final = "to the bit"
 IN_THE_SAME_BATCH: Final = "in the same batch"
 SHARE: Final = 16
-"""One candidate of so many is proved again."""
+"""One in this number of candidates is proved again."""
 MIN_SAMPLE: Final = 16
 MAX_SAMPLE: Final = 64
 """The candidates of a sample: the same number in every run of the same candidates."""
