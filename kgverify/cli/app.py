@@ -54,6 +54,8 @@ def run() -> int:
             flush_output()
         except BaseException as error:
             code = _end_with(error)
+        # The options of one command mean nothing to the next one of this process.
+        take_settings(())
         return code
 
 

@@ -85,23 +85,21 @@ def _compare_runs(
 
     comparer, found = compare(first, side.again)
     if found.divergences:
-        num, earliest = len(found.divergences), found.divergences[0]
-        at = f"candidate {side.rows[earliest.candidate]}, {earliest.atom}"
-        where = f"first in {earliest.field} of {at}"
+        rows, is_whole = side.rows, len(side.rows) == len(side.trace.columns.candidates.query)
+        in_same_batch = found
+        if not is_whole:
+            # All candidates at once are the batch of the first run.
+            whole = side.trace.columns
+            _, in_same_batch = compare(whole, side.engine.prove(candidate_set(whole)))
+            rows = np.arange(len(whole.candidates.query)) if in_same_batch.divergences else side.rows
+        differing = in_same_batch.divergences or found.divergences
+        num, earliest = len(differing), differing[0]
+        where = f"first in {earliest.field} of candidate {rows[earliest.candidate]}, {earliest.atom}"
         where += f", from step {earliest.step} on" if earliest.step >= 0 else ""
-        if len(side.rows) < len(side.trace.columns.candidates.query):
-            _, once_more = compare(side.again, side.engine.prove(candidate_set(first)))
-            if not once_more.divergences:
-                return (
-                    True,
-                    "",
-                    f"the {side.role} engine gives {num:,} candidates other results in another batch, {where}",
-                )
-        return (
-            False,
-            "",
-            f"the {side.role} engine is not deterministic: two runs of the same candidates differ in {num:,} of them, {where}",
-        )
+        if not in_same_batch.divergences:
+            return True, "", f"the {side.role} engine gives {num:,} candidates other results in another batch, {where}"
+        reason = f"two runs of the same candidates differ in {num:,} of them, {where}"
+        return False, "", f"the {side.role} engine is not deterministic: {reason}"
     largest = found.rounding.largest if found.rounding is not None else 0.0
     words = f"within {comparer.describe_difference(largest)}" if largest else TO_THE_BIT
     ties = f", with {len(found.near_ties):,} choices at near-ties" if found.near_ties else ""

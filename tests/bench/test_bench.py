@@ -76,6 +76,6 @@ def test_an_engine_that_does_not_repeat_itself_has_no_speed():
 def test_a_mode_that_is_unavailable_is_reported_and_a_named_engine_raises():
     found = measure("compiled", "reference", is_optional=True, mode="fast").measurements[1]
     assert found.state is State.UNAVAILABLE
-    assert "unknown mode 'fast'" in found.reason
-    with pytest.raises(kv.UserError, match="unknown mode"):
+    assert "found 'fast'" in found.reason
+    with pytest.raises(kv.UserError, match="found 'fast'"):
         measure("compiled", mode="fast")

@@ -25,3 +25,4 @@ def test_every_command_of_the_page_is_understood():
         words = shlex.split(line, comments=True)
         assert words[:2] == ["kgverify", "bench"]
         app.parse_args(["bench", *take_settings(words[2:])])
+    take_settings([])

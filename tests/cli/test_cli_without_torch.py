@@ -156,7 +156,7 @@ def test_without_a_compiler_the_plain_evaluator_agrees_and_its_fault_is_that_of_
     assert (shrunk[0], again[0]) == (0, 1)
     assert "fault fact-cap, compared with reference" in again[1]
     assert lacks[0] == 2
-    assert "fix: use --mode eager, default, reduce-overhead or max-autotune" in lacks[1]
+    assert "fix: choose the mode eager, default, reduce-overhead or max-autotune" in lacks[1]
 
 
 def flat(text: str) -> str:

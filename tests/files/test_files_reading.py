@@ -97,7 +97,6 @@ def test_a_dash_is_standard_input_only_where_the_user_may_have_typed_it(
 
 
 OWN_FILES = {
-    "cli/completion.py": "a resource of this package",
     "comparison/recorded/evidence.py": "manifests that were read before",
     "conditions/features.py": "a resource of this package",
     "prover/execution/device.py": "the limits of this process, from the system",

@@ -210,12 +210,12 @@ WRONG_ARGUMENTS: dict[str, tuple[Callable[[], object], str, str]] = {
     "text as examples of a check": (lambda: kv.check_engine("reference", examples="3"), "examples", "a whole number"),
     "a number as a graph": (lambda: kv.load_graph(3), "spec", "a name, a path"),
     "one name instead of a list": (lambda: kv.FuzzOptions(accept_changed="a.py"), "accept_changed", "a list"),
-    "a number as a level": (lambda: kv.RecordingOptions(level=3), "level", "text"),
+    "a number as a level": (lambda: kv.RecordingOptions(level=3), "level", "'deep'"),
     "a number as a flag": (lambda: kv.Equality(lockstep=1), "lockstep", "True or False"),
     "a flag as a number": (lambda: kv.Queries(True), "number", "a whole number"),
     "text as a limit": (lambda: kv.Limits(max_depth="3"), "max_depth", "a whole number"),
     "text as processes": (lambda: kv.Reference(jobs="2"), "jobs", "a whole number"),
-    "a number as a mode": (lambda: kv.Evaluator(mode=3), "mode", "text"),
+    "a number as a mode": (lambda: kv.Evaluator(mode=3), "mode", "'native'"),
     "a number as a part of a job": (lambda: kv.Job(queries=3), "queries", "kgverify.Queries"),
 }
 
