@@ -86,7 +86,7 @@ def test_an_error_of_the_work_is_raised_here() -> None:
         run_isolated(work, lambda value: None)
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_a_script_may_take_long_on_a_busy_machine_but_not_much_of_the_processor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,7 +89,7 @@ def test_where_the_source_cannot_be_taken_the_script_holds_the_graph(tmp_path: P
     assert "def graph(" in (tmp_path / "graph.py").read_text()
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["mark-true", "mark-others"])
 def test_a_comparison_folded_in_tracing_is_found_on_the_first_rung(name: str, tmp_path: Path) -> None:
     if not torch.__version__.startswith("2.13"):

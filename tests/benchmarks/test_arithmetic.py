@@ -47,7 +47,7 @@ def layer(x: Tensor) -> tuple[Tensor, Tensor]:
     return y, y.argmax(1)
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_sound_layer_is_clean_eager_and_compiled():
     report = audit_numerics(layer, rows, name="layer")

@@ -22,7 +22,7 @@ from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import group_problems, merge
 from kgverify.trace.model.columns import CandidateSet
 
-pytestmark = pytest.mark.deep
+pytestmark = pytest.mark.exhaustive
 
 
 def evaluate(program: Program, limits: Limits, policy: Policy, candidates: CandidateSet) -> Results:

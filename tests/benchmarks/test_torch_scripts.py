@@ -21,7 +21,7 @@ def run_script(name: str, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("mode", ["eager", pytest.param("default", marks=pytest.mark.deep)])
+@pytest.mark.parametrize("mode", ["eager", pytest.param("default", marks=pytest.mark.exhaustive)])
 def test_argmax_takes_the_lowest_index_eager_and_compiled_and_topk_takes_any(mode: str):
     rules = find_conventions(torch.device("cpu"), mode)
     assert rules["argmax", "ties"] == "lowest index"
@@ -47,21 +47,21 @@ def test_a_rule_is_read_off_the_indices():
     assert observe_rule(tied, torch.tensor([2, 0])) == "none"
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_the_script_of_conventions_prints_them():
     done = run_script("torch_conventions.py", "--device", "cpu", "--mode", "eager")
     assert done.returncode == 0, done.stderr
     assert "| argmax | ties | lowest index |" in done.stdout
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_the_script_of_idioms_names_the_first_wrong_rung():
     done = run_script("torch_idioms.py", "rotate-at-once", "--device", "cpu", "--rung", "aot-eager", "--seconds", "0")
     assert done.returncode == 0, done.stderr
     assert "| rotate-at-once | #198033 | aot-eager |" in done.stdout
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_an_unknown_idiom_is_reported():
     done = run_script("torch_idioms.py", "swap-bufers")
     assert done.returncode == 2

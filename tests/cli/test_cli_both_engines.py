@@ -51,7 +51,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.sample(0, deep=2)
+@pytest.mark.sample(0, deep=1)
 @pytest.mark.parametrize(("pair", "name", "wrong"), CASES)
 def test_each_command_takes_each_pair(folder, pair, name, wrong):
     options = PAIRS[pair][wrong]
@@ -61,7 +61,7 @@ def test_each_command_takes_each_pair(folder, pair, name, wrong):
     assert done.returncode == int(wrong), done.stdout + done.stderr
 
 
-@pytest.mark.sample(0, deep=2)
+@pytest.mark.sample(0, deep=1)
 @pytest.mark.parametrize("pair", PAIRS)
 def test_a_divergence_of_each_pair_is_shrunk_and_replayed_on_the_same_pair(folder, pair):
     done = run_shell(DIVERGING.format(PAIRS[pair][True]), folder)
@@ -122,7 +122,7 @@ def test_a_campaign_resumes_with_the_same_pair_alone(folder):
     assert "features" not in done.stdout.split("NOTHING NEW")[1]
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_every_problem_of_a_scope_is_compared_on_both_foreign_engines(folder):
     pair = PAIRS["foreign against foreign"]
     codes = [run_shell(f"kgverify fuzz --scope tiny --jobs 1 {options}", folder).returncode for options in (pair[0],)]

@@ -153,7 +153,7 @@ def test_a_broken_engine_is_a_clear_error(command, broken):
     check(command(*DIFF, "--engine", name), texts, "--engine")
 
 
-@pytest.mark.sample(1, deep=5)
+@pytest.mark.sample(1, deep=2)
 def test_a_broken_reference_is_a_clear_error(command, broken):
     name, texts = broken
     if "Positions" in " ".join(texts):
@@ -161,7 +161,7 @@ def test_a_broken_reference_is_a_clear_error(command, broken):
     check(command(*DIFF, "--engine", "reference", "--reference", name), texts, "--reference")
 
 
-@pytest.mark.sample(1, deep=5)
+@pytest.mark.sample(1, deep=2)
 @pytest.mark.parametrize("words", ["record -o x.h5", "bench --queries 1", "evaluate --queries 1"])
 def test_no_command_succeeds_with_a_broken_engine(command, broken, words):
     name, texts = broken
@@ -170,7 +170,7 @@ def test_no_command_succeeds_with_a_broken_engine(command, broken, words):
     check(command(*words.split(), "--engine", name), texts, "--engine")
 
 
-@pytest.mark.sample(1, deep=5)
+@pytest.mark.sample(1, deep=2)
 def test_in_a_campaign_a_broken_engine_is_an_error_or_a_divergence_but_no_success(command, broken):
     name, texts = broken
     # The reference takes no single step in a campaign.

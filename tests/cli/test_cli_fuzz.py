@@ -36,7 +36,7 @@ def test_a_campaign_says_what_it_found_and_writes_it_as_json(command, tmp_path):
     assert command("replay", found["file"]).code == 1
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_every_problem_of_a_scope_is_compared_and_a_fault_in_it_is_found(command, tmp_path):
     scope = ("fuzz", "--scope", "tiny", "--jobs", "1", "--corpus")
     proved = command(*scope, tmp_path / "sound", "--json", tmp_path / "tiny.json")

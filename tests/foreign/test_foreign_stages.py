@@ -19,7 +19,7 @@ pytestmark = needs_records
 CAP = 120
 FACT_CAP = 50
 PAIRS = [
-    pytest.param(graph, engine, marks=[pytest.mark.deep] if graph == "family" else [])
+    pytest.param(graph, engine, marks=[pytest.mark.exhaustive] if graph == "family" else [])
     for graph in ("countries_s3", "family")
     for engine in ("compiled_first", "compiled_later")
 ]
@@ -123,7 +123,7 @@ def test_stage_and_class_of_a_step_are_right_without_origins(graph: str, engine:
     assert {named[i].kind.value for i in proofs} <= {"proof_lost"}
 
 
-@pytest.mark.parametrize("graph", ["countries_s3", pytest.param("family", marks=pytest.mark.deep)])
+@pytest.mark.parametrize("graph", ["countries_s3", pytest.param("family", marks=pytest.mark.exhaustive)])
 def test_lost_proofs_are_named_first_with_their_condition(graph: str):
     report = report_on(graph, "compiled_first")
     assert (report.causes[0].stage, report.causes[0].kind.value) == ("close", "proof_lost")

@@ -22,12 +22,12 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("answers")
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_the_reference_as_it_is_passes_every_judge(kept: Path) -> None:
     assert not judge_reference(None, kept).is_caught
 
 
-@pytest.mark.sample(0, deep=1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_a_judge_finds_the_edit(mutant: SemanticEdit, kept: Path) -> None:
     assert judge_reference(mutant, kept).is_caught

@@ -71,7 +71,7 @@ def test_the_page_is_true(pytester, run, toy):
     assert pytester.runpython(replay).stdout.lines[0].startswith("AGREE")
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_the_engine_comes_from_option_ini_file_or_conftest(pytester, run, toy):
     pytester.makepyfile(
         """
@@ -157,7 +157,7 @@ def test_own_graphs(pytester, run, toy):
     run().assert_outcomes(passed=1)
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_the_reference_comes_from_option_fixture_or_call(pytester, run, toy):
     pytester.makepyfile(
         theirs="from repaired import toy_engine as Theirs",

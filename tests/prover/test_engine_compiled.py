@@ -78,6 +78,7 @@ def test_the_tick_is_one_graph_without_breaks(shortest: Compiled) -> None:
     assert shortest.graph_breaks == {}
 
 
+@pytest.mark.exhaustive
 def test_the_tick_of_two_tower_is_one_graph_without_breaks(two_tower: Compiled) -> None:
     assert two_tower.num_graphs == 1
     assert two_tower.graph_breaks == {}
@@ -109,6 +110,7 @@ def test_other_candidates_in_another_number_compile_nothing(shortest: Compiled, 
     assert_identical(shortest.columns, shortest.engine.prove(merged.candidates))
 
 
+@pytest.mark.exhaustive
 def test_two_tower_compiled_takes_the_steps_of_eager_but_for_near_ties(two_tower: Compiled, merged: Merged) -> None:
     margin = 2 * two_tower.engine.info.score_error
     expected, actual = two_tower.eager.prove(merged.candidates), two_tower.columns
@@ -121,6 +123,7 @@ def test_two_tower_compiled_takes_the_steps_of_eager_but_for_near_ties(two_tower
 
 
 @pytest.mark.usefixtures("no_compilation")
+@pytest.mark.exhaustive
 def test_two_tower_compiled_scores_like_eager_in_lockstep(two_tower: Compiled) -> None:
     margin = 2 * two_tower.engine.info.score_error
     positions = positions_of(two_tower.columns)

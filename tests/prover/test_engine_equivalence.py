@@ -43,7 +43,7 @@ def count_rare(columns: Columns, window: int) -> Counter[str]:
     )
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_the_compiled_evaluator_takes_the_steps_of_the_reference() -> None:
     occurred: Counter[str] = Counter()
     for seed in SHORTEST_SEEDS:

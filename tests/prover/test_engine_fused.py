@@ -54,7 +54,7 @@ def _small_warps(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (9, 389, "shortest"),
         pytest.param(6, 87, "shortest", marks=pytest.mark.deep),
-        pytest.param(9, 282, "two_tower", marks=pytest.mark.deep),
+        pytest.param(9, 282, "two_tower", marks=pytest.mark.exhaustive),
     ],
 )
 def test_what_fused_ticks_record_and_show_is_what_the_reference_proves(

@@ -74,14 +74,14 @@ def test_the_graph_that_invariance_is_tested_on_has_every_outcome(expected: Colu
     assert expected.candidates.is_limited.any()
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(3, deep=4)
 @pytest.mark.parametrize("sizes", SIZES)
 def test_a_layout_changes_nothing(countries: Countries, expected: Columns, sizes: dict[str, int]) -> None:
     program, candidates = countries
     assert_identical(expected, eager(program, LIMITS, **{**USUAL, **sizes}).prove(candidates))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, deep=1)
 @pytest.mark.parametrize("sizes", SIZES[1:11:2])
 def test_a_layout_changes_nothing_under_two_tower(
     countries: Countries, two_tower: Policy, expected_of_two_tower: Columns, sizes: dict[str, int]

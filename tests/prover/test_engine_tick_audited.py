@@ -51,7 +51,7 @@ def make_states() -> tuple[Any, list[tuple[Any, ...]]]:
     return take_tick, states
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_the_compiled_tick_loses_no_property() -> None:
     take_tick, states = make_states()
     report = stepaudit.audit_step(

@@ -86,7 +86,7 @@ def truths() -> Truths:
     return Truths()
 
 
-@pytest.mark.sample(6, deep=12)
+@pytest.mark.sample(6, deep=6)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_manifests_in_its_program_and_the_truth_says_so(name: str, truths: Truths):
     assert not is_same(sound_of(case_of(name)), faulty_of(name))
@@ -98,7 +98,7 @@ def test_without_a_fault_nothing_manifests(case: Case):
     assert find_truth(case.run(), [], slots=case.slots) == Truth({}, (), (), ())
 
 
-@pytest.mark.sample(6, deep=12)
+@pytest.mark.sample(6, deep=6)
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_truth_lists_exactly_the_candidates_that_come_out_otherwise(name: str, truths: Truths):
     """A difference of a candidate begins at the step that the truth names: before it the two evaluators agree."""
@@ -165,7 +165,7 @@ def split_steps(columns: Columns) -> list[list[tuple[object, ...]]]:
     return found
 
 
-@pytest.mark.sample(6, deep=12)
+@pytest.mark.sample(6, deep=6)
 @pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.stage in STEP_STAGES])
 def test_a_replay_of_the_first_wrong_step_finds_the_stage_of_the_catalogue(name: str, truths: Truths):
     """Move a step whose goal is wrong already to the step before, which made it.

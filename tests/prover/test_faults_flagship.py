@@ -117,7 +117,7 @@ def test_at_the_default_cap_a_fault_of_ranking_is_found_though_it_changes_no_ran
     assert {cause["stage"] for cause in finished.data["causes"]} == {"match_facts", "rank"}
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 @pytest.mark.data
 @needs_data
 def test_v10_proves_nothing_and_the_report_says_why(tmp_path: Path):

@@ -52,7 +52,7 @@ def test_an_engine_that_is_wrong_in_the_scope_is_not_equivalent():
         kv.assert_equivalent(proves_nothing, scope="tiny")
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_the_evaluator_is_equivalent_in_the_scope():
     kv.assert_equivalent("compiled", scope="tiny")
 

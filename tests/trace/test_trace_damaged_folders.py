@@ -100,7 +100,7 @@ def is_refused(call: Callable[[], Any], folder: Path) -> bool:
         assert peak < 4 * size + MARGIN, (peak, size)
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(10, deep=40)
 @pytest.mark.parametrize("seed", range(200))
 def test_nothing_makes_a_whole_trace_of_what_check_refuses(base: Path, tmp_path: Path, seed: int):
     folder = shutil.copytree(base, tmp_path / "damaged.h5")

@@ -51,7 +51,7 @@ def test_the_good_file_is_read(good: Path):
     assert_same_trace(read_trace(good), read_trace(good.with_name("good.h5")))
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(20, deep=24)
 @pytest.mark.parametrize("name", CONSTRUCTS)
 def test_a_hostile_construct_is_refused(good: Path, tmp_path: Path, name: str):
     path = CONSTRUCTS[name](good, tmp_path)
@@ -196,7 +196,7 @@ def looks(good: Path) -> dict[str, Callable[[Path], object]]:
     }
 
 
-@pytest.mark.sample(24, deep=72)
+@pytest.mark.sample(24, deep=24)
 @pytest.mark.parametrize("look", ["mapped", "expected", "actual"])
 @pytest.mark.parametrize("name", CONSTRUCTS)
 def test_a_hostile_construct_is_refused_when_it_is_mapped(good: Path, tmp_path: Path, name: str, look: str):

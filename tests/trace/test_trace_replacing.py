@@ -79,7 +79,7 @@ def root_of(path: Path) -> int:
     return kv.open_trace(path).load().root
 
 
-@pytest.mark.deep
+@pytest.mark.sample(0, deep=3)
 @pytest.mark.parametrize("work", [record, record_one_file, convert, join])
 def test_a_kill_at_any_moment_leaves_the_old_or_the_new_trace(folder: Path, work: Callable[[Path], None]) -> None:
     path, old, new = folder / "out.h5", root_of(folder / "old.h5"), root_of(folder / "new.h5")
@@ -127,7 +127,7 @@ def test_an_evaluation_that_is_killed_at_any_moment_resumes(tmp_path: Path) -> N
     assert num_kills >= 15
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_a_saved_run_that_is_replaced_is_the_old_or_the_new_one(tmp_path: Path) -> None:
     def save(folder: Path, *, seed: int = 0, lockstep: bool = False) -> kv.Report:
         equality = kv.Equality(lockstep=lockstep, minimum="none")

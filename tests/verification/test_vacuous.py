@@ -351,7 +351,7 @@ def test_a_report_says_that_both_sides_are_of_one_engine(tmp_path: Path):
     assert note not in kv.verify(graph, kv.Evaluator(mode="eager", device="cpu"), corruptions=2).notes
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_a_scope_in_which_nothing_is_proved_is_no_proof(tmp_path):
     engine = f"{__file__}:never_proves"
     result = kv.fuzz(engine, reference=engine, scope="tiny", corpus=tmp_path)
