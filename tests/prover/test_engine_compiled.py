@@ -21,7 +21,6 @@ from kgverify.prover.engine import CompiledEngine
 from kgverify.trace.model.columns import Columns, select_candidates
 
 pytestmark = [
-    pytest.mark.deep,
     pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler"),
     # Inductor's own import of torch.utils.mkldnn.
     pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),
@@ -73,6 +72,7 @@ def no_compilation() -> Iterator[None]:
     assert counters["stats"]["unique_graphs"] == before
 
 
+@pytest.mark.deep
 def test_the_tick_is_one_graph_without_breaks(shortest: Compiled) -> None:
     assert shortest.num_graphs == 1
     assert shortest.graph_breaks == {}
@@ -84,6 +84,7 @@ def test_the_tick_of_two_tower_is_one_graph_without_breaks(two_tower: Compiled) 
     assert two_tower.graph_breaks == {}
 
 
+@pytest.mark.deep
 def test_the_merged_program_has_every_outcome_and_waits_for_windows(shortest: Compiled) -> None:
     candidates, steps = shortest.columns.candidates, shortest.columns.steps
     assert set(candidates.outcome.tolist()) == {Outcome.PROVED, Outcome.FAILED, Outcome.DEPTH_LIMIT}
@@ -92,17 +93,20 @@ def test_the_merged_program_has_every_outcome_and_waits_for_windows(shortest: Co
     assert len(candidates.query) > shortest.engine.layout.pool > shortest.engine.layout.slots
 
 
+@pytest.mark.deep
 def test_compiled_equals_eager_bit_by_bit(shortest: Compiled, merged: Merged) -> None:
     assert_identical(shortest.eager.prove(merged.candidates), shortest.columns, LOG_PROBABILITY_ERROR)
 
 
 @pytest.mark.usefixtures("no_compilation")
+@pytest.mark.deep
 def test_compiled_equals_eager_in_lockstep(shortest: Compiled) -> None:
     positions = positions_of(shortest.columns)
     assert_identical(shortest.eager.step(positions), shortest.engine.step(positions), LOG_PROBABILITY_ERROR)
 
 
 @pytest.mark.usefixtures("no_compilation")
+@pytest.mark.deep
 def test_other_candidates_in_another_number_compile_nothing(shortest: Compiled, merged: Merged) -> None:
     others = merged.other_candidates
     assert len(others.query) != len(merged.candidates.query)
