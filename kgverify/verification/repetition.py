@@ -88,16 +88,20 @@ def _compare_runs(
         rows, is_whole = side.rows, len(side.rows) == len(side.trace.columns.candidates.query)
         in_same_batch = found
         if not is_whole:
-            # All candidates at once are the batch of the first run.
+            # All candidates at once are the batch of the first run. Twice: an engine may alternate.
             whole = side.trace.columns
-            _, in_same_batch = compare(whole, side.engine.prove(candidate_set(whole)))
-            rows = np.arange(len(whole.candidates.query)) if in_same_batch.divergences else side.rows
+            for _ in range(2):
+                _, in_same_batch = compare(whole, side.engine.prove(candidate_set(whole)))
+                if in_same_batch.divergences:
+                    rows = np.arange(len(whole.candidates.query))
+                    break
         differing = in_same_batch.divergences or found.divergences
         num, earliest = len(differing), differing[0]
         where = f"first in {earliest.field} of candidate {rows[earliest.candidate]}, {earliest.atom}"
         where += f", from step {earliest.step} on" if earliest.step >= 0 else ""
         if not in_same_batch.divergences:
-            return True, "", f"the {side.role} engine gives {num:,} candidates other results in another batch, {where}"
+            reason = f"the {side.role} engine gives {num:,} candidates other results in another batch, {where}"
+            return True, IN_THE_SAME_BATCH, reason
         reason = f"two runs of the same candidates differ in {num:,} of them, {where}"
         return False, "", f"the {side.role} engine is not deterministic: {reason}"
     largest = found.rounding.largest if found.rounding is not None else 0.0
