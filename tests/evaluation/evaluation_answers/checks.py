@@ -13,8 +13,8 @@ import numpy as np
 from altered_results import find_altered_rankings
 from evaluation_answers.evaluations import FormulaEngine
 from evaluation_answers.known_models import NUM_CONSTANTS, NUM_PREDICATES, build_program, list_programs
+from evaluation_answers.reference_model import derive_least_model
 
-from kgverify.engines.reference.least_model import derive_least_model
 from kgverify.engines.reference.ranking import ReferenceDraw, sum_mixed
 from kgverify.errors import InternalError
 from kgverify.evaluation.closure import check_model

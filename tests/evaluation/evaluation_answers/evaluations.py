@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from evaluation_answers.reference_model import derive_least_model
 from numpy.typing import NDArray
 
 from kgverify.engines.endings import STOPPED
 from kgverify.engines.protocol import Positions
-from kgverify.engines.reference.least_model import derive_least_model
 from kgverify.engines.reference.ranking import ReferenceDraw, sum_mixed
 from kgverify.errors import InternalError, UserError
 from kgverify.evaluation.part_file import SALT, SAMPLED, PartResult

@@ -11,8 +11,8 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from evaluation_answers.reference_model import derive_least_model
 
-from kgverify.engines.reference.least_model import derive_least_model
 from kgverify.errors import InternalError
 from kgverify.program.atoms import Atom
 from kgverify.program.program import Program, Rule, Symbols
