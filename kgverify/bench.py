@@ -93,7 +93,7 @@ class Measurement(msgspec.Struct, kw_only=True):
 
     warm_up_seconds: to make the engine and to prove the candidates twice, compilation included
     seconds:         of each repetition
-    peak_bytes:      the most memory of the GPU that torch used in repetitions; None on a CPU
+    peak_bytes:      the peak of the GPU memory that torch used in repetitions; None on a CPU
     """
 
     name: str

@@ -17,6 +17,7 @@ from packaging.specifiers import SpecifierSet
 
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import EXTRAS, describe_error
+from kgverify.files.compilers import COMPILERS
 from kgverify.graphs import stored_graph
 from kgverify.graphs.load import DATA_VARIABLE
 from kgverify.version import __version__
@@ -47,7 +48,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 TOOLS: Final = {
     "C++ compiler": (
-        ("g++", "clang++", "c++"),
+        COMPILERS,
         "compiled modes on a CPU",
         "install g++; until then modes are eager or plain",
     ),

@@ -52,7 +52,7 @@ class Evaluator:
         mode: The way to run; auto is the fastest one here.
         device: The device.
         precision: Precision of the policy's matrix products; all but float32 need CUDA; docs/numerics.md.
-        slots: Derivations that are proved at the same time; if not given, as many as the device makes use of.
+        slots: Derivations that are proved at the same time; chosen for the device if not given.
         memory: Maximum memory of an evaluation's batch, such as 8GiB or a number of bytes; half of the free memory if not
             given.
         faults: The names of faults to plant, such as fact-cap.
