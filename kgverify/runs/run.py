@@ -102,8 +102,8 @@ class Pipeline(NamedTuple):
 
     def identify_code(self) -> Code:
         """Return the identity of all code that decides the results of the pipeline."""
-        compiled = {} if self.maker is None else self.maker.identify(self.engine.info.mode)
-        return identify_code(self.engines) | compiled
+        built = None if self.maker is None else self.maker.find_built(self.engine.info.mode)
+        return identify_code(self.engines) | ({} if built is None else {built.name: built.digest})
 
     def draw_for(self, run: Run) -> CandidateSet:
         """Draw the candidates of a run."""
