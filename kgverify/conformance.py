@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Final
 
 from kgverify.arguments import checked
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.comparison.exercise.minimum import MINIMUM, Minimum, explain_missing, parse_minimum
 from kgverify.comparison.result import Verdict
@@ -416,7 +417,7 @@ def check_run(
     expected, actual = (
         find_explained(each, role)(run, GRAPH_SIZES) for each, role in ((reference, "reference"), (factory, "engine"))
     )
-    verification = verify(run, expected, actual, minimum=parse_minimum(minimum))
+    verification = verify(run, expected, actual, equality=Equality(minimum=minimum))
     report = verification.report
     return "" if report.verdict is Verdict.AGREE else report_text(report, verification.expected)
 

@@ -28,10 +28,8 @@ from kgverify.runs.engine_makers import (
     make_reference,
     name_engine,
 )
-from kgverify.runs.fan_out import reference_over, with_reference_ranking
 from kgverify.runs.job import EngineLike, Engines, Reference
-from kgverify.runs.run import Pipeline, Run
-from kgverify.testing.checking.guard import explain
+from kgverify.runs.run import Pipeline, Run, with_reference_ranking
 
 
 @contextmanager
@@ -48,7 +46,9 @@ def make_sides(engines: Engines, run: Run) -> Iterator[tuple[Pipeline, Pipeline]
 @contextmanager
 def running(engine: EngineLike, run: Run, *, where: str = "engine", work: Workload | None = None) -> Iterator[Pipeline]:
     """Provide the pipeline of an engine until the context ends: with its processes, or its own caches of compiled code."""
-    if isinstance(engine, Reference):
+    if isinstance(engine, Reference) and engine != Reference():
+        from kgverify.runs.fan_out import reference_over
+
         with reference_over(run, jobs=engine.jobs, scheduler=engine.scheduler) as pipeline:
             yield pipeline
     else:
@@ -75,6 +75,8 @@ def make_pipeline(engine: EngineLike, run: Run, *, where: str = "engine", work: 
         make = _make_always(adapt_pipeline(engine))
     else:
         make = as_maker(engine, title)  # type: ignore[arg-type]  # UserError for what cannot be called
+    from kgverify.testing.checking.guard import explain
+
     pipeline = explain(make, title)(run, GRAPH_SIZES)
     if where == "reference" and pipeline.draw is draw_candidates and pipeline.rank is rank_candidates:
         # Both sides would share these functions: the expected side takes the second implementation of both.

@@ -8,12 +8,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError
 from kgverify.files.reading import open_file
 from kgverify.files.writing import temporary_folder, write_file
 from kgverify.runs.dask_workers import DaskWorkers, check_same_engine
-from kgverify.runs.run import Pipeline, Run, reference_pipeline, reference_triples
+from kgverify.runs.run import Pipeline, Run, reference_pipeline, reference_triples, with_reference_ranking
 from kgverify.runs.separate_workers import RepeatingWorkers
 from kgverify.trace.model.header import EngineInfo
 
@@ -137,10 +136,3 @@ def _fan_out(run: Run, executor: Any, **options: Any) -> "FannedOut":
 
     make = partial(ReferenceEngine, run.graph.program, run.limits, run.policy, triples=reference_triples(run))
     return FannedOut(make, executor, **options)
-
-
-def with_reference_ranking(engine: Engine) -> Pipeline:
-    """Return an engine's pipeline with the corruptions and ranks of the reference, implemented apart from kgverify's."""
-    from kgverify.engines.reference import ranking
-
-    return Pipeline(engine, ranking.draw_candidates, ranking.rank_candidates)

@@ -191,10 +191,17 @@ def reference_triples(run: Run) -> NDArray[np.int32] | None:
 
 def reference_pipeline(run: Run) -> Pipeline:
     """Build the pipeline of the reference prover."""
-    from kgverify.engines.reference import ranking
     from kgverify.engines.reference.engine import ReferenceEngine
 
-    engine = ReferenceEngine(run.graph.program, run.limits, run.policy, triples=reference_triples(run))
+    return with_reference_ranking(
+        ReferenceEngine(run.graph.program, run.limits, run.policy, triples=reference_triples(run))
+    )
+
+
+def with_reference_ranking(engine: Engine) -> Pipeline:
+    """Return an engine's pipeline with the corruptions and ranks of the reference, implemented apart from kgverify's."""
+    from kgverify.engines.reference import ranking
+
     return Pipeline(engine, ranking.draw_candidates, ranking.rank_candidates)
 
 

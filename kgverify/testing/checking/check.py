@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from kgverify.comparison.compare import Comparer
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.exercise.count import count_columns
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.comparison.exercise.minimum import NO_MINIMUM, Minimum
@@ -37,6 +38,8 @@ from kgverify.verification.verify import Verification, verify
 
 UNEXPLAINED: Final = FULL._replace(explained=0)
 """The effort for a divergence of which only the stage and the class are asked."""
+ALONE: Final = tuple(Equality(lockstep=each, determinism=False, minimum=NO_MINIMUM) for each in (False, True))
+"""What counts as equal on a problem by itself, without and with lockstep."""
 MOST_CONFIRMED: Final = 10
 """The default number of problems that `check_problems` confirms."""
 
@@ -225,28 +228,19 @@ def verify_problems(
 ) -> Verification:
     """Verify problems in one run, and return the whole report. UserError unless they can share one."""
     merged = merge(problems, reference)
-    return _verify(merged, merged.expected, make_pipeline or compiled_maker(), lockstep=lockstep, minimum=minimum)
+    equality = Equality(lockstep=lockstep, determinism=False, minimum=minimum)
+    return _verify(merged, merged.expected, make_pipeline or compiled_maker(), equality)
 
 
 def _verify(
     merged: Merged,
     expected: Pipeline,
     make_pipeline: MakePipeline,
-    *,
-    lockstep: bool,
-    minimum: Minimum = NO_MINIMUM,
+    equality: Equality,
     effort: Effort = FULL,
 ) -> Verification:
     actual = merged.with_unranked(make_pipeline(merged.run, merged.sizes))
-    return verify(
-        merged.run,
-        expected,
-        actual,
-        lockstep=lockstep,
-        check_determinism=False,
-        minimum=minimum,
-        effort=effort,
-    )
+    return verify(merged.run, expected, actual, equality=equality, effort=effort)
 
 
 def _prepare(indices: Sequence[int], problems: Sequence[Problem], reference: MakePipeline) -> Batch:
@@ -353,9 +347,9 @@ def _judge_group(
     failure = partial(Failure, index=index, problem=group[member], group=group)
     guarded = guard(make_pipeline)
     try:
-        report = _verify(merged, _make_expected(merged), guarded, lockstep=lockstep, effort=UNEXPLAINED).report
+        report = _verify(merged, _make_expected(merged), guarded, ALONE[lockstep], UNEXPLAINED).report
         if lockstep and not report.divergences:
-            report = _verify(merged, _make_expected(merged), guarded, lockstep=False, effort=UNEXPLAINED).report
+            report = _verify(merged, _make_expected(merged), guarded, ALONE[False], UNEXPLAINED).report
     except EngineCrash as crash:
         return failure(signature=Signature("", "", crash.kind, crash.situation), message=str(crash))
     except MissingDependency:
