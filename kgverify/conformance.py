@@ -50,6 +50,7 @@ from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, label_l
 from kgverify.testing.checking.guard import explain, find_explained
 from kgverify.testing.checking.supported import find_supported, make_once
 from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.problems.scope import SCOPE_MINIMUM, list_scope
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
@@ -457,7 +458,7 @@ def _shows_all(make_pipeline: MakePipeline, problems: Sequence[Problem]) -> bool
 def _find_exception(failure: Failure, make_pipeline: MakePipeline, reference: MakePipeline) -> BaseException | None:
     """Return the exception of an engine on the problem of a crash; None if it does not occur again."""
     try:
-        verify_problems(failure.group, make_pipeline, reference=reference, lockstep=True)
+        verify_problems(merge(failure.group, reference), make_pipeline, lockstep=True)
     except BaseException as error:
         pass_on(error)
         return error
