@@ -1,6 +1,6 @@
 """Changes to the symbols of a problem: replacing and renaming them, and replacing queries by others."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any, Final
@@ -171,7 +171,7 @@ def _atoms(rule: NamedRule) -> list[NamedAtom]:
     return [rule.clause_head, *rule.body]
 
 
-def rename_variables(atoms: list[NamedAtom]) -> list[NamedAtom]:
+def rename_variables(atoms: Sequence[NamedAtom]) -> list[NamedAtom]:
     """Return the atoms with variables X, Y, Z ... in order of first appearance."""
     names = _names(VARIABLE_NAMES, "V")
     variables = dict.fromkeys(t for atom in atoms for t in atom[1:] if isinstance(t, Variable))
