@@ -2,7 +2,7 @@
 
 import hashlib
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, count
@@ -12,7 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.program.atom_table import AtomTable, sort_rows
-from kgverify.program.atoms import Atom, NamedAtom, Term, Variable, encode_variable, parse_atoms
+from kgverify.program.atoms import (
+    Atom,
+    NamedAtom,
+    Term,
+    Variable,
+    decode_variable,
+    encode_variable,
+    is_variable,
+    parse_atoms,
+)
 
 
 class Source(NamedTuple):
@@ -97,6 +106,14 @@ class Symbols:
     def encode(self, atom: NamedAtom) -> Atom:
         """Encode an atom; variables are numbered by first appearance. KeyError for an unknown name."""
         return encode_atoms((atom,), self.predicate_ids, self.constant_ids)[0]
+
+    def decode(self, atom: Iterable[int], name_variable: Callable[[int], str] = "X{}".format) -> NamedAtom:
+        """Decode an atom; `name_variable` returns the name of a variable by its number."""
+        predicate, *arguments = atom
+        first, second = (
+            Variable(name_variable(decode_variable(i))) if is_variable(i) else self.constants[i] for i in arguments
+        )
+        return NamedAtom(self.predicates[predicate], first, second)
 
 
 @dataclass(frozen=True, eq=False)
