@@ -46,11 +46,12 @@ from kgverify.runs.engine_makers import (
 )
 from kgverify.runs.run import Run
 from kgverify.step.resolvent import Resolvent, Taken
-from kgverify.testing.checking.check import check_and_count, verify_problems
+from kgverify.testing.checking.check import ALONE, check_and_count, verify_problems
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, label_lines
 from kgverify.testing.checking.guard import explain, find_explained
 from kgverify.testing.checking.supported import find_supported, make_once
 from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.problems.scope import SCOPE_MINIMUM, list_scope
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
@@ -458,7 +459,7 @@ def _shows_all(make_pipeline: MakePipeline, problems: Sequence[Problem]) -> bool
 def _find_exception(failure: Failure, make_pipeline: MakePipeline, reference: MakePipeline) -> BaseException | None:
     """Return the exception of an engine on the problem of a crash; None if it does not occur again."""
     try:
-        verify_problems(failure.group, make_pipeline, reference=reference, lockstep=True)
+        verify_problems(merge(failure.group, reference), make_pipeline, ALONE[True])
     except BaseException as error:
         pass_on(error)
         return error

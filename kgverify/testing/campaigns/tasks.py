@@ -26,7 +26,6 @@ from kgverify.testing.checking.check import (
     judge,
     prepare_alone,
     prepare_batch,
-    prepare_batches,
 )
 from kgverify.testing.checking.failure import DEATH, Failure, Signature, fails_same_way
 from kgverify.testing.checking.guard import explain
@@ -127,7 +126,7 @@ def try_block(
             batch = (
                 prepare_alone(seed, first + group[0], group[0], drawn[group[0]], reference)
                 if is_alone
-                else prepare_batch(group, drawn, reference)
+                else prepare_batch(group, [drawn[i] for i in group], reference)
             )
             batches.append(batch)
             found = find_suspects(batch, make, lockstep=lockstep)
@@ -153,7 +152,7 @@ def try_block(
                 patience = 0
     for i in dead:
         # Either engine may have ended the process, so that neither runs again.
-        (batch,) = [prepare_alone(seed, first + i, i, drawn[i])] if i in alone else prepare_batches([drawn[i]])
+        batch = prepare_alone(seed, first + i, i, drawn[i]) if i in alone else prepare_batch([i], [drawn[i]])
         problem = batch.merged.problems[0]
         signature = Signature("", "", DEATH)
         failure = Failure(index=i, problem=problem, group=(problem,), signature=signature, message="the process ended")

@@ -6,22 +6,22 @@ takes as long as one of a thousand; a few are deep, or have very many symbols, f
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise, product
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.engines.sizes import Sizes
-from kgverify.program.atoms import NamedAtom, Term, Variable
+from kgverify.program.atoms import NamedAtom, Term, Variable, parse_atoms
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind
-from kgverify.program.program import NamedRule, Program
+from kgverify.program.program import NamedRule, Program, parse_rules
 from kgverify.ranking.corrupt import ALL
 from kgverify.testing.problems.decode import decode_problem, draw_bytes
-from kgverify.testing.problems.problem import DEFAULT_SIZES, PolicySpec, Problem, Spread, list_constants
+from kgverify.testing.problems.problem import DEFAULT_SIZES, SHORTEST, PolicySpec, Problem, Spread, list_constants
 from kgverify.trace.model.columns import Columns, starts_of
 
 ALONE_EVERY: Final = 16
@@ -31,7 +31,7 @@ ALONE_ON_DEVICE_EVERY: Final = 32
 MOST_TICKS: Final = 16
 """About the most ticks that a pool or a step of many candidates or clauses takes."""
 
-_X, _Y, _Z = map(Variable, "XYZ")
+_X, _Y = map(Variable, "XY")
 _LAST: Final = "z"
 """A constant that no other problem has: the last one of the facts."""
 _MANY_SYMBOLS: Final = (1 << 14, 1 << 14, 1 << 15, 1 << 16)
@@ -82,38 +82,28 @@ def draw_kernel_problem(seed: int, index: int) -> Problem:
     number, is_special = divmod(index, 2)
     if not is_special:
         small = _small(seed, index, pick)
-        depth = min(small.limits.max_depth, 2)
-        limits = Limits(depth, small.limits.max_atoms, small.limits.max_resolvents, small.limits.exclude_query)
-        return replace(small, limits=limits, policy=PolicySpec())
+        return replace(small.with_number("limits", "max_depth", min(small.limits.max_depth, 2)), policy=SHORTEST)
     kind = number % 6
     if kind == 0:
         return _wide(pick, 2 + pick(2))
     names = ("c0", "c1", "c2", "c3")
-    facts = tuple(NamedAtom("q", a, b) for a in names[:3] for b in names[: 3 - pick(2)])
-    rules = (
-        NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", _X, _Z), NamedAtom("q", _Z, _Y))),
-        NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", _Y, _X),)),
-    )
-    limits = Limits(max_depth=3, max_atoms=2, max_resolvents=1 + pick(4))
+    facts = _facts("q", [(a, b) for a in names[:3] for b in names[: 3 - pick(2)]])
+    swap, limits = "p(X,Y) q(Y,X)", (3, 2, 1 + pick(4))
     if kind == 1:
         # A cycle of goals that fill their padding.
-        turned = NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("p", _Y, _X),))
-        one_atom = Limits(max_depth=4, max_atoms=1, max_resolvents=4)
-        return Problem(facts=facts, rules=(turned, rules[1]), unranked=(NamedAtom("p", "c3", "c0"),), limits=one_atom)
+        return _build(facts, f"p(X,Y) p(Y,X); {swap}", "p(c3,c0)", (4, 1, 4))
     if kind == 2:
-        pairs = (("c0", _Y), (_X, "c1"), (_X, _Y), (_X, _X))
-        return Problem(facts=facts, unranked=(NamedAtom("q", *pairs[pick(4)]),), limits=limits)
+        return _build(facts, "", ("q(c0,Y)", "q(X,c1)", "q(X,Y)", "q(X,X)")[pick(4)], limits)
     if kind == 3:
-        pairs_of_loops = (("c0", "c1"), ("c1", "c0"), ("c2", "c3"), ("c3", "c3"))[: 3 + pick(2)]
-        loops = tuple(NamedAtom("q", *each) for each in pairs_of_loops)
-        loop = NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", _Z, _Z), NamedAtom("q", _X, _Y)))
-        return Problem(facts=loops, rules=(loop,), unranked=(NamedAtom("p", "c0", "c1"),), limits=limits)
-    queries = tuple(NamedAtom("p", names[pick(4)], names[pick(4)]) for _ in range(3))
+        loops = parse_atoms("q(c0,c1) q(c1,c0) q(c2,c3) q(c3,c3)")[: 3 + pick(2)]
+        return _build(loops, "p(X,Y) q(Z,Z) q(X,Y)", "p(c0,c1)", limits)
+    queries = [f"p({names[pick(4)]},{names[pick(4)]})" for _ in range(3)]
+    rules = f"p(X,Y) q(X,Z) q(Z,Y); {swap}"
     if kind == 4:
         # One slot for all of them.
         sizes = Sizes(slots=1, match_window=4, score_window=8, pool=3)
-        return Problem(facts=facts, rules=rules, unranked=queries, limits=limits, sizes=sizes)
-    return Problem(facts=facts, rules=rules, unranked=queries[:1], limits=limits, spread=Spread(3000, 256, pick(3)))
+        return replace(_build(facts, rules, " ".join(queries), limits), sizes=sizes)
+    return replace(_build(facts, rules, queries[0], limits), spread=Spread(3000, 256, pick(3)))
 
 
 def draw_device_problem(seed: int, index: int) -> Problem:
@@ -133,10 +123,8 @@ def draw_device_problem(seed: int, index: int) -> Problem:
     kind = number % 7
     if kind == 0:
         return _wide(pick, number // 7)
-    if kind == 1:
-        return _deep(pick, 12 + pick(8))
-    if kind == 2:
-        return _deep(pick, _BYTE + 8 + pick(8))
+    if kind < 3:
+        return _deep(pick, (12, _BYTE + 8)[kind - 1] + pick(8))
     return (_without_facts, _many_variables, _many_dropped, _one_at_a_time)[kind - 3](pick)
 
 
@@ -190,18 +178,21 @@ def _small(seed: int, index: int, pick: _Choices) -> Problem:
     )
 
 
+def _build(facts: Iterable[NamedAtom], rules: str, unranked: str, limits: tuple[int, int, int]) -> Problem:
+    """Return a problem with rules and queries as text, and with limits of depth, atoms and resolvents."""
+    return Problem(facts=tuple(facts), rules=parse_rules(rules), unranked=parse_atoms(unranked), limits=Limits(*limits))
+
+
 def _with_one_constant(
     facts: Sequence[NamedAtom], rules: Sequence[NamedRule]
 ) -> tuple[tuple[NamedAtom, ...], tuple[NamedRule, ...]]:
     """Return facts and rules with one constant in place of all."""
+    names: dict[Term, Term] = {**dict.fromkeys(list_constants([*facts, *chain(*(rule.atoms for rule in rules))]), "c0")}
+    return tuple(dict.fromkeys(fact.rename(names) for fact in facts)), tuple(rule.rename(names) for rule in rules)
 
-    def convert(atom: NamedAtom) -> NamedAtom:
-        return NamedAtom(atom.predicate, *(each if isinstance(each, Variable) else "c0" for each in atom[1:]))
 
-    return (
-        tuple(dict.fromkeys(map(convert, facts))),
-        tuple(NamedRule(convert(rule.clause_head), tuple(map(convert, rule.body))) for rule in rules),
-    )
+def _facts(predicate: str, pairs: Iterable[tuple[str, str]]) -> tuple[NamedAtom, ...]:
+    return tuple([NamedAtom(predicate, a, b) for a, b in pairs])
 
 
 def _query(facts: Sequence[NamedAtom], rules: Sequence[NamedRule], pick: _Choices) -> NamedAtom:
@@ -218,7 +209,7 @@ def _query(facts: Sequence[NamedAtom], rules: Sequence[NamedRule], pick: _Choice
 
 
 def _bind(atom: NamedAtom, first: str, second: str) -> NamedAtom:
-    a, b = (name if isinstance(term, Variable) else term for term, name in ((atom.first, first), (atom.second, second)))
+    a, b = (name if isinstance(term, Variable) else term for term, name in zip(atom[1:], (first, second), strict=True))
     return NamedAtom(atom.predicate, a, b)
 
 
@@ -227,164 +218,106 @@ def _deep(pick: _Choices, depth: int) -> Problem:
     # A link takes two steps: the rule, and its first atom.
     length = (depth - 1 - pick(3)) // 2
     names = [f"c{i}" for i in range(length + 1)]
-    facts = tuple(NamedAtom("q", a, b) for a, b in pairwise(names))
+    pairs = [*pairwise(names)]
     if pick(2):
-        facts = (*facts[:-1], NamedAtom("q", names[-2], names[0]))
-    rules = (
-        NamedRule(NamedAtom("p", _X, _Z), (NamedAtom("q", _X, _Y), NamedAtom("p", _Y, _Z))),
-        NamedRule(NamedAtom("p", _X, _X), (NamedAtom("s", _X, _X),)),
-    )
-    query = NamedAtom("p", names[pick(2)], names[-1])
-    return Problem(
-        facts=(*facts, NamedAtom("s", names[-1], names[-1])),
-        rules=rules,
-        unranked=(query,),
-        limits=Limits(max_depth=depth, max_atoms=2, max_resolvents=4),
-    )
+        pairs[-1] = names[-2], names[0]
+    facts = (*_facts("q", pairs), NamedAtom("s", names[-1], names[-1]))
+    return _build(facts, "p(X,Z) q(X,Y) p(Y,Z); p(X,X) s(X,X)", f"p({names[pick(2)]},{names[-1]})", (depth, 2, 4))
 
 
 def _wide(pick: _Choices, number: int) -> Problem:
     """Return about 256 facts or rules that match in one step, or candidates; of each kind in turn."""
     num = _BYTE - 1 + pick(4)
     many = [f"m{i}" for i in range(num)]
-    limits = Limits(max_depth=2, max_atoms=2, max_resolvents=(_BYTE, _BYTE, _BYTE + 1, 2)[pick(4)])
-    kind = number % 4
+    kept, kind = (_BYTE, _BYTE, _BYTE + 1, 2)[pick(4)], number % 4
     if kind == 0:
         # About as many on either side.
         fact = NamedAtom("q", many[num // 2], many[0])
-        constants = tuple(many[: num // 2])
-        return Problem(facts=(fact,), queries=(fact,), constants=constants, num_corruptions=ALL, limits=limits)
+        ranked = replace(_build([fact], "", "q(X,Y)", (2, 2, kept)), queries=(fact,), unranked=())
+        return replace(ranked, constants=tuple(many[: num // 2]), num_corruptions=ALL)
     if kind == 1:
         # The last one has the fewest variables, and is chosen.
         num = max(num, _BYTE + 1)
-        limits = Limits(max_depth=2, max_atoms=2, max_resolvents=num - pick(4) // 3)
-        ends: list[Term] = [*[_Y] * (num - 1), "c0"]
-        rules = tuple(NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", _X, end),)) for end in ends)
-        return Problem(
-            facts=(NamedAtom("r", "c0", "c0"),), rules=rules, unranked=(NamedAtom("p", "c0", _Y),), limits=limits
-        )
+        rules = "p(X,Y) q(X,Y); " * (num - 1) + "p(X,Y) q(X,c0)"
+        return _build(parse_atoms("r(c0,c0)"), rules, "p(c0,Y)", (2, 2, num - pick(4) // 3))
     pairs = [("c0", name) if kind == 2 else (name, "c0") for name in many]
-    facts = tuple(NamedAtom("q", *each) for each in pairs)
-    first, second = (_X, _Z) if kind == 2 else (_Z, _X)
-    rule = NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", first, second), NamedAtom("r", _Z, _Y)))
-    return Problem(facts=facts, rules=(rule,), unranked=(NamedAtom("p", "c0", "c0"),), limits=limits)
+    rule = "p(X,Y) q(X,Z) r(Z,Y)" if kind == 2 else "p(X,Y) q(Z,X) r(Z,Y)"
+    return _build(_facts("q", pairs), rule, "p(c0,c0)", (2, 2, kept))
 
 
 def _many_clauses(pick: _Choices) -> Problem:
     """Return steps of about as many clauses as whole blocks of a kernel hold, some dropped, for slots that share a window."""
     num = (128, 128, 512, 1024, 2048)[pick(5)] - 1 + pick(3)
-    facts = tuple(NamedAtom("q", f"s{i % 2}", f"m{i}") for i in range(2 * num))
-    rules = [NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", _X, _Z), NamedAtom("r", _Z, _Y)))]
+    facts, rules = _facts("q", [(f"s{i % 2}", f"m{i}") for i in range(2 * num)]), "p(X,Y) q(X,Z) r(Z,Y)"
     # The last clause of one subject gives TRUE, or comes back, or nothing stands out.
     last, kind = f"m{2 * num - 1 - pick(2)}", pick(3)
     if kind == 0:
-        facts = (*facts, NamedAtom("r", last, "s0"))
+        facts += _facts("r", [(last, "s0")])
     elif kind == 1:
-        rules.append(NamedRule(NamedAtom("r", last, _Y), (NamedAtom("p", _Y, _X),)))
+        rules += f"; r({last},Y) p(Y,X)"
     kept = min(num, 1024) - (0, 0, 1, num // 3)[pick(4)]
-    limits = Limits(max_depth=3, max_atoms=2, max_resolvents=kept)
-    queries = tuple(NamedAtom("p", f"s{i % 2}", f"s{pick(2)}") for i in range(1 + pick(3)))
+    queries = " ".join([f"p(s{i % 2},s{pick(2)})" for i in range(1 + pick(3))])
     sizes = Sizes(slots=1 + pick(3), match_window=num, score_window=kept + pick(2) * (kept - 1), pool=1 + pick(3))
-    return Problem(facts=facts, rules=tuple(rules), unranked=queries, limits=limits, sizes=sizes)
+    return replace(_build(facts, rules, queries, (3, 2, kept)), sizes=sizes)
 
 
 def _without_facts(pick: _Choices) -> Problem:
     """Return a rule alone, and queries of the first predicate and constant, each argument bound or not."""
-    rule = NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("pq"[pick(2)], _Y, _X),))
-    queries = (NamedAtom("p", "c0", _Y), NamedAtom("p", _X, "c0"), NamedAtom("p", _X, _X), NamedAtom("p", _X, _Y))
-    return Problem(rules=(rule,), unranked=queries, limits=Limits(max_depth=2, max_atoms=1, max_resolvents=2))
+    return _build((), f"p(X,Y) {'pq'[pick(2)]}(Y,X)", "p(c0,Y) p(X,c0) p(X,X) p(X,Y)", (2, 1, 2))
 
 
 def _many_facts(pick: _Choices) -> Problem:
     """Return more facts of a predicate, and more constants, than 16 bits can number; the last of them matter."""
     names = [f"m{i}" for i in range(_WORD + 2)]
-    facts = tuple(NamedAtom("q", a, b) for a, b in pairwise(names))
-    rule = NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", _X, _Z), NamedAtom("q", _Z, _Y)))
-    return Problem(
-        facts=facts,
-        rules=(rule,),
-        queries=(NamedAtom("p", names[-3], names[-1]),),
-        unranked=(NamedAtom("p", names[-3], _Y), NamedAtom("q", _X, names[-1]), NamedAtom("q", names[-2], _Y)),
-        num_corruptions=1 + pick(2),
-        limits=Limits(max_depth=3, max_atoms=2, max_resolvents=4),
-    )
+    *_, a, b, c = names
+    many = _build(_facts("q", pairwise(names)), "p(X,Y) q(X,Z) q(Z,Y)", f"p({a},Y) q(X,{c}) q({b},Y)", (3, 2, 4))
+    return replace(many, queries=(NamedAtom("p", a, c),), num_corruptions=1 + pick(2))
 
 
 def _many_resolvents(num: int, kept: int) -> Problem:
     """Return a step of a number of resolvents, of which the limit keeps some."""
-    facts = tuple(NamedAtom("q", "c0", f"m{i}") for i in range(num))
-    rule = NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", _X, _Z), NamedAtom("r", _Z, _Y)))
-    return Problem(
-        facts=facts,
-        rules=(rule,),
-        unranked=(NamedAtom("p", "c0", "c0"),),
-        limits=Limits(max_depth=2, max_atoms=2, max_resolvents=kept),
-        sizes=Sizes(slots=1, match_window=num, score_window=kept, pool=1),
-    )
+    facts = _facts("q", [("c0", f"m{i}") for i in range(num)])
+    sizes = Sizes(slots=1, match_window=num, score_window=kept, pool=1)
+    return replace(_build(facts, "p(X,Y) q(X,Z) r(Z,Y)", "p(c0,c0)", (2, 2, kept)), sizes=sizes)
 
 
 def _many_variables(pick: _Choices) -> Problem:
     """Return a rule whose body has up to fourteen variables, and atoms that bind some of them later."""
     num = 4 + pick(4)
-    names = [Variable(f"V{i}") for i in range(2 * num)]
-    body = tuple(NamedAtom("q", names[2 * i], names[2 * i + 1]) for i in range(num))
-    facts = (NamedAtom("q", "c0", "c1"), NamedAtom("q", "c1", "c0"))
-    return Problem(
-        facts=facts,
-        rules=(NamedRule(NamedAtom("p", _X, _Y), body),),
-        unranked=(NamedAtom("p", "c0", "c1"),),
-        limits=Limits(max_depth=3, max_atoms=num, max_resolvents=4),
-    )
+    body = " ".join([f"q(V{2 * i},V{2 * i + 1})" for i in range(num)])
+    return _build(parse_atoms("q(c0,c1) q(c1,c0)"), f"p(X,Y) {body}", "p(c0,c1)", (3, num, 4))
 
 
 def _many_dropped(pick: _Choices) -> Problem:
     """Return a step that drops about 256 resolvents for their atoms, and keeps one."""
-    num = _BYTE - 1 + pick(3)
-    long = [(NamedAtom("q", _X, f"m{i}"), NamedAtom("q", f"m{i}", _Y)) for i in range(num)]
-    rules = tuple(NamedRule(NamedAtom("p", _X, _Y), body) for body in (*long, (NamedAtom("q", _Y, _X),)))
-    return Problem(
-        facts=(NamedAtom("q", "c0", "c1"),),
-        rules=rules,
-        unranked=(NamedAtom("p", "c0", "c1"),),
-        limits=Limits(max_depth=2, max_atoms=1, max_resolvents=4),
-    )
+    long = "".join([f"p(X,Y) q(X,m{i}) q(m{i},Y); " for i in range(_BYTE - 1 + pick(3))])
+    return _build(parse_atoms("q(c0,c1)"), f"{long}p(X,Y) q(Y,X)", "p(c0,c1)", (2, 1, 4))
 
 
 def _one_at_a_time(pick: _Choices) -> Problem:
     """Return many derivations in slots of their own, for a window that holds the resolvents of one step."""
     num = 12 + pick(4)
     names = [f"c{i}" for i in range(num)]
-    facts = tuple(NamedAtom("q", a, b) for a in names for b in names)
-    rule = NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", _X, _Z), NamedAtom("p", _Z, _Y)))
-    queries = tuple(NamedAtom("p", name, "z") for name in names) * 4
-    sizes = Sizes(slots=len(queries), match_window=num, score_window=num, pool=len(queries))
-    limits = Limits(max_depth=6, max_atoms=2, max_resolvents=num)
-    return Problem(facts=facts, rules=(rule,), unranked=queries, limits=limits, sizes=sizes)
+    queries = " ".join([f"p({name},z)" for name in names] * 4)
+    sizes = Sizes(slots=4 * num, match_window=num, score_window=num, pool=4 * num)
+    facts = _facts("q", product(names, names))
+    return replace(_build(facts, "p(X,Y) q(X,Z) p(Z,Y)", queries, (6, 2, num)), sizes=sizes)
 
 
 def _like_keys() -> Problem:
     """Return atoms beside the facts whose keys agree with those of the facts in the low 32 bits: 65,536 constants."""
-    names = [f"c{i}" for i in range(4)]
-    pairs = [(a, b) for a in names[:2] for b in names[2:]]
-    rules = tuple(
-        NamedRule(NamedAtom("p", _X, _Y), (NamedAtom(f"r{i}", _X, _Y), NamedAtom("s", _X, _Y))) for i in range(16)
-    )
-    return Problem(
-        facts=tuple(NamedAtom("q", *each) for each in pairs),
-        rules=rules,
-        unranked=tuple(NamedAtom("p", *each) for each in pairs),
-        # No fact holds the others: with few facts, atoms of one key are likely to be in one bucket.
-        constants=tuple(f"m{i}" for i in range(_WORD - len(names))),
-        limits=Limits(max_depth=2, max_atoms=2, max_resolvents=16),
-    )
+    pairs = [(a, b) for a in ("c0", "c1") for b in ("c2", "c3")]
+    rules = "; ".join([f"p(X,Y) r{i}(X,Y) s(X,Y)" for i in range(16)])
+    like = _build(_facts("q", pairs), rules, "p(c0,c2) p(c0,c3) p(c1,c2) p(c1,c3)", (2, 2, 16))
+    # No fact holds the others: with few facts, atoms of one key are likely to be in one bucket.
+    return replace(like, constants=tuple(f"m{i}" for i in range(_WORD - 4)))
 
 
 def _many_candidates() -> Problem:
     """Return more candidates of one query than 16 bits can number."""
     names = [f"m{i}" for i in range(_WORD // 2 + 1)]
-    facts = tuple(NamedAtom("q", a, "c0") for a in names[-2:])
     return Problem(
-        facts=facts,
+        facts=_facts("q", [(a, "c0") for a in names[-2:]]),
         queries=(NamedAtom("q", names[-1], names[0]),),
         constants=tuple(names),
         num_corruptions=ALL,

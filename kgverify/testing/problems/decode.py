@@ -6,6 +6,7 @@ that many problems can share a run. Programs are drawn to meet these limits exac
 
 import hashlib
 from collections.abc import Iterator
+from itertools import count
 from typing import Final, NamedTuple
 
 from kgverify.engines.sizes import Sizes
@@ -85,62 +86,13 @@ def decode_problem(data: bytes) -> Problem:
     """Return the problem of `SIZE` bytes. UserError for another number."""
     if len(data) != SIZE:
         raise UserError(f"expected {SIZE} bytes, found {len(data)}", where="decode_problem", fix=f"give {SIZE} bytes")
-    setting = _SETTING_OF[data[0]]
-    constants = CONSTANTS[: 2 + data[1] % (MOST_CONSTANTS - 1)]
-    predicates = PREDICATES[: 2 + data[2] % 3]
-    facts: list[NamedAtom] = []
-    fan: tuple[str, tuple[NamedAtom, ...]] | None = None
-    for at in range(4, 4 + 3 * _NUM_BLOCKS, 3):
-        block = _decode_facts(data[at], data[at + 1], data[at + 2], setting, constants, predicates)
-        facts += block
-        if _FACT_SHAPES[data[at]].startswith(("fan", "bulk")) and (fan is None or len(fan[1]) <= BULK):
-            fan = _FACT_SHAPES[data[at]], block
-    rules: list[NamedRule] = []
-    for at in range(16, 16 + 6 * _NUM_RULES, 6):
-        rules += _decode_rules(data[at : at + 6], setting, constants, predicates)
-    goal = None
-    if fan is not None and data[61] & 3:
-        rule, goal = _aim(*fan, data[61] >> 2, constants, predicates)
-        rules.insert(data[60] % (len(rules) + 1), rule)
-    few = constants + MANY[BULK - 2 : BULK + 4] if len(facts) > BULK else constants
-    queries: list[NamedAtom] = []
-    unranked: list[NamedAtom] = []
-    is_ranked = data[1] >= 192 or setting.num_corruptions != 1
-    for i, at in enumerate(range(40, 40 + 3 * _NUM_QUERIES, 3)):
-        query, proof = _decode_query(data[at : at + 3], i, facts, rules, few, predicates, data[52:60])
-        facts += proof
-        if not i and goal is not None:
-            query = goal
-        if query is not None:
-            ground = not (isinstance(query.first, Variable) or isinstance(query.second, Variable))
-            (queries if ground and is_ranked and not i else unranked).append(query)
-    if data[3] & 7 == 7:
-        facts += facts[: 1 + (data[3] >> 3) % 4]
-    if data[3] & 7 == 6 and rules:
-        rules.append(rules[(data[3] >> 3) % len(rules)])
-    spread = NO_SPREAD
-    if data[60] >= 248:
-        spread = _collide(data[61], facts, rules, queries, constants, predicates)
-    if not queries and not unranked:
-        queries.append(NamedAtom(predicates[0], constants[0], constants[-1]))
-    return Problem(
-        facts=tuple(facts),
-        rules=tuple(rules),
-        queries=tuple(queries),
-        unranked=tuple(unranked),
-        limits=setting.limits,
-        policy=setting.policy,
-        num_corruptions=setting.num_corruptions,
-        sizes=_decode_sizes(data[62], data[63], setting),
-        spread=spread,
-    )
+    return _Decoder(data).decode()
 
 
 def draw_problems(seed: int, first: int = 0, dialect: Dialect = OURS) -> Iterator[Problem]:
     """Yield the problems of a seed from an index on, without end, in a dialect."""
-    while True:
-        yield adapt_problem(decode_problem(draw_bytes(seed, first)), dialect, seed, first)
-        first += 1
+    for index in count(first):
+        yield adapt_problem(decode_problem(draw_bytes(seed, index)), dialect, seed, index)
 
 
 def draw_bytes(seed: int, index: int) -> bytes:
@@ -148,167 +100,175 @@ def draw_bytes(seed: int, index: int) -> bytes:
     return hashlib.shake_128(f"{seed}:{index}".encode()).digest(SIZE)
 
 
-def _decode_facts(
-    kind: int, predicate: int, rest: int, setting: Setting, constants: tuple[str, ...], predicates: tuple[str, ...]
-) -> tuple[NamedAtom, ...]:
-    shape = _FACT_SHAPES[kind]
-    if not shape:
-        return ()
-    # The first predicates have most facts, and the last one often has none.
-    name = predicates[min(predicate & 3, predicate >> 2 & 3) % len(predicates)]
-    at, size = rest & 7, 1 + (rest >> 3) % 7
-    if shape in ("fan out", "fan in"):
-        most = min(setting.limits.max_resolvents, 8)
-        size = max(1, most - 1 + (rest >> 3) % 3)
-    elif shape.startswith("bulk"):
-        if setting.num_corruptions == ALL:
+class _Decoder:
+    """The bytes of a problem, the setting and the symbols that they choose, and the clauses decoded so far."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.setting = _SETTING_OF[data[0]]
+        self.constants = CONSTANTS[: 2 + data[1] % (MOST_CONSTANTS - 1)]
+        self.predicates = PREDICATES[: 2 + data[2] % 3]
+        self.facts: list[NamedAtom] = []
+        self.rules: list[NamedRule] = []
+
+    def decode(self) -> Problem:
+        """Return the problem."""
+        data, setting, facts, rules = self.data, self.setting, self.facts, self.rules
+        fan: tuple[str, tuple[NamedAtom, ...]] | None = None
+        for at in range(4, 4 + 3 * _NUM_BLOCKS, 3):
+            shape, block = _FACT_SHAPES[data[at]], self._decode_facts(*data[at : at + 3])
+            facts += block
+            if shape.startswith(("fan", "bulk")) and (fan is None or len(fan[1]) <= BULK):
+                fan = shape, block
+        for at in range(16, 16 + 6 * _NUM_RULES, 6):
+            rules += self._decode_rules(*data[at : at + 6])
+        goal = self._aim(*fan) if fan is not None and data[61] & 3 else None
+        is_ranked = data[1] >= 192 or setting.num_corruptions != 1
+        queries: list[NamedAtom] = []
+        unranked: list[NamedAtom] = []
+        named = self.constants + MANY[BULK - 2 : BULK + 4] if len(facts) > BULK else self.constants
+        for i, at in enumerate(range(40, 40 + 3 * _NUM_QUERIES, 3)):
+            query = self._decode_query(i, data[at : at + 3], named)
+            if not i and goal is not None:
+                query = goal
+            if query is not None:
+                (queries if query.is_ground and is_ranked and not i else unranked).append(query)
+        if data[3] & 7 == 7:
+            facts += facts[: 1 + (data[3] >> 3) % 4]
+        if data[3] & 7 == 6 and rules:
+            rules.append(rules[(data[3] >> 3) % len(rules)])
+        spread = self._collide(queries) if data[60] >= 248 else NO_SPREAD
+        if not queries and not unranked:
+            queries.append(NamedAtom(self.predicates[0], self.constants[0], self.constants[-1]))
+        return Problem(
+            facts=tuple(facts),
+            rules=tuple(rules),
+            queries=tuple(queries),
+            unranked=tuple(unranked),
+            limits=setting.limits,
+            policy=setting.policy,
+            num_corruptions=setting.num_corruptions,
+            sizes=self._decode_sizes(*data[62:]),
+            spread=spread,
+        )
+
+    def _decode_facts(self, kind: int, predicate: int, rest: int) -> tuple[NamedAtom, ...]:
+        shape = _FACT_SHAPES[kind]
+        if not shape:
+            return ()
+        # The first predicates have most facts, and the last one often has none.
+        name = self.predicates[min(predicate & 3, predicate >> 2 & 3) % len(self.predicates)]
+        size = 1 + (rest >> 3) % 7
+        if shape in ("fan out", "fan in"):
+            size = max(1, min(self.setting.limits.max_resolvents, 8) - 1 + (rest >> 3) % 3)
+        elif shape.startswith("bulk") and self.setting.num_corruptions == ALL:
             shape, size = "chain", 7
-        else:
+        elif shape.startswith("bulk"):
             size = BULK + 1 + (predicate >> 4) + rest % (BULK_BEYOND - 16)
-    return fill_facts(shape, name, constants, at, size)
+        return fill_facts(shape, name, self.constants, rest & 7, size)
+
+    def _decode_rules(self, kind: int, names: int, terms: int, *rest: int) -> tuple[NamedRule, ...]:
+        if kind < 64:
+            return ()
+        predicates, num = self.predicates, len(self.predicates)
+        # The head is mostly one of the last predicates, so that derived and stored ones differ.
+        last = num - 1 - min(names & 3, rest[2] & 3) % num
+        if names & 4:
+            places = [last + 1 + (names >> 3 & 1) + i for i in range(3)]
+        else:
+            places = [names >> shift & 3 for shift in (2, 4, 6)]
+        p, q, r, s = (predicates[place % num] for place in (last, *places))
+        if kind < 208:
+            a, b = (self.constants[each % len(self.constants)] for each in (terms & 15, terms >> 4))
+            return fill_rules((rest[0] * 256 + rest[1]) % len(RULES), (p, q, r, s), a, b)
+        if kind < 224:
+            most = self.setting.limits.max_atoms
+            return (fill_long_rule(p, q, r, min(max(1, most - 1 + rest[0] % 4), most + 1)),)
+        body = [NamedAtom(predicates[(x >> 6) % num], _TERMS[x & 7], _TERMS[x >> 3 & 7]) for x in rest]
+        return (NamedRule(NamedAtom(p, _TERMS[terms & 7], _TERMS[terms >> 3 & 7]), tuple(body[: 1 + (names >> 6)])),)
+
+    def _decode_query(self, index: int, data: bytes, constants: tuple[str, ...]) -> NamedAtom | None:
+        """Return a query, or None, and add facts that derive it."""
+        kind, x, y = data
+        facts, rules = self.facts, self.rules
+        a, b = constants[x % len(constants)], constants[y % len(constants)]
+        predicate = self.predicates[(x >> 4) % len(self.predicates)]
+        if kind < (0, 144, 208, 176)[index]:
+            return None
+        if index == 3:
+            if rules and kind & 1:
+                predicate = rules[y % len(rules)].clause_head.predicate
+            patterns = ((a, _X), (_X, b), (_X, _Y), (_X, _X), (a, _X))
+            return NamedAtom(predicate, *patterns[(kind >> 1) % 5])
+        way = kind & 7
+        if way == 7 and facts:
+            return facts[(x * 256 + y) % len(facts)]
+        if way == 6 or not rules:
+            return NamedAtom(predicate, a, b)
+        query = _bind(rules[(x >> 5) % len(rules)].clause_head, {_X: a, _Y: b}, a, b)
+        if way < 4:
+            proof: list[NamedAtom] = []
+            self._prove(query, constants, index, 2 + (kind >> 6 & 1), proof)
+            # All facts of a proof or, for a near miss, all but the last.
+            facts += proof[: len(proof) - (way == 3)]
+        return query
+
+    def _prove(self, atom: NamedAtom, constants: tuple[str, ...], at: int, depth: int, proof: list[NamedAtom]) -> None:
+        """Append facts from which an atom follows by rules that the bytes pick, at most `depth` of them in a row."""
+        choices = self.data[52:60]
+        matching = [rule for rule in self.rules if rule.clause_head.predicate == atom.predicate] if depth else []
+        for i in range(len(matching)):
+            rule = matching[(choices[at & 7] + i) % len(matching)]
+            bindings = unify(atom, rule.clause_head, is_named_variable)
+            if bindings is None:
+                continue
+            for j, each in enumerate(rule.body[:4], 1):
+                pick = choices[(at + j) & 7]
+                ground = _bind(each, bindings, *(constants[i % len(constants)] for i in (pick, pick >> 3)))
+                self._prove(ground, constants, at + j, depth - 1 if pick & 1 or j == 1 else 0, proof)
+            return
+        if len(proof) < 8:
+            proof.append(atom)
+
+    def _aim(self, shape: str, block: tuple[NamedAtom, ...]) -> NamedAtom:
+        """Add a rule, and return a query, that reach all facts of a fan, or those of a long chain that lie beyond a cap."""
+        predicates, choice = self.predicates, self.data[61] >> 2
+        stored, other = block[0].predicate, predicates[choice % len(predicates)]
+        head = predicates[-1] if predicates[-1] != stored else predicates[0]
+        first = NamedAtom(stored, _Z, _X) if shape.endswith("in") else NamedAtom(stored, _X, _Z)
+        at = min(BULK + choice % 4, len(block) - 1) if shape == "bulk chain" else 0
+        start = block[0].second if shape.endswith("in") else block[at].first
+        rule = NamedRule(NamedAtom(head, _X, _Y), (first, NamedAtom(other, _Z, _Y)))
+        self.rules.insert(self.data[60] % (len(self.rules) + 1), rule)
+        return NamedAtom(head, start, self.constants[choice % len(self.constants)])
+
+    def _collide(self, queries: list[NamedAtom]) -> Spread:
+        """Give constants numbers 256 apart, and lead a query to an atom that shares a fact's low 8 bits of each constant.
+
+        With 8 bits for each constant, q(c1, c0) and q(c0, d0) have one key if c1 is numbered 1, and d0 256, more than c0.
+        """
+        choice, (c0, c1) = self.data[61], self.constants[:2]
+        head, stored = (self.predicates[(choice + i) % len(self.predicates)] for i in range(2))
+        self.facts[:0] = NamedAtom(stored, c0, c1), NamedAtom(stored, c1, c0), NamedAtom(stored, "d0", "d1")
+        self.rules.append(NamedRule(NamedAtom(head, _X, _Y), (NamedAtom(stored, _X, _Y),)))
+        queries[:1] = [NamedAtom(head, c0, "d0")]
+        return Spread(256 - 2, choice >> 7, 2)
+
+    def _decode_sizes(self, first: int, second: int) -> Sizes:
+        """Return sizes with few slots, and with windows that some steps exceed."""
+        return Sizes(
+            slots=self.setting.slots * (1, 1, 1, 2)[first & 3],
+            atoms=self.setting.padding[0],
+            resolvents=self.setting.padding[1],
+            match_window=(16, 8, 3, 12)[first >> 6],
+            score_window=(16, 4, 8, 12)[second & 3],
+            pool=(32, 32, 32, 6)[second >> 2 & 3],
+        )
 
 
-def _decode_rules(
-    data: bytes, setting: Setting, constants: tuple[str, ...], predicates: tuple[str, ...]
-) -> tuple[NamedRule, ...]:
-    kind, names, terms, *rest = data
-    if kind < 64:
-        return ()
-    num = len(predicates)
-    # The head is mostly one of the last predicates, so that derived and stored ones differ.
-    p = predicates[num - 1 - min(names & 3, rest[2] & 3) % num]
-    if names & 4:
-        q, r, s = (predicates[(predicates.index(p) + 1 + (names >> 3 & 1) + i) % num] for i in range(3))
-    else:
-        q, r, s = (predicates[(names >> shift & 3) % num] for shift in (2, 4, 6))
-    a, b = constants[(terms & 15) % len(constants)], constants[(terms >> 4) % len(constants)]
-    if kind < 208:
-        return fill_rules((rest[0] * 256 + rest[1]) % len(RULES), (p, q, r, s), a, b)
-    if kind < 224:
-        length = max(1, setting.limits.max_atoms - 1 + rest[0] % 4)
-        return (fill_long_rule(p, q, r, min(length, setting.limits.max_atoms + 1)),)
-    head = NamedAtom(p, _TERMS[terms & 7], _TERMS[terms >> 3 & 7])
-    body = tuple(NamedAtom(predicates[(x >> 6) % num], _TERMS[x & 7], _TERMS[x >> 3 & 7]) for x in rest)
-    return (NamedRule(head, body[: 1 + (names >> 6)]),)
-
-
-def _decode_query(
-    data: bytes,
-    index: int,
-    facts: list[NamedAtom],
-    rules: list[NamedRule],
-    constants: tuple[str, ...],
-    predicates: tuple[str, ...],
-    choices: bytes,
-) -> tuple[NamedAtom | None, list[NamedAtom]]:
-    """Return a query, or None, and facts that derive it."""
-    kind, x, y = data
-    a, b = constants[x % len(constants)], constants[y % len(constants)]
-    predicate = predicates[(x >> 4) % len(predicates)]
-    if index == 3:
-        if kind < 176:
-            return None, []
-        if rules and kind & 1:
-            predicate = rules[y % len(rules)].clause_head.predicate
-        patterns = ((a, _X), (_X, b), (_X, _Y), (_X, _X), (a, _X))
-        return NamedAtom(predicate, *patterns[(kind >> 1) % 5]), []
-    if kind < (0, 144, 208)[index]:
-        return None, []
-    way = kind & 7
-    if way == 7 and facts:
-        return facts[(x * 256 + y) % len(facts)], []
-    if way == 6 or not rules:
-        return NamedAtom(predicate, a, b), []
-    head = rules[(x >> 5) % len(rules)].clause_head
-    bindings = {_X: a, _Y: b}
-    query = NamedAtom(head.predicate, *(_bind(term, bindings, a, b) for term in head[1:]))
-    if way < 4:
-        proof: list[NamedAtom] = []
-        _prove(query, rules, constants, choices, index, 2 + (kind >> 6 & 1), proof)
-        # All facts of a proof or, for a near miss, all but the last.
-        return query, proof[: len(proof) - (way == 3)]
-    return query, []
-
-
-def _prove(
-    atom: NamedAtom,
-    rules: list[NamedRule],
-    constants: tuple[str, ...],
-    choices: bytes,
-    at: int,
-    depth: int,
-    proof: list[NamedAtom],
-) -> None:
-    """Append facts from which an atom follows by rules that the choices pick, at most `depth` of them in a row."""
-    matching = [rule for rule in rules if rule.clause_head.predicate == atom.predicate] if depth else []
-    choice = choices[at & 7]
-    for i in range(len(matching)):
-        rule = matching[(choice + i) % len(matching)]
-        bindings = unify(atom, rule.clause_head, is_named_variable)
-        if bindings is None:
-            continue
-        for j, each in enumerate(rule.body[:4]):
-            pick = choices[(at + j + 1) & 7]
-            fresh = constants[pick % len(constants)]
-            other = constants[(pick >> 3) % len(constants)]
-            ground = NamedAtom(each.predicate, *(_bind(term, bindings, fresh, other) for term in each[1:]))
-            _prove(ground, rules, constants, choices, at + j + 1, depth - 1 if pick & 1 or not j else 0, proof)
-        return
-    if len(proof) < 8:
-        proof.append(atom)
-
-
-def _bind(term: Term, bindings: dict[Variable, str], fresh: str, other: str) -> str:
-    if not isinstance(term, Variable):
-        return term
-    if term not in bindings:
-        bindings[term] = other if fresh in bindings.values() else fresh
-    return bindings[term]
-
-
-def _aim(
-    shape: str, block: tuple[NamedAtom, ...], choice: int, constants: tuple[str, ...], predicates: tuple[str, ...]
-) -> tuple[NamedRule, NamedAtom]:
-    """Return a rule and a query that reach all facts of a fan, or those of a long chain that lie beyond a cap."""
-    stored = block[0].predicate
-    head = predicates[-1] if predicates[-1] != stored else predicates[0]
-    other = predicates[choice % len(predicates)]
-    if shape.endswith("in"):
-        first, start = NamedAtom(stored, _Z, _X), str(block[0].second)
-    else:
-        first = NamedAtom(stored, _X, _Z)
-        start = str(block[min(BULK + choice % 4, len(block) - 1) if shape == "bulk chain" else 0].first)
-    rule = NamedRule(NamedAtom(head, _X, _Y), (first, NamedAtom(other, _Z, _Y)))
-    return rule, NamedAtom(head, start, constants[choice % len(constants)])
-
-
-def _collide(
-    choice: int,
-    facts: list[NamedAtom],
-    rules: list[NamedRule],
-    queries: list[NamedAtom],
-    constants: tuple[str, ...],
-    predicates: tuple[str, ...],
-) -> Spread:
-    """Give constants numbers 256 apart, and lead a query to an atom that shares a fact's low 8 bits of each constant.
-
-    With 8 bits for each constant, q(c1, c0) and q(c0, d0) have one key if c1 is numbered 1, and d0 256, more than c0.
-    """
-    head, stored = predicates[choice % len(predicates)], predicates[(choice + 1) % len(predicates)]
-    c0, c1 = constants[:2]
-    facts[:0] = NamedAtom(stored, c0, c1), NamedAtom(stored, c1, c0), NamedAtom(stored, "d0", "d1")
-    rules.append(NamedRule(NamedAtom(head, _X, _Y), (NamedAtom(stored, _X, _Y),)))
-    queries[:1] = [NamedAtom(head, c0, "d0")]
-    return Spread(256 - 2, choice >> 7, 2)
-
-
-def _decode_sizes(first: int, second: int, setting: Setting) -> Sizes:
-    """Return sizes with few slots, and with windows that some steps exceed."""
-    return Sizes(
-        slots=setting.slots * (1, 1, 1, 2)[first & 3],
-        atoms=setting.padding[0],
-        resolvents=setting.padding[1],
-        match_window=(16, 8, 3, 12)[first >> 6],
-        score_window=(16, 4, 8, 12)[second & 3],
-        pool=(32, 32, 32, 6)[second >> 2 & 3],
-    )
+def _bind(atom: NamedAtom, bindings: dict[Term, Term], fresh: str, other: str) -> NamedAtom:
+    """Return the ground atom; an unbound variable is bound to the fresh constant, or to the other if that is in use."""
+    for term in atom[1:]:
+        if isinstance(term, Variable) and term not in bindings:
+            bindings[term] = other if fresh in bindings.values() else fresh
+    return atom.rename(bindings)

@@ -143,8 +143,7 @@ class Problem:
         if with_facts:
             yield from self.facts
         for rule in self.rules:
-            yield rule.clause_head
-            yield from rule.body
+            yield from rule.atoms
         yield from self.queries
         yield from self.unranked
 

@@ -12,10 +12,10 @@ from typing import Final, TypeAlias
 
 from kgverify.comparison.exercise.minimum import Minimum
 from kgverify.errors import UserError, suggest
-from kgverify.program.atoms import Atom, NamedAtom, Term, Variable, decode_variable, encode_variable
+from kgverify.program.atoms import Atom, encode_variable
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.limits import Limits
-from kgverify.program.program import NamedRule
+from kgverify.program.program import NamedRule, Symbols
 from kgverify.testing.problems.problem import Problem
 
 Clause: TypeAlias = tuple[Atom, ...]
@@ -26,6 +26,7 @@ SCOPE_MINIMUM: Final[Minimum] = MappingProxyType({"proved": 1, "rules": 1})
 """The exercise that a scope requires by default: with one rule of one body atom no step has a choice."""
 
 _CONSTANTS: Final = (0, 1)
+_SYMBOLS: Final = Symbols(("p0",), ("c0", "c1"))
 _MAX_FACTS: Final = 2
 _MAX_DEPTH: Final = 2
 _MAX_ATOMS: Final = (1, 2)
@@ -42,7 +43,7 @@ def check_scope(name: str) -> None:
 def list_scope(name: str, dialect: Dialect = OURS) -> tuple[Problem, ...]:
     """Return every problem of a scope in a dialect, in an order that never changes. UserError for an unknown scope."""
     check_scope(name)
-    clauses = {clause: tuple(map(_name_atom, clause)) for size in (1, 2) for clause in _list_clauses(size)}
+    clauses = {clause: tuple(map(_SYMBOLS.decode, clause)) for size in (1, 2) for clause in _list_clauses(size)}
     programs = [
         (sum((clauses[(fact,)] for fact in facts), ()), [clauses[rule] for rule in rules], clauses[query])
         for facts, rules, query in _enumerate_programs()
@@ -91,10 +92,3 @@ def _list_clauses(num_atoms: int) -> list[Clause]:
 
 def _swap_constants(clause: Clause) -> Clause:
     return tuple(Atom(predicate, *(term if term < 0 else 1 - term for term in terms)) for predicate, *terms in clause)
-
-
-def _name_atom(atom: Atom) -> NamedAtom:
-    def name(number: int) -> Term:
-        return Variable(f"X{decode_variable(number)}") if number < 0 else f"c{number}"
-
-    return NamedAtom(f"p{atom.predicate}", name(atom.first), name(atom.second))

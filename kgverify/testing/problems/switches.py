@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from string import ascii_lowercase
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import msgspec
 
-from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.atoms import Term, parse_atoms
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.limits import Limits
-from kgverify.program.program import NamedRule
+from kgverify.program.program import parse_rules
 from kgverify.testing.problems.problem import SHORTEST, Problem
 
 SWITCHED_EVERY: Final = 2
@@ -25,21 +25,17 @@ DEEPEST: Final = 20
 MOST_CROWDED: Final = 8
 """The most resolvents of a step that a crowd exceeds."""
 
-_MANY: Final = ascii_lowercase[-16:]
-"""The letters of constants of which there are many."""
+_PREDICATES: Final = {letter: f"s{letter}" for letter in ascii_lowercase}
+_CONSTANTS: Final[dict[Term, Term]] = {letter: f"k{letter}" for letter in ascii_lowercase}
 
 
 class _Clauses(NamedTuple):
     """Facts, rules and a query as text: `a(X,b)` has the predicate `sa`, the variable X and the constant `kb`."""
 
     facts: str
-    rules: list[str]
+    rules: str
     query: str = "a(i,j)"
     is_ranked: bool = False
-
-
-_Shape: TypeAlias = Callable[[Limits, int], _Clauses]
-"""A function of the limits and a number of choice."""
 
 
 def put_in_dialect(problem: Problem, dialect: Dialect) -> Problem:
@@ -72,159 +68,103 @@ def adapt_problem(problem: Problem, dialect: Dialect, seed: int, index: int) -> 
 def add_switch(problem: Problem, number: int, choice: int) -> Problem:
     """Return the problem with the clauses and the query of a shape, which follow its own or precede them."""
     shape = SHAPES[number % len(SHAPES)](problem.limits, choice >> 1)
-    facts = tuple(_atoms(shape.facts))
-    rules = tuple(NamedRule(head, tuple(body)) for head, *body in map(_atoms, shape.rules))
-    (query,) = _atoms(shape.query)
+    facts, (query,) = (
+        tuple([atom.rename(_CONSTANTS, _PREDICATES) for atom in parse_atoms(text)])
+        for text in (shape.facts, shape.query)
+    )
+    rules = tuple([rule.rename(_CONSTANTS, _PREDICATES) for rule in parse_rules(shape.rules)])
     before = choice & 1
-    queries = (*problem.queries, query) if shape.is_ranked else problem.queries
     return replace(
         problem,
         facts=(*facts, *problem.facts) if before else (*problem.facts, *facts),
         rules=(*rules, *problem.rules) if before else (*problem.rules, *rules),
-        queries=queries,
-        unranked=problem.unranked if shape.is_ranked else (*problem.unranked, query),
+        queries=problem.queries + (query,) * shape.is_ranked,
+        unranked=problem.unranked + (query,) * (not shape.is_ranked),
     )
-
-
-def _atoms(text: str) -> list[NamedAtom]:
-    def term(letter: str) -> Variable | str:
-        return Variable(letter) if letter.isupper() else f"k{letter}"
-
-    return [NamedAtom(f"s{word[0]}", term(word[2]), term(word[4])) for word in text.split()]
-
-
-def _repeat(atom: str, num: int) -> str:
-    return " ".join([atom] * num)
 
 
 def _many(pattern: str, num: int) -> list[str]:
     """Return a pattern with each of many constants in place of `*`."""
-    return [pattern.replace("*", letter) for letter in _MANY[:num]]
+    return [pattern.replace("*", letter) for letter in ascii_lowercase[10 : 10 + num]]
 
 
-def _crowd(limits: Limits, pattern: str, rule: str) -> list[str]:
-    """Return a rule behind as many others as a step may have, and as many behind it."""
+def _crowd(limits: Limits, pattern: str, rule: str) -> str:
+    """Return a rule between others, on either side the number that a step may have."""
     num = min(limits.max_resolvents, MOST_CROWDED)
     others = _many(pattern, 2 * num)
-    return [*others[:num], rule, *others[num:]]
-
-
-def _one_pass(limits: Limits, choice: int) -> _Clauses:
-    return _Clauses("b(i,i)", ["a(X,X) b(X,X)"], ("a(i,Y)", "a(Y,i)", "a(X,Y)", "a(X,X)")[choice % 4])
-
-
-def _rules_and_facts(limits: Limits, choice: int) -> _Clauses:
-    """Return a rule and a fact whose resolvents score alike; one of them leads to a proof."""
-    rules = ["a(X,Y) b(X,Z) c(Z,Z)", "b(X,k) d(k,k)", "c(X,X) e(X,X)"]
-    return _Clauses(f"b(i,j) d(k,k) e({'jk'[choice % 2]},{'jk'[choice % 2]})", rules)
-
-
-def _two_rules(limits: Limits, choice: int) -> _Clauses:
-    """Return two rules whose resolvents score alike; one of them leads to a proof."""
-    rules = ["a(X,Y) c(k,k)", "a(X,Y) c(j,j)", "c(X,X) e(X,X)"]
-    return _Clauses(f"e({'jk'[choice % 2]},{'jk'[choice % 2]})", rules)
-
-
-def _own_fact(limits: Limits, choice: int) -> _Clauses:
-    return _Clauses("a(i,j) b(i,j)", [["a(X,Y) a(Y,X)"], ["a(X,Y) c(X,Y)"]][choice % 2], is_ranked=choice % 4 < 2)
-
-
-def _pruned(limits: Limits, choice: int) -> _Clauses:
-    """Return a body that is too long by one atom unless facts are deleted, behind or before a shorter one."""
-    rules = [f"a(X,Y) {_repeat('b(X,Y)', limits.max_atoms)} c(X,Y)", "a(X,Y) d(X,Y)", "c(X,Y) b(X,Y)"]
-    return _Clauses("b(i,j)", rules if choice % 2 else [rules[1], rules[0], rules[2]])
-
-
-def _pruned_to_visited(limits: Limits, choice: int) -> _Clauses:
-    return _Clauses("b(i,j) b(j,i)", ["a(X,Y) a(X,Y) b(X,Y)", "a(X,Y) c(Y,X)", "c(X,Y) a(X,Y) b(Y,X)"])
-
-
-def _proof_among_others(limits: Limits, choice: int) -> _Clauses:
-    """Return two rules that prove, and others that do not, one of them with too many atoms."""
-    rules = ["a(X,Y) c(X,Y)", "a(X,Y) b(X,Y)", "a(X,Y) b(Y,X)", f"a(X,Y) {_repeat('d(X,Y)', limits.max_atoms + 1)}"]
-    return _Clauses("b(i,j) b(j,i)", rules)
-
-
-def _proof_beyond(limits: Limits, choice: int) -> _Clauses:
-    """Return a rule that proves, at once or in the next step, among rules that do not, as many as a step may have."""
-    rules = _crowd(limits, "a(X,Y) c(X,*)", "a(X,Y) b(X,Y)")
-    return _Clauses("b(i,j)", rules) if choice % 2 else _Clauses("d(i,j)", [*rules, "b(X,Y) d(X,Y)"])
-
-
-def _visited_before(limits: Limits, choice: int) -> _Clauses:
-    """Return a rule that leads to a proof among rules that lead back, as many as a step may have."""
-    return _Clauses("c(i,j)", [*_crowd(limits, "a(X,Y) a(X,Y)", "a(X,Y) b(X,Y)"), "b(X,Y) c(X,Y)"])
-
-
-def _long_before(limits: Limits, choice: int) -> _Clauses:
-    """Return a rule that leads to a proof among rules of too many atoms, as many as a step may have."""
-    long = f"a(X,Y) d(X,*) {_repeat('d(X,Y)', limits.max_atoms)}"
-    return _Clauses("c(i,j)", [*_crowd(limits, long, "a(X,Y) b(X,Y)"), "b(X,Y) c(X,Y)"])
-
-
-def _cut(limits: Limits, choice: int) -> _Clauses:
-    """Return a body whose first atoms follow and whose last one, beyond the limit, does not."""
-    provable = _many("b(*,*)", limits.max_atoms)
-    facts = " ".join(_many("c(*,*)", limits.max_atoms))
-    return _Clauses(facts, [f"a(X,Y) {' '.join(provable)} d(X,Y)", "b(X,X) c(X,X)"])
-
-
-def _cut_to_visited(limits: Limits, choice: int) -> _Clauses:
-    return _Clauses("", [f"a(X,Y) {_repeat('a(X,Y)', limits.max_atoms + choice % 2)}"])
-
-
-def _same_set(limits: Limits, choice: int) -> _Clauses:
-    """Return rules that lead back to the same atoms, repeated or in another order."""
-    if choice % 2:
-        return _Clauses("", ["a(X,Y) a(X,Y) a(X,Y)", "a(X,Y) b(X,Y) c(X,Y)"])
-    return _Clauses("", ["a(X,Y) b(X,Z) c(Z,Y)", "b(X,Y) b(X,Y) c(Y,Z)", "b(X,Y) c(W,Z) b(X,W)"])
-
-
-def _turned(limits: Limits, choice: int) -> _Clauses:
-    return _Clauses("", ["a(X,Y) a(Y,X)"], ("a(i,j)", "a(i,X)", "a(i,i)")[choice % 3])
-
-
-def _new_variable(limits: Limits, choice: int) -> _Clauses:
-    return _Clauses("", ["a(X,Y) a(X,Z)" if choice % 2 else "a(X,Y) a(Z,Y)"], ("a(i,j)", "a(X,j)")[choice // 2 % 2])
+    return "; ".join([*others[:num], rule, *others[num:]])
 
 
 def _chain(limits: Limits, choice: int) -> _Clauses:
     """Return rules with one atom each, more of them than the depth allows, that lead to a fact or to nothing."""
-    num = min(limits.max_depth + choice % 3, 16)
-    letters = "a" + "lmnopqrstuvwxyzbc"[:num]
-    rules = [f"{one}(X,Y) {other}(X,Y)" for one, other in pairwise(letters)]
+    letters = "a" + "lmnopqrstuvwxyzbc"[: min(limits.max_depth + choice % 3, 16)]
+    rules = "; ".join([f"{one}(X,Y) {other}(X,Y)" for one, other in pairwise(letters)])
     return _Clauses(f"{letters[-1]}(i,j)" if choice // 3 % 4 else "", rules)
 
 
-def _alike(limits: Limits, choice: int) -> _Clauses:
-    """Return a ranked query that is proved with the log-probability with which its corruptions fail."""
-    return _Clauses("c(i,j)", ["a(X,Y) b(X,Y)", "a(X,Y) d(X,Y)", "b(X,Y) c(X,Y)"], is_ranked=True)
-
-
-def _alike_twice(limits: Limits, choice: int) -> _Clauses:
-    """Return two rules with equal resolvents."""
-    rules = ["a(X,Y) b(X,Y)", "a(X,Z) b(X,Z)", "a(X,Y) d(Y,X)", "b(X,Y) c(X,Y)"]
-    return _Clauses("c(i,j)", rules)
-
-
-SHAPES: Final[tuple[_Shape, ...]] = (
-    _one_pass,
-    _rules_and_facts,
-    _two_rules,
-    _own_fact,
-    _pruned,
-    _pruned_to_visited,
-    _proof_among_others,
-    _proof_beyond,
-    _visited_before,
-    _long_before,
-    _cut,
-    _cut_to_visited,
-    _same_set,
-    _turned,
-    _new_variable,
+SHAPES: Final[tuple[Callable[[Limits, int], _Clauses], ...]] = (
+    # Unification in one pass.
+    lambda limits, choice: _Clauses("b(i,i)", "a(X,X) b(X,X)", ("a(i,Y)", "a(Y,i)", "a(X,Y)", "a(X,X)")[choice % 4]),
+    # A rule and a fact whose resolvents score alike; one of them leads to a proof.
+    lambda limits, choice: _Clauses(
+        f"b(i,j) d(k,k) {('e(j,j)', 'e(k,k)')[choice % 2]}", "a(X,Y) b(X,Z) c(Z,Z); b(X,k) d(k,k); c(X,X) e(X,X)"
+    ),
+    # Two rules whose resolvents score alike; one of them leads to a proof.
+    lambda limits, choice: _Clauses(("e(j,j)", "e(k,k)")[choice % 2], "a(X,Y) c(k,k); a(X,Y) c(j,j); c(X,X) e(X,X)"),
+    # The query is a fact.
+    lambda limits, choice: _Clauses(
+        "a(i,j) b(i,j)", ("a(X,Y) a(Y,X)", "a(X,Y) c(X,Y)")[choice % 2], is_ranked=choice % 4 < 2
+    ),
+    # A body that is too long by one atom unless facts are deleted, behind or before a shorter one.
+    lambda limits, choice: _Clauses(
+        "b(i,j)",
+        "; ".join([f"a(X,Y){' b(X,Y)' * limits.max_atoms} c(X,Y)", "a(X,Y) d(X,Y)"][:: 1 if choice % 2 else -1])
+        + "; c(X,Y) b(X,Y)",
+    ),
+    # A goal that was visited, once facts are deleted.
+    lambda limits, choice: _Clauses("b(i,j) b(j,i)", "a(X,Y) a(X,Y) b(X,Y); a(X,Y) c(Y,X); c(X,Y) a(X,Y) b(Y,X)"),
+    # Two rules that prove, and others that do not, one of them with too many atoms.
+    lambda limits, choice: _Clauses(
+        "b(i,j) b(j,i)",
+        f"a(X,Y) c(X,Y); a(X,Y) b(X,Y); a(X,Y) b(Y,X); a(X,Y){' d(X,Y)' * (limits.max_atoms + 1)}",
+    ),
+    # A rule that proves, in the next step or at once, in a crowd of rules that do not.
+    lambda limits, choice: _Clauses(
+        ("d(i,j)", "b(i,j)")[choice % 2],
+        _crowd(limits, "a(X,Y) c(X,*)", "a(X,Y) b(X,Y)") + ("; b(X,Y) d(X,Y)", "")[choice % 2],
+    ),
+    # A rule that leads to a proof in a crowd of rules that lead back.
+    lambda limits, choice: _Clauses("c(i,j)", _crowd(limits, "a(X,Y) a(X,Y)", "a(X,Y) b(X,Y)") + "; b(X,Y) c(X,Y)"),
+    # A rule that leads to a proof in a crowd of rules of too many atoms.
+    lambda limits, choice: _Clauses(
+        "c(i,j)",
+        _crowd(limits, f"a(X,Y) d(X,*){' d(X,Y)' * limits.max_atoms}", "a(X,Y) b(X,Y)") + "; b(X,Y) c(X,Y)",
+    ),
+    # A body whose first atoms follow and whose last one, beyond the limit, does not.
+    lambda limits, choice: _Clauses(
+        " ".join(_many("c(*,*)", limits.max_atoms)),
+        f"a(X,Y) {' '.join(_many('b(*,*)', limits.max_atoms))} d(X,Y); b(X,X) c(X,X)",
+    ),
+    # A goal that was visited, once atoms beyond the limit are cut off.
+    lambda limits, choice: _Clauses("", f"a(X,Y){' a(X,Y)' * (limits.max_atoms + choice % 2)}"),
+    # Rules that lead back to the same atoms, in another order or repeated.
+    lambda limits, choice: _Clauses(
+        "",
+        (
+            "a(X,Y) b(X,Z) c(Z,Y); b(X,Y) b(X,Y) c(Y,Z); b(X,Y) c(W,Z) b(X,W)",
+            "a(X,Y) a(X,Y) a(X,Y); a(X,Y) b(X,Y) c(X,Y)",
+        )[choice % 2],
+    ),
+    # The same goal with its arguments swapped.
+    lambda limits, choice: _Clauses("", "a(X,Y) a(Y,X)", ("a(i,j)", "a(i,X)", "a(i,i)")[choice % 3]),
+    # The same goal with a new variable.
+    lambda limits, choice: _Clauses(
+        "", ("a(X,Y) a(Z,Y)", "a(X,Y) a(X,Z)")[choice % 2], ("a(i,j)", "a(X,j)")[choice // 2 % 2]
+    ),
     _chain,
-    _alike,
-    _alike_twice,
+    # A ranked query that is proved with the log-probability with which its corruptions fail.
+    lambda limits, choice: _Clauses("c(i,j)", "a(X,Y) b(X,Y); a(X,Y) d(X,Y); b(X,Y) c(X,Y)", is_ranked=True),
+    # Two rules with equal resolvents.
+    lambda limits, choice: _Clauses("c(i,j)", "a(X,Y) b(X,Y); a(X,Z) b(X,Z); a(X,Y) d(Y,X); b(X,Y) c(X,Y)"),
 )
-"""The shapes, which are taken in turn."""
+"""The shapes, which are taken in turn: functions of the limits and a number of choice."""

@@ -1,7 +1,8 @@
 """The nearest agreeing neighbour: a failing problem with one change, on which both sides agree."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Final, NamedTuple
 
 from kgverify.program.atoms import NamedAtom, Term, Variable
@@ -9,6 +10,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule, render_named
 from kgverify.testing.problems.problem import DEFAULT_SIZES, NO_SPREAD, SHORTEST, Problem
 from kgverify.testing.shrinking.oracle import Oracle
+from kgverify.testing.shrinking.terms import list_predicates, list_variables, shorten
 
 MOST_TRIED: Final = 40
 """Neighbours that are run alone, at most, before the search ends."""
@@ -36,80 +38,70 @@ def find_neighbour(problem: Problem, oracle: Oracle) -> Neighbour | None:
 def _neighbours(problem: Problem) -> Iterator[Neighbour]:
     yield from _other_numbers(problem)
     if len(problem.unranked) + len(problem.queries) > 1:
-        yield from _without(problem, "unranked", "query", range(len(problem.unranked)))
-    last_first = range(len(problem.facts))[::-1]
+        yield from _without(problem, "unranked", "query")
     if len(problem.facts) > MANY_FACTS:
-        yield from _without(problem, "facts", "fact", last_first)
-    yield from _other_queries(problem)
-    yield from _without(problem, "facts", "fact", last_first)
-    yield from _shorter_rules(problem)
-    yield from _other_terms(problem)
-    yield from _more_facts(problem)
-    yield from _without(problem, "rules", "rule", range(len(problem.rules)))
-    yield from _proved_queries(problem)
+        yield from _without(problem, "facts", "fact")
+    names, fresh = list(problem.domain), _fresh(problem)
+    terms: list[Term] = [*names[:4], fresh]
+    yield from _other_items(problem, "unranked", "query", 4, [*terms, Variable("X"), Variable("Y")])
+    yield from _other_items(problem, "queries", "query", 4, terms)
+    yield from _without(problem, "facts", "fact")
+    for i, rule in enumerate(problem.rules):
+        for atom, short in zip(rule.body, shorten(rule), strict=False):
+            yield Neighbour(problem.with_item("rules", i, short), f"without {render_named(atom)} in the rule {rule}")
+    for i, rule in enumerate(problem.rules):
+        for j, atom in enumerate(rule.atoms):
+            for other in _with_other_term(atom, [*list_variables(rule.atoms), Variable("V"), *names[:4]]):
+                changed = rule.with_atoms([*rule.atoms[:j], other, *rule.atoms[j + 1 :]])
+                text = f"{_instead('the body atom' if j else 'the head', other, atom)} of the rule {rule}"
+                yield Neighbour(problem.with_item("rules", i, changed), text)
+    yield from _other_items(problem, "facts", "fact", 2 * MANY_FACTS, terms)
+    for predicate, a, b in product(list_predicates(problem), *[[*names[:3], fresh]] * 2):
+        if (fact := NamedAtom(predicate, a, b)) not in problem.facts:
+            more = replace(problem, facts=(*problem.facts, fact))
+            yield Neighbour(more, f"with the fact {render_named(fact)} as well")
+    yield from _without(problem, "rules", "rule")
+    for atom in problem.unranked[:1]:
+        # A query for a fact that is added, since nothing is proved without facts.
+        if isinstance(atom.first, str):
+            query, fact = atom._replace(second=Variable("X")), atom._replace(second=fresh)
+            text = f"with the fact {render_named(fact)}, and {_instead('the query', query, atom)}"
+            yield Neighbour(replace(problem.with_item("unranked", 0, query), facts=(*problem.facts, fact)), text)
     if problem.policy != SHORTEST:
         yield Neighbour(replace(problem, policy=SHORTEST), "the policy is shortest")
 
 
 def _other_numbers(problem: Problem) -> Iterator[Neighbour]:
-    default = Limits()
-
-    def change(part: str, name: str, other: int, text: str) -> Neighbour:
-        return Neighbour(problem.with_number(part, name, other), text)
-
+    default, limits, spread, sizes = Limits(), problem.limits, problem.spread, problem.sizes
+    others: list[tuple[str, str, str, list[int]]] = []
     for name in ("max_depth", "max_atoms", "max_resolvents"):
-        value = getattr(problem.limits, name)
-        for other in (value + 1, value - 1) if value != getattr(default, name) else ():
-            if other >= 1:
-                yield change("limits", name, other, f"{name} is {other} instead of {value}")
-    if problem.limits.exclude_query != default.exclude_query:
+        value = getattr(limits, name)
+        near = [value + 1, value - 1] if value != getattr(default, name) else []
+        others.append(("limits", name, f"{name} is {{}} instead of {value}", [each for each in near if each >= 1]))
+    if limits.exclude_query != default.exclude_query:
         text = "the query may not serve as a fact in its own derivation"
-        yield change("limits", "exclude_query", default.exclude_query, text)
-    for name, value in problem.spread._asdict().items():
-        unused = "unused symbols come after" if name == "after" else f"unused {name}:"
-        for other in (value - 1, value + 1) if problem.spread != NO_SPREAD and value else ():
-            yield change("spread", name, other, f"{unused} {other} instead of {value}")
-    for name, value in problem.sizes._asdict().items():
+        others.append(("limits", "exclude_query", text, [default.exclude_query]))
+    for name, value in spread._asdict().items():
+        title = "unused symbols come after" if name == "after" else f"unused {name}:"
+        near = [value - 1, value + 1] if spread != NO_SPREAD and value else []
+        others.append(("spread", name, f"{title} {{}} instead of {value}", near))
+    for name, value in sizes._asdict().items():
         usual = getattr(DEFAULT_SIZES, name)
-        for other in dict.fromkeys((value + 1, max(value - 1, usual and 1), usual)) if value != usual else ():
-            yield change("sizes", name, other, f"{name.replace('_', ' ')}: {other} instead of {value}")
+        near = list(dict.fromkeys((value + 1, max(value - 1, usual and 1), usual))) if value != usual else []
+        others.append(("sizes", name, f"{name.replace('_', ' ')}: {{}} instead of {value}", near))
+    for part, name, text, near in others:
+        for value in near:
+            yield Neighbour(problem.with_number(part, name, value), text.format(value))
 
 
-def _without(problem: Problem, field: str, noun: str, indices: Iterable[int]) -> Iterator[Neighbour]:
-    for i in indices:
-        item = getattr(problem, field)[i]
+def _without(problem: Problem, field: str, noun: str) -> Iterator[Neighbour]:
+    """Yield the problem without each item of a field, facts from the last one on."""
+    for i, item in list(enumerate(getattr(problem, field)))[:: -1 if field == "facts" else 1]:
         text = str(item) if isinstance(item, NamedRule) else render_named(item)
         yield Neighbour(problem.with_item(field, i), f"without the {noun} {text}")
 
 
-def _shorter_rules(problem: Problem) -> Iterator[Neighbour]:
-    for i, rule in enumerate(problem.rules):
-        for j, atom in enumerate(rule.body if len(rule.body) > 1 else ()):
-            short = replace(rule, body=rule.body[:j] + rule.body[j + 1 :])
-            yield Neighbour(problem.with_item("rules", i, short), f"without {render_named(atom)} in the rule {rule}")
-
-
-def _other_queries(problem: Problem) -> Iterator[Neighbour]:
-    terms: list[Term] = [*list(problem.domain)[:4], _fresh(problem)]
-    yield from _with_other_terms(problem, "unranked", "query", 4, [*terms, Variable("X"), Variable("Y")])
-    yield from _with_other_terms(problem, "queries", "query", 4, terms)
-
-
-def _other_terms(problem: Problem) -> Iterator[Neighbour]:
-    names = list(problem.domain)[:4]
-    for i, rule in enumerate(problem.rules):
-        atoms = (rule.clause_head, *rule.body)
-        terms: list[Term] = [*dict.fromkeys(t for a in atoms for t in a[1:] if isinstance(t, Variable))]
-        for j, atom in enumerate(atoms):
-            for other in _with_other_term(atom, [*terms, Variable("V"), *names]):
-                new = [*atoms[:j], other, *atoms[j + 1 :]]
-                changed = problem.with_item("rules", i, replace(rule, clause_head=new[0], body=tuple(new[1:])))
-                what = "the body atom" if j else "the head"
-                yield Neighbour(changed, f"{_instead(what, other, atom)} of the rule {rule}")
-    yield from _with_other_terms(problem, "facts", "fact", 2 * MANY_FACTS, [*names, _fresh(problem)])
-
-
-def _with_other_terms(problem: Problem, field: str, noun: str, most: int, terms: list[Term]) -> Iterator[Neighbour]:
+def _other_items(problem: Problem, field: str, noun: str, most: int, terms: list[Term]) -> Iterator[Neighbour]:
     items: tuple[NamedAtom, ...] = getattr(problem, field)
     for i, atom in enumerate(items[:most]):
         for other in _with_other_term(atom, terms):
@@ -117,32 +109,13 @@ def _with_other_terms(problem: Problem, field: str, noun: str, most: int, terms:
                 yield Neighbour(problem.with_item(field, i, other), _instead(f"the {noun}", other, atom))
 
 
-def _more_facts(problem: Problem) -> Iterator[Neighbour]:
-    names = [*list(problem.domain)[:3], _fresh(problem)]
-    for predicate in dict.fromkeys(atom.predicate for atom in problem.atoms()):
-        for a in names:
-            for b in names:
-                fact = NamedAtom(predicate, a, b)
-                if fact not in problem.facts:
-                    more = (*problem.facts, fact)
-                    yield Neighbour(replace(problem, facts=more), f"with the fact {render_named(fact)} as well")
-
-
-def _proved_queries(problem: Problem) -> Iterator[Neighbour]:
-    """Yield problems that ask for a fact, which is added, since nothing is proved without facts."""
-    for i, (predicate, first, _) in enumerate(problem.unranked[:1]):
-        query, fact = NamedAtom(predicate, first, Variable("X")), NamedAtom(predicate, str(first), _fresh(problem))
-        if not isinstance(first, Variable):
-            text = f"with the fact {render_named(fact)}, and {_instead('the query', query, problem.unranked[i])}"
-            changed = problem.with_item("unranked", i, query)
-            yield Neighbour(replace(changed, facts=(*problem.facts, fact)), text)
-
-
 def _with_other_term(atom: NamedAtom, terms: list[Term]) -> Iterator[NamedAtom]:
-    for field in ("first", "second"):
-        for term in dict.fromkeys(terms):
-            if term != getattr(atom, field):
-                yield atom._replace(first=term) if field == "first" else atom._replace(second=term)
+    for term in dict.fromkeys(terms):
+        if term != atom.first:
+            yield atom._replace(first=term)
+    for term in dict.fromkeys(terms):
+        if term != atom.second:
+            yield atom._replace(second=term)
 
 
 def _instead(what: str, other: NamedAtom, atom: NamedAtom) -> str:
@@ -150,5 +123,5 @@ def _instead(what: str, other: NamedAtom, atom: NamedAtom) -> str:
 
 
 def _fresh(problem: Problem) -> str:
-    taken = set(problem.domain)
-    return next(name for name in ("d", "e", "f", *(f"c{i}" for i in range(len(taken) + 1))) if name not in taken)
+    names = ("d", "e", "f", *(f"c{i}" for i in range(len(problem.domain) + 1)))
+    return next(name for name in names if name not in problem.domain)

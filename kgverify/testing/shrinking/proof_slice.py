@@ -1,8 +1,13 @@
-"""The proof slice: the clauses of a graph that both engines touched before a divergence, and the facts before them."""
+"""The proof slice: the clauses of a graph that both engines touched before a divergence, and the facts before them.
 
+Where ids matter, the symbols of a slice keep those that they have in the whole graph.
+"""
+
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -11,13 +16,22 @@ from kgverify.comparison.result import Divergence
 from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.engines.sizes import Sizes
 from kgverify.graphs.graph import KnowledgeGraph
-from kgverify.program.atoms import NamedAtom, Term, Variable, decode_variable, is_variable
+from kgverify.program.atoms import NamedAtom
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import NamedRule
 from kgverify.program.stages import STEP_STAGES, Stage
-from kgverify.step.clauses import Clauses, is_named_variable, unify
-from kgverify.testing.problems.problem import SHORTEST, PolicySpec, Problem
-from kgverify.testing.shrinking.terms import rename_apart, rename_variables, substitute
+from kgverify.step.clauses import Clauses
+from kgverify.testing.problems.problem import (
+    NO_SPREAD,
+    SHORTEST,
+    PolicySpec,
+    Problem,
+    Spread,
+    free_prefix,
+    list_constants,
+)
+from kgverify.testing.shrinking.oracle import Oracle
+from kgverify.testing.shrinking.terms import list_predicates, rename_variables
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.verify import Verification
 
@@ -27,6 +41,8 @@ NEIGHBOURS: Final = (2, 4, 8, 16, 32, 64)
 """The numbers of candidates around the one that differs to try together, if it does not differ alone."""
 WIDE: Final = Sizes(match_window=1024, score_window=256)
 """The sizes of an engine for slices."""
+MAX_FOUND: Final = 6
+"""Facts that are searched one by one where ids matter, in addition to those that a derivation touched."""
 START: Final = "start"
 """A predicate that leads to a goal in the middle of a derivation."""
 
@@ -114,7 +130,7 @@ class Slicer:
         expected, run = self.verification.expected, self.verification.report.run
         rows = np.flatnonzero(expected.columns.candidates.query == divergence.query).tolist()
         query = self.graph.queries(run.split)[divergence.query]
-        triple = self._decode(expected, query.tolist())
+        triple = self.graph.program.symbols.decode(query.tolist())
         known = [
             fact
             for fact in (*self.graph.train, *self.graph.valid, *self.graph.test)
@@ -156,48 +172,32 @@ class Slicer:
         others = [fact for fact in self._facts if fact.predicate == predicate and fact not in known]
         return (*others[:num], *facts)
 
-    def _touched(self, rows: Iterable[int], last: int | None, *, only_last: bool = False) -> Touched:
-        facts: set[NamedAtom] = set()
-        matching: set[NamedAtom] = set()
-        predicates: set[str] = set()
-        goal: tuple[NamedAtom, ...] = ()
+    def _touched(self, rows: Sequence[int], last: int | None, *, only_last: bool = False) -> Touched:
+        """Return what the steps of some candidates touched, up to a step; with `only_last`, what that step touched."""
+        program, clauses = self.graph.program, self._clauses
+        facts: set[int] = set()
+        matching: set[int] = set()
+        predicates: set[int] = set()
         for trace, row in self._rows_of(rows):
             views = self._steps(trace, row, last)
             for view in views[-1:] if only_last else views:
-                goal = tuple(self._decode(trace, atom) for atom in view.goal)
-                if not goal:
+                if not (goal := view.goal):
                     continue
-                predicates.add(goal[0].predicate)
-                made, all_facts = self._find_touched(trace, view, rename_apart(goal))
-                facts |= made
-                matching |= made | all_facts
-        expected_views = self._steps(self.verification.expected, next(iter(rows)), last)
-        if expected_views:
-            goal = tuple(self._decode(self.verification.expected, atom) for atom in expected_views[-1].goal)
+                predicates.add(goal[0][0])
+                fitting = clauses.facts_like(goal[0], None)
+                made = [(Origin.FACT, i) for i in fitting] + [(Origin.RULE, i) for i in clauses.rules_of(goal[0][0])]
+                atoms = {atom for clause in made for atom in clauses.resolve(goal, *clause) or ()}
+                facts |= {clauses.fact_index[atom] for atom in atoms if atom in clauses.fact_index}
+                facts |= {each.origin for each in view.resolvents if each.origin_kind == Origin.FACT}
+                matching |= {*facts, *fitting}
+        views = self._steps(self.verification.expected, rows[0], last)
+        heads = {program.symbols.predicates[predicate] for predicate in predicates}
         return Touched(
             facts=self._in_order(facts),
             matching=self._in_order(matching),
-            rules=tuple(rule for rule in self.graph.rules if rule.clause_head.predicate in predicates),
-            goal=goal,
+            rules=tuple(rule for rule in self.graph.rules if rule.clause_head.predicate in heads),
+            goal=tuple(map(program.symbols.decode, views[-1].goal)) if views else (),
         )
-
-    def _find_touched(
-        self, trace: Trace, view: StepView, goal: Sequence[NamedAtom]
-    ) -> tuple[set[NamedAtom], set[NamedAtom]]:
-        """Return the facts that a step touched, and those that its selected atom unifies with."""
-        selected, rest = goal[0], goal[1:]
-        origins = {self._facts[each.origin] for each in view.resolvents if each.origin_kind == Origin.FACT}
-        matching = {
-            self._facts[row] for row in self._clauses.facts_like(self.graph.program.symbols.encode(selected), None)
-        }
-        bodies: list[tuple[NamedAtom, tuple[NamedAtom, ...]]] = [(fact, ()) for fact in matching]
-        bodies += [(rule.clause_head, rule.body) for rule in self.graph.rules]
-        pruned = set()
-        for head, body in bodies:
-            if (bindings := unify(head, selected, is_named_variable)) is not None:
-                resolvent = (substitute(atom, bindings) for atom in (*body, *rest))
-                pruned |= {atom for atom in resolvent if atom in self._known}
-        return origins | pruned, matching
 
     @cached_property
     def _clauses(self) -> Clauses:
@@ -206,7 +206,7 @@ class Slicer:
     def _rows_of(self, rows: Iterable[int]) -> Iterator[tuple[Trace, int]]:
         for row in rows:
             yield self.verification.expected, row
-            other = self._actual_rows.get(self._key(self.verification.expected, row))
+            other = self._actual_rows.get(_key(self.verification.expected, row))
             if other is not None:
                 yield self.verification.actual, other
 
@@ -217,27 +217,16 @@ class Slicer:
         return [reader.read(first + i) for i in range(num if last is None else min(last + 1, num))]
 
     def _candidate(self, row: int) -> NamedAtom:
-        expected = self.verification.expected
-        return self._decode(expected, expected.columns.candidates.atom[row].tolist())
+        return self.graph.program.symbols.decode(self.verification.expected.columns.candidates.atom[row].tolist())
 
-    def _decode(self, trace: Trace, atom: Sequence[int]) -> NamedAtom:
-        def term(each: int) -> Term:
-            return Variable(f"X{decode_variable(each)}") if is_variable(each) else trace.symbols.constants[each]
-
-        return NamedAtom(trace.symbols.predicates[atom[0]], term(atom[1]), term(atom[2]))
-
-    def _in_order(self, facts: set[NamedAtom]) -> tuple[NamedAtom, ...]:
-        return tuple(fact for fact in dict.fromkeys(self.graph.train) if fact in facts)
-
-    def _key(self, trace: Trace, row: int) -> tuple[int, int, tuple[int, ...]]:
-        each = trace.columns.candidates
-        return int(each.query[row]), int(each.side[row]), tuple(each.atom[row].tolist())
+    def _in_order(self, facts: set[int]) -> tuple[NamedAtom, ...]:
+        named = {self._facts[i] for i in facts}
+        return tuple(fact for fact in dict.fromkeys(self.graph.train) if fact in named)
 
     @cached_property
     def _actual_rows(self) -> dict[tuple[int, int, tuple[int, ...]], int]:
         actual = self.verification.actual
-        num = len(actual.columns.candidates.num_steps)
-        return {self._key(actual, row): row for row in range(num - 1, -1, -1)}
+        return {_key(actual, row): row for row in reversed(range(len(actual.columns.candidates.num_steps)))}
 
     @cached_property
     def _readers(self) -> tuple[StepReader, StepReader]:
@@ -246,8 +235,91 @@ class Slicer:
     @cached_property
     def _facts(self) -> list[NamedAtom]:
         """The facts in the order of the program."""
-        return [self._decode(self.verification.expected, row) for row in self.graph.program.facts.tolist()]
+        return list(map(self.graph.program.symbols.decode, self.graph.program.facts.tolist()))
 
-    @cached_property
-    def _known(self) -> frozenset[NamedAtom]:
-        return frozenset(self.graph.train)
+
+def _key(trace: Trace, row: int) -> tuple[int, int, tuple[int, ...]]:
+    each = trace.columns.candidates
+    return int(each.query[row]), int(each.side[row]), tuple(each.atom[row].tolist())
+
+
+def shrink_keeping_ids(problem: Problem, touched: Iterable[NamedAtom], oracle: Oracle) -> Problem:
+    """Remove facts while symbols keep their ids; return the problem unchanged if it no longer fails.
+
+    Some faults depend on how far ids are apart, and a part of a graph numbers its symbols anew. Facts of an extra predicate,
+    which no goal can reach, come first and keep the numbers.
+
+    touched: facts that are likely to be needed; the others are found by halving
+    """
+    numbered = _Numbered(problem)
+    chosen = list(dict.fromkeys(touched))
+    known = set(chosen)
+    rest = [fact for fact in dict.fromkeys(problem.facts) if fact not in known]
+    if not oracle.holds(numbered.with_facts([*chosen, *rest])):
+        return problem
+    for _ in range(MAX_FOUND):
+        if oracle.holds(numbered.with_facts(chosen)):
+            break
+        needed = bisect_left(
+            range(1, len(rest)), True, key=lambda num: oracle.holds(numbered.with_facts([*chosen, *rest[:num]]))
+        )
+        chosen.append(rest[needed])
+        rest = rest[:needed]
+    else:
+        chosen += rest
+    found = oracle.drop_items(numbered.with_facts(chosen), chosen, numbered.with_facts)
+    found = oracle.drop_items(found, found.rules, lambda rules: replace(found, rules=rules))
+    fewer = _Numbered(replace(problem, rules=found.rules))
+    return fewer.close_gaps([fact for fact in chosen if fact in set(found.facts)], oracle)
+
+
+class _Numbered:
+    """A problem with facts that number its symbols.
+
+    constants: in the order of their ids
+    prefix:    one that no name of the problem has
+    declared:  facts that number the predicates. Their constant comes first, so that the distances of all others stay
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.constants = list(list_constants(problem.atoms()))
+        predicates = list_predicates(problem)
+        self.prefix = free_prefix("known", (*self.constants, *predicates), "_")
+        self.declared = [NamedAtom(predicate, f"{self.prefix}c", f"{self.prefix}c") for predicate in predicates]
+
+    def with_facts(self, facts: Sequence[NamedAtom]) -> Problem:
+        """Return the problem with only these facts, all symbols numbered as in the whole."""
+        return replace(self.problem, facts=(*self.declared, *self._number(self.constants), *facts))
+
+    def close_gaps(self, facts: Sequence[NamedAtom], oracle: Oracle) -> Problem:
+        """Return the problem with these facts, and with as few constants that no atom needs as possible."""
+        needed = list_constants([*facts, *self.problem.atoms(with_facts=False)])
+        ids = [i for i, name in enumerate(self.constants) if name in needed]
+        gaps = [i - before - 1 for before, i in pairwise([-1, *ids])]
+        best = self._with_gaps(facts, ids, gaps)
+        if not oracle.holds(best):
+            return self.with_facts(facts)
+        for at in sorted(range(len(gaps)), key=lambda at: -gaps[at]):
+            fewer = [*gaps[:at], 0, *gaps[at + 1 :]]
+            if fewer != gaps and oracle.holds(attempt := self._with_gaps(facts, ids, fewer)):
+                best, gaps = attempt, fewer
+        return best
+
+    def _with_gaps(self, facts: Sequence[NamedAtom], ids: Sequence[int], gaps: Sequence[int]) -> Problem:
+        """Return the problem with unused constants before each needed one; the largest gap becomes a spread."""
+        widest = gaps.index(max(gaps, default=0)) if gaps else 0
+        names: list[list[str]] = [[], []]
+        for at, (i, gap) in enumerate(zip(ids, gaps, strict=True)):
+            unused = range(gap if at != widest else 0)
+            names[at >= widest] += [*(f"{self.prefix}{at}_{k}" for k in unused), self.constants[i]]
+        low = set(names[0])
+        below = [fact for fact in facts if set(list_constants([fact])) <= low]
+        front = [*self.declared, *self._number(names[0]), *below]
+        spread = Spread(constants=gaps[widest], after=len(front)) if gaps and gaps[widest] else NO_SPREAD
+        above = [fact for fact in facts if fact not in below]
+        return replace(self.problem, facts=(*front, *self._number(names[1]), *above), spread=spread)
+
+    def _number(self, constants: Sequence[str]) -> list[NamedAtom]:
+        pairs = zip(constants[::2], [*constants[1::2], *constants[-1:]], strict=False)
+        return [NamedAtom(self.prefix, first, second) for first, second in pairs]

@@ -23,9 +23,8 @@ from kgverify.testing.checking.failure import sign
 from kgverify.testing.problems.problem import SHORTEST, PolicySpec, Problem
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
 from kgverify.testing.reproducers.text_format import saving_bugs, write_reproducer
-from kgverify.testing.shrinking.fixed_ids import shrink_keeping_ids
 from kgverify.testing.shrinking.oracle import Oracle, OutOfBudget
-from kgverify.testing.shrinking.proof_slice import Slicer
+from kgverify.testing.shrinking.proof_slice import Slicer, shrink_keeping_ids
 from kgverify.testing.shrinking.shrink import MAX_SECONDS, Progress, Shrunk, shrink_with
 from kgverify.trace.model.header import EngineInfo
 from kgverify.verification.verify import Verification

@@ -1,6 +1,6 @@
 """Changes to the symbols of a problem: replacing and renaming them, and replacing queries by others."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any, Final
@@ -18,27 +18,21 @@ MOST_IN_COMPANY: Final = 4
 
 def replace_symbols(problem: Problem, constants: Mapping[str, str], predicates: Mapping[str, str]) -> Problem:
     """Return the problem with symbols replaced. Facts that become equal are kept once."""
+    terms: dict[Term, Term] = {name: constants[name] for name in constants}
 
-    def term(each: Term) -> Term:
-        return each if isinstance(each, Variable) else constants.get(each, each)
+    def change(atoms: Iterable[NamedAtom]) -> tuple[NamedAtom, ...]:
+        return tuple([atom.rename(terms, predicates) for atom in atoms])
 
-    def change(atom: NamedAtom) -> NamedAtom:
-        return NamedAtom(predicates.get(atom.predicate, atom.predicate), term(atom.first), term(atom.second))
-
-    def change_all(atoms: Iterable[NamedAtom]) -> tuple[NamedAtom, ...]:
-        return tuple(map(change, atoms))
-
-    facts = change_all(problem.facts)
-    names = set(list_constants(problem.atoms())), set(list_predicates(problem))
-    images = {constants.get(n, n) for n in names[0]}, {predicates.get(n, n) for n in names[1]}
+    facts = change(problem.facts)
+    of_terms, of_predicates = list_constants(problem.atoms()), list_predicates(problem)
+    images = {constants.get(n, n) for n in of_terms}, {predicates.get(n, n) for n in of_predicates}
+    is_injective = (len(images[0]), len(images[1])) == (len(of_terms), len(of_predicates))
     return replace(
         problem,
-        facts=facts if list(map(len, images)) == list(map(len, names)) else tuple(dict.fromkeys(facts)),
-        rules=tuple(
-            replace(rule, clause_head=change(rule.clause_head), body=change_all(rule.body)) for rule in problem.rules
-        ),
-        queries=change_all(problem.queries),
-        unranked=change_all(problem.unranked),
+        facts=facts if is_injective else tuple(dict.fromkeys(facts)),
+        rules=tuple([rule.rename(terms, predicates) for rule in problem.rules]),
+        queries=change(problem.queries),
+        unranked=change(problem.unranked),
         constants=tuple(dict.fromkeys(constants.get(each, each) for each in problem.constants)),
     )
 
@@ -50,13 +44,7 @@ def list_predicates(problem: Problem) -> list[str]:
 
 def merge_constants(problem: Problem, into: Mapping[str, str]) -> Problem:
     """Return the problem with constants merged into others; `into` may be a chain."""
-
-    def end(name: str) -> str:
-        while name in into:
-            name = into[name]
-        return name
-
-    return replace_symbols(problem, {name: end(name) for name in into}, {})
+    return replace_symbols(problem, {name: follow(name, into) for name in into}, {})
 
 
 def merge_predicates(problem: Problem) -> Iterator[Problem]:
@@ -76,7 +64,7 @@ def rename_plainly(problem: Problem) -> Problem:
     )
     return replace(
         renamed,
-        rules=tuple(NamedRule(head, tuple(body)) for head, *body in map(rename_variables, map(_atoms, renamed.rules))),
+        rules=tuple(NamedRule(head, tuple(body)) for head, *body in [rename_variables(r.atoms) for r in renamed.rules]),
         unranked=tuple(rename_variables([query])[0] for query in renamed.unranked),
     )
 
@@ -106,8 +94,7 @@ def assert_conclusion(problem: Problem, i: int, most: int) -> Iterator[Problem]:
 
 def unfold_rule(problem: Problem, i: int) -> Iterator[Problem]:
     """Yield the problem without its i-th rule, whose body replaces an atom of another rule that it concludes."""
-    last = problem.rules[i]
-    head, *body = rename_apart(_atoms(last))
+    head, *body = rename_apart(problem.rules[i].atoms)
     for k, rule in enumerate(problem.rules):
         for j, atom in enumerate(rule.body if k != i else ()):
             if (bindings := unify(atom, head, is_named_variable)) is None:
@@ -122,12 +109,12 @@ def merge_variables(problem: Problem, most: int) -> Iterator[Problem]:
     """Yield the problem with a variable of a rule or a query merged into another, or into a constant."""
     names = problem.domain[:most]
     for i, rule in enumerate(problem.rules):
-        variables = list(dict.fromkeys(t for a in _atoms(rule) for t in a[1:] if isinstance(t, Variable)))
+        variables = list_variables(rule.atoms)
         for k, variable in enumerate(variables):
             terms: list[Term] = [*variables[:k], *names]
             for term in terms:
-                head, *body = [substitute(atom, {variable: term}) for atom in _atoms(rule)]
-                yield problem.with_item("rules", i, NamedRule(head, tuple(body)))
+                renamed = rule.rename({variable: term})
+                yield problem.with_item("rules", i, NamedRule(renamed.clause_head, renamed.body))
 
 
 def drop_one(problem: Problem) -> Iterator[Problem]:
@@ -136,9 +123,14 @@ def drop_one(problem: Problem) -> Iterator[Problem]:
         yield problem.with_item("facts", i)
     for i, rule in enumerate(problem.rules):
         yield problem.with_item("rules", i)
-        for j in range(len(rule.body) if len(rule.body) > 1 else 0):
-            short = replace(rule, body=rule.body[:j] + rule.body[j + 1 :])
+        for short in shorten(rule):
             yield problem.with_item("rules", i, short)
+
+
+def shorten(rule: NamedRule) -> list[NamedRule]:
+    """Return the rule without each of its body atoms; nothing if it has only one."""
+    places = range(len(rule.body) if len(rule.body) > 1 else 0)
+    return [replace(rule, body=rule.body[:j] + rule.body[j + 1 :]) for j in places]
 
 
 def ask_fact(problem: Problem) -> Iterator[Problem]:
@@ -155,11 +147,10 @@ def ask_fact(problem: Problem) -> Iterator[Problem]:
             yield replace(problem.with_item("unranked", i, query), rules=())
 
 
-def rename_apart(atoms: Iterable[NamedAtom]) -> list[NamedAtom]:
+def rename_apart(atoms: Sequence[NamedAtom]) -> list[NamedAtom]:
     """Return the atoms with variables that no clause has that was read or renamed plainly."""
-    return [
-        NamedAtom(p, *(Variable(f"{t.name}'") if isinstance(t, Variable) else t for t in terms)) for p, *terms in atoms
-    ]
+    names: dict[Term, Term] = {each: Variable(f"{each.name}'") for each in list_variables(atoms)}
+    return [atom.rename(names) for atom in atoms]
 
 
 def substitute(atom: NamedAtom, bindings: Mapping[Any, Any]) -> NamedAtom:
@@ -167,16 +158,16 @@ def substitute(atom: NamedAtom, bindings: Mapping[Any, Any]) -> NamedAtom:
     return NamedAtom(atom.predicate, follow(atom.first, bindings), follow(atom.second, bindings))
 
 
-def _atoms(rule: NamedRule) -> list[NamedAtom]:
-    return [rule.clause_head, *rule.body]
+def list_variables(atoms: Iterable[NamedAtom]) -> list[Variable]:
+    """Return the variables of atoms, in order of first appearance."""
+    return list(dict.fromkeys(term for atom in atoms for term in atom[1:] if isinstance(term, Variable)))
 
 
-def rename_variables(atoms: list[NamedAtom]) -> list[NamedAtom]:
+def rename_variables(atoms: Sequence[NamedAtom]) -> list[NamedAtom]:
     """Return the atoms with variables X, Y, Z ... in order of first appearance."""
-    names = _names(VARIABLE_NAMES, "V")
-    variables = dict.fromkeys(t for atom in atoms for t in atom[1:] if isinstance(t, Variable))
-    renamed: dict[Variable, Term] = {old: Variable(new) for old, new in zip(variables, names, strict=False)}
-    return [NamedAtom(p, *(renamed[t] if isinstance(t, Variable) else t for t in terms)) for p, *terms in atoms]
+    names = map(Variable, _names(VARIABLE_NAMES, "V"))
+    renamed: dict[Term, Term] = dict(zip(list_variables(atoms), names, strict=False))
+    return [atom.rename(renamed) for atom in atoms]
 
 
 def _names(letters: str, prefix: str) -> Iterator[str]:
