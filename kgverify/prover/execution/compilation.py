@@ -5,7 +5,6 @@ import shutil
 import types
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -16,6 +15,7 @@ from kgverify.engines.table import Built
 from kgverify.errors import UserError
 from kgverify.files.cache import find_cache, is_private, make_private
 from kgverify.files.code_identity import digest_code, identify_own_code
+from kgverify.files.compilers import read_driver
 from kgverify.prover.native.choice import NATIVE
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -65,9 +65,8 @@ def resolve_mode(mode: str, device: torch.device, why_not_fused: str | None = "i
 
 def find_kernels() -> Built:
     """Return the fused kernels, which depend on the sources, torch, Triton, the GPU and its driver."""
-    code = identify_own_code() | {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
-    with suppress(OSError):
-        code["driver"] = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
+    here = {"gpu": torch.cuda.get_device_name(), "driver": read_driver(), "torch": torch.__version__}
+    code = identify_own_code() | here
     digest, folder = digest_code(code), find_cache()
     return Built("fused kernels", digest, None if folder is None else folder / "kernels" / f"{digest}.tried")
 
