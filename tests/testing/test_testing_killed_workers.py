@@ -16,9 +16,8 @@ from kgverify.runs import separate_workers
 from kgverify.runs.engine_makers import PLAIN, EngineSpec
 from kgverify.runs.separate_workers import MOST_KILLS, RepeatingWorkers, SeparateWorkers, describe_end, weigh_end
 from kgverify.testing.campaigns import campaign as campaigns
-from kgverify.testing.campaigns.campaign import Campaign, Tally, run_campaign
+from kgverify.testing.campaigns.campaign import Campaign, Tally, _halve, run_campaign
 from kgverify.testing.campaigns.result import CampaignResult
-from kgverify.testing.campaigns.tasks import _halve
 from kgverify.testing.reproducers.text_format import read_reproducer
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals are another thing there")

@@ -16,8 +16,7 @@ from kgverify.program.dialect import OURS, Dialect
 from kgverify.runs.engine_makers import EngineSpec
 from kgverify.runs.ledger import Ledger, WorkIdentity
 from kgverify.testing.checking.failure import LAW, Signature
-from kgverify.testing.reproducers.reproducer import Reproducer
-from kgverify.testing.reproducers.text_format import SUFFIX, read_reproducer, write_reproducer
+from kgverify.testing.reproducers.text_format import SUFFIX, Reproducer, read_reproducer, write_reproducer
 
 NOT_SHRUNK: Final = "not shrunk yet"
 """A note in reproducers that have not been shrunk."""

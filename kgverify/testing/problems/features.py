@@ -16,9 +16,8 @@ from kgverify.program.program import NamedRule
 from kgverify.program.stages import Stage
 from kgverify.ranking.corrupt import ALL
 from kgverify.testing.checking.check import Batch
-from kgverify.testing.problems.boundaries import count_clauses
+from kgverify.testing.problems.decode import BULK, count_clauses
 from kgverify.testing.problems.problem import Problem
-from kgverify.testing.problems.shapes import BULK
 from kgverify.trace.model.columns import starts_of
 
 MANY_RESOLVENTS: Final = 16
