@@ -1,4 +1,7 @@
-"""Distinguish the exceptions of the engine under test from those of kgverify."""
+"""Distinguish the exceptions of an engine from those of kgverify, and limit its CPU time: one that exceeds it hangs.
+
+Python code is stopped by an exception. Native code cannot be: a process that may be replaced ends itself.
+"""
 
 import faulthandler
 import os

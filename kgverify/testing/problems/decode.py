@@ -1,9 +1,13 @@
-"""Problems, generated: from shapes of facts and rules, decoded from bytes, at boundaries, for switches, of a scope.
+"""The generator of problems: decoded from bytes, in any dialect, at boundaries, and all those of a scope.
 
-Every string of `SIZE` bytes gives a problem, and zeros a trivial one.
+Every string of `SIZE` bytes gives a problem, and zeros a trivial one. Each byte decides one thing, so that changing a byte
+changes one thing. Few settings of limits and policy occur, so that many problems can share a run. Programs are drawn to meet
+these limits exactly and to exceed them by one.
 
-Each byte decides one thing, so that changing a byte changes one thing. Few settings of limits and policy occur, so
-that many problems can share a run. Programs are drawn to meet these limits exactly and to exceed them by one.
+A run of many problems has none of the boundaries of each: it has rules and facts, many constants, and one last fact. One
+problem in 16 of a campaign therefore runs alone, and meets the sizes of its own batch, tables and limits exactly. Most take
+few ticks of an evaluator, since a tick of one problem takes as long as one of a thousand; a few are deep, or have very many
+symbols, facts, resolvents or candidates.
 """
 
 import hashlib
@@ -449,7 +453,8 @@ def scores_networks(dialect: Dialect) -> bool:
 def adapt_problem(problem: Problem, dialect: Dialect, seed: int, index: int) -> Problem:
     """Return the drawn problem at an index of a seed's sequence in a dialect; in the default one, as it is.
 
-    Every second one gets clauses and a query for which a switch matters, each switch in turn.
+    It keeps its settings, so that it can share a run with others. Every second one gets clauses and a query for which a
+    switch matters, each switch in turn.
     """
     if dialect == OURS:
         return problem
@@ -935,7 +940,11 @@ def check_scope(name: str) -> None:
 
 @lru_cache(maxsize=2)
 def list_scope(name: str, dialect: Dialect = OURS) -> tuple[Problem, ...]:
-    """Return every problem of a scope in a dialect, in an order that never changes. UserError for an unknown scope."""
+    """Return every problem of a scope in a dialect, in an order that never changes. UserError for an unknown scope.
+
+    `tiny` has each problem of one predicate, two constants, at most one rule and two facts once. Two problems are the same if
+    a step cannot tell them apart: under other names of constants or variables, and with the same facts in another order.
+    """
     check_scope(name)
     clauses = {clause: tuple(map(_SYMBOLS.decode, clause)) for size in (1, 2) for clause in _list_clauses(size)}
     programs = [
