@@ -18,7 +18,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
-from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
+import msgspec
+
+from kgverify.comparison.exercise.exercise import NOT_EXERCISED
 from kgverify.comparison.exercise.minimum import MINIMUM, Minimum, find_missing
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import UserError
@@ -35,6 +37,7 @@ from kgverify.testing.campaigns.corpus import (
     NOT_SHRUNK,
     Block,
     Corpus,
+    Counts,
     Identity,
     Sighting,
     is_shrunk,
@@ -683,13 +686,11 @@ class _Run:
         campaign, blocks = self.campaign, [block for _, block in sorted(self.blocks.items())]
         counts: Counter[Signature] = Counter()
         first: dict[Signature, int] = {}
-        features: Counter[str] = Counter()
         for block in blocks:
-            features.update(block.features)
             for sighting in block.sightings:
                 counts[sighting.signature] += sighting.count
                 first.setdefault(sighting.signature, sighting.index)
-        totals = reduce(Tally.add, blocks, Tally("try"))
+        tally, totals = reduce(Tally.add, blocks, Tally("try")), reduce(Counts.plus, blocks, Counts())
         allowed = {entry.signature for entry in campaign.known}
         shown_by = {found: path for path, _, found in reversed(self.replays) if found is not None}
         gone = {path for path, signature, found in self.replays if found != signature}
@@ -713,7 +714,11 @@ class _Run:
             divergences.append(each)
         seen = {each.signature: each.num_problems for each in divergences}
         replayed = {str(signature) for _, signature, _ in self.replays}
+        sums = msgspec.structs.asdict(totals) | {
+            "features": {name: totals.features.get(name, 0) for name in ALL_FEATURES}
+        }
         return CampaignResult(
+            **sums,
             engine=str(campaign.engine),
             reference=str(campaign.reference),
             dialect=campaign.dialect,
@@ -721,21 +726,11 @@ class _Run:
             scope=campaign.scope,
             lockstep=campaign.lockstep,
             is_interrupted=self.is_interrupted,
-            num_problems=totals.done,
             num_resumed=self.num_resumed,
-            num_skipped=sum(block.num_skipped for block in blocks),
-            num_left=sum(block.num_left for block in blocks),
-            num_candidates=totals.candidates,
-            num_steps=totals.steps,
-            num_resolvents=totals.resolvents,
-            num_differing=totals.differing,
-            num_confirmed=sum(block.num_confirmed for block in blocks),
             seconds=self.seconds,
-            problems_per_second=(totals.done - self.num_resumed) / self.seconds if self.seconds else 0.0,
-            num_measured=sum(block.num_measured for block in blocks),
-            features={name: features[name] for name in ALL_FEATURES},
-            stages=dict(totals.stages),
-            classes=dict(totals.classes),
+            problems_per_second=(totals.num_problems - self.num_resumed) / self.seconds if self.seconds else 0.0,
+            stages=dict(tally.stages),
+            classes=dict(tally.classes),
             divergences=divergences,
             known=[
                 KnownJudgement(
@@ -743,12 +738,11 @@ class _Run:
                     issue=entry.issue,
                     reason=entry.reason,
                     expires=entry.expires,
-                    status=entry.judge(seen, replayed, totals.done, today),
+                    status=entry.judge(seen, replayed, totals.num_problems, today),
                     num_problems=seen.get(entry.signature, 0),
                 )
                 for entry in campaign.known
             ],
-            exercise=reduce(Exercise.plus, (block.exercise for block in blocks), NOT_EXERCISED),
             minimum=dict(campaign.minimum),
             notes=[
                 *(f"all problems are tried again: {each}" for each in self._log.changed),

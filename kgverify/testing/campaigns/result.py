@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.comparison.exercise.minimum import explain_missing
 from kgverify.comparison.result import Verdict
 from kgverify.engines.table import REFERENCE
@@ -19,7 +18,7 @@ from kgverify.escaping import make_visible
 from kgverify.files.decoding import read_toml
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.report.exercise import describe_exercise
-from kgverify.testing.campaigns.corpus import Block, name_source
+from kgverify.testing.campaigns.corpus import Block, Counts, name_source
 from kgverify.testing.checking.failure import Signature
 
 WITHIN: Final = 10_000
@@ -211,23 +210,17 @@ class ReplayedFile(msgspec.Struct, kw_only=True):
     found: str
 
 
-class CampaignResult(msgspec.Struct, kw_only=True):
+class CampaignResult(Counts, kw_only=True):
     """The result of a campaign, the blocks of the earlier campaigns that it resumed included.
 
     engine, reference: the engine under test, and the one that it was compared with
-    dialect:       of both, and of the problems
-    scope:         of the problems, instead of the seed's sequence
-    num_resumed:   of the problems, those tried by earlier campaigns
-    num_skipped:   of the problems, those with a policy that the engine does not support
-    num_left:      of the problems, those not run, since an engine that hangs or ends its process ends its block
-    num_differing: problems that differ in their run
-    num_confirmed: of these, those run by themselves; the signatures of the others are unknown
-    seconds:       of trying problems, in this campaign
-    num_measured:  problems whose features were counted; 0 in another dialect, and with a reference other than kgverify's
-    features:      feature to the number of these in which it occurs; every feature is listed
+    dialect:     of both, and of the problems
+    scope:       of the problems, instead of the seed's sequence
+    num_resumed: of the problems, those tried by earlier campaigns
+    seconds:     of trying problems, in this campaign
+    features:    every feature is listed
     stages, classes: of divergences, to the number of confirmed problems
-    exercise:      of the problems on which both sides agree, by the reference
-    minimum:       the exercise required of the campaign
+    minimum:     the exercise required of the campaign
     """
 
     engine: str
@@ -235,27 +228,16 @@ class CampaignResult(msgspec.Struct, kw_only=True):
     seed: int
     lockstep: bool
     is_interrupted: bool
-    num_problems: int
     num_resumed: int
-    num_skipped: int
-    num_left: int
-    num_candidates: int
-    num_steps: int
-    num_resolvents: int
-    num_differing: int
-    num_confirmed: int
     seconds: float
     problems_per_second: float
-    num_measured: int
-    features: dict[str, int]
     stages: dict[str, int]
     classes: dict[str, int]
     divergences: list[FoundDivergence]
     known: list[KnownJudgement]
     replays: list[ReplayedFile]
-    exercise: Exercise = NOT_EXERCISED
-    minimum: dict[str, int] = {}
-    notes: list[str] = []
+    minimum: dict[str, int] = msgspec.field(default_factory=dict)
+    notes: list[str] = msgspec.field(default_factory=list)
     dialect: Dialect = OURS
     scope: str | None = None
 

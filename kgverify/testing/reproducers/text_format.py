@@ -300,40 +300,6 @@ def unescape(text: str) -> str:
 
 
 FIRST_LINE: Final = "% kgverify reproducer 1"
-KEYS: Final = (
-    "note",
-    "limits",
-    "dialect",
-    "policy",
-    "sizes",
-    "spread",
-    "corruptions",
-    "seed",
-    "constants",
-    "stage",
-    "field",
-    "class",
-    "situation",
-    "law",
-    "candidate",
-    "step",
-    "expected",
-    "actual",
-    "message",
-    "compared",
-    "neighbour",
-    "engine",
-    "mode",
-    "device",
-    "faults",
-    "reference",
-    "reference_mode",
-    "reference_device",
-    "reference_faults",
-    "versions",
-)
-_REPEATED: Final = ("note", "expected", "actual")
-
 _KEY = re.compile(r"([a-z_]+):(?: (.*))?")
 _TOKEN = re.compile(
     r"[ \t]*(?:(?P<quoted>'(?:[^'\\]|\\x[0-9a-fA-F]+\\|\\[^x])*')|(?P<bare>\w+)|(?P<sign>:-|\?-|[(),.]))", re.ASCII
@@ -352,6 +318,7 @@ class _Parser:
     tokens: those left of a line with a clause, each with its kind
     values: key to the values of its lines
     lines:  key to the number of its last line
+    known:  the keys that were asked for
     """
 
     def __init__(self, file: str) -> None:
@@ -359,6 +326,7 @@ class _Parser:
         self.tokens: list[tuple[str, str]] = []
         self.values: dict[str, list[str]] = {}
         self.lines: dict[str, int] = {}
+        self.known: list[str] = []
 
     def parse(self, text: str) -> Reproducer:
         """Parse a text."""
@@ -374,7 +342,8 @@ class _Parser:
             if not line.strip() or line.startswith("%"):
                 continue
             if match := _KEY.fullmatch(line):
-                self._keep(match[1], match[2] or "")
+                self.lines[match[1]] = self.line
+                self.values.setdefault(match[1], []).append(match[2] or "")
                 continue
             self.tokens = self._scan(line)
             if self._take("?-"):
@@ -411,7 +380,7 @@ class _Parser:
             )
             for key, prefix, name in (("engine", "", COMPILED), ("reference", "reference_", REFERENCE))
         )
-        return Reproducer(
+        made = Reproducer(
             problem=problem,
             signature=signature,
             candidate=self._text("candidate"),
@@ -426,6 +395,10 @@ class _Parser:
             versions=self._pairs("versions", ()),
             notes=self._texts("note"),
         )
+        for key in (each for each in self.values if each not in (*self.known, "law")):
+            fix = suggest(key, self.known) or f"use one of {', '.join(self.known)}"
+            raise self._error(f"unknown key {key!r}", fix, key)
+        return made
 
     def _problem(
         self, facts: list[NamedAtom], rules: list[NamedRule], ranked: list[NamedAtom], unranked: list[NamedAtom]
@@ -449,22 +422,23 @@ class _Parser:
             where = error.where if error.where.startswith(self.file) else f"{self.file}: {error.where}"
             raise UserError(error.message, where=where, fix=error.fix) from None
 
-    def _keep(self, key: str, value: str) -> None:
-        if key not in KEYS:
-            raise self._error(f"unknown key {key!r}", suggest(key, KEYS) or f"use one of {', '.join(KEYS)}")
-        if key in self.values and key not in _REPEATED:
-            raise self._error(f"a second line {key!r}", "leave one of them out")
-        self.lines[key] = self.line
-        self.values.setdefault(key, []).append(value)
-
     def _texts(self, key: str) -> tuple[str, ...]:
+        self.known.append(key)
         return tuple(map(unescape, self.values.get(key, ())))
 
+    def _single(self, key: str) -> str:
+        """Return the value of a key as it is written; an empty one if there is none."""
+        self.known.append(key)
+        value, *others = self.values.get(key, [""])
+        if others:
+            raise self._error(f"a second line {key!r}", "leave one of them out", key)
+        return value
+
     def _text(self, key: str, default: str = "") -> str:
-        return next(iter(self._texts(key)), "") or default
+        return unescape(self._single(key)) or default
 
     def _items(self, key: str) -> list[str]:
-        value = self.values.get(key, [""])[0]
+        value = self._single(key)
         return [item.strip() for item in value.split(",")] if value.strip() else []
 
     def _pairs(self, key: str, known: Sequence[str], items: list[str] | None = None) -> dict[str, str]:
@@ -512,10 +486,10 @@ class _Parser:
             raise self._error(error.message, error.fix, "dialect") from None
 
     def _constants(self) -> tuple[str, ...]:
-        if not self.values.get("constants"):
+        self.line = self.lines.get("constants", self.line)
+        self.tokens = self._scan(self._single("constants"))
+        if "constants" not in self.values:
             return ()
-        self.line = self.lines["constants"]
-        self.tokens = self._scan(self.values["constants"][0])
         found = self._list(lambda: self._name("constant"))
         if self.tokens:
             raise self._error(f"expected a comma, found {self._next!r}", "separate the constants by commas")
