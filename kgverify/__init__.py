@@ -219,7 +219,7 @@ if not TYPE_CHECKING:
         "runs.run": "Run",
         "testing.campaigns.result": "CampaignResult Tally",
         "testing.problems.problem": "GroupKey PolicySpec Spread",
-        "testing.reproducers.reproducer": "Reproducer",
+        "testing.reproducers.text_format": "Reproducer",
         "testing.shrinking.shrink_run": "ShrunkRun",
         "trace.files.manifest": "Part",
         "trace.model.columns": "CandidateSet Candidates Columns Rankings",
