@@ -442,12 +442,8 @@ def put_in_dialect(problem: Problem, dialect: Dialect) -> Problem:
     limits = msgspec.structs.replace(problem.limits, dialect=dialect)
     if dialect.skips_unary or "max_atoms" not in dialect.filters:
         limits = msgspec.structs.replace(limits, max_depth=min(limits.max_depth, DEEPEST))
-    return replace(problem, limits=limits, policy=problem.policy if scores_networks(dialect) else SHORTEST)
-
-
-def scores_networks(dialect: Dialect) -> bool:
-    """Return whether `two_tower` scores every resolvent: it embeds the variables of at most `max_atoms` atoms."""
-    return "max_atoms" in dialect.filters
+    # `two_tower` embeds the variables of at most `max_atoms` atoms.
+    return replace(problem, limits=limits, policy=problem.policy if "max_atoms" in dialect.filters else SHORTEST)
 
 
 def adapt_problem(problem: Problem, dialect: Dialect, seed: int, index: int) -> Problem:

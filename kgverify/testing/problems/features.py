@@ -186,11 +186,6 @@ def program_features(problem: Problem) -> Iterator[str]:
             yield name
 
 
-def query_features(problem: Problem) -> Iterator[str]:
-    """Yield the features of a problem's queries and settings."""
-    return (name for name, holds in _QUERY_CHECKS.items() if holds(problem))
-
-
 def derivation_features(outcome: int, num_steps: int, limits: Limits) -> Iterator[str]:
     """Yield the features of a candidate's outcome."""
     yield Outcome(outcome).name
@@ -301,7 +296,10 @@ def count_features(batches: Sequence[Batch]) -> dict[str, int]:
 def _batch_features(batch: Batch) -> list[set[str]]:
     """Return the features of each problem of a batch."""
     problems = batch.merged.problems
-    found = [{*program_features(problem), *query_features(problem)} for problem in problems]
+    found = [
+        {*program_features(problem), *(name for name, holds in _QUERY_CHECKS.items() if holds(problem))}
+        for problem in problems
+    ]
     columns, rankings = batch.columns, batch.rankings
     candidates, steps = columns.candidates, columns.steps
     owner = batch.merged.owner[candidates.query].tolist()

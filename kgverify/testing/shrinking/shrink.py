@@ -415,10 +415,9 @@ def drop_queries(problem: Problem, oracle: Oracle) -> Problem:
         single += [replace(problem, queries=(query,), unranked=()) for query in problem.queries]
         problem = oracle.first(single, problem) or problem
     if problem.queries:
-        problem = (
-            oracle.first([replace(problem, num_corruptions=n) for n in _fewer(problem.num_corruptions)], problem)
-            or problem
-        )
+        num = problem.num_corruptions
+        fewer = [0, 1, 2, 4, 8] if num == ALL else [n for n in dict.fromkeys((0, 1, num // 2, num - 1)) if 0 <= n < num]
+        problem = oracle.first([replace(problem, num_corruptions=n) for n in fewer], problem) or problem
         candidates = merge([problem]).list_candidates()
         unranked = [
             replace(problem, queries=(), unranked=(each,), num_corruptions=0) for each in dict.fromkeys(candidates)
@@ -435,11 +434,6 @@ def _with_queries(problem: Problem, queries: tuple[NamedAtom, ...], unranked: tu
     return replace(problem, queries=queries, unranked=unranked) if queries or unranked else None
 
 
-def drop_rules(problem: Problem, oracle: Oracle) -> Problem:
-    """Remove as many rules as possible."""
-    return oracle.drop_items(problem, problem.rules, lambda kept: replace(problem, rules=kept))
-
-
 def drop_facts(problem: Problem, oracle: Oracle) -> Problem:
     """Remove as many facts as possible."""
     after = problem.spread.after
@@ -450,16 +444,6 @@ def drop_facts(problem: Problem, oracle: Oracle) -> Problem:
         return replace(problem, facts=tuple(fact for _, fact in kept), spread=spread if after else problem.spread)
 
     return oracle.drop_items(problem, tuple(enumerate(problem.facts)), rebuild)
-
-
-def drop_constants(problem: Problem, oracle: Oracle) -> Problem:
-    """Remove as many further constants as possible."""
-    return oracle.drop_items(problem, problem.constants, lambda kept: replace(problem, constants=kept))
-
-
-def drop_body_atoms(problem: Problem, oracle: Oracle) -> Problem:
-    """Shorten the rules as far as possible."""
-    return _repeat(problem, oracle, drop_one) if problem.rules else problem
 
 
 def skip_rules(problem: Problem, oracle: Oracle) -> Problem:
@@ -510,18 +494,12 @@ def merge_and_drop(problem: Problem, oracle: Oracle) -> Problem:
     """Merge symbols and drop an element at once, where neither alone is possible."""
 
     def attempts(now: Problem) -> Iterator[Problem]:
-        for merged in (*merge_variables(now, 2), *_merge_two_constants(now)):
+        pairs = [(late, early) for i, late in enumerate(now.domain) for early in now.domain[:i]]
+        for merged in (*merge_variables(now, 2), *(merge_constants(now, dict([pair])) for pair in pairs)):
             yield from drop_one(merged)
 
     fits = 1 < problem.size <= (MOST_FOR_PAIRS if oracle.can_share else MOST_FOR_PAIRS_ALONE)
     return _repeat(problem, oracle, attempts) if fits else problem
-
-
-def _merge_two_constants(problem: Problem) -> Iterator[Problem]:
-    names = problem.domain
-    for i, late in enumerate(names):
-        for early in names[:i]:
-            yield merge_constants(problem, {late: early})
 
 
 def simplify_policy(problem: Problem, oracle: Oracle) -> Problem:
@@ -560,38 +538,33 @@ def reduce_slots(problem: Problem, oracle: Oracle) -> Problem:
     return _lower(problem, oracle, "sizes", "slots", fewer)
 
 
-def simplify_sizes(problem: Problem, oracle: Oracle) -> Problem:
-    """Set each size of the batch that does not matter to its default."""
-    return _restore(problem, oracle, "sizes", DEFAULT_SIZES, Sizes._fields)
-
-
-def restore_limits(problem: Problem, oracle: Oracle) -> Problem:
-    """Set each limit that does not matter to its default, so that readers need not consider it."""
-    return _restore(problem, oracle, "limits", Limits(dialect=problem.limits.dialect), NUMBERS)
-
-
-def simplify_names(problem: Problem, oracle: Oracle) -> Problem:
-    """Rename constants to a, b, c ..., predicates to p, q, r ..., variables to X, Y, Z ..."""
-    return oracle.first([rename_plainly(problem)], problem) or problem
-
-
-PASSES: Final[tuple[Pass, ...]] = (
-    lower_limits,
-    reduce_slots,
-    drop_queries,
-    drop_rules,
-    drop_facts,
-    drop_body_atoms,
-    skip_rules,
-    merge_symbols,
-    merge_and_drop,
-    drop_constants,
-    simplify_policy,
-    simplify_spread,
-)
+PASSES: Final[dict[str, Pass]] = {
+    "lower_limits": lower_limits,
+    "reduce_slots": reduce_slots,
+    "drop_queries": drop_queries,
+    "drop_rules": lambda problem, oracle: oracle.drop_items(
+        problem, problem.rules, lambda kept: replace(problem, rules=kept)
+    ),
+    "drop_facts": drop_facts,
+    "drop_body_atoms": lambda problem, oracle: _repeat(problem, oracle, drop_one) if problem.rules else problem,
+    "skip_rules": skip_rules,
+    "merge_symbols": merge_symbols,
+    "merge_and_drop": merge_and_drop,
+    "drop_constants": lambda problem, oracle: oracle.drop_items(
+        problem, problem.constants, lambda kept: replace(problem, constants=kept)
+    ),
+    "simplify_policy": simplify_policy,
+    "simplify_spread": simplify_spread,
+}
 """Passes that are repeated until none of them finds anything."""
 
-LAST_PASSES: Final[tuple[Pass, ...]] = (simplify_sizes, restore_limits, simplify_names)
+LAST_PASSES: Final[dict[str, Pass]] = {
+    "simplify_sizes": lambda problem, oracle: _restore(problem, oracle, "sizes", DEFAULT_SIZES, Sizes._fields),
+    "restore_limits": lambda problem, oracle: _restore(
+        problem, oracle, "limits", Limits(dialect=problem.limits.dialect), NUMBERS
+    ),
+    "simplify_names": lambda problem, oracle: oracle.first([rename_plainly(problem)], problem) or problem,
+}
 """Passes that make a problem no smaller, but easier to read."""
 
 
@@ -616,12 +589,6 @@ def _lower(problem: Problem, oracle: Oracle, part: str, name: str, lower: Callab
         yield from (now.with_number(part, name, each) for each in dict.fromkeys(lower(value)) if 0 <= each < value)
 
     return _repeat(problem, oracle, attempts)
-
-
-def _fewer(num: int) -> list[int]:
-    if num == ALL:
-        return [0, 1, 2, 4, 8]
-    return list(dict.fromkeys(n for n in (0, 1, num // 2, num - 1) if 0 <= n < num))
 
 
 def _repeat(problem: Problem, oracle: Oracle, attempts: Callable[[Problem], Iterator[Problem]]) -> Problem:
@@ -872,16 +839,16 @@ def _run_passes(problem: Problem, oracle: Oracle) -> Iterator[tuple[str, Problem
     """Yield the problem after each pass that changed it."""
     # A pass is not tried again on a problem that it did not change.
     idle: dict[str, Problem] = {}
-    while any(idle.get(each.__name__) != problem for each in PASSES):
-        for each in PASSES:
-            if idle.get(each.__name__) == problem:
+    while any(idle.get(name) != problem for name in PASSES):
+        for name in PASSES:
+            if idle.get(name) == problem:
                 continue
-            smaller = each(problem, oracle)
+            smaller = PASSES[name](problem, oracle)
             if smaller == problem:
-                idle[each.__name__] = problem
+                idle[name] = problem
             else:
                 problem = smaller
-                yield each.__name__, problem
-    for each in LAST_PASSES:
+                yield name, problem
+    for name, each in LAST_PASSES.items():
         problem = each(problem, oracle)
-        yield each.__name__, problem
+        yield name, problem

@@ -2,7 +2,7 @@
 
 import shlex
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -440,7 +440,7 @@ class ShrunkRun:
         """Write the reproducer, and beside it the one on which both sides agree, if one is known; return both paths."""
         written = [self.save(path)]
         if self.agreeing is not None:
-            written.append(agreeing_path(written[0]))
+            written.append(written[0].with_name(f"{written[0].stem}.agrees{written[0].suffix}"))
             write_reproducer(self.agreeing, written[1])
         return tuple(written)
 
@@ -456,11 +456,11 @@ class ShrunkRun:
         lines = [
             f"{shrunk.failure.signature}   on {self.engine}{against}"
             + (", where it occurs as well" if is_other else ""),
-            f"   graph      {_count(graph.train, 'fact')}, {_count(graph.rules, 'rule')}",
-            f"   slice      {_count(sliced.facts, 'fact')}, {_count(sliced.rules, 'rule')}"
+            f"   graph      {count_of(len(graph.train), 'fact')}, {count_of(len(graph.rules), 'rule')}",
+            f"   slice      {count_of(len(sliced.facts), 'fact')}, {count_of(len(sliced.rules), 'rule')}"
             f"   ({self.removed:.1%} of the facts removed)",
-            f"   minimum    {_count(minimum.facts, 'fact')}, {_count(minimum.rules, 'rule')},"
-            f" {_count((*minimum.queries, *minimum.unranked), 'query', 'queries')}"
+            f"   minimum    {count_of(len(minimum.facts), 'fact')}, {count_of(len(minimum.rules), 'rule')},"
+            f" {count_of(len(minimum.queries) + len(minimum.unranked), 'query')}"
             f"   in {count_of(shrunk.calls, 'run')}, {shrunk.seconds:.1f} s"
             + ("" if shrunk.is_finished else ", the smallest found before --max-calls or --seconds ran out"),
             "",
@@ -473,11 +473,6 @@ class ShrunkRun:
         if shrunk.change:
             lines += ["", f"both sides agree with one change: {shrunk.change}"]
         return "\n".join(map(make_visible, lines))
-
-
-def agreeing_path(path: Path) -> Path:
-    """Return the path of the problem on which both sides agree, beside that of a reproducer."""
-    return path.with_name(f"{path.stem}.agrees{path.suffix}")
 
 
 @saving_bugs()
@@ -503,12 +498,15 @@ def shrink_run(
     part of the graph diverges in the same way.
     """
     engines = [engine] if engine is not None else find_engines(verification.report)
-    expected = find_reference(verification.report) if reference is None else reference
+    if reference is None:
+        report = verification.report
+        named = _read_spec(report.engines, report.engines.expected, report.environment.expected, "--reference")
+        reference = _without_compilation(named)
     loaded = load_run_graph(verification.report) if graph is None else graph
     while True:
         spec, *engines = engines
         try:
-            maker, make_expected = Sides(spec, expected).find_makers()
+            maker, make_expected = Sides(spec, reference).find_makers()
             found = shrink_divergence(
                 verification,
                 loaded,
@@ -519,7 +517,7 @@ def shrink_run(
                 reference=make_expected,
                 progress=progress,
             )
-            return replace(found, engine=spec, reference=expected)
+            return replace(found, engine=spec, reference=reference)
         except NoSlice:
             if not engines:
                 raise
@@ -610,12 +608,6 @@ def find_engines(report: Report) -> list[EngineSpec]:
     return list(dict.fromkeys((_without_compilation(recorded), recorded)))
 
 
-def find_reference(report: Report) -> EngineSpec:
-    """Return the reference of a saved run; the evaluator runs eagerly. UserError if kgverify cannot make it."""
-    recorded = _read_spec(report.engines, report.engines.expected, report.environment.expected, "--reference")
-    return _without_compilation(recorded)
-
-
 def _without_compilation(spec: EngineSpec) -> EngineSpec:
     return spec if spec.mode == PLAIN_MODE else spec._replace(mode=EAGER.mode, device=EAGER.device)
 
@@ -658,7 +650,3 @@ def _find_slice(verification: Verification, graph: KnowledgeGraph, number: int, 
         fix="choose another divergence of the same cause, or allow more --seconds"
         + ("" if is_plain else "; it may take the weights of the run's policy, which a problem cannot have"),
     )
-
-
-def _count(things: Sized, one: str, many: str = "") -> str:
-    return f"{len(things):,} {one if len(things) == 1 else many or one + 's'}"
