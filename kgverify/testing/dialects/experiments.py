@@ -322,8 +322,19 @@ def ask(experiment: Experiment, make: MakePipeline, dialect: Dialect | None = No
     query = np.array([symbols.encode(experiment.query)], np.int32)
     candidate = CandidateSet(np.zeros(1, np.int32), np.array([side], np.int8), query)
     if experiment.is_step:
-        return _read_step(engine.step(_make_position(experiment, candidate, symbols)), engine.info, symbols)
-    return _read_outcome(engine.prove(candidate), engine.info)
+        goals = [encode_atoms(goal, symbols.predicate_ids, symbols.constant_ids) for goal in experiment.path]
+        position = Positions(
+            candidate,
+            np.array([len(goals) - 1], np.uint16),
+            np.array([len(goals)], np.uint32),
+            np.array([len(goal) for goal in goals], np.uint16),
+            np.array([atom for goal in goals for atom in goal], np.int32).reshape(-1, 3),
+        )
+        return _read_step(engine.step(position), engine.info, symbols)
+    columns = engine.prove(candidate)
+    outcome = PROVED if columns.candidates.outcome[0] == Outcome.PROVED else NOT_PROVED
+    is_known = "steps.num_resolvents" not in unknown_columns(engine.info)
+    return Answer((outcome,), (), is_known and bool((columns.steps.num_resolvents == 1).all()))
 
 
 @lru_cache(maxsize=1 << 10)
@@ -342,17 +353,6 @@ def _merge(experiment: Experiment) -> Merged:
         num_corruptions=0,
     )
     return merge([problem])
-
-
-def _make_position(experiment: Experiment, candidate: CandidateSet, symbols: Symbols) -> Positions:
-    goals = [encode_atoms(goal, symbols.predicate_ids, symbols.constant_ids) for goal in experiment.path]
-    return Positions(
-        candidate,
-        np.array([len(goals) - 1], np.uint16),
-        np.array([len(goals)], np.uint32),
-        np.array([len(goal) for goal in goals], np.uint16),
-        np.array([atom for goal in goals for atom in goal], np.int32).reshape(-1, 3),
-    )
 
 
 def _read_step(columns: Columns, info: EngineInfo, symbols: Symbols) -> Answer:
@@ -374,14 +374,6 @@ def _read_step(columns: Columns, info: EngineInfo, symbols: Symbols) -> Answer:
 
 
 _KINDS: Final = frozenset(map(int, GoalKind))
-
-
-def _read_outcome(columns: Columns, info: EngineInfo) -> Answer:
-    is_proved = columns.candidates.outcome[0] == Outcome.PROVED
-    is_known = "steps.num_resolvents" not in unknown_columns(info)
-    return Answer(
-        (PROVED if is_proved else NOT_PROVED,), (), is_known and bool((columns.steps.num_resolvents == 1).all())
-    )
 
 
 def _name(atom: tuple[int, int, int], symbols: Symbols) -> NamedAtom:

@@ -5,8 +5,8 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any, Final, NamedTuple, TypeAlias
 
-import msgspec
 import numpy as np
+from msgspec import structs
 
 from kgverify.engines.load_engine import refuse_exit
 from kgverify.errors import MissingDependency, UserError
@@ -67,7 +67,7 @@ class Hypotheses:
         for name, values in VALUES.items():
             if name in new:
                 self.dialects = [
-                    msgspec.structs.replace(dialect, **{name: value})
+                    structs.replace(dialect, **{name: value})
                     for dialect in self.dialects
                     for value in _meaningful(dialect, name, values)
                 ]
@@ -134,20 +134,15 @@ def with_place_of_revisit(dialect: Dialect) -> Dialect:
     if "revisit" in dialect.filters or dialect.memory != NO_MEMORY:
         return dialect
     at = int("prune" in dialect.filters[:1])
-    return msgspec.structs.replace(dialect, filters=(*dialect.filters[:at], "revisit", *dialect.filters[at:]))
+    return structs.replace(dialect, filters=(*dialect.filters[:at], "revisit", *dialect.filters[at:]))
 
 
 def _place(dialect: Dialect, each: Filter) -> list[Dialect]:
     """Return the dialect without a filter, and with it at every place."""
     filters = dialect.filters
+    without = structs.replace(dialect, memory=NO_MEMORY) if each == "revisit" else dialect
     placed = [(*filters[:at], each, *filters[at:]) for at in range(len(filters) + 1)]
-    if each == "revisit":
-        return [msgspec.structs.replace(dialect, memory=NO_MEMORY), *(_with_filters(dialect, f) for f in placed)]
-    return [dialect, *(_with_filters(dialect, f) for f in placed)]
-
-
-def _with_filters(dialect: Dialect, filters: tuple[Filter, ...]) -> Dialect:
-    return msgspec.structs.replace(dialect, filters=filters)
+    return [without, *(structs.replace(dialect, filters=order) for order in placed)]
 
 
 def _meaningful(dialect: Dialect, name: str, values: tuple[object, ...]) -> list[object]:
@@ -363,7 +358,7 @@ class DialectSearch:
     def _fits(self, dialect: Dialect, problems: Sequence[Problem]) -> bool:
         """Return whether the engine agrees with the reference of a dialect on each of the problems, alone."""
         for problem in problems:
-            limits = msgspec.structs.replace(problem.limits, dialect=dialect)
+            limits = structs.replace(problem.limits, dialect=dialect)
             (batch,) = prepare_batches([replace(problem, limits=limits)])
             if find_suspects(batch, self._make, lockstep=self.has_steps):
                 return False
@@ -371,7 +366,7 @@ class DialectSearch:
 
     def _complete(self, dialect: Dialect) -> Dialect:
         """Return a dialect with the ranking that was found."""
-        return msgspec.structs.replace(dialect, **{each.switch: each.value for each in self._ranking})
+        return structs.replace(dialect, **{each.switch: each.value for each in self._ranking})
 
     def _ask_controls(self) -> None:
         """Find out what the engine can be asked."""
@@ -535,35 +530,30 @@ def _count_fitting(asked: _Asked) -> int:
 
 def list_alternatives(about: tuple[str, ...], dialect: Dialect) -> dict[str, Dialect]:
     """Return a dialect for each value that an experiment is about, in words."""
-    name, *filters = about
-    if not filters:
-        return {show(value): msgspec.structs.replace(dialect, **{name: value}) for value in VALUES[name]}
-    first: Filter
-    first, *rest = [each for each in FILTERS if each in filters]
-    without = tuple([each for each in dialect.filters if each != first])
+    name, *names = about
+    if not names:
+        return {show(value): structs.replace(dialect, **{name: value}) for value in VALUES[name]}
+    first, *rest = [each for each in FILTERS if each in names]
+    own = dialect.filters
+    without = tuple([each for each in own if each != first])
     if not rest:
-        with_it = dialect.filters if first in dialect.filters else _insert_by_default(without, first)
-        placed = {f"with {first}": with_it, f"without {first}": without}
-    else:
-        at = without.index(rest[0]) if rest[0] in without else -1
-        if at < 0 or first not in dialect.filters:
-            return {}
+        at = next((i for i, each in enumerate(without) if FILTERS.index(each) > FILTERS.index(first)), len(without))
         placed = {
-            f"{first}, {rest[0]}": (*without[:at], first, *without[at:]),
-            f"{rest[0]}, {first}": (*without[: at + 1], first, *without[at + 1 :]),
+            f"with {first}": own if first in own else (*without[:at], first, *without[at:]),
+            f"without {first}": without,
         }
-        for value, order in placed.items():
-            # The proposed order as it is.
-            if (order.index(first) < order.index(rest[0])) == (
-                dialect.filters.index(first) < dialect.filters.index(rest[0])
-            ):
-                placed[value] = dialect.filters
-    return {value: msgspec.structs.replace(dialect, filters=order) for value, order in placed.items()}
-
-
-def _insert_by_default(filters: tuple[Filter, ...], new: Filter) -> tuple[Filter, ...]:
-    at = next((i for i, each in enumerate(filters) if FILTERS.index(each) > FILTERS.index(new)), len(filters))
-    return (*filters[:at], new, *filters[at:])
+    elif first not in own or rest[0] not in own:
+        return {}
+    else:
+        at = without.index(rest[0])
+        before, after = (*without[:at], first, *without[at:]), (*without[: at + 1], first, *without[at + 1 :])
+        # The proposed order as it is.
+        is_before = own.index(first) < own.index(rest[0])
+        placed = {
+            f"{first}, {rest[0]}": own if is_before else before,
+            f"{rest[0]}, {first}": after if is_before else own,
+        }
+    return {value: structs.replace(dialect, filters=order) for value, order in placed.items()}
 
 
 def show(value: object) -> str:
