@@ -2,21 +2,19 @@
 
 import os
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol
 
 import msgspec
 import numpy as np
 
 from kgverify.engines.least_model import LeastModel
-from kgverify.engines.sent_maker import SentMaker
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import UserError
 from kgverify.evaluation.part_file import PartResult, join_shares, pack_result, unpack_result
@@ -36,6 +34,7 @@ from kgverify.program.dialect import OURS
 from kgverify.progress import Phase, Progress, no_progress, silent_phase
 from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.parts import Part, Plan, plan_parts
+from kgverify.runs.pool import SentMaker, Workers, do_all
 from kgverify.runs.run import Pipeline, Run
 from kgverify.runs.shares import Shared
 from kgverify.trace.model.columns import CandidateSet
@@ -151,7 +150,7 @@ def evaluate(
     rank_only: bool = False,
     accept_changed: Collection[str] = (),
     group: ProcessGroup | None = None,
-    workers: DaskWorkers | None = None,
+    workers: Workers | None = None,
     make: Callable[[], Pipeline] | None = None,
     phase: Phase = silent_phase,
     warn: Warn = lambda _: None,
@@ -175,7 +174,7 @@ def evaluate(
             fix="compare the engines with kgverify diff, which ranks as the dialect says",
         )
     group = SingleProcess() if group is None else group
-    if workers is not None:
+    if isinstance(workers, DaskWorkers):
         workers.engines = pipeline.engines
     opened = nullcontext() if folder is None else opened_folder(folder, is_locked=group.index == 0)
     with opened as part_folder:
@@ -201,7 +200,7 @@ def _evaluate(
     plan: Plan,
     *,
     group: ProcessGroup,
-    sending: tuple[DaskWorkers, Callable[[], Pipeline]] | None,
+    sending: tuple[Workers, Callable[[], Pipeline]] | None,
     phase: Phase,
     warn: Warn,
     should_stop: Callable[[], bool],
@@ -253,7 +252,7 @@ def _evaluate(
 
 
 def _send_parts(
-    workers: DaskWorkers,
+    workers: Workers,
     maker: WorkMaker,
     work: PartWork,
     missing: Sequence[Part],
@@ -266,71 +265,53 @@ def _send_parts(
     The last parts are cut into pieces if the engine proves each candidate by itself. Several results are stored at the same
     time: an object store takes long for each.
     """
-    made = SentMaker(maker, workers.share).arguments
+    made = SentMaker(maker, workers).arguments
     is_divisible = isinstance(work, FullWork) and work.is_divisible
-    left = deque(missing)
-    proving: dict[Future[Any], _SentPart] = {}
+    # What is known of each part under way: the proved pieces of one that is cut.
+    proved: dict[int, list[Any]] = {}
     storing: dict[Future[None], Part] = {}
-    ended: SimpleQueue[Future[Any]] = SimpleQueue()
+
+    def find_calls() -> Iterator[tuple[tuple[Part, int], Callable[..., Any], tuple[object, ...]]]:
+        for i, part in enumerate(missing):
+            num_threads = workers.count()
+            num_cut = min(PARTS_CUT * num_threads, _MOST_CUT, len(missing))
+            if is_divisible and len(missing) - i <= num_cut:
+                pieces = _cut(work.draw(part), PIECES * max(1, num_threads // num_cut))
+                proved[part.number] = [None] * len(pieces)
+                yield from (((part, k), do_piece, (*made, part, piece)) for k, piece in enumerate(pieces))
+            else:
+                yield (part, 0), do_part, (*made, part)
+
+    def store_pieces(part: Part, pieces: list[Any]) -> None:
+        store.put(part, work.summarize(part, join_proved(pieces)))
+
+    def note_stored(*, waits: bool) -> None:
+        for future in [each for each in storing if waits or each.done()]:
+            future.result()
+            progress(storing.pop(future).num_candidates)
+
     with ThreadPoolExecutor(STORING_THREADS) as threads:
-        try:
-            while not should_stop():
-                num_threads = workers.count_threads()
-                while left and len(proving) + len(storing) < PARTS_AHEAD * num_threads:
-                    num_cut = min(PARTS_CUT * num_threads, _MOST_CUT, len(missing))
-                    is_cut = is_divisible and len(left) <= num_cut
-                    part, calls = left.popleft(), list[Future[Any]]()
-                    if is_cut:
-                        pieces = _cut(work.draw(part), PIECES * max(1, num_threads // num_cut))
-                        calls += [workers.submit(do_piece, *made, part, piece) for piece in pieces]
-                    else:
-                        calls.append(workers.submit(do_part, *made, part))
-                    sent = _SentPart(part, calls, is_cut=is_cut)
-                    for call in calls:
-                        proving[call] = sent
-                        call.add_done_callback(ended.put)
-                if not proving and not storing:
-                    return
-                try:
-                    future = ended.get(timeout=_POLL_SECONDS)
-                except Empty:
-                    continue
-                if future in proving:
-                    future.result()
-                    sent = proving.pop(future)
-                    if all(call not in proving for call in sent.calls):
-                        stored = threads.submit(_store_sent, store, work, sent)
-                        storing[stored] = sent.part
-                        stored.add_done_callback(ended.put)
-                else:
-                    future.result()
-                    progress(storing.pop(future).num_candidates)
-            for stored in storing:
-                stored.result()
-        finally:
-            for call in proving:
-                call.cancel()
-
-
-@dataclass(frozen=True, eq=False)
-class _SentPart:
-    """A part that workers prove, and its calls: one for the whole part, or one for each piece of a part that is cut."""
-
-    part: Part
-    calls: list[Future[Any]]
-    is_cut: bool
+        for ended in do_all(workers, find_calls(), lambda: PARTS_AHEAD * workers.count() - len(storing)):
+            note_stored(waits=False)
+            if should_stop():
+                break
+            if ended is None:
+                continue
+            (part, k), found = ended
+            if part.number not in proved:
+                storing[threads.submit(store.put, part, found)] = part
+                continue
+            pieces = proved[part.number]
+            pieces[k] = found
+            if None not in pieces:
+                storing[threads.submit(store_pieces, part, proved.pop(part.number))] = part
+        note_stored(waits=True)
 
 
 def _cut(drawn: CandidateSet, num: int) -> list[CandidateSet]:
     """Cut candidates into a number of pieces, or fewer if these would be small."""
     bounds = np.linspace(0, len(drawn.query), max(1, min(num, len(drawn.query) // _LEAST_PIECE)) + 1).astype(np.int64)
     return [drawn.take(slice(*pair)) for pair in pairwise(bounds.tolist())]
-
-
-def _store_sent(store: PartStore, work: PartWork, sent: _SentPart) -> None:
-    """Store the result of a part that workers have proved."""
-    found = [call.result() for call in sent.calls]
-    store.put(sent.part, work.summarize(sent.part, join_proved(found)) if sent.is_cut else found[0])
 
 
 class _Worker:

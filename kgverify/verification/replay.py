@@ -29,7 +29,7 @@ from kgverify.comparison.modulo.normalise import normalise_steps
 from kgverify.comparison.modulo.outputs import normalise_outputs
 from kgverify.comparison.result import Cause, Divergence
 from kgverify.comparison.stage_difference import first_difference, name_stage, starts_wrong
-from kgverify.comparison.step_view import StepReader, StepView, outcome_name
+from kgverify.comparison.step_view import StepReader, StepView, Views, outcome_name
 from kgverify.engines.adapters.stepwise import read_positions
 from kgverify.engines.protocol import (
     Engine,
@@ -69,9 +69,6 @@ FOREIGN: Final[dict[str, Any]] = {"kind": DifferenceClass.FOREIGN, "confidence":
 """The class of a step that depends on other slots."""
 INFERRED_SHARE: Final = 0.7
 """The confidence left to a class whose stage was inferred."""
-
-
-Views = dict[tuple[int, int], tuple[StepView, StepView]]
 
 _Signature = tuple[str, str, bool, bool, DifferenceClass, str]
 

@@ -24,6 +24,7 @@ import msgspec
 from kgverify.cli.app import run
 from kgverify.cli.command_line import list_commands, list_options, make_app
 from kgverify.cli.entries import ENTRIES
+from kgverify.comparison.equality import Equality
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.program import NamedRule, Symbols
@@ -201,7 +202,7 @@ def record_once() -> Verification:
     )
     a_run = Run(graph, num_queries=1, num_corruptions=3)
     judged = evaluator_pipeline(a_run, faults=["fact-cap"], mode="eager", device="cpu", slots=32)
-    return verify(a_run, reference_pipeline(a_run), judged, check_determinism=False)
+    return verify(a_run, reference_pipeline(a_run), judged, equality=Equality(determinism=False))
 
 
 def rename(value: Any, name: str) -> Any:

@@ -15,9 +15,8 @@ from kgverify.ranking.corrupt import ALL, count_candidates
 from kgverify.runs import machine, parts
 from kgverify.runs.delta_debugging import _count_fitting, count_down
 from kgverify.runs.parts import plan_parts
+from kgverify.runs.pool import _environment, _start_process, describe_end
 from kgverify.runs.run import SCORE_SUMS, describe_ranking
-from kgverify.runs.separate_workers import describe_end
-from kgverify.runs.workers import _environment, _start_processes
 
 
 def test_the_size_of_parts_follows_from_the_device_and_from_what_is_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,14 +84,14 @@ def test_sides_without_scores_are_named(names: tuple[str, str], note: str) -> No
 
 def test_processes_are_started_without_interrupts() -> None:
     before, executor = signal.getsignal(signal.SIGINT), _Noting()
-    _start_processes(executor, 3)  # type: ignore[arg-type]
-    assert executor.seen == [(signal.SIG_IGN, False)] * 3
+    _start_process(executor)  # type: ignore[arg-type]
+    assert executor.seen == [(signal.SIG_IGN, False)]
     assert signal.getsignal(signal.SIGINT) is before
     executor = _Noting()
-    thread = threading.Thread(target=_start_processes, args=(executor, 2))
+    thread = threading.Thread(target=_start_process, args=(executor,))
     thread.start()
     thread.join()
-    assert executor.seen == [(before, True)] * 2
+    assert executor.seen == [(before, True)]
     assert signal.getsignal(signal.SIGINT) is before
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 

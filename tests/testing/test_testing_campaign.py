@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -17,7 +16,7 @@ from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.dialect import Dialect
 from kgverify.program.program import NamedRule
 from kgverify.runs.engine_makers import EAGER, EngineSpec, Sides, find_maker
-from kgverify.runs.separate_workers import MOST_KILLS
+from kgverify.runs.pool import MOST_KILLS, Here
 from kgverify.testing.campaigns import campaign as campaigns
 from kgverify.testing.campaigns.campaign import MOST_EXAMPLES, Campaign, Tally, run_campaign, try_block
 from kgverify.testing.campaigns.corpus import NOT_SHRUNK, Block, Corpus, is_shrunk
@@ -486,16 +485,14 @@ def test_of_several_divergences_those_beyond_the_limit_wait(corpus):
 
 
 def test_tasks_that_end_together_are_handed_over_in_their_order(corpus):
-    def submit(number: int) -> Future[int]:
-        done: Future[int] = Future()
-        done.set_result(number)
-        return done
+    class Six(Here):
+        def count(self) -> int:
+            return 6
 
     taken: list[tuple[int, int]] = []
     run: Any = SimpleNamespace(campaign=Campaign(corpus=corpus, jobs=6), is_interrupted=False)
     tasks = ((number, int, (10 * number,)) for number in range(12))
-    executor: Any = SimpleNamespace(submit=lambda function, number: submit(function(number)))
-    campaigns._Run._work(run, executor, tasks, lambda *each: taken.append(each), lambda at_work: None, None)  # type: ignore[arg-type]
+    campaigns._Run._work(run, Six(), tasks, lambda *each: taken.append(each), lambda at_work: None, None)  # type: ignore[arg-type]
     assert taken == [(number, 10 * number) for number in range(12)]
 
 

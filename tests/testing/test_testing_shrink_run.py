@@ -10,6 +10,7 @@ import pytest
 from known_shrinks import IN_STEP, RuledOracle
 from run_engines import UNEXPLAINED
 
+from kgverify.comparison.equality import Equality
 from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
@@ -39,7 +40,13 @@ def verified(graph, fault, *, queries=1, corruptions=3, policy="shortest", locks
     limits = Limits()
     run = Run(graph, limits, load_policy(policy, graph, limits, 0), num_queries=queries, num_corruptions=corruptions)
     actual = evaluator_pipeline(run, faults=[fault], mode="eager", slots=4)
-    return verify(run, reference_pipeline(run), actual, lockstep=lockstep, check_determinism=False, effort=UNEXPLAINED)
+    return verify(
+        run,
+        reference_pipeline(run),
+        actual,
+        effort=UNEXPLAINED,
+        equality=Equality(lockstep=lockstep, determinism=False),
+    )
 
 
 @pytest.fixture(scope="module")

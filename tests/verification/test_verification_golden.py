@@ -19,7 +19,7 @@ from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.model.header import READABLE_VERSIONS
 from kgverify.trace.model.levels import TraceLevel, columns_kept
 from kgverify.trace.read.trace_file import read_trace
-from kgverify.verification.verify import compare_recorded
+from kgverify.verification.recorded import compare_recorded
 
 TRACES = Path(kgverify.__file__).parents[1] / "traces"
 ENTRIES = json.loads((TRACES / "manifest.json").read_text())["traces"]

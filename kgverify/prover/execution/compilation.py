@@ -5,14 +5,17 @@ import shutil
 import types
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import torch
 
 from kgverify.engines.plain.choice import PLAIN
+from kgverify.engines.table import Built
 from kgverify.errors import UserError
 from kgverify.files.cache import find_cache, is_private, make_private
+from kgverify.files.code_identity import digest_code, identify_own_code
 from kgverify.prover.native.choice import NATIVE
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -58,6 +61,15 @@ def resolve_mode(mode: str, device: torch.device, why_not_fused: str | None = "i
             fix="install g++ or clang, or use --mode eager",
         )
     return mode
+
+
+def find_kernels() -> Built:
+    """Return the fused kernels, which depend on the sources, torch, Triton, the GPU and its driver."""
+    code = identify_own_code() | {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
+    with suppress(OSError):
+        code["driver"] = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
+    digest, folder = digest_code(code), find_cache()
+    return Built("fused kernels", digest, None if folder is None else folder / "kernels" / f"{digest}.tried")
 
 
 def captures_graphs(mode: str, device: torch.device) -> bool:

@@ -8,8 +8,6 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -32,7 +30,7 @@ from kgverify.program.atoms import Variable
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline, Sides, make_reference
-from kgverify.runs.separate_workers import MOST_KILLS, SeparateWorkers, describe_end, weigh_end
+from kgverify.runs.pool import MOST_KILLS, Calls, Here, Processes, Workers, describe_end, weigh_end
 from kgverify.testing.campaigns.corpus import (
     NOT_SHRUNK,
     Block,
@@ -453,11 +451,11 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
     with locked_folder(campaign.corpus, "this corpus", fix="wait until it ends, or give another folder as --corpus"):
         run = _Run(campaign, watch)
         watch(Tally("start"))
-        with _make_executor(campaign) as executor:
-            run.replay_corpus(executor)
-            run.try_blocks(executor)
+        with _make_workers(campaign) as workers:
+            run.replay_corpus(workers)
+            run.try_blocks(workers)
             run.keep_found()
-            run.shrink_found(executor)
+            run.shrink_found(workers)
         return run.summarise(today or date.today())
 
 
@@ -489,7 +487,7 @@ class _Run:
         self.is_interrupted = False
         self._watch = watch
 
-    def replay_corpus(self, executor: Executor) -> None:
+    def replay_corpus(self, workers: Workers) -> None:
         """Run every reproducer of the corpus again."""
         files = self.corpus.reproducers()
 
@@ -501,10 +499,10 @@ class _Run:
             (replay_text, (render_reproducer(made), self.campaign.sides)) for _, made in files
         ]
         death: Signature | None = Signature("", "", DEATH)
-        self._do_all(executor, "replay", tasks, take, death)
+        self._do_all(workers, "replay", tasks, take, death)
         self.replays.sort()
 
-    def try_blocks(self, executor: Executor) -> None:
+    def try_blocks(self, workers: Workers) -> None:
         """Try blocks, in order, until the budget is spent; those in the log are finished."""
         campaign, blocks, started = self.campaign, self.blocks, time.monotonic()
         self.num_resumed = sum(block.num_problems for block in blocks.values())
@@ -567,7 +565,7 @@ class _Run:
         size_of: dict[int, int] = {}
         deaths: dict[int, Counter[Group]] = {}
         with temporary_folder("kgverify-fuzz-") as logs:
-            self._work(executor, find_tasks(), take, report, retry)
+            self._work(workers, find_tasks(), take, report, retry)
 
     def keep_found(self) -> None:
         """Write a reproducer of each divergence that has none in the corpus."""
@@ -582,7 +580,7 @@ class _Run:
             if signature not in still:
                 self.corpus.add(parse_reproducer(sighting.text))
 
-    def shrink_found(self, executor: Executor) -> None:
+    def shrink_found(self, workers: Workers) -> None:
         """Shrink the reproducers that have not been shrunk, unless the campaign was interrupted."""
         changed = {path for path, signature, found in self.replays if found != signature}
         waiting = [
@@ -597,11 +595,11 @@ class _Run:
             write_reproducer(parse_reproducer(text) if text else mark_shrunk(made), path)
 
         tasks = [(shrink_text, (render_reproducer(made), *budget)) for _, made in waiting]
-        self._do_all(executor, "shrink", tasks, take, "")
+        self._do_all(workers, "shrink", tasks, take, "")
 
     def _do_all(
         self,
-        executor: Executor,
+        workers: Workers,
         phase: str,
         tasks: Sequence[tuple[Callable[..., T], tuple[object, ...]]],
         take: Callable[[int, T], None],
@@ -625,11 +623,11 @@ class _Run:
             return tasks[number] if ended[number] < MOST_KILLS else (give, (after_death,))
 
         ended: Counter[int] = Counter()
-        self._work(executor, ((number, *task) for number, task in enumerate(tasks)), take, report, retry)
+        self._work(workers, ((number, *task) for number, task in enumerate(tasks)), take, report, retry)
 
     def _work(
         self,
-        executor: Executor,
+        workers: Workers,
         tasks: Iterator[tuple[int, Callable[..., T], tuple[object, ...]]],
         take: Callable[[int, T], None],
         report: Callable[[Iterable[int]], None],
@@ -641,36 +639,26 @@ class _Run:
 
         A KeyboardInterrupt cancels those not begun; a second one is raised.
         """
-        running: dict[Future[T], int] = {}
         report(())
-
-        def has_room() -> bool:
-            most = 2 * executor.count_threads() if isinstance(executor, DaskWorkers) else self.campaign.jobs
-            return not self.is_interrupted and len(running) < most
-
-        while True:
-            try:
-                while has_room() and (task := next(tasks, None)):
-                    number, function, arguments = task
-                    report([*running.values(), number])
-                    running[executor.submit(function, *arguments)] = number
-                if not running:
-                    break
-                finished, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
-                for future in sorted(finished, key=running.__getitem__):
-                    number = running.pop(future)
-                    if isinstance(executor, SeparateWorkers) and isinstance(future.exception(), BrokenProcessPool):
-                        function, arguments = retry(number, executor.replace(future))
-                        running[executor.submit(function, *arguments)] = number
-                    else:
-                        take(number, future.result())
-                report(running.values())
-            except KeyboardInterrupt:
-                if self.is_interrupted:
-                    raise
-                self.is_interrupted = True
-                running = {future: number for future, number in running.items() if not future.cancel()}
-                report(running.values())
+        with Calls(workers, retry) as calls:
+            while True:
+                try:
+                    most = 2 * workers.count() if self.campaign.scheduler is not None else workers.count()
+                    while not self.is_interrupted and len(calls.running) < most and (task := next(tasks, None)):
+                        number, function, arguments = task
+                        report([*calls.running, number])
+                        calls.begin(number, function, *arguments)
+                    if not calls.running:
+                        break
+                    if ended := calls.take(0.5):
+                        take(*ended)
+                    report(calls.running)
+                except KeyboardInterrupt:
+                    if self.is_interrupted:
+                        raise
+                    self.is_interrupted = True
+                    calls.cancel()
+                    report(calls.running)
         report(())
 
     def _died(self, exit_code: int, when: str) -> UserError:
@@ -756,10 +744,10 @@ class _Run:
         )
 
 
-def _make_executor(campaign: Campaign) -> Executor:
+def _make_workers(campaign: Campaign) -> Workers:
     if campaign.scheduler is not None:
         return DaskWorkers(campaign.scheduler, campaign.sides.foreign)
-    return _Here() if campaign.runs_here else SeparateWorkers(campaign.jobs)
+    return Here() if campaign.runs_here else Processes(campaign.jobs)
 
 
 def _blocks_to_do(done: dict[int, Block], size: int, most: int | None) -> Iterator[tuple[int, int]]:
@@ -770,13 +758,3 @@ def _blocks_to_do(done: dict[int, Block], size: int, most: int | None) -> Iterat
         if number not in done or done[number].num_problems < num_problems:
             yield number, num_problems
         number += 1
-
-
-class _Here(Executor):
-    """An executor that does the work at once, in this process."""
-
-    def submit(self, function: Callable[..., T], /, *arguments: object, **named: object) -> Future[T]:
-        """Return a finished future of the call's result."""
-        future: Future[T] = Future()
-        future.set_result(function(*arguments, **named))
-        return future

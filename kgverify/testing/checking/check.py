@@ -9,9 +9,10 @@ import msgspec
 import numpy as np
 
 from kgverify.comparison.compare import Comparer
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.exercise.count import count_columns
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
-from kgverify.comparison.exercise.minimum import NO_MINIMUM, Minimum
+from kgverify.comparison.exercise.minimum import NO_MINIMUM
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import Comparison, Divergence, Verdict
 from kgverify.comparison.source import has_steps
@@ -37,6 +38,8 @@ from kgverify.verification.verify import Verification, verify
 
 UNEXPLAINED: Final = FULL._replace(explained=0)
 """The effort for a divergence of which only the stage and the class are asked."""
+ALONE: Final = tuple(Equality(lockstep=each, determinism=False, minimum=NO_MINIMUM) for each in (False, True))
+"""What counts as equal on a problem by itself, without and with lockstep."""
 MOST_CONFIRMED: Final = 10
 """The default number of problems that `check_problems` confirms."""
 
@@ -245,24 +248,11 @@ def judge(
 
 
 def verify_problems(
-    merged: Merged,
-    make_pipeline: MakePipeline,
-    *,
-    lockstep: bool = False,
-    minimum: Minimum = NO_MINIMUM,
-    effort: Effort = FULL,
+    merged: Merged, make_pipeline: MakePipeline, equality: Equality = ALONE[False], effort: Effort = FULL
 ) -> Verification:
     """Verify problems in one run, and return the whole report."""
     actual = merged.with_unranked(make_pipeline(merged.run, merged.sizes))
-    return verify(
-        merged.run,
-        merged.expected,
-        actual,
-        lockstep=lockstep,
-        check_determinism=False,
-        minimum=minimum,
-        effort=effort,
-    )
+    return verify(merged.run, merged.expected, actual, equality=equality, effort=effort)
 
 
 def _guard_reference(reference: MakePipeline) -> MakePipeline:
@@ -344,9 +334,9 @@ def _judge_group(
     failure = partial(Failure, index=index, problem=group[member], group=group)
     check = partial(verify_problems, merged, guard(make_pipeline), effort=UNEXPLAINED)
     try:
-        report = check(lockstep=lockstep).report
+        report = check(ALONE[lockstep]).report
         if lockstep and not report.divergences:
-            report = check().report
+            report = check(ALONE[False]).report
     except EngineCrash as crash:
         return failure(signature=Signature("", "", crash.kind, crash.situation), message=str(crash))
     except MissingDependency:

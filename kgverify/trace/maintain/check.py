@@ -13,7 +13,6 @@ from kgverify.trace.files.manifest import MANIFEST, Manifest, Shard, check_shard
 from kgverify.trace.hdf5.reading import Problems, load_arrays, locate_arrays
 from kgverify.trace.model.columns import Candidates, join_candidates
 from kgverify.trace.model.consistency import Contradictions, describe_rankings
-from kgverify.trace.model.digest_vectors import check_vectors
 from kgverify.trace.model.digests import candidate_keys
 from kgverify.trace.read.data_file import DataFile, open_journal_file, open_shard
 from kgverify.trace.read.trace_file import check_alike, check_root, read_trace
@@ -50,7 +49,6 @@ class CheckReport(msgspec.Struct, frozen=True):
 
 def check_trace(path: Path | str) -> CheckReport:
     """Verify checksums, digests, counts and structure of a file or a folder. UserError if it is not a trace at all."""
-    check_vectors()
     with fetched(path) as copy:
         if not copy.is_dir() and not copy.is_file():
             raise UserError("no such trace", where=str(path), fix="check the path")

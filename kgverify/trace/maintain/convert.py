@@ -1,7 +1,6 @@
 """Converting a trace: to another level, to another packing, or from an earlier version of the schema."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,14 +19,11 @@ from kgverify.trace.files.manifest import (
 from kgverify.trace.files.output_path import check_output_path, lock_trace
 from kgverify.trace.hdf5.writing import Written, write_arrays
 from kgverify.trace.model.levels import TraceLevel, lower_arrays, packing_of, parse_level
-from kgverify.trace.model.trace import Trace
+from kgverify.trace.model.trace import Rebuild, Trace
 from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.trace.write.encode import encode_trace
 from kgverify.version import __version__
-
-Rebuild = Callable[[Trace], Trace]
-"""A function that restores the goals of a compact trace. It raises a UserError if its clauses contradict its digests."""
 
 
 class Conversion(NamedTuple):

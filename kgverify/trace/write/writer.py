@@ -45,7 +45,6 @@ from kgverify.trace.model.columns import (
     empty_columns,
     join_candidates,
 )
-from kgverify.trace.model.digest_vectors import check_vectors
 from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.model.header import SCHEMA_VERSION, Header, unknown_columns
 from kgverify.trace.model.levels import TraceLevel, has_goals, is_kept, packing_of, parse_level
@@ -136,7 +135,6 @@ class TraceWriter:
         part: Part | None = None,
         unknown: Unknown = NOTHING_UNKNOWN,
     ) -> None:
-        check_vectors()
         self._path, self._where = Path(path), str(path)
         self._partial = partial_of(self._path)
         self._symbols, self._part = symbols, part
