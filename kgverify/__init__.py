@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from kgverify.testing.problems.problem import PolicySpec as PolicySpec
     from kgverify.testing.problems.problem import Problem
     from kgverify.testing.problems.problem import Spread as Spread
-    from kgverify.testing.reproducers.reproducer import Reproducer as Reproducer
+    from kgverify.testing.reproducers.text_format import Reproducer as Reproducer
     from kgverify.testing.shrinking.shrink_run import ShrunkRun as ShrunkRun
     from kgverify.trace.files.manifest import Part as Part
     from kgverify.trace.model.columns import Candidates as Candidates
@@ -219,7 +219,7 @@ if not TYPE_CHECKING:
         "runs.run": "Run",
         "testing.campaigns.result": "CampaignResult Tally",
         "testing.problems.problem": "GroupKey PolicySpec Spread",
-        "testing.reproducers.reproducer": "Reproducer",
+        "testing.reproducers.text_format": "Reproducer",
         "testing.shrinking.shrink_run": "ShrunkRun",
         "trace.files.manifest": "Part",
         "trace.model.columns": "CandidateSet Candidates Columns Rankings",

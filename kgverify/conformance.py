@@ -48,14 +48,11 @@ from kgverify.runs.run import Run
 from kgverify.step.resolvent import Resolvent, Taken
 from kgverify.testing.checking.check import ALONE, check_and_count, verify_problems
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, label_lines
-from kgverify.testing.checking.guard import explain, find_explained
-from kgverify.testing.checking.supported import find_supported, make_once
-from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.checking.guard import explain, find_explained, find_supported, make_once
+from kgverify.testing.problems.decode import SCOPE_MINIMUM, draw_problems, list_scope
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import Problem
-from kgverify.testing.problems.scope import SCOPE_MINIMUM, list_scope
-from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
-from kgverify.testing.reproducers.text_format import saving_bugs, write_reproducer
+from kgverify.testing.reproducers.text_format import Reproducer, make_reproducer, saving_bugs, write_reproducer
 from kgverify.testing.shrinking.shrink import shrink
 from kgverify.verification.verify import verify
 

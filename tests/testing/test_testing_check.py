@@ -18,11 +18,11 @@ from kgverify.ranking.corrupt import ALL, draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.engine_makers import as_maker, compiled_maker
 from kgverify.runs.run import reference_pipeline
-from kgverify.testing.checking import check, watchdog
+from kgverify.testing.checking import check
+from kgverify.testing.checking import guard as guards
 from kgverify.testing.checking.check import check_problems, find_suspects, judge, prepare_batches, verify_problems
 from kgverify.testing.checking.failure import CRASH, UNDECIDED
-from kgverify.testing.checking.guard import guard
-from kgverify.testing.checking.watchdog import EngineCrash
+from kgverify.testing.checking.guard import EngineCrash, guard
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import Problem
@@ -180,9 +180,9 @@ def test_a_group_shrinks_to_the_problem_that_is_blamed_where_every_one_differs(m
 def test_native_code_that_does_not_return_ends_a_process_that_may_be_replaced(monkeypatch, is_replaceable):
     calls: list[tuple[float, bool]] = []
     monkeypatch.setattr(
-        watchdog.faulthandler, "dump_traceback_later", lambda seconds, exit, file: calls.append((seconds, exit))
+        guards.faulthandler, "dump_traceback_later", lambda seconds, exit, file: calls.append((seconds, exit))
     )
-    with watchdog.in_replaceable_process() if is_replaceable else nullcontext(), watchdog.limit_time(7.0):
+    with guards.in_replaceable_process() if is_replaceable else nullcontext(), guards.limit_time(7.0):
         # Ten seconds of real time for each of CPU time.
         assert calls == ([(70.0, True)] if is_replaceable else [])
 

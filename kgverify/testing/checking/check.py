@@ -24,9 +24,8 @@ from kgverify.runs.delta_debugging import halve
 from kgverify.runs.engine_makers import MakePipeline, compiled_maker, make_reference
 from kgverify.runs.run import Pipeline, build_trace, rank_alike, reference_pipeline
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, Signature, sign
-from kgverify.testing.checking.guard import THE_REFERENCE, CheckBug, guard, locate_bug
-from kgverify.testing.checking.watchdog import EngineCrash, EngineHang
-from kgverify.testing.problems.boundaries import draw_boundary_problem, fit_sizes
+from kgverify.testing.checking.guard import THE_REFERENCE, CheckBug, EngineCrash, EngineHang, guard, locate_bug
+from kgverify.testing.problems.decode import draw_boundary_problem, fit_sizes
 from kgverify.testing.problems.merge import Merged, group_problems, merge
 from kgverify.testing.problems.problem import Problem
 from kgverify.trace.model.columns import Columns, Rankings, are_equal, empty_columns, select_candidates

@@ -5,16 +5,20 @@ upper-case letter or with `_` is a variable; every other name stands in single q
 \\xHEX\\ as in ISO Prolog. A line that begins with % is a comment. A line holds one clause, query or key.
 """
 
+import platform
 import re
+import runpy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kgverify.engines.sizes import Sizes
 from kgverify.engines.table import COMPILED, REFERENCE
-from kgverify.errors import InternalError, UserError, suggest
+from kgverify.errors import InternalError, UserError, count_of, suggest
 from kgverify.escaping import MARKED
 from kgverify.files.reading import read_file
 from kgverify.files.writing import write_file
@@ -23,12 +27,97 @@ from kgverify.program.dialect import OURS, VALUES, Dialect
 from kgverify.program.limits import NUMBERS, Limits
 from kgverify.program.program import NamedRule
 from kgverify.ranking.corrupt import ALL
-from kgverify.runs.engine_makers import EAGER, EngineSpec
-from kgverify.testing.checking.failure import CRASH, LAW, Signature
+from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec
+from kgverify.testing.checking.failure import CRASH, LAW, Failure, Signature
 from kgverify.testing.checking.guard import CheckBug
-from kgverify.testing.problems.problem import NO_SPREAD, SHORTEST, PolicySpec, Problem, Spread
-from kgverify.testing.reproducers.reproducer import Reproducer
-from kgverify.testing.shrinking.terms import rename_variables
+from kgverify.testing.problems.problem import NO_SPREAD, SHORTEST, PolicySpec, Problem, Spread, rename_variables
+from kgverify.version import __version__
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproducer:
+    """A problem and the difference that it shows.
+
+    signature:        of the difference; that of its first divergence is compared with it
+    candidate, step:  where it shows; step -1 if it is not about a step
+    expected, actual: both values as text, a line each
+    lockstep:         whether every step was compared from the expected goal
+    neighbour:        the change after which both sides agree; empty if none is known
+    engine:           the engine under test
+    reference:        the engine that it is compared with
+    versions:         library name to version, of the run that made it
+    notes:            comments for readers
+    """
+
+    problem: Problem
+    signature: Signature
+    candidate: str = ""
+    step: int = -1
+    expected: tuple[str, ...] = ()
+    actual: tuple[str, ...] = ()
+    message: str = ""
+    lockstep: bool = False
+    neighbour: str = ""
+    engine: EngineSpec = EAGER
+    reference: EngineSpec = PLAIN
+    versions: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def with_engine(self, engine: EngineSpec, reference: EngineSpec | None = None) -> "Reproducer":
+        """Return the same reproducer for another engine, and for another reference if one is given."""
+        return replace(self, engine=engine, reference=self.reference if reference is None else reference)
+
+    @property
+    def sides(self) -> str:
+        """The engine under test, and the one that it is compared with."""
+        return f"{self.engine}, compared with {self.reference}"
+
+
+def make_reproducer(
+    failure: Failure,
+    engine: EngineSpec = EAGER,
+    *,
+    reference: EngineSpec = PLAIN,
+    lockstep: bool = False,
+    neighbour: str = "",
+    notes: tuple[str, ...] = (),
+) -> Reproducer:
+    """Return the reproducer of a failure. UserError for one that needs other problems in its run: shrink it first."""
+    if not failure.is_alone:
+        raise UserError(
+            f"fails only in one run with {count_of(len(failure.group) - 1, 'other problem')}",
+            where="reproducer",
+            fix="shrink the failure first",
+        )
+    divergence = failure.divergence
+    return Reproducer(
+        problem=failure.problem,
+        signature=failure.signature,
+        candidate=divergence.atom if divergence else "",
+        step=divergence.step if divergence else -1,
+        expected=_split_lines(divergence.expected) if divergence else (),
+        actual=_split_lines(divergence.actual) if divergence else (),
+        message=failure.message,
+        lockstep=lockstep,
+        neighbour=neighbour,
+        engine=engine,
+        reference=reference,
+        notes=notes,
+        versions=_versions(engine, reference),
+    )
+
+
+def _split_lines(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else (str(value),)
+
+
+def _versions(*engines: EngineSpec) -> dict[str, str]:
+    versions = {"kgverify": __version__, "python": platform.python_version()}
+    if any(each.name == COMPILED for each in engines):
+        with suppress(PackageNotFoundError):
+            versions["torch"] = version("torch")
+    return versions
+
 
 T = TypeVar("T")
 
@@ -163,7 +252,7 @@ def saving_bugs() -> Iterator[None]:
         raise InternalError(f"kgverify itself failed on {which}, {where}: {bug}") from bug.__cause__
 
 
-PLAIN: Final = re.compile(r"[a-z0-9]\w*", re.ASCII)
+PLAIN_NAME: Final = re.compile(r"[a-z0-9]\w*", re.ASCII)
 """A predicate or a constant that needs no quotes."""
 VARIABLE: Final = re.compile(r"[A-Z]\w*|_\w+", re.ASCII)
 """A variable's name."""
@@ -175,7 +264,7 @@ _SIGNS = {"n": "\n", "t": "\t"}
 
 def quote(name: str) -> str:
     """Return the name of a predicate or a constant, quoted if necessary."""
-    if PLAIN.fullmatch(name):
+    if PLAIN_NAME.fullmatch(name):
         return name
     escaped = escape(name).replace("'", "\\'")
     return f"'{escaped}'"
@@ -211,40 +300,6 @@ def unescape(text: str) -> str:
 
 
 FIRST_LINE: Final = "% kgverify reproducer 1"
-KEYS: Final = (
-    "note",
-    "limits",
-    "dialect",
-    "policy",
-    "sizes",
-    "spread",
-    "corruptions",
-    "seed",
-    "constants",
-    "stage",
-    "field",
-    "class",
-    "situation",
-    "law",
-    "candidate",
-    "step",
-    "expected",
-    "actual",
-    "message",
-    "compared",
-    "neighbour",
-    "engine",
-    "mode",
-    "device",
-    "faults",
-    "reference",
-    "reference_mode",
-    "reference_device",
-    "reference_faults",
-    "versions",
-)
-_REPEATED: Final = ("note", "expected", "actual")
-
 _KEY = re.compile(r"([a-z_]+):(?: (.*))?")
 _TOKEN = re.compile(
     r"[ \t]*(?:(?P<quoted>'(?:[^'\\]|\\x[0-9a-fA-F]+\\|\\[^x])*')|(?P<bare>\w+)|(?P<sign>:-|\?-|[(),.]))", re.ASCII
@@ -263,6 +318,7 @@ class _Parser:
     tokens: those left of a line with a clause, each with its kind
     values: key to the values of its lines
     lines:  key to the number of its last line
+    known:  the keys that were asked for
     """
 
     def __init__(self, file: str) -> None:
@@ -270,6 +326,7 @@ class _Parser:
         self.tokens: list[tuple[str, str]] = []
         self.values: dict[str, list[str]] = {}
         self.lines: dict[str, int] = {}
+        self.known: list[str] = []
 
     def parse(self, text: str) -> Reproducer:
         """Parse a text."""
@@ -285,7 +342,8 @@ class _Parser:
             if not line.strip() or line.startswith("%"):
                 continue
             if match := _KEY.fullmatch(line):
-                self._keep(match[1], match[2] or "")
+                self.lines[match[1]] = self.line
+                self.values.setdefault(match[1], []).append(match[2] or "")
                 continue
             self.tokens = self._scan(line)
             if self._take("?-"):
@@ -322,7 +380,7 @@ class _Parser:
             )
             for key, prefix, name in (("engine", "", COMPILED), ("reference", "reference_", REFERENCE))
         )
-        return Reproducer(
+        made = Reproducer(
             problem=problem,
             signature=signature,
             candidate=self._text("candidate"),
@@ -337,6 +395,10 @@ class _Parser:
             versions=self._pairs("versions", ()),
             notes=self._texts("note"),
         )
+        for key in (each for each in self.values if each not in (*self.known, "law")):
+            fix = suggest(key, self.known) or f"use one of {', '.join(self.known)}"
+            raise self._error(f"unknown key {key!r}", fix, key)
+        return made
 
     def _problem(
         self, facts: list[NamedAtom], rules: list[NamedRule], ranked: list[NamedAtom], unranked: list[NamedAtom]
@@ -360,22 +422,23 @@ class _Parser:
             where = error.where if error.where.startswith(self.file) else f"{self.file}: {error.where}"
             raise UserError(error.message, where=where, fix=error.fix) from None
 
-    def _keep(self, key: str, value: str) -> None:
-        if key not in KEYS:
-            raise self._error(f"unknown key {key!r}", suggest(key, KEYS) or f"use one of {', '.join(KEYS)}")
-        if key in self.values and key not in _REPEATED:
-            raise self._error(f"a second line {key!r}", "leave one of them out")
-        self.lines[key] = self.line
-        self.values.setdefault(key, []).append(value)
-
     def _texts(self, key: str) -> tuple[str, ...]:
+        self.known.append(key)
         return tuple(map(unescape, self.values.get(key, ())))
 
+    def _single(self, key: str) -> str:
+        """Return the value of a key as it is written; an empty one if there is none."""
+        self.known.append(key)
+        value, *others = self.values.get(key, [""])
+        if others:
+            raise self._error(f"a second line {key!r}", "leave one of them out", key)
+        return value
+
     def _text(self, key: str, default: str = "") -> str:
-        return next(iter(self._texts(key)), "") or default
+        return unescape(self._single(key)) or default
 
     def _items(self, key: str) -> list[str]:
-        value = self.values.get(key, [""])[0]
+        value = self._single(key)
         return [item.strip() for item in value.split(",")] if value.strip() else []
 
     def _pairs(self, key: str, known: Sequence[str], items: list[str] | None = None) -> dict[str, str]:
@@ -423,10 +486,10 @@ class _Parser:
             raise self._error(error.message, error.fix, "dialect") from None
 
     def _constants(self) -> tuple[str, ...]:
-        if not self.values.get("constants"):
+        self.line = self.lines.get("constants", self.line)
+        self.tokens = self._scan(self._single("constants"))
+        if "constants" not in self.values:
             return ()
-        self.line = self.lines["constants"]
-        self.tokens = self._scan(self.values["constants"][0])
         found = self._list(lambda: self._name("constant"))
         if self.tokens:
             raise self._error(f"expected a comma, found {self._next!r}", "separate the constants by commas")
@@ -491,3 +554,64 @@ class _Parser:
 
     def _error(self, message: str, fix: str, key: str = "") -> UserError:
         return UserError(message, where=f"{self.file}:{self.lines.get(key, self.line)}", fix=fix)
+
+
+_TEMPLATE: Final = '''"""{title}
+
+Made by kgverify {version}. It fails until {until} on the problem below.
+"""
+
+from kgverify.laws.replay import assert_agrees
+from kgverify.testing.reproducers.text_format import parse_reproducer
+
+REPRODUCER = r"""{text}"""
+
+
+def {function}():
+    assert_agrees(parse_reproducer(REPRODUCER, __file__))
+'''
+
+
+class FirstRun(NamedTuple):
+    """The result of running a generated test once: whether it failed, as it must, and its message."""
+
+    fails: bool
+    message: str
+
+
+def render_test(reproducer: Reproducer) -> str:
+    """Return the text of a test file."""
+    stage, field, kind, situation = reproducer.signature
+    title = f"{stage or 'engine'}: {kind}{f' ({field})' if field else ''}"
+    named = f"test_{stage or 'engine'}_{kind}" + (f"_{situation}" if kind == LAW else "")
+    function = re.sub(r"\W+", "_", named, flags=re.ASCII).lower()
+    text = render_reproducer(reproducer).replace('"""', '"\\x22\\"')
+    until = f"{reproducer.engine.name} and {reproducer.reference.name} agree"
+    if kind == LAW:
+        until = f"the law {situation} holds, and {until},"
+    return _TEMPLATE.format(title=_plain(title), version=__version__, text=text, function=function, until=_plain(until))
+
+
+def _plain(text: str) -> str:
+    """Return the text without what would end a docstring."""
+    return re.sub(r'[\\"\s]+', " ", escape(text)).strip()
+
+
+def write_test(reproducer: Reproducer, path: Path) -> FirstRun:
+    """Write the test, and run it once: before the repair it must fail. UserError if it cannot be written."""
+    if not (path.name.startswith("test_") and path.suffix == ".py"):
+        raise UserError("pytest does not collect this name", where=str(path), fix="give a name such as test_step.py")
+    write_file(path, render_test(reproducer))
+    return run_test(path)
+
+
+def run_test(path: Path) -> FirstRun:
+    """Run the tests of a generated file, as pytest would."""
+    names = runpy.run_path(str(path))
+    for name, function in names.items():
+        if name.startswith("test_"):
+            try:
+                function()
+            except AssertionError as error:
+                return FirstRun(True, str(error))
+    return FirstRun(False, "both sides agree")
