@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,10 +20,7 @@ from kgverify.comparison.rankings import NO_ROWS, RankCandidates, compare_rankin
 from kgverify.comparison.recorded.evidence import ROLES, withhold_agreement
 from kgverify.comparison.result import Attribution, Cause, Comparison, Verdict
 from kgverify.comparison.source import MemorySource, StepSource, has_steps
-from kgverify.conditions.declared import read_declared
-from kgverify.conditions.describe import describe_conditions
-from kgverify.conditions.features import Feature
-from kgverify.engines.protocol import Engine, ExplainedEngine
+from kgverify.engines.protocol import DescribedEngine, Engine, ExplainedEngine
 from kgverify.progress import Phase, Progress, no_progress, silent_phase
 from kgverify.ranking.metric import describe_hits
 from kgverify.report.report import Report
@@ -43,9 +40,11 @@ from kgverify.verification.rebuild import Rebuilder
 from kgverify.verification.recorded_ranks import judge_ranks, recognise_ranks, split_recorded_loss
 from kgverify.verification.repetition import Repetition, judge_repetition, prove_again
 from kgverify.verification.replay import Explainer, Replayed, Views
-from kgverify.verification.rerun import rerun
 from kgverify.verification.rounding import EngineRun, bound_recorded, settle_score_error
 from kgverify.verification.score_sources import SCORES_BEFORE
+
+if TYPE_CHECKING:
+    from kgverify.conditions.features import Feature
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +119,7 @@ class _Ran(NamedTuple):
     """Both sides after their runs, and the features that the actual engine declares for its columns."""
 
     sides: tuple[EngineRun, EngineRun]
-    declared: tuple[Feature, ...]
+    declared: tuple["Feature", ...]
 
     @property
     def traces(self) -> tuple[Trace, Trace]:
@@ -171,7 +170,11 @@ def _run_both(
     """Run both engines, and prove a sample of their candidates again."""
     sides = [_run_pipeline(run, *each, phase, compilations) for each in zip(pipelines, ROLES, strict=True)]
     # Features are those of the columns that the engine returned last.
-    declared = read_declared(pipelines[1].engine, sides[1].trace.columns)
+    declared: tuple[Feature, ...] = ()
+    if isinstance(pipelines[1].engine, DescribedEngine):
+        from kgverify.conditions.features import read_declared
+
+        declared = read_declared(pipelines[1].engine, sides[1].trace.columns)
     for i, side in enumerate(sides if repeats else ()):
         title = _title(side.engine, side.role)
         with phase(f"{title}, again", 0) as progress, compilations.of(title, "the second run"):
@@ -215,7 +218,7 @@ def _compare(task: _Task, traces: tuple[Trace, ...]) -> _Compared:
 
 
 def _explain(
-    task: _Task, compared: _Compared, declared: tuple[Feature, ...], *, is_repeating: bool
+    task: _Task, compared: _Compared, declared: tuple["Feature", ...], *, is_repeating: bool
 ) -> tuple[Comparison, tuple[Cause, ...]]:
     """Replay the divergent steps, compare the ranks, group the divergences, and find the conditions of their causes."""
     traces, comparer, comparison = compared.traces, compared.comparer, compared.comparison
@@ -234,18 +237,23 @@ def _explain(
     comparison = compare_rankings(comparison, traces[0], traces[1], task.ranks)
     of_ranking = comparison.divergences[len(replayed) :]
     divergences, causes = explainer.group([*replayed, *(Replayed(each, None) for each in of_ranking)])
-    divergences, causes = describe_conditions(
-        causes,
-        divergences,
-        comparer,
-        compared.views,
-        [each.outputs for each in replayed],
-        lockstep=task.lockstep,
-        own=declared,
-        engines=task.engines,
-        run_again=partial(rerun, task.run, *task.pipelines, traces[0], comparer),
-        most=task.effort.explained,
-    )
+    if causes:
+        # Runs that agree do not load the search for conditions.
+        from kgverify.conditions.describe import describe_conditions
+        from kgverify.verification.rerun import rerun
+
+        divergences, causes = describe_conditions(
+            causes,
+            divergences,
+            comparer,
+            compared.views,
+            [each.outputs for each in replayed],
+            lockstep=task.lockstep,
+            own=declared,
+            engines=task.engines,
+            run_again=partial(rerun, task.run, *task.pipelines, traces[0], comparer),
+            most=task.effort.explained,
+        )
     return msgspec.structs.replace(comparison, divergences=divergences), causes
 
 
@@ -388,7 +396,10 @@ def judge_recorded(comparer: Comparer, minimum: Minimum, *, effort: Effort = FUL
     findings = (*comparer.findings, *(judge_ranks(classify(each, nothing), ranked) for each in of_ranking))
     dialect = comparer.sources[0].header.limits.dialect
     divergences, causes = group_causes(*name_in_dialect(comparison.divergences, findings, dialect))
-    divergences, causes = describe_conditions(causes, divergences, comparer, most=effort.explained)
+    if causes:
+        from kgverify.conditions.describe import describe_conditions
+
+        divergences, causes = describe_conditions(causes, divergences, comparer, most=effort.explained)
     comparison = msgspec.structs.replace(comparison, divergences=divergences)
     sides = ranked.traces if ranked is not None else comparer.sources
     attribution, notes = split_recorded_loss(ranked, divergences, causes, effort)
