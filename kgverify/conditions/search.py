@@ -15,7 +15,7 @@ from copy import copy
 from enum import StrEnum
 from functools import cached_property
 from itertools import combinations
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +69,15 @@ class Relation(StrEnum):
     SAME = "same as"
 
 
+_COMPARE: Final = {
+    Relation.AT_LEAST: np.greater_equal,
+    Relation.AT_MOST: np.less_equal,
+    Relation.EQUAL: np.equal,
+    Relation.OTHER: np.not_equal,
+}
+_BITS_OF: Final = {Relation.EQUAL: 1.0, Relation.AT_MOST: 1.5, Relation.OTHER: 2.5}
+
+
 class Term(NamedTuple):
     """A test of one feature, or of two.
 
@@ -93,20 +102,14 @@ class Term(NamedTuple):
     def holds_for(self, x: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return where it holds for values of its feature, and of the other one: float64 [n]."""
         match self.relation:
-            case Relation.AT_LEAST:
-                found = x >= self.value
-            case Relation.AT_MOST:
-                found = x <= self.value
-            case Relation.EQUAL:
-                found = x == self.value
-            case Relation.OTHER:
-                found = x != self.value
             case Relation.BETWEEN:
                 found = (x >= self.value) & (x <= self.high)
             case Relation.REMAINDER:
                 found = np.mod(x, self.high) == self.value
             case Relation.SAME:
                 found = x == other
+            case _:
+                found = _COMPARE[self.relation](x, self.value)
         return np.asarray(found, np.bool_)
 
 
@@ -148,33 +151,8 @@ NOTHING: Final = Condition((), 0.0, 1.0)
 """The condition without tests, which holds for everything."""
 
 
-class _First(NamedTuple):
-    """The first condition of a pair. num_wrong: the instances that went wrong for which it holds."""
-
-    tests: tuple[Term, ...]
-    cost: float
-    num_wrong: int
-
-
-class _Levels:
-    """The different values of a feature, ascending: float64 [K]."""
-
-    def __init__(self, column: NDArray[np.float64]) -> None:
-        self.values, self.codes = np.unique(column, return_inverse=True)
-
-    @cached_property
-    def remainders(self) -> NDArray[np.int64]:
-        """The remainder of each value for each of `MODULI`: int64 [K, M]."""
-        return np.mod(self.values[:, None], MODULI).astype(np.int64)
-
-
-class _Split(NamedTuple):
-    """How often each value of a feature went wrong, and how often it did not: int64 [K] each."""
-
-    feature: Feature
-    levels: _Levels
-    num_wrong: NDArray[np.int64]
-    num_right: NDArray[np.int64]
+_First: TypeAlias = tuple[int, float, tuple[Term, ...]]
+"""The first condition of a pair: the instances that went wrong for which it holds, its cost, and its tests."""
 
 
 class Search:
@@ -196,8 +174,9 @@ class Search:
         known = np.where(np.isnan(values), 0.0, values)
         rows = np.unique(np.column_stack([known, is_wrong]), axis=0)
         self._values, self._wrong = np.asfortranarray(rows[:, :-1]), rows[:, -1].astype(np.bool_)
-        self._levels = [_Levels(column) for column in self._values.T]
-        self._codes = [each.codes for each in self._levels]
+        levels = [np.unique(column, return_inverse=True) for column in self._values.T]
+        self._levels, self._codes = [values for values, _ in levels], [codes for _, codes in levels]
+        self._remainders: dict[int, NDArray[np.int64]] = {}
         self._columns = self._distinct_columns(sorted(range(len(features)), key=lambda i: features[i].cost(stage)))
         self.is_cut = False
 
@@ -224,10 +203,17 @@ class Search:
                 kept.setdefault(column.tobytes(), i)
         return list(kept.values())
 
-    def _split(self, i: int) -> _Split:
-        num = len(self._levels[i].values)
-        wrong = np.bincount(self._codes[i][self._wrong], minlength=num)
-        return _Split(self._features[i], self._levels[i], wrong, np.bincount(self._codes[i], minlength=num) - wrong)
+    def _hits(self, i: int) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return the values of a feature, ascending, and how often each went wrong, and did not: [K] each."""
+        codes, values = self._codes[i], self._levels[i]
+        wrong = np.bincount(codes[self._wrong], minlength=len(values))
+        return values, wrong, np.bincount(codes, minlength=len(values)) - wrong
+
+    def _remainders_of(self, i: int) -> NDArray[np.int64]:
+        """Return the remainder of each value of a feature for each of `MODULI`: int64 [M, K]."""
+        if i not in self._remainders:
+            self._remainders[i] = np.mod(self._levels[i], np.array(MODULI)[:, None]).astype(np.int64)
+        return self._remainders[i]
 
     @cached_property
     def _counts(self) -> tuple[int, int]:
@@ -268,18 +254,18 @@ class Search:
             return []
         return self._complete(self._sufficient()) or self._complete(self._double_first())
 
-    def _complete(self, first: Iterable["_First"]) -> list[Condition]:
+    def _complete(self, first: Iterable[_First]) -> list[Condition]:
         """Return the shortest pairs with one of some conditions that hold for nothing that went right."""
         by_rows: dict[bytes, tuple[_First, NDArray[np.bool_]]] = {}
         num_wrong = int(self._wrong.sum())
-        for each in sorted(first, key=lambda each: (-each.num_wrong, each.cost)):
+        for each in sorted(first, key=lambda each: (-each[0], each[1])):
             if len(by_rows) == MOST_FIRST:
                 break
-            if 1 < each.num_wrong < num_wrong:
-                holds = np.logical_and.reduce([self._wrong, *(test.holds(self._values) for test in each.tests)])
+            if 1 < each[0] < num_wrong:
+                holds = np.logical_and.reduce([self._wrong, *(test.holds(self._values) for test in each[2])])
                 by_rows.setdefault(holds.tobytes(), (each, holds))
         pairs = []
-        for (tests, cost, _), holds in by_rows.values():
+        for (_, cost, tests), holds in by_rows.values():
             rest = self._among(~holds).find_exact()
             num = self._num_tried(tests)
             pairs += [Condition(tests, cost + each.cost, num, each) for each in rest[:MOST_SECOND]]
@@ -288,8 +274,8 @@ class Search:
     def _double_first(self) -> Iterator[_First]:
         """Yield two tests that together hold for nothing that went right: the first is one of those that divide best."""
         for outer, cost in self._dividing():
-            for (inner,), own, num in self._among(outer.holds(self._values))._sufficient():
-                yield _First((outer, inner), cost + own + OF_CONJUNCTION, num)
+            for num, own, inner in self._among(outer.holds(self._values))._sufficient():
+                yield num, cost + own + OF_CONJUNCTION, (outer, *inner)
 
     def _dividing(self) -> list[tuple[Term, float]]:
         """Return the tests of features with few values after which the classes are least mixed, with their costs."""
@@ -310,37 +296,92 @@ class Search:
     def _sufficient(self) -> Iterator[_First]:
         """Yield single tests that hold for nothing that went right."""
         for i in self._columns:
-            split = self._split(i)
-            x = split.levels.values
-            for test in _sufficient_in(i, split):
-                yield _First((test,), self._cost(test), int(split.num_wrong[test.holds_for(x, x)].sum()))
+            values, num_wrong, num_right = self._hits(i)
+            for test in self._sufficient_in(i, values, num_wrong, num_right):
+                yield int(num_wrong[test.holds_for(values, values)].sum()), self._cost(test), (test,)
+
+    def _sufficient_in(
+        self, i: int, values: NDArray[np.float64], num_wrong: NDArray[np.int64], num_right: NDArray[np.int64]
+    ) -> Iterator[Term]:
+        scale, is_right = self._features[i].scale, num_right > 0
+        is_only = (num_wrong > 0) & ~is_right
+        if not is_only.any():
+            return
+        yield from (Term(i, Relation.EQUAL, value) for value in values[is_only][:MOST_VALUES].tolist())
+        if scale in (Scale.FLAG, Scale.ID):
+            return
+        known, x = values[is_right], values[num_wrong > 0]
+        low, high = float(known[0]), float(known[-1])
+        if x[-1] > high:
+            yield Term(i, Relation.AT_LEAST, float(x[np.searchsorted(x, high, "right")]), beyond=high)
+        if x[0] < low:
+            yield Term(i, Relation.AT_MOST, float(x[np.searchsorted(x, low) - 1]), beyond=low)
+        for start, end in _intervals(values[is_only], num_wrong[is_only], known):
+            yield Term(i, Relation.BETWEEN, start, end)
+        for place, modulus in enumerate(MODULI if scale is Scale.COUNT else ()):
+            if modulus <= MOST_OF_MODULUS:
+                rest = self._remainders_of(i)[place]
+                is_free = np.bincount(rest[is_right], minlength=modulus) == 0
+                for remainder in np.flatnonzero(np.bincount(rest[is_only], minlength=modulus) * is_free).tolist():
+                    yield Term(i, Relation.REMAINDER, float(remainder), float(modulus))
 
     def _necessary(self) -> Iterator[Term]:
         """Yield the tests that hold for everything that went wrong, and may exclude something else."""
-        wrong = self._values[self._wrong]
         for i in self._columns:
-            yield from _necessary_in(i, self._split(i))
+            yield from self._necessary_in(i, *self._hits(i))
+        wrong = self._values[self._wrong]
         yield from (Term(i, Relation.SAME, other=j) for i, j in self._pairs() if (wrong[:, i] == wrong[:, j]).all())
+
+    def _necessary_in(
+        self, i: int, every: NDArray[np.float64], num_wrong: NDArray[np.int64], num_right: NDArray[np.int64]
+    ) -> Iterator[Term]:
+        scale, is_wrong = self._features[i].scale, num_wrong > 0
+        values, others = every[is_wrong], every[num_right > 0]
+        low, high = float(values[0]), float(values[-1])
+        if low == high:
+            yield Term(i, Relation.EQUAL, low)
+        if scale is Scale.FLAG:
+            return
+        # That all the rest has one and the same name is no property of it.
+        is_named = scale is Scale.ID
+        if 1 + is_named <= len(others) <= MOST_VALUES:
+            for value in every[(num_right > 0) & ~is_wrong].tolist():
+                # A bound excludes other numbers as well.
+                if is_named or low < value < high:
+                    yield Term(i, Relation.OTHER, value)
+        if is_named:
+            return
+        below, above = others[others < low], others[others > high]
+        if len(below):
+            yield Term(i, Relation.AT_LEAST, low, beyond=float(below[-1]))
+        if len(above) and (low < high or low):
+            yield Term(i, Relation.AT_MOST, high, beyond=float(above[0]))
+        if len(below) and len(above) and len(values) >= FEWEST_VALUES:
+            yield Term(i, Relation.BETWEEN, low, high)
+        if scale is Scale.COUNT and len(values) > 1:
+            remainders = self._remainders_of(i)[:, is_wrong]
+            for place in np.flatnonzero((remainders == remainders[:, :1]).all(1)).tolist():
+                # Any two values are equal modulo their difference: a power of two is no coincidence.
+                if len(values) >= FEWEST_VALUES or MODULI[place] in POWERS:
+                    yield Term(i, Relation.REMAINDER, float(remainders[place, 0]), float(MODULI[place]))
 
     def _cost(self, test: Term) -> float:
         """Return the description length of a test, in bits."""
         feature, value = self._features[test.feature], test.value
         own = feature.cost(self._stage)
+        if feature.scale is Scale.FLAG:
+            return own + 0.5 * (value == 0)
         match test.relation:
-            case Relation.EQUAL:
-                return own + (0.5 * (value == 0) if feature.scale is Scale.FLAG else 1 + _bits(value))
-            case Relation.OTHER:
-                return own + 2.5 + _bits(value)
-            case Relation.AT_LEAST:
-                return own + 1.5 + _bits_above(test.beyond, value)
-            case Relation.AT_MOST:
-                return own + 1.5 + _bits(value)
-            case Relation.BETWEEN:
-                return own + 3 + _bits(value) + _bits(test.high)
-            case Relation.REMAINDER:
-                return own + 3 + math.log2(test.high) + (test.high not in POWERS)
             case Relation.SAME:
                 return own + self._features[test.other].cost(self._stage) + 4
+            case Relation.REMAINDER:
+                return own + 3 + math.log2(test.high) + (test.high not in POWERS)
+            case Relation.BETWEEN:
+                return own + 3 + _bits(value) + _bits(test.high)
+            case Relation.AT_LEAST:
+                return own + 1.5 + _bits_above(test.beyond, value)
+            case relation:
+                return own + _BITS_OF[relation] + _bits(value)
 
     def find_inexact(self, values: NDArray[np.float64], is_wrong: NDArray[np.bool_]) -> Condition | None:
         """Return the condition with the highest F1 score; None without tests. It is grown test by test.
@@ -374,64 +415,6 @@ class Search:
         if not others and (is_flag or first.relation in (Relation.AT_LEAST, Relation.AT_MOST)):
             return 2.0 * self._counts[0]
         return 2.0 * sum(float(self.num_single) ** n / math.factorial(n) for n in range(1, len(tests) + 1))
-
-
-def _sufficient_in(i: int, split: _Split) -> Iterator[Term]:
-    """Yield the tests of a feature that hold for nothing that went right."""
-    feature, levels, num_wrong, num_right = split
-    is_right, values = num_right > 0, levels.values
-    is_only = (num_wrong > 0) & ~is_right
-    if not is_only.any():
-        return
-    yield from (Term(i, Relation.EQUAL, value) for value in values[is_only][:MOST_VALUES].tolist())
-    if feature.scale in (Scale.FLAG, Scale.ID):
-        return
-    known, x = values[is_right], values[num_wrong > 0]
-    low, high = float(known[0]), float(known[-1])
-    if x[-1] > high:
-        yield Term(i, Relation.AT_LEAST, float(x[np.searchsorted(x, high, "right")]), beyond=high)
-    if x[0] < low:
-        yield Term(i, Relation.AT_MOST, float(x[np.searchsorted(x, low) - 1]), beyond=low)
-    for start, end in _intervals(values[is_only], num_wrong[is_only], known):
-        yield Term(i, Relation.BETWEEN, start, end)
-    for place, modulus in enumerate(MODULI if feature.scale is Scale.COUNT else ()):
-        if modulus <= MOST_OF_MODULUS:
-            rest = levels.remainders[:, place]
-            for remainder in np.setdiff1d(rest[is_only], rest[is_right]).tolist():
-                yield Term(i, Relation.REMAINDER, float(remainder), float(modulus))
-
-
-def _necessary_in(i: int, split: _Split) -> Iterator[Term]:
-    """Yield the tests of a feature that hold for everything that went wrong, and may exclude something else."""
-    feature, levels, num_wrong, num_right = split
-    is_wrong, is_named = num_wrong > 0, feature.scale is Scale.ID
-    values, others = levels.values[is_wrong], levels.values[num_right > 0]
-    low, high = float(values[0]), float(values[-1])
-    if low == high:
-        yield Term(i, Relation.EQUAL, low)
-    if feature.scale is Scale.FLAG:
-        return
-    # That all the rest has one and the same name is no property of it.
-    if 1 + is_named <= len(others) <= MOST_VALUES:
-        for value in levels.values[(num_right > 0) & ~is_wrong].tolist():
-            # A bound excludes other numbers as well.
-            if is_named or low < value < high:
-                yield Term(i, Relation.OTHER, value)
-    if is_named:
-        return
-    below, above = others[others < low], others[others > high]
-    if len(below):
-        yield Term(i, Relation.AT_LEAST, low, beyond=float(below[-1]))
-    if len(above) and (low < high or low):
-        yield Term(i, Relation.AT_MOST, high, beyond=float(above[0]))
-    if len(below) and len(above) and len(values) >= FEWEST_VALUES:
-        yield Term(i, Relation.BETWEEN, low, high)
-    if feature.scale is Scale.COUNT and len(values) > 1:
-        remainders = levels.remainders[is_wrong]
-        for place in np.flatnonzero((remainders == remainders[0]).all(0)).tolist():
-            # Any two values are equal modulo their difference: a power of two is no coincidence.
-            if len(values) >= FEWEST_VALUES or MODULI[place] in POWERS:
-                yield Term(i, Relation.REMAINDER, float(remainders[0, place]), float(MODULI[place]))
 
 
 _Counts = list[tuple[Relation, NDArray[np.float64], NDArray[np.intp]]]
@@ -511,18 +494,20 @@ def _bits_above(beyond: float | None, value: float) -> float:
     return _bits(value) if beyond is None or beyond != int(beyond) else min(_bits(beyond + 1), _bits(value))
 
 
-_Excluding = tuple[Term, float, NDArray[np.bool_]]
+def _cover(
+    tests: list[tuple[Term, float, NDArray[np.bool_]]], num_rows: int
+) -> tuple[list[tuple[tuple[Term, ...], float]], bool]:
+    """Return the cheapest sets of at most three tests that exclude all rows, and whether some were not tried.
 
-
-def _cover(tests: list[_Excluding], num_rows: int) -> tuple[list[tuple[tuple[Term, ...], float]], bool]:
-    """Return the cheapest sets of at most three tests that exclude all rows, and whether some were not tried."""
+    tests: with their costs, and the rows that each excludes, bool [R]
+    """
     tests = sorted(tests, key=lambda each: each[1])
-    kept: list[_Excluding] = []
-    for test in tests:
-        # One that excludes no more than a cheaper one is not needed.
-        if not any((test[2] <= other[2]).all() for other in kept):
-            kept.append(test)
-    found: dict[frozenset[Term], float] = {}
+    # One that excludes no more than a cheaper one is not needed.
+    kept: list[int] = []
+    for i, test in enumerate(tests):
+        if not any((test[2] <= tests[k][2]).all() for k in kept):
+            kept.append(i)
+    found: dict[tuple[int, ...], float] = {}
     best = math.inf
     left = MOST_VISITED
 
@@ -530,27 +515,23 @@ def _cover(tests: list[_Excluding], num_rows: int) -> tuple[list[tuple[tuple[Ter
         nonlocal best, left
         left -= 1
         if covered.all():
-            found[frozenset(kept[i][0] for i in chosen)] = cost
-            best = min(best, cost)
+            found[tuple(sorted(chosen))] = best = cost
+        if covered.all() or len(chosen) == MOST_TESTS or left < 0:
             return
-        if len(chosen) == MOST_TESTS or left < 0:
-            return
-        open_rows = np.flatnonzero(~covered)
-        counts = np.sum([each[2][open_rows] for each in kept], axis=0)
-        row = open_rows[int(np.argmin(counts))]
-        for i, (_, own, excluded) in enumerate(kept):
-            total = cost + own + (OF_CONJUNCTION if chosen else 0.0)
+        rows = np.flatnonzero(~covered)
+        row = rows[int(np.argmin(np.sum([tests[k][2][rows] for k in kept], axis=0)))]
+        for k in kept:
+            total = cost + tests[k][1] + (OF_CONJUNCTION if chosen else 0.0)
             if total > best:
                 break
-            if excluded[row] and i not in chosen:
-                search((*chosen, i), total, covered | excluded)
+            if tests[k][2][row] and k not in chosen:
+                search((*chosen, k), total, covered | tests[k][2])
 
     if kept:
         search((), 0.0, np.zeros(num_rows, np.bool_))
-    found |= {frozenset([test]): cost for test, cost, excluded in tests if excluded.all()}
+    found |= {(i,): cost for i, (_, cost, excluded) in enumerate(tests) if excluded.all()}
     ordered = sorted(found.items(), key=lambda item: item[1])[:MOST_COVERS]
-    positions = {each[0]: i for i, each in enumerate(tests)}
-    return [(tuple(sorted(chosen, key=positions.__getitem__)), cost) for chosen, cost in ordered], left < 0
+    return [(tuple(tests[i][0] for i in chosen), cost) for chosen, cost in ordered], left < 0
 
 
 def chance_of(num_wrong: int, num_right: int, wrong_inside: int, right_inside: int, num_tried: float) -> float:
