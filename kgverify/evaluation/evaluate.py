@@ -2,21 +2,20 @@
 
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from kgverify.engines.least_model import LeastModel
-from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import UserError
+from kgverify.evaluation.group import ProcessGroup, Share
 from kgverify.evaluation.part_file import PartResult, join_shares, pack_result, unpack_result
 from kgverify.evaluation.part_store import Identity, PartStore, Warn, identify, opened_folder
 from kgverify.evaluation.proving import (
@@ -36,7 +35,6 @@ from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.parts import Part, Plan, plan_parts
 from kgverify.runs.pool import SentMaker, Workers, do_all
 from kgverify.runs.run import Pipeline, Run
-from kgverify.runs.shares import Shared
 from kgverify.trace.model.columns import CandidateSet
 
 _POLL_SECONDS: Final = 0.1
@@ -52,66 +50,6 @@ _MOST_CUT: Final = 64
 """The most parts that are cut: this process draws and ranks their candidates."""
 _LEAST_PIECE: Final = 32
 """The least candidates of a piece of several."""
-
-
-class ProcessGroup(Protocol):
-    """The processes that share an evaluation. Process 0 leads: it chooses the parts and collects the results.
-
-    index: the number of this process; size: the number of processes
-    """
-
-    index: int
-    size: int
-
-    def broadcast(self, message: bytes) -> bytes:
-        """Return the leader's message in every process, in the order of the calls."""
-        ...
-
-    def add(self, counter: str, num: int) -> int:
-        """Add to a counter that all processes share, and return its new value."""
-        ...
-
-    def send(self, name: str, message: bytes) -> None:
-        """Send a message to the leader."""
-        ...
-
-    def receive(self, name: str) -> bytes | None:
-        """Return the message of a name, if it has arrived."""
-        ...
-
-
-class SingleProcess:
-    """The group of one process."""
-
-    def __init__(self) -> None:
-        self.index, self.size = 0, 1
-        self._counters: Counter[str] = Counter()
-        self._messages: dict[str, bytes] = {}
-
-    def broadcast(self, message: bytes) -> bytes:
-        """Return the message."""
-        return message
-
-    def add(self, counter: str, num: int) -> int:
-        """Add to a counter, and return its new value."""
-        self._counters[counter] += num
-        return self._counters[counter]
-
-    def send(self, name: str, message: bytes) -> None:
-        """Keep the message."""
-        self._messages[name] = message
-
-    def receive(self, name: str) -> bytes | None:
-        """Return a message that was sent."""
-        return self._messages.get(name)
-
-
-def join_process_group() -> ProcessGroup:
-    """Join the processes that `torchrun` started with this one; else return a single process. UserError as in `join_team`."""
-    if os.environ.get("WORLD_SIZE", "1") == "1":
-        # Without torch, which a single process may not need.
-        return SingleProcess()
-    return make_entry(COMPILED).join_processes() or SingleProcess()
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +111,7 @@ def evaluate(
             where="dialect",
             fix="compare the engines with kgverify diff, which ranks as the dialect says",
         )
-    group = SingleProcess() if group is None else group
+    group = ProcessGroup() if group is None else group
     if isinstance(workers, DaskWorkers):
         workers.engines = pipeline.engines
     opened = nullcontext() if folder is None else opened_folder(folder, is_locked=group.index == 0)
@@ -347,7 +285,7 @@ class _Worker:
         for part in missing:
             if self._must_stop():
                 return
-            own = Shared(group.add, part.number, group.size, leads=group.index == 0)
+            own = Share(group, part.number)
             shares = [work.summarize(part, work.prove(part, work.draw(part), progress, own))]
             if not own.leads:
                 group.send(f"part {part.number} of {group.index}", pack_result(shares[0]))

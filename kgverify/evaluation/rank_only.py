@@ -38,6 +38,7 @@ from kgverify.engines.endings import STOPPED
 from kgverify.engines.least_model import LeastModel
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import InternalError, UserError
+from kgverify.evaluation.group import ProcessGroup, Share, cut_units
 from kgverify.evaluation.part_file import (
     ChoiceStatistics,
     PartResult,
@@ -64,7 +65,6 @@ from kgverify.ranking.groups import Groups, divide, take_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, compare_gaps, rank_candidates, ranking_scores
 from kgverify.runs.parts import Part, choose_most_work
 from kgverify.runs.run import Pipeline, Run
-from kgverify.runs.shares import Share, Whole, cut_units
 from kgverify.trace.model.columns import (
     Candidates,
     CandidateSet,
@@ -407,7 +407,7 @@ class RankOnly:
 
     def prove(self, part: Part, drawn: Drawn, progress: Progress, share: Share | None = None) -> Ranked:
         """Prove what can affect a rank. share: of this process, if others prove the same part; else all of it."""
-        share = Whole() if share is None else share
+        share = Share(ProcessGroup(), part.number) if share is None else share
         distinct, choices = self._prove(part, drawn.true, progress)
         true = take_candidates(distinct, drawn.position)._replace(query=drawn.query, side=drawn.side.astype(np.int8))
         true_score = ranking_scores(true)
