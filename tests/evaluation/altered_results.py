@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kgverify.errors import InternalError
 from kgverify.evaluation.closure import check_model
-from kgverify.evaluation.figures import find_wrong_figures
+from kgverify.evaluation.evaluation_report import find_wrong_figures
 from kgverify.evaluation.judge import ComparedCandidates, ComparedRanking, Judge, word_outcome
 from kgverify.evaluation.part_file import PartResult, Sample
 from kgverify.program.outcomes import Outcome

@@ -16,7 +16,7 @@ from run_engines import ForeignEngine, countries_run, eager_pipeline
 from torch.distributed import HashStore
 
 from kgverify.errors import UserError
-from kgverify.evaluation import closure, judge, wrong_candidates
+from kgverify.evaluation import closure, judge
 from kgverify.evaluation.closure import check_model
 from kgverify.evaluation.evaluate import EvaluationResult, _Worker, evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
@@ -91,7 +91,7 @@ def test_what_a_model_lacks_is_a_candidate_of_both_sides() -> None:
     run = countries_run(num_queries=1, num_corruptions=2)
     results: Any = SimpleNamespace(query=np.array([0, 0]))
     model: Any = SimpleNamespace(missing=run.triples.astype(np.int64))
-    found = wrong_candidates.find_missing_candidates(run, results, model)
+    found = judge.find_missing_candidates(run, results, model)
     assert found.side.tolist() == [0, 1]
     assert found.query.tolist() == [0, 0]
     assert found.atom.tolist() == run.triples[:1].tolist() * 2
@@ -231,7 +231,7 @@ def test_every_gap_is_altered_in_the_self_test(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("most", [1, 4096])
 def test_a_wrong_candidate_is_named_with_both_endings(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wrong_candidates, "_MOST_REPEATED", most)
+    monkeypatch.setattr(judge, "_MOST_REPEATED", most)
     run = countries_run(num_queries=2, num_corruptions=9)
     pipeline = reference_pipeline(run)
     drawn = pipeline.draw_for(run)

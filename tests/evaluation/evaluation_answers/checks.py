@@ -18,12 +18,19 @@ from evaluation_answers.reference_model import derive_least_model
 from kgverify.engines.reference.ranking import ReferenceDraw, sum_mixed
 from kgverify.errors import InternalError
 from kgverify.evaluation.closure import check_model
-from kgverify.evaluation.confidence import CONFIDENCE, SHARE, judge_sample
 from kgverify.evaluation.evaluate import EvaluationResult
 from kgverify.evaluation.judge import Endings, Judge, derive_endings, find_smallest_gaps, word_outcome
 from kgverify.evaluation.part_file import PartResult
 from kgverify.evaluation.part_store import identify
-from kgverify.evaluation.sampling import DrawnRanking, choose_rankings, choose_single, hash_results
+from kgverify.evaluation.sampling import (
+    CONFIDENCE,
+    SHARE,
+    DrawnRanking,
+    choose_rankings,
+    choose_single,
+    hash_results,
+    judge_sample,
+)
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import Rule
 from kgverify.ranking.corrupt import ALL, may_be_drawn, number_atoms
