@@ -149,17 +149,6 @@ class Judge:
         self._run, self.results, self._reference, self._endings = run, results, reference, endings
         self._rank_only, self._may_stop = rank_only, may_stop
 
-    def with_results(self, results: PartResult) -> "Judge":
-        """Return a judge of other results."""
-        return Judge(
-            self._run,
-            results,
-            self._reference,
-            self._endings,
-            rank_only=self._rank_only,
-            may_stop=self._may_stop,
-        )
-
     def find_endings(self, atoms: NDArray[np.int32]) -> Endings:
         """Return the endings of atoms, int32 [n, 3], all of them derived."""
         number = number_atoms(atoms, len(self._run.graph.program.symbols.constants))

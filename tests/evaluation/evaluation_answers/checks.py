@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
-from altered_results import find_altered_rankings
+from altered_results import find_altered_rankings, with_results
 from evaluation_answers.evaluations import FormulaEngine
 from evaluation_answers.known_models import NUM_CONSTANTS, NUM_PREDICATES, build_program, list_programs
 from evaluation_answers.reference_model import derive_least_model
@@ -250,7 +250,7 @@ def _check_judge(run: Run, engine: FormulaEngine, results: PartResult) -> None:
         find_altered_rankings(judge, [each], [ranks[compared.index(each)]])
         more = results.num_outcomes.copy()
         more[row, Outcome.FAILED] += num_left_out + 1
-        (other,) = judge.with_results(results._replace(num_outcomes=more)).compare_rankings(
+        (other,) = with_results(judge, results._replace(num_outcomes=more)).compare_rankings(
             [each.drawn], [ranks[compared.index(each)]]
         )
         _require(other.wrong is not None or not (is_low or not rank_only), "a candidate too many")
