@@ -216,7 +216,7 @@ def test_an_atom_that_the_least_model_lacks_is_found(monkeypatch: pytest.MonkeyP
             return False
 
     run = Run(load_graph(graph), Limits(max_depth=6), num_queries=2, num_corruptions=num_corruptions)
-    monkeypatch.setattr(rank_only, "build_model", lambda run, device: Lacking(run.graph.program, device=device))
+    monkeypatch.setattr(rank_only, "build_model", lambda run, device, *_: Lacking(run.graph.program, device=device))
     found = report(run, rank_only=True)
     assert not found.is_sound
     assert found.check is not None

@@ -211,11 +211,12 @@ def test_the_floor_is_below_the_lowest_true_triple():
     model: Future[LeastModel] = Future()
     model.set_result(build_model(run, "cpu"))
     (part,) = plan_parts(run, "cpu", 10**9, rank_only=True).parts
-    drawn = AllCorruptions(run, model, 700).draw(part)
+    source = AllCorruptions(run, model, 700)
+    drawn = source.draw(part)
     groups = np.arange(len(drawn.query))
     score = -100.0 - np.random.default_rng(1).exponential(3, len(groups))
     num_shared = num_rows = num_spared = 0
-    blocks = list(drawn.draw_blocks(groups > 0, score, Share(ProcessGroup(), 0)))
+    blocks = list(source.draw_blocks(drawn, groups > 0, score, Share(ProcessGroup(), 0)))
     # Those of the first query and side come last, without floors.
     assert [each.floor is None for each in blocks] == [*([False] * (len(blocks) - 1)), True]
     assert blocks[-1].groups.tolist() == [0]

@@ -146,9 +146,10 @@ def test_some_candidates_outside_of_the_model_are_proved_all_the_same() -> None:
 
     model: Future[Any] = Future()
     model.set_result(SimpleNamespace(contains=contains))
-    drawn = DrawnCorruptions(run, model).draw(part)
+    source = DrawnCorruptions(run, model)
+    drawn = source.draw(part)
     nothing = np.zeros(len(drawn.query), np.bool_)
-    blocks = list(drawn.draw_blocks(nothing, np.zeros(len(nothing)), Share(ProcessGroup(), 0)))
+    blocks = list(source.draw_blocks(drawn, nothing, np.zeros(len(nothing)), Share(ProcessGroup(), 0)))
     num = sum(int((~contains(each.candidates.atom)).sum()) for each in blocks)
     assert 0 < num == choose_num_outside(part.num_candidates)
 
