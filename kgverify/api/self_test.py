@@ -13,7 +13,7 @@ from kgverify.api.doctor import Finding, State
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import UserError
 from kgverify.files.cache import find_cache, make_private
-from kgverify.files.compilers import read_driver
+from kgverify.files.code_identity import read_driver
 from kgverify.files.writing import write_file
 from kgverify.version import __version__
 

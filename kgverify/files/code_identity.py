@@ -13,11 +13,12 @@ import pathlib
 import platform
 import re
 import shlex
+import shutil
 import sys
 import sysconfig
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from importlib.util import find_spec, resolve_name
@@ -447,3 +448,34 @@ def _add_file(path: Path, key: str, code: Code) -> bool:
             code[key] = hash_file(path)
             return True
     return False
+
+
+COMPILERS: Final = ("g++", "clang++", "c++")
+
+
+def find_compiler() -> str | None:
+    """Return the path of a C++ compiler; None without one."""
+    found = _search(os.environ.get("PATH"))
+    if found is None:
+        # One may be installed while this process runs.
+        _search.cache_clear()
+    return found
+
+
+@lru_cache(maxsize=4)
+def _search(folders: str | None) -> str | None:
+    """Look for the compilers once for each value of PATH."""
+    return next((found for name in COMPILERS if (found := shutil.which(name, path=folders))), None)
+
+
+def identify_compilers() -> Code:
+    """Return the compilers by their content."""
+    found = {"compiler": find_compiler(), "$CXX": shutil.which(os.environ.get("CXX", ""))}
+    return {name: hash_file(Path(path)) for name, path in found.items() if path}
+
+
+def read_driver() -> str:
+    """Return what the driver of NVIDIA's GPUs says of its version; empty without one."""
+    with suppress(OSError), open("/proc/driver/nvidia/version", encoding="utf-8") as file:
+        return file.readline()
+    return ""

@@ -206,17 +206,6 @@ def temporary_folder(prefix: str, folder: str | None = None) -> Iterator[Path]:
 
 
 @contextmanager
-def memory_folder(prefix: str = "kgverify-known-") -> Iterator[Path]:
-    """Yield a new folder in memory, if possible, which has no disk to wait for; delete it afterwards.
-
-    UserError as by `temporary_folder`.
-    """
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with temporary_folder(prefix, memory) as folder:
-        yield folder
-
-
-@contextmanager
 def staging_folder(folder: Path) -> Iterator[Path]:
     """Yield a new folder inside of another one, for files that are renamed together; deleted afterwards.
 

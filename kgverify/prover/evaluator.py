@@ -28,7 +28,8 @@ from kgverify.ranking.rank import rank_candidates
 from kgverify.step.plain_step import SOUND
 
 if TYPE_CHECKING:
-    from kgverify.prover.execution.process_group import TorchTeam
+    from torch._C._distributed_c10d import Store
+
     from kgverify.prover.program.least_model import LeastModel
     from kgverify.prover.state import Layout
     from kgverify.prover.training.train import Trained
@@ -209,7 +210,7 @@ class Evaluator:
 
         return stay_on_this_gpu()
 
-    def join_processes(self) -> "TorchTeam | None":
+    def join_processes(self) -> "tuple[Store, int, int] | None":
         """Join the processes that `torchrun` started with this one; None for a single process. UserError as in `join_team`."""
         from kgverify.prover.execution.process_group import join_team
 

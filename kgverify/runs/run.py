@@ -15,8 +15,7 @@ from kgverify.engines.policy import POLICY_NAMES, SHORTEST, Policy, make_two_tow
 from kgverify.engines.protocol import Engine
 from kgverify.engines.table import EngineMaker
 from kgverify.errors import UserError, suggest
-from kgverify.files.code_identity import Code, identify_engines, identify_own_code
-from kgverify.files.compilers import identify_compilers
+from kgverify.files.code_identity import Code, identify_compilers, identify_engines, identify_own_code
 from kgverify.graphs.embedded import list_embedded
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from run_engines import countries_run
 
+from kgverify import bench
 from kgverify.ranking.corrupt import ALL, count_candidates
-from kgverify.runs import machine, parts
+from kgverify.runs import parts
 from kgverify.runs.delta_debugging import _count_fitting, count_down
 from kgverify.runs.parts import plan_parts
 from kgverify.runs.pool import _environment, _start_process, describe_end
@@ -126,7 +127,7 @@ def test_the_processor_is_named_by_what_there_is(
             raise OSError
         return lines
 
-    monkeypatch.setattr(machine.Path, "read_text", read)
-    monkeypatch.setattr(machine.platform, "processor", lambda: processor)
-    monkeypatch.setattr(machine.platform, "machine", lambda: "m")
-    assert machine.read_processor() == name
+    monkeypatch.setattr(bench.Path, "read_text", read)
+    monkeypatch.setattr(bench.platform, "processor", lambda: processor)
+    monkeypatch.setattr(bench.platform, "machine", lambda: "m")
+    assert bench.read_processor() == name

@@ -33,9 +33,10 @@ from kgverify.engines.protocol import ExplainedEngine
 from kgverify.engines.table import REFERENCE
 from kgverify.errors import UserError
 from kgverify.escaping import make_lines_visible
-from kgverify.evaluation.evaluate import EvaluationResult, ProcessGroup, join_process_group
+from kgverify.evaluation.evaluate import EvaluationResult
 from kgverify.evaluation.evaluate import evaluate as evaluate_run
 from kgverify.evaluation.evaluation_report import report_evaluation
+from kgverify.evaluation.group import ProcessGroup, join_process_group
 from kgverify.evaluation.part_store import write_summary
 from kgverify.evaluation.sampling import choose_num_checked
 from kgverify.interrupts import note_interrupt

@@ -14,8 +14,7 @@ from kgverify.engines.plain.choice import PLAIN
 from kgverify.engines.table import Built
 from kgverify.errors import UserError
 from kgverify.files.cache import find_cache, is_private, make_private
-from kgverify.files.code_identity import digest_code, identify_own_code
-from kgverify.files.compilers import read_driver
+from kgverify.files.code_identity import digest_code, identify_own_code, read_driver
 from kgverify.prover.native.choice import NATIVE
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -25,10 +25,10 @@ from judge_answers.pairs import (
     with_header,
 )
 from judge_answers.rare_pairs import long_sums, near_tie_and_bits, not_a_number
+from run_engines import memory_folder
 
 from kgverify.comparison.compare import Sizes
 from kgverify.errors import UserError
-from kgverify.files.writing import memory_folder
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.model.columns import COUNTS, select_candidates

@@ -25,10 +25,10 @@ from judge_answers.trace_reading import (
     require_columns,
     require_known,
 )
+from run_engines import memory_folder
 
 from kgverify.engines.endings import StepDigests, join_digests
 from kgverify.errors import InternalError, UserError
-from kgverify.files.writing import memory_folder
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.program.limits import Limits
 from kgverify.program.program import Symbols
