@@ -1,7 +1,6 @@
 """Parts of reading and writing traces, each by itself: limits, shared data, packing, and what a file may leave out."""
 
 import os
-import threading
 import zlib
 from contextlib import nullcontext
 from itertools import product
@@ -213,7 +212,7 @@ def test_a_writer_is_closed_by_an_exception(tmp_path: Path):
             writer.append(make_columns(0, 3))
             raise KeyError
 
-    writer = open_writer(tmp_path / "trace", HEADER, SYMBOLS, shard_steps=20, journal_seconds=0)
+    writer = open_writer(tmp_path / "trace", HEADER, SYMBOLS, shard_steps=20, commit_seconds=0)
     with pytest.raises(KeyError):
         fail(writer)
     with pytest.raises(ValueError, match="the writer is closed"):
@@ -243,7 +242,7 @@ def test_a_header_names_what_its_digests_do_not_count(tmp_path: Path):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_resumed_recording_keeps_the_type_of_its_scores(tmp_path: Path, dtype: type):
     path = tmp_path / "trace"
-    writer = open_writer(path, HEADER, SYMBOLS, shard_steps=5, journal_seconds=0)
+    writer = open_writer(path, HEADER, SYMBOLS, shard_steps=5, commit_seconds=0)
     writer.append(make_columns(0, 9, score_dtype=dtype))
     writer.commit()
     del writer
@@ -256,7 +255,7 @@ def test_a_resumed_recording_keeps_the_type_of_its_scores(tmp_path: Path, dtype:
 
 def test_a_recording_without_its_manifest_is_not_begun_again(tmp_path: Path):
     path = tmp_path / "trace"
-    writer = open_writer(path, HEADER, SYMBOLS, journal_seconds=0)
+    writer = open_writer(path, HEADER, SYMBOLS, commit_seconds=0)
     for seed in (0, 1):
         writer.append(make_columns(seed, 9))
         if not seed:
@@ -265,19 +264,6 @@ def test_a_recording_without_its_manifest_is_not_begun_again(tmp_path: Path):
     (tmp_path / "trace.partial" / MANIFEST).unlink()
     with pytest.raises(UserError, match=f"no {MANIFEST} in this folder"):
         open_writer(path, HEADER, SYMBOLS, resume=True)
-
-
-def test_what_is_appended_at_that_time_is_forced_to_disk_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with open_writer(tmp_path / "trace", HEADER, SYMBOLS, journal_seconds=1e9) as writer:
-        writer.append(make_columns(0, 9))
-        has_synced = threading.Event()
-        monkeypatch.setattr(writer._journal, "sync", lambda: has_synced.set() or True)
-        with writer._queue.reserve():
-            thread = threading.Thread(target=writer.sync)
-            thread.start()
-            assert not has_synced.wait(0.1)
-        thread.join()
-        assert has_synced.is_set()
 
 
 def test_arrays_of_different_types_are_unequal_except_floats():

@@ -14,7 +14,6 @@ from kgverify.trace.files.manifest import (
     read_manifest,
     render_hash,
     replace_shards,
-    shard_name,
     write_manifest,
 )
 from kgverify.trace.files.output_path import check_output_path, lock_trace
@@ -110,8 +109,8 @@ def _convert_folder(source: Path, target: Path, job: _Job) -> Conversion:
     try:
         shards: list[Shard] = []
         dropped: set[str] = set()
-        for index, (file, trace) in enumerate(opened.load_parts()):
-            name = shard_name(index)
+        for file, trace in opened.load_parts():
+            name = file.path.name
             written = job.write(file, trace, unfinished / name)
             counts = len(trace.columns.candidates.query), len(trace.columns.steps.depth)
             # The digests of the sequence do not change, and so the root does not.

@@ -16,6 +16,7 @@ from kgverify.trace.files.manifest import (
     list_shards,
     put_in_place,
     read_manifest,
+    shard_name,
     write_manifest,
 )
 from kgverify.trace.files.output_path import check_no_partial, check_output_path, lock_trace, partial_of
@@ -194,7 +195,7 @@ def _read_parts(sources: Sequence[TraceFile]) -> Iterator[tuple[DataFile, Arrays
 
 
 def _put(partial: Path, index: int, arrays: Arrays, packing: Packing, creator: str) -> Shard:
-    return write_shard(partial, index, {name: [array] for name, array in arrays.items()}, creator, packing)
+    return write_shard(partial, shard_name(index), {name: [array] for name, array in arrays.items()}, creator, packing)
 
 
 def _check_candidates(parts: Sequence[Candidates], paths: Sequence[Path], expected: Candidates | None) -> None:
