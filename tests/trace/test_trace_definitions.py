@@ -131,22 +131,18 @@ def test_a_header_without_a_dialect_has_the_default_one_where_all_limits_are_kno
     names = {"engine": {"name": "a"}, "policy": {"name": "shortest"}, "program_sha256": "0" * 64}
     limits = {"max_depth": 3, "max_atoms": 4, "max_resolvents": 5, "exclude_query": False}
 
-    def decode(limits: dict[str, int], version: int) -> Any:
-        return decode_header(msgspec.json.encode({**names, "limits": limits, "schema_version": version})).limits
+    def decode(limits: dict[str, int]) -> Any:
+        return decode_header(msgspec.json.encode({**names, "limits": limits})).limits
 
-    for version in (1, 2, 3):
-        assert decode(limits, version) == Limits(**limits)
-    # Versions 1 and 2 left out limits that had their defaults.
-    assert decode({"max_depth": 3}, 2) == Limits(max_depth=3)
-    assert decode({"max_depth": 3}, 3).dialect is None
+    assert decode(limits) == Limits(**limits)
+    assert decode({"max_depth": 3}).dialect is None
 
 
 def test_datasets_that_belong_together_are_required():
-    check_together({"digests/sequence", "digests/multiset", "digests/renaming"}, "file")
-    check_together({"digests/sequence"}, "file")
-    with pytest.raises(UserError, match="missing, while digests/multiset is there") as caught:
-        check_together({"digests/multiset"}, "file")
-    assert caught.value.where.startswith("file:digests/")
+    check_together({"resolvents/origin_kind", "resolvents/origin"}, "file")
+    with pytest.raises(UserError, match="missing, while resolvents/origin is there") as caught:
+        check_together({"resolvents/origin"}, "file")
+    assert caught.value.where.startswith("file:resolvents/")
 
 
 def test_the_first_dataset_that_a_level_leaves_out_is_named():

@@ -146,9 +146,6 @@ def test_limits_may_be_null_or_missing(tmp_path):
         text = json.dumps(raw | {"limits": limits}).encode()
         write_arrays(tmp_path / f"{number}", arrays | {"header": np.frombuffer(text, np.uint8)}, "test")
         assert read_trace(tmp_path / f"{number}").header.limits == DeclaredLimits()
-    earlier = json.dumps(raw | {"limits": {"max_depth": 9}, "schema_version": 2}).encode()
-    write_arrays(tmp_path / "earlier", arrays | {"header": np.frombuffer(earlier, np.uint8)}, "test")
-    assert read_trace(tmp_path / "earlier").header.limits == Limits(max_depth=9)
     del raw["limits"]
     text = json.dumps(raw).encode()
     write_arrays(tmp_path / "none", arrays | {"header": np.frombuffer(text, np.uint8)}, "test")

@@ -409,7 +409,7 @@ def test_shards_of_another_run(folder, tmp_path):
     ("change", "match"),
     [
         ({"format": "x"}, "format is 'x'"),
-        ({"schema_version": 4}, "schema version is 4, expected 1, 2 or 3"),
+        ({"schema_version": 3}, "schema version is 3, expected 4"),
         ({"shards": "none"}, "not a manifest"),
         ({"is_complete": 1}, "not a manifest"),
         ({"num_steps": 0}, "add up"),

@@ -25,7 +25,7 @@ from kgverify.files.writing import (
     write_file,
 )
 from kgverify.trace.files.disk import check_no_link, opened, write_all
-from kgverify.trace.model.header import READABLE_VERSIONS, SCHEMA_VERSION, expected_versions
+from kgverify.trace.model.header import SCHEMA_VERSION, check_version
 from kgverify.trace.model.schema import FORMAT, RECORD_AGAIN
 
 MANIFEST: Final = "manifest.json"
@@ -165,9 +165,8 @@ def read_manifest(folder: Path) -> Manifest:
     content = read_file(path, purpose="the manifest of a trace", max_bytes=_MAX_MANIFEST_BYTES)
     try:
         raw = msgspec.json.decode(content)
-        version = raw.get("schema_version") if isinstance(raw, dict) else None
-        if isinstance(raw, dict) and raw.get("format") == FORMAT and version not in READABLE_VERSIONS:
-            raise refuse(f"schema version is {version}, expected {expected_versions()}")
+        if isinstance(raw, dict) and raw.get("format") == FORMAT:
+            check_version(raw.get("schema_version"), str(path))
         manifest = msgspec.convert(raw, Manifest)
     except NOT_JSON as error:
         raise refuse(f"not a manifest: {error}") from error
@@ -188,7 +187,7 @@ def read_manifest(folder: Path) -> Manifest:
     if manifest.part is not None and not 0 <= manifest.part.index < manifest.part.count:
         raise refuse(f"says part {manifest.part.index} of {manifest.part.count}, expected 0 or more, and less")
     total = replace_shards(manifest, manifest.shards)
-    if msgspec.structs.replace(total, schema_version=manifest.schema_version) != manifest:
+    if total != manifest:
         raise refuse(
             f"says {manifest.num_candidates} candidates, {manifest.num_steps} steps and root {manifest.root},"
             f" but its shards add up to {total.num_candidates}, {total.num_steps} and {total.root}",

@@ -35,7 +35,7 @@ from kgverify.trace.hdf5.stored_array import (
     translate_hdf5_errors,
 )
 from kgverify.trace.model.columns import FIELD_OF, FIELDS, Field
-from kgverify.trace.model.header import READABLE_VERSIONS, SCHEMA_VERSION, expected_versions
+from kgverify.trace.model.header import check_version
 from kgverify.trace.model.levels import TraceLevel, check_together, level_of, required
 from kgverify.trace.model.schema import FORMAT, RECORD_AGAIN, Arrays, check_file_checksum
 from kgverify.trace.model.validate import check_shape
@@ -232,14 +232,7 @@ def _check_attributes(root: Any, where: str) -> None:
         raise UserError("HDF5, but without the root attribute `format`: not a trace", where=where, fix=fix)
     if found != FORMAT:
         raise UserError(f"the root attribute `format` is {found!r}, expected {FORMAT!r}", where=where, fix=fix)
-    version = _read_integer(root, "schema_version", where)
-    if version not in READABLE_VERSIONS:
-        newer = version is not None and version > SCHEMA_VERSION
-        raise UserError(
-            f"schema version is {version}, expected {expected_versions()}",
-            where=where,
-            fix="read it with a newer kgverify" if newer else "record the trace again with this kgverify",
-        )
+    check_version(_read_integer(root, "schema_version", where), where)
 
 
 def _missing(field: Field, where: str) -> UserError:

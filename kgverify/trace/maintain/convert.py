@@ -1,4 +1,4 @@
-"""Converting a trace: to another level, to another packing, or from an earlier version of the schema."""
+"""Converting a trace: to another level, or to another packing."""
 
 import shutil
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def convert_trace(
     rebuild: Rebuild | None = None,
     overwrites: bool = True,
 ) -> Conversion:
-    """Write a trace again at `target`, in this version of the schema; a folder shard by shard.
+    """Write a trace again at `target`; a folder shard by shard.
 
     level:   the level of the target; None for that of the source
     rebuild: restores the goals that raise a compact trace to level `steps`

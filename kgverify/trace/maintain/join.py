@@ -21,10 +21,10 @@ from kgverify.trace.files.manifest import (
 )
 from kgverify.trace.files.output_path import check_no_partial, check_output_path, lock_trace, partial_of
 from kgverify.trace.maintain.check import find_duplicates, name_candidate
-from kgverify.trace.model.columns import Candidates, Digests, Rankings, join_candidates
+from kgverify.trace.model.columns import Candidates, Rankings, join_candidates
 from kgverify.trace.model.digests import candidate_keys
 from kgverify.trace.model.levels import Packing, packing_of
-from kgverify.trace.model.schema import OPTIONAL_COLUMNS, Arrays, decode_columns, encode_level
+from kgverify.trace.model.schema import OPTIONAL_COLUMNS, SEQUENCE, Arrays, decode_columns, encode_level
 from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import TraceFile, check_same_run, read_trace
 from kgverify.trace.write.shards import write_shard
@@ -36,7 +36,7 @@ _SHOWN = 10
 MOST_MISSING: Final = 1000
 """The missing parts that are listed: a manifest may claim any number of parts."""
 
-_MAY_DIFFER = {name.replace(".", "/") for name in OPTIONAL_COLUMNS} | {f"digests/{name}" for name in Digests._fields}
+_MAY_DIFFER = {name.replace(".", "/") for name in OPTIONAL_COLUMNS} | {SEQUENCE}
 
 
 class PartsError(UserError):
@@ -190,7 +190,7 @@ def _read_parts(sources: Sequence[TraceFile]) -> Iterator[tuple[DataFile, Arrays
             arrays = file.load_arrays()
             arrays.pop("shard/index", None)
             if "digests/sequence" not in arrays:
-                arrays |= encode_level("digests", trace.digests)
+                arrays[SEQUENCE] = trace.digests.sequence
             yield file, arrays
 
 

@@ -32,9 +32,9 @@ from kgverify.trace.model.columns import (
     find_rows,
 )
 from kgverify.trace.model.digests import compute_digests, root_digest
-from kgverify.trace.model.header import READABLE_VERSIONS, Header, expected_versions, unknown_columns
+from kgverify.trace.model.header import Header, check_version, unknown_columns
 from kgverify.trace.model.header import decode_header as header_of
-from kgverify.trace.model.levels import TraceLevel, check_level, has_goals, level_of
+from kgverify.trace.model.levels import check_level, has_goals, level_of
 from kgverify.trace.model.offsets import Offsets
 from kgverify.trace.model.schema import (
     RECORD_AGAIN,
@@ -477,9 +477,5 @@ def decode_header(content: bytes, where: str) -> Header:
         ) from error
     except UserError as error:
         raise UserError(error.message, where=where, fix=error.fix) from error
-    if header.schema_version not in READABLE_VERSIONS:
-        raise UserError(
-            f"schema version is {header.schema_version}, expected {expected_versions()}", where=where, fix=RECORD_AGAIN
-        )
-    # Version 1 gave the level no meaning.
-    return header if header.schema_version > 1 else msgspec.structs.replace(header, level=TraceLevel.STEPS.value)
+    check_version(header.schema_version, where)
+    return header

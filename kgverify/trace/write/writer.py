@@ -42,7 +42,7 @@ from kgverify.trace.files.output_path import (
 from kgverify.trace.hdf5.writing import ArrayParts, write_arrays
 from kgverify.trace.model.columns import Candidates, Columns, Rankings, StepBatch, empty_columns
 from kgverify.trace.model.digests import compute_sequence
-from kgverify.trace.model.header import SCHEMA_VERSION, Header, unknown_columns
+from kgverify.trace.model.header import Header, unknown_columns
 from kgverify.trace.model.levels import TraceLevel, has_goals, is_kept, packing_of, parse_level
 from kgverify.trace.model.schema import OPTIONAL_COLUMNS, SEQUENCE, Arrays, encode_columns, encode_level
 from kgverify.trace.model.trace import NOTHING_UNKNOWN, Trace, Unknown
@@ -400,7 +400,7 @@ def write_again(trace: Trace, path: Path, *, is_archived: bool = False) -> None:
     if has_goals(level):
         write_trace(
             path,
-            msgspec.structs.replace(trace.header, schema_version=SCHEMA_VERSION),
+            trace.header,
             trace.symbols,
             trace.columns,
             trace.rankings,
