@@ -105,7 +105,6 @@ if TYPE_CHECKING:
     from kgverify.trace.read.trace_file import TraceFile as TraceFile
     from kgverify.trace.write.encode import Clauses as Clauses
     from kgverify.trace.write.loop_writer import LoopWriter
-    from kgverify.trace.write.writer import Durability as Durability
     from kgverify.trace.write.writer import Storage as Storage
     from kgverify.trace.write.writer import TraceWriter
     from kgverify.verification.record import Recording as Recording
@@ -229,7 +228,7 @@ if not TYPE_CHECKING:
         "trace.model.trace": "Trace Unknown",
         "trace.read.trace_file": "TraceFile",
         "trace.write.encode": "Clauses",
-        "trace.write.writer": "Durability Storage",
+        "trace.write.writer": "Storage",
         "verification.record": "Recording",
     }
     _HOMES |= {name: home for home, names in _TYPES.items() for name in names.split()}

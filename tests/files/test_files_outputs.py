@@ -93,12 +93,12 @@ def test_a_recording_follows_no_link(inputs: Path, tmp_path: Path, name: str):
     assert (tmp_path / "victim" / "file").read_bytes() == before
 
 
-def test_a_planted_journal_is_not_written_to(inputs: Path, tmp_path: Path):
+def test_a_planted_shard_is_not_written_to(inputs: Path, tmp_path: Path):
     (tmp_path / "out.h5.partial").mkdir()
     (tmp_path / "victim").write_text("")
-    os.link(tmp_path / "victim", tmp_path / "out.h5.partial" / "journal-00000")
-    with pytest.raises(UserError, match="has a second name"):
-        record(tmp_path / "out.h5", resume=True)
+    os.link(tmp_path / "victim", tmp_path / "out.h5.partial" / "shard-00000.h5")
+    options = kv.RecordingOptions(shard_steps=1, resume=True)
+    kv.record("countries", tmp_path / "out.h5", "reference", queries=1, corruptions=1, options=options)
     assert (tmp_path / "victim").read_text() == ""
 
 
