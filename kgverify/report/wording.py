@@ -127,11 +127,12 @@ def describe_repetition(report: ReportContent) -> str:
 
 
 def describe_self_test(report: ReportContent) -> str:
-    """Describe the self-test: `a change planted in each of 21 columns was reported`; empty without one."""
-    tested = report.self_test
-    return (
-        f"a change planted in each of {count_of(tested.columns, 'column')} was reported" if tested is not None else ""
-    )
+    """Describe the self-tests: `a change planted in each of 21 columns was reported; kgverify doctor --self-test passed here`."""
+    parts = [report.environment.self_test] if report.environment.self_test else []
+    if report.self_test is not None:
+        num = count_of(report.self_test.columns, "column")
+        parts.insert(0, f"a change planted in each of {num} was reported")
+    return "; ".join(parts)
 
 
 def describe_modulo_of(report: ReportContent) -> str:

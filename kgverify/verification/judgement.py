@@ -19,6 +19,7 @@ from kgverify.program.outcomes import Outcome
 from kgverify.ranking.metric import compute_metrics
 from kgverify.report.content import Determinism, Environment, Metrics, Outcomes
 from kgverify.report.report import Report, build_report
+from kgverify.runs.environment import note_self_test
 from kgverify.trace.model.columns import Rankings
 from kgverify.trace.model.header import Header
 from kgverify.trace.model.trace import Trace
@@ -105,6 +106,7 @@ def describe_environment(expected: Header, actual: Header) -> Environment:
         num_cpus=os.cpu_count() or 1,
         expected=expected.engine,
         actual=actual.engine,
+        self_test=note_self_test(),
     )
 
 

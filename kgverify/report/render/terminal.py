@@ -131,8 +131,8 @@ def _render_verdict(report: ReportContent) -> RenderableType:
     lines += [f"  {line}" for line in exercise_lines(report)]
     if report.level is not None:
         lines.append(f"  level: {report.level.value}")
-    if report.self_test is not None:
-        lines.append(f"  self-test: {describe_self_test(report)}")
+    if tested := describe_self_test(report):
+        lines.append(f"  self-test: {tested}")
     return Group(*lines)
 
 
