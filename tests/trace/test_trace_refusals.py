@@ -73,9 +73,7 @@ def test_an_hdf5_file_that_is_not_a_trace(tmp_path):
     refuse(tmp_path / "a", "'anndata', expected 'kgverify-trace'")
 
 
-@pytest.mark.parametrize(
-    ("version", "fix"), [*((old, "record") for old in (0, 1, 2, 3, None)), (5, "newer")]
-)
+@pytest.mark.parametrize(("version", "fix"), [*((old, "record") for old in (0, 1, 2, 3, None)), (5, "newer")])
 def test_another_schema_version(path, version, fix):
     with h5py.File(path, "r+") as file:
         del file.attrs["schema_version"]
