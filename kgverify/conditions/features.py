@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.conditions.batch import SlotHistory
+from kgverify.conditions.batch import CandidateReader
 from kgverify.conditions.instances import Instance, SeenStep, Unit, Unknown, known
 from kgverify.engines.protocol import DescribedEngine
 from kgverify.errors import UserError
@@ -289,7 +289,7 @@ def _chosen(kind: GoalKind) -> Callable[[Instance], Value]:
 # Candidates
 
 
-def _history(value: Callable[[SlotHistory, int], Value]) -> Callable[[Instance], Value]:
+def _history(value: Callable[[CandidateReader, int], Value]) -> Callable[[Instance], Value]:
     """Return a feature of what a candidate meets in the slots of the batch."""
     return lambda i: value(known(i.candidate.history), i.candidate.row)
 
