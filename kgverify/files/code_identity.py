@@ -83,7 +83,7 @@ _OF_PATHS: Final = re.compile(
 _PATH_MODULES: Final = {"os": os, "os.path": os.path, "pathlib": pathlib, "pathlib.Path": Path} | {
     f"os.path.{each.__name__}": each for each in (os.path.abspath, os.path.dirname, os.path.join, os.path.realpath)
 }
-"""What such an expression may call."""
+"""The modules and functions that such an expression may use."""
 _loaded: Final[WeakKeyDictionary[ModuleType, str]] = WeakKeyDictionary()
 """The digests that the files of modules had when these were first identified."""
 
@@ -248,7 +248,7 @@ class _Source:
         self._modules: list[str] = []
         """The modules that it imports, by full name."""
         self._imported: dict[str, str] = {}
-        """What it imports from modules, by full name; a relative import keeps its dots."""
+        """The full name of each name that it imports; a relative import keeps its dots."""
         for node in self._nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:

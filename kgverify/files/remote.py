@@ -163,7 +163,7 @@ class Remote:
             os.close(descriptor)
 
     def _describe(self, store: Any) -> dict[str, Any]:
-        """Return the type and size of an object or folder; nothing if there is none."""
+        """Return the type and size of an object or folder, and an empty dictionary if it does not exist."""
         try:
             info: dict[str, Any] = store.info(self.key)
             return info
