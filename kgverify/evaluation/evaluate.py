@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Self
@@ -21,11 +22,11 @@ from kgverify.evaluation.part_store import Identity, PartStore, Warn, identify, 
 from kgverify.evaluation.proving import (
     FullWork,
     PartWork,
-    WorkMaker,
     do_part,
     do_piece,
     explain_out_of_memory,
     join_proved,
+    make_work,
     warm_up,
 )
 from kgverify.evaluation.rank_only import RankOnly, build_rank_only
@@ -144,7 +145,7 @@ def evaluate(
                         worker.work(work, missing, progress)
                         worker.wait_for_others(progress)
                     else:
-                        maker = WorkMaker(run, make, build, info)
+                        maker = partial(make_work, run, make, build, info)
                         _send_parts(workers, maker, work, missing, store, progress, should_stop)
                 model = None if ranking is None else ranking.model
             except KeyboardInterrupt:
@@ -172,7 +173,7 @@ def evaluate(
 
 def _send_parts(
     workers: Workers,
-    maker: WorkMaker,
+    maker: Callable[[], PartWork],
     work: PartWork,
     missing: Sequence[Part],
     store: PartStore,

@@ -258,7 +258,8 @@ class _Source:
             elif isinstance(node, ast.ImportFrom):
                 base = "." * node.level + (node.module or "")
                 self._modules.append(base)
-                self._imported |= {alias.asname or alias.name: f"{base}.{alias.name}" for alias in node.names}
+                prefix = f"{base}." if node.module else base
+                self._imported |= {alias.asname or alias.name: prefix + alias.name for alias in node.names}
         self._bound = _list_bindings(self._nodes)
         self._texts = {
             node.value for node in self._nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)
@@ -291,14 +292,19 @@ class _Source:
     def _check_origins(self) -> str:
         """Return what it imports, or takes from a module, that may read what no source names."""
         for module in self._modules:
-            if module.partition(".")[0] in sys.stdlib_module_names and not _LIBRARY.fullmatch(module):
+            is_whole = f"{module}.*" in self._imported.values()
+            if module.partition(".")[0] in sys.stdlib_module_names and (is_whole or not _LIBRARY.fullmatch(module)):
                 return f"imports {module}"
         taken = [(origin, node) for node in self._nodes if (origin := self._qualify(node)) is not None]
-        for origin, node in [*((each, None) for each in (*self._modules, *self._imported.values())), *taken]:
+        named = [each for each in self._modules if not each.startswith(".")] + [*self._imported.values()]
+        for origin, node in [*((each, None) for each in named), *taken]:
             if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and _is_installed(origin):
                 return f"assigns to {origin}"
             # Modules are also members of those that import them: `random._os` is `os`.
             parts = [each.lstrip("_") for each in origin.split(".")]
+            if not parts[0]:
+                # A relative import names modules of the engine itself.
+                parts = parts[-1:]
             members = parts[1:]
             if node is not None and not isinstance(self._parents[id(node)], ast.Attribute):
                 members.append("")
@@ -328,13 +334,15 @@ class _Source:
 
     def _add_variable(self, node: ast.AST, code: Code) -> str:
         """Add the variable of the environment that is read to an identity, if its name is known."""
-        parent = self._parents[id(node)]
-        if isinstance(parent, ast.Attribute):
-            parent = self._parents[id(parent)]
-        match parent:
-            case ast.Call(args=[key, *_]) | ast.Subscript(slice=key) | ast.Compare(left=key):
+        reader = parent if isinstance(parent := self._parents[id(node)], ast.Attribute) else node
+        match self._parents[id(reader)]:
+            case (
+                ast.Call(func=used, args=[key, *_])
+                | ast.Subscript(value=used, slice=key)
+                | ast.Compare(left=key, ops=[ast.In() | ast.NotIn()], comparators=[used])
+            ):
                 name = self._evaluate(key)
-                if isinstance(name, str):
+                if used is reader and isinstance(name, str):
                     if (value := os.environ.get(name)) is not None:
                         code[f"${name}"] = hashlib.sha256(value.encode(errors="surrogateescape")).hexdigest()
                     return ""
