@@ -272,8 +272,10 @@ class _Source:
         if any(self._name_of(node) in ("import_module", "__import__") for node in self._nodes):
             names += [text for text in self._texts if text.replace(".", "_").isidentifier()]
         for name in (*self._modules, *self._imported.values()):
-            with suppress(ImportError):
+            try:
                 names.append(resolve_name(name, package))
+            except ImportError:
+                names.append(name.lstrip("."))
         for name in dict.fromkeys(names):
             parts = name.split(".")
             for length in range(1, len(parts) + 1):
@@ -295,23 +297,21 @@ class _Source:
             is_whole = f"{module}.*" in self._imported.values()
             if module.partition(".")[0] in sys.stdlib_module_names and (is_whole or not _LIBRARY.fullmatch(module)):
                 return f"imports {module}"
-        taken = [(origin, node) for node in self._nodes if (origin := self._qualify(node)) is not None]
         named = [each for each in self._modules if not each.startswith(".")] + [*self._imported.values()]
-        for origin, node in [*((each, None) for each in named), *taken]:
-            if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and _is_installed(origin):
-                return f"assigns to {origin}"
-            # Modules are also members of those that import them: `random._os` is `os`.
-            parts = [each.lstrip("_") for each in origin.split(".")]
-            if not parts[0]:
-                # A relative import names modules of the engine itself.
-                parts = parts[-1:]
-            members = parts[1:]
-            if node is not None and not isinstance(self._parents[id(node)], ast.Attribute):
-                members.append("")
-            pairs = zip(parts, members, strict=False)
-            is_odd = any(name in _MEMBERS and not _MEMBERS[name].fullmatch(member) for name, member in pairs)
-            if is_odd or any(map(_FOREIGN.fullmatch, parts)):
-                return f"uses {origin}"
+        uses: list[tuple[str, str, str]] = [(each, *each.rpartition(".")[::2]) for each in named]
+        for node in self._nodes:
+            if (origin := self._qualify(node)) is not None:
+                if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and not _is_installed(origin):
+                    return f"assigns to {origin}"
+                parent = self._parents[id(node)]
+                # Modules are also members of those that import them: `random._os` is `os`.
+                module = origin.rpartition(".")[2].lstrip("_")
+                uses.append((origin, module, parent.attr if isinstance(parent, ast.Attribute) else ""))
+        for origin, module, member in uses:
+            # A relative import names modules of the engine itself.
+            parts = [each.lstrip("_") for each in origin.split(".")][-1 if origin.startswith(".") else 0 :]
+            if any(map(_FOREIGN.fullmatch, parts)) or (module in _MEMBERS and not _MEMBERS[module].fullmatch(member)):
+                return f"uses {origin}.{member}".rstrip(".")
         return ""
 
     def _check_use(self, node: ast.AST, code: Code) -> str:

@@ -282,6 +282,7 @@ def identify(folder: Path, source: str) -> dict[str, str]:
         "import os\nBUG = os.path.expandvars('$MY_BUG')",
         "import os\ndef engine(read): return read('MY_BUG', os.environ)",
         "from math import *",
+        "import helper\ndef engine(): helper.BUG = 1",
         "import json\nDATA = json.load(open('known.json'))\nKNOWN = open(DATA['file']).read()",
         "PATH = 'known.json'\nopen(PATH)\ndef engine(PATH): return open(PATH).read()",
         "read = open\ndef engine(path): return read(path)",
