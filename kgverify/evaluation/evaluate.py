@@ -35,7 +35,7 @@ from kgverify.program.dialect import OURS
 from kgverify.progress import Phase, Progress, no_progress, silent_phase
 from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.parts import Part, Plan, plan_parts
-from kgverify.runs.pool import SentMaker, Workers, do_all
+from kgverify.runs.pool import Workers, do_all, send_maker
 from kgverify.runs.run import Pipeline, Run
 from kgverify.trace.model.columns import CandidateSet
 
@@ -185,7 +185,7 @@ def _send_parts(
     The last parts are cut into pieces if the engine proves each candidate by itself. Several results are stored at the same
     time: an object store takes long for each.
     """
-    made = SentMaker(maker, workers).arguments
+    made = send_maker(maker, workers)
     is_divisible = isinstance(work, FullWork) and work.is_divisible
     # What is known of each part under way: the proved pieces of one that is cut.
     proved: dict[int, list[Any]] = {}

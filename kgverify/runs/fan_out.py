@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kgverify.engines.protocol import Engine, Positions, ProbedEngine, StageOutputs, split_positions
 from kgverify.progress import Progress, no_progress
 from kgverify.runs.dask_workers import DaskWorkers, check_same_engine
-from kgverify.runs.pool import Processes, SentMaker, Workers, do_all, make_once
+from kgverify.runs.pool import Processes, Workers, do_all, make_once, send_maker
 from kgverify.runs.run import Pipeline, Run, reference_pipeline, reference_triples
 from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
 from kgverify.trace.model.header import EngineInfo
@@ -52,7 +52,7 @@ class FannedOut:
         if chunk < 1:
             raise ValueError(f"expected a chunk of 1 candidate or more, found {chunk}")
         self._here, self._workers, self._chunk = make(), workers, chunk
-        self._made = SentMaker(make, workers).arguments
+        self._made = send_maker(make, workers)
 
     def warm_up(self) -> None:
         """Let the workers make their engines, without waiting for them."""
