@@ -42,7 +42,7 @@ from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.schema import decode_columns
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Storage, TraceWriter
-from kgverify.verification import verify
+from kgverify.verification.recorded import compare_recorded
 
 Arrays = dict[str, np.ndarray]
 
@@ -571,7 +571,7 @@ def judge(job: Job, sound: dict[str, Any], folder: Path) -> str:
     evidence._find_same_recording = lambda _: []
     try:
         pair = (path, job.source) if is_turned else (job.source, path)
-        report = verify.compare_recorded(*pair, verifies_content=bool(is_verified)).report
+        report = compare_recorded(*pair, verifies_content=bool(is_verified)).report
         verdict = report.verdict.value
         if kind == "semantic" and "rankings" in report.coverage.not_compared:
             # The verdict's line says so where one side alone has rankings; nothing else may differ.
@@ -592,7 +592,7 @@ def work(jobs: list[Job], index: int, folder: Path, connection: Any) -> None:
         if source not in sound:
             sound[source] = decode(source)
             # The known comparisons, once in a process, are no part of the time of a trace.
-            verify.compare_recorded(source, source)
+            compare_recorded(source, source)
         signal.alarm(int(3 * SECONDS))
         result = judge(jobs[i], sound[source], folder)
         signal.alarm(0)

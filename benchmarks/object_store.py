@@ -83,11 +83,11 @@ def main() -> None:
         def write_local() -> None:
             if local.exists():
                 shutil.rmtree(local)
-            write_shards(local, [(columns, None)], has_journal=False)
+            write_shards(local, [(columns, None)])
 
         def write_remote() -> None:
             with sent_to(trace, MANIFEST) as path:
-                write_shards(path, [(columns, None)], has_journal=False)
+                write_shards(path, [(columns, None)])
 
         write_local()
         (shard,) = local.glob("shard-*.h5")

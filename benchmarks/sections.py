@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from workloads import LIMITS, PUBLISHED, Bench, MarkdownTable, count_flops, describe_difference, draw
 
+from kgverify.comparison.equality import Equality
 from kgverify.engines.endings import Results
 from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.engines.protocol import Engine, Positions
@@ -107,7 +108,7 @@ def measure_agreement_on(bench: Bench, run: Run, table: MarkdownTable) -> None:
             for precision in ("float32",) if each is shortest else bench.precisions:
                 bench.forget()
                 pipeline = Pipeline(bench.build(each, 4096, precision), draw_candidates, rank_candidates)
-                report = verify(each, expected, pipeline, check_determinism=False).report
+                report = verify(each, expected, pipeline, equality=Equality(determinism=False)).report
                 coverage = report.coverage
                 what = f"reference against {each.policy.name}, {precision}"
                 note = f"{report.verdict.value}: {coverage.steps:,} steps, {len(report.near_ties)} near-ties"

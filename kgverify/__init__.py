@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from kgverify.testing.problems.problem import PolicySpec as PolicySpec
     from kgverify.testing.problems.problem import Problem
     from kgverify.testing.problems.problem import Spread as Spread
-    from kgverify.testing.reproducers.reproducer import Reproducer as Reproducer
+    from kgverify.testing.reproducers.text_format import Reproducer as Reproducer
     from kgverify.testing.shrinking.shrink_run import ShrunkRun as ShrunkRun
     from kgverify.trace.files.manifest import Part as Part
     from kgverify.trace.model.columns import Candidates as Candidates
@@ -105,7 +105,6 @@ if TYPE_CHECKING:
     from kgverify.trace.read.trace_file import TraceFile as TraceFile
     from kgverify.trace.write.encode import Clauses as Clauses
     from kgverify.trace.write.loop_writer import LoopWriter
-    from kgverify.trace.write.writer import Durability as Durability
     from kgverify.trace.write.writer import Storage as Storage
     from kgverify.trace.write.writer import TraceWriter
     from kgverify.verification.record import Recording as Recording
@@ -219,7 +218,7 @@ if not TYPE_CHECKING:
         "runs.run": "Run",
         "testing.campaigns.result": "CampaignResult Tally",
         "testing.problems.problem": "GroupKey PolicySpec Spread",
-        "testing.reproducers.reproducer": "Reproducer",
+        "testing.reproducers.text_format": "Reproducer",
         "testing.shrinking.shrink_run": "ShrunkRun",
         "trace.files.manifest": "Part",
         "trace.model.columns": "CandidateSet Candidates Columns Rankings",
@@ -229,7 +228,7 @@ if not TYPE_CHECKING:
         "trace.model.trace": "Trace Unknown",
         "trace.read.trace_file": "TraceFile",
         "trace.write.encode": "Clauses",
-        "trace.write.writer": "Durability Storage",
+        "trace.write.writer": "Storage",
         "verification.record": "Recording",
     }
     _HOMES |= {name: home for home, names in _TYPES.items() for name in names.split()}

@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Final
 
 from kgverify.arguments import checked
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.comparison.exercise.minimum import MINIMUM, Minimum, explain_missing, parse_minimum
 from kgverify.comparison.result import Verdict
@@ -45,15 +46,13 @@ from kgverify.runs.engine_makers import (
 )
 from kgverify.runs.run import Run
 from kgverify.step.resolvent import Resolvent, Taken
-from kgverify.testing.checking.check import check_and_count, verify_problems
+from kgverify.testing.checking.check import ALONE, check_and_count, verify_problems
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, label_lines
-from kgverify.testing.checking.guard import explain, find_explained
-from kgverify.testing.checking.supported import find_supported, make_once
-from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.checking.guard import explain, find_explained, find_supported, make_once
+from kgverify.testing.problems.decode import SCOPE_MINIMUM, draw_problems, list_scope
+from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import Problem
-from kgverify.testing.problems.scope import SCOPE_MINIMUM, list_scope
-from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
-from kgverify.testing.reproducers.text_format import saving_bugs, write_reproducer
+from kgverify.testing.reproducers.text_format import Reproducer, make_reproducer, saving_bugs, write_reproducer
 from kgverify.testing.shrinking.shrink import shrink
 from kgverify.verification.verify import verify
 
@@ -416,7 +415,7 @@ def check_run(
     expected, actual = (
         find_explained(each, role)(run, GRAPH_SIZES) for each, role in ((reference, "reference"), (factory, "engine"))
     )
-    verification = verify(run, expected, actual, minimum=parse_minimum(minimum))
+    verification = verify(run, expected, actual, equality=Equality(minimum=minimum))
     report = verification.report
     return "" if report.verdict is Verdict.AGREE else report_text(report, verification.expected)
 
@@ -457,7 +456,7 @@ def _shows_all(make_pipeline: MakePipeline, problems: Sequence[Problem]) -> bool
 def _find_exception(failure: Failure, make_pipeline: MakePipeline, reference: MakePipeline) -> BaseException | None:
     """Return the exception of an engine on the problem of a crash; None if it does not occur again."""
     try:
-        verify_problems(failure.group, make_pipeline, reference=reference, lockstep=True)
+        verify_problems(merge(failure.group, reference), make_pipeline, ALONE[True])
     except BaseException as error:
         pass_on(error)
         return error

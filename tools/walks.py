@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = "kgverify", "reference/kgreference"
 WALKS = [
     "read/trace_file.py:read_trace:path",
-    "verification/verify.py:compare_recorded:expected",
+    "verification/recorded.py:compare_recorded:expected",
     "verification/verify.py:verify:run",
     "shrinking/shrink.py:shrink:failure",
     "evaluation/evaluate.py:evaluate:run",

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Divergence
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Engine, Positions, ProbedEngine, StageOutputs
@@ -146,7 +147,10 @@ class Stand:
     def verify(self, faults: Sequence[str], *, lockstep: bool = False) -> Verification:
         """Verify the evaluator with the faults against the reference."""
         return verify(
-            self._run, self._expected, self._judged(faults), check_determinism=False, minimum={}, lockstep=lockstep
+            self._run,
+            self._expected,
+            self._judged(faults),
+            equality=Equality(determinism=False, minimum={}, lockstep=lockstep),
         )
 
     def _judged(self, faults: Sequence[str]) -> Pipeline:

@@ -24,6 +24,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from kgverify.comparison.equality import Equality
 from kgverify.conditions import describe
 from kgverify.conditions.features import read_features
 from kgverify.conditions.find import Found
@@ -140,7 +141,7 @@ def _recording(*, tests: bool) -> Iterator[tuple[list[Found], list[Cases]]]:
 
 def _verify(run: Run, actual: Pipeline, *, lockstep: bool = False) -> Any:
     sides = reference_pipeline(run), actual
-    return verify(run, *sides, lockstep=lockstep, check_determinism=False, minimum={}).report
+    return verify(run, *sides, equality=Equality(lockstep=lockstep, determinism=False, minimum={})).report
 
 
 def _tables(cases: Sequence[Cases]) -> list[Table]:

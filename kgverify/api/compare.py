@@ -20,8 +20,8 @@ from kgverify.report.report import Report
 from kgverify.runs.retake import describe_left, retake_steps
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
+from kgverify.verification.recorded import compare_recorded
 from kgverify.verification.save import RunTimes, locked_run, save_verification
-from kgverify.verification.verify import compare_recorded
 
 
 @checked
@@ -80,10 +80,7 @@ def compare(
         recorded = compare_recorded(
             reference,
             actual,
-            score_error=equality.accepted_error,
-            modulo=equality.benign,
-            minimum=equality.required,
-            allows_dialects=equality.allow_dialects,
+            equality=equality,
             progress=progress,
         )
         if num_left:

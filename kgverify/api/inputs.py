@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
+from kgverify.api.trial import require_trial
 from kgverify.engines.load_engine import load_factory
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine
@@ -27,10 +28,8 @@ from kgverify.runs.engine_makers import (
     make_reference,
     name_engine,
 )
-from kgverify.runs.fan_out import reference_over, with_reference_ranking
 from kgverify.runs.job import EngineLike, Engines, Reference
-from kgverify.runs.run import Pipeline, Run
-from kgverify.testing.checking.guard import explain
+from kgverify.runs.run import Pipeline, Run, with_reference_ranking
 
 
 @contextmanager
@@ -47,7 +46,9 @@ def make_sides(engines: Engines, run: Run) -> Iterator[tuple[Pipeline, Pipeline]
 @contextmanager
 def running(engine: EngineLike, run: Run, *, where: str = "engine", work: Workload | None = None) -> Iterator[Pipeline]:
     """Provide the pipeline of an engine until the context ends: with its processes, or its own caches of compiled code."""
-    if isinstance(engine, Reference):
+    if isinstance(engine, Reference) and engine != Reference():
+        from kgverify.runs.fan_out import reference_over
+
         with reference_over(run, jobs=engine.jobs, scheduler=engine.scheduler) as pipeline:
             yield pipeline
     else:
@@ -66,12 +67,16 @@ def make_pipeline(engine: EngineLike, run: Run, *, where: str = "engine", work: 
     if isinstance(engine, str):
         engine = find_entry(engine, where) or load_factory(engine, where)
     if isinstance(engine, EngineMaker):
-        return make_for(run, engine if work is None else engine.planned_for(work))
+        pipeline = make_for(run, engine if work is None else engine.planned_for(work))
+        require_trial(engine, pipeline.engine.info)
+        return pipeline
     if not isinstance(engine, type) and callable(getattr(engine, "prove", None)):
         # An engine that is made already.
         make = _make_always(adapt_pipeline(engine))
     else:
         make = as_maker(engine, title)  # type: ignore[arg-type]  # UserError for what cannot be called
+    from kgverify.testing.checking.guard import explain
+
     pipeline = explain(make, title)(run, GRAPH_SIZES)
     if where == "reference" and pipeline.draw is draw_candidates and pipeline.rank is rank_candidates:
         # Both sides would share these functions: the expected side takes the second implementation of both.

@@ -1,5 +1,6 @@
 """`kgverify.verify`: the main job."""
 
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
@@ -13,7 +14,6 @@ from kgverify.progress import Phase, TimedPhases, silent_phase
 from kgverify.report.content import EngineNames
 from kgverify.report.report import Report
 from kgverify.runs.job import EngineLike, GraphLike, Job, Queries, make_job
-from kgverify.verification.save import RunTimes, locked_run, save_verification
 from kgverify.verification.verify import Verification
 from kgverify.verification.verify import verify as verify_pipelines
 
@@ -101,24 +101,21 @@ def verify_job(job: Job, *, save: str | Path | None = None, command: str = "", p
     Raises:
         UserError: As `verify`.
     """
+    if save is None:
+        return _verify(job, command, phase)[0]
+    from kgverify.verification.save import RunTimes, locked_run, save_verification
+
     started, phases = perf_counter(), TimedPhases(phase)
     with locked_run(save):
-        run = job.make_run()
-        with make_sides(job.engines, run) as (expected, actual):
-            found = verify_pipelines(
-                run,
-                expected,
-                actual,
-                lockstep=job.equality.lockstep,
-                check_determinism=job.equality.determinism,
-                score_error=job.equality.accepted_error,
-                modulo=job.equality.benign,
-                minimum=job.equality.required,
-                phase=phases,
-            )
-        engines = EngineNames(name_again(job.engines.reference), name_again(job.engines.engine))
-        report = found.report.with_traces(found, command=command, engines=engines)
-        if save is not None:
-            times = RunTimes(perf_counter() - started, dict(phases.seconds))
-            save_verification(Verification(report, found.expected, found.actual, found.stepped), Path(save), times)
-        return report
+        report, found = _verify(job, command, phases)
+        times = RunTimes(perf_counter() - started, dict(phases.seconds))
+        save_verification(replace(found, report=report), Path(save), times)
+    return report
+
+
+def _verify(job: Job, command: str, phase: Phase) -> tuple[Report, Verification]:
+    run = job.make_run()
+    with make_sides(job.engines, run) as (expected, actual):
+        found = verify_pipelines(run, expected, actual, equality=job.equality, phase=phase)
+    engines = EngineNames(name_again(job.engines.reference), name_again(job.engines.engine))
+    return found.report.with_traces(found, command=command, engines=engines), found

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -42,8 +41,8 @@ from kgverify.comparison.result import (
     highest_level,
 )
 from kgverify.comparison.source import (
-    FileSource,
-    Range,
+    MemorySource,
+    TraceLike,
     describe_unknown_steps,
     drop_unknown_steps,
     open_source,
@@ -51,16 +50,16 @@ from kgverify.comparison.source import (
 )
 from kgverify.comparison.stage_difference import StageNamer
 from kgverify.comparison.step_view import StepView
-from kgverify.comparison.stored_columns import StoredColumns
 from kgverify.errors import count_of
 from kgverify.program.atoms import Goal
 from kgverify.program.difference_class import DifferenceClass
-from kgverify.trace.model.columns import Candidates, Columns
+from kgverify.trace.model.columns import Candidates, Columns, Range
 from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.score_error import ScoreError
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.read.data_file import BLOCK_STEPS
-from kgverify.trace.read.trace_file import TraceFile
+
+if TYPE_CHECKING:
+    from kgverify.comparison.stored_columns import FileSource
 
 KEPT: Final = 10_000
 """The divergences, and the near-ties, that a comparison of recorded traces lists; further ones are counted."""
@@ -79,9 +78,7 @@ _SCORES: Final = frozenset({"resolvents.score", "candidates.log_probability"})
 """The columns to which the tolerance of scores applies."""
 
 
-def compare(
-    expected: Trace | TraceFile | Path | str, actual: Trace | TraceFile | Path | str, **options: Any
-) -> Comparison:
+def compare(expected: TraceLike, actual: TraceLike, **options: Any) -> Comparison:
     """Compare two traces; the options are those of `Comparer`."""
     return Comparer(expected, actual, **options).compare()
 
@@ -135,8 +132,8 @@ class Comparer:
 
     def __init__(
         self,
-        expected: Trace | TraceFile | Path | str,
-        actual: Trace | TraceFile | Path | str,
+        expected: TraceLike,
+        actual: TraceLike,
         *,
         lockstep: bool = False,
         verifies_content: bool | None = None,
@@ -160,10 +157,10 @@ class Comparer:
         self._kept = kept
         self._progress = progress
         self._has_goals = all(has_goals(source.header.level) for source in self.sources)
-        self._files = [source for source in self.sources if isinstance(source, FileSource)]
-        self._sizes = sizes or Sizes(BLOCK_STEPS if self._files else None)
+        self._files = [source for source in self.sources if not isinstance(source, MemorySource)]
+        self._sizes = sizes or Sizes(self._files[0].block_steps if self._files else None)
         for source, is_wanted in zip(self.sources, wants_content(self.sources, verifies_content), strict=True):
-            if isinstance(source, FileSource):
+            if not isinstance(source, MemorySource):
                 source.verify(content=is_wanted)
         if len(self._files) == 2:
             self._files[1].trace.share_symbols(self._files[0].trace)
@@ -346,8 +343,7 @@ class Comparer:
         verified: set[str] = set()
         if len(self._files) == 2 and self._can_compare_stored():
             expected, actual = self._files
-            columns = StoredColumns(
-                expected,
+            columns = expected.pair_columns(
                 actual,
                 score_tolerance=self.score_tolerance,
                 has_digests=self.has_like_digests,
@@ -382,7 +378,7 @@ class Comparer:
         has_digests = all("digests/sequence" in source.stored for source in self._files)
         return self._has_goals or (self.has_like_digests and has_digests)
 
-    def _count_agreeing(self, expected: FileSource, suspects: list[Range]) -> None:
+    def _count_agreeing(self, expected: "FileSource", suspects: list[Range]) -> None:
         """Count the steps of all candidates but the suspects, which are compared one by one."""
         self._count(expected.num_steps, expected.trace.num_resolvents)
         for begin, end in suspects:

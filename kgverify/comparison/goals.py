@@ -12,11 +12,10 @@ from kgverify.comparison.modulo.normalise import hash_goals
 from kgverify.comparison.source import StepSource
 from kgverify.errors import UserError
 from kgverify.program.atoms import Atom, Goal
-from kgverify.trace.maintain.convert import Rebuild
 from kgverify.trace.model.columns import starts_of
 from kgverify.trace.model.digests import Words
 from kgverify.trace.model.levels import TraceLevel, has_goals
-from kgverify.trace.model.trace import Trace
+from kgverify.trace.model.trace import Rebuild, Trace
 
 Rebuilding = Callable[[Trace], Rebuild]
 """Prepares to rebuild candidates of a trace by its program. UserError if it holds no clauses or no program."""

@@ -14,6 +14,9 @@ DIGEST: Final = "digests.sequence"
 NO_CANDIDATE: Final = "no such candidate"
 """The value of a side that lacks a candidate."""
 
+ROLES: Final = ("expected", "actual")
+"""The two sides of a comparison."""
+
 
 class Verdict(StrEnum):
     """The verdict of a comparison: AGREE if all was compared and is equal, INCONCLUSIVE if no decision was possible.

@@ -52,6 +52,10 @@ class StepView(NamedTuple):
         return self.resolvents[self.choice].content if 0 <= self.choice < len(self.resolvents) else None
 
 
+Views = dict[tuple[int, int], tuple[StepView, StepView]]
+"""Both versions of each step that differs, by (candidate, step)."""
+
+
 class StepReader:
     """Reads single steps from columns."""
 

@@ -1,9 +1,10 @@
-"""The columns of two traces on disk, compared as they are stored and hashed in the same pass."""
+"""Traces on disk as a comparison reads them: block by block, and as columns, compared and hashed in the same pass."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -11,10 +12,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from kgverify.comparison.equal_columns import Rounded, count_rounded, has_equal_scores, has_equal_sums, has_same_bytes
-from kgverify.comparison.source import FileSource, Range, check_counts
-from kgverify.trace.model.columns import COUNTS
+from kgverify.trace.model.columns import COUNTS, LABELS, NO_DIGESTS, Columns, Range, Rankings, are_neighbours
+from kgverify.trace.model.trace import Trace
 from kgverify.trace.model.validate import check_codes
-from kgverify.trace.read.data_file import DataFile
+from kgverify.trace.read.data_file import BLOCK_STEPS, DataFile, StoredDigests
 from kgverify.trace.read.trace_file import TraceFile
 
 PIECE_BYTES: Final = 1 << 20
@@ -26,13 +27,122 @@ _THREADS: Final = 2
 _AHEAD: Final = 8
 
 _IDENTITY: Final = ("candidates/query", "candidates/side", "candidates/atom")
-_LEVELS: Final = ("candidates/", "steps/", "resolvents/", "digests/")
+_COLUMN_GROUPS: Final = ("candidates/", "steps/", "resolvents/", "digests/")
 
 Position = tuple[DataFile, int]
 """A file and a row in it."""
 
 Agrees = Callable[[NDArray[Any], NDArray[Any], int], bool]
 """Decides whether the values of two pieces whose bytes differ, or may be NaN, count as equal; takes the first row, too."""
+
+
+class FileSource:
+    """A trace that stays on disk, read block by block.
+
+    header, fields: as in `Trace`
+    faults:         shards that are missing or doubled, described
+    is_verified:    whether every value and digest was verified
+    block_steps:    the steps to read at a time
+    """
+
+    def __init__(self, trace: TraceFile) -> None:
+        self.trace = trace
+        self.header, self.fields, self.faults = trace.header, trace.fields, trace.faults
+        self.num_candidates, self.num_steps = trace.num_candidates, trace.num_steps
+        self.is_verified, self.block_steps = False, BLOCK_STEPS
+
+    @property
+    def rankings(self) -> Rankings | None:
+        """The rankings, None if there are no rankings."""
+        return self.trace.rankings
+
+    @property
+    def labels(self) -> NDArray[Any] | None:
+        """The labels of true triples, [N], 0 for other candidates; None if the trace has none."""
+        return self.trace.read_unknown(LABELS)
+
+    @property
+    def stored(self) -> frozenset[str]:
+        """The paths of the columns that the files hold."""
+        return frozenset(self.trace.files[0].stored)
+
+    def shell(self, *, has_candidates: bool = False) -> Trace:
+        """Return the trace without its steps, and without its candidates unless these are wanted."""
+        columns = self.trace.files[0].read_steps(0, 0)
+        if has_candidates:
+            candidates = self.trace.candidate_columns()
+            # A report cannot name a side that does not exist; the other codes are checked with the values.
+            check_codes("candidates/side", candidates.side, self.trace.source)
+            columns = columns._replace(candidates=candidates)
+        return self.trace.with_columns(columns, NO_DIGESTS, self.trace.rankings)
+
+    def split(self) -> Iterator[Range]:
+        """Yield ranges of candidates, each in one file."""
+        return self.trace.split()
+
+    def gather_column(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return rows of a column of the candidates, in any order."""
+        return self.trace.gather_column(f"candidates/{name}", rows)
+
+    def read_rows(self, rows: NDArray[np.int64]) -> Columns:
+        """Return candidates with all their steps, as a view if they are neighbours."""
+        if are_neighbours(rows):
+            return self.trace.read_candidates(int(rows[0]), int(rows[-1]) + 1)
+        return self.trace.gather_candidates(rows)
+
+    def load(self, columns: Columns, rows: NDArray[np.int64]) -> Trace:
+        """Return some candidates as a trace, checked as `read_trace` checks. UserError if a value or digest is wrong."""
+        where = self.trace.source
+        if len(rows):
+            where += f":candidates {int(rows.min())} to {int(rows.max())}"
+        return self.trace.with_columns(columns, self.trace.check_block(columns, self.stored_digests(rows), where))
+
+    def stored_digests(self, rows: NDArray[np.int64]) -> StoredDigests:
+        """Return the digests of all steps of some candidates, as the files hold them."""
+        # Runs of neighbours are one piece of a file.
+        ends = np.flatnonzero(np.diff(rows, append=-2) != 1)
+        begins = np.concatenate(([0], ends[:-1] + 1))
+        pieces: list[StoredDigests] = []
+        for begin, end in zip(rows[begins].tolist(), rows[ends].tolist(), strict=True) if len(rows) else ():
+            pieces.extend(self.trace.read_digests(begin, end + 1))
+        return {name: np.concatenate([piece[name] for piece in pieces]) for name in (pieces[0] if pieces else ())}
+
+    def verify(self, *, content: bool) -> None:
+        """Verify every value, or only the structure and what is read at once. UserError if the trace is damaged."""
+        self.is_verified = content
+        if content:
+            self.trace.verify_content()
+        else:
+            self.trace.verify("header", "symbols/", "program/", "stages/", "rankings/", "shard/")
+
+    def verify_rest(self, done: set[str]) -> None:
+        """Verify the checksums of all columns but those already verified, and the sums of their counts."""
+        if self.is_verified:
+            return
+        for file in self.trace.files:
+            for name in file.stored:
+                if name not in done and name.startswith(_COLUMN_GROUPS):
+                    file.verify(name)
+            file.release()
+        for file in self.trace.files:
+            check_counts(file)
+
+    def pair_columns(self, other: "FileSource", **options: Any) -> "StoredColumns":
+        """Return the columns of this trace beside those of another one; the options are those of `StoredColumns`."""
+        return StoredColumns(self, other, **options)
+
+
+def open_file(trace: TraceFile | Path | str) -> FileSource:
+    """Return the source of an open trace, or of a path. UserError if the file is refused."""
+    return FileSource(trace if isinstance(trace, TraceFile) else TraceFile(trace, tolerates_shards=True))
+
+
+def check_counts(file: DataFile) -> None:
+    """UserError unless the counts of a file add up."""
+    for name in COUNTS:
+        if name in file.stored:
+            file.offsets(name).build()
+    file.release()
 
 
 class StoredColumns:
@@ -87,7 +197,7 @@ class StoredColumns:
             check_counts(file)
         suspects: list[Range] = []
         names = {*self._sources[0].stored, *self._sources[1].stored} - self.verified
-        for name in sorted(name for name in names if name.startswith(_LEVELS)):
+        for name in sorted(name for name in names if name.startswith(_COLUMN_GROUPS)):
             if not all(name in source.stored for source in self._sources):
                 for source in self._sources:
                     if name in source.stored and not source.is_verified:

@@ -480,3 +480,10 @@ def identify_compilers() -> Code:
     """Return the compilers by their content."""
     found = {"compiler": find_compiler(), "$CXX": shutil.which(os.environ.get("CXX", ""))}
     return {name: hash_file(Path(path)) for name, path in found.items() if path}
+
+
+def read_driver() -> str:
+    """Return what the driver of NVIDIA's GPUs says of its version; empty without one."""
+    with suppress(OSError), open("/proc/driver/nvidia/version", encoding="utf-8") as file:
+        return file.readline()
+    return ""

@@ -142,7 +142,7 @@ def renamed_into(
 
 
 def open_in_place(path: Path, flags: int) -> int:
-    """Open a file that is changed in place, such as a journal, and return its descriptor.
+    """Open a file that is changed in place and return its descriptor.
 
     UserError for a link, symbolic or hard, and for anything but a regular file; OSError as `os.open`.
     """

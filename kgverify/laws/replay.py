@@ -12,8 +12,7 @@ from kgverify.runs.engine_makers import AnyEngine, find_maker
 from kgverify.runs.pool import Processes, WorkerLost
 from kgverify.testing.checking.check import judge
 from kgverify.testing.checking.failure import DEATH, LAW, UNDECIDED, Failure, Signature, fails_same_way, label_lines
-from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
-from kgverify.testing.reproducers.text_format import saving_bugs
+from kgverify.testing.reproducers.text_format import Reproducer, make_reproducer, saving_bugs
 
 
 @dataclass(frozen=True, kw_only=True)

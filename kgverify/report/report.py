@@ -21,7 +21,6 @@ from kgverify.report.content import (
     Outcomes,
     ReportContent,
 )
-from kgverify.report.render.terminal import print_report, report_text, summary_lines
 from kgverify.trace.model.header import Header
 
 
@@ -111,15 +110,20 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True):
 
     def __str__(self) -> str:
         """Return the report as the terminal shows it, 120 columns wide."""
+        from kgverify.report.render.terminal import report_text
+
         return report_text(self)
 
     def __repr__(self) -> str:
         """Return the verdict, what was compared, and the first divergence."""
+        from kgverify.report.render.terminal import summary_lines
+
         return "\n".join(summary_lines(self))
 
     def _repr_html_(self) -> str:
         """Return the report for a notebook."""
         from kgverify.report.render.notebook import render_notebook
+        from kgverify.report.render.terminal import print_report
 
         return render_notebook(lambda console: print_report(self, console))
 

@@ -9,11 +9,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.engines.protocol import Engine, Positions, ProbedEngine, StageOutputs, split_positions
+from kgverify.engines.protocol import Positions, ProbedEngine, StageOutputs, split_positions
 from kgverify.progress import Progress, no_progress
 from kgverify.runs.dask_workers import DaskWorkers, check_same_engine
 from kgverify.runs.pool import Processes, Workers, do_all, make_once, send_maker
-from kgverify.runs.run import Pipeline, Run, reference_pipeline, reference_triples
+from kgverify.runs.run import Pipeline, Run, reference_pipeline, reference_triples, with_reference_ranking
 from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.levels import TraceLevel
@@ -191,10 +191,3 @@ def _make_same_engine(make: Callable[[], Pipeline], info: EngineInfo) -> Any:
     engine = make().engine
     check_same_engine(engine.info, info)
     return engine
-
-
-def with_reference_ranking(engine: Engine) -> Pipeline:
-    """Return an engine's pipeline with the corruptions and ranks of the reference, implemented apart from kgverify's."""
-    from kgverify.engines.reference import ranking
-
-    return Pipeline(engine, ranking.draw_candidates, ranking.rank_candidates)

@@ -101,8 +101,8 @@ class Pipeline(NamedTuple):
 
     def identify_code(self) -> Code:
         """Return the identity of all code that decides the results of the pipeline."""
-        compiled = {} if self.maker is None else self.maker.identify(self.engine.info.mode)
-        return identify_code(self.engines) | compiled
+        built = None if self.maker is None else self.maker.find_built(self.engine.info.mode)
+        return identify_code(self.engines) | ({} if built is None else {built.name: built.digest})
 
     def draw_for(self, run: Run) -> CandidateSet:
         """Draw the candidates of a run."""
@@ -190,10 +190,17 @@ def reference_triples(run: Run) -> NDArray[np.int32] | None:
 
 def reference_pipeline(run: Run) -> Pipeline:
     """Build the pipeline of the reference prover."""
-    from kgverify.engines.reference import ranking
     from kgverify.engines.reference.engine import ReferenceEngine
 
-    engine = ReferenceEngine(run.graph.program, run.limits, run.policy, triples=reference_triples(run))
+    return with_reference_ranking(
+        ReferenceEngine(run.graph.program, run.limits, run.policy, triples=reference_triples(run))
+    )
+
+
+def with_reference_ranking(engine: Engine) -> Pipeline:
+    """Return an engine's pipeline with the corruptions and ranks of the reference, implemented apart from kgverify's."""
+    from kgverify.engines.reference import ranking
+
     return Pipeline(engine, ranking.draw_candidates, ranking.rank_candidates)
 
 

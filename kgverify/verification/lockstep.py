@@ -12,6 +12,7 @@ from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.modulo.benign import BenignCount
 from kgverify.comparison.result import Comparison, Divergence, Verdict, highest_level
+from kgverify.comparison.step_view import Views
 from kgverify.engines.protocol import Engine, ProbedEngine, positions_of
 from kgverify.errors import UserError, count_of
 from kgverify.program.stages import Stage
@@ -20,7 +21,6 @@ from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.trace.model.columns import Columns, select_candidates, starts_of
 from kgverify.trace.model.score_error import ScoreError
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.replay import Views
 
 
 def lockstep_comparer(

@@ -31,7 +31,7 @@ from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Step
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.stage_items import encode_stage_outputs
 from kgverify.trace.write.encode import Clauses
-from kgverify.trace.write.writer import Durability, Storage, TraceWriter
+from kgverify.trace.write.writer import Storage, TraceWriter
 
 CHUNK: Final = 512
 """The candidates proved between two appends by an engine that does not prove ahead."""
@@ -45,11 +45,8 @@ CHUNK_SLOTS: Final = 16
 RECORDED_POOL: Final = 1 << 17
 """The most candidates between two appends by an engine that proves ahead: their steps are in memory twice."""
 
-JOURNAL_SECONDS: Final = 5.0
-"""A kill loses the chunks being proved and appended; a crash of the machine, also what was proved in this time."""
-
 SHARD_STEPS: Final = 1_000_000
-"""The steps held in memory before they are committed as a shard."""
+"""The steps held in memory before they are written as a shard."""
 
 MAX_APPEND_THREADS: Final = 3
 """The most chunks appended at the same time, each in memory, for an engine that proves ahead."""
@@ -102,7 +99,6 @@ def record(
     overwrites: bool = True,
     progress: Progress = no_progress,
     shard_steps: int = SHARD_STEPS,
-    journal_seconds: float = JOURNAL_SECONDS,
     level: str = "steps",
     is_archived: bool = False,
     append_threads: int | None = None,
@@ -110,8 +106,8 @@ def record(
     """Prove the candidates of a run and write the trace: one file, or a folder of shards where it is large.
 
     Until it is complete the trace is in `<path>.partial`; with `resume`, recording resumes an existing one. Proved
-    candidates are journalled there chunk by chunk, and forced to disk every `journal_seconds`. UserError for a path that
-    cannot be written, or a `.partial` of another run or other code.
+    candidates are committed there every few seconds, as pieces of the next shard. UserError for a path that cannot be written,
+    or a `.partial` of another run or other code.
 
     accept_changed: the names of changed code whose candidates are resumed nevertheless (`kgverify.files.code_identity`)
     level:          a `TraceLevel`, which determines the recorded columns
@@ -129,7 +125,6 @@ def record(
         program.symbols,
         clauses=Clauses(program.facts, program.fact_lines, program.rules),
         storage=Storage(is_archived=is_archived, shard_steps=shard_steps),
-        durability=Durability(journal_seconds),
         resume=resume,
         overwrites=overwrites,
     ) as writer:

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.classify import Finding
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.rankings import RankCandidates
-from kgverify.comparison.result import Attribution, Cause, Comparison, Divergence, RankingRules, RecognisedRule
-from kgverify.comparison.source import LABELS
+from kgverify.comparison.result import ROLES, Attribution, Cause, Comparison, Divergence, RankingRules, RecognisedRule
 from kgverify.errors import count_of
 from kgverify.graphs.load import find_graph
 from kgverify.program.atom_table import AtomTable
@@ -36,7 +35,7 @@ from kgverify.ranking.rules import (
     take_rows,
 )
 from kgverify.ranking.truth import NO_TRUTH, find_truth
-from kgverify.trace.model.columns import Candidates
+from kgverify.trace.model.columns import LABELS, Candidates
 from kgverify.trace.model.score_error import ScoreError, judge_tolerance
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.adding_up import check_attribution
@@ -47,7 +46,6 @@ _OWN: Final = RankingRule()
 UNKNOWN_RULE_CONFIDENCE: Final = 0.6
 """The confidence in a fault of `rank` where no known rule explains the ranks of a side."""
 
-_ROLES: Final = ("expected", "actual")
 _NAMES: Final = {"candidates.log_probability": "log-probabilities", "candidates.outcome": "outcomes"}
 _READ: Final = {
     RankedBy.PENALISED: tuple(_NAMES),
@@ -164,7 +162,7 @@ class _Recognition:
         notes = tuple(
             f"the ranks of the {role} trace are not recorded, and were computed by "
             f"{'kgverify' if rule == _OWN else 'the other trace'}'s rule"
-            for role, rule, recorded in zip(_ROLES, chosen, self._recorded, strict=True)
+            for role, rule, recorded in zip(ROLES, chosen, self._recorded, strict=True)
             if recorded is None
         )
         unknown = self._find_unlabelled(comparison)
@@ -240,7 +238,7 @@ class _Recognition:
         extra = self._is_extra[side] & self._is_other[side]
         for split, atoms in self._splits.items():
             if num := int((find_known(candidates, atoms) & extra).sum()):
-                yield f"not filtered: {count_of(num, 'triple')} of {split}, which the {_ROLES[1 - side]} side leaves out"
+                yield f"not filtered: {count_of(num, 'triple')} of {split}, which the {ROLES[1 - side]} side leaves out"
         if extra.any() and not self._splits and not self._num_known[side]:
             yield f"{count_of(int(extra.sum()), 'candidate')} more, perhaps triples of valid or test that a filter lacks"
         for each in (Side.HEAD, Side.TAIL):
@@ -249,7 +247,7 @@ class _Recognition:
 
     def _find_lacking(self, chosen: tuple[RankingRule, RankingRule], unexplained: list[dict[RankingRule, int]]) -> str:
         """Return what a trace does not tell and the ranks need; empty if nothing is missing."""
-        for side, (role, rule) in enumerate(zip(_ROLES, chosen, strict=True)):
+        for side, (role, rule) in enumerate(zip(ROLES, chosen, strict=True)):
             is_by_outcome = rule.ranked_by is RankedBy.OUTCOME and not unexplained[side].get(rule)
             if self._recorded[side] is not None and not is_by_outcome:
                 if not self._knows(side, "candidates.outcome"):
@@ -328,7 +326,7 @@ def judge_ranks(finding: Finding, ranked: RecordedRanks | None) -> Finding:
     if rules is None or ranked is None or ranked.rank is None:
         return finding
     sides = rules.expected, rules.actual
-    unknown = [role for role, side in zip(_ROLES, sides, strict=True) if side.num_unexplained]
+    unknown = [role for role, side in zip(ROLES, sides, strict=True) if side.num_unexplained]
     if unknown:
         text = f"the {' and the '.join(unknown)} ranks follow from their candidates by no known rule"
         return finding._replace(evidence=text, confidence=UNKNOWN_RULE_CONFIDENCE)

@@ -26,7 +26,8 @@ from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.trace.write.writer import write_again
 from kgverify.verification.rebuild import rebuild_for_comparison
-from kgverify.verification.verify import RecordedComparison, Verification
+from kgverify.verification.recorded import RecordedComparison
+from kgverify.verification.verify import Verification
 
 EXPECTED = "expected.h5"
 ACTUAL = "actual.h5"

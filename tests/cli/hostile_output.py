@@ -24,6 +24,7 @@ import msgspec
 from kgverify.cli.app import run
 from kgverify.cli.command_line import list_commands, list_options, make_app
 from kgverify.cli.entries import ENTRIES
+from kgverify.comparison.equality import Equality
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.program import NamedRule, Symbols
@@ -32,8 +33,7 @@ from kgverify.runs.engine_makers import EngineSpec, evaluator_pipeline
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.testing.checking.failure import Signature
 from kgverify.testing.problems.problem import Problem
-from kgverify.testing.reproducers.reproducer import Reproducer
-from kgverify.testing.reproducers.text_format import render_reproducer
+from kgverify.testing.reproducers.text_format import Reproducer, render_reproducer
 from kgverify.trace.model.header import Header
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.write.writer import write_again
@@ -202,7 +202,7 @@ def record_once() -> Verification:
     )
     a_run = Run(graph, num_queries=1, num_corruptions=3)
     judged = evaluator_pipeline(a_run, faults=["fact-cap"], mode="eager", device="cpu", slots=32)
-    return verify(a_run, reference_pipeline(a_run), judged, check_determinism=False)
+    return verify(a_run, reference_pipeline(a_run), judged, equality=Equality(determinism=False))
 
 
 def rename(value: Any, name: str) -> Any:

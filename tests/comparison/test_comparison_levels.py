@@ -21,7 +21,7 @@ from kgverify.trace.model.levels import TraceLevel, columns_kept
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.writer import write_again
-from kgverify.verification.verify import compare_recorded
+from kgverify.verification.recorded import compare_recorded
 
 LOW = (TraceLevel.DIGESTS, TraceLevel.COMPACT)
 

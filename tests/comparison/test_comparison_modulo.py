@@ -21,6 +21,7 @@ from twins import TwinEngine, select_resolvents, twin
 
 import kgverify as kv
 from kgverify.comparison.compare import compare
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.modulo.policy import parse_modulo
 from kgverify.comparison.result import Verdict
 from kgverify.engines.sizes import Sizes
@@ -38,7 +39,8 @@ from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.writer import write_again
-from kgverify.verification.verify import compare_recorded, verify
+from kgverify.verification.recorded import compare_recorded
+from kgverify.verification.verify import verify
 
 KINDS = ["names", "order", "duplicates", "names,order", "names,order,duplicates"]
 
@@ -62,7 +64,7 @@ def differing(expected: Trace, actual: Trace, modulo: str) -> set[tuple[int, int
 def test_twins_agree_up_to_what_makes_them_differ(kinds: str):
     expected = shallow_trace()
     for sides in ((expected, twin(expected, 3, kinds=kinds)), (twin(expected, 3, kinds=kinds), expected)):
-        report = compare_recorded(*sides, modulo=kinds.split(",")).report
+        report = compare_recorded(*sides, equality=Equality(modulo=kinds.split(","))).report
         assert report.verdict is Verdict.AGREE
         assert report.self_test.columns > 20
         assert set(counted(report)) == set(report.modulo) == set(kinds.split(","))
@@ -276,8 +278,8 @@ def test_an_engine_of_its_own_names_and_order_is_judged_by_the_rest(fault: str, 
     run = Run(load_graph("countries"), num_queries=1, num_corruptions=2)
     pipeline = compiled_maker(faults=(fault,) if fault else ())(run, Sizes())
     pipeline = pipeline._replace(engine=TwinEngine(pipeline.engine))
-    options = {"lockstep": lockstep, "modulo": ["names", "order"], "effort": UNEXPLAINED}
-    report = verify(run, reference_pipeline(run), pipeline, **options).report
+    equality = Equality(lockstep=lockstep, modulo=["names", "order"])
+    report = verify(run, reference_pipeline(run), pipeline, equality=equality, effort=UNEXPLAINED).report
     assert [cause.stage for cause in report.causes] == (["match_facts"] if fault else [])
     assert [each.kind for each in report.benign] == ["names", "order"]
     text = str(report)
@@ -286,6 +288,6 @@ def test_an_engine_of_its_own_names_and_order_is_judged_by_the_rest(fault: str, 
 
 
 def test_the_page_lists_benign_differences_after_the_causes(tmp_path: Path):
-    recorded = compare_recorded(shallow_trace(), twin(shallow_trace(), 3), modulo=["names", "order"])
+    recorded = compare_recorded(shallow_trace(), twin(shallow_trace(), 3), equality=Equality(modulo=["names", "order"]))
     page = recorded.report.with_traces(recorded).to_html(tmp_path / "page.html").read_text()
     assert re.search("names of variables: [0-9]+ steps of 22 candidates", page)

@@ -12,7 +12,7 @@ from kgverify.comparison.result import Verdict
 from kgverify.program.program import Symbols
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.write.writer import write_again
-from kgverify.verification.verify import compare_recorded
+from kgverify.verification.recorded import compare_recorded
 
 
 def compare_with_ranks(expected: Trace, actual: Trace):

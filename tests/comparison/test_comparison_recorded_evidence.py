@@ -20,6 +20,7 @@ from comparison_traces import (
 )
 from stream_pairs import store
 
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.recorded import evidence
 from kgverify.comparison.result import Verdict
 from kgverify.comparison.source import open_source
@@ -29,7 +30,7 @@ from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.model.columns import select_candidates, starts_of
 from kgverify.trace.model.score_error import explain_bound
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.verify import compare_recorded
+from kgverify.verification.recorded import compare_recorded
 
 
 def judge(expected: Any, actual: Any, **options: Any) -> Report:
@@ -186,7 +187,7 @@ def test_an_error_of_scores_that_no_arithmetic_explains_is_not_accepted(policy: 
     wrong = with_header(wrong, policy={"score_errors": trace.header.policy.score_errors})
     assert_withheld(trace, wrong, "no arithmetic of precision")
     # What a user accepts is a decision of the user's.
-    accepted = judge(trace, wrong, score_error=1e6)
+    accepted = judge(trace, wrong, equality=Equality(score_error=1e6))
     assert not any("arithmetic" in reason for reason in accepted.reasons)
 
 

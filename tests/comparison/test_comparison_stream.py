@@ -19,7 +19,7 @@ from kgverify.report.report import encode_report
 from kgverify.trace.model.columns import empty_columns, select_candidates
 from kgverify.trace.read import data_file as content
 from kgverify.trace.read.trace_file import read_trace
-from kgverify.verification.verify import compare_recorded
+from kgverify.verification.recorded import compare_recorded
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def _small_blocks(monkeypatch):
     """So that a small trace has many."""
     monkeypatch.setattr(stored_columns, "PIECE_BYTES", 512)
     monkeypatch.setattr(content, "BLOCK_STEPS", 12)
-    monkeypatch.setattr("kgverify.comparison.compare.BLOCK_STEPS", 12)
+    monkeypatch.setattr("kgverify.comparison.stored_columns.BLOCK_STEPS", 12)
 
 
 def reports(expected, actual, *, verifies_content):

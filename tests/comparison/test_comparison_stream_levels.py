@@ -21,8 +21,8 @@ from kgverify.trace.model.levels import TraceLevel, has_goals
 from kgverify.trace.read import data_file as content
 from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import read_trace
+from kgverify.verification.recorded import compare_recorded
 from kgverify.verification.save import read_run, save_verification
-from kgverify.verification.verify import compare_recorded
 
 LEVELS = [level.value for level in TraceLevel if level is not TraceLevel.DEEP]
 # A deep trace is one of level `steps` but for what its stages gave.
@@ -35,7 +35,7 @@ def _small_blocks(monkeypatch):
     """So that a small trace has many."""
     monkeypatch.setattr(stored_columns, "PIECE_BYTES", 512)
     monkeypatch.setattr(content, "BLOCK_STEPS", 12)
-    monkeypatch.setattr("kgverify.comparison.compare.BLOCK_STEPS", 12)
+    monkeypatch.setattr("kgverify.comparison.stored_columns.BLOCK_STEPS", 12)
 
 
 def assert_same_report(expected, actual, *, verifies_content=None):

@@ -29,8 +29,8 @@ def report_on(
 ) -> Report:
     run = Run(load_graph(graph), kv.Limits(**limits), num_queries=queries, num_corruptions=corruptions)
     actual = evaluator_pipeline(run, faults=list(faults), mode="eager", device="cpu", slots=slots)
-    options = {"check_determinism": False, "minimum": {}, "lockstep": lockstep}
-    found = verify(run, reference_pipeline(run), actual, **options)
+    equality = kv.Equality(determinism=False, minimum={}, lockstep=lockstep)
+    found = verify(run, reference_pipeline(run), actual, equality=equality)
     return found.report.with_traces(found)
 
 

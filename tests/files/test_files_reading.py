@@ -105,7 +105,7 @@ OWN_FILES = {
     "report/render/template.py": "a resource of this package",
     "bench.py": "the processor, from the system",
     "api/versions.py": "the version of torch, from its package",
-    "testing/campaigns/tasks.py": "a file that a worker has just written",
+    "testing/campaigns/campaign.py": "a file that a worker has just written",
 }
 """The modules that read files without `kgverify.files`, and which."""
 

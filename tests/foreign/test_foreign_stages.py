@@ -10,9 +10,10 @@ from functools import cache
 import pytest
 from foreign_records import Rows, needs_records, program_of, records_of, trace_of
 
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Divergence
 from kgverify.report.report import Report
-from kgverify.verification.verify import compare_recorded
+from kgverify.verification.recorded import compare_recorded
 
 pytestmark = needs_records
 
@@ -100,7 +101,7 @@ def truth_of(graph: str, engine: str) -> Iterator[tuple[int, set[tuple[str, str]
 
 @cache
 def report_on(graph: str, engine: str) -> Report:
-    return compare_recorded(trace_of(graph, "eager"), trace_of(graph, engine), modulo=()).report
+    return compare_recorded(trace_of(graph, "eager"), trace_of(graph, engine), equality=Equality(modulo=())).report
 
 
 DIFFERING = {

@@ -15,7 +15,7 @@ from kgverify.verification.effort import LITTLE
 from kgverify.verification.evidence import judge_exercise
 from kgverify.verification.judgement import count_outcomes
 from kgverify.verification.rebuild import Rebuilder
-from kgverify.verification.verify import judge_recorded
+from kgverify.verification.recorded import judge_recorded
 
 
 def judge_known(expected: Trace | Path, actual: Trace | Path, **options: Any) -> tuple[Comparer, Report]:

@@ -19,7 +19,6 @@ from kgverify.errors import InternalError, UserError
 from kgverify.trace.read.data_file import BLOCK_STEPS, DataFile
 from kgverify.trace.read.trace_file import TraceFile
 from kgverify.trace.write import loop_writer, resume, shards, writer
-from kgverify.trace.write.commit_queue import CommitTicket
 
 RECORDER = "kgverify.prover.tick.step_record"
 
@@ -54,7 +53,6 @@ def _reversed(self: TraceFile, rows: Any) -> Any:
         (shards, "root_digest", lambda *given: 0, "root"),
         (resume, "without_recording", lambda content: 0, "resumed with other limits"),
         (loop_writer, "starts_of", _with(loop_writer.starts_of, lambda starts: starts * 0), "is_limited"),
-        (CommitTicket, "wait_for_others", lambda self: None, "a known trace"),
         (TraceFile, "gather_candidates", _reversed, "a known trace"),
         (TraceFile, "share_symbols", lambda self, other: setattr(self.files[0], "symbols", other.symbols), "the names"),
         (DataFile, "split", lambda self: iter([(0, max(1, self.num_candidates - 1))]), "a known trace"),

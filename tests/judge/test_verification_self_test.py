@@ -21,8 +21,9 @@ from run_engines import UNEXPLAINED, ForeignEngine, countries_run, foreign_pipel
 
 from kgverify.comparison import block, compare, equal_columns, locate, rankings
 from kgverify.comparison.classify import group_causes
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Comparison, Verdict
-from kgverify.conditions import experiment, features, find, instances
+from kgverify.conditions import experiment, features, find, instances, sentence
 from kgverify.errors import InternalError
 from kgverify.report.render.terminal import report_text
 from kgverify.report.report import Report, encode_report
@@ -34,8 +35,9 @@ from kgverify.trace.model.trace import Trace
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Storage, TraceWriter
 from kgverify.verification.adding_up import check_attribution, check_causes, check_verdict
+from kgverify.verification.recorded import compare_recorded
 from kgverify.verification.recount import recount_causes
-from kgverify.verification.verify import compare_recorded, verify
+from kgverify.verification.verify import verify
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +52,9 @@ def trace(run: Run) -> Trace:
     return build_trace(run, pipeline.engine, columns, pipeline.rank_finite(run, columns.candidates))
 
 
-def verified(run: Run, **options: Any) -> Report:
+def verified(run: Run, *, lockstep: bool = False) -> Report:
     pipeline = reference_pipeline(run)
-    return verify(run, pipeline, pipeline, check_determinism=False, **options).report
+    return verify(run, pipeline, pipeline, equality=Equality(determinism=False, lockstep=lockstep)).report
 
 
 def again(trace: Trace) -> Trace:
@@ -83,7 +85,7 @@ def test_agree_names_the_changes_that_were_seen(run: Run, lockstep: bool):
 
 def test_the_page_names_them_as_well(run: Run, tmp_path: Path):
     pipeline = reference_pipeline(run)
-    verification = verify(run, pipeline, pipeline, check_determinism=False)
+    verification = verify(run, pipeline, pipeline, equality=Equality(determinism=False))
     page = verification.report.with_traces(verification).to_html(tmp_path / "report.html").read_text()
     assert "planted in each of 22 columns" in page
 
@@ -145,7 +147,7 @@ def test_the_known_answers_are_those_of_all_known_pairs(run: Run):
     [
         (find, "chance_of", lambda *given: 0.0),
         (features._VALUES, "depth", lambda instance: 0),
-        (find, "describe_counts", lambda *given: ""),
+        (sentence, "describe_counts", lambda *given: ""),
         (instances.SeenStep, "limited", property(lambda step: {})),
         (experiment, "_differs", lambda *given: False),
     ],

@@ -79,16 +79,14 @@ def test_a_reason_for_two_choices_is_given_once(
     for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(execution_choice, "why_not_native", lambda *_: not_native)
-    program, limits = load_graph("countries").program, Limits()
     chosen = execution_choice.choose_execution(
         "cpu",
         "auto",
         "float32",
-        program=program,
-        limits=limits,
-        policy=SHORTEST,
-        layout=choose_layout(limits),
-        stages=build_stages(SCORES["shortest"]),
+        Limits(),
+        SHORTEST,
+        build_stages(SCORES["shortest"]),
+        lambda _: "it needs a CUDA device",
     )
     assert (chosen.mode, chosen.reasons[1]) == ("eager", f"mode eager: {reason}")
 

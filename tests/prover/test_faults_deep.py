@@ -7,12 +7,14 @@ import msgspec
 import pytest
 from fault_programs import case_of
 
+from kgverify.comparison.equality import Equality
 from kgverify.prover.faults.catalogue import FAULTS
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Pipeline, Run, build_trace, reference_pipeline
 from kgverify.trace.write.writer import write_again
 from kgverify.verification.record import prove_deep
-from kgverify.verification.verify import compare_recorded, verify
+from kgverify.verification.recorded import compare_recorded
+from kgverify.verification.verify import verify
 
 
 def record_deep(run: Run, pipeline: Pipeline, path: Path) -> Path:
@@ -33,7 +35,7 @@ def test_recorded_stages_name_the_stage_that_a_replay_names(name: str, tmp_path:
     run = case.run()
     expected = reference_pipeline(run)
     actual = evaluator_pipeline(run, faults=[name], mode="eager", device="cpu", slots=case.slots)
-    live = verify(run, expected, actual, check_determinism=False).report
+    live = verify(run, expected, actual, equality=Equality(determinism=False)).report
     paths = record_deep(run, expected, tmp_path / "e.h5"), record_deep(run, actual, tmp_path / "a.h5")
     told = compare_recorded(*paths).report
     stages = {(each.candidate, each.step): each.stage for each in live.divergences if each.step >= 0}

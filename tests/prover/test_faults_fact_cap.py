@@ -9,6 +9,7 @@ import pytest
 from fault_programs import needs_data
 from run_engines import UNEXPLAINED
 
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Level, Verdict
 from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
@@ -28,7 +29,11 @@ from kgverify.verification.verify import Verification, verify
 def verify_with_fault(run: Run, slots: int, *, lockstep: bool = False) -> Verification:
     judged = evaluator_pipeline(run, faults=["fact-cap"], mode="eager", device="cpu", slots=slots)
     return verify(
-        run, reference_pipeline(run), judged, check_determinism=False, effort=UNEXPLAINED, lockstep=lockstep, minimum={}
+        run,
+        reference_pipeline(run),
+        judged,
+        effort=UNEXPLAINED,
+        equality=Equality(determinism=False, lockstep=lockstep, minimum={}),
     )
 
 
@@ -186,4 +191,4 @@ def test_no_fault_is_the_evaluator_as_it_is():
     run = Run(graph_where_only_a_late_fact_helps(54), num_queries=1, num_corruptions=0)
     judged = evaluator_pipeline(run, faults=[], mode="eager", device="cpu", slots=2)
     assert judged.engine.info.faults == ()
-    assert verify(run, reference_pipeline(run), judged, minimum={}).report.verdict is Verdict.AGREE
+    assert verify(run, reference_pipeline(run), judged, equality=Equality(minimum={})).report.verdict is Verdict.AGREE

@@ -8,6 +8,7 @@ import pytest
 from fault_programs import WALKS, Case, case_of
 from run_engines import UNEXPLAINED, staged_pipeline
 
+from kgverify.comparison.equality import Equality
 from kgverify.engines.protocol import Engine, ProbedEngine
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
@@ -43,7 +44,7 @@ class Silent:
 
 
 def report_on(run: Run, judged: Pipeline) -> Report:
-    return verify(run, reference_pipeline(run), judged, check_determinism=False, effort=UNEXPLAINED).report
+    return verify(run, reference_pipeline(run), judged, effort=UNEXPLAINED, equality=Equality(determinism=False)).report
 
 
 def judge_stages(run: Run, **wrong: Any) -> Report:

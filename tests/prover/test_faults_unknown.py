@@ -16,6 +16,7 @@ from fault_programs import case_of
 from run_engines import UNEXPLAINED
 
 from kgverify.comparison.compare import Comparer
+from kgverify.comparison.equality import Equality
 from kgverify.engines.protocol import Engine
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.stages import STEP_STAGES, Stage
@@ -118,7 +119,11 @@ def test_an_engine_without_origins_is_judged_by_content(name: str, stage: str, k
     judged = evaluator_pipeline(run, faults=[name], mode="eager", device="cpu", slots=case.slots)
     judged = judged._replace(engine=Reticent(judged.engine))
     report = verify(
-        run, reference_pipeline(run), judged, lockstep=lockstep, check_determinism=False, effort=UNEXPLAINED
+        run,
+        reference_pipeline(run),
+        judged,
+        effort=UNEXPLAINED,
+        equality=Equality(lockstep=lockstep, determinism=False),
     ).report
     causes = {(cause.stage, cause.kind.value): cause.num_divergences for cause in report.causes}
     assert (stage, kind) in causes

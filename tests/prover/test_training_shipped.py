@@ -12,6 +12,7 @@ import pytest
 from run_engines import UNEXPLAINED
 from warm_commands import run_shell
 
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Verdict
 from kgverify.engines.policy import check_policy, read_policy
 from kgverify.errors import UserError
@@ -60,7 +61,9 @@ def test_two_sizes_are_documented():
 def test_the_engines_agree_with_the_trained_policy():
     run = shipped_run(3, 4)
     judged = evaluator_pipeline(run, mode="eager", device="cpu", slots=32)
-    report = verify(run, reference_pipeline(run), judged, check_determinism=False, effort=UNEXPLAINED).report
+    report = verify(
+        run, reference_pipeline(run), judged, effort=UNEXPLAINED, equality=Equality(determinism=False)
+    ).report
     assert report.verdict is Verdict.AGREE
     assert report.metrics.expected == report.metrics.actual
 
@@ -69,7 +72,9 @@ def test_the_engines_agree_with_the_trained_policy():
 def test_the_fact_cap_costs_the_trained_policy_more_than_three_tenths():
     run = shipped_run(24, 4)
     judged = evaluator_pipeline(run, faults=["fact-cap"], mode="eager", device="cpu", slots=128)
-    report = verify(run, reference_pipeline(run), judged, check_determinism=False, effort=UNEXPLAINED).report
+    report = verify(
+        run, reference_pipeline(run), judged, effort=UNEXPLAINED, equality=Equality(determinism=False)
+    ).report
     assert report.verdict is Verdict.DIVERGE
     assert report.first_cause.stage == "match_facts"
     assert report.metrics.expected[MRR] >= 0.80
@@ -110,6 +115,8 @@ def test_on_the_published_graph_training_reaches_four_fifths_and_the_fact_cap_ta
     graph = load_graph("countries_s3")
     run = Run(graph, policy=train_policy(graph, seed=0).policy, num_queries=24, num_corruptions=4)
     judged = evaluator_pipeline(run, faults=["fact-cap"], mode="eager", device="cpu", slots=128)
-    report = verify(run, reference_pipeline(run), judged, check_determinism=False, effort=UNEXPLAINED).report
+    report = verify(
+        run, reference_pipeline(run), judged, effort=UNEXPLAINED, equality=Equality(determinism=False)
+    ).report
     assert report.metrics.expected[MRR] >= 0.80
     assert report.metrics.expected[MRR] - report.metrics.actual[MRR] >= 0.30

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Cause, Divergence
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
@@ -31,7 +32,7 @@ HOSTILE = (
 
 def verify_run(run: Run, fault: str = "", *, lockstep: bool = False) -> Verification:
     judged = evaluator_pipeline(run, faults=[fault] if fault else [], mode="eager", device="cpu", slots=32)
-    return verify(run, reference_pipeline(run), judged, lockstep=lockstep, check_determinism=False)
+    return verify(run, reference_pipeline(run), judged, equality=Equality(lockstep=lockstep, determinism=False))
 
 
 def countries_verification(fault: str = "", *, lockstep: bool = False) -> Verification:

@@ -16,8 +16,9 @@ from kgverify.report.render.html import MOST_DETAILED, MOST_ROWS, build_page, re
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.trace import Trace
+from kgverify.verification.recorded import compare_recorded
 from kgverify.verification.save import read_run, save_verification
-from kgverify.verification.verify import Verification, compare_recorded
+from kgverify.verification.verify import Verification
 
 
 def page_of(verification: Verification, report=None):

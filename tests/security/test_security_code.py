@@ -40,7 +40,7 @@ ALLOWED = {
     "kgverify/engines/load_engine.py": dict.fromkeys(
         ("import_module", "spec_from_file_location", "exec_module"), "engines that the user named, or trusts"
     ),
-    "kgverify/testing/reproducers/pytest_file.py": {"run_path": "a test that the command wrote"},
+    "kgverify/testing/reproducers/text_format.py": {"run_path": "a test that the command wrote"},
     "stepaudit/stepaudit/isolation.py": {
         "CDLL": "the libraries that are loaded already",
         "loads": "what a fork of this process has sent",

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kgverify.comparison.equality import Equality
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
@@ -26,10 +27,8 @@ from kgverify.testing.checking.failure import CRASH, Failure, Signature
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import SHORTEST, Problem
-from kgverify.testing.shrinking.fixed_ids import shrink_keeping_ids
-from kgverify.testing.shrinking.oracle import Oracle
-from kgverify.testing.shrinking.proof_slice import Slicer
-from kgverify.testing.shrinking.shrink import shrink_with
+from kgverify.testing.shrinking.shrink import Oracle, shrink_with
+from kgverify.testing.shrinking.shrink_run import Slicer, shrink_keeping_ids
 from kgverify.verification.effort import LITTLE
 from kgverify.verification.verify import verify
 
@@ -195,7 +194,7 @@ def answer_of_slices(fault: str) -> str:
     """Return the number of slices of some divergences of an engine with a fault, and their hash."""
     run = Run(GRAPH, Limits(max_depth=5), num_queries=4, num_corruptions=9)
     actual = evaluator_pipeline(run, faults=[fault], mode="eager", slots=4)
-    verification = verify(run, reference_pipeline(run), actual, check_determinism=False, effort=LITTLE)
+    verification = verify(run, reference_pipeline(run), actual, effort=LITTLE, equality=Equality(determinism=False))
     divergences = verification.report.divergences
     slicer, digest, num = Slicer(verification, GRAPH), hashlib.sha256(), 0
     for each in (divergences[0], divergences[-1]):

@@ -16,9 +16,8 @@ from kgverify.runs import pool
 from kgverify.runs.engine_makers import PLAIN, EngineSpec
 from kgverify.runs.pool import MOST_KILLS, Processes, describe_end, do_all, weigh_end
 from kgverify.testing.campaigns import campaign as campaigns
-from kgverify.testing.campaigns.campaign import Campaign, Tally, run_campaign
+from kgverify.testing.campaigns.campaign import Campaign, Tally, _halve, run_campaign
 from kgverify.testing.campaigns.result import CampaignResult
-from kgverify.testing.campaigns.tasks import _halve
 from kgverify.testing.reproducers.text_format import read_reproducer
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals are another thing there")

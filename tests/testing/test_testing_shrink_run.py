@@ -10,6 +10,7 @@ import pytest
 from known_shrinks import IN_STEP, RuledOracle
 from run_engines import UNEXPLAINED
 
+from kgverify.comparison.equality import Equality
 from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
@@ -22,12 +23,11 @@ from kgverify.testing.checking.check import judge
 from kgverify.testing.checking.failure import Failure, Signature
 from kgverify.testing.problems.problem import NO_SPREAD, Problem
 from kgverify.testing.shrinking import shrink_run as shrink_runs
-from kgverify.testing.shrinking.neighbour import Neighbour
-from kgverify.testing.shrinking.proof_slice import Slicer
-from kgverify.testing.shrinking.shrink import Shrunk
+from kgverify.testing.shrinking.shrink import Neighbour, Shrunk
 from kgverify.testing.shrinking.shrink_run import (
     MAX_RUN_CALLS,
     ShrunkRun,
+    Slicer,
     find_engines,
     load_run_graph,
     shrink_divergence,
@@ -40,7 +40,13 @@ def verified(graph, fault, *, queries=1, corruptions=3, policy="shortest", locks
     limits = Limits()
     run = Run(graph, limits, load_policy(policy, graph, limits, 0), num_queries=queries, num_corruptions=corruptions)
     actual = evaluator_pipeline(run, faults=[fault], mode="eager", slots=4)
-    return verify(run, reference_pipeline(run), actual, lockstep=lockstep, check_determinism=False, effort=UNEXPLAINED)
+    return verify(
+        run,
+        reference_pipeline(run),
+        actual,
+        effort=UNEXPLAINED,
+        equality=Equality(lockstep=lockstep, determinism=False),
+    )
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from kgverify.report.report import Report
 from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Rankings
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.verify import compare_recorded
+from kgverify.verification.recorded import compare_recorded
 
 
 @pytest.fixture(scope="module")

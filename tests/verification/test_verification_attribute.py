@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_engines import UNEXPLAINED, countries_run, eager_pipeline, staged_pipeline
 
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.rankings import mean_reciprocal_rank
 from kgverify.comparison.result import Cause, Divergence, Level
 from kgverify.program.difference_class import DifferenceClass
@@ -103,7 +104,7 @@ def test_a_fault_of_ranking_alone_is_charged_to_rank():
         return rank_candidates(candidates._replace(outcome=np.ones_like(candidates.outcome)), triples, tolerance)
 
     judged = eager_pipeline(RUN)._replace(rank=rank_unproved_as_proved)
-    report = verify(RUN, PIPELINE, judged, check_determinism=False, effort=UNEXPLAINED).report
+    report = verify(RUN, PIPELINE, judged, effort=UNEXPLAINED, equality=Equality(determinism=False)).report
     assert report.verdict.value == "DIVERGE"
     assert {each.stage for each in report.causes} == {"rank"}
     (share,) = report.attribution.shares
@@ -123,7 +124,7 @@ def test_two_faults_at_once_are_two_causes_whose_shares_add_up():
         return rank_candidates(candidates._replace(log_probability=-candidates.log_probability), triples, tolerance)
 
     judged = staged_pipeline(RUN, stages._replace(prune=prune_nothing))._replace(rank=rank_backwards)
-    report = verify(RUN, PIPELINE, judged, check_determinism=False, effort=UNEXPLAINED).report
+    report = verify(RUN, PIPELINE, judged, effort=UNEXPLAINED, equality=Equality(determinism=False)).report
     assert {"prune", "rank"} <= {each.stage for each in report.causes}
     lost = report.metrics.expected[MRR] - report.metrics.actual[MRR]
     assert sum(share.share for share in report.attribution.shares) == pytest.approx(lost, abs=1e-12)

@@ -12,6 +12,7 @@ from own_evidence import check_evidence, probe_both
 from run_engines import countries_run
 
 from kgverify.comparison.classify import Finding, Surroundings
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Divergence, Level
 from kgverify.comparison.step_view import StepView
 from kgverify.graphs.load import load_graph
@@ -28,8 +29,9 @@ from kgverify.report.wording import describe_divergence, describe_kind
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.verification.effort import FULL, Effort
+from kgverify.verification.recorded import compare_recorded
 from kgverify.verification.separate import Seen, separate
-from kgverify.verification.verify import Verification, compare_recorded, verify
+from kgverify.verification.verify import Verification, verify
 
 STATED = re.compile(r"(\w+)(?: at step (\d+))? of .+? \(candidate (\d+), query \d+, \w+ side\): ([^\n]*)")
 
@@ -41,7 +43,7 @@ def run_with(run: Run, faults: tuple[str, ...], *, lockstep: bool, effort: Effor
         reference_pipeline(run),
         evaluator_pipeline(run, faults=faults, mode="eager", device="cpu", slots=16),
     )
-    found = verify(run, *pipelines, check_determinism=False, lockstep=lockstep, effort=effort)
+    found = verify(run, *pipelines, effort=effort, equality=Equality(determinism=False, lockstep=lockstep))
     return found, probe_both((pipelines[0].engine, pipelines[1].engine), found.expected.columns)
 
 

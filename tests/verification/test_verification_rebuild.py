@@ -25,7 +25,7 @@ from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.writer import write_again
 from kgverify.verification import rebuild
 from kgverify.verification.rebuild import Rebuilder, rebuild_goals
-from kgverify.verification.verify import compare_recorded
+from kgverify.verification.recorded import compare_recorded
 
 
 def recorded(run: Run):

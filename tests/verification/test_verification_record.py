@@ -34,7 +34,7 @@ from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification import record as recording
 from kgverify.verification.record import record
-from kgverify.verification.verify import compare_recorded
+from kgverify.verification.recorded import compare_recorded
 
 
 def prove_in_memory(run: Run, pipeline: Pipeline) -> Trace:

@@ -10,8 +10,8 @@ import pytest
 from padded_engine import FAULTS, padded_pipeline, split_truly
 from run_engines import UNEXPLAINED, countries_run, needs_data
 
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.rankings import mean_reciprocal_rank
-from kgverify.comparison.source import LABELS
 from kgverify.engines.policy import SHORTEST
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
@@ -25,9 +25,11 @@ from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.report.render.html import render_html
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Run, build_trace, load_policy, reference_pipeline
+from kgverify.trace.model.columns import LABELS
 from kgverify.trace.model.trace import Unknown
 from kgverify.trace.write.writer import write_again
-from kgverify.verification.verify import compare_recorded, verify
+from kgverify.verification.recorded import compare_recorded
+from kgverify.verification.verify import verify
 
 CLOSE = 0.02
 SAME = 0.005
@@ -79,15 +81,11 @@ def test_three_faults_of_a_foreign_engine_have_their_true_shares_with_engines_an
     assert len({round(value, 6) for value in values.values()}) >= 6
     assert all(share > CLOSE for share in truth.values())
     sound = verify(
-        run,
-        reference_pipeline(run),
-        padded_pipeline(run),
-        check_determinism=False,
-        effort=UNEXPLAINED,
+        run, reference_pipeline(run), padded_pipeline(run), effort=UNEXPLAINED, equality=Equality(determinism=False)
     )
     assert sound.report.verdict.value == "AGREE"
     wrong = padded_pipeline(run, FAULTS, fact_cap)
-    asked = verify(run, reference_pipeline(run), wrong, check_determinism=False, effort=UNEXPLAINED)
+    asked = verify(run, reference_pipeline(run), wrong, effort=UNEXPLAINED, equality=Equality(determinism=False))
     told = compare_recorded(asked.expected, asked.actual)
     for report in (asked.report, told.report):
         stages = [report.causes[share.cause].stage for share in report.attribution.shares]
@@ -114,7 +112,7 @@ def test_three_faults_of_a_foreign_engine_have_their_true_shares_with_engines_an
 def compare_splits(run, name):
     """Return the splits with engines and from the traces; None for a fault that does not change the metric."""
     actual = evaluator_pipeline(run, faults=[name], mode="eager", device="cpu", slots=16)
-    asked = verify(run, reference_pipeline(run), actual, check_determinism=False, effort=UNEXPLAINED)
+    asked = verify(run, reference_pipeline(run), actual, effort=UNEXPLAINED, equality=Equality(determinism=False))
     metrics = asked.report.metrics
     if MRR not in metrics.actual or abs(metrics.expected[MRR] - metrics.actual[MRR]) < 1e-12:
         return None

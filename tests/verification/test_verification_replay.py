@@ -6,6 +6,7 @@ import pytest
 from run_engines import UNEXPLAINED, countries_run, eager_pipeline, staged_pipeline
 
 from kgverify.comparison.compare import Comparer, compare
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.stage_difference import first_difference, render_difference
 from kgverify.comparison.step_view import Names
 from kgverify.program.limits import Limits
@@ -37,7 +38,9 @@ def test_a_wrong_stage_is_named_and_shown_by_its_replay():
     stages = build_stages(SCORES["shortest"])
     wrong = stages._replace(score=lambda *inputs: -stages.score(*inputs))
     judged = staged_pipeline(run, wrong, faults=("score-negated",))
-    report = verify(run, reference_pipeline(run), judged, check_determinism=False, effort=UNEXPLAINED).report
+    report = verify(
+        run, reference_pipeline(run), judged, effort=UNEXPLAINED, equality=Equality(determinism=False)
+    ).report
     cause = report.first_cause
     assert (cause.stage, cause.field, cause.is_replayed) == ("score", "stage.score", True)
     assert [-float(value) for value in cause.expected] == [float(value) for value in cause.actual]

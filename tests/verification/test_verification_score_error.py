@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from run_engines import UNEXPLAINED, ForeignEngine, countries_run, eager_pipeline, foreign_pipeline
 
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Verdict
 from kgverify.engines.policy import make_two_tower
 from kgverify.engines.score_error import bound_score_errors
@@ -40,7 +41,9 @@ def test_an_engine_cannot_excuse_a_fault_by_a_large_error(factor: float, declare
     run = weighted_run()
     judged = evaluator_pipeline(run, faults=["tf32-scores"], mode="eager", device="cpu")
     judged = judged._replace(engine=Boaster(judged, factor))
-    report = verify(run, reference_pipeline(run), judged, check_determinism=False, effort=UNEXPLAINED).report
+    report = verify(
+        run, reference_pipeline(run), judged, effort=UNEXPLAINED, equality=Equality(determinism=False)
+    ).report
     assert (report.verdict, report.first_cause.stage) == (Verdict.DIVERGE, "score")
     notes = [note for note in report.notes if "which is not accepted" in note]
     assert bool(notes) is declares_more
@@ -49,7 +52,11 @@ def test_an_engine_cannot_excuse_a_fault_by_a_large_error(factor: float, declare
         assert f"{declared:.3g}" in notes[0]
         assert f"{bound:.3g}" in notes[0]
         accepting = verify(
-            run, reference_pipeline(run), judged, check_determinism=False, effort=UNEXPLAINED, score_error=declared
+            run,
+            reference_pipeline(run),
+            judged,
+            effort=UNEXPLAINED,
+            equality=Equality(determinism=False, score_error=declared),
         ).report
         assert accepting.verdict is Verdict.AGREE
         assert any("the user accepts" in note for note in accepting.notes)
@@ -58,7 +65,7 @@ def test_an_engine_cannot_excuse_a_fault_by_a_large_error(factor: float, declare
 def test_a_sound_engine_declares_less_than_the_bound():
     run = weighted_run()
     report = verify(
-        run, reference_pipeline(run), eager_pipeline(run), check_determinism=False, effort=UNEXPLAINED
+        run, reference_pipeline(run), eager_pipeline(run), effort=UNEXPLAINED, equality=Equality(determinism=False)
     ).report
     assert report.verdict is Verdict.AGREE
     assert [note for note in report.notes if "within the bound" not in note and "a hit at" not in note] == []
@@ -70,7 +77,11 @@ def test_scores_of_shortest_have_no_error_to_declare():
     run = countries_run()
     engine = ForeignEngine(run, score_error=0.5)
     report = verify(
-        run, reference_pipeline(run), foreign_pipeline(run, engine), check_determinism=False, effort=UNEXPLAINED
+        run,
+        reference_pipeline(run),
+        foreign_pipeline(run, engine),
+        effort=UNEXPLAINED,
+        equality=Equality(determinism=False),
     ).report
     assert {rule.field: rule.rule for rule in report.equality}["resolvents.score"] == "equal"
     assert any("since the scores of `shortest` are exact" in note for note in report.notes)

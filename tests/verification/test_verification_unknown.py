@@ -8,6 +8,7 @@ import pytest
 from run_engines import ForeignEngine, countries_run, foreign_pipeline
 
 from kgverify.comparison.comparable import column_names
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
 from kgverify.runs.run import Run, build_trace, reference_pipeline
@@ -15,7 +16,8 @@ from kgverify.trace.model.columns import empty_columns
 from kgverify.trace.model.header import NUM_STEPS, EngineInfo, unknown_columns
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.write.writer import write_again
-from kgverify.verification.verify import compare_recorded, verify
+from kgverify.verification.recorded import compare_recorded
+from kgverify.verification.verify import verify
 
 COLUMNS = column_names(empty_columns())
 NEEDED = {"candidates.query", "candidates.side", "candidates.atom"}
@@ -54,7 +56,7 @@ def test_each_unknown_column_is_left_out_or_refused(run: Run, trace: Trace, tmp_
 
     def compare_both() -> list[frozenset[str]]:
         expected = reference_pipeline(run)
-        found = verify(run, expected, foreign_pipeline(run, engine), lockstep=True).report
+        found = verify(run, expected, foreign_pipeline(run, engine), equality=Equality(lockstep=True)).report
         write_again(replace(trace, header=header), tmp_path / "partial.h5")
         recorded = compare_recorded(tmp_path / "whole.h5", tmp_path / "partial.h5").report
         assert Verdict.DIVERGE not in (found.verdict, recorded.verdict)

@@ -1,5 +1,7 @@
 """Two pipelines on one run: right engines agree in everything, wrong ones are found out."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from run_engines import (
@@ -15,6 +17,7 @@ from run_engines import (
 )
 
 from kgverify.comparison.comparable import column_names
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Level, Verdict
 from kgverify.engines.protocol import ProbedEngine
 from kgverify.errors import UserError
@@ -25,12 +28,14 @@ from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Run, load_policy, reference_pipeline
 from kgverify.trace.model.columns import Columns, select_candidates
 from kgverify.trace.read.trace_file import read_trace
+from kgverify.verification.recorded import compare_recorded
 from kgverify.verification.save import save_verification
-from kgverify.verification.verify import Verification, compare_recorded, verify
+from kgverify.verification.verify import Verification, verify
 
 
-def against_foreign(run: Run, engine: ForeignEngine, **options: bool) -> Verification:
-    return verify(run, reference_pipeline(run), foreign_pipeline(run, engine), effort=UNEXPLAINED, **options)
+def against_foreign(run: Run, engine: ForeignEngine, **equality: Any) -> Verification:
+    sides = reference_pipeline(run), foreign_pipeline(run, engine)
+    return verify(run, *sides, effort=UNEXPLAINED, equality=Equality(**equality))
 
 
 def assert_everything_was_compared(verification: Verification) -> None:
@@ -62,7 +67,9 @@ def test_the_compiled_evaluator_agrees_with_the_reference_on_countries(policy: s
 
 def test_the_compiled_evaluator_agrees_step_by_step_from_the_goals_of_the_reference():
     run = countries_run()
-    verification = verify(run, reference_pipeline(run), eager_pipeline(run), lockstep=True, check_determinism=False)
+    verification = verify(
+        run, reference_pipeline(run), eager_pipeline(run), equality=Equality(lockstep=True, determinism=False)
+    )
     report = verification.report
     assert (report.verdict, report.lockstep, report.divergences) == (Verdict.AGREE, True, ())
     num_steps = len(verification.expected.columns.steps.depth)
@@ -77,7 +84,9 @@ def test_the_compiled_evaluator_agrees_on_wn18rr_where_a_predicate_has_34796_fac
     graph = load_graph("wn18rr")
     assert np.bincount(graph.program.facts[:, 0]).max() == 34_796
     run = Run(graph, num_queries=2, num_corruptions=2)
-    verification = verify(run, reference_pipeline(run), eager_pipeline(run, slots=32), check_determinism=False)
+    verification = verify(
+        run, reference_pipeline(run), eager_pipeline(run, slots=32), equality=Equality(determinism=False)
+    )
     assert verification.report.verdict is Verdict.AGREE
     assert_everything_was_compared(verification)
 
@@ -218,7 +227,9 @@ def test_another_draw_is_a_fault_of_corrupt():
     def draw_by_another_seed(graph, split, queries, num_corruptions, seed):
         return pipeline.draw(graph, split, queries, num_corruptions, seed + 1)
 
-    report = verify(run, pipeline, pipeline._replace(draw=draw_by_another_seed), check_determinism=False).report
+    report = verify(
+        run, pipeline, pipeline._replace(draw=draw_by_another_seed), equality=Equality(determinism=False)
+    ).report
     assert report.verdict is Verdict.DIVERGE
     assert "corrupt" in {each.stage for each in report.divergences}
 
@@ -231,7 +242,7 @@ def test_another_rank_is_a_fault_of_rank():
         ranks = rank_candidates(candidates, triples, tolerance)
         return ranks._replace(optimistic=ranks.num_ranked * 1.0, pessimistic=ranks.num_ranked * 1.0)
 
-    report = verify(run, pipeline, pipeline._replace(rank=rank_last), check_determinism=False).report
+    report = verify(run, pipeline, pipeline._replace(rank=rank_last), equality=Equality(determinism=False)).report
     assert (report.verdict, report.level) == (Verdict.DIVERGE, Level.METRIC)
     assert {each.stage for each in report.divergences} == {"rank"}
     assert report.metrics.actual[MRR] < report.metrics.expected[MRR]
@@ -239,7 +250,7 @@ def test_another_rank_is_a_fault_of_rank():
 
 def test_a_saved_verification_reads_back_and_compares_as_in_memory(tmp_path):
     run = countries_run("two_tower")
-    verification = verify(run, reference_pipeline(run), eager_pipeline(run), check_determinism=False)
+    verification = verify(run, reference_pipeline(run), eager_pipeline(run), equality=Equality(determinism=False))
     save_verification(verification, tmp_path / "run" / "1")
     assert {each.name for each in (tmp_path / "run" / "1").iterdir()} == {"expected.h5", "actual.h5", "report.json"}
     paths = tmp_path / "run" / "1" / "expected.h5", tmp_path / "run" / "1" / "actual.h5"

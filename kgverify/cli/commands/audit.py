@@ -2,8 +2,8 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -23,6 +23,7 @@ from kgverify.comparison.result import Verdict
 from kgverify.engines.load_engine import load_factory
 from kgverify.errors import MissingDependency, UserError, find_missing_dependency
 from kgverify.files.writing import append_to_file
+from kgverify.report.render.screen import Screen
 
 
 def audit_step(
@@ -65,7 +66,7 @@ def audit_step(
     stepaudit = _import_stepaudit()
     found = load_factory(function, "FILE.py:FUNCTION", "a function of tensors")
     make = load_factory(inputs, "--inputs", "a function of the number of the call, which returns a tuple of arguments")
-    with show_phase("the step", 0) as shown, _announcing(shown) as announce:
+    with show_phase("the step", 0) as shown:
         try:
             report = stepaudit.audit_step(
                 found,
@@ -77,7 +78,7 @@ def audit_step(
                 budget=budget,
                 **read_measure(measure),
                 reproducer=reproducer,
-                announce=announce,
+                announce=partial(_announce, shown, make_error_console()),
             )
         except stepaudit.UserError as error:
             raise UserError(error.message, where=error.where, fix=error.fix) from error
@@ -134,15 +135,9 @@ def _import_stepaudit() -> Any:
     )
 
 
-@contextmanager
-def _announcing(shown: Any) -> Iterator[Callable[[str], None]]:
-    """Announce work in the progress bar of a terminal, else as lines on standard error."""
-    console = make_error_console()
-
-    def announce(what: str) -> None:
-        if console.is_terminal:
-            shown.rename(what)
-        elif "attempt" not in what:
-            console.print(what)
-
-    yield announce
+def _announce(shown: Any, console: Screen, work: str) -> None:
+    """Announce work in the progress bar of a terminal, else as a line on standard error."""
+    if console.is_terminal:
+        shown.rename(work)
+    elif "attempt" not in work:
+        console.print(work)

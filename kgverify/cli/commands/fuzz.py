@@ -27,9 +27,8 @@ from kgverify.program.dialect import OURS, read_dialect
 from kgverify.runs.engine_makers import Sides
 from kgverify.runs.job import MOST_JOBS
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
-from kgverify.testing.campaigns.known_divergences import read_known
-from kgverify.testing.campaigns.result import describe_campaign
-from kgverify.testing.problems.scope import SCOPE_MINIMUM, SCOPES
+from kgverify.testing.campaigns.result import describe_campaign, read_known
+from kgverify.testing.problems.decode import SCOPE_MINIMUM, SCOPES
 
 INTERRUPTED: Final = 130
 _TIME: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", re.ASCII)

@@ -14,8 +14,7 @@ from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import UserError
 from kgverify.runs.job import EngineLike
 from kgverify.testing.checking.failure import LAW
-from kgverify.testing.reproducers.pytest_file import write_test
-from kgverify.testing.reproducers.text_format import read_reproducer
+from kgverify.testing.reproducers.text_format import read_reproducer, write_test
 
 
 def replay(

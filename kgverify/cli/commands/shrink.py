@@ -17,8 +17,7 @@ from kgverify.cli.progress import (
 )
 from kgverify.errors import count_of
 from kgverify.testing.problems.problem import Problem
-from kgverify.testing.reproducers.pytest_file import write_test
-from kgverify.testing.reproducers.text_format import SUFFIX
+from kgverify.testing.reproducers.text_format import SUFFIX, write_test
 from kgverify.testing.shrinking.shrink import MAX_SECONDS
 from kgverify.testing.shrinking.shrink_run import MAX_RUN_CALLS
 

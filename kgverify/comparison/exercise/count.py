@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.comparable import column_names
 from kgverify.comparison.exercise.exercise import MOST_UNUSED, Exercise
 from kgverify.comparison.exercise.minimum import NO_MINIMUM, Minimum, find_missing
-from kgverify.comparison.source import FileSource, MemorySource, StepSource, has_steps
+from kgverify.comparison.source import MemorySource, StepSource, has_steps
 from kgverify.comparison.step_view import outcome_name
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.program import Program, Rule
@@ -44,7 +44,7 @@ def count_exercise(source: StepSource, outcomes: Mapping[str, int], minimum: Min
         return count.result()
     for number, (begin, end) in enumerate(_draw_blocks(source)):
         if number % _NUM_BLOCKS == 0 and number:
-            if isinstance(source, FileSource):
+            if not isinstance(source, MemorySource):
                 source.trace.release()
             if not find_missing(count.result(), minimum):
                 break
@@ -70,7 +70,7 @@ def count_columns(columns: Columns, program: Program, engine: EngineInfo) -> Exe
 def _draw_blocks(source: StepSource) -> Iterable[tuple[int, int]]:
     """Return ranges of candidates: one of all, or those to count in, drawn evenly, and then the others."""
     num_candidates, num_steps = source.num_candidates, source.num_steps
-    if num_steps <= COUNTED_STEPS or not isinstance(source, FileSource):
+    if num_steps <= COUNTED_STEPS or isinstance(source, MemorySource):
         return [(0, num_candidates)]
     size = max(1, num_candidates * COUNTED_STEPS // (num_steps * _NUM_BLOCKS))
     begins = np.arange(0, num_candidates, size)

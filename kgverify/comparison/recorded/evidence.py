@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.equal_columns import has_same_bytes
 from kgverify.comparison.modulo.outputs import normalise_outputs
-from kgverify.comparison.result import Comparison, Verdict
-from kgverify.comparison.source import FileSource, MemorySource, Range, StepSource, has_steps
+from kgverify.comparison.result import ROLES, Comparison, Verdict
+from kgverify.comparison.source import MemorySource, StepSource, has_steps
 from kgverify.comparison.stage_difference import first_difference
+from kgverify.comparison.stored_columns import FileSource
 from kgverify.program.stages import STEP_STAGES
 from kgverify.trace.files.manifest import MANIFEST
-from kgverify.trace.model.columns import Candidates, CandidateSet, are_equal, starts_of
+from kgverify.trace.model.columns import Candidates, CandidateSet, Range, are_equal, starts_of
 from kgverify.trace.model.consistency import Contradictions, count_repeated, describe_rankings
 from kgverify.trace.model.digests import Words
 from kgverify.trace.model.levels import TraceLevel
@@ -27,8 +28,6 @@ from kgverify.trace.model.schema import STAGES
 from kgverify.trace.model.score_error import bound_score_error, explain_bound
 from kgverify.trace.model.stage_items import StageReader
 from kgverify.trace.read.trace_file import TraceFile
-
-ROLES: Final = ("expected", "actual")
 
 SAMPLED: Final = "checked in the"
 """The beginning of a note about a trace of which only a sample was checked."""

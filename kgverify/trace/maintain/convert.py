@@ -1,7 +1,6 @@
-"""Converting a trace: to another level, to another packing, or from an earlier version of the schema."""
+"""Converting a trace: to another level, or to another packing."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,20 +13,16 @@ from kgverify.trace.files.manifest import (
     read_manifest,
     render_hash,
     replace_shards,
-    shard_name,
     write_manifest,
 )
 from kgverify.trace.files.output_path import check_output_path, lock_trace
 from kgverify.trace.hdf5.writing import Written, write_arrays
 from kgverify.trace.model.levels import TraceLevel, lower_arrays, packing_of, parse_level
-from kgverify.trace.model.trace import Trace
+from kgverify.trace.model.trace import Rebuild, Trace
 from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.trace.write.encode import encode_trace
 from kgverify.version import __version__
-
-Rebuild = Callable[[Trace], Trace]
-"""A function that restores the goals of a compact trace. It raises a UserError if its clauses contradict its digests."""
 
 
 class Conversion(NamedTuple):
@@ -53,7 +48,7 @@ def convert_trace(
     rebuild: Rebuild | None = None,
     overwrites: bool = True,
 ) -> Conversion:
-    """Write a trace again at `target`, in this version of the schema; a folder shard by shard.
+    """Write a trace again at `target`; a folder shard by shard.
 
     level:   the level of the target; None for that of the source
     rebuild: restores the goals that raise a compact trace to level `steps`
@@ -110,8 +105,8 @@ def _convert_folder(source: Path, target: Path, job: _Job) -> Conversion:
     try:
         shards: list[Shard] = []
         dropped: set[str] = set()
-        for index, (file, trace) in enumerate(opened.load_parts()):
-            name = shard_name(index)
+        for file, trace in opened.load_parts():
+            name = file.path.name
             written = job.write(file, trace, unfinished / name)
             counts = len(trace.columns.candidates.query), len(trace.columns.steps.depth)
             # The digests of the sequence do not change, and so the root does not.

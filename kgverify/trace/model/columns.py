@@ -130,6 +130,14 @@ class Digests(NamedTuple):
     renaming: NDArray[np.uint64]
 
 
+NO_DIGESTS: Final = Digests(*(np.zeros(0, np.uint64) for _ in Digests._fields))
+"""The digests of no steps."""
+LABELS: Final = "candidates/is_true"
+"""An optional dataset: 1 where a candidate is the true triple of its query, else 0."""
+Range = tuple[int, int]
+"""The first of some rows that follow each other, and the row after the last."""
+
+
 class StageItems(NamedTuple):
     """The output of each stage of each step, item by item; all empty if it was not recorded (see `stage_items`).
 
@@ -198,7 +206,7 @@ FIELDS: Final = (
     *_fields("resolvents", atoms="<i4*3"),
     *_fields("stages", False, told="<u2", num_items="<u4", stage="<u1", kind="<u1", origin_kind="<u1", origin="<i4"),
     *_fields("stages", False, number="<f8", num_atoms="<u2", atoms="<i4*3"),
-    *_fields("digests", False, sequence="<u8", multiset="<u8", renaming="<u8"),
+    *_fields("digests", False, sequence="<u8"),
     *_fields("rankings", False, query="<i4", side="<i1", num_ranked="<u4"),
     *_fields("rankings", False, optimistic="<f8", pessimistic="<f8"),
     *_fields("program", False, facts="<i4*3", fact_lines="<i4", rule_atoms="<i4*3", rule_lengths="<u2"),
@@ -360,6 +368,11 @@ def find_end(starts: NDArray[np.int64], begin: int, most: int) -> int:
 def count_where(mask: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Count the elements of each of n ragged rows for which the mask holds: int64 [n]."""
     return np.diff(np.searchsorted(np.flatnonzero(mask), starts))
+
+
+def are_neighbours(rows: NDArray[np.int64]) -> bool:
+    """Return whether rows follow each other without a gap."""
+    return bool(len(rows)) and int(rows[-1]) - int(rows[0]) == len(rows) - 1 and bool((np.diff(rows) == 1).all())
 
 
 def expand_rows(starts: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,6 +1,6 @@
 """A trace in memory: header, names, columns, digests, and data that this version of the schema does not know."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -136,3 +136,7 @@ def _without(raw: Any, known: Any) -> dict[str, Any]:
         elif isinstance(value, dict) and isinstance(known[name], dict) and (inner := _without(value, known[name])):
             fields[name] = inner
     return fields
+
+
+Rebuild = Callable[[Trace], Trace]
+"""A function that restores the goals of a compact trace. It raises a UserError if its clauses contradict its digests."""

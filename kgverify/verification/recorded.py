@@ -1,0 +1,158 @@
+"""The comparison of two recorded traces: no engine runs, and traces on disk stay there."""
+
+from collections.abc import Collection
+from functools import cached_property, partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.comparison.classify import Surroundings, classify, group_causes
+from kgverify.comparison.compare import KEPT, Comparer
+from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
+from kgverify.comparison.exercise.minimum import Minimum
+from kgverify.comparison.goals import Rebuilds
+from kgverify.comparison.inference.dialects import name_in_dialect
+from kgverify.comparison.modulo.policy import DUPLICATES
+from kgverify.comparison.rankings import NO_ROWS, compare_rankings
+from kgverify.comparison.recorded.evidence import withhold_agreement
+from kgverify.comparison.result import Comparison, Verdict
+from kgverify.comparison.source import StepSource
+from kgverify.conditions.describe import describe_conditions
+from kgverify.progress import Progress, no_progress
+from kgverify.report.report import Report
+from kgverify.trace.model.levels import has_goals
+from kgverify.trace.model.score_error import ScoreError
+from kgverify.trace.model.trace import Trace
+from kgverify.trace.read.trace_file import TraceFile, read_trace
+from kgverify.verification.effort import FULL, Effort
+from kgverify.verification.judgement import Explained, judge
+from kgverify.verification.rebuild import Rebuilder
+from kgverify.verification.recorded_ranks import judge_ranks, recognise_ranks, split_recorded_loss
+from kgverify.verification.rounding import bound_recorded
+
+
+class RecordedComparison:
+    """A report and its two recorded traces, expected and actual. Traces on disk stay there."""
+
+    stepped: Trace | None = None
+
+    def __init__(self, report: Report, sources: tuple[StepSource, StepSource], rebuilds: Rebuilds) -> None:
+        self.report = report
+        self.traces = tuple(source.trace for source in sources)
+        self._sources = sources
+        self._rebuilds = rebuilds
+
+    @cached_property
+    def expected(self) -> Trace:
+        """The whole expected trace in memory, as it was compared; read at first access."""
+        return self._rebuilds.apply(0, _read_whole(self._sources[0]))
+
+    @cached_property
+    def actual(self) -> Trace:
+        """The whole actual trace in memory, as it was compared; read at first access."""
+        return self._rebuilds.apply(1, _read_whole(self._sources[1]))
+
+    def excerpt(self) -> Trace | None:
+        """Return the expected trace with the candidate of the first divergence alone; None without it or its goals."""
+        first, expected = self.report.first_cause, self._sources[0]
+        if first is None or first.step < 0 or not 0 <= first.candidate < expected.num_candidates:
+            return None
+        row = np.array([first.candidate])
+        block = self._rebuilds.apply(0, expected.load(expected.read_rows(row), row))
+        return block if has_goals(block.header.level) else None
+
+
+def _read_whole(source: StepSource) -> Trace:
+    return source.trace if isinstance(source.trace, Trace) else read_trace(source.trace.path)
+
+
+def compare_recorded(
+    expected: str | Path | TraceFile | Trace,
+    actual: str | Path | TraceFile | Trace,
+    *,
+    verifies_content: bool | None = None,
+    equality: Equality = DEFAULT_EQUALITY,
+    progress: Progress = no_progress,
+) -> RecordedComparison:
+    """Compare two recorded traces block by block; needs no engine, nor memory for the traces. See `Comparer`.
+
+    Compact traces that differ are compared goal by goal, if their clauses imply the recorded goals.
+    """
+    make = partial(
+        Comparer,
+        expected,
+        actual,
+        verifies_content=verifies_content,
+        kept=KEPT,
+        rebuilding=Rebuilder,
+        explains=True,
+        modulo=equality.benign,
+        allows_dialects=equality.allow_dialects,
+        progress=progress,
+    )
+    comparer = make(score_error=equality.accepted_error)
+    tolerance = bound_recorded(comparer, comparer.compare(), equality.accepted_error)
+    if tolerance is not None:
+        comparer = make(score_error=tolerance)
+        comparer.compare()
+    return RecordedComparison(judge_recorded(comparer, equality.required), comparer.sources, comparer.rebuilds)
+
+
+def judge_recorded(comparer: Comparer, minimum: Minimum, *, effort: Effort = FULL) -> Report:
+    """Return the report of two recorded traces that were compared."""
+    score_error = comparer.score_error
+    compared = _admit_unfollowed(comparer.comparison)
+    repeating = comparer.benign.candidates(DUPLICATES)
+    ranked = recognise_ranks(compared, comparer, score_error)
+    unexplained = ranked.unexplained if ranked is not None else frozenset()
+    comparison = _compare_recorded_rankings(compared, *comparer.sources, score_error, repeating, unexplained)
+    nothing = Surroundings(None, None, None, (), frozenset(), 0.0)
+    of_ranking = comparison.divergences[len(comparer.findings) :]
+    findings = (*comparer.findings, *(judge_ranks(classify(each, nothing), ranked) for each in of_ranking))
+    dialect = comparer.sources[0].header.limits.dialect
+    divergences, causes = group_causes(*name_in_dialect(comparison.divergences, findings, dialect))
+    divergences, causes = describe_conditions(causes, divergences, comparer, most=effort.explained)
+    comparison = msgspec.structs.replace(comparison, divergences=divergences)
+    sides = ranked.traces if ranked is not None else comparer.sources
+    attribution, notes = split_recorded_loss(ranked, divergences, causes, effort)
+    return judge(
+        Explained(comparison, causes, (comparer,), comparer.recorded, comparer.sources, sides),
+        minimum,
+        withhold=partial(withhold_agreement, comparer=comparer),
+        notes=notes,
+        attribution=attribution,
+        ranking_rules=ranked.rules if ranked is not None else None,
+    )
+
+
+def _compare_recorded_rankings(
+    comparison: Comparison,
+    expected: StepSource,
+    actual: StepSource,
+    score_error: ScoreError,
+    repeating: NDArray[np.int64] = NO_ROWS,
+    unexplained: Collection[tuple[int, int]] = (),
+) -> Comparison:
+    """Compare rankings like `compare_rankings`, but read no candidates if all ranks are equal."""
+    left, right = expected.rankings, actual.rankings
+    if left is not None and right is not None:
+        if not unexplained and all(np.array_equal(left[i], right[i]) for i in range(len(left))):
+            return comparison
+        if any("are listed" in note for note in comparison.notes):
+            note = "ranks were not compared: not all divergences that may explain them are listed"
+            return msgspec.structs.replace(comparison, notes=(*comparison.notes, note))
+    shells = expected.shell(has_candidates=True), actual.shell()
+    return compare_rankings(comparison, *shells, score_error=score_error, repeating=repeating, unexplained=unexplained)
+
+
+def _admit_unfollowed(comparison: Comparison) -> Comparison:
+    """Make near-ties without divergences inconclusive: the steps after a near-tie need an engine to be compared."""
+    if not comparison.near_ties or comparison.verdict is not Verdict.AGREE:
+        return comparison
+    reason = (
+        f"{len(comparison.near_ties)} candidates differ from a near-tie on, and recorded steps after one cannot be compared:"
+        " compare the engines themselves"
+    )
+    return msgspec.structs.replace(comparison, verdict=Verdict.INCONCLUSIVE, reasons=(*comparison.reasons, reason))
