@@ -315,24 +315,22 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def explained(path: Path, *, kept: str = "", num_bytes: int | None = None) -> Iterator[None]:
-    """Raise a UserError that says what to do in place of an OSError. See `explain_write_error`."""
-    try:
-        yield
-    except OSError as error:
-        raise explain_write_error(error, path, kept=kept, num_bytes=num_bytes) from error
-
-
-def explain_write_error(error: OSError, path: Path, *, kept: str = "", num_bytes: int | None = None) -> UserError:
-    """Make the error for a path that cannot be written.
+    """Raise a UserError that says what to do in place of an OSError.
 
     kept:      what is safe, such as "the source is unchanged"
     num_bytes: bytes of the content, if known
     """
-    reason = error.strerror or str(error) if is_special(path) else describe_write_error(error, path.parent, num_bytes)
-    fix = _FIXES.get(error.errno or 0, f"check the permissions of {path.absolute().parent}, or give another path")
-    if error.errno in _FULL:
-        fix = "make room, or choose a path on another disk"
-    return UserError(f"cannot be written: {reason}{'; ' if kept else ''}{kept}", where=str(path), fix=fix)
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if not is_special(path):
+            reason = describe_write_error(error, path.parent, num_bytes)
+        fix = _FIXES.get(error.errno or 0, f"check the permissions of {path.absolute().parent}, or give another path")
+        if error.errno in _FULL:
+            fix = "make room, or choose a path on another disk"
+        message = f"cannot be written: {reason}{'; ' if kept else ''}{kept}"
+        raise UserError(message, where=str(path), fix=fix) from error
 
 
 def describe_write_error(error: OSError, folder: Path, num_bytes: int | None = None) -> str:
