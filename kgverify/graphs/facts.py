@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from kgverify.errors import UserError
-from kgverify.graphs.formats.parsed import Triples
+from kgverify.graphs.formats.reading import Triples
 from kgverify.graphs.grammar import (
     BLANKS,
     NUMBER,

@@ -9,7 +9,7 @@ is written anew, and so is one that cannot be read. The graphs used longest ago 
 import hashlib
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -61,14 +61,14 @@ def find_folder() -> Path | None:
     return None if folder is None else folder / "graphs"
 
 
-def find_key(name: str, texts: Mapping[str, TextFile]) -> str | None:
-    """Return the name under which a graph with these files by role is stored; None if it is small, or nothing is kept."""
-    if find_folder() is None or sum(len(text.content) for text in texts.values()) < SMALLEST:
+def find_key(name: str, texts: Sequence[tuple[str, TextFile]]) -> str | None:
+    """Return the name under which a graph with these roles and files is stored; None if it is small, or nothing is kept."""
+    if find_folder() is None or sum(len(text.content) for _, text in texts) < SMALLEST:
         return None
     code = identify_own_code()
     if list_changes(code, code):
         return None
-    parts = [name, *(part for role, text in texts.items() for part in (role, text.name, text.sha256))]
+    parts = [name, *(part for role, text in texts for part in (role, text.name, text.sha256))]
     return hashlib.sha256(msgspec.msgpack.encode([digest_code(code), *parts])).hexdigest()
 
 

@@ -10,8 +10,8 @@ from typing import Final
 
 from kgverify.graphs.facts import FUNCTIONAL, TABULAR, is_facts, parse_facts
 from kgverify.graphs.formats import ntriples
-from kgverify.graphs.formats.parsed import GivenColumns, Triples
 from kgverify.graphs.formats.plain import parse_plain_facts
+from kgverify.graphs.formats.reading import GivenColumns, Triples
 from kgverify.graphs.formats.tables import NUM_SAMPLED_LINES, find_delimiter, parse_plain, parse_table
 from kgverify.graphs.text_file import is_skipped, line_error, show, split_text
 from kgverify.program.program import Source

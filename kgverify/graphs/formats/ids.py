@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kgverify.errors import UserError
-from kgverify.graphs.formats.parsed import Triples
+from kgverify.graphs.formats.reading import Triples
 from kgverify.graphs.text_file import TextFile, line_error, show, split_text
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.program import Source

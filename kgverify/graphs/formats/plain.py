@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.graphs.formats.names import MOST_BYTES, NameColumn
-from kgverify.graphs.formats.parsed import Triples
+from kgverify.graphs.formats.reading import Triples
 from kgverify.program.atom_table import AtomTable
 
 _CHUNK: Final = 1 << 20

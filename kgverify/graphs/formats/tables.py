@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from kgverify.errors import UserError, count_of
-from kgverify.graphs.formats.parsed import Columns, GivenColumns, Triples
 from kgverify.graphs.formats.plain import parse_plain_table
+from kgverify.graphs.formats.reading import Columns, GivenColumns, Triples
 from kgverify.graphs.text_file import line_error, show
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.program import Source
