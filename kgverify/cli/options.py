@@ -13,7 +13,6 @@ from typing import Annotated, Any, Final
 from cyclopts import Group, Parameter
 from rich.table import Table
 
-from kgverify.api.record import RecordingOptions
 from kgverify.cli.output import is_typed
 from kgverify.cli.progress import make_result_console, print_warning, show_phase, write_json
 from kgverify.comparison.equality import Equality
@@ -26,6 +25,7 @@ from kgverify.program.limits import DeclaredLimits, Limits
 from kgverify.report.render.fitted_table import fit_rows
 from kgverify.runs.job import EngineLike, Engines, Job, Proofs, Queries, Reference, Source
 from kgverify.runs.run import MOST
+from kgverify.verification.record import RecordingOptions
 
 CATALOGUE: Final = "list"
 """The word that `--fault` takes instead of a name, to print the catalogue."""

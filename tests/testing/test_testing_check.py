@@ -27,7 +27,7 @@ from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.text_format import read_reproducer, saving_bugs
 from kgverify.trace.model.columns import empty_columns
-from kgverify.verification import verify as verify_module
+from kgverify.verification import task
 
 PROBLEMS = list(islice(draw_problems(0), 96))
 FACT = NamedAtom("p", "a", "b")
@@ -248,7 +248,7 @@ def test_an_exception_of_kgverifys_own_is_a_bug_and_the_problem_that_meets_it_is
             return super().compare()
 
     monkeypatch.setattr(check, "Comparer", Failing)
-    monkeypatch.setattr(verify_module, "Comparer", Failing)
+    monkeypatch.setattr(task, "Comparer", Failing)
     with (
         pytest.raises(InternalError, match=r"kgverify itself failed on this problem, saved in .*LookupError: a bug"),
         saving_bugs(),

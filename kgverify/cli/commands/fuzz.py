@@ -2,13 +2,13 @@
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
 from cyclopts import Parameter, validators
 
-from kgverify.api.fuzz import FuzzOptions
-from kgverify.api.inputs import write_down
+from kgverify.api.fuzz import FuzzOptions, plan_campaign
 from kgverify.cli import options
 from kgverify.cli.commands.diff import EXIT_CODES
 from kgverify.cli.dashboard import show_dashboard
@@ -21,15 +21,12 @@ from kgverify.cli.progress import (
     typed_command,
     write_json,
 )
-from kgverify.comparison.exercise.minimum import MINIMUM, parse_minimum
 from kgverify.errors import UserError
 from kgverify.program.dialect import OURS, read_dialect
-from kgverify.runs.engine_makers import Sides
 from kgverify.runs.job import MOST_JOBS
-from kgverify.testing.campaigns.campaign import Campaign, run_campaign
-from kgverify.testing.campaigns.known_divergences import read_known
+from kgverify.testing.campaigns.campaign import run_campaign
 from kgverify.testing.campaigns.result import describe_campaign
-from kgverify.testing.problems.scope import SCOPE_MINIMUM, SCOPES
+from kgverify.testing.problems.scope import SCOPES
 
 INTERRUPTED: Final = 130
 _TIME: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", re.ASCII)
@@ -62,32 +59,16 @@ def fuzz(
     if options.prints_catalogue(evaluator):
         return 0
     made = options.make_engines(engines, evaluator)
-    sides = Sides(write_down(made.engine), write_down(made.reference, "reference"))
-    chosen = OURS if dialect is None else read_dialect(dialect)
     if trying.scheduler is not None and is_typed("--jobs"):
         raise UserError(
             "the workers of the scheduler try the problems, and --jobs would start processes here as well",
             where="scheduler",
             fix="give one of the two",
         )
-    campaign = Campaign(
-        corpus=corpus,
-        engine=sides.engine,
-        reference=sides.reference,
-        lockstep=trying.lockstep,
-        seed=seed,
-        examples=examples,
-        seconds=None if seconds is None else parse_seconds(seconds),
-        jobs=jobs,
-        scheduler=trying.scheduler,
-        is_apart=not all(side.is_own for side in sides),
-        known=() if trying.known is None else read_known(Path(trying.known)),
-        is_fresh=trying.fresh,
-        accept_changed=tuple(trying.accept_changed),
-        minimum=parse_minimum(trying.minimum, default=MINIMUM if scope is None else SCOPE_MINIMUM),
-        dialect=chosen,
-        scope=scope,
-    )
+    trying = replace(trying, dialect=OURS if dialect is None else read_dialect(dialect))
+    budget = {"examples": examples, "seconds": None if seconds is None else parse_seconds(seconds), "scope": scope}
+    campaign = plan_campaign(made.engine, made.reference, corpus, trying, seed=seed, jobs=jobs, **budget)
+    campaign = replace(campaign, is_apart=bool(campaign.sides.foreign))
     try:
         with show_dashboard(campaign) as watch:
             result = run_campaign(campaign, watch=watch)
