@@ -13,9 +13,9 @@ from typing import Annotated, Any, Final
 from cyclopts import Group, Parameter
 from rich.table import Table
 
-from kgverify.cli.output import is_typed
+from kgverify.cli.output import CatalogueAsked, is_typed
 from kgverify.cli.progress import make_result_console, print_warning, show_phase, write_json
-from kgverify.comparison.equality import Equality
+from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.engines.table import COMPILED, REFERENCE, find_class, make_entry
 from kgverify.errors import UserError, suggest
 from kgverify.graphs.graph import KnowledgeGraph
@@ -66,7 +66,7 @@ class QueryOptions(Queries):
 
 
 @dataclass(frozen=True)
-class AllQueryOptions(Queries):
+class AllQueryOptions(QueryOptions):
     """The queries, all of them."""
 
     number: Annotated[int | None, Parameter(name="--queries")] = None
@@ -99,8 +99,9 @@ class EvaluatorOptions(find_class(COMPILED)):  # type: ignore[misc]  # the class
             elif name == "fresh_cache":
                 value = parse_truth(text, "fresh_cache")
             object.__setattr__(self, name, value)
-        if CATALOGUE not in self.faults:
-            super().__post_init__()
+        if CATALOGUE in self.faults:
+            raise CatalogueAsked
+        super().__post_init__()
 
     @property
     def options(self) -> dict[str, Any]:
@@ -249,6 +250,7 @@ RECORDING: Final = of_record(None, without=("as_reference", "scheduler"))
 EVALUATION: Final = of_record(None, without=("check", "warn"))
 FUZZING: Final = of_record(None, without=("dialect", "today"))
 
+
 SHARED_KEYS: Final = frozenset(
     field.name
     for record in (EngineOptions, GraphOptions, Queries, ProofOptions, EvaluatorOptions, Equality, Reference)
@@ -288,54 +290,65 @@ def parse_truth(text: str, where: str) -> bool:
     return found
 
 
-def make_job(
-    source: GraphOptions,
-    queries: Queries,
-    proofs: ProofOptions,
-    engines: Engines | None = None,
-    equality: Equality | None = None,
-) -> Job:
-    """Return the job that the options describe; loads the graph."""
-    limits, loaded = proofs.read_limits(), source.load()
-    num = len(loaded.queries(queries.split))
-    if queries.number is not None and num < queries.number <= MOST and is_typed("--queries"):
-        print_warning(f"--queries {queries.number}: the split {queries.split} has {num:,}, and all are taken")
-    return Job(
-        Source(loaded),
-        queries,
-        Engines() if engines is None else engines,
-        Proofs(limits, proofs.policy),
-        Equality() if equality is None else equality,
-    )
+@dataclass(frozen=True)
+class JobOptions:
+    """The graph, the queries, and their proofs."""
+
+    source: Annotated[GraphOptions, GRAPH] = GraphOptions()
+    queries: Annotated[QueryOptions, GRAPH] = QueryOptions()
+    proofs: Annotated[ProofOptions, PROOFS] = ProofOptions()
+
+    def make(self, engines: Engines = Engines(), equality: Equality = DEFAULT_EQUALITY) -> Job:
+        """Return the job that the options describe; loads the graph."""
+        queries, limits, loaded = self.queries, self.proofs.read_limits(), self.source.load()
+        num = len(loaded.queries(queries.split))
+        if queries.number is not None and num < queries.number <= MOST and is_typed("--queries"):
+            print_warning(f"--queries {queries.number}: the split {queries.split} has {num:,}, and all are taken")
+        return Job(Source(loaded), queries, engines, Proofs(limits, self.proofs.policy), equality)
 
 
-def make_engines(names: EngineOptions, evaluator: EvaluatorOptions, work: Reference = Reference()) -> Engines:
-    """Return both engines. UserError for options of an engine that is on neither side.
+@dataclass(frozen=True)
+class AllJobOptions(JobOptions):
+    """The graph, all queries, and their proofs."""
 
-    Faults are planted in the engine under test, or in the reference if only that is the evaluator.
-    """
-    refuse_options(evaluator, names.engine, names.reference)
-    options = dict(evaluator.options)
-    faults = options.pop("faults", ())
-    sides: list[EngineLike] = []
-    for name in (names.engine, names.reference):
-        if name == COMPILED:
-            sides.append(make_entry(COMPILED, **options, faults=faults))
-            faults = ()
-        else:
-            sides.append(name)
-    if names.reference == REFERENCE:
-        sides[1] = work
-    else:
-        refuse_work(work, names.reference)
-    return Engines(*sides)
+    queries: Annotated[AllQueryOptions, GRAPH] = AllQueryOptions()
 
 
-def refuse_work(work: Reference, name: str) -> None:
-    """Raise UserError for processes of the reference prover beside another engine."""
-    if work != Reference():
-        where = "jobs" if work.scheduler is None else "scheduler"
-        raise UserError(f"is for the reference, and {name} proves in this process", where=where, fix="leave it out")
+@dataclass(frozen=True)
+class SideOptions:
+    """The two engines, and the options of the compiled evaluator."""
+
+    engines: Annotated[EngineOptions, OWN] = EngineOptions()
+    evaluator: Annotated[EvaluatorOptions, EVALUATOR] = EvaluatorOptions()
+
+    def make(self, work: Reference = Reference()) -> Engines:
+        """Return both engines. UserError for options of an engine that is on neither side.
+
+        Faults are planted in the engine under test, or in the reference if only that is the evaluator.
+        """
+        names = self.engines
+        refuse_options(self.evaluator, names.engine, names.reference)
+        options = self.evaluator.options
+        sides: list[EngineLike] = [names.engine, names.reference]
+        for i, name in enumerate(sides):
+            if name == COMPILED:
+                sides[i] = make_entry(COMPILED, **options)
+                options = {key: value for key, value in options.items() if key != "faults"}
+        if names.reference == REFERENCE:
+            sides[1] = work
+        elif work != Reference():
+            where = "jobs" if work.scheduler is None else "scheduler"
+            raise UserError(
+                f"is for the reference, and {names.reference} proves in this process", where=where, fix="leave it out"
+            )
+        return Engines(*sides)
+
+
+@dataclass(frozen=True)
+class SmallSideOptions(SideOptions):
+    """The two engines, and the options of the compiled evaluator on generated problems."""
+
+    evaluator: Annotated[EvaluatorOptions, SMALL_EVALUATOR] = EvaluatorOptions()
 
 
 def refuse_options(evaluator: EvaluatorOptions, *engines: str) -> None:
@@ -354,10 +367,8 @@ def refuse_options(evaluator: EvaluatorOptions, *engines: str) -> None:
         )
 
 
-def prints_catalogue(evaluator: EvaluatorOptions) -> bool:
-    """Print the catalogue of faults if `--fault list` asks for it, and return whether it does."""
-    if CATALOGUE not in evaluator.faults:
-        return False
+def print_catalogue() -> None:
+    """Print the catalogue of faults."""
     faults, composites = make_entry(COMPILED).catalogue()
     table = Table(
         "name", "stage", "breaks", "seen in", "carried by", title=f"{len(faults)} faults", row_styles=("", "dim")
@@ -373,4 +384,3 @@ def prints_catalogue(evaluator: EvaluatorOptions) -> bool:
     of_composites = "name", "parts", "breaks", "seen_in"
     composed = [{name: getattr(each, name) for name in of_composites} for each in composites]
     write_json({"faults": listed, "composites": composed})
-    return True

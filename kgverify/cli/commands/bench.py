@@ -24,7 +24,6 @@ from kgverify.engines.plain.choice import has_torch
 from kgverify.engines.table import COMPILED, find_class, make_entry
 from kgverify.errors import UserError, count_of, suggest
 from kgverify.report.render.fitted_table import fit_rows
-from kgverify.runs.job import Queries
 from kgverify.runs.run import Run
 
 if TYPE_CHECKING:
@@ -50,14 +49,12 @@ def bench(
             seconds=2, the time of the repetitions of each engine, replace numbers of the size.
         modes: Modes of the compiled evaluator; if not given, those that make a difference on the device.
     """
-    if options.prints_catalogue(evaluator):
-        return 0
     name, measured, corruptions = choose_size(size)
     engine, reference = engines.engine, engines.reference
     named = check_modes(modes, engine)
-    options.make_engines(engines, evaluator)
-    chosen = Queries(measured.queries, measured.corruptions if corruptions is None else corruptions)
-    run = options.make_job(source, chosen, proofs).make_run()
+    options.SideOptions(engines, evaluator).make()
+    chosen = options.QueryOptions(measured.queries, measured.corruptions if corruptions is None else corruptions)
+    run = options.JobOptions(source, chosen, proofs).make().make_run()
 
     def make(name: str, where: str, mode: str, is_faulty: bool) -> "Engine":
         given = evaluator.options | {"mode": mode}

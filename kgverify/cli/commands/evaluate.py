@@ -43,11 +43,8 @@ _SAME_PRESS: Final = 1.0
 
 def evaluate(
     *,
-    engines: Annotated[options.EngineOptions, options.OWN] = options.EngineOptions(),
-    source: Annotated[options.GraphOptions, options.GRAPH] = options.GraphOptions(),
-    queries: Annotated[options.AllQueryOptions, options.GRAPH] = options.AllQueryOptions(),
-    proofs: Annotated[options.ProofOptions, options.PROOFS] = options.ProofOptions(),
-    evaluator: Annotated[options.EvaluatorOptions, options.EVALUATOR] = options.EvaluatorOptions(),
+    sides: Annotated[options.SideOptions, options.OWN] = options.SideOptions(),
+    job: Annotated[options.AllJobOptions, options.OWN] = options.AllJobOptions(),
     chosen: Annotated[EvaluationOptions, options.EVALUATION] = EvaluationOptions(),
     check: Annotated[int | None, Parameter(validator=validators.Number(gte=0))] = None,
     save: Annotated[Path | None, Parameter(metavar="DIR")] = None,
@@ -61,8 +58,6 @@ def evaluate(
         check: Number of candidates that the reference proves as well; chosen by their number if not given.
         save: Save finished parts in a folder or at a URL, and resume from those in it.
     """
-    if options.prints_catalogue(evaluator):
-        return 0
     group = join_process_group()
     leads = group.index == 0
     phases = TimedPhases(show_work if leads else silent_phase)
@@ -79,14 +74,12 @@ def evaluate(
         group.broadcast(b"")
     started = time.perf_counter()
     with nullcontext() if leads else redirect_stderr(StringIO()):
-        job = options.make_job(
-            source, queries, proofs, options.make_engines(engines, evaluator), Equality(minimum=chosen.minimum)
-        )
+        made = job.make(sides.make(), Equality(minimum=chosen.minimum))
     phases.seconds["reading"] = time.perf_counter() - started
     chosen = replace(chosen, check=check, warn=print_warning)
     with stop_between_parts(group) as should_stop:
         try:
-            found = evaluate_job(job, chosen, save=save, phase=phases, group=group, should_stop=should_stop)
+            found = evaluate_job(made, chosen, save=save, phase=phases, group=group, should_stop=should_stop)
         except Unfinished as error:
             raise _explain_unfinished(error, save, group, is_stopped=should_stop()) from None
     if found is None:

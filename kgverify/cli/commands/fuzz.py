@@ -36,8 +36,7 @@ def fuzz(
     *,
     seconds: Annotated[str | None, Parameter(alias="--time", metavar="TIME")] = None,
     examples: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
-    engines: Annotated[options.EngineOptions, options.OWN] = options.EngineOptions(),
-    evaluator: Annotated[options.EvaluatorOptions, options.SMALL_EVALUATOR] = options.EvaluatorOptions(),
+    sides: Annotated[options.SmallSideOptions, options.OWN] = options.SmallSideOptions(),
     dialect: Annotated[Path | None, Parameter(metavar="FILE")] = None,
     trying: Annotated[FuzzOptions, options.FUZZING] = FuzzOptions(),
     seed: int = 0,
@@ -56,9 +55,7 @@ def fuzz(
         corpus: The folder of reproducers, which are replayed first, and of the progress.
         scope: Try every problem of a scope instead: tiny, all 33,632 of them.
     """
-    if options.prints_catalogue(evaluator):
-        return 0
-    made = options.make_engines(engines, evaluator)
+    made = sides.make()
     if trying.scheduler is not None and is_typed("--jobs"):
         raise UserError(
             "the workers of the scheduler try the problems, and --jobs would start processes here as well",
@@ -77,7 +74,8 @@ def fuzz(
         return INTERRUPTED
     console = make_result_console()
     print_lines(
-        console, describe_campaign(result, lambda file: replay_command(file, engines.engine, engines.reference))
+        console,
+        describe_campaign(result, lambda file: replay_command(file, sides.engines.engine, sides.engines.reference)),
     )
     write_json(result)
     if result.is_interrupted:

@@ -32,8 +32,6 @@ def replay(
         file: A reproducer that `kgverify shrink` or `fuzz` wrote. Options replace what it names.
         pytest_file: Write a test as well, and run it once.
     """
-    if options.prints_catalogue(evaluator):
-        return 0
     engine = _choose_engine(file, engines.engine, evaluator)
     found = replay_file(file, engine, reference=engines.reference, trust=engines.trust)
     reproducer = found.reproducer
