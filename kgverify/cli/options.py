@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from cyclopts import Group, Parameter
 from rich.table import Table
@@ -52,6 +52,8 @@ def list_faults() -> list[str]:
     return [*(fault.name for fault, _ in faults), *(each.name for each in composites), CATALOGUE]
 
 
+# Shells complete the names that are listed; any other text is taken as well.
+EngineName = Annotated[Literal["compiled", "reference"] | str, Parameter(metavar="ENGINE", show_choices=False)]
 Faults = Annotated[
     Sequence[str] | str,
     Parameter(name=("--fault", "--faults"), choices=list_faults(), show_choices=False, negative=""),
@@ -125,8 +127,8 @@ class EngineOptions:
         reference: The engine to compare with, given in the same way.
     """
 
-    engine: Annotated[str, Parameter(metavar="ENGINE")] = COMPILED
-    reference: Annotated[str, Parameter(metavar="ENGINE")] = REFERENCE
+    engine: EngineName = COMPILED
+    reference: EngineName = REFERENCE
 
 
 @dataclass(frozen=True)
@@ -139,8 +141,8 @@ class OtherEngineOptions:
         trust: Import the code of third parties' engines that the file names.
     """
 
-    engine: Annotated[str | None, Parameter(metavar="ENGINE")] = None
-    reference: Annotated[str | None, Parameter(metavar="ENGINE")] = None
+    engine: EngineName | None = None
+    reference: EngineName | None = None
     trust: Annotated[bool, Parameter(negative="")] = False
 
 
@@ -155,7 +157,9 @@ class GraphOptions:
         rules: A file of rules that replaces those of the graph.
     """
 
-    graph: Annotated[tuple[str, ...], Parameter(metavar="NAME|KEY=VALUE")] = ()
+    graph: Annotated[
+        tuple[Literal["countries"] | str, ...], Parameter(metavar="NAME|KEY=VALUE", show_choices=False)
+    ] = ()
     rules: Path | None = None
 
     @property
@@ -236,7 +240,9 @@ class ProofOptions(LimitOptions):
             TOML file; docs/semantics.md.
     """
 
-    policy: str = "shortest"
+    policy: Annotated[
+        Literal["shortest", "two_tower", "trained"] | str, Parameter(metavar="TEXT", show_choices=False)
+    ] = "shortest"
 
 
 GRAPH: Final = of_record("Graph and queries", 1)

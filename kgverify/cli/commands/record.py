@@ -28,8 +28,8 @@ _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") 
 def record(
     *,
     output: Annotated[Path, Parameter(alias="-o", metavar="FILE.h5")],
-    engine: Annotated[str | None, Parameter(metavar="ENGINE")] = None,
-    reference: Annotated[str | None, Parameter(metavar="ENGINE")] = None,
+    engine: options.EngineName | None = None,
+    reference: options.EngineName | None = None,
     recording: Annotated[options.OverwritingOptions, options.RECORDING] = options.OverwritingOptions(),
     work: Annotated[Reference, options.OWN] = Reference(),
     job: Annotated[options.JobOptions, options.OWN] = options.JobOptions(),
