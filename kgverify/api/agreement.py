@@ -83,8 +83,6 @@ def assert_agrees(
 
 def _name(engine: AnyEngine) -> EngineSpec:
     """Return an engine as text, by which it can be made again unless it is a local function."""
-    if isinstance(engine, EngineSpec):
-        return engine
     try:
         return write_down(engine)
     except UserError:

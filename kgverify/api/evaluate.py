@@ -31,7 +31,7 @@ from kgverify.report.evaluation import EvaluationReport, encode_evaluation
 from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.engine_makers import list_capabilities
 from kgverify.runs.fan_out import reference_beside
-from kgverify.runs.job import EngineLike, GraphLike, Job, Queries, Reference, make_job
+from kgverify.runs.job import EngineLike, Engines, GraphLike, Job, Proofs, Queries, Reference, Source
 from kgverify.runs.parts import describe_work
 from kgverify.runs.run import Pipeline, Run
 
@@ -125,17 +125,8 @@ def evaluate(
     """
     if corruptions is None and not isinstance(queries, Queries):
         corruptions = "all"
-    job = make_job(
-        graph,
-        engine,
-        reference,
-        queries,
-        corruptions=corruptions,
-        seed=seed,
-        policy=policy,
-        limits=limits,
-        equality=Equality(minimum=options.minimum),
-    )
+    chosen, sides = Queries.choose(queries, corruptions, seed), Engines(engine, reference)
+    job = Job(Source(graph), chosen, sides, Proofs(limits, policy), Equality(minimum=options.minimum))
     found = evaluate_job(job, options, save=save)
     assert found is not None, "one process leads itself"
     return found.report

@@ -60,6 +60,8 @@ def make_pipeline(engine: EngineLike, run: Run, *, where: str = "engine", work: 
 
     work: the work for which an engine may choose its sizes
     """
+    if isinstance(engine, EngineSpec):
+        engine = engine.resolve()
     if engine == REFERENCE or isinstance(engine, Reference):
         return make_reference(run, GRAPH_SIZES)
     title = f"{where} {engine if isinstance(engine, str) else _name(engine)}"
@@ -117,6 +119,8 @@ def write_down(engine: EngineLike, where: str = "engine") -> EngineSpec:
 
     UserError for an engine that cannot be imported by its name.
     """
+    if isinstance(engine, EngineSpec):
+        return engine
     if isinstance(engine, str):
         return EngineSpec(engine)
     if isinstance(engine, Reference):

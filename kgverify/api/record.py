@@ -14,7 +14,7 @@ from kgverify.files.remote import find_local, find_remote, sent_to
 from kgverify.program.limits import Limits
 from kgverify.progress import Progress, no_progress
 from kgverify.runs.fan_out import pipeline_over
-from kgverify.runs.job import EngineLike, GraphLike, Job, Queries, Reference, make_job
+from kgverify.runs.job import EngineLike, Engines, GraphLike, Job, Proofs, Queries, Reference, Source
 from kgverify.runs.parts import describe_work
 from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.model.levels import TraceLevel
@@ -65,7 +65,8 @@ def record(
         >>> recording.num_candidates
         6
     """
-    job = make_job(graph, engine, REFERENCE, queries, corruptions=corruptions, seed=seed, policy=policy, limits=limits)
+    chosen = Queries.choose(queries, corruptions, seed)
+    job = Job(Source(graph), chosen, Engines(engine), Proofs(limits, policy))
     return record_job(job, path, options, progress=progress)
 
 
