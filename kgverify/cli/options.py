@@ -5,7 +5,7 @@ that belong to Python or to other commands.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -32,10 +32,61 @@ CATALOGUE: Final = "list"
 DEFAULT_GRAPH: Final = "countries"
 
 _PAIRS: Final = re.compile(r",(?=\w+=)")
-_FILES: Final = ("train", "valid", "test", "rules", "domains", "rule_variables", "skip_rules", "columns")
-TUNED: Final = ("precision", "slots", "memory", "fresh_cache")
-_LIMITS: Final = ("max_depth", "max_atoms", "max_resolvents", "exclude_query", "dialect")
 _TRUTHS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+Kinds = Mapping[str, Callable[[str, str], Any]]
+"""The keys of an option, each with the function of a value and its key that reads the value."""
+
+
+def parse_pairs(texts: Sequence[str], kinds: Kinds, where: str) -> dict[str, Any]:
+    """Return the pairs of `key=value,key=value`. UserError for an unknown key, and for a wrong value or none."""
+    pairs: dict[str, Any] = {}
+    for text in (part for each in texts for part in _PAIRS.split(each)):
+        key, sign, value = text.partition("=")
+        key = key.strip().replace("-", "_")
+        if key not in kinds:
+            fix = suggest(key, tuple(kinds)) or f"choose one of {', '.join(kinds)}"
+            raise UserError(f"unknown key {key!r}", where=where, fix=fix)
+        if not sign or not value:
+            raise UserError(f"{key} needs a value", where=where, fix=f"give {key}=VALUE")
+        pairs[key] = kinds[key](value, key)
+    return pairs
+
+
+def take_text(text: str, where: str) -> str:
+    """Return the text."""
+    return text
+
+
+def parse_number(text: str, where: str) -> int:
+    """Return a whole number. UserError for anything else."""
+    if not text.isdecimal():
+        raise UserError(f"expected a whole number, found {text!r}", where=where, fix="give for example 6")
+    return int(text)
+
+
+def parse_truth(text: str, where: str) -> bool:
+    """Return true or false. UserError for anything else."""
+    found = _TRUTHS.get(text.lower())
+    if found is None:
+        raise UserError(f"expected true or false, found {text!r}", where=where, fix="give one of the two")
+    return found
+
+
+TUNED: Final[Kinds] = {
+    "precision": take_text,
+    "slots": parse_number,
+    "memory": take_text,
+    "fresh_cache": parse_truth,
+}
+_FILES: Final[Kinds] = dict.fromkeys(
+    ("train", "valid", "test", "rules", "domains", "rule_variables", "columns"), take_text
+) | {"skip_rules": parse_truth}
+_LIMITS: Final[Kinds] = dict.fromkeys(("max_depth", "max_atoms", "max_resolvents"), parse_number) | {
+    "exclude_query": parse_truth,
+    "dialect": lambda text, where: read_dialect(Path(text)),
+}
 
 
 def of_record(title: str | None, place: int = 0, *, without: Collection[str] = ()) -> Parameter:
@@ -94,12 +145,7 @@ class EvaluatorOptions(find_class(COMPILED)):  # type: ignore[misc]  # the class
     tune: Annotated[tuple[str, ...], Parameter(metavar="KEY=VALUE,...")] = ()
 
     def __post_init__(self) -> None:
-        for name, text in parse_pairs(self.tune, TUNED, "tune").items():
-            value: Any = text
-            if name == "slots":
-                value = parse_number(text, "slots")
-            elif name == "fresh_cache":
-                value = parse_truth(text, "fresh_cache")
+        for name, value in parse_pairs(self.tune, TUNED, "tune").items():
             object.__setattr__(self, name, value)
         if CATALOGUE in self.faults:
             raise CatalogueAsked
@@ -174,11 +220,9 @@ class GraphOptions:
         names = [text for text in self.graph if text not in pairs]
         if len(names) > 1:
             raise UserError(f"expected one graph, found {', '.join(names)}", where="graph", fix="give one of them")
-        files: dict[str, Any] = parse_pairs([text for text in pairs if not text.startswith("train=")], _FILES, "graph")
+        files = parse_pairs([text for text in pairs if not text.startswith("train=")], _FILES, "graph")
         if trains := [text.removeprefix("train=") for text in pairs if text.startswith("train=")]:
             files["train"] = trains
-        if "skip_rules" in files:
-            files["skip_rules"] = parse_truth(files["skip_rules"], "skip_rules")
         if self.rules is not None:
             files["rules"] = self.rules
         return next(iter(names), None), files
@@ -219,15 +263,7 @@ class LimitOptions:
 
     def given_limits(self) -> DeclaredLimits:
         """Return the limits that are given; the others are unknown. UserError for an unknown one."""
-        values: dict[str, Any] = {}
-        for name, text in parse_pairs(self.limits, _LIMITS, "limits").items():
-            if name == "dialect":
-                values[name] = read_dialect(Path(text))
-            elif name == "exclude_query":
-                values[name] = parse_truth(text, name)
-            else:
-                values[name] = parse_number(text, name)
-        return DeclaredLimits(**values)
+        return DeclaredLimits(**parse_pairs(self.limits, _LIMITS, "limits"))
 
 
 @dataclass(frozen=True)
@@ -263,37 +299,6 @@ SHARED_KEYS: Final = frozenset(
     for field in fields(record)
 ) - {"number", "work", *TUNED} | {"queries", "fault"}
 """The keys that a configuration file may hold outside of the table of a command."""
-
-
-def parse_pairs(texts: Sequence[str], known: Sequence[str], where: str) -> dict[str, str]:
-    """Return the pairs of `key=value,key=value`. UserError for an unknown key, and for a text without a value."""
-    pairs: dict[str, str] = {}
-    for text in (part for each in texts for part in _PAIRS.split(each)):
-        key, sign, value = text.partition("=")
-        key = key.strip().replace("-", "_")
-        if key not in known:
-            raise UserError(
-                f"unknown key {key!r}", where=where, fix=suggest(key, known) or f"choose one of {', '.join(known)}"
-            )
-        if not sign or not value:
-            raise UserError(f"{key} needs a value", where=where, fix=f"give {key}=VALUE")
-        pairs[key] = value
-    return pairs
-
-
-def parse_number(text: str, where: str) -> int:
-    """Return a whole number. UserError for anything else."""
-    if not text.isdecimal():
-        raise UserError(f"expected a whole number, found {text!r}", where=where, fix="give for example 6")
-    return int(text)
-
-
-def parse_truth(text: str, where: str) -> bool:
-    """Return true or false. UserError for anything else."""
-    found = _TRUTHS.get(text.lower())
-    if found is None:
-        raise UserError(f"expected true or false, found {text!r}", where=where, fix="give one of the two")
-    return found
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from cyclopts import Parameter, validators
 
 from kgverify.cli.commands.diff import EXIT_CODES
-from kgverify.cli.options import parse_number, parse_pairs, parse_truth
+from kgverify.cli.options import parse_number, parse_pairs, parse_truth, take_text
 from kgverify.cli.output import settings
 from kgverify.cli.progress import (
     make_error_console,
@@ -63,6 +63,9 @@ def audit_step(
         github: Print annotations; append Markdown to $GITHUB_STEP_SUMMARY.
     """
     stepaudit = _import_stepaudit()
+    measured = parse_pairs(measure, MEASURED, "measure")
+    if "torch_mode" in measured:
+        measured["mode"] = measured.pop("torch_mode")
     found = load_factory(function, "FILE.py:FUNCTION", "a function of tensors")
     make = load_factory(inputs, "--inputs", "a function of the number of the call, which returns a tuple of arguments")
     with show_phase("the step", 0) as shown, _announcing(shown) as announce:
@@ -75,7 +78,7 @@ def audit_step(
                 tolerance=tolerance,
                 exact=exact,
                 budget=budget,
-                **read_measure(measure),
+                **measured,
                 reproducer=reproducer,
                 announce=announce,
             )
@@ -100,18 +103,10 @@ def audit_step(
 COMMANDS: Final = {"step": audit_step}
 
 
-def read_measure(texts: Sequence[str]) -> dict[str, Any]:
-    """Return what `--measure` says as arguments of stepaudit. UserError for an unknown key, or a value of another type."""
-    found: dict[str, Any] = {}
-    keys = ("calls", "seconds", "patience", "torch_mode", "keeps_outputs")
-    for key, text in parse_pairs(texts, keys, "measure").items():
-        if key == "keeps_outputs":
-            found[key] = parse_truth(text, key)
-        elif key == "torch_mode":
-            found["mode"] = text
-        else:
-            found[key] = parse_number(text, key)
-    return found
+MEASURED: Final = dict.fromkeys(("calls", "seconds", "patience"), parse_number) | {
+    "torch_mode": take_text,
+    "keeps_outputs": parse_truth,
+}
 
 
 def _import_stepaudit() -> Any:
