@@ -19,6 +19,7 @@ from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.engine_makers import (
     EAGER,
     PLAIN,
+    AnyEngine,
     EngineSpec,
     MakePipeline,
     adapt_pipeline,
@@ -137,6 +138,14 @@ def write_down(engine: EngineLike, where: str = "engine") -> EngineSpec:
             fix="define the class or function at the top level of a module",
         )
     return EngineSpec(name)
+
+
+def describe_engine(engine: AnyEngine) -> EngineSpec:
+    """Return an engine as text, by which it can be made again unless it is a local function."""
+    try:
+        return write_down(engine)
+    except UserError:
+        return EngineSpec(name_engine(engine))
 
 
 def _is_importable(name: str, engine: EngineLike) -> bool:
