@@ -1,7 +1,7 @@
 """`kgverify.evaluate`: rank many candidates."""
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kgverify.api.inputs import make_pipeline
+from kgverify.api.inputs import make_pipeline, running
 from kgverify.arguments import check_fields, checked
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.exercise.minimum import Minimum
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine
+from kgverify.engines.sizes import Workload
 from kgverify.engines.table import COMPILED, REFERENCE, Capability
 from kgverify.errors import UserError
 from kgverify.evaluation.evaluate import ProcessGroup, SingleProcess
@@ -166,38 +167,39 @@ def evaluate_job(
         if num_checked is None:
             counts = count_candidates(run.graph, run.split, run.queries, run.num_corruptions)
             num_checked = choose_num_checked(int(counts.sum()))
-    reference, scheduler = job.engines.reference, options.scheduler
+    engine, reference = job.engines.engine, job.engines.reference
     is_plain = reference == REFERENCE or isinstance(reference, Reference)
-    with reference_beside(run, num_checked) if leads and is_plain else nullcontext() as expected:
-        with phase("building the engine", 0):
-            judged = [job.engines.engine, *([] if is_plain else [reference])]
+    judged = [engine, *([] if is_plain else [reference])]
+    with ExitStack() as stack:
+        is_default = reference in (REFERENCE, Reference())
+        beside = reference_beside(run, num_checked) if is_default else running(reference, run, where="reference")
+        expected = stack.enter_context(beside) if leads else None
+        with phase("building the engine", 0), explain_out_of_memory():
             if options.rank_only and not all(Capability.LEAST_MODEL in list_capabilities(each) for each in judged):
                 raise UserError(
                     "skips candidates by the least model of kgverify's semantics, which a foreign engine may not have",
                     where="rank_only",
                     fix="leave it out",
                 )
-            if not is_plain:
-                expected = make_pipeline(reference, run, where="reference")
-            pipeline = build_evaluated_side(run, job.engines.engine, options)
+            pipeline = stack.enter_context(running(engine, run, work=_describe_work(run, options)))
         if leads:
             group.broadcast(b"")
-        with nullcontext() if scheduler is None else DaskWorkers(scheduler) as workers:
-            result = evaluate_run(
-                run,
-                pipeline,
-                folder=folder,
-                part_size=options.part_size,
-                rank_only=options.rank_only,
-                accept_changed=options.accept_changed,
-                group=group,
-                workers=workers,
-                # The function that is called with warnings stays here; it may not pickle.
-                make=partial(build_evaluated_side, run, job.engines.engine, replace(options, warn=_ignore)),
-                phase=phase,
-                warn=options.warn,
-                should_stop=should_stop,
-            )
+        workers = None if options.scheduler is None else stack.enter_context(DaskWorkers(options.scheduler))
+        result = evaluate_run(
+            run,
+            pipeline,
+            folder=folder,
+            part_size=options.part_size,
+            rank_only=options.rank_only,
+            accept_changed=options.accept_changed,
+            group=group,
+            workers=workers,
+            # The function that is called with warnings stays here; it may not pickle.
+            make=partial(_build_engine, run, engine, replace(options, warn=_ignore)),
+            phase=phase,
+            warn=options.warn,
+            should_stop=should_stop,
+        )
         if result is None:
             return None
         if result.missing:
@@ -219,7 +221,11 @@ def evaluate_job(
     return Evaluated(report, tuple(describe_hits(num_ranked)), pipeline.engine)
 
 
-def build_evaluated_side(run: Run, engine: EngineLike, options: EvaluationOptions) -> Pipeline:
-    """Build the pipeline of the engine, here or on another machine. UserError if the batch does not fit into the memory."""
+def _describe_work(run: Run, options: EvaluationOptions) -> Workload:
+    return describe_work(run, options.part_size, rank_only=options.rank_only)
+
+
+def _build_engine(run: Run, engine: EngineLike, options: EvaluationOptions) -> Pipeline:
+    """Build the pipeline of the engine on another machine. UserError if the batch does not fit into the memory."""
     with explain_out_of_memory():
-        return make_pipeline(engine, run, work=describe_work(run, options.part_size, rank_only=options.rank_only))
+        return make_pipeline(engine, run, work=_describe_work(run, options))

@@ -17,6 +17,7 @@ import pytest
 from numpy.typing import NDArray
 from run_engines import ForeignEngine, assert_same_columns, countries_run, eager_pipeline, foreign_pipeline
 
+import kgverify as kv
 from kgverify.comparison.result import Verdict
 from kgverify.engines.protocol import Positions, RecordedPart, positions_of, split_positions
 from kgverify.errors import UserError
@@ -372,3 +373,10 @@ def test_candidates_recorded_before_must_be_the_first_of_the_run(name: str | Non
         return
     with pytest.raises(UserError, match="candidates that are not the first of this run"):
         recording._check_resumed(drawn, before._replace(**{name: getattr(before, name) + 1}), tmp_path / "a.h5")
+
+
+def test_processes_beside_a_scheduler_are_refused(tmp_path: Path):
+    options = kv.RecordingOptions(scheduler="tcp://localhost:1")
+    with pytest.raises(kv.UserError, match="jobs would start processes here as well"):
+        kv.record("countries", tmp_path / "a.h5", kv.Reference(jobs=2), options=options)
+    assert [*tmp_path.iterdir()] == []

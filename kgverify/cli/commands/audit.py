@@ -1,9 +1,8 @@
 """`kgverify audit step`: stepaudit's audit of your own step function under torch.compile."""
 
-import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -16,13 +15,13 @@ from kgverify.cli.progress import (
     make_error_console,
     make_result_console,
     show_phase,
+    write_github,
     write_json,
     write_result,
 )
 from kgverify.comparison.result import Verdict
 from kgverify.engines.load_engine import load_factory
 from kgverify.errors import MissingDependency, UserError, find_missing_dependency
-from kgverify.files.writing import append_to_file
 
 
 def audit_step(
@@ -93,10 +92,8 @@ def audit_step(
     if junit is not None:
         write_result(stepaudit.render_junit(report), junit)
     if github:
-        # Not through the console, which breaks commands of the runner.
-        (sys.stderr if settings.json_path == "-" else sys.stdout).write(stepaudit.render_annotations(report))
-        if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
-            append_to_file(summary, stepaudit.render_markdown(report).encode())
+        annotations, markdown = stepaudit.render_annotations(report), partial(stepaudit.render_markdown, report)
+        write_github(annotations, markdown, to_error=settings.json_path == "-")
     return EXIT_CODES[Verdict(report.verdict)]
 
 
