@@ -15,8 +15,6 @@ from kgverify.arguments import checked
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.comparison.exercise.minimum import MINIMUM, Minimum, explain_missing, parse_minimum
 from kgverify.comparison.result import Verdict
-from kgverify.engines.adapters.staged import Clause, StagedEngine, engine_of
-from kgverify.engines.adapters.stepwise import StepwiseEngine
 from kgverify.engines.load_engine import pass_on, refuse_exit
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.table import REFERENCE
@@ -38,7 +36,6 @@ from kgverify.runs.engine_makers import (
     follows_semantics,
     name_engine,
 )
-from kgverify.step.resolvent import Resolvent, Taken
 from kgverify.testing.checking.check import check_and_count, verify_problems
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, label_lines
 from kgverify.testing.checking.guard import explain
@@ -49,19 +46,6 @@ from kgverify.testing.problems.scope import SCOPE_MINIMUM, list_scope
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
 from kgverify.testing.reproducers.text_format import saving_bugs, write_reproducer
 from kgverify.testing.shrinking.shrink import shrink
-
-__all__ = [
-    "Clause",
-    "Conformance",
-    "NotConforming",
-    "Resolvent",
-    "StagedEngine",
-    "StepwiseEngine",
-    "Taken",
-    "check_engine",
-    "engine_of",
-    "save_reproducer",
-]
 
 EXAMPLES: Final = 300
 """The default number of problems of a check."""
