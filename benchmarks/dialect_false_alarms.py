@@ -29,9 +29,8 @@ from kgverify.program.dialect import FILTERS, OURS, VALUES, Dialect
 from kgverify.runs.engine_makers import EngineSpec, as_maker
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.checking.check import find_suspects, prepare_batches
-from kgverify.testing.problems.decode import decode_problem, draw_bytes, draw_problems
+from kgverify.testing.problems.decode import adapt_problem, decode_problem, draw_bytes, draw_problems, put_in_dialect
 from kgverify.testing.problems.merge import merge
-from kgverify.testing.problems.switches import adapt_problem, put_in_dialect
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "dialects"))
 

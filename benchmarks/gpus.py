@@ -18,7 +18,8 @@ import torch
 from workloads import LIMITS, PUBLISHED
 
 from kgverify.engines.policy import make_two_tower
-from kgverify.evaluation.evaluate import evaluate, join_process_group
+from kgverify.evaluation.evaluate import evaluate
+from kgverify.evaluation.group import join_process_group
 from kgverify.graphs.load import load_graph
 from kgverify.ranking.corrupt import ALL
 from kgverify.runs.engine_makers import evaluator_pipeline

@@ -152,7 +152,7 @@ READERS = (
     Reader("trace", "archive.h5", ("show archive.h5", "trace check archive.h5", "diff trace.h5 archive.h5")),
     Reader("manifest", "shards/manifest.json", tuple(command.format("shards") for command in TRACE)),
     Reader("shard", "shards/shard-00000.h5", ("show shards", "trace check shards", "diff trace.h5 shards")),
-    Reader("journal", "part.h5.partial/journal-00000", ("show part.h5.partial", "trace repair part.h5.partial")),
+    Reader("piece", "part.h5.partial/shard-00000-00000.h5", ("show part.h5.partial", "trace repair part.h5.partial")),
     Reader("lines", "lines.jsonl", ("trace import lines.jsonl -o imported.h5",)),
     Reader("saved run", "run/report.json", RUN),
     Reader("saved run", "run/actual.h5", RUN),
@@ -192,17 +192,17 @@ def make_sound(folder: Path, readers: Sequence[Reader]) -> None:
             raise RuntimeError(f"{command}: {result.text}")
     if "corpus" in needed:
         shutil.copy(folder / "case.kg", folder / "corpus" / "case.kg")
-    run_forked(lambda: _leave_journal(folder / "part.h5"), folder, 60.0)
+    run_forked(lambda: _leave_piece(folder / "part.h5"), folder, 60.0)
 
 
 def _words(text: str) -> set[str]:
     return {*text.replace("/", " ").split()}
 
 
-def _leave_journal(path: Path) -> None:
-    writer = open_writer(path, HEADER, SYMBOLS, facts=FACTS, journal_seconds=0)
+def _leave_piece(path: Path) -> None:
+    writer = open_writer(path, HEADER, SYMBOLS, facts=FACTS, commit_seconds=0)
     writer.append(make_columns(1, 12))
-    writer.sync()
+    writer.commit()
     os._exit(0)
 
 

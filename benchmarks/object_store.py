@@ -23,7 +23,6 @@ from trace_writing import write_shards
 
 import kgverify as kv
 from kgverify.files.remote import find_remote, sent_to
-from kgverify.files.stores import open_store, stream
 from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.maintain.check import check_trace
 
@@ -76,7 +75,7 @@ def main() -> None:
     trace, raw = find_remote(f"{options.url}/trace.h5"), find_remote(f"{options.url}/raw")
     assert trace is not None
     assert raw is not None
-    client = open_store(trace.protocol, trace.key)
+    client = trace.open_store()
     columns = make_steps(options.steps)
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         local = Path(name) / "trace.h5"
@@ -84,11 +83,11 @@ def main() -> None:
         def write_local() -> None:
             if local.exists():
                 shutil.rmtree(local)
-            write_shards(local, [(columns, None)], has_journal=False)
+            write_shards(local, [(columns, None)])
 
         def write_remote() -> None:
             with sent_to(trace, MANIFEST) as path:
-                write_shards(path, [(columns, None)], has_journal=False)
+                write_shards(path, [(columns, None)])
 
         write_local()
         (shard,) = local.glob("shard-*.h5")
@@ -104,7 +103,7 @@ def main() -> None:
         sides = {
             "disk": lambda: check_trace(local).root,
             "store": lambda: check_trace(trace.url).root,
-            "raw get": lambda: sum(map(len, stream(client, raw.key, 0, num_bytes))),
+            "raw get": lambda: len(client.cat_file(raw.key)),
         }
         best, found = time_sides(sides, options.repeats, options.server)
         show("verified", best, num_bytes, f"digests {'equal' if found['disk'] == found['store'] else 'DIFFER'}")

@@ -3,7 +3,7 @@
     python benchmarks/trace_durability.py --random 200 --filled 50
 
 After each: what stands at the path is whole or nothing; what `<path>.partial` reads as is a prefix of what was recorded,
-and no shorter than what `append` had confirmed; check finds no damage; repair loses nothing; resuming ends in the very
+and no shorter than what was committed; check finds no damage; repair loses nothing; resuming ends in the very
 trace that was to be written. The disk is filled on a tmpfs of a few MiB where mounting is permitted, and in any case by
 wrapped calls that write a part and then raise ENOSPC, as all after them do.
 """
@@ -43,7 +43,7 @@ from kgverify.trace.model.columns import Columns, select_candidates
 from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
 from kgverify.trace.read.trace_file import read_trace
-from kgverify.trace.write.writer import Durability, Storage, TraceWriter
+from kgverify.trace.write.writer import Storage, TraceWriter
 
 HEADER = Header(EngineInfo("synthetic"), Limits(), PolicyInfo("none"), "")
 SYMBOLS = Symbols(tuple(f"p{i}" for i in range(12)), tuple(f"c{i}" for i in range(3000)))
@@ -61,8 +61,7 @@ class Work:
     columns: Columns
     batch: int
     shard_steps: int
-    has_journal: bool = True
-    journal_seconds: float = 0.0
+    commit_seconds: float = 0.0
     num_threads: int = 0
     """Several append, where it is not 0."""
 
@@ -81,22 +80,17 @@ class Work:
             path,
             HEADER,
             SYMBOLS,
-            storage=Storage(shard_steps=self.shard_steps),
-            durability=Durability(self.journal_seconds, has_journal=self.has_journal),
+            storage=Storage(shard_steps=self.shard_steps, commit_seconds=self.commit_seconds),
             resume=True,
         ) as writer:
             begins = range(writer.num_appended, self.num_candidates, self.batch)
             if self.num_threads:
-                appended = writer.num_appended
-                for candidates in writer.append_parts(
-                    [partial(self.read, begin) for begin in begins], self.num_threads
-                ):
-                    appended += len(candidates.query)
-                    confirm(appended)
+                for _ in writer.append_parts([partial(self.read, begin) for begin in begins], self.num_threads):
+                    confirm(writer.num_committed)
                 return
             for begin in begins:
                 writer.append(*self.read(begin))
-                confirm(writer.num_appended if self.has_journal else writer.num_committed)
+                confirm(writer.num_committed)
 
     def read(self, begin: int) -> tuple[Columns, NDArray[np.uint64] | None]:
         """A batch; with its digests, where several threads append."""
@@ -317,7 +311,7 @@ def judge_full(work: Work, path: Path, confirmed: int, error: str, findings: Fin
         told = re.search(r"the first ([\d,]+) candidates are safe", error)
         num_told = int(told[1].replace(",", "")) if told else 0
         # What no call has forced to disk is not called safe, where that can no longer be done.
-        if num_told < confirmed and (work.journal_seconds == 0 or not work.has_journal):
+        if num_told < confirmed:
             findings.blame("num_unreported", f"{where}: {confirmed} were confirmed, but: {error}")
         confirmed = max(confirmed, num_told)
     judge(work, path, confirmed, findings, where)
@@ -402,10 +396,10 @@ def main() -> None:
         folder = Path(name)
         for title, work in (
             ("shards", Work(small, 2, 20)),
-            ("one file", Work(small, 2, 1000, journal_seconds=1e9)),
-            ("shards, no journal", Work(small, 2, 20, has_journal=False)),
+            ("one file", Work(small, 2, 1000, commit_seconds=1e9)),
+            ("shards, no pieces", Work(small, 2, 20, commit_seconds=1e9)),
             ("three threads, each batch a shard", Work(small, 2, 1, num_threads=3)),
-            ("three threads, shards of a journalled batch and another", Work(small, 2, 10, num_threads=3)),
+            ("three threads, shards of a committed batch and another", Work(small, 2, 10, num_threads=3)),
         ):
             findings = Findings()
             num_calls = kill_everywhere(work, folder, findings)
@@ -417,7 +411,7 @@ def main() -> None:
             blamed += findings.messages
         columns = make_steps(options.large, options.seed)
         for title, large in (
-            ("", Work(columns, 200, options.large // 5, journal_seconds=0.05)),
+            ("", Work(columns, 200, options.large // 5, commit_seconds=0.05)),
             (", three threads", Work(columns, options.large // 100, 1, num_threads=3)),
         ):
             findings = Findings()

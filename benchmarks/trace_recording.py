@@ -2,7 +2,7 @@
 
     python benchmarks/trace_recording.py --graph family --queries 1000 --device cuda --folder /tmp --threads 1 2 3
 
-`off` is `evaluate`; `on` is what `kgverify record` does with the same candidates, drawn and ranked already: journal, checksums,
+`off` is `evaluate`; `on` is what `kgverify record` does with the same candidates, drawn and ranked already: commits, checksums,
 digests and fsync. Both take turns in one run; the least of several. Every trace has the same root, and the digests of its
 first candidates are those of the reference. `threads`: parts that are appended at the same time.
 """

@@ -28,7 +28,7 @@ from kgverify.trace.model.columns import Columns, select_candidates
 from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
 from kgverify.trace.model.schema import SEQUENCE, encode_columns
-from kgverify.trace.write.writer import Durability, Storage, TraceWriter
+from kgverify.trace.write.writer import Storage, TraceWriter
 
 HEADER = Header(EngineInfo("synthetic"), Limits(), PolicyInfo("none"), "")
 SYMBOLS = Symbols(tuple(f"p{i}" for i in range(NUM_PREDICATES)), tuple(f"c{i}" for i in range(NUM_CONSTANTS)))
@@ -48,13 +48,12 @@ def write_raw(path: Path, columns: Columns, sequence: Words) -> None:
     os.close(descriptor)
 
 
-def write_shards(path: Path, batches: list[tuple[Columns, Words | None]], *, has_journal: bool) -> None:
+def write_shards(path: Path, batches: list[tuple[Columns, Words | None]]) -> None:
     with TraceWriter(
         path,
         HEADER,
         SYMBOLS,
-        storage=Storage(shard_steps=1 << 40),
-        durability=Durability(has_journal=has_journal),
+        storage=Storage(shard_steps=1 << 40, commit_seconds=1e9),
         part=Part(0, 1),
     ) as writer:
         for columns, sequence in batches:
@@ -67,7 +66,6 @@ def write_ahead(path: Path, parts: list[tuple[Columns, Words]], num_threads: int
         HEADER,
         SYMBOLS,
         storage=Storage(level, shard_steps=1),
-        durability=Durability(has_journal=False),
         part=Part(0, 1),
     ) as writer:
         if num_threads:
@@ -135,9 +133,8 @@ def main() -> None:
             {
                 "raw write, fsync": lambda path: write_raw(path, columns, whole),
                 "shard, one append, digests given": lambda path: write_ahead(path, one, 0, "steps"),
-                "shard, digests given": lambda path: write_shards(path, given, has_journal=False),
-                "shard, digests computed": lambda path: write_shards(path, computed, has_journal=False),
-                "shard and journal, digests given": lambda path: write_shards(path, given, has_journal=True),
+                "shard, digests given": lambda path: write_shards(path, given),
+                "shard, digests computed": lambda path: write_shards(path, computed),
             },
             folder,
             options.repeats,

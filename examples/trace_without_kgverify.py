@@ -49,6 +49,6 @@ with h5py.File("mine.trace.h5", "w") as file:
         file.create_dataset(path, data=datasets[path]).attrs["xxh3"] = np.uint64(checksum)
         content += path.encode() + b"\0" + checksum.to_bytes(8, "little")
     file.attrs["format"] = np.bytes_("kgverify-trace")
-    file.attrs["schema_version"] = np.uint32(3)
+    file.attrs["schema_version"] = np.uint32(4)
     file.attrs["creator"] = np.bytes_("my-prover 1.0")
     file.attrs["xxh3"] = np.uint64(xxhash.xxh3_64_intdigest(content))

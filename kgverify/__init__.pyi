@@ -83,7 +83,7 @@ from kgverify.testing.campaigns.result import Tally as Tally
 from kgverify.testing.problems.problem import GroupKey as GroupKey
 from kgverify.testing.problems.problem import PolicySpec as PolicySpec
 from kgverify.testing.problems.problem import Spread as Spread
-from kgverify.testing.reproducers.reproducer import Reproducer as Reproducer
+from kgverify.testing.reproducers.text_format import Reproducer as Reproducer
 from kgverify.testing.shrinking.shrink_run import ShrunkRun as ShrunkRun
 from kgverify.trace.files.manifest import Part as Part
 from kgverify.trace.model.columns import Candidates as Candidates
@@ -99,7 +99,6 @@ from kgverify.trace.model.trace import Trace as Trace
 from kgverify.trace.model.trace import Unknown as Unknown
 from kgverify.trace.read.trace_file import TraceFile as TraceFile
 from kgverify.trace.write.encode import Clauses as Clauses
-from kgverify.trace.write.writer import Durability as Durability
 from kgverify.trace.write.writer import Storage as Storage
 from kgverify.verification.record import Recording as Recording
 from kgverify.version import __version__ as __version__

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -24,7 +25,6 @@ from kgverify.evaluation.proving import prove_candidates
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.progress import Phase, silent_phase
 from kgverify.ranking.corrupt import draw_candidates
-from kgverify.runs.machine import read_processor
 from kgverify.runs.run import Run
 from kgverify.trace.model.columns import Candidates, CandidateSet
 from kgverify.trace.model.header import EngineInfo, unknown_columns
@@ -296,3 +296,13 @@ def describe_machine() -> dict[str, str]:
         if torch.cuda.is_available():
             machine["gpu"] = torch.cuda.get_device_name()
     return machine
+
+
+def read_processor() -> str:
+    """Return the name of the processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine()

@@ -36,15 +36,13 @@ from kgverify.runs.engine_makers import (
     follows_semantics,
     name_engine,
 )
-from kgverify.testing.checking.check import check_and_count, verify_problems
+from kgverify.testing.checking.check import ALONE, check_and_count, verify_problems
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, label_lines
-from kgverify.testing.checking.guard import explain
-from kgverify.testing.checking.supported import find_supported, make_once
-from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.checking.guard import explain, find_supported, make_once
+from kgverify.testing.problems.decode import SCOPE_MINIMUM, draw_problems, list_scope
+from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import Problem
-from kgverify.testing.problems.scope import SCOPE_MINIMUM, list_scope
-from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
-from kgverify.testing.reproducers.text_format import saving_bugs, write_reproducer
+from kgverify.testing.reproducers.text_format import Reproducer, make_reproducer, saving_bugs, write_reproducer
 from kgverify.testing.shrinking.shrink import shrink
 
 EXAMPLES: Final = 300
@@ -404,7 +402,7 @@ def _shows_all(make_pipeline: MakePipeline, problems: Sequence[Problem]) -> bool
 def _find_exception(failure: Failure, make_pipeline: MakePipeline, reference: MakePipeline) -> BaseException | None:
     """Return the exception of an engine on the problem of a crash; None if it does not occur again."""
     try:
-        verify_problems(failure.group, make_pipeline, reference=reference, lockstep=True)
+        verify_problems(merge(failure.group, reference), make_pipeline, ALONE[True])
     except BaseException as error:
         pass_on(error)
         return error

@@ -19,10 +19,19 @@ from kgverify.program.dialect import FILTERS, OURS, VALUES, Dialect
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
 from kgverify.program.program import NamedRule, Program, Symbols
-from kgverify.testing.problems.decode import SIZE, decode_problem
+from kgverify.testing.problems.decode import (
+    BULK,
+    BULK_BEYOND,
+    RULES,
+    SHAPES,
+    SIZE,
+    add_switch,
+    decode_problem,
+    fill_facts,
+    fill_rules,
+    put_in_dialect,
+)
 from kgverify.testing.problems.problem import PolicySpec, Problem
-from kgverify.testing.problems.shapes import BULK, BULK_BEYOND, RULES, fill_facts, fill_rules
-from kgverify.testing.problems.switches import SHAPES, add_switch, put_in_dialect
 from kgverify.trace.model.columns import CandidateSet
 
 try:

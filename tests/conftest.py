@@ -7,7 +7,6 @@ import signal
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -93,20 +92,6 @@ def pytest_collection_finish() -> None:
     """Freeze what was imported: scanning it at each garbage collection takes a sixth of the tests' time."""
     gc.collect()
     gc.freeze()
-
-
-@pytest.fixture(autouse=True, scope="session")
-def single_thread() -> Iterator[None]:
-    """Keep torch, where it is installed, to one thread: the tensors of the tests are too small to share among threads."""
-    if find_spec("torch") is None:
-        yield
-        return
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

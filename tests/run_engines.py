@@ -3,6 +3,8 @@
 import os
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from kgreference.policy import Shortest
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Positions
 from kgverify.engines.reference.engine import ReferenceEngine
+from kgverify.files.writing import temporary_folder
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.progress import Progress, no_progress
@@ -29,6 +32,11 @@ needs_data = pytest.mark.skipif("KGVERIFY_DATA" not in os.environ, reason="KGVER
 
 
 needs_compiler = pytest.mark.skipif(library.why_not_available() is not None, reason=str(library.why_not_available()))
+
+
+def memory_folder() -> AbstractContextManager[Path]:
+    """Return a new folder in memory, if possible, which has no disk to wait for."""
+    return temporary_folder("kgverify-known-", "/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
 
 
 def countries_run(policy: str = "shortest", num_queries: int = 2, num_corruptions: int = 5) -> Run:

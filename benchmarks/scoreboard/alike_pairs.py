@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.inference.origins import OriginInference
 from kgverify.comparison.step_view import StepReader
-from kgverify.conditions.candidates import CandidateReader
+from kgverify.conditions.batch import Candidate, CandidateReader
 from kgverify.conditions.features import Feature, Scale, features_of
-from kgverify.conditions.instances import Candidate, Instance, Run, SeenStep, Unit, canonical
+from kgverify.conditions.instances import Instance, Run, SeenStep, Unit, canonical
 from kgverify.conditions.search import MODULI, MOST_OF_MODULUS
 from kgverify.engines.policy import SHORTEST
-from kgverify.engines.protocol import Positions
+from kgverify.engines.protocol import Positions, make_positions
 from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits
@@ -253,16 +253,13 @@ def _draw(
 
 
 def _positions(problems: Sequence[tuple[Candidate, tuple[Atoms, ...]]]) -> Positions:
-    goals = [goal for _, visited in problems for goal in visited]
     who = [candidate for candidate, _ in problems]
-    return Positions(
+    return make_positions(
         CandidateSet(
             np.array([each.query for each in who], np.int32),
             np.array([each.side for each in who], np.int8),
             np.array([each.atom for each in who], np.int32).reshape(-1, 3),
         ),
-        np.array([len(visited) - 1 for _, visited in problems], np.uint16),
-        np.array([len(visited) for _, visited in problems], np.uint32),
-        np.array([len(goal) for goal in goals], np.uint16),
-        np.array([atom for goal in goals for atom in goal], np.int32).reshape(-1, 3),
+        np.array([len(visited) - 1 for _, visited in problems]),
+        [visited for _, visited in problems],
     )

@@ -11,7 +11,7 @@ import msgspec
 from kgverify.progress import Progress, no_progress
 from kgverify.prover.faults.catalogue import FAULTS
 from kgverify.runs.ledger import Ledger
-from kgverify.runs.workers import start_workers
+from kgverify.runs.pool import Processes
 
 from .arenas import Arena, Pair, Stand, Trial, arenas_of, sound_arenas
 
@@ -64,7 +64,7 @@ def run_scoreboard(
     """
     ledger = Ledger(log, _Identity(), _Entry, title="log of a scoreboard") if log else None
     done = {entry.task: entry.scores for entry in ledger.records} if ledger else {}
-    with start_workers(jobs) as executor:
+    with Processes(jobs) as executor:
         arenas = [arena for graph in graphs for arena in arenas_of(graph)]
         tasks: list[Task] = [(f"trials {arena} {faults}", try_faults, (arena, tuple(faults))) for arena in arenas]
         every = list(sound_arenas(graphs, num_sound, seed))

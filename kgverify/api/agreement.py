@@ -11,10 +11,9 @@ from kgverify.engines.table import REFERENCE
 from kgverify.errors import UserError
 from kgverify.runs.engine_makers import AnyEngine, find_maker, name_engine
 from kgverify.testing.checking.check import judge
-from kgverify.testing.checking.supported import find_supported
+from kgverify.testing.checking.guard import find_supported
 from kgverify.testing.problems.problem import Problem
-from kgverify.testing.reproducers.reproducer import make_reproducer
-from kgverify.testing.reproducers.text_format import write_reproducer
+from kgverify.testing.reproducers.text_format import make_reproducer, write_reproducer
 
 
 @refuse_exit()

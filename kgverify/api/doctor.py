@@ -17,7 +17,7 @@ from packaging.specifiers import SpecifierSet
 
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import EXTRAS, describe_error
-from kgverify.files.compilers import COMPILERS
+from kgverify.files.code_identity import COMPILERS
 from kgverify.graphs import stored_graph
 from kgverify.graphs.load import DATA_VARIABLE
 from kgverify.version import __version__

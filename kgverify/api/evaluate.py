@@ -18,9 +18,9 @@ from kgverify.engines.protocol import Engine
 from kgverify.engines.sizes import Workload
 from kgverify.engines.table import COMPILED, REFERENCE, Capability
 from kgverify.errors import UserError
-from kgverify.evaluation.evaluate import ProcessGroup, SingleProcess
 from kgverify.evaluation.evaluate import evaluate as evaluate_run
 from kgverify.evaluation.evaluation_report import report_evaluation
+from kgverify.evaluation.group import ProcessGroup
 from kgverify.evaluation.part_store import write_summary
 from kgverify.evaluation.proving import explain_out_of_memory
 from kgverify.evaluation.sampling import LEAST, choose_num_checked
@@ -160,7 +160,7 @@ def evaluate_job(
                  alone reports wrong options, before they read their own
     should_stop: called before each part
     """
-    group = SingleProcess() if group is None else group
+    group = ProcessGroup() if group is None else group
     leads, folder = group.index == 0, None if save is None else Path(save)
     with phase("reading", 0):
         run, num_checked = job.make_run(), options.check

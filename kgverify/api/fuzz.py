@@ -16,9 +16,8 @@ from kgverify.program.dialect import OURS, Dialect
 from kgverify.runs.engine_makers import find_dialect
 from kgverify.runs.job import EngineLike
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
-from kgverify.testing.campaigns.known_divergences import read_known
-from kgverify.testing.campaigns.result import CampaignResult, Watch
-from kgverify.testing.problems.scope import SCOPE_MINIMUM
+from kgverify.testing.campaigns.result import CampaignResult, Watch, read_known
+from kgverify.testing.problems.decode import SCOPE_MINIMUM
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
+from kgverify.api.trial import require_trial
 from kgverify.engines.load_engine import load_factory
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine
@@ -69,7 +70,9 @@ def make_pipeline(engine: EngineLike, run: Run, *, where: str = "engine", work: 
     if isinstance(engine, str):
         engine = find_entry(engine, where) or load_factory(engine, where)
     if isinstance(engine, EngineMaker):
-        return make_for(run, engine if work is None else engine.planned_for(work))
+        pipeline = make_for(run, engine if work is None else engine.planned_for(work))
+        require_trial(engine, pipeline.engine.info)
+        return pipeline
     if not isinstance(engine, type) and callable(getattr(engine, "prove", None)):
         # An engine that is made already.
         make = _make_always(adapt_pipeline(engine))

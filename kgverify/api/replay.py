@@ -10,8 +10,7 @@ from kgverify.laws.replay import replay as replay_reproducer
 from kgverify.runs.engine_makers import EngineSpec, Factory, find_maker, name_engine, require_trust
 from kgverify.runs.job import EngineLike, Reference
 from kgverify.testing.checking.failure import DEATH
-from kgverify.testing.reproducers.reproducer import Reproducer
-from kgverify.testing.reproducers.text_format import read_reproducer
+from kgverify.testing.reproducers.text_format import Reproducer, read_reproducer
 
 
 @checked

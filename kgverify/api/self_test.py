@@ -13,6 +13,7 @@ from kgverify.api.doctor import Finding, State
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import UserError
 from kgverify.files.cache import find_cache, make_private
+from kgverify.files.code_identity import read_driver
 from kgverify.files.writing import write_file
 from kgverify.version import __version__
 
@@ -98,8 +99,7 @@ def _path_of_result() -> Any:
     for package in ("torch", "numpy", "triton"):
         with suppress(PackageNotFoundError):
             known.append(f"{package} {version(package)}")
-    with suppress(OSError), open("/proc/driver/nvidia/version", encoding="utf-8") as file:
-        known.append(file.readline())
+    known.append(read_driver())
     return folder / f"self-test-{hashlib.sha256(repr(known).encode()).hexdigest()[:16]}"
 
 

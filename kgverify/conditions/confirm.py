@@ -12,21 +12,20 @@ import numpy as np
 from msgspec.structs import replace
 
 from kgverify.comparison.result import Experiment
-from kgverify.conditions.chance import MOST_CHANCE
-from kgverify.conditions.experiment import Tried, choose_pair, read_values
+from kgverify.conditions.experiment import Tried, choose_pair
 from kgverify.conditions.find import (
     Found,
     build_table,
     chance_for,
+    find_in,
     is_nearly,
-    places_in,
-    search_in,
+    read_tested,
     settle,
     take_part,
     weaken,
 )
 from kgverify.conditions.instances import Cases, Instance, Unit
-from kgverify.conditions.search import Condition
+from kgverify.conditions.search import MOST_CHANCE, Condition
 
 MOST_ROUNDS: Final = 8
 """The experiments with one cause, each with other problems."""
@@ -103,11 +102,9 @@ def adopt(found: Found, others: Sequence[Found]) -> Found:
         for own in (found, found.start):
             if own is None or (own.cases.unit, own.cases.wrong) != (other.cases.unit, other.cases.wrong):
                 continue
-            places = places_in(other.table, own.table)
-            if not all(i in places for i in other.condition.used):
+            if np.isnan(own.table.values[0, other.condition.used]).any():
                 continue
-            moved = other.condition.moved([places.get(i, -1) for i in range(len(other.table.features))])
-            moved = moved._replace(num_tried=len(others))
+            moved = other.condition._replace(num_tried=len(others))
             is_open = not (found.is_exact and found.condition.tests) or _is_bound_between(found.condition, moved)
             if is_open and (moved.holds(own.table.values) == own.table.is_wrong).all():
                 chance = chance_for(own.table, moved)
@@ -120,18 +117,13 @@ def adopt(found: Found, others: Sequence[Found]) -> Found:
 
 def _is_bound_between(condition: Condition, other: Condition) -> bool:
     """Return whether another condition tests the same, with bounds between the values that one leaves open."""
-    pairs = list(zip(condition.tests, other.tests, strict=False))
-    if len(condition.tests) != len(other.tests) or condition.either is not None:
+    if len(condition.tests) != len(other.tests) or condition.either is not None or condition.tests == other.tests:
         return False
-    return condition.tests != other.tests and all(
-        (own.feature, own.relation) == (test.feature, test.relation)
-        and (own.value == test.value or (own.beyond is not None and _is_between(test.value, own.value, own.beyond)))
-        for own, test in pairs
-    )
-
-
-def _is_between(value: float, start: float, end: float) -> bool:
-    return min(start, end) <= value <= max(start, end)
+    for own, test in zip(condition.tests, other.tests, strict=True):
+        low, high = sorted((own.value, own.value if own.beyond is None else own.beyond))
+        if (own.feature, own.relation) != (test.feature, test.relation) or not low <= test.value <= high:
+            return False
+    return True
 
 
 def _share(experiment: Experiment) -> float:
@@ -157,7 +149,7 @@ def _is_hopeless(seed: int, known: Cases) -> bool:
 
 def _try_weak(weak: Found, tried: Tried, describe: Callable[[Instance], str]) -> Experiment:
     """Return the result of an experiment with a condition that has lost a test."""
-    values = read_values(weak.table.features, weak.condition, tried.cases.instances)
+    values = read_tested(weak.table.features, weak.condition, tried.cases.instances)
     if values is None or not weak.condition.tests:
         return Experiment(verdict=NOT_TESTABLE, reason="it rests on one instance")
     return judge(weak, tried._replace(predicted=weak.condition.holds(values)), describe)
@@ -173,7 +165,7 @@ def judge(found: Found, tried: Tried, describe: Callable[[Instance], str]) -> Ex
     if tried.predicted.all() or not tried.predicted.any():
         reason = "no problem on the other side of its boundary could be constructed"
         return replace(counted, verdict=NOT_TESTABLE, reason=reason)
-    return replace(counted, pair=tuple(map(describe, choose_pair(tried, found.table.features, found.condition))))
+    return replace(counted, pair=tuple(map(describe, choose_pair(tried, found))))
 
 
 def split(
@@ -185,7 +177,7 @@ def split(
         own = take_part(found, part, other)
         judged = experiment
         if tried is not None and experiment is not None and experiment.verdict == CONFIRMED:
-            values = read_values(found.table.features, found.condition, tried.cases.instances)
+            values = read_tested(found.table.features, found.condition, tried.cases.instances)
             if values is not None:
                 alone = ~other.holds(values)
                 cases = tried.cases._replace(instances=tuple(compress(tried.cases.instances, alone)))
@@ -197,17 +189,11 @@ def split(
 def _search_again(stage: str, found: Found, known: Cases) -> Found | None:
     """Return the condition that holds for the instances of the run and of the experiments, with the table of the run."""
     # The instances of the run come first.
-    table = build_table(known, found.own, found.table)
-    better = search_in(stage, known, table)
+    better, _ = find_in(stage, known, build_table(known, found.table.features, found.table), is_whole=True)
     if better is None or not better.condition.tests:
         return None
-    names = {feature.name: i for i, feature in enumerate(found.table.features)}
-    places = [names[feature.name] for feature in table.features]
     again = found._replace(
-        condition=better.condition.moved(places),
-        is_exact=better.is_exact,
-        others=tuple(each.moved(places) for each in better.others),
-        chance=better.chance,
+        condition=better.condition, is_exact=better.is_exact, others=better.others, chance=better.chance
     )
     if not again.is_exact and not is_nearly(again.condition.holds(found.table.values), found.table.is_wrong):
         return None
@@ -218,7 +204,7 @@ def _keep_alike(found: Found, tried: Tried) -> Found:
     """Return a condition without the others that the experiment refutes."""
     others = []
     for each in found.others:
-        values = read_values(found.table.features, each, tried.cases.instances)
+        values = read_tested(found.table.features, each, tried.cases.instances)
         if values is not None and np.array_equal(each.holds(values), tried.observed):
             others.append(each)
     return found._replace(others=tuple(others))

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.inference.dialects import follows_inference
@@ -13,23 +14,14 @@ from kgverify.comparison.result import NO_CANDIDATE, Cause, Divergence, Experime
 from kgverify.comparison.source import has_steps
 from kgverify.comparison.stage_difference import starts_wrong
 from kgverify.comparison.step_view import StepReader, StepView
-from kgverify.conditions.batch_experiment import RunAgain, try_batches
-from kgverify.conditions.candidates import Actual, CandidateReader
+from kgverify.conditions.batch import Actual, CandidateReader
 from kgverify.conditions.confirm import CONFIRMED, adopt, confirm, split
-from kgverify.conditions.experiment import Sides, Tried, read_values, try_steps
+from kgverify.conditions.experiment import Fault, RunAgain, Sides, Tried, try_batches, try_steps
 from kgverify.conditions.features import Feature
-from kgverify.conditions.find import OF_WHOLE_STEPS, Found, find_condition, settle, show
-from kgverify.conditions.instances import (
-    Cases,
-    Instance,
-    Run,
-    SeenStep,
-    Unit,
-    collect_cases,
-    thin,
-)
+from kgverify.conditions.find import OF_WHOLE_STEPS, Found, find_condition, read_tested, settle
+from kgverify.conditions.instances import Cases, Instance, Run, SeenStep, Unit, thin
+from kgverify.conditions.sentence import show
 from kgverify.program.stages import STEP_STAGES, Stage
-from kgverify.trace.model.columns import Columns
 from kgverify.trace.model.levels import has_goals
 
 MOST_CANDIDATES: Final = 1_000
@@ -111,12 +103,11 @@ def describe_conditions(
         msgspec.structs.replace(each, cause=numbers.get(i, each.cause), other_cause=others.get(i, -1))
         for i, each in enumerate(divergences)
     )
-    if engines is None:
-        return numbered, tuple(cause for cause, _ in described)
-    return numbered, tuple(
-        msgspec.structs.replace(cause, reproduce=f"kgverify shrink RUN_DIR --divergence {cause.first + 1}")
-        for cause, _ in described
-    )
+    if engines is not None:
+        for i, (cause, members) in enumerate(described):
+            reproduce = f"kgverify shrink RUN_DIR --divergence {cause.first + 1}"
+            described[i] = msgspec.structs.replace(cause, reproduce=reproduce), members
+    return numbered, tuple(cause for cause, _ in described)
 
 
 def _count(cause: Cause, members: Sequence[int], divergences: tuple[Divergence, ...]) -> Cause:
@@ -161,10 +152,13 @@ class _Reader:
     ) -> None:
         self._causes, self._divergences = causes, divergences
         self._comparer, self._views, self._outputs, self._lockstep = comparer, views, outputs, lockstep
-        self._wrong: dict[int, list[Divergence]] = {}
-        for each in divergences:
+        # The steps at which each candidate goes wrong, and the divergences of each cause.
+        self._wrong: dict[int, list[int]] = {}
+        self._members: dict[int, list[int]] = {}
+        for i, each in enumerate(divergences):
+            self._members.setdefault(each.cause, []).append(i)
             if each.expected != NO_CANDIDATE:
-                self._wrong.setdefault(each.candidate, []).append(each)
+                self._wrong.setdefault(each.candidate, []).append(each.step)
         header = comparer.sources[0].header
         dialect = header.limits.dialect
         self._run = Run(
@@ -178,13 +172,14 @@ class _Reader:
             follows_semantics=dialect is not None and follows_inference(dialect),
         )
         self._steps: dict[int, list[SeenStep]] = {}
-        self._members: dict[int, list[int]] = {}
-        for i, each in enumerate(divergences):
-            self._members.setdefault(each.cause, []).append(i)
 
     def members(self, number: int) -> list[int]:
         """Return the divergences of a cause, ascending."""
         return self._members.get(number, [])
+
+    def _fault(self, number: int) -> Fault:
+        cause = self._causes[number]
+        return Fault(Stage(cause.stage), cause.kind, self._comparer.score_tolerance)
 
     def divide(self, number: int, found: Found) -> list[list[int]]:
         """Return the divergences of each of two conditions, and those of either that have the other one as well.
@@ -209,17 +204,21 @@ class _Reader:
     def _read_parts(self, number: int, found: Found) -> dict[int, set[int]]:
         """Return which of two conditions hold for what went wrong in each divergence, as far as they are known."""
         places = {(self._divergences[i].candidate, self._divergences[i].step): i for i in self.members(number)}
-        cause, held = self._causes[number], dict[int, set[int]]()
+        held: dict[int, set[int]] = {}
         for first in range(0, len(places), MOST_READ):
             members = self.members(number)[first : first + MOST_READ]
             if found.cases.unit is Unit.CANDIDATE:
                 instances = [self._instance(self._divergences[i].candidate, True) for i in members]
             else:
                 steps = list(self._read_differing([i for i in members if self._divergences[i].step >= 0]))
-                every = collect_cases(Stage(cause.stage), cause.kind, steps, [], [], self._comparer.score_tolerance)
-                some = [each for each in every if (each.unit, each.wrong) == (found.cases.unit, found.cases.wrong)]
-                instances = [each for cases in some for each in cases.instances if each.is_wrong]
-            values = read_values(found.table.features, found.condition, instances)
+                instances = [
+                    each
+                    for cases in self._fault(number).collect(steps)
+                    if (cases.unit, cases.wrong) == (found.cases.unit, found.cases.wrong)
+                    for each in cases.instances
+                    if each.is_wrong
+                ]
+            values = read_tested(found.table.features, found.condition, instances)
             if values is None:
                 continue
             for part, condition in enumerate(found.condition.parts):
@@ -232,51 +231,35 @@ class _Reader:
 
     def collect(self, number: int) -> Iterator[Cases]:
         """Yield the instances of a cause, the smallest unit first."""
-        cause, members = self._causes[number], self._members.get(number, ())
+        cause, members = self._causes[number], self.members(number)
         in_steps = any(self._divergences[i].step >= 0 for i in members)
         if cause.stage in (Stage.RECYCLE, Stage.CORRUPT) or not in_steps:
             yield from self._collect_candidates(cause, members)
-        if in_steps and cause.stage in (*STEP_STAGES, Stage.RECYCLE) and (differing := self._differing(number)):
+        if in_steps and (differing := self._differing(number)):
             others = [i for i in range(len(self._causes)) if i != number]
             later = [i for i in others if _is_after(self._causes[i].stage, cause.stage)]
             right = [*self._agreeing, *(step for i in later for step in self._differing(i))]
             hidden = [step for i in others if i not in later for step in self._differing(i)]
-            stage, tolerance = Stage(cause.stage), self._comparer.score_tolerance
-            yield from collect_cases(stage, cause.kind, differing, right, hidden, tolerance)
+            yield from self._fault(number).collect(differing, right, hidden)
 
     def test(self, number: int, engines: Sides, run_again: RunAgain | None, found: Found, seed: int) -> Tried | str:
         """Test a condition of a cause by an experiment, or return why it is not testable."""
-        cause = self._causes[number]
-        if found.cases.unit is Unit.CANDIDATE and run_again is not None:
-            tried = try_batches(
-                found.cases,
-                found.table.features,
-                found.condition,
-                run_again,
-                num_slots=int(engines[1].info.layout.get("slots", 0)),
-                hidden=self._hidden_candidates(number),
-                seed=seed,
-            )
-            return "other runs of these candidates cannot be compared" if tried is None else tried
-        if found.cases.unit is Unit.CANDIDATE or cause.stage not in STEP_STAGES or cause.stage == Stage.ADVANCE:
+        cause, unit = self._causes[number], found.cases.unit
+        if unit is Unit.CANDIDATE and run_again is not None:
+            own = frozenset(self.members(number))
+            hidden = {each.candidate for i, each in enumerate(self._divergences) if i not in own}
+            slots = int(engines[1].info.layout.get("slots", 0))
+            tried = try_batches(found, run_again, num_slots=slots, hidden=hidden, seed=seed)
+            return tried or "other runs of these candidates cannot be compared"
+        if unit is Unit.CANDIDATE or cause.stage not in STEP_STAGES or cause.stage == Stage.ADVANCE:
             return "it is not one of single steps"
-        if found.cases.unit is Unit.STEP and len(self._causes) > 1:
+        if unit is Unit.STEP and len(self._causes) > 1:
             return "another cause goes wrong in steps as well"
         if not all(has_steps(engine.info) and engine.info.variables == "canonical" for engine in engines):
             return "an engine does not take steps from given goals"
         if any(found.table.features[i].is_declared for i in found.condition.used):
             return "it tests a feature that the engine declares for its own run"
-        tolerance = self._comparer.score_tolerance
-        stage = Stage(cause.stage)
-        tried = try_steps(
-            stage, cause.kind, found.cases, found.table.features, found.condition, engines, tolerance, seed
-        )
-        return "no goal could be constructed" if tried is None else tried
-
-    def _hidden_candidates(self, number: int) -> set[int]:
-        """Return the candidates that go wrong by another cause."""
-        own = frozenset(self._members.get(number, ()))
-        return {each.candidate for i, each in enumerate(self._divergences) if i not in own}
+        return try_steps(self._fault(number), found, engines, seed) or "no goal could be constructed"
 
     def describe(self, instance: Instance) -> str:
         """Return the problem of an instance in names: its clause, and the goal and depth of its step."""
@@ -292,11 +275,9 @@ class _Reader:
     def _differing(self, number: int) -> list[SeenStep]:
         """Return the steps of a cause, of a bounded number of divergences."""
         if number not in self._steps:
-            members = [i for i in self._members.get(number, ()) if self._divergences[i].step >= 0]
+            members = [i for i in self.members(number) if self._divergences[i].step >= 0]
             is_of_step = self._causes[number].stage in (*STEP_STAGES, Stage.RECYCLE)
-            self._steps[number] = (
-                list(self._read_differing(thin(members, MOST_CANDIDATES))) if is_of_step and members else []
-            )
+            self._steps[number] = list(self._read_differing(thin(members, MOST_CANDIDATES))) if is_of_step else []
         return self._steps[number]
 
     def _collect_candidates(self, cause: Cause, members: Sequence[int]) -> Iterator[Cases]:
@@ -322,66 +303,60 @@ class _Reader:
         actual, num = self._comparer.sources[1], self._run.num_candidates
         is_alike = has_steps(actual.header.engine) and actual.num_candidates == num
         rows = np.arange(num)
-        known = [actual.gather_column(name, rows).tolist() for name in ("outcome", "num_steps")] if is_alike else ()
         return CandidateReader(
             self._comparer.read_candidates(0),
-            Actual(*known) if is_alike else None,
+            Actual(*(actual.gather_column(name, rows).tolist() for name in Actual._fields)) if is_alike else None,
             actual.header.engine,
             self._run.inference,
-            None if self._lockstep else self._read_both,
+            None if self._lockstep else lambda: self._read(rows),
         )
 
-    def _read_both(self) -> tuple[StepReader, StepReader]:
-        """Return readers of all steps of both sides."""
-        pair = self._comparer.pair_of(np.arange(self._run.num_candidates))
+    def _read(self, rows: NDArray[np.int64]) -> tuple[StepReader, StepReader]:
+        """Return readers of the steps of some candidates on both sides."""
+        pair = self._comparer.pair_of(rows)
         return StepReader(pair.expected.columns), StepReader(pair.actual.columns)
 
     @cached_property
     def _agreeing(self) -> list[SeenStep]:
         """Steps that agree: all of candidates without a divergence, and those before the first one of others."""
-        unpaired = {candidate for candidate, found in self._wrong.items() if found[0].step < 0}
         right = [row for row in range(self._num_paired) if row not in self._wrong]
-        started = [row for row in self._wrong if row not in unpaired and row < self._num_paired]
+        started = [row for row, steps in self._wrong.items() if steps[0] >= 0 and row < self._num_paired]
         rows = np.array(sorted([*thin(right, MOST_CANDIDATES), *thin(started, MOST_CANDIDATES)]), np.int64)
         if not len(rows):
             return []
-        columns = self._comparer.pair_of(rows).expected.columns
-        reader = StepReader(columns)
+        reader, _ = self._read(rows)
         places = []
         for i, row in enumerate(rows.tolist()):
-            wrong = {each.step for each in self._wrong.get(row, ())}
-            end = int(columns.candidates.num_steps[i])
+            wrong = self._wrong.get(row, [])
+            end = int(reader.columns.candidates.num_steps[i])
             if wrong and not self._lockstep:
-                end = min(end, min(wrong))
+                end = min(end, *wrong)
             # The step before a wrong goal may have handed it on.
-            places += [(i, number) for number in range(end) if number not in wrong and number + 1 not in wrong]
-        kept = thin(places, MOST_STEPS)
-        return [self._see(columns, reader, (i, int(rows[i])), number, None) for i, number in kept]
+            places += [(i, number) for number in range(end) if not {number, number + 1} & {*wrong}]
+        return [self._see(reader, (i, int(rows[i])), number) for i, number in thin(places, MOST_STEPS)]
 
     def _read_differing(self, members: Sequence[int]) -> Iterator[SeenStep]:
         """Yield the steps of divergences from a goal that both sides have, or the steps that handed on wrong goals."""
-        found = [(self._divergences[i], self._outputs[i] if i < len(self._outputs) else None) for i in members]
-        rows = np.array(sorted({each.candidate for each, _ in found}), np.int64)
-        if int(rows[-1]) >= self._run.num_candidates:
+        rows = np.array(sorted({self._divergences[i].candidate for i in members}), np.int64)
+        if not len(rows) or int(rows[-1]) >= self._run.num_candidates:
             return
-        pair = self._comparer.pair_of(rows)
-        sides = pair.expected.columns, pair.actual.columns
-        readers = [StepReader(columns) for columns in sides]
+        reader, other = self._read(rows)
         places = {candidate: i for i, candidate in enumerate(rows.tolist())}
-        for each, outputs in found:
-            i = places[each.candidate]
-            at = i, each.candidate
-            if each.step >= int(sides[0].candidates.num_steps[i]):
+        for member in members:
+            each = self._divergences[member]
+            at = places[each.candidate], each.candidate
+            if each.step >= int(reader.columns.candidates.num_steps[at[0]]):
                 continue
             if starts_wrong(each):
                 if each.step > 0 and each.stage == Stage.ADVANCE:
-                    yield self._see(sides[0], readers[0], at, each.step - 1, None)
+                    yield self._see(reader, at, each.step - 1)
                 elif each.stage == Stage.RECYCLE:
-                    yield self._see(sides[0], readers[0], at, each.step, None)
+                    yield self._see(reader, at, each.step)
                 continue
-            actual = self._actual_of(each, i, readers[1])
+            actual = self._actual_of(each, at[0], other)
             if actual is not None:
-                seen = self._see(sides[0], readers[0], at, each.step, actual, outputs)
+                outputs = self._outputs[member] if member < len(self._outputs) else None
+                seen = self._see(reader, at, each.step, actual, outputs)
                 if seen.expected.goal == actual.goal:
                     yield seen
 
@@ -395,23 +370,18 @@ class _Reader:
 
     def _see(
         self,
-        columns: Columns,
         reader: StepReader,
         at: tuple[int, int],
         number: int,
-        actual: StepView | None,
+        actual: StepView | None = None,
         outputs: tuple[Any, Any] | None = None,
     ) -> SeenStep:
         """Read a step of a candidate, given its row among those read and in the whole trace."""
-        row, candidate = at
-        first = reader.first_step[row]
+        first, candidate = reader.first_step[at[0]], self._candidates.read(at[1])
         expected = reader.read(first + number)
-        query = columns.candidates.atom[row].tolist()
         earlier = tuple(reader.goal_of(first + i) for i in range(number))
-        origins = self._comparer.program.at(expected.goal, query)
-        return SeenStep(
-            self._run, self._candidates.read(candidate), number, expected, actual, origins, earlier, outputs
-        )
+        origins = self._comparer.program.at(expected.goal, candidate.atom)
+        return SeenStep(self._run, candidate, number, expected, actual, origins, earlier, outputs)
 
 
 def _is_after(stage: str, other: str) -> bool:

@@ -1,11 +1,12 @@
-"""The test of a condition by intervention: steps from goals that no run has reached, on both sides of its boundary.
+"""The test of a condition by intervention: steps from goals that no run has reached, or other runs of the same candidates.
 
 Goals are constructed from those of the run: with fewer or more atoms, other constants, variables for constants, and selected
 atoms that match the clauses next to the boundary. For each the condition predicts what goes wrong. Both engines then take
-the step.
+the step. For a condition of candidates, the same candidates run again: alone, shuffled or reversed.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, zip_longest
 from random import Random
 from typing import Final, NamedTuple, TypeAlias
@@ -13,13 +14,14 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.inference.content import content_of
-from kgverify.comparison.inference.origins import Clause
+from kgverify.comparison.inference.content import content_of, plain
 from kgverify.comparison.step_view import StepReader
+from kgverify.conditions.batch import Candidate, CandidateReader
 from kgverify.conditions.features import Feature
-from kgverify.conditions.instances import Candidate, Cases, Instance, SeenStep, Unit, canonical, collect_cases, plain
-from kgverify.conditions.search import Condition, Term
-from kgverify.engines.protocol import Engine, Positions
+from kgverify.conditions.find import Found, read_tested
+from kgverify.conditions.instances import Cases, Instance, SeenStep, Unit, canonical, collect_cases
+from kgverify.conditions.search import Term
+from kgverify.engines.protocol import Engine, make_positions
 from kgverify.program.atoms import Atom
 from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.fact_index import Ids
@@ -50,7 +52,25 @@ MOST_QUERIES: Final = 3
 MOST_VISITED: Final = 3
 """The resolvents to make goals that were visited before."""
 
+FEWEST_IN_RUN: Final = 96
+MOST_IN_RUN: Final = 320
+"""The candidates of a further run: two for each slot, within these bounds."""
+
 Sides: TypeAlias = tuple[Engine, Engine]
+
+
+class Fault(NamedTuple):
+    """What goes wrong in a cause. tolerance: of scores, absolute."""
+
+    stage: Stage
+    kind: DifferenceClass
+    tolerance: float
+
+    def collect(
+        self, differing: Sequence[SeenStep], agreeing: Sequence[SeenStep] = (), hidden: Sequence[SeenStep] = ()
+    ) -> Iterator[Cases]:
+        """Yield the instances of steps, the smallest unit first."""
+        return collect_cases(self.stage, self.kind, differing, agreeing, hidden, self.tolerance)
 
 
 class Tried(NamedTuple):
@@ -66,74 +86,94 @@ class Tried(NamedTuple):
     observed: NDArray[np.bool_]
 
 
-def read_values(
-    features: Sequence[Feature], condition: Condition, instances: Sequence[Instance]
-) -> NDArray[np.float64] | None:
-    """Return the values of the features that a condition tests: float64 [n, F], 0 elsewhere; None if one is unknown."""
-    used = condition.used
-    values = np.zeros((len(instances), len(features)))
-    for i in used:
-        for row, instance in enumerate(instances):
-            value = features[i].value(instance)
-            if value is None or value != value:
-                return None
-            values[row, i] = float(value)
-    return values
+class Rerun(NamedTuple):
+    """A further run of some candidates.
+
+    wrong:      those that differ, by their number in the run
+    candidates: reads them
+    own:        the features that the engine declares for this run
+    """
+
+    wrong: Collection[int]
+    candidates: CandidateReader
+    own: Sequence[Feature]
 
 
-def try_steps(
-    stage: Stage,
-    kind: DifferenceClass,
-    cases: Cases,
-    features: Sequence[Feature],
-    condition: Condition,
-    engines: Sides,
-    tolerance: float,
-    seed: int = 0,
+RunAgain: TypeAlias = Callable[[NDArray[np.int64]], Rerun | None]
+"""A function that runs rows of the candidates in a given order; None if the engine returns other candidates."""
+
+
+def try_batches(
+    found: Found, run_again: RunAgain, *, num_slots: int, hidden: Collection[int], seed: int
 ) -> Tried | None:
-    """Take steps of both engines from goals that are constructed for a condition; None if none could be compared."""
+    """Run candidates anew, in other numbers and orders, and compare them with what a condition predicts.
+
+    hidden: rows that go wrong by another cause; None if the engine returns other candidates than it was given
+    """
     rng = Random(seed)
-    problems = list(_construct(cases, features, condition, rng))
-    if not problems:
+    known = [each.candidate.row for each in found.cases.instances if each.candidate.row not in hidden]
+    wrong = [each.candidate.row for each in found.cases.instances if each.is_wrong]
+    some = sorted(rng.sample(known, min(len(known), max(FEWEST_IN_RUN, min(MOST_IN_RUN, 2 * num_slots)))))
+    orders = [
+        [wrong[rng.randrange(len(wrong))]],
+        some[::-1],
+        rng.sample(some, rng.randint(min(2, len(some)), len(some))),
+    ]
+    instances: list[Instance] = []
+    predicted = []
+    for rows in orders if len(known) > 1 else ():
+        again = run_again(np.array(rows, np.int64))
+        if again is None:
+            return None
+        own = {each.name: each for each in again.own}
+        read = [
+            Instance(Unit.CANDIDATE, i in again.wrong, (seed, len(rows), i), again.candidates.read(i))
+            for i in range(len(rows))
+        ]
+        features = [own.get(each.name, each) for each in found.table.features]
+        values = read_tested(features, found.condition, read)
+        if values is None:
+            return None
+        instances += read
+        predicted.append(found.condition.holds(values))
+    if not instances:
         return None
-    steps = _take(problems, engines)
-    if cases.unit in (Unit.FACT, Unit.RULE):
+    return Tried(found.cases._replace(instances=tuple(instances)), np.concatenate(predicted), _observe(instances))
+
+
+def try_steps(fault: Fault, found: Found, engines: Sides, seed: int) -> Tried | None:
+    """Take steps of both engines from goals that are constructed for a condition; None if none could be compared."""
+    problems = list(_construct(found, Random(seed)))
+    steps = _take(problems, engines) if problems else []
+    if found.cases.unit in (Unit.FACT, Unit.RULE):
         steps = [step for step in steps if _shows_clauses(step)]
-    differing = [step for step in steps if step.actual is not None and _differs(step, stage, tolerance)]
+    differing = [step for step in steps if _differs(step, fault)]
     # A step that agrees has no actual side of its own.
-    agreeing = [_agree(step) for step in steps if step.actual is not None and not _differs(step, stage, tolerance)]
-    found = _label(stage, kind, cases, differing, agreeing, tolerance)
-    if found is None:
+    agreeing = [replace(step, actual=None) for step in steps if not _differs(step, fault)]
+    cases = _label(fault, found.cases, differing, agreeing)
+    values = None if cases is None else read_tested(found.table.features, found.condition, cases.instances)
+    if cases is None or values is None:
         return None
-    values = read_values(features, condition, found.instances)
-    if values is None:
-        return None
-    observed = np.array([each.is_wrong for each in found.instances], np.bool_)
-    return Tried(found, condition.holds(values), observed)
+    return Tried(cases, found.condition.holds(values), _observe(cases.instances))
 
 
-def _label(
-    stage: Stage,
-    kind: DifferenceClass,
-    cases: Cases,
-    differing: Sequence[SeenStep],
-    agreeing: Sequence[SeenStep],
-    tolerance: float,
-) -> Cases | None:
+def _observe(instances: Sequence[Instance]) -> NDArray[np.bool_]:
+    return np.array([each.is_wrong for each in instances], np.bool_)
+
+
+def _label(fault: Fault, cases: Cases, differing: Sequence[SeenStep], agreeing: Sequence[SeenStep]) -> Cases | None:
     """Return the instances of steps, of the unit and with the words of others; None without any."""
     if cases.unit in (Unit.FACT, Unit.RULE):
         # Steps in which other things go wrong hold clauses that are used rightly.
-        attempts = [(step, list(collect_cases(stage, kind, [step], [], [], tolerance))) for step in differing]
-        own = [step for step, found in attempts if any(_is_alike(each, cases) for each in found)]
+        own = [step for step in differing if any(_is_alike(each, cases) for each in fault.collect([step]))]
         hidden = [step for step in differing if step not in own]
-        every = collect_cases(stage, kind, own, agreeing, hidden, tolerance) if own else ()
+        every = fault.collect(own, agreeing, hidden) if own else ()
         found = next((each for each in every if _is_alike(each, cases)), None)
         if found is None:
             right = [each for step in (*agreeing, *hidden) for each in _present(cases.unit, step)]
             found = cases._replace(instances=tuple(right))
     else:
-        every = collect_cases(stage, kind, differing, agreeing, [], tolerance)
-        found = next((each for each in every if each.unit is cases.unit), None)
+        found = next((each for each in fault.collect(differing, agreeing) if each.unit is cases.unit), None)
     return found if found is not None and found.instances else None
 
 
@@ -148,10 +188,10 @@ def _present(unit: Unit, step: SeenStep) -> Iterator[Instance]:
             yield Instance(unit, False, clause, step.candidate, step, clause)
 
 
-def _differs(step: SeenStep, stage: Stage, tolerance: float) -> bool:
+def _differs(step: SeenStep, fault: Fault) -> bool:
     """Return whether both sides of a step differ in what they make, keep, score, choose or end with.
 
-    stage: the stage at fault; the numbers of dropped resolvents count for `limit` alone, as they follow from all others
+    The numbers of dropped resolvents count for `limit` alone, as they follow from all other stages.
     """
     expected, actual = step.expected, step.actual
     assert actual is not None
@@ -160,19 +200,15 @@ def _differs(step: SeenStep, stage: Stage, tolerance: float) -> bool:
     if (expected.choice, expected.outcome) != (actual.choice, actual.outcome):
         return True
     dropped = [(side.dropped_atoms, side.dropped_resolvents) for side in (expected, actual)]
-    if stage is Stage.LIMIT and step.run.has_counts and dropped[0] != dropped[1]:
+    if fault.stage is Stage.LIMIT and step.run.has_counts and dropped[0] != dropped[1]:
         return True
     pairs = zip(expected.resolvents, actual.resolvents, strict=True)
-    return step.run.has_scores and any(not abs(e.score - a.score) <= tolerance for e, a in pairs)
+    return step.run.has_scores and any(not abs(e.score - a.score) <= fault.tolerance for e, a in pairs)
 
 
 def _shows_clauses(step: SeenStep) -> bool:
     """Return whether a step shows which clauses were used: of several proofs only one is listed, and nothing else."""
     return not step.is_proved or sum(not atoms for atoms in step.kept.values()) == 1
-
-
-def _agree(step: SeenStep) -> SeenStep:
-    return SeenStep(step.run, step.candidate, step.number, step.expected, None, step.origins, step.earlier)
 
 
 # Goals
@@ -191,12 +227,13 @@ class _Problem(NamedTuple):
     depth: int
 
 
-def _construct(cases: Cases, features: Sequence[Feature], condition: Condition, rng: Random) -> Iterator[_Problem]:
+def _construct(found: Found, rng: Random) -> Iterator[_Problem]:
     """Yield problems, each once, that no instance has: one of each step of the run in turn."""
+    cases = found.cases
     seen: set[object] = {
         (each.candidate.atom, each.step.goal, each.step.expected.depth) for each in cases.instances if each.step
     }
-    streams = [_vary(step, cases, features, condition, rng) for step in _choose_bases(cases)]
+    streams = [_vary(step, found, rng) for step in _choose_bases(cases)]
     num = 0
     while streams and num < MOST_GOALS:
         for stream in list(streams):
@@ -220,22 +257,20 @@ def _choose_bases(cases: Cases) -> list[SeenStep]:
     for is_wrong in (True, False):
         steps: dict[Atoms, SeenStep] = {}
         for each in cases.instances:
-            if each.is_wrong is is_wrong and each.step is not None and each.step.earlier is not None:
+            if each.is_wrong is is_wrong and each.step is not None:
                 steps.setdefault(each.step.goal, each.step)
         ordered = sorted(steps.values(), key=lambda step: (len(step.expected.goal), step.number))
         chosen += ordered[:: max(1, -(-len(ordered) // MOST_BASES))]
     return chosen
 
 
-def _vary(
-    step: SeenStep, cases: Cases, features: Sequence[Feature], condition: Condition, rng: Random
-) -> Iterator[_Problem]:
+def _vary(step: SeenStep, found: Found, rng: Random) -> Iterator[_Problem]:
     """Yield the problems that are made of one step: by edits of its structure and by other facts in turn."""
     if step.run.inference is None or not step.expected.goal:
         return
     goal, depth = step.goal, step.expected.depth
-    earlier = tuple(canonical(each) for each in step.earlier or ())
-    facts = _choose_facts(step, goal[0], cases, features, condition, rng)
+    earlier = tuple(map(canonical, step.earlier))
+    facts = _choose_facts(step, found, rng)
     here = step.candidate
     others = [(here, edit) for edit in _restructure(goal, facts, rng)]
     # A query that is a fact is no evidence for itself.
@@ -245,7 +280,7 @@ def _vary(
         (here._replace(atom=query, is_fact=query in known), (_like(goal[0], query), query, *(goal[1:] or goal)))
         for query in queries
     ]
-    if any(features[i].stages == {Stage.REVISIT} for i in condition.used):
+    if any(found.table.features[i].stages == {Stage.REVISIT} for i in found.condition.used):
         # Resolvents become goals that were visited, as they are and in another order.
         most = step.run.limits.max_atoms
         made = [atoms for atoms in step.kept.values() if atoms and (most is None or len(atoms) <= most)][:MOST_VISITED]
@@ -326,16 +361,9 @@ def _substitute(goal: Atoms, variable: int, term: int) -> Atoms:
     return tuple((p, term if a == variable else a, term if b == variable else b) for p, a, b in goal)
 
 
-def _choose_facts(
-    step: SeenStep,
-    selected: Ids,
-    cases: Cases,
-    features: Sequence[Feature],
-    condition: Condition,
-    rng: Random,
-) -> list[Ids]:
+def _choose_facts(step: SeenStep, found: Found, rng: Random) -> list[Ids]:
     """Return facts of the selected predicate: those next to the boundary of a condition of facts, then others; and of others."""
-    inference = step.run.inference
+    inference, selected = step.run.inference, step.goal[0]
     assert inference is not None
     clauses = inference.clauses
     indices = list(clauses.facts_of(selected[0]))[:MOST_FACTS]
@@ -344,10 +372,10 @@ def _choose_facts(
         every = clauses.facts
         return [(selected[0], *every[rng.randrange(len(every))][1:]) for _ in range(MOST_AT_RANDOM)] if every else []
     chosen: list[int] = []
-    if cases.unit is Unit.FACT:
-        known = [Instance(Unit.FACT, False, i, step.candidate, step, _fact(i)) for i in indices]
-        if any(Unit.STEP not in features[i].of for i in condition.used):
-            chosen = _next_to_boundary(known, features, condition)
+    tested = [found.table.features[i].of for i in found.condition.used]
+    if found.cases.unit is Unit.FACT and any(Unit.STEP not in each for each in tested):
+        known = [Instance(Unit.FACT, False, i, step.candidate, step, (Origin.FACT, i)) for i in indices]
+        chosen = _next_to_boundary(known, found)
     num = min(MOST_AT_RANDOM, len(indices))
     spread = [i * (len(indices) - 1) // max(1, num - 1) for i in range(num)]
     chosen += rng.sample((*spread, *rng.sample(range(len(indices)), num)), 2 * num)
@@ -360,14 +388,11 @@ def _choose_facts(
     return [clauses.facts[i] for i in dict.fromkeys([*(indices[i] for i in chosen), *elsewhere])]
 
 
-def _fact(index: int) -> Clause:
-    return Origin.FACT, index
-
-
-def _next_to_boundary(known: Sequence[Instance], features: Sequence[Feature], condition: Condition) -> list[int]:
+def _next_to_boundary(known: Sequence[Instance], found: Found) -> list[int]:
     """Return the clauses at which a condition begins or ceases to hold, in the order of each feature that it tests."""
-    values = read_values(features, condition, known)
-    if values is None or not condition.tests:
+    condition = found.condition
+    values = read_tested(found.table.features, condition, known)
+    if values is None:
         return []
     chosen: list[int] = []
     for part, other in zip(condition.parts, condition.parts[::-1], strict=True):
@@ -394,19 +419,15 @@ def _next_to_boundary(known: Sequence[Instance], features: Sequence[Feature], co
 
 def _take(problems: Sequence[_Problem], engines: Sides) -> list[SeenStep]:
     """Take a step of both engines from each problem."""
-    visited = [(*each.earlier, each.goal) for each in problems]
-    atoms = [atom for every in visited for goal in every for atom in goal]
     candidates = [each.candidate for each in problems]
-    positions = Positions(
+    positions = make_positions(
         CandidateSet(
             np.array([each.query for each in candidates], np.int32),
             np.array([each.side for each in candidates], np.int8),
             np.array([each.atom for each in candidates], np.int32).reshape(-1, 3),
         ),
-        np.array([each.depth for each in problems], np.uint16),
-        np.array([len(every) for every in visited], np.uint32),
-        np.array([len(goal) for every in visited for goal in every], np.uint16),
-        np.array(atoms, np.int32).reshape(-1, 3),
+        np.array([each.depth for each in problems]),
+        [(*each.earlier, each.goal) for each in problems],
     )
     expected, actual = (StepReader(engine.step(positions)) for engine in engines)
     steps = []
@@ -415,22 +436,21 @@ def _take(problems: Sequence[_Problem], engines: Sides) -> list[SeenStep]:
         sides = expected.read(i), actual.read(i)
         if any(plain(side.goal) != each.goal for side in sides):
             continue
-        plain_goals = tuple(tuple(Atom(*atom) for atom in goal) for goal in each.earlier)
-        steps.append(SeenStep(each.step.run, each.candidate, each.depth, *sides, origins, plain_goals))
+        earlier = tuple(tuple(Atom(*atom) for atom in goal) for goal in each.earlier)
+        steps.append(SeenStep(each.step.run, each.candidate, each.depth, *sides, origins, earlier))
     return steps
 
 
-def choose_pair(tried: Tried, features: Sequence[Feature], condition: Condition) -> list[Instance]:
+def choose_pair(tried: Tried, found: Found) -> list[Instance]:
     """Return the instance that goes wrong and the one that does not with the smallest goals, next to the boundary."""
-    values = read_values(features, condition, tried.cases.instances)
+    values = read_tested(found.table.features, found.condition, tried.cases.instances)
     assert values is not None
-    ids = {instance: i for i, instance in enumerate(map(id, tried.cases.instances))}
     pair = []
     for is_wrong in (True, False):
         rows = np.flatnonzero((tried.predicted == is_wrong) & (tried.observed == is_wrong)).tolist()
-        every = [tried.cases.instances[row] for row in rows]
-        if every:
-            pair.append(min(every, key=lambda each: _distance(each, values[ids[id(each)]], condition.tests)))
+        if rows:
+            distances = (_distance(tried.cases.instances[row], values[row], found.condition.tests) for row in rows)
+            pair.append(tried.cases.instances[min(zip(distances, rows, strict=True))[1]])
     return pair
 
 

@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache, partial
 from importlib import resources
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kgverify.conditions.instances import Instance, SeenStep, Unit
-from kgverify.conditions.slot_history import SlotHistory
-from kgverify.conditions.slot_turns import Turn
+from kgverify.conditions.batch import SlotHistory
+from kgverify.conditions.instances import Instance, SeenStep, Unit, Unknown, known
+from kgverify.engines.protocol import DescribedEngine
+from kgverify.errors import UserError
 from kgverify.program.fact_index import Ids, Key
 from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
 from kgverify.program.stages import Stage
@@ -32,6 +35,11 @@ from kgverify.step.near_matches import (
     resolve_unchained,
     resolve_unrenamed,
 )
+from kgverify.trace.model.columns import Columns, starts_of
+
+MOST_DECLARED: Final = 64
+MOST_OF_NAME: Final = 60
+"""The features that an engine may declare, and the characters of a name."""
 
 Value = float | int | bool | None
 
@@ -85,109 +93,83 @@ class Feature(NamedTuple):
         return (1.0 if stage in self.stages else 4.0) + (3.0 if self.scale is Scale.ID else 0.0)
 
 
-def _step(value: Callable[[SeenStep], Value]) -> Callable[[Instance], Value]:
-    return lambda instance: None if instance.step is None else value(instance.step)
+def read_values(
+    features: Sequence[Feature], instances: Sequence[Instance], columns: Iterable[int]
+) -> NDArray[np.float64]:
+    """Return the values of some features: float64 [n, F]; NaN in each column of another one, or of one that is unknown."""
+    values = np.full((len(instances), len(features)), math.nan)
+    for i in columns:
+        column = _read_column(features[i], instances)
+        if column is not None:
+            values[:, i] = column
+    return values
 
 
-def _program(value: Callable[[Instance], Value]) -> Callable[[Instance], Value]:
-    """Return the value if the program of the run is known."""
-    return lambda instance: None if instance.run.inference is None else value(instance)
+def _read_column(feature: Feature, instances: Sequence[Instance]) -> list[float] | None:
+    """Return the values of a feature, or None if one is unknown; those of a step or a candidate are computed once."""
+    is_of_step, is_of_candidate = Unit.STEP in feature.of, Unit.CANDIDATE in feature.of
+    read: dict[int, float] = {}
+    values = []
+    for instance in instances:
+        key = id(instance.candidate if is_of_candidate else instance.step if is_of_step else instance)
+        if key not in read:
+            value = feature.value(instance)
+            if value is None or value != value:
+                return None
+            read[key] = float(value)
+        values.append(read[key])
+    return values
 
 
-def _variables(atoms: object) -> set[int]:
-    return {term for atom in atoms for term in atom[1:] if term < 0}  # type: ignore[attr-defined]
+def _variables(atoms: Iterable[Ids]) -> set[int]:
+    return {term for _, *terms in atoms for term in terms if term < 0}
 
 
-# Facts and rules
+def _constants(atoms: Iterable[Ids]) -> list[int]:
+    return [term for _, *terms in atoms for term in terms if term >= 0]
 
 
-def _position(instance: Instance) -> Value:
-    assert instance.run.inference is not None
-    assert instance.clause is not None
-    return instance.run.inference.position_of(instance.clause)
-
-
-def _segment(instance: Instance) -> Value:
-    assert instance.run.inference is not None
-    assert instance.clause is not None
-    clauses = instance.run.inference.clauses
-    predicate = instance.run.inference.head_of(instance.clause)[0]
-    is_fact = instance.clause[0] == Origin.FACT
-    return len(clauses.facts_of(predicate) if is_fact else clauses.rules_of(predicate))
-
-
-def _from_end(instance: Instance) -> Value:
-    return int(_segment(instance) or 0) - 1 - int(_position(instance) or 0)
-
-
-def _is_in_partial_block(size: int, instance: Instance) -> Value:
-    num = int(_segment(instance) or 0)
-    return int(_position(instance) or 0) >= num - num % size
-
-
-def _match_position(instance: Instance) -> Value:
-    step = instance.step
-    if step is None or step.origins is None or instance.clause is None:
-        return None
-    return step.origins.positions.get(instance.clause)
-
-
-def _matches_left(instance: Instance) -> Value:
-    step, position = instance.step, _match_position(instance)
-    if step is None or step.origins is None or position is None or instance.clause is None:
-        return None
-    return step.num_matches[instance.clause[0]] - 1 - int(position)
-
-
-def _matches_left_with_query(instance: Instance) -> Value:
-    """Return the clauses that match after one, those included that are excluded since they equal the query."""
-    left = _matches_left(instance)
-    if left is None or instance.step is None or instance.clause is None or instance.run.inference is None:
-        return None
-    excluded = instance.step.excluded_match
-    return int(left) + (excluded is not None and instance.clause[0] == Origin.FACT and excluded > instance.clause[1])
-
-
-def _head(instance: Instance) -> tuple[int, int, int]:
-    assert instance.run.inference is not None
-    assert instance.clause is not None
-    return instance.run.inference.head_of(instance.clause)
-
-
-def _body(instance: Instance) -> tuple[tuple[int, int, int], ...]:
-    assert instance.run.inference is not None
-    assert instance.clause is not None
-    kind, index = instance.clause
-    return instance.run.inference.clauses.rules[index][1] if kind == Origin.RULE else ()
+def _repeats_predicate(atoms: Sequence[Ids]) -> bool:
+    return len({atom[0] for atom in atoms}) < len(atoms)
 
 
 def _swap(atom: Ids) -> Ids:
     return atom[0], atom[2], atom[1]
 
 
-def _is_query(instance: Instance) -> Value:
-    return tuple(_head(instance)) == tuple(instance.candidate.atom)
+# Facts and rules
 
 
-def _num_new_variables(instance: Instance) -> Value:
-    return len(_variables(_body(instance)) - _variables([_head(instance)]))
+def _position(i: Instance) -> int:
+    return i.inference.position_of(i.by)
 
 
-def _rule_terms(instance: Instance) -> list[int]:
-    return [term for atom in (_head(instance), *_body(instance)) for term in atom[1:]]
+def _segment(i: Instance) -> int:
+    clauses = i.inference.clauses
+    return len(clauses.facts_of(i.head[0]) if i.by[0] == Origin.FACT else clauses.rules_of(i.head[0]))
 
 
-def _is_recursive(instance: Instance) -> Value:
-    return any(atom[0] == _head(instance)[0] for atom in _body(instance))
+def _is_in_partial_block(size: int, i: Instance) -> bool:
+    num = _segment(i)
+    return _position(i) >= num - num % size
 
 
-def _repeats_predicate(atoms: Sequence[Sequence[int]]) -> bool:
-    return len({atom[0] for atom in atoms}) < len(atoms)
+def _match_position(i: Instance) -> int:
+    return known(known(i.seen.origins).positions.get(i.by))
 
 
-def _largest_constant(atoms: Iterable[Sequence[int]]) -> int:
-    """Return the largest id of a constant; -1 without constants."""
-    return max((term for atom in atoms for term in atom[1:] if term >= 0), default=-1)
+def _matches_left(i: Instance) -> int:
+    return i.seen.num_matches[i.by[0]] - 1 - _match_position(i)
+
+
+def _matches_left_with_query(i: Instance) -> int:
+    """Return the clauses that match after one, those included that are excluded since they equal the query."""
+    left, excluded = _matches_left(i), i.seen.excluded_match
+    return left + (excluded is not None and i.by[0] == Origin.FACT and excluded > i.by[1])
+
+
+def _rule(i: Instance) -> Atoms:
+    return i.head, *i.body
 
 
 def _mismatch(nearly: Callable[[Atoms, Clause, Clauses], bool]) -> Callable[[Instance], Value]:
@@ -196,14 +178,12 @@ def _mismatch(nearly: Callable[[Atoms, Clause, Clauses], bool]) -> Callable[[Ins
     nearly: returns whether it does by that rule, given a goal and the clause
     """
 
-    def read(instance: Instance) -> Value:
-        step = instance.step
-        if step is None or step.run.inference is None or step.origins is None or instance.clause is None:
-            return None
-        if instance.clause in step.origins.positions or not step.expected.goal:
+    def read(i: Instance) -> bool:
+        step, clauses = i.seen, i.inference.clauses
+        if i.by in known(step.origins).positions or not step.expected.goal:
             return False
-        goal, clauses = step.goal[:1], step.run.inference.clauses
-        return not matches(goal, instance.clause, clauses) and nearly(goal, instance.clause, clauses)
+        goal = step.goal[:1]
+        return not matches(goal, i.by, clauses) and nearly(goal, i.by, clauses)
 
     return read
 
@@ -211,47 +191,16 @@ def _mismatch(nearly: Callable[[Atoms, Clause, Clauses], bool]) -> Callable[[Ins
 # Resolvents
 
 
-def _made(
-    value: Callable[[SeenStep, tuple[tuple[int, int, int], ...], tuple[bool, ...]], Value],
-) -> Callable[[Instance], Value]:
-    """Return a feature of the atoms that a clause makes, and of which of them pruning deletes."""
-
-    def read(instance: Instance) -> Value:
-        step = instance.step
-        if step is None or instance.clause is None:
-            return None
-        made = step.made.get(instance.clause)
-        return None if made is None else value(step, made.atoms, made.is_pruned)
-
-    return read
-
-
-def _kept(value: Callable[[SeenStep, tuple[tuple[int, int, int], ...]], Value]) -> Callable[[Instance], Value]:
-    """Return a feature of the resolvent of a clause, pruned and renamed."""
-
-    def read(instance: Instance) -> Value:
-        step = instance.step
-        if step is None or instance.clause is None or instance.clause not in step.kept:
-            return None
-        return value(step, step.kept[instance.clause])
-
-    return read
-
-
 def _is_gap(is_pruned: tuple[bool, ...]) -> bool:
-    return any(is_pruned[: i + 1][-1] and not all(is_pruned[i:]) for i in range(len(is_pruned)))
+    return any(first and not second for first, second in pairwise(is_pruned))
 
 
 def _changes(wrongly: Callable[[Atoms, Clause, Clauses], Atoms | None]) -> Callable[[Instance], Value]:
     """Return whether a clause makes another resolvent by another rule. wrongly: applies it by that rule to a goal."""
 
-    def read(instance: Instance) -> Value:
-        step = instance.step
-        if step is None or step.run.inference is None or instance.clause not in step.made:
-            return None
-        atoms = wrongly(step.goal, instance.clause, step.run.inference.clauses)
-        made = step.made[instance.clause].atoms
-        return atoms is None or number_variables(iter(atoms)) != number_variables(iter(made))
+    def read(i: Instance) -> bool:
+        made, atoms = i.made.atoms, wrongly(i.seen.goal, i.by, i.inference.clauses)
+        return atoms is None or number_variables(atoms) != number_variables(made)
 
     return read
 
@@ -262,68 +211,46 @@ def _mistaken(key: Key, bits: int = 0) -> Callable[[Instance], Value]:
     bits: the bits that the key has for each id; no two atoms of smaller ids have the same key
     """
 
-    def read(step: SeenStep, atoms: tuple[Ids, ...], is_pruned: tuple[bool, ...]) -> Value:
-        if step.run.inference is None:
-            return None
-        facts, query = step.run.inference.clauses.fact_index, tuple(step.candidate.atom)
+    def read(i: Instance) -> bool:
+        facts, query = i.inference.clauses.fact_index, tuple(i.candidate.atom)
         return any(
             min(atom) >= 0
             and (facts.largest_id >> bits or max(atom) >> bits)
             and atom not in facts
             and atom != query
             and facts.has_key(key, atom)
-            for atom in atoms
+            for atom in i.made.atoms
         )
 
-    return _made(read)
+    return read
 
 
-def _is_swapped(step: SeenStep, atoms: tuple[Ids, ...], is_pruned: tuple[bool, ...]) -> Value:
-    if step.run.inference is None:
-        return None
-    facts = step.run.inference.clauses.fact_index
-    return any(atom not in facts and _swap(atom) in facts for atom in atoms)
+def _is_swapped(i: Instance) -> bool:
+    facts = i.inference.clauses.fact_index
+    return any(atom not in facts and _swap(atom) in facts for atom in i.made.atoms)
 
 
-def _index(instance: Instance) -> Value:
+def _index(i: Instance) -> int:
     """Return the position of a resolvent among those that `limit` receives and that are short enough."""
-    step = instance.step
-    return None if step is None or instance.clause is None else step.limited.get(instance.clause)
+    return known(i.seen.limited.get(i.by))
 
 
-def _room_below(instance: Instance) -> Value:
-    index, most = _index(instance), instance.run.limits.max_resolvents
-    return None if index is None or most is None else most - 1 - int(index)
-
-
-def _room_of_atoms(step: SeenStep, atoms: tuple[tuple[int, int, int], ...]) -> Value:
-    most = step.run.limits.max_atoms
-    return None if most is None else most - len(atoms)
-
-
-def _is_visited(step: SeenStep, atoms: tuple[tuple[int, int, int], ...]) -> Value:
-    return None if step.earlier is None else atoms in step.visited
-
-
-def _steps_since(step: SeenStep, atoms: tuple[tuple[int, int, int], ...]) -> Value:
-    return None if step.earlier is None else step.steps_since.get(atoms, 0)
-
-
-def _is_visited_in_any_order(step: SeenStep, atoms: tuple[tuple[int, int, int], ...]) -> Value:
-    if step.earlier is None:
-        return None
-    ordered = sorted(atoms)
-    return any(len(goal) == len(atoms) and sorted(goal) == ordered for goal in step.visited)
+def _is_visited_in_any_order(i: Instance) -> bool:
+    atoms = sorted(i.kept)
+    return any(sorted(goal) == atoms for goal in i.seen.visited)
 
 
 def _score(value: Callable[[float, float], Value]) -> Callable[[Instance], Value]:
     """Return a feature of a resolvent's score and of the highest one of its step."""
+    return _scores(lambda scores, i: value(float(known(i.seen.sides[0].get(i.by)).score), scores[0]))
 
-    def read(instance: Instance) -> Value:
-        step = instance.step
-        if step is None or not step.run.has_scores or instance.clause is None or instance.clause not in step.sides[0]:
-            return None
-        return value(float(step.sides[0][instance.clause].score), max(float(r.score) for r in step.expected.resolvents))
+
+def _scores(value: Callable[[list[float], Instance], Value]) -> Callable[[Instance], Value]:
+    """Return a feature of the scores of the resolvents to choose from, the highest first."""
+
+    def read(i: Instance) -> Value:
+        resolvents = i.seen.expected.resolvents if i.seen.run.has_scores else None
+        return value(sorted((float(r.score) for r in known(resolvents)), reverse=True), i)
 
     return read
 
@@ -339,83 +266,41 @@ def num_bits(number: float) -> int | None:
 # Steps
 
 
-def _selected(value: Callable[[SeenStep, tuple[int, int, int]], Value]) -> Callable[[Instance], Value]:
-    return _step(lambda step: value(step, step.expected.goal[0]) if step.expected.goal else None)
+def _step(value: Callable[[SeenStep], Value]) -> Callable[[Instance], Value]:
+    return lambda i: value(i.seen)
 
 
 def _num_of(kind: Origin) -> Callable[[Instance], Value]:
     return _step(lambda step: None if step.origins is None else step.num_matches[kind])
 
 
-def _is_shared(step: SeenStep, selected: tuple[int, int, int]) -> bool:
-    return bool(_variables([selected]) & _variables(step.expected.goal[1:]))
-
-
-def _num_surviving(step: SeenStep) -> int | None:
+def _num_surviving(i: Instance) -> int:
     """Return the number of resolvents that are goals not visited before."""
-    if step.earlier is None or not step.made:
-        return None if step.origins is None or step.earlier is None or not step.run.follows_semantics else 0
+    step = i.seen
+    known(step.origins if step.run.follows_semantics else None)
     return sum(bool(atoms) and atoms not in step.visited for atoms in step.kept.values())
-
-
-def _num_left_out(step: SeenStep) -> Value:
-    return None if step.earlier is None else sum(atoms in step.visited for atoms in step.kept.values())
-
-
-def _surplus(step: SeenStep) -> Value:
-    num, most = _num_surviving(step), step.run.limits.max_resolvents
-    return None if num is None or most is None else num - most
-
-
-def _room_of_step(step: SeenStep) -> Value:
-    most = step.run.limits.max_resolvents
-    return None if most is None else most - len(step.expected.resolvents)
-
-
-def _scores(value: Callable[[list[float]], Value]) -> Callable[[Instance], Value]:
-    """Return a feature of the scores of the resolvents to choose from, the highest first."""
-
-    def read(step: SeenStep) -> Value:
-        if not step.run.has_scores:
-            return None
-        return value(sorted((float(r.score) for r in step.expected.resolvents), reverse=True))
-
-    return _step(read)
 
 
 def _chosen(kind: GoalKind) -> Callable[[Instance], Value]:
     return _step(lambda step: step.expected.chosen is not None and step.expected.chosen[0] == kind)
 
 
-def _depth_left(step: SeenStep) -> Value:
-    most = step.run.limits.max_depth
-    return None if most is None else most - 1 - step.expected.depth
-
-
-def _num_facts(step: SeenStep, selected: tuple[int, int, int]) -> Value:
-    return None if step.run.inference is None else len(step.run.inference.clauses.facts_of(selected[0]))
-
-
 # Candidates
-
-
-def _turn(value: Callable[[Turn], Value]) -> Callable[[Instance], Value]:
-    return lambda instance: None if instance.candidate.turn is None else value(instance.candidate.turn)
 
 
 def _history(value: Callable[[SlotHistory, int], Value]) -> Callable[[Instance], Value]:
     """Return a feature of what a candidate meets in the slots of the batch."""
-    return lambda i: None if i.candidate.history is None else value(i.candidate.history, i.candidate.row)
+    return lambda i: value(known(i.candidate.history), i.candidate.row)
 
 
 _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
-    "position in its predicate's segment": _program(_position),
-    "is the query": _program(_is_query),
-    "is the query with swapped arguments": _program(lambda i: _swap(_head(i)) == tuple(i.candidate.atom) != _head(i)),
-    "has the query's first argument": _program(lambda i: _head(i)[1] == i.candidate.atom[1]),
-    "has the query's second argument": _program(lambda i: _head(i)[2] == i.candidate.atom[2]),
-    "has an argument of the query": _program(lambda i: bool({*_head(i)[1:]} & {*i.candidate.atom[1:]})),
-    "first argument is larger": _program(lambda i: _head(i)[1] > _head(i)[2]),
+    "position in its predicate's segment": _position,
+    "is the query": lambda i: tuple(i.head) == tuple(i.candidate.atom),
+    "is the query with swapped arguments": lambda i: _swap(i.head) == tuple(i.candidate.atom) != i.head,
+    "has the query's first argument": lambda i: i.head[1] == i.candidate.atom[1],
+    "has the query's second argument": lambda i: i.head[2] == i.candidate.atom[2],
+    "has an argument of the query": lambda i: bool({*i.head[1:]} & {*i.candidate.atom[1:]}),
+    "first argument is larger": lambda i: i.head[1] > i.head[2],
     "matches but for the first argument": _mismatch(partial(matches_without, 1)),
     "matches but for the second argument": _mismatch(partial(matches_without, 2)),
     "matches argument by argument": _mismatch(matches_apart),
@@ -423,43 +308,43 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "matches after it": _matches_left,
     "matches after it with the query": _matches_left_with_query,
     "position among those that match": _match_position,
-    "distance from the end of its segment": _program(_from_end),
-    "length of its segment": _program(_segment),
-    "repeats a symbol": _program(lambda i: _head(i)[1] == _head(i)[2]),
-    "repeats a head variable": _program(lambda i: _head(i)[1] == _head(i)[2] < 0),
-    "body atoms": _program(lambda i: len(_body(i))),
-    "new variables": _program(_num_new_variables),
-    "constants in the head": _program(lambda i: sum(t >= 0 for t in _head(i)[1:])),
-    "is recursive": _program(_is_recursive),
-    "repeats a body predicate": _program(lambda i: _repeats_predicate(_body(i))),
-    "variables of the rule": _program(lambda i: len({t for t in _rule_terms(i) if t < 0})),
-    "constants of the rule": _program(lambda i: sum(t >= 0 for t in _rule_terms(i))),
-    "first argument": _program(lambda i: _head(i)[1]),
-    "second argument": _program(lambda i: _head(i)[2]),
-    "larger argument": _program(lambda i: max(_head(i)[1:])),
-    "index": lambda i: None if i.clause is None else i.clause[1],
-    "is made by a rule": lambda i: None if i.clause is None else i.clause[0] == Origin.RULE,
-    "room below max_atoms": _kept(_room_of_atoms),
-    "places left in the list": _room_below,
-    "equals a goal visited": _kept(_is_visited),
-    "steps since it was visited": _kept(_steps_since),
-    "has the atoms of a goal visited": _kept(_is_visited_in_any_order),
-    "atoms before pruning": _made(lambda s, a, p: len(a)),
-    "facts pruned": _made(lambda s, a, p: sum(p)),
-    "is pruned to nothing": _made(lambda s, a, p: bool(p) and all(p)),
-    "first atom is pruned": _made(lambda s, a, p: bool(p) and p[0]),
-    "prunes before an atom": _made(lambda s, a, p: _is_gap(p)),
-    "contains the query": _made(lambda s, a, p: tuple(s.candidate.atom) in a),
-    "is a fact with its arguments swapped": _made(_is_swapped),
+    "distance from the end of its segment": lambda i: _segment(i) - 1 - _position(i),
+    "length of its segment": _segment,
+    "repeats a symbol": lambda i: i.head[1] == i.head[2],
+    "repeats a head variable": lambda i: i.head[1] == i.head[2] < 0,
+    "body atoms": lambda i: len(i.body),
+    "new variables": lambda i: len(_variables(i.body) - _variables([i.head])),
+    "constants in the head": lambda i: len(_constants([i.head])),
+    "is recursive": lambda i: any(atom[0] == i.head[0] for atom in i.body),
+    "repeats a body predicate": lambda i: _repeats_predicate(i.body),
+    "variables of the rule": lambda i: len(_variables(_rule(i))),
+    "constants of the rule": lambda i: len(_constants(_rule(i))),
+    "first argument": lambda i: i.head[1],
+    "second argument": lambda i: i.head[2],
+    "larger argument": lambda i: max(i.head[1:]),
+    "index": lambda i: i.by[1],
+    "is made by a rule": lambda i: i.by[0] == Origin.RULE,
+    "room below max_atoms": lambda i: known(i.seen.run.limits.max_atoms) - len(i.kept),
+    "places left in the list": lambda i: known(i.seen.run.limits.max_resolvents) - 1 - _index(i),
+    "equals a goal visited": lambda i: i.kept in i.seen.visited,
+    "steps since it was visited": lambda i: i.seen.steps_since.get(i.kept, 0),
+    "has the atoms of a goal visited": _is_visited_in_any_order,
+    "atoms before pruning": lambda i: len(i.made.atoms),
+    "facts pruned": lambda i: sum(i.made.is_pruned),
+    "is pruned to nothing": lambda i: bool(i.made.is_pruned) and all(i.made.is_pruned),
+    "first atom is pruned": lambda i: any(i.made.is_pruned[:1]),
+    "prunes before an atom": lambda i: _is_gap(i.made.is_pruned),
+    "contains the query": lambda i: tuple(i.candidate.atom) in i.made.atoms,
+    "is a fact with its arguments swapped": _is_swapped,
     "is a fact of another predicate": _mistaken(lambda p, a, b: pack(32, 0, a, b)),
     "captures a variable": _changes(resolve_unrenamed),
     "needs a chain": _changes(resolve_unchained),
-    "atoms": _kept(lambda s, a: len(a)),
-    "variables": _kept(lambda s, a: len(_variables(a))),
-    "repeats an atom": _kept(lambda s, a: len(set(a)) < len(a)),
-    "repeats an argument": _kept(lambda s, a: any(atom[1] == atom[2] for atom in a)),
-    "constants": _kept(lambda s, a: len({t for atom in a for t in atom[1:] if t >= 0})),
-    "largest constant": _kept(lambda s, a: _largest_constant(a)),
+    "atoms": lambda i: len(i.kept),
+    "variables": lambda i: len(_variables(i.kept)),
+    "repeats an atom": lambda i: len(set(i.kept)) < len(i.kept),
+    "repeats an argument": lambda i: any(atom[1] == atom[2] for atom in i.kept),
+    "constants": lambda i: len(set(_constants(i.kept))),
+    "largest constant": lambda i: max(_constants(i.kept), default=-1),
     "position before the limit": _index,
     "bits of its score": _score(lambda score, highest: num_bits(score)),
     "size of its score": _score(lambda score, highest: abs(score)),
@@ -468,69 +353,65 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
         lambda score, highest: (highest - score) / float(np.spacing(np.float32(highest)))
     ),
     "depth": _step(lambda s: s.expected.depth),
-    "steps left to max_depth": _step(_depth_left),
+    "steps left to max_depth": _step(lambda s: known(s.run.limits.max_depth) - 1 - s.expected.depth),
     "chooses TRUE": _chosen(GoalKind.TRUE),
     "chooses FALSE": _chosen(GoalKind.FALSE),
     "chooses a goal": _chosen(GoalKind.GOAL),
-    "highest scores": _scores(lambda s: s.count(s[0]) if s else 0),
-    "gap of the scores": _scores(lambda s: s[0] - s[1] if len(s) > 1 else math.inf),
+    "highest scores": _scores(lambda scores, _: scores.count(scores[0]) if scores else 0),
+    "gap of the scores": _scores(lambda scores, _: scores[0] - scores[1] if len(scores) > 1 else math.inf),
     "resolvents": _step(lambda s: len(s.expected.resolvents)),
     "index chosen": _step(lambda s: s.expected.choice),
     "repeats a resolvent": _step(
         lambda s: len({r.content for r in s.expected.resolvents}) < len(s.expected.resolvents)
     ),
-    "surplus over max_resolvents": _step(_surplus),
-    "room below max_resolvents": _step(_room_of_step),
-    "resolvents before closing": _step(_num_surviving),
-    "resolvents visited": _step(_num_left_out),
+    "surplus over max_resolvents": lambda i: _num_surviving(i) - known(i.seen.run.limits.max_resolvents),
+    "room below max_resolvents": _step(lambda s: known(s.run.limits.max_resolvents) - len(s.expected.resolvents)),
+    "resolvents before closing": _num_surviving,
+    "resolvents visited": lambda i: sum(atoms in i.seen.visited for atoms in i.seen.kept.values()),
     "has TRUE": _step(lambda s: s.is_proved),
     "atoms of the goal": _step(lambda s: len(s.expected.goal)),
-    "atoms left to max_atoms": _step(
-        lambda s: None if s.run.limits.max_atoms is None else s.run.limits.max_atoms - len(s.expected.goal)
-    ),
+    "atoms left to max_atoms": _step(lambda s: known(s.run.limits.max_atoms) - len(s.expected.goal)),
     "variables of the goal": _step(lambda s: len(_variables(s.expected.goal))),
-    "constants of the selected atom": _selected(lambda s, a: sum(t >= 0 for t in a[1:])),
-    "binds the first argument": _selected(lambda s, a: a[1] >= 0),
-    "binds the second argument": _selected(lambda s, a: a[2] >= 0),
-    "first argument selected": _selected(lambda s, a: max(a[1], -1)),
-    "second argument selected": _selected(lambda s, a: max(a[2], -1)),
-    "largest constant of the goal": _step(lambda s: _largest_constant(s.expected.goal)),
+    "constants of the selected atom": lambda i: len(_constants([i.selected])),
+    "binds the first argument": lambda i: i.selected[1] >= 0,
+    "binds the second argument": lambda i: i.selected[2] >= 0,
+    "first argument selected": lambda i: max(i.selected[1], -1),
+    "second argument selected": lambda i: max(i.selected[2], -1),
+    "largest constant of the goal": _step(lambda s: max(_constants(s.expected.goal), default=-1)),
     "repeats a predicate": _step(lambda s: _repeats_predicate(s.expected.goal)),
-    "repeats a selected variable": _selected(lambda s, a: a[1] == a[2] < 0),
-    "shares a selected variable": _selected(_is_shared),
-    "selects the query": _selected(lambda s, a: tuple(a) == tuple(s.candidate.atom)),
+    "repeats a selected variable": lambda i: i.selected[1] == i.selected[2] < 0,
+    "shares a selected variable": lambda i: bool(_variables([i.selected]) & _variables(i.seen.expected.goal[1:])),
+    "selects the query": lambda i: tuple(i.selected) == tuple(i.candidate.atom),
     "rules that match": _num_of(Origin.RULE),
     "facts that match": _num_of(Origin.FACT),
-    "clauses that match": _step(lambda s: None if s.origins is None else s.origins.num_matches),
-    "facts of the selected predicate": _selected(_num_facts),
+    "clauses that match": _step(lambda s: known(s.origins).num_matches),
+    "facts of the selected predicate": lambda i: len(i.inference.clauses.facts_of(i.selected[0])),
     "longest resolvent": _step(lambda s: max((len(r.atoms) for r in s.expected.resolvents), default=0)),
     "dropped by max_atoms": _step(lambda s: s.expected.dropped_atoms),
     "dropped by max_resolvents": _step(lambda s: s.expected.dropped_resolvents),
-    "selected predicate": _selected(lambda s, a: a[0]),
+    "selected predicate": lambda i: i.selected[0],
     "position among the candidates": lambda i: i.candidate.row,
     "position from the end of the run": lambda i: i.candidate.rows_left,
-    "position in its chunk": _turn(lambda turn: turn.position),
-    "chunk": _turn(lambda turn: turn.chunk),
+    "position in its chunk": lambda i: i.turn.position,
+    "chunk": lambda i: i.turn.chunk,
     "place in its ranking": lambda i: i.candidate.place,
     "place from the end of its ranking": lambda i: i.candidate.num_alike - 1 - i.candidate.place,
     "candidates of its ranking": lambda i: i.candidate.num_alike,
-    "slot was used before": _turn(lambda turn: turn.is_used),
-    "slot": _turn(lambda turn: turn.slot),
-    "turn of its slot": _turn(lambda turn: turn.number),
-    "follows a proof": _turn(lambda turn: turn.outcome == Outcome.PROVED),
-    "follows any proof": _turn(lambda turn: turn.has_proved),
-    "follows a failure": _turn(lambda turn: turn.outcome == Outcome.FAILED),
-    "follows max_depth": _turn(lambda turn: turn.outcome == Outcome.DEPTH_LIMIT),
-    "follows its own query": _turn(lambda turn: turn.is_same_query),
-    "steps of its slot before": _turn(lambda turn: turn.num_steps),
-    "step of its chunk at the end": lambda i: (
-        None
-        if i.candidate.history is None or i.candidate.turn is None
-        else i.candidate.turn.tick + i.candidate.num_steps
+    "slot was used before": lambda i: i.turn.number > 0,
+    "slot": lambda i: i.turn.slot,
+    "turn of its slot": lambda i: i.turn.number,
+    "follows a proof": lambda i: i.turn.outcome == Outcome.PROVED,
+    "follows any proof": lambda i: i.turn.has_proved,
+    "follows a failure": lambda i: i.turn.outcome == Outcome.FAILED,
+    "follows max_depth": lambda i: i.turn.outcome == Outcome.DEPTH_LIMIT,
+    "follows its own query": lambda i: i.turn.is_same_query,
+    "steps of its slot before": lambda i: i.turn.num_steps,
+    "step of its chunk at the end": _history(
+        lambda history, row: history.turns[row].tick + int(history.expected.num_steps[row])
     ),
     "meets a proof": _history(lambda history, row: history.meets_proof(row)),
     "meets an earlier goal": _history(lambda history, row: history.meets_earlier_goal(row)),
-    "is in a partial turn": _turn(lambda turn: turn.is_partial),
+    "is in a partial turn": lambda i: i.turn.is_partial,
     "is a fact": lambda i: i.candidate.is_fact,
     "is PROVED": lambda i: i.candidate.outcome == Outcome.PROVED,
     "is FAILED": lambda i: i.candidate.outcome == Outcome.FAILED,
@@ -544,16 +425,28 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "second argument of the candidate": lambda i: i.candidate.atom[2],
     "larger argument of the candidate": lambda i: max(i.candidate.atom[1:]),
 }
-"""The value of each feature of features.toml, by its name."""
+"""The value of each feature of features.toml, by its name. Unknown if an instance lacks it."""
 
 _NUMBERED: Final[dict[str, Callable[[int], Callable[[Instance], Value]]]] = {
     "matches in {each} bits": lambda bits: _mismatch(partial(matches_in, bits)),
     "packs like a fact in {each} bits": lambda bits: _mistaken(partial(pack, bits), bits),
     "is a fact in {each} bits": lambda bits: _mistaken(partial(cut, bits), bits),
-    "is in a partial block of {each}": lambda size: _program(partial(_is_in_partial_block, size)),
+    "is in a partial block of {each}": lambda size: partial(_is_in_partial_block, size),
     "is in a partial block of {each} candidates": lambda size: lambda i: i.candidate.is_in_partial_block(size),
 }
 """The values of the features that stand for several, each with its number."""
+
+
+def _or_none(value: Callable[[Instance], Value]) -> Callable[[Instance], Value]:
+    """Return None where a value is unknown."""
+
+    def read(instance: Instance) -> Value:
+        try:
+            return value(instance)
+        except Unknown:
+            return None
+
+    return read
 
 
 _ZEROS: Final = {"zero": "==", "at_least_zero": ">=", "at_most_zero": "<="}
@@ -577,7 +470,7 @@ def _read(row: dict[str, Any]) -> Iterator[Feature]:
             of=frozenset(map(Unit, row["of"])),
             scale=Scale(row["scale"]),
             phrase=words["phrase"],
-            value=_VALUES[name] if number is None else _NUMBERED[name](number),
+            value=_or_none(_VALUES[name] if number is None else _NUMBERED[name](number)),
             opposite=words.get("opposite", ""),
             stages=frozenset(map(Stage, row.get("stages", ()))),
             zeros={relation: words[key] for key, relation in _ZEROS.items() if key in words},
@@ -590,3 +483,56 @@ def _read(row: dict[str, Any]) -> Iterator[Feature]:
 def features_of(unit: Unit) -> tuple[Feature, ...]:
     """Return the features of the instances of a unit."""
     return tuple(feature for feature in read_features() if unit in feature.of)
+
+
+def read_declared(engine: DescribedEngine, columns: Columns) -> tuple[Feature, ...]:
+    """Return the features that an engine declares for the columns that it returned last.
+
+    UserError unless they are numbers by name, one for each candidate or one for each step.
+    """
+    found: Any = engine.features(columns)
+    if not isinstance(found, Mapping) or len(found) > MOST_DECLARED:
+        raise _refuse(f"expected at most {MOST_DECLARED} arrays by name, found {type(found).__name__}")
+    return tuple(_read_array(name, values, columns) for name, values in found.items())
+
+
+def _read_array(name: object, values: object, columns: Columns) -> Feature:
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= MOST_OF_NAME:
+        raise _refuse(f"expected a name of at most {MOST_OF_NAME} characters, found {name!r:.80}")
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise _refuse(f"{name}: expected numbers, found {error}") from error
+    num, total = len(columns.candidates.num_steps), int(columns.candidates.num_steps.sum())
+    if array.dtype.kind not in "biuf" or array.shape not in ((num,), (total,)):
+        expected = f"{num:,} numbers, one for each candidate, or {total:,}, one for each step"
+        raise _refuse(f"{name}: expected {expected}, found {array.dtype} {list(array.shape)}")
+    numbers: list[float] = array.astype(np.float64).tolist()
+    scale = {"b": Scale.FLAG, "f": Scale.NUMBER}.get(array.dtype.kind, Scale.COUNT)
+    is_flag = scale is Scale.FLAG
+    is_of_steps = array.shape != (num,)
+    starts = starts_of(columns.candidates.num_steps).tolist()
+
+    def read(instance: Instance) -> Value:
+        row = instance.candidate.row
+        if not is_of_steps:
+            return numbers[row]
+        at = starts[row] + instance.seen.number
+        return numbers[at] if at < starts[row + 1] else None
+
+    return Feature(
+        name=name,
+        unit="" if is_flag else name,
+        of=frozenset(Unit) - {Unit.CANDIDATE} if is_of_steps else frozenset(Unit),
+        scale=scale,
+        phrase=f"with {name}" if is_flag else f"whose {name} is {{}}",
+        opposite=f"without {name}" if is_flag else "",
+        value=_or_none(read),
+        is_declared=True,
+    )
+
+
+def _refuse(message: str) -> UserError:
+    return UserError(
+        message, where="features", fix="return {name: array}, with a number for each candidate or each step"
+    )

@@ -4,18 +4,18 @@ Which of them went wrong is read off both sides of each step, or off the outputs
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, KeysView, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, KeysView, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from random import Random
 from typing import Any, Final, NamedTuple, TypeVar
 
-from kgverify.comparison.inference.content import Content, content_of
+from kgverify.comparison.inference.content import Content, content_of, plain
 from kgverify.comparison.inference.origins import Clause, Made, OriginInference, StepOrigins
 from kgverify.comparison.result import PROOF_CLASSES
 from kgverify.comparison.step_view import ResolventView, StepView
-from kgverify.conditions.slot_history import SlotHistory
-from kgverify.conditions.slot_turns import Turn
+from kgverify.conditions.batch import Candidate, Turn
 from kgverify.program.atoms import Goal
 from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.fact_index import ANY, Ids
@@ -37,37 +37,15 @@ class Unit(StrEnum):
     CANDIDATE = "candidate"
 
 
-class Candidate(NamedTuple):
-    """A candidate of the expected run.
+class Unknown(Exception):
+    """Raised where a feature asks for what is unknown of an instance."""
 
-    place:  its position among the candidates of its query and side, from 0, which is the true one
-    num_alike: the candidates of its query and side
-    rows_left: the candidates after it in the run
-    turn:   its turn in the slots of the batch; None if the engine does not name its slots
-    history: of the slots, if every slot takes a step at a time
-    """
 
-    row: int
-    query: int
-    side: int
-    atom: Ids
-    outcome: int
-    num_steps: int
-    place: int
-    is_fact: bool | None
-    num_alike: int
-    rows_left: int
-    turn: Turn | None = None
-    history: SlotHistory | None = None
-
-    @property
-    def num_in_run(self) -> int:
-        """The candidates of its run."""
-        return self.row + 1 + self.rows_left
-
-    def is_in_partial_block(self, size: int) -> bool:
-        """Return whether it is one of the last candidates of its run, too few for a block of a size."""
-        return self.row >= self.num_in_run - self.num_in_run % size
+def known(value: Item | None) -> Item:
+    """Return a value. Unknown if it is None."""
+    if value is None:
+        raise Unknown
+    return value
 
 
 class Run(NamedTuple):
@@ -83,30 +61,25 @@ class Run(NamedTuple):
     follows_semantics: bool
 
 
+@dataclass(eq=False)
 class SeenStep:
     """A step that was compared.
 
     number:  its number in the derivation, from 0
     actual:  None if it agrees
     origins: infers the clauses; None without a program
-    earlier: the goals visited before, if they are known
+    earlier: the goals visited before
     outputs: both outputs of the stage at fault, if they are known
     """
 
-    def __init__(
-        self,
-        run: Run,
-        candidate: Candidate,
-        number: int,
-        expected: StepView,
-        actual: StepView | None,
-        origins: StepOrigins | None,
-        earlier: tuple[Goal, ...] | None,
-        outputs: tuple[Any, Any] | None = None,
-    ) -> None:
-        self.run, self.candidate, self.number = run, candidate, number
-        self.expected, self.actual, self.origins = expected, actual, origins
-        self.earlier, self.outputs = earlier, outputs
+    run: Run
+    candidate: Candidate
+    number: int
+    expected: StepView
+    actual: StepView | None
+    origins: StepOrigins | None
+    earlier: tuple[Goal, ...]
+    outputs: tuple[Any, Any] | None = None
 
     @cached_property
     def num_matches(self) -> Counter[int]:
@@ -134,9 +107,8 @@ class SeenStep:
     @cached_property
     def kept(self) -> dict[Clause, Atoms]:
         """The resolvent of each clause that matches, pruned and renamed."""
-        return (
-            {} if self.origins is None else {c: atoms for atoms, clauses in self.origins.made.items() for c in clauses}
-        )
+        made = {} if self.origins is None else self.origins.made
+        return {clause: atoms for atoms, clauses in made.items() for clause in clauses}
 
     @cached_property
     def goal(self) -> Atoms:
@@ -150,20 +122,20 @@ class SeenStep:
 
     @cached_property
     def steps_since(self) -> dict[Atoms, int]:
-        """The steps since each visited goal was last left, 1 for the present one; empty if those before are unknown."""
-        every = () if self.earlier is None else (*self.earlier, self.expected.goal)
+        """The steps since each visited goal was last left, 1 for the present one."""
+        every = (*self.earlier, self.expected.goal)
         return {canonical(goal): len(every) - i for i, goal in enumerate(every)}
 
     @property
     def visited(self) -> KeysView[Atoms]:
-        """The goals visited before this step and in it; empty if those before are unknown."""
+        """The goals visited before this step and in it."""
         return self.steps_since.keys()
 
     @cached_property
     def limited(self) -> dict[Clause, int]:
         """The position of each resolvent among those that `limit` receives and that are short enough, if it is known."""
         most = self.run.limits.max_atoms
-        if self.earlier is None or most is None:
+        if most is None:
             return {}
         found: dict[Clause, int] = {}
         position = 0
@@ -202,11 +174,11 @@ class SeenStep:
             return Changes(set(), set(), shared - self.uncertain)
         if self.run.has_origins:
             return Changes(expected - actual, actual - expected - implied, shared)
-        contents = [set(map(content_of, step.resolvents)) for step in (self.expected, self.actual)]
-        only = [
-            {c for content in here - there for c in self._clauses_of(content)} for here, there in _both_ways(contents)
-        ]
-        return Changes(only[0], only[1] - implied, shared - only[0])
+        left, right = (set(map(content_of, step.resolvents)) for step in (self.expected, self.actual))
+        missing, extra = (
+            {c for content in only for c in self._clauses_of(content)} for only in (left - right, right - left)
+        )
+        return Changes(missing, extra - implied, shared - missing)
 
     @cached_property
     def uncertain(self) -> set[Clause]:
@@ -241,10 +213,6 @@ class Changes(NamedTuple):
     shared: set[Clause]
 
 
-def _both_ways(pair: Sequence[set[Content]]) -> tuple[tuple[set[Content], set[Content]], ...]:
-    return (pair[0], pair[1]), (pair[1], pair[0])
-
-
 class Instance(NamedTuple):
     """A fact, rule, resolvent, step or candidate that went wrong, or did not.
 
@@ -260,10 +228,51 @@ class Instance(NamedTuple):
     clause: Clause | None = None
 
     @property
-    def run(self) -> Run:
-        """The run."""
-        assert self.step is not None
-        return self.step.run
+    def seen(self) -> SeenStep:
+        """Its step. Unknown for a candidate."""
+        return known(self.step)
+
+    @property
+    def by(self) -> Clause:
+        """Its clause. Unknown for a step or a candidate."""
+        return known(self.clause)
+
+    @property
+    def inference(self) -> OriginInference:
+        """The inference of clauses. Unknown without a program."""
+        return known(self.seen.run.inference)
+
+    @property
+    def head(self) -> Ids:
+        """The fact, or the head of the rule."""
+        return self.inference.head_of(self.by)
+
+    @property
+    def body(self) -> Atoms:
+        """The body of the rule; empty for a fact."""
+        clauses, (kind, index) = self.inference.clauses, self.by
+        return clauses.rules[index][1] if kind == Origin.RULE else ()
+
+    @property
+    def made(self) -> Made:
+        """The result of its clause before pruning. Unknown if the clause does not match, or in another dialect."""
+        return known(self.seen.made.get(self.by))
+
+    @property
+    def kept(self) -> Atoms:
+        """The resolvent of its clause, pruned and renamed. Unknown if the clause does not match."""
+        return known(self.seen.kept.get(self.by))
+
+    @property
+    def selected(self) -> Ids:
+        """The selected atom of its step. Unknown for an empty goal."""
+        goal = self.seen.expected.goal
+        return known(goal[0] if goal else None)
+
+    @property
+    def turn(self) -> Turn:
+        """The turn of its candidate. Unknown if the engine does not name its slots."""
+        return known(self.candidate.turn)
 
 
 class Cases(NamedTuple):
@@ -299,14 +308,9 @@ _CLAUSES: Final = {
 _KIND_OF: Final = {Unit.FACT: Origin.FACT, Unit.RULE: Origin.RULE}
 
 
-def plain(goal: Iterable[Iterable[int]]) -> Goal:
-    """Return a goal as plain tuples."""
-    return tuple(tuple(atom) for atom in goal)  # type: ignore[misc]
-
-
 def canonical(goal: Goal) -> Atoms:
     """Return a goal as plain tuples, its variables numbered by first appearance."""
-    return number_variables(iter(plain(goal)))
+    return number_variables(plain(goal))
 
 
 def collect_cases(
@@ -325,31 +329,23 @@ def collect_cases(
     for unit in _CLAUSES.get(stage, ()):
         yield from _collect_clauses(unit, stage, kind, differing, (*agreeing, *hidden))
     if stage in _SUBSTITUTIONS:
-        yield _join(Unit.RESOLVENT, "wrong", "right", _changed_resolvents(differing), _kept_resolvents(agreeing))
+        yield _join(Unit.RESOLVENT, (*_changed_resolvents(differing), *_kept_resolvents(agreeing)))
     elif stage in (Stage.REVISIT, Stage.LIMIT):
         yield from _collect_dropped(stage, kind, differing, agreeing)
     elif stage is Stage.SCORE:
-        yield _join(
-            Unit.RESOLVENT,
-            "scored wrongly",
-            "scored rightly",
-            _scored(differing, tolerance),
-            _kept_resolvents(agreeing),
-        )
-    comparable = agreeing
+        scored = (*_scored(differing, tolerance), *_kept_resolvents(agreeing))
+        yield _join(Unit.RESOLVENT, scored, "scored wrongly", "scored rightly")
     if kind in PROOF_CLASSES:
-        comparable = [each for each in agreeing if each.is_proved == (kind is DifferenceClass.PROOF_LOST)]
-    cases = _join(
-        Unit.STEP, "wrong", "right", (_of_step(each, True) for each in differing), map(_right_step, comparable)
-    )
-    yield cases._replace(hidden=tuple(map(_right_step, thin(hidden, MOST_RIGHT))))
+        agreeing = [each for each in agreeing if each.is_proved == (kind is DifferenceClass.PROOF_LOST)]
+    cases = _join(Unit.STEP, (*(_of_step(each, True) for each in differing), *map(_of_step, agreeing)))
+    yield cases._replace(hidden=tuple(map(_of_step, thin(hidden, MOST_RIGHT))))
 
 
-def _join(unit: Unit, wrong: str, right: str, differing: Iterable[Instance], agreeing: Iterable[Instance]) -> Cases:
-    found = [*differing, *agreeing]
-    parts = [[each for each in found if each.is_wrong is is_wrong] for is_wrong in (True, False)]
-    kept = [thin(part, most) for part, most in zip(parts, (MOST_WRONG, MOST_RIGHT), strict=True)]
-    return Cases(unit, wrong, right, (*kept[0], *kept[1]))
+def _join(unit: Unit, instances: Iterable[Instance], wrong: str = "wrong", right: str = "right") -> Cases:
+    parts: dict[bool, list[Instance]] = {True: [], False: []}
+    for each in instances:
+        parts[each.is_wrong].append(each)
+    return Cases(unit, wrong, right, (*thin(parts[True], MOST_WRONG), *thin(parts[False], MOST_RIGHT)))
 
 
 def thin(items: Sequence[Item], most: int) -> Sequence[Item]:
@@ -359,15 +355,11 @@ def thin(items: Sequence[Item], most: int) -> Sequence[Item]:
     return [items[i] for i in sorted(Random(len(items)).sample(range(len(items)), most))]
 
 
-def _of_step(step: SeenStep, is_wrong: bool) -> Instance:
+def _of_step(step: SeenStep, is_wrong: bool = False) -> Instance:
     return Instance(Unit.STEP, is_wrong, (plain(step.expected.goal), step.number), step.candidate, step)
 
 
-def _right_step(step: SeenStep) -> Instance:
-    return _of_step(step, False)
-
-
-def _of_clause(unit: Unit, step: SeenStep, clause: Clause, is_wrong: bool) -> Instance:
+def _of_clause(unit: Unit, step: SeenStep, clause: Clause, is_wrong: bool = False) -> Instance:
     identity: Hashable = clause if unit in _KIND_OF else (clause, plain(step.expected.goal))
     return Instance(unit, is_wrong, identity, step.candidate, step, clause)
 
@@ -388,22 +380,18 @@ def _collect_clauses(
         if not any(wrong for _, wrong, _ in found) or not all(wrong or step.is_cut for step, wrong, _ in found):
             # Something else goes wrong in some of these steps.
             continue
-        cases = _join(
-            unit,
-            "missing" if is_missing else "extra",
-            "present" if is_missing else "right",
-            (
-                _of_clause(unit, step, c, c in wrong)
-                for step, wrong, right in found
-                for c in (*wrong, *right, *(() if is_missing else _left_out(unit, step) - wrong - right))
-            ),
-            (
-                _of_clause(unit, step, c, False)
-                for step in agreeing
-                for c in (*_clauses(unit, step.changes.shared), *(() if is_missing else _left_out(unit, step)))
-            ),
-        )
-        yield cases._replace(is_by_itself=kind in PROOF_CLASSES)
+        instances = [
+            _of_clause(unit, step, c, c in wrong)
+            for step, wrong, right in found
+            for c in (*wrong, *right, *(() if is_missing else _left_out(unit, step) - wrong - right))
+        ]
+        instances += [
+            _of_clause(unit, step, c)
+            for step in agreeing
+            for c in (*_clauses(unit, step.changes.shared), *(() if is_missing else _left_out(unit, step)))
+        ]
+        words = ("missing", "present") if is_missing else ("extra", "right")
+        yield _join(unit, instances, *words)._replace(is_by_itself=kind in PROOF_CLASSES)
 
 
 def _clauses(unit: Unit, found: Iterable[Clause]) -> set[Clause]:
@@ -453,21 +441,21 @@ def _split(unit: Unit, stage: Stage, step: SeenStep, *, is_missing: bool) -> tup
 
 def _kept_resolvents(steps: Iterable[SeenStep]) -> Iterator[Instance]:
     for step in steps:
-        for clause in step.sides[0]:
-            if clause in step.made:
-                yield _of_clause(Unit.RESOLVENT, step, clause, False)
+        yield from (_of_clause(Unit.RESOLVENT, step, clause) for clause in step.sides[0] if clause in step.made)
 
 
 def _changed_resolvents(steps: Iterable[SeenStep]) -> Iterator[Instance]:
     """Yield the resolvents that both sides made by the same clause: wrong if these differ."""
     for step in steps:
+        left: Mapping[Clause, object]
+        right: Mapping[Clause, object]
         if step.outputs is not None:
-            sides = [{(kind, origin): plain(atoms) for *_, kind, origin, atoms in side} for side in step.outputs]
+            left, right = ({(kind, i): plain(atoms) for *_, kind, i, atoms in side} for side in step.outputs)
         else:
-            sides = [{c: (r.kind, plain(r.atoms)) for c, r in side.items()} for side in step.sides]  # type: ignore[misc]
-        for clause in sides[0]:
-            if clause in sides[1] and clause in step.made:
-                yield _of_clause(Unit.RESOLVENT, step, clause, sides[0][clause] != sides[1][clause])
+            left, right = ({c: (r.kind, plain(r.atoms)) for c, r in side.items()} for side in step.sides)
+        for clause in left:
+            if clause in right and clause in step.made:
+                yield _of_clause(Unit.RESOLVENT, step, clause, left[clause] != right[clause])
 
 
 def _scored(steps: Iterable[SeenStep], tolerance: float) -> Iterator[Instance]:
@@ -475,36 +463,34 @@ def _scored(steps: Iterable[SeenStep], tolerance: float) -> Iterator[Instance]:
         expected, actual = step.sides
         for clause in expected:
             if clause in actual and clause in step.made:
-                scores = expected[clause].score, actual[clause].score
-                is_close = scores[0] == scores[1] or abs(scores[0] - scores[1]) <= tolerance
-                yield _of_clause(Unit.RESOLVENT, step, clause, not is_close)
+                left, right = expected[clause].score, actual[clause].score
+                is_wrong = left != right and not abs(left - right) <= tolerance
+                yield _of_clause(Unit.RESOLVENT, step, clause, is_wrong)
 
 
 def _collect_dropped(
     stage: Stage, kind: DifferenceClass, differing: Sequence[SeenStep], agreeing: Sequence[SeenStep]
 ) -> Iterator[Cases]:
     """Yield the resolvents that `revisit` or `limit` may drop: wrong if only one side has dropped them."""
-    is_extra = kind is DifferenceClass.EXTRA
 
-    def label(step: SeenStep, *, is_wrong: Callable[[Clause], bool]) -> Iterator[Instance]:
-        if not step.is_proved:
-            for clause in step.made if stage is Stage.LIMIT else _before_limit(step):
-                yield _of_clause(Unit.RESOLVENT, step, clause, is_wrong(clause))
+    def clauses_of(step: SeenStep) -> Iterable[Clause]:
+        if step.is_proved:
+            return ()
+        return step.made if stage is Stage.LIMIT else _before_limit(step)
 
-    def differs(step: SeenStep) -> Iterator[Instance]:
+    instances, is_dropped = [], False
+    for step in differing:
         left, right = _listed(step)
         moved = _find_moved(step, left, right)
-        every = label(step, is_wrong=lambda clause: (clause in left) != (clause in right))
-        return (each for each in every if each.clause not in moved)
-
-    instances = [each for step in differing for each in differs(step)]
-    agree = (each for step in agreeing for each in label(step, is_wrong=lambda clause: False))
-    dropped = [_is_dropped(each) for each in instances if each.is_wrong]
-    words = (
-        ("kept wrongly", "treated rightly") if is_extra or not any(dropped) else ("dropped wrongly", "treated rightly")
-    )
-    if dropped:
-        yield _join(Unit.RESOLVENT, *words, instances, agree)
+        for clause in clauses_of(step):
+            if clause not in moved:
+                is_wrong = (clause in left) != (clause in right)
+                instances.append(_of_clause(Unit.RESOLVENT, step, clause, is_wrong))
+                is_dropped |= is_wrong and clause in left
+    if any(each.is_wrong for each in instances):
+        instances += [_of_clause(Unit.RESOLVENT, step, clause) for step in agreeing for clause in clauses_of(step)]
+        word = "dropped" if is_dropped and kind is not DifferenceClass.EXTRA else "kept"
+        yield _join(Unit.RESOLVENT, instances, f"{word} wrongly", "treated rightly")
 
 
 def _before_limit(step: SeenStep) -> Iterator[Clause]:
@@ -535,16 +521,10 @@ def _find_moved(step: SeenStep, left: set[Clause], right: set[Clause]) -> set[Cl
     return found if found < left ^ right else set()
 
 
-def _is_dropped(instance: Instance) -> bool:
-    assert instance.step is not None
-    left, _ = _listed(instance.step)
-    return instance.clause in left
-
-
 def _listed(step: SeenStep) -> tuple[set[Clause], set[Clause]]:
     """Return the clauses whose resolvents each side has kept."""
     if step.outputs is None:
         return set(step.sides[0]), set(step.sides[1])
-    lists = [side[0] if side and isinstance(side[-1], int) else side for side in step.outputs]
+    lists = (side[0] if side and isinstance(side[-1], int) else side for side in step.outputs)
     left, right = ({(item[-3], item[-2]) for item in side if item[-2:-1]} for side in lists)
     return left, right

@@ -1,8 +1,12 @@
-"""The exact search for the simplest condition that separates what went wrong from what did not.
+"""The exact search for the simplest condition that separates what went wrong from what did not, and its chance.
 
 A condition is a conjunction of at most three tests. An exact one holds for everything that went wrong and for nothing else. So
 each of its tests holds for everything that went wrong, and together they exclude all the rest: among the tests that hold for
 everything that went wrong, the cheapest cover of the rest is sought. The cost of a test is its description length in bits.
+
+If nothing distinguishes what went wrong from the rest, every choice of as many instances is equally likely to be the wrong one.
+The distribution over all these permutations is known in closed form (Fisher's exact test), and none has to be drawn. Times the
+number of conditions tried, it bounds the probability that any of them does as well by chance (Bonferroni's correction).
 """
 
 import math
@@ -11,7 +15,7 @@ from copy import copy
 from enum import StrEnum
 from functools import cached_property
 from itertools import combinations
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +46,8 @@ MOST_SECOND: Final = 5
 MOST_OF_MODULUS: Final = 16
 """The first conditions of a pair to try, those that hold most often first, the second ones for each, and the largest modulus."""
 
-_FEW_MODULI: Final = tuple(modulus for modulus in MODULI if modulus <= MOST_OF_MODULUS)
+MOST_CHANCE: Final = 0.01
+"""The largest probability of chance with which a condition is stated."""
 
 MOST_OUTER: Final = 24
 MOST_INTERVALS: Final = 2
@@ -64,6 +69,15 @@ class Relation(StrEnum):
     SAME = "same as"
 
 
+_COMPARE: Final = {
+    Relation.AT_LEAST: np.greater_equal,
+    Relation.AT_MOST: np.less_equal,
+    Relation.EQUAL: np.equal,
+    Relation.OTHER: np.not_equal,
+}
+_BITS_OF: Final = {Relation.EQUAL: 1.0, Relation.AT_MOST: 1.5, Relation.OTHER: 2.5}
+
+
 class Term(NamedTuple):
     """A test of one feature, or of two.
 
@@ -83,22 +97,19 @@ class Term(NamedTuple):
 
     def holds(self, values: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return where it holds. values: float64 [n, F]; returns bool [n]."""
-        x = values[:, self.feature]
+        return self.holds_for(values[:, self.feature], values[:, self.other])
+
+    def holds_for(self, x: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return where it holds for values of its feature, and of the other one: float64 [n]."""
         match self.relation:
-            case Relation.AT_LEAST:
-                found = x >= self.value
-            case Relation.AT_MOST:
-                found = x <= self.value
-            case Relation.EQUAL:
-                found = x == self.value
-            case Relation.OTHER:
-                found = x != self.value
             case Relation.BETWEEN:
                 found = (x >= self.value) & (x <= self.high)
             case Relation.REMAINDER:
                 found = np.mod(x, self.high) == self.value
             case Relation.SAME:
-                found = x == values[:, self.other]
+                found = x == other
+            case _:
+                found = _COMPARE[self.relation](x, self.value)
         return np.asarray(found, np.bool_)
 
 
@@ -119,10 +130,14 @@ class Condition(NamedTuple):
         return (self,) if self.either is None else (self._replace(either=None), self.either)
 
     @property
-    def used(self) -> tuple[int, ...]:
-        """The indices of the features that it tests, ascending."""
-        tests = [test for part in self.parts for test in part.tests]
-        return tuple(sorted({i for test in tests for i in (test.feature, test.other) if i >= 0}))
+    def terms(self) -> tuple[Term, ...]:
+        """The tests of all parts."""
+        return tuple(test for part in self.parts for test in part.tests)
+
+    @property
+    def used(self) -> list[int]:
+        """The indices of the features that it tests, in the order of its tests."""
+        return list(dict.fromkeys(i for test in self.terms for i in (test.feature, test.other) if i >= 0))
 
     def holds(self, values: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return where all tests of a part hold."""
@@ -131,45 +146,20 @@ class Condition(NamedTuple):
             found &= test.holds(values)
         return found if self.either is None else found | self.either.holds(values)
 
-    def moved(self, places: Sequence[int]) -> "Condition":
-        """Return it for a table in which each feature has another place."""
-        tests = tuple(
-            test._replace(feature=places[test.feature], other=places[test.other] if test.other >= 0 else test.other)
-            for test in self.tests
-        )
-        return self._replace(tests=tests, either=None if self.either is None else self.either.moved(places))
+
+NOTHING: Final = Condition((), 0.0, 1.0)
+"""The condition without tests, which holds for everything."""
 
 
-class _First(NamedTuple):
-    """The first condition of a pair.
-
-    num_wrong: the instances that went wrong for which it holds
-    """
-
-    tests: tuple[Term, ...]
-    cost: float
-    num_wrong: int
-
-
-class _Levels:
-    """The different values of a feature, ascending: float64 [K]."""
-
-    def __init__(self, column: NDArray[np.float64]) -> None:
-        self.values, self.codes = np.unique(column, return_inverse=True)
-        self._remainders: dict[int, NDArray[np.int64]] = {}
-
-    def remainders(self, modulus: int) -> NDArray[np.int64]:
-        """Return the remainder of each value: int64 [K]."""
-        if modulus not in self._remainders:
-            self._remainders[modulus] = np.mod(self.values, modulus).astype(np.int64)
-        return self._remainders[modulus]
+_First: TypeAlias = tuple[int, float, tuple[Term, ...]]
+"""The first condition of a pair: the instances that went wrong for which it holds, its cost, and its tests."""
 
 
 class Search:
     """The search among the features of some instances.
 
     features: those of the columns
-    values:   float64 [n, F], without NaN
+    values:   float64 [n, F]; NaN in the columns of unknown features
     is_wrong: bool [n]
     stage:    the stage at fault, whose own features are preferred
 
@@ -180,12 +170,14 @@ class Search:
         self, features: Sequence[Feature], values: NDArray[np.float64], is_wrong: NDArray[np.bool_], stage: str
     ) -> None:
         self._features, self._stage = features, stage
-        rows = np.unique(np.column_stack([values, is_wrong]), axis=0)
+        # An unknown feature has one value, and so separates nothing.
+        known = np.where(np.isnan(values), 0.0, values)
+        rows = np.unique(np.column_stack([known, is_wrong]), axis=0)
         self._values, self._wrong = np.asfortranarray(rows[:, :-1]), rows[:, -1].astype(np.bool_)
-        self._levels = [_Levels(column) for column in self._values.T]
-        self._codes = [each.codes for each in self._levels]
-        order = sorted(range(len(features)), key=lambda i: features[i].cost(stage))
-        self._columns = self._distinct_columns(order)
+        levels = [np.unique(column, return_inverse=True) for column in self._values.T]
+        self._levels, self._codes = [values for values, _ in levels], [codes for _, codes in levels]
+        self._remainders: dict[int, NDArray[np.int64]] = {}
+        self._columns = self._distinct_columns(sorted(range(len(features)), key=lambda i: features[i].cost(stage)))
         self.is_cut = False
 
     def _among(self, rows: NDArray[np.bool_]) -> "Search":
@@ -204,21 +196,24 @@ class Search:
 
     def _distinct_columns(self, columns: Iterable[int]) -> list[int]:
         """Return the columns that vary, without those that equal a preferred one."""
-        seen: set[bytes] = set()
-        kept = []
+        kept: dict[bytes, int] = {}
         for i in columns:
             column = np.ascontiguousarray(self._values[:, i])
-            key = column.tobytes()
-            if len(column) and (column != column[0]).any() and key not in seen:
-                seen.add(key)
-                kept.append(i)
-        return kept
+            if len(column) and (column != column[0]).any():
+                kept.setdefault(column.tobytes(), i)
+        return list(kept.values())
 
-    def _hits(self, i: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return how often each value of a feature went wrong, and how often it did not: int64 [K] each."""
-        num = len(self._levels[i].values)
-        wrong = np.bincount(self._codes[i][self._wrong], minlength=num)
-        return wrong, np.bincount(self._codes[i], minlength=num) - wrong
+    def _hits(self, i: int) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return the values of a feature, ascending, and how often each went wrong, and did not: [K] each."""
+        codes, values = self._codes[i], self._levels[i]
+        wrong = np.bincount(codes[self._wrong], minlength=len(values))
+        return values, wrong, np.bincount(codes, minlength=len(values)) - wrong
+
+    def _remainders_of(self, i: int) -> NDArray[np.int64]:
+        """Return the remainder of each value of a feature for each of `MODULI`: int64 [M, K]."""
+        if i not in self._remainders:
+            self._remainders[i] = np.mod(self._levels[i], np.array(MODULI)[:, None]).astype(np.int64)
+        return self._remainders[i]
 
     @cached_property
     def _counts(self) -> tuple[int, int]:
@@ -245,12 +240,8 @@ class Search:
         if not self._wrong.any() or self._wrong.all():
             return []
         right = self._values[~self._wrong]
-        tests = []
-        for test, cost in self._necessary():
-            excluded = ~test.holds(right)
-            if excluded.any():
-                tests.append((test, cost, excluded))
-        covers, self.is_cut = _cover(tests, len(right))
+        tests = [(test, self._cost(test), ~test.holds(right)) for test in self._necessary()]
+        covers, self.is_cut = _cover([test for test in tests if test[2].any()], len(right))
         return [Condition(chosen, cost, self._num_tried(chosen)) for chosen, cost in covers]
 
     def find_two(self) -> list[Condition]:
@@ -263,157 +254,155 @@ class Search:
             return []
         return self._complete(self._sufficient()) or self._complete(self._double_first())
 
-    def _complete(self, first: Iterable["_First"]) -> list[Condition]:
+    def _complete(self, first: Iterable[_First]) -> list[Condition]:
         """Return the shortest pairs with one of some conditions that hold for nothing that went right."""
         by_rows: dict[bytes, tuple[_First, NDArray[np.bool_]]] = {}
         num_wrong = int(self._wrong.sum())
-        for each in sorted(first, key=lambda each: (-each.num_wrong, each.cost)):
+        for each in sorted(first, key=lambda each: (-each[0], each[1])):
             if len(by_rows) == MOST_FIRST:
                 break
-            if 1 < each.num_wrong < num_wrong:
-                holds = np.logical_and.reduce([self._wrong, *(test.holds(self._values) for test in each.tests)])
+            if 1 < each[0] < num_wrong:
+                holds = np.logical_and.reduce([self._wrong, *(test.holds(self._values) for test in each[2])])
                 by_rows.setdefault(holds.tobytes(), (each, holds))
         pairs = []
-        for (tests, cost, _), holds in by_rows.values():
+        for (_, cost, tests), holds in by_rows.values():
             rest = self._among(~holds).find_exact()
             num = self._num_tried(tests)
             pairs += [Condition(tests, cost + each.cost, num, each) for each in rest[:MOST_SECOND]]
         return sorted(pairs, key=lambda each: each.cost)
 
-    def _double_first(self) -> Iterator["_First"]:
+    def _double_first(self) -> Iterator[_First]:
         """Yield two tests that together hold for nothing that went right: the first is one of those that divide best."""
         for outer, cost in self._dividing():
-            for (inner,), own, num in self._among(outer.holds(self._values))._sufficient():
-                yield _First((outer, inner), cost + own + OF_CONJUNCTION, num)
+            for num, own, inner in self._among(outer.holds(self._values))._sufficient():
+                yield num, cost + own + OF_CONJUNCTION, (outer, *inner)
 
     def _dividing(self) -> list[tuple[Term, float]]:
         """Return the tests of features with few values after which the classes are least mixed, with their costs."""
         found = []
         num, num_wrong = len(self._wrong), int(self._wrong.sum())
         for i in self._columns:
-            feature, (unique, rows) = self._features[i], np.unique(self._values[:, i], return_inverse=True)
-            if len(unique) > MOST_VALUES:
+            values, counts = _tally(self._values[:, i], self._wrong, self._features[i].scale)
+            if len(values) > MOST_VALUES:
                 continue
-            hits, sizes = np.bincount(rows, self._wrong), np.bincount(rows)
-            counts = [(Relation.EQUAL, hits, sizes)]
-            if feature.scale not in (Scale.FLAG, Scale.ID) and len(unique) > 2:
-                counts.append((Relation.AT_LEAST, hits[::-1].cumsum()[::-1], sizes[::-1].cumsum()[::-1]))
-                counts.append((Relation.AT_MOST, hits.cumsum(), sizes.cumsum()))
-            for relation, inside, size in counts:
+            # Bounds of two values say no more than their names.
+            for relation, inside, size in counts if len(values) > 2 else counts[:1]:
                 mixed = size * _entropy(inside, size) + (num - size) * _entropy(num_wrong - inside, num - size)
                 for at in np.flatnonzero((inside > 0) & (inside < size) & (size < num)).tolist():
-                    value = float(unique[at])
-                    cost = feature.cost(self._stage) + (0.5 if feature.scale is Scale.FLAG else 1 + _bits(value))
-                    found.append((float(mixed[at]), cost, Term(i, relation, value)))
+                    test = Term(i, relation, float(values[at]))
+                    found.append((float(mixed[at]), self._cost(test), test))
         return [(test, cost) for _, cost, test in sorted(found)[:MOST_OUTER]]
 
-    def _sufficient(self) -> Iterator["_First"]:
+    def _sufficient(self) -> Iterator[_First]:
         """Yield single tests that hold for nothing that went right."""
         for i in self._columns:
-            levels, (num_wrong, num_right) = self._levels[i], self._hits(i)
-            is_only = (num_wrong > 0) & (num_right == 0)
-            for test, cost in self._sufficient_in(i, is_only, num_wrong, num_right):
-                holds = test._replace(feature=0).holds(levels.values[:, None])
-                yield _First((test,), cost, int(num_wrong[holds].sum()))
+            values, num_wrong, num_right = self._hits(i)
+            for test in self._sufficient_in(i, values, num_wrong, num_right):
+                yield int(num_wrong[test.holds_for(values, values)].sum()), self._cost(test), (test,)
 
     def _sufficient_in(
-        self, i: int, is_only: NDArray[np.bool_], num_wrong: NDArray[np.int64], num_right: NDArray[np.int64]
-    ) -> Iterator[tuple[Term, float]]:
-        """Yield those of one feature with their costs.
-
-        is_only:              the values that only went wrong, bool [K]
-        num_wrong, num_right: how often each value went wrong, and how often it did not, int64 [K]
-        """
-        feature, levels = self._features[i], self._levels[i]
-        is_right, values, cost = num_right > 0, levels.values, feature.cost(self._stage)
+        self, i: int, values: NDArray[np.float64], num_wrong: NDArray[np.int64], num_right: NDArray[np.int64]
+    ) -> Iterator[Term]:
+        scale, is_right = self._features[i].scale, num_right > 0
+        is_only = (num_wrong > 0) & ~is_right
         if not is_only.any():
             return
-        for value in values[is_only][:MOST_VALUES].tolist():
-            yield Term(i, Relation.EQUAL, value), cost + (0.5 if feature.scale is Scale.FLAG else 1 + _bits(value))
-        if feature.scale in (Scale.FLAG, Scale.ID):
+        yield from (Term(i, Relation.EQUAL, value) for value in values[is_only][:MOST_VALUES].tolist())
+        if scale in (Scale.FLAG, Scale.ID):
             return
         known, x = values[is_right], values[num_wrong > 0]
         low, high = float(known[0]), float(known[-1])
         if x[-1] > high:
-            value = float(x[np.searchsorted(x, high, "right")])
-            yield Term(i, Relation.AT_LEAST, value, beyond=high), cost + 1.5 + _bits_above(high, value)
+            yield Term(i, Relation.AT_LEAST, float(x[np.searchsorted(x, high, "right")]), beyond=high)
         if x[0] < low:
-            value = float(x[np.searchsorted(x, low) - 1])
-            yield Term(i, Relation.AT_MOST, value, beyond=low), cost + 1.5 + _bits(value)
+            yield Term(i, Relation.AT_MOST, float(x[np.searchsorted(x, low) - 1]), beyond=low)
         for start, end in _intervals(values[is_only], num_wrong[is_only], known):
-            yield Term(i, Relation.BETWEEN, start, end), cost + 3 + _bits(start) + _bits(end)
-        for modulus in _FEW_MODULI if feature.scale is Scale.COUNT else ():
-            rest = levels.remainders(modulus)
-            is_free = np.bincount(rest[is_right], minlength=modulus) == 0
-            for remainder in np.flatnonzero(np.bincount(rest[is_only], minlength=modulus) * is_free).tolist():
-                yield Term(i, Relation.REMAINDER, float(remainder), float(modulus)), cost + 3 + math.log2(modulus)
+            yield Term(i, Relation.BETWEEN, start, end)
+        for place, modulus in enumerate(MODULI if scale is Scale.COUNT else ()):
+            if modulus <= MOST_OF_MODULUS:
+                rest = self._remainders_of(i)[place]
+                is_free = np.bincount(rest[is_right], minlength=modulus) == 0
+                for remainder in np.flatnonzero(np.bincount(rest[is_only], minlength=modulus) * is_free).tolist():
+                    yield Term(i, Relation.REMAINDER, float(remainder), float(modulus))
 
-    def _necessary(self) -> Iterator[tuple[Term, float]]:
-        """Yield the tests that hold for everything that went wrong, with their costs, and may exclude something else."""
-        wrong = self._values[self._wrong]
+    def _necessary(self) -> Iterator[Term]:
+        """Yield the tests that hold for everything that went wrong, and may exclude something else."""
         for i in self._columns:
-            feature, levels, (num_wrong, num_right) = self._features[i], self._levels[i], self._hits(i)
-            is_wrong = num_wrong > 0
-            others = levels.values[num_right > 0]
-            cost, values = feature.cost(self._stage), levels.values[is_wrong]
-            low, high = float(values[0]), float(values[-1])
-            if feature.scale is Scale.FLAG:
-                if low == high:
-                    yield Term(i, Relation.EQUAL, low), cost + 0.5 * (low == 0)
-                continue
-            if low == high:
-                yield Term(i, Relation.EQUAL, low), cost + 1 + _bits(low)
-            # That all the rest has one and the same name is no property of it.
-            if (2 if feature.scale is Scale.ID else 1) <= len(others) <= MOST_VALUES:
-                for value in levels.values[(num_right > 0) & ~is_wrong].tolist():
-                    if feature.scale is not Scale.ID and not low < value < high:
-                        # A bound excludes it as well.
-                        continue
-                    yield Term(i, Relation.OTHER, value), cost + 2.5 + _bits(value)
-            if feature.scale is Scale.ID:
-                continue
-            below, above = others[others < low], others[others > high]
-            beyond = float(below[-1]) if len(below) else None, float(above[0]) if len(above) else None
-            if len(below):
-                yield Term(i, Relation.AT_LEAST, low, beyond=beyond[0]), cost + 1.5 + _bits_above(beyond[0], low)
-            if len(above) and (low < high or low):
-                yield Term(i, Relation.AT_MOST, high, beyond=beyond[1]), cost + 1.5 + _bits(high)
-            if len(below) and len(above) and len(values) >= FEWEST_VALUES:
-                yield Term(i, Relation.BETWEEN, low, high), cost + 3 + _bits(low) + _bits(high)
-            if feature.scale is Scale.COUNT and len(values) > 1:
+            yield from self._necessary_in(i, *self._hits(i))
+        wrong = self._values[self._wrong]
+        yield from (Term(i, Relation.SAME, other=j) for i, j in self._pairs() if (wrong[:, i] == wrong[:, j]).all())
+
+    def _necessary_in(
+        self, i: int, every: NDArray[np.float64], num_wrong: NDArray[np.int64], num_right: NDArray[np.int64]
+    ) -> Iterator[Term]:
+        scale, is_wrong = self._features[i].scale, num_wrong > 0
+        values, others = every[is_wrong], every[num_right > 0]
+        low, high = float(values[0]), float(values[-1])
+        if low == high:
+            yield Term(i, Relation.EQUAL, low)
+        if scale is Scale.FLAG:
+            return
+        # That all the rest has one and the same name is no property of it.
+        is_named = scale is Scale.ID
+        if 1 + is_named <= len(others) <= MOST_VALUES:
+            for value in every[(num_right > 0) & ~is_wrong].tolist():
+                # A bound excludes other numbers as well.
+                if is_named or low < value < high:
+                    yield Term(i, Relation.OTHER, value)
+        if is_named:
+            return
+        below, above = others[others < low], others[others > high]
+        if len(below):
+            yield Term(i, Relation.AT_LEAST, low, beyond=float(below[-1]))
+        if len(above) and (low < high or low):
+            yield Term(i, Relation.AT_MOST, high, beyond=float(above[0]))
+        if len(below) and len(above) and len(values) >= FEWEST_VALUES:
+            yield Term(i, Relation.BETWEEN, low, high)
+        if scale is Scale.COUNT and len(values) > 1:
+            remainders = self._remainders_of(i)[:, is_wrong]
+            for place in np.flatnonzero((remainders == remainders[:, :1]).all(1)).tolist():
                 # Any two values are equal modulo their difference: a power of two is no coincidence.
-                for modulus in MODULI if len(values) >= FEWEST_VALUES else POWERS:
-                    remainders = levels.remainders(modulus)[is_wrong]
-                    if (remainders == remainders[0]).all():
-                        length = cost + 3 + math.log2(modulus) + (modulus & (modulus - 1) > 0)
-                        yield Term(i, Relation.REMAINDER, float(remainders[0]), float(modulus)), length
-        for i, j in self._pairs():
-            if (wrong[:, i] == wrong[:, j]).all():
-                cost = self._features[i].cost(self._stage) + self._features[j].cost(self._stage) + 4
-                yield Term(i, Relation.SAME, other=j), cost
+                if len(values) >= FEWEST_VALUES or MODULI[place] in POWERS:
+                    yield Term(i, Relation.REMAINDER, float(remainders[place, 0]), float(MODULI[place]))
+
+    def _cost(self, test: Term) -> float:
+        """Return the description length of a test, in bits."""
+        feature, value = self._features[test.feature], test.value
+        own = feature.cost(self._stage)
+        if feature.scale is Scale.FLAG:
+            return own + 0.5 * (value == 0)
+        match test.relation:
+            case Relation.SAME:
+                return own + self._features[test.other].cost(self._stage) + 4
+            case Relation.REMAINDER:
+                return own + 3 + math.log2(test.high) + (test.high not in POWERS)
+            case Relation.BETWEEN:
+                return own + 3 + _bits(value) + _bits(test.high)
+            case Relation.AT_LEAST:
+                return own + 1.5 + _bits_above(test.beyond, value)
+            case relation:
+                return own + _BITS_OF[relation] + _bits(value)
 
     def find_inexact(self, values: NDArray[np.float64], is_wrong: NDArray[np.bool_]) -> Condition | None:
         """Return the condition with the highest F1 score; None without tests. It is grown test by test.
 
         values, is_wrong: all instances, float64 [n, F] and bool [n], since repeated ones count
         """
-        tests = [
-            (test, cost, test.holds(values))
-            for test, cost in list_separating(self._features, values, is_wrong, self._stage, self._columns)
-        ]
+        found = list_separating(self._features, values, is_wrong, self._columns)
+        tests = [(test, self._cost(test), test.holds(values)) for test in found]
         kept: tuple[Term, ...] = ()
         inside = np.ones(len(values), np.bool_)
         best, total = 0.0, 0.0
-        while len(kept) < MOST_TESTS:
-            scored = [
-                (_f1(inside & holds, is_wrong) - 0.002 * (total + cost), -cost, i)
+        while tests and len(kept) < MOST_TESTS:
+            scores = [
+                (f1(inside & holds, is_wrong) - 0.002 * (total + cost), -cost, i)
                 for i, (_, cost, holds) in enumerate(tests)
             ]
-            if not scored or max(scored)[0] <= best:
+            if max(scores)[0] <= best:
                 break
-            best, negative, chosen = max(scored)
+            best, negative, chosen = max(scores)
             kept, total = (*kept, tests[chosen][0]), total - negative
-            inside = inside & tests[chosen][2]
+            inside &= tests[chosen][2]
         return Condition(kept, total, self._num_tried(kept)) if kept else None
 
     def _num_tried(self, tests: Sequence[Term]) -> float:
@@ -421,45 +410,48 @@ class Search:
 
         Half of the probability of an error is reserved for single bounds and flags, and half for all other conditions.
         """
-        if len(tests) == 1 and self._is_plain(tests[0]):
+        first, *others = tests
+        is_flag = self._features[first.feature].scale is Scale.FLAG and first.relation is Relation.EQUAL
+        if not others and (is_flag or first.relation in (Relation.AT_LEAST, Relation.AT_MOST)):
             return 2.0 * self._counts[0]
         return 2.0 * sum(float(self.num_single) ** n / math.factorial(n) for n in range(1, len(tests) + 1))
 
-    def _is_plain(self, test: Term) -> bool:
-        is_flag = self._features[test.feature].scale is Scale.FLAG and test.relation is Relation.EQUAL
-        return is_flag or test.relation in (Relation.AT_LEAST, Relation.AT_MOST)
+
+_Counts = list[tuple[Relation, NDArray[np.float64], NDArray[np.intp]]]
+
+
+def _tally(x: NDArray[np.float64], is_wrong: NDArray[np.bool_], scale: Scale) -> tuple[NDArray[np.float64], _Counts]:
+    """Return the different values of a feature, ascending, and how many instances each test with one of them holds for.
+
+    For each relation: of those that went wrong, float64 [K], and of all, int64 [K].
+    """
+    values, rows = np.unique(x, return_inverse=True)
+    hits = np.asarray(np.bincount(rows, is_wrong, len(values)), np.float64)
+    sizes = np.bincount(rows, minlength=len(values))
+    counts = [(Relation.EQUAL, hits, sizes)]
+    if scale not in (Scale.FLAG, Scale.ID):
+        counts.append((Relation.AT_LEAST, hits[::-1].cumsum()[::-1], sizes[::-1].cumsum()[::-1]))
+        counts.append((Relation.AT_MOST, hits.cumsum(), sizes.cumsum()))
+    return values, counts
 
 
 def list_separating(
     features: Sequence[Feature],
     values: NDArray[np.float64],
     is_wrong: NDArray[np.bool_],
-    stage: str,
     columns: Iterable[int] | None = None,
-) -> Iterator[tuple[Term, float]]:
-    """Yield, for each feature, the tests with the highest F1 score of each relation, with their costs."""
+) -> Iterator[Term]:
+    """Yield, for each feature, the test with the highest F1 score of each relation."""
     for i in range(len(features)) if columns is None else columns:
-        feature, x = features[i], values[:, i]
-        unique, rows = np.unique(x, return_inverse=True)
+        unique, counts = _tally(values[:, i], is_wrong, features[i].scale)
         if len(unique) < 2:
             continue
-        hits = np.bincount(rows, is_wrong, len(unique))
-        sizes = np.bincount(rows, minlength=len(unique))
-        cost = feature.cost(stage)
-        for relation, inside, num in (
-            (Relation.EQUAL, hits, sizes),
-            (Relation.AT_LEAST, hits[::-1].cumsum()[::-1], sizes[::-1].cumsum()[::-1]),
-            (Relation.AT_MOST, hits.cumsum(), sizes.cumsum()),
-            (Relation.OTHER, hits.sum() - hits, sizes.sum() - sizes),
-        ):
-            is_ordered = relation in (Relation.AT_LEAST, Relation.AT_MOST)
-            if is_ordered and feature.scale in (Scale.FLAG, Scale.ID):
-                continue
+        _, hits, sizes = counts[0]
+        for relation, inside, num in (*counts, (Relation.OTHER, hits.sum() - hits, sizes.sum() - sizes)):
             at = int(np.argmax(2 * inside / np.maximum(1, num + hits.sum())))
-            value = float(unique[at])
-            if is_ordered and value == float(unique[0 if relation is Relation.AT_MOST else -1]):
-                continue
-            yield Term(i, relation, value), cost + (0 if feature.scale is Scale.FLAG else 1 + _bits(value))
+            # A bound that a single value keeps to says no more than its name.
+            if (relation, at) not in ((Relation.AT_LEAST, len(unique) - 1), (Relation.AT_MOST, 0)):
+                yield Term(i, relation, float(unique[at]))
 
 
 def _intervals(
@@ -479,14 +471,14 @@ def _intervals(
             yield float(inside[0]), float(inside[-1])
 
 
-def _entropy(num: NDArray[Any], of: NDArray[Any]) -> NDArray[Any]:
+def _entropy(num: NDArray[np.float64], of: NDArray[np.intp]) -> NDArray[np.float64]:
     """Return the entropy of two classes in bits, given the number of one of them."""
     share = np.clip(num / np.maximum(1, of), 1e-12, 1 - 1e-12)
-    entropy: NDArray[Any] = -share * np.log2(share) - (1 - share) * np.log2(1 - share)
-    return entropy
+    return np.asarray(-share * np.log2(share) - (1 - share) * np.log2(1 - share), np.float64)
 
 
-def _f1(inside: NDArray[np.bool_], is_wrong: NDArray[np.bool_]) -> float:
+def f1(inside: NDArray[np.bool_], is_wrong: NDArray[np.bool_]) -> float:
+    """Return the F1 score of a condition, given where it holds."""
     return float(2 * (inside & is_wrong).sum() / max(1, inside.sum() + is_wrong.sum()))
 
 
@@ -502,18 +494,20 @@ def _bits_above(beyond: float | None, value: float) -> float:
     return _bits(value) if beyond is None or beyond != int(beyond) else min(_bits(beyond + 1), _bits(value))
 
 
-_Excluding = tuple[Term, float, NDArray[np.bool_]]
+def _cover(
+    tests: list[tuple[Term, float, NDArray[np.bool_]]], num_rows: int
+) -> tuple[list[tuple[tuple[Term, ...], float]], bool]:
+    """Return the cheapest sets of at most three tests that exclude all rows, and whether some were not tried.
 
-
-def _cover(tests: list[_Excluding], num_rows: int) -> tuple[list[tuple[tuple[Term, ...], float]], bool]:
-    """Return the cheapest sets of at most three tests that exclude all rows, and whether some were not tried."""
+    tests: with their costs, and the rows that each excludes, bool [R]
+    """
     tests = sorted(tests, key=lambda each: each[1])
-    kept: list[_Excluding] = []
-    for test in tests:
-        # One that excludes no more than a cheaper one is not needed.
-        if not any((test[2] <= other[2]).all() for other in kept):
-            kept.append(test)
-    found: dict[frozenset[Term], float] = {}
+    # One that excludes no more than a cheaper one is not needed.
+    kept: list[int] = []
+    for i, test in enumerate(tests):
+        if not any((test[2] <= tests[k][2]).all() for k in kept):
+            kept.append(i)
+    found: dict[tuple[int, ...], float] = {}
     best = math.inf
     left = MOST_VISITED
 
@@ -521,24 +515,39 @@ def _cover(tests: list[_Excluding], num_rows: int) -> tuple[list[tuple[tuple[Ter
         nonlocal best, left
         left -= 1
         if covered.all():
-            found[frozenset(kept[i][0] for i in chosen)] = cost
-            best = min(best, cost)
+            found[tuple(sorted(chosen))] = best = cost
+        if covered.all() or len(chosen) == MOST_TESTS or left < 0:
             return
-        if len(chosen) == MOST_TESTS or left < 0:
-            return
-        open_rows = np.flatnonzero(~covered)
-        counts = np.sum([each[2][open_rows] for each in kept], axis=0)
-        row = open_rows[int(np.argmin(counts))]
-        for i, (_, own, excluded) in enumerate(kept):
-            total = cost + own + (OF_CONJUNCTION if chosen else 0.0)
+        rows = np.flatnonzero(~covered)
+        row = rows[int(np.argmin(np.sum([tests[k][2][rows] for k in kept], axis=0)))]
+        for k in kept:
+            total = cost + tests[k][1] + (OF_CONJUNCTION if chosen else 0.0)
             if total > best:
                 break
-            if excluded[row] and i not in chosen:
-                search((*chosen, i), total, covered | excluded)
+            if tests[k][2][row] and k not in chosen:
+                search((*chosen, k), total, covered | tests[k][2])
 
     if kept:
         search((), 0.0, np.zeros(num_rows, np.bool_))
-    found |= {frozenset([test]): cost for test, cost, excluded in tests if excluded.all()}
+    found |= {(i,): cost for i, (_, cost, excluded) in enumerate(tests) if excluded.all()}
     ordered = sorted(found.items(), key=lambda item: item[1])[:MOST_COVERS]
-    positions = {each[0]: i for i, each in enumerate(tests)}
-    return [(tuple(sorted(chosen, key=positions.__getitem__)), cost) for chosen, cost in ordered], left < 0
+    return [(tuple(tests[i][0] for i in chosen), cost) for chosen, cost in ordered], left < 0
+
+
+def chance_of(num_wrong: int, num_right: int, wrong_inside: int, right_inside: int, num_tried: float) -> float:
+    """Return the bound on the probability of a condition that holds for some of the wrong and of the right instances."""
+    num, inside = num_wrong + num_right, wrong_inside + right_inside
+    terms = [
+        _log_choose(inside, k) + _log_choose(num - inside, num_wrong - k) - _log_choose(num, num_wrong)
+        for k in range(wrong_inside, min(inside, num_wrong) + 1)
+        if num_wrong - k <= num - inside
+    ]
+    if not terms or num_tried <= 0:
+        return 1.0
+    largest = max(terms)
+    logarithm = largest + math.log(sum(math.exp(term - largest) for term in terms)) + math.log(num_tried)
+    return min(1.0, math.exp(min(0.0, logarithm)))
+
+
+def _log_choose(num: int, chosen: int) -> float:
+    return math.lgamma(num + 1) - math.lgamma(chosen + 1) - math.lgamma(num - chosen + 1)

@@ -1,19 +1,25 @@
-"""Conditions in words."""
+"""Conditions in words, as reports have them."""
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+from msgspec.structs import replace
 
-from kgverify.comparison.result import Experiment, TriedTest
+from kgverify.comparison.result import Condition as ShownCondition
+from kgverify.comparison.result import Experiment, FeatureValue, TriedTest
 from kgverify.conditions.features import Feature, Scale
+from kgverify.conditions.find import AS_SHORT, Found, Table
 from kgverify.conditions.instances import Cases, Unit
-from kgverify.conditions.search import Condition, Relation, Term, list_separating
+from kgverify.conditions.search import Condition, Relation, Search, Term, f1, list_separating
 
 MOST_TRIED: Final = 20
-"""The tests of single features to list."""
+MOST_OTHERS: Final = 5
+MOST_EXAMPLES: Final = 3
+MOST_BARS: Final = 60
+"""The tests of single features, the other conditions, the counter-examples, and the values of a feature to list."""
 
 FEWEST_BITS: Final = 7
 """The smallest power of two that is pointed out."""
@@ -85,22 +91,15 @@ def describe_condition(condition: Condition, features: Sequence[Feature], cases:
     return ", or the ".join(describe_tests(part.tests, features, cases) for part in condition.parts)
 
 
-def describe_tried(
-    stage: str,
-    cases: Cases,
-    features: Sequence[Feature],
-    values: NDArray[np.float64],
-    is_wrong: NDArray[np.bool_],
-) -> tuple[TriedTest, ...]:
+def _describe_tried(cases: Cases, table: Table) -> tuple[TriedTest, ...]:
     """Return the best test of each feature in words, those with the highest F1 score first."""
     best: dict[int, tuple[float, TriedTest]] = {}
-    num_wrong = int(is_wrong.sum())
-    for test, _ in list_separating(features, values, is_wrong, stage):
-        inside = test.holds(values)
-        both, num = int((inside & is_wrong).sum()), int(inside.sum())
-        score = 2 * both / max(1, num + num_wrong)
+    for test in list_separating(table.features, table.values, table.is_wrong):
+        inside = test.holds(table.values)
+        score = f1(inside, table.is_wrong)
         if score > best.get(test.feature, (0.0,))[0]:
-            words = describe_tests((test,), features, cases)
+            both, num, num_wrong = (int(x.sum()) for x in (inside & table.is_wrong, inside, table.is_wrong))
+            words = describe_tests((test,), table.features, cases)
             best[test.feature] = score, TriedTest(words, both / max(1, num), both / max(1, num_wrong))
     ordered = sorted(best.values(), key=lambda each: -each[0])
     return tuple(each for _, each in ordered[:MOST_TRIED])
@@ -136,3 +135,130 @@ def describe_experiment(experiment: Experiment) -> str:
         return f"{num} constructed instances went as predicted, and not {' or '.join(experiment.pair)}"
     wrong, right = experiment.pair
     return f"confirmed by experiment, {num} as predicted: wrong at {wrong}, and right at {right}"
+
+
+def show(stage: str, found: Found, experiment: Experiment | None = None) -> ShownCondition:
+    """Return a condition as the report has it, with its experiment. One that is refuted is not stated."""
+    cases, table, condition = found.cases, found.table, found.condition
+    inside = condition.holds(table.values)
+    num_wrong, num_right = table.count_classes(np.ones_like(inside))
+    unit = f"{cases.unit.value}{'s' * (num_wrong != 1)}"
+    shown = ShownCondition(
+        sentence=f"no condition found: {num_wrong:,} {unit} {cases.wrong}, {num_right:,} {cases.right}",
+        unit=cases.unit.value,
+        num_wrong=num_wrong,
+        num_right=num_right,
+        num_tried=int(condition.num_tried),
+        tried=_describe_tried(cases, table),
+        experiment=experiment,
+    )
+    if not found.is_exact and not condition.tests:
+        search = Search(table.features, table.values, table.is_wrong, stage)
+        is_chance = not num_right or search.find_exact()
+        reason = "too few to rule out chance" if is_chance else "none tells them apart"
+        sentence = f"{shown.sentence}, {search.num_single:,} conditions tried, {reason}"
+        return replace(shown, sentence=sentence, num_tried=search.num_single, experiment=None)
+    if experiment is not None and experiment.verdict == "refuted":
+        what = describe_condition(condition, table.features, cases)
+        refuted = f"an experiment refutes that these are the {what}: {describe_experiment(experiment)}"
+        return replace(shown, sentence=f"{shown.sentence}; {refuted}")
+    sentence = _state(found)
+    if experiment is not None and experiment.verdict == "confirmed":
+        sentence += f"; {describe_experiment(experiment)}"
+    wrong_inside, right_inside = table.count_classes(inside)
+    return replace(
+        shown,
+        sentence=sentence,
+        tests=tuple(describe_test(test, table.features) for test in condition.terms),
+        features=tuple(table.features[i].name for i in condition.used),
+        num_conditions=len(condition.parts),
+        is_exact=found.is_exact and not found.is_partial,
+        is_partial=found.is_partial,
+        is_cut=found.is_cut,
+        wrong_inside=wrong_inside,
+        right_inside=right_inside,
+        chance=found.chance,
+        num_tried=int(math.prod(part.num_tried for part in condition.parts)),
+        others=_describe_others(found),
+        counter_examples=_list_examples(found),
+        values=_count_values(table, condition.tests) if condition.tests else (),
+    )
+
+
+def _state(found: Found) -> str:
+    """Return the sentence of a condition, without its experiment."""
+    cases, table, condition = found.cases, found.table, found.condition
+    inside = condition.holds(table.values)
+    (num_wrong, num_right), (wrong, right) = table.count_classes(np.ones_like(inside)), table.count_classes(inside)
+    if not condition.tests:
+        size = f"{num_wrong:,} of {num_wrong:,}"
+        sentence = f"every {cases.unit.value} seen is {cases.wrong}: {size}, so there is nothing to compare with"
+        known = np.flatnonzero(~np.isnan(table.values[0])).tolist()
+        if known and cases.unit in (Unit.FACT, Unit.RULE):
+            x = table.values[:, known[0]]
+            span = Term(known[0], Relation.BETWEEN, float(x.min()), float(x.max()))
+            sentence += f"; all are {describe_test(span, table.features)}"
+        return sentence
+    counts = describe_counts(cases, (wrong, num_wrong), (right, num_right))
+    claim = f"the {describe_condition(condition, table.features, cases)} are {cases.wrong}: {counts}"
+    if not found.is_exact:
+        shares = f"precision {wrong / max(1, wrong + right):.3f}, recall {wrong / num_wrong:.3f}"
+        exceptions = (f"; exception: {each}" for each in _list_examples(found)[:1])
+        return f"mostly {claim} ({shares}){''.join(exceptions)}"
+    alike = _describe_alike(found)
+    parts = (
+        "no condition found of what goes wrong in a step, but of the steps: " * found.is_partial
+        + f"in this run, {claim}",
+        "another cause has the same condition" if found.is_adopted else "",
+        describe_boundary(condition.terms, table.features),
+        f"on these the same as {alike}" if alike else "",
+    )
+    return "; ".join(filter(None, parts))
+
+
+def _describe_alike(found: Found) -> str:
+    """Return the first other condition, in words, if it is about as short: nothing in the run decides between the two."""
+    used = {test.feature for test in found.condition.tests}
+    for each in found.others:
+        if each.cost <= found.condition.cost + AS_SHORT and not used & {test.feature for test in each.tests}:
+            return describe_tests(each.tests, found.table.features, found.cases)
+    return ""
+
+
+def _describe_others(found: Found) -> tuple[str, ...]:
+    """Return the other exact conditions in words: the shortest one of the same features alone."""
+    texts = {frozenset(test.feature for test in found.condition.tests): ""}
+    for each in found.others:
+        key = frozenset(test.feature for test in each.tests)
+        texts.setdefault(key, describe_tests(each.tests, found.table.features, found.cases))
+    return tuple(filter(None, texts.values()))[:MOST_OTHERS]
+
+
+def _list_examples(found: Found) -> tuple[str, ...]:
+    """Return the first problems and instances for which a condition does not hold as stated."""
+    table, examples = found.table, list(found.exceptions)
+    for row in np.flatnonzero(found.condition.holds(table.values) != table.is_wrong)[:MOST_EXAMPLES].tolist():
+        instance = found.cases.instances[row]
+        word = found.cases.wrong if instance.is_wrong else found.cases.right
+        at = f"candidate {instance.candidate.row}" + (f", step {instance.step.number}" if instance.step else "")
+        values = ", ".join(f"{table.features[i].name} {table.values[row, i]:g}" for i in sorted(found.condition.used))
+        examples.append(f"{word} at {at}: {values}")
+    return tuple(examples[:MOST_EXAMPLES])
+
+
+def _count_values(table: Table, tests: Sequence[Term]) -> tuple[FeatureValue, ...]:
+    """Return how many instances of each class have each value of the first feature, in about `MOST_BARS` bars.
+
+    No bar holds values on both sides of a bound.
+    """
+    feature = tests[0].feature
+    x = table.values[:, feature]
+    unique = np.unique(x)
+    if len(unique) > MOST_BARS:
+        edges = unique[:: -(-len(unique) // MOST_BARS)]
+        bounds = [test.value for test in tests if test.feature == feature]
+        unique = np.intersect1d(unique, [*edges.tolist(), *bounds])
+    rows = np.searchsorted(unique, x, side="right") - 1
+    wrong = np.bincount(rows[table.is_wrong], minlength=len(unique)).tolist()
+    right = np.bincount(rows[~table.is_wrong], minlength=len(unique)).tolist()
+    return tuple(map(FeatureValue, unique.tolist(), wrong, right))

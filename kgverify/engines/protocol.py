@@ -3,7 +3,7 @@
 A third party joins by implementing `Engine`, or by writing a trace file (`docs/trace-format.md`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
@@ -163,6 +163,20 @@ def positions_of(columns: Columns) -> Positions:
         num_goals.astype(np.uint32),
         columns.steps.num_atoms[goals],
         columns.steps.goal_atoms[atoms],
+    )
+
+
+def make_positions(
+    candidates: CandidateSet, depth: NDArray[np.integer], visited: Sequence[Sequence[Sequence[Sequence[int]]]]
+) -> Positions:
+    """Return positions from the goals that each has visited, the current one last."""
+    goals = [goal for each in visited for goal in each]
+    return Positions(
+        candidates,
+        depth.astype(np.uint16),
+        np.array([len(each) for each in visited], np.uint32),
+        np.array([len(goal) for goal in goals], np.uint16),
+        np.array([atom for goal in goals for atom in goal], np.int32).reshape(-1, 3),
     )
 
 

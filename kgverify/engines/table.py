@@ -9,14 +9,14 @@ from enum import StrEnum
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, Final, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from kgverify.engines.least_model import LeastModel
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine
 from kgverify.engines.sizes import Sizes, Workload
 from kgverify.errors import UserError
-from kgverify.files.code_identity import Code
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
@@ -46,6 +46,19 @@ class Capability(StrEnum):
     LEAST_MODEL = "least_model"
     RANK = "rank"
     REPEAT = "repeat"
+
+
+class Built(NamedTuple):
+    """Code that was compiled on this machine.
+
+    name:   what it is: `native library`
+    digest: the SHA-256 of the code, or of all that decides it
+    trial:  the file that says that it was tried; None if nothing is kept
+    """
+
+    name: str
+    digest: str
+    trial: Path | None
 
 
 @runtime_checkable
@@ -89,8 +102,8 @@ class EngineMaker(Protocol):
         """Enter this context while the engine runs."""
         ...
 
-    def identify(self, mode: str) -> Code:
-        """Return the identity of compiled libraries that decide the results of an engine in a mode."""
+    def find_built(self, mode: str) -> Built | None:
+        """Return the code that was compiled on this machine for a mode; None if its results depend on no such code."""
         ...
 
 

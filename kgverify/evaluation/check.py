@@ -6,14 +6,12 @@ import numpy as np
 
 from kgverify.errors import InternalError
 from kgverify.evaluation.closure import check_model
-from kgverify.evaluation.confidence import judge_sample
 from kgverify.evaluation.evaluate import EvaluationResult
-from kgverify.evaluation.judge import Judge, derive_endings
+from kgverify.evaluation.judge import Judge, Namer, derive_endings, find_missing_candidates
 from kgverify.evaluation.part_file import PartResult, Sample
 from kgverify.evaluation.proving import may_stop, prove_candidates
 from kgverify.evaluation.rank_only import build_model
-from kgverify.evaluation.sampling import choose_rankings, choose_single, hash_results
-from kgverify.evaluation.wrong_candidates import Namer, find_missing_candidates
+from kgverify.evaluation.sampling import choose_rankings, choose_single, hash_results, judge_sample
 from kgverify.progress import Progress, no_progress
 from kgverify.report.evaluation import CheckedAgain, CheckedRankings, SpotCheck, Strength
 from kgverify.runs.run import Pipeline, Run, reference_pipeline

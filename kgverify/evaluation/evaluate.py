@@ -2,23 +2,20 @@
 
 import os
 import time
-from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import Any, Final, Protocol
+from typing import Any, Final, Self
 
 import msgspec
 import numpy as np
 
 from kgverify.engines.least_model import LeastModel
-from kgverify.engines.sent_maker import SentMaker
-from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import UserError
+from kgverify.evaluation.group import ProcessGroup, Share
 from kgverify.evaluation.part_file import PartResult, join_shares, pack_result, unpack_result
 from kgverify.evaluation.part_store import Identity, PartStore, Warn, identify, opened_folder
 from kgverify.evaluation.proving import (
@@ -36,8 +33,8 @@ from kgverify.program.dialect import OURS
 from kgverify.progress import Phase, Progress, no_progress, silent_phase
 from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.parts import Part, Plan, plan_parts
+from kgverify.runs.pool import SentMaker, Workers, do_all
 from kgverify.runs.run import Pipeline, Run
-from kgverify.runs.shares import Shared
 from kgverify.trace.model.columns import CandidateSet
 
 _POLL_SECONDS: Final = 0.1
@@ -53,66 +50,6 @@ _MOST_CUT: Final = 64
 """The most parts that are cut: this process draws and ranks their candidates."""
 _LEAST_PIECE: Final = 32
 """The least candidates of a piece of several."""
-
-
-class ProcessGroup(Protocol):
-    """The processes that share an evaluation. Process 0 leads: it chooses the parts and collects the results.
-
-    index: the number of this process; size: the number of processes
-    """
-
-    index: int
-    size: int
-
-    def broadcast(self, message: bytes) -> bytes:
-        """Return the leader's message in every process, in the order of the calls."""
-        ...
-
-    def add(self, counter: str, num: int) -> int:
-        """Add to a counter that all processes share, and return its new value."""
-        ...
-
-    def send(self, name: str, message: bytes) -> None:
-        """Send a message to the leader."""
-        ...
-
-    def receive(self, name: str) -> bytes | None:
-        """Return the message of a name, if it has arrived."""
-        ...
-
-
-class SingleProcess:
-    """The group of one process."""
-
-    def __init__(self) -> None:
-        self.index, self.size = 0, 1
-        self._counters: Counter[str] = Counter()
-        self._messages: dict[str, bytes] = {}
-
-    def broadcast(self, message: bytes) -> bytes:
-        """Return the message."""
-        return message
-
-    def add(self, counter: str, num: int) -> int:
-        """Add to a counter, and return its new value."""
-        self._counters[counter] += num
-        return self._counters[counter]
-
-    def send(self, name: str, message: bytes) -> None:
-        """Keep the message."""
-        self._messages[name] = message
-
-    def receive(self, name: str) -> bytes | None:
-        """Return a message that was sent."""
-        return self._messages.get(name)
-
-
-def join_process_group() -> ProcessGroup:
-    """Join the processes that `torchrun` started with this one; else return a single process. UserError as in `join_team`."""
-    if os.environ.get("WORLD_SIZE", "1") == "1":
-        # Without torch, which a single process may not need.
-        return SingleProcess()
-    return make_entry(COMPILED).join_processes() or SingleProcess()
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +88,7 @@ def evaluate(
     rank_only: bool = False,
     accept_changed: Collection[str] = (),
     group: ProcessGroup | None = None,
-    workers: DaskWorkers | None = None,
+    workers: Workers | None = None,
     make: Callable[[], Pipeline] | None = None,
     phase: Phase = silent_phase,
     warn: Warn = lambda _: None,
@@ -174,86 +111,66 @@ def evaluate(
             where="dialect",
             fix="compare the engines with kgverify diff, which ranks as the dialect says",
         )
-    group = SingleProcess() if group is None else group
-    if workers is not None:
+    group = ProcessGroup() if group is None else group
+    leads, info = group.index == 0, pipeline.engine.info
+    if isinstance(workers, DaskWorkers):
         workers.engines = pipeline.engines
-    opened = nullcontext() if folder is None else opened_folder(folder, is_locked=group.index == 0)
-    with opened as part_folder:
-        plan = plan_parts(run, pipeline.engine.info.device, part_size, rank_only=rank_only)
+    opened = nullcontext() if folder is None else opened_folder(folder, is_locked=leads)
+    with opened as part_folder, explain_out_of_memory(info):
+        plan = plan_parts(run, info.device, part_size, rank_only=rank_only)
         identity = identify(run, pipeline.engine, plan, pipeline.identify_code())
-        return _evaluate(
-            run,
-            pipeline,
-            PartStore(part_folder, identity, accept_changed),
-            plan,
-            group=group,
-            sending=None if workers is None or make is None else (workers, make),
-            phase=phase,
-            warn=warn,
-            should_stop=should_stop,
-        )
-
-
-def _evaluate(
-    run: Run,
-    pipeline: Pipeline,
-    store: PartStore,
-    plan: Plan,
-    *,
-    group: ProcessGroup,
-    sending: tuple[DaskWorkers, Callable[[], Pipeline]] | None,
-    phase: Phase,
-    warn: Warn,
-    should_stop: Callable[[], bool],
-) -> EvaluationResult | None:
-    leads = group.index == 0
-    if leads:
-        store.open(plan.parts, warn)
-    numbers = msgspec.json.decode(group.broadcast(msgspec.json.encode(store.missing)), type=list[int])
-    missing = [plan.parts[i] for i in numbers]
-    num_candidates = sum(part.num_candidates for part in missing)
-    began = time.monotonic()
-    build: Callable[[Run, Pipeline], PartWork] = build_rank_only if plan.rank_only and missing else FullWork
-    worker = _Worker(store, group, should_stop)
-    with explain_out_of_memory(pipeline.engine.info), worker:
-        work = build(run, pipeline)
-        if isinstance(work, RankOnly):
-            work.should_stop = should_stop
-        if missing and sending is None:
-            warm_up(run, pipeline, missing[0])
-        warmed_up = time.monotonic()
-        if not leads:
-            worker.work(work, missing, no_progress)
-            return None
-        num_resumed = len(plan.parts) - len(missing)
-        try:
-            with phase("evaluating", num_candidates) as progress:
-                if sending is None:
-                    worker.work(work, missing, progress)
-                    worker.wait_for_others(progress)
-                else:
-                    workers, make = sending
-                    maker = WorkMaker(run, make, build, pipeline.engine.info)
-                    _send_parts(workers, maker, work, missing, store, progress, should_stop)
-            model = work.model if isinstance(work, RankOnly) else None
-        except KeyboardInterrupt:
-            if not should_stop():
-                raise
-            model = None
-        finally:
-            if isinstance(work, RankOnly):
-                work.stop.set()
-        if isinstance(work, RankOnly) and work.is_given_up:
+        store = PartStore(part_folder, identity, accept_changed)
+        if leads:
+            store.open(plan.parts, warn)
+        numbers = msgspec.json.decode(group.broadcast(msgspec.json.encode(store.missing)), type=list[int])
+        missing = [plan.parts[i] for i in numbers]
+        build: Callable[[Run, Pipeline], PartWork] = build_rank_only if rank_only and missing else FullWork
+        model, began = None, time.monotonic()
+        with _Worker(store, group, should_stop) as worker:
+            work = build(run, pipeline)
+            ranking = work if isinstance(work, RankOnly) else None
+            if ranking is not None:
+                ranking.should_stop = should_stop
+            if missing and workers is None:
+                warm_up(run, pipeline, missing[0])
+            warmed_up = time.monotonic()
+            if not leads:
+                worker.work(work, missing, no_progress)
+                return None
+            try:
+                with phase("evaluating", sum(part.num_candidates for part in missing)) as progress:
+                    if workers is None or make is None:
+                        worker.work(work, missing, progress)
+                        worker.wait_for_others(progress)
+                    else:
+                        maker = WorkMaker(run, make, build, info)
+                        _send_parts(workers, maker, work, missing, store, progress, should_stop)
+                model = None if ranking is None else ranking.model
+            except KeyboardInterrupt:
+                if not should_stop():
+                    raise
+            finally:
+                if ranking is not None:
+                    ranking.stop.set()
+        if ranking is not None and ranking.is_given_up:
             warn("--rank-only skipped nothing: its least model takes more work or memory than to prove every candidate")
-    seconds = time.monotonic() - warmed_up
-    results = store.collect(plan.parts, warn)
-    done = sum(part.num_candidates for part in missing if part.number in results)
-    times = seconds, warmed_up - began
-    return EvaluationResult(store.identity, plan, results, num_resumed, done, *times, model, store.accepted)
+        seconds = time.monotonic() - warmed_up
+        results = store.collect(plan.parts, warn)
+    return EvaluationResult(
+        identity=identity,
+        plan=plan,
+        results=results,
+        num_resumed=len(plan.parts) - len(missing),
+        num_candidates=sum(part.num_candidates for part in missing if part.number in results),
+        seconds=seconds,
+        warm_up_seconds=warmed_up - began,
+        model=model,
+        accepted=store.accepted,
+    )
 
 
 def _send_parts(
-    workers: DaskWorkers,
+    workers: Workers,
     maker: WorkMaker,
     work: PartWork,
     missing: Sequence[Part],
@@ -266,71 +183,50 @@ def _send_parts(
     The last parts are cut into pieces if the engine proves each candidate by itself. Several results are stored at the same
     time: an object store takes long for each.
     """
-    made = SentMaker(maker, workers.share).arguments
+    made = SentMaker(maker, workers).arguments
     is_divisible = isinstance(work, FullWork) and work.is_divisible
-    left = deque(missing)
-    proving: dict[Future[Any], _SentPart] = {}
+    # What is known of each part under way: the proved pieces of one that is cut.
+    proved: dict[int, list[Any]] = {}
     storing: dict[Future[None], Part] = {}
-    ended: SimpleQueue[Future[Any]] = SimpleQueue()
+
+    def find_calls() -> Iterator[tuple[tuple[Part, int], Callable[..., Any], tuple[object, ...]]]:
+        for i, part in enumerate(missing):
+            num_threads = workers.count()
+            num_cut = min(PARTS_CUT * num_threads, _MOST_CUT, len(missing))
+            if is_divisible and len(missing) - i <= num_cut:
+                pieces = _cut(work.draw(part), PIECES * max(1, num_threads // num_cut))
+                proved[part.number] = [None] * len(pieces)
+                yield from (((part, k), do_piece, (*made, part, piece)) for k, piece in enumerate(pieces))
+            else:
+                yield (part, 0), do_part, (*made, part)
+
+    def store_part(part: Part, pieces: list[Any], *, is_cut: bool) -> None:
+        store.put(part, work.summarize(part, join_proved(pieces)) if is_cut else pieces[0])
+
+    def note_stored(*, waits: bool) -> None:
+        for future in [each for each in storing if waits or each.done()]:
+            future.result()
+            progress(storing.pop(future).num_candidates)
+
     with ThreadPoolExecutor(STORING_THREADS) as threads:
-        try:
-            while not should_stop():
-                num_threads = workers.count_threads()
-                while left and len(proving) + len(storing) < PARTS_AHEAD * num_threads:
-                    num_cut = min(PARTS_CUT * num_threads, _MOST_CUT, len(missing))
-                    is_cut = is_divisible and len(left) <= num_cut
-                    part, calls = left.popleft(), list[Future[Any]]()
-                    if is_cut:
-                        pieces = _cut(work.draw(part), PIECES * max(1, num_threads // num_cut))
-                        calls += [workers.submit(do_piece, *made, part, piece) for piece in pieces]
-                    else:
-                        calls.append(workers.submit(do_part, *made, part))
-                    sent = _SentPart(part, calls, is_cut=is_cut)
-                    for call in calls:
-                        proving[call] = sent
-                        call.add_done_callback(ended.put)
-                if not proving and not storing:
-                    return
-                try:
-                    future = ended.get(timeout=_POLL_SECONDS)
-                except Empty:
-                    continue
-                if future in proving:
-                    future.result()
-                    sent = proving.pop(future)
-                    if all(call not in proving for call in sent.calls):
-                        stored = threads.submit(_store_sent, store, work, sent)
-                        storing[stored] = sent.part
-                        stored.add_done_callback(ended.put)
-                else:
-                    future.result()
-                    progress(storing.pop(future).num_candidates)
-            for stored in storing:
-                stored.result()
-        finally:
-            for call in proving:
-                call.cancel()
-
-
-@dataclass(frozen=True, eq=False)
-class _SentPart:
-    """A part that workers prove, and its calls: one for the whole part, or one for each piece of a part that is cut."""
-
-    part: Part
-    calls: list[Future[Any]]
-    is_cut: bool
+        for ended in do_all(workers, find_calls(), lambda: PARTS_AHEAD * workers.count() - len(storing)):
+            if ended is not None:
+                (part, k), found = ended
+                pieces = proved.get(part.number, [None])
+                pieces[k] = found
+                if None not in pieces:
+                    is_cut = proved.pop(part.number, None) is not None
+                    storing[threads.submit(store_part, part, pieces, is_cut=is_cut)] = part
+            note_stored(waits=False)
+            if should_stop():
+                break
+        note_stored(waits=True)
 
 
 def _cut(drawn: CandidateSet, num: int) -> list[CandidateSet]:
     """Cut candidates into a number of pieces, or fewer if these would be small."""
     bounds = np.linspace(0, len(drawn.query), max(1, min(num, len(drawn.query) // _LEAST_PIECE)) + 1).astype(np.int64)
     return [drawn.take(slice(*pair)) for pair in pairwise(bounds.tolist())]
-
-
-def _store_sent(store: PartStore, work: PartWork, sent: _SentPart) -> None:
-    """Store the result of a part that workers have proved."""
-    found = [call.result() for call in sent.calls]
-    store.put(sent.part, work.summarize(sent.part, join_proved(found)) if sent.is_cut else found[0])
 
 
 class _Worker:
@@ -341,9 +237,10 @@ class _Worker:
         self._should_stop = should_stop
         self._num_own = self._num_reported = 0
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         """Announce this process, so that the others see when it is gone."""
         self._group.add(f"process {self._group.index}", os.getpid())
+        return self
 
     def __exit__(self, *_: object) -> None:
         """Announce that this process has finished, or failed."""
@@ -366,7 +263,7 @@ class _Worker:
         for part in missing:
             if self._must_stop():
                 return
-            own = Shared(group.add, part.number, group.size, leads=group.index == 0)
+            own = Share(group, part.number)
             shares = [work.summarize(part, work.prove(part, work.draw(part), progress, own))]
             if not own.leads:
                 group.send(f"part {part.number} of {group.index}", pack_result(shares[0]))
@@ -399,7 +296,9 @@ class _Worker:
             proved = work.prove(part, drawn, progress)
             if stored is not None:
                 stored.result()
-            stored = beside.submit(self._store_part, work, part, proved)
+            stored = beside.submit(
+                lambda part, proved: self._store.put(part, work.summarize(part, proved)), part, proved
+            )
             self._num_own += part.num_candidates
             self._group.add("candidates", part.num_candidates)
             self._report_others(progress)
@@ -419,9 +318,6 @@ class _Worker:
     def _must_stop(self) -> bool:
         """Return whether any process wants to stop: then all stop."""
         return self._group.add("stop", int(self._should_stop())) > 0
-
-    def _store_part(self, work: PartWork, part: Part, proved: Any) -> None:
-        self._store.put(part, work.summarize(part, proved))
 
     def wait_for_others(self, progress: Progress) -> None:
         """Wait until every other process has finished or is gone."""

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.engines.protocol import Engine
-from kgverify.engines.sent_maker import make_once
 from kgverify.errors import UserError
 from kgverify.evaluation.part_file import ChoiceStatistics, PartResult, summarize_part
 from kgverify.progress import Progress, no_progress
 from kgverify.runs.dask_workers import check_same_engine
 from kgverify.runs.parts import Part
+from kgverify.runs.pool import make_once
 from kgverify.runs.run import Pipeline, Run
 from kgverify.trace.model.columns import Candidates, CandidateSet, join_candidates
 from kgverify.trace.model.header import EngineInfo

@@ -26,8 +26,7 @@ few of the candidates that could be left out or stopped are proved, for the chec
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextvars import ContextVar, copy_context
-from functools import partial
+from contextvars import copy_context
 from threading import Event
 from typing import Final, NamedTuple
 
@@ -38,6 +37,7 @@ from kgverify.engines.endings import STOPPED
 from kgverify.engines.least_model import LeastModel
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import InternalError, UserError
+from kgverify.evaluation.group import ProcessGroup, Share, cut_units
 from kgverify.evaluation.part_file import (
     ChoiceStatistics,
     PartResult,
@@ -64,7 +64,6 @@ from kgverify.ranking.groups import Groups, divide, take_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, compare_gaps, rank_candidates, ranking_scores
 from kgverify.runs.parts import Part, choose_most_work
 from kgverify.runs.run import Pipeline, Run
-from kgverify.runs.shares import Share, Whole, cut_units
 from kgverify.trace.model.columns import (
     Candidates,
     CandidateSet,
@@ -86,9 +85,6 @@ _OUTSIDE_RATIO: Final = 16
 
 BLOCK_SIZE: Final = 1 << 20
 """The corruptions proved and compared at once; a query and side with more corruptions is a block by itself."""
-
-_MUST_STOP: Final[ContextVar[Callable[[], bool]]] = ContextVar("must_stop", default=lambda: False)
-"""A function that returns True once the least model of this context is no longer needed."""
 
 _SALT: Final = 0x6F75747369646521
 
@@ -132,17 +128,17 @@ class Drawn(NamedTuple):
     num_corruptions: int64 [G]
     entities:        uint64 [G]  the hash of all corruptions, 0 if they are not listed
     true:            the distinct true triples D; position: int64 [G]  the index there of each query and side's true triple
-    draw_blocks:     the corruptions to prove, given the queries and sides that need all, bool [G], the scores of the true
-                     triples, float64 [G], and the share of the process
+    listed:          all candidates of the part, if they are drawn, and their groups
     """
 
+    part: Part
     query: NDArray[np.int32]
     side: NDArray[np.int64]
     num_corruptions: NDArray[np.int64]
     entities: NDArray[np.uint64]
     true: CandidateSet
     position: NDArray[np.int64]
-    draw_blocks: Callable[[NDArray[np.bool_], NDArray[np.float64], Share], Iterator[Block]]
+    listed: tuple[CandidateSet, Groups] | None = None
 
 
 class DrawnCorruptions:
@@ -156,24 +152,17 @@ class DrawnCorruptions:
         run = self._run
         candidates = draw_candidates(run.graph, run.split, part.queries, run.num_corruptions, run.seed)
         groups = divide(candidates, run.triples)
-        return Drawn(
-            groups.query,
-            groups.side.astype(np.int64),
-            groups.counts - 1,
-            hash_entities(candidates, groups),
-            *_find_distinct(run, groups.query, groups.side),
-            draw_blocks=partial(self._draw_blocks, choose_num_outside(part.num_candidates), candidates, groups),
-        )
+        query, side, entities = groups.query, groups.side.astype(np.int64), hash_entities(candidates, groups)
+        true, position = _find_distinct(run, query, side)
+        return Drawn(part, query, side, groups.counts - 1, entities, true, position, (candidates, groups))
 
-    def _draw_blocks(
-        self,
-        num_outside: int,
-        candidates: CandidateSet,
-        groups: Groups,
-        needs_all: NDArray[np.bool_],
-        _: NDArray[np.float64],
-        __: Share,
+    def draw_blocks(
+        self, drawn: Drawn, needs_all: NDArray[np.bool_], true_score: NDArray[np.float64], share: Share
     ) -> Iterator[Block]:
+        """Yield the corruptions to prove. needs_all: bool [G]; true_score: float64 [G], of the true triples."""
+        assert drawn.listed is not None
+        candidates, groups = drawn.listed
+        num_outside = choose_num_outside(drawn.part.num_candidates)
         is_corruption = np.ones(len(candidates.query), np.bool_)
         is_corruption[groups.true] = False
         is_needed = groups.repeat(needs_all)
@@ -234,58 +223,39 @@ class AllCorruptions:
         query = np.repeat(np.array(part.queries, np.int32), len(BOTH_SIDES))
         side = np.tile(np.array(BOTH_SIDES, np.int64), len(part.queries))
         num = count_eligible(run.graph, run.triples[query], side)
-        return Drawn(
-            query,
-            side,
-            num,
-            np.zeros(len(query), np.uint64),
-            *_find_distinct(run, query, side),
-            draw_blocks=partial(self._draw_blocks, part, query, side, num),
-        )
+        return Drawn(part, query, side, num, np.zeros(len(query), np.uint64), *_find_distinct(run, query, side))
 
-    def _draw_blocks(
-        self,
-        part: Part,
-        query: NDArray[np.int32],
-        side: NDArray[np.int64],
-        num: NDArray[np.int64],
-        needs_all: NDArray[np.bool_],
-        true_score: NDArray[np.float64],
-        share: Share,
+    def draw_blocks(
+        self, drawn: Drawn, needs_all: NDArray[np.bool_], true_score: NDArray[np.float64], share: Share
     ) -> Iterator[Block]:
-        whole = self._find_kinds(query, side, np.flatnonzero(needs_all))
-        yield from self._draw_whole("corruptions", part, whole, num[whole.leader], true_score, share)
-        others = self._find_kinds(query, side, np.flatnonzero(~needs_all))
+        """Yield the corruptions of a share. needs_all: bool [G]; true_score: float64 [G], of the true triples."""
+        whole = self._find_kinds(drawn, np.flatnonzero(needs_all))
+        yield from self._draw_whole("corruptions", drawn, whole, true_score, share)
+        others = self._find_kinds(drawn, np.flatnonzero(~needs_all))
         if len(others.leader) and self.model.result() is None:
-            yield from self._draw_whole("other corruptions", part, others, num[others.leader], true_score, share)
+            yield from self._draw_whole("other corruptions", drawn, others, true_score, share)
         elif len(others.leader):
-            yield from self._draw_inside(part, others, share)
+            yield from self._draw_inside(drawn.part, others, share)
 
-    def _find_kinds(self, query: NDArray[np.int32], side: NDArray[np.int64], groups: NDArray[np.int64]) -> _Kinds:
+    def _find_kinds(self, drawn: Drawn, groups: NDArray[np.int64]) -> _Kinds:
         """Sort queries and sides by the corruptions that they have."""
-        side, triple = side[groups], self._run.triples[query[groups]]
+        side, triple = drawn.side[groups], self._run.triples[drawn.query[groups]]
         kept = np.where(side == Side.HEAD, triple[:, 2], triple[:, 1])
         number = (triple[:, 0].astype(np.int64) * len(BOTH_SIDES) + side) * self._num_constants + kept
         first, kind = np.unique(number, return_index=True, return_inverse=True)[1:]
         order = np.argsort(kind, kind="stable")
         leader = groups[first]
-        return _Kinds(groups[order], kind[order], leader, query[leader], side[first], triple[first])
+        return _Kinds(groups[order], kind[order], leader, drawn.query[leader], side[first], triple[first])
 
     def _draw_whole(
-        self,
-        name: str,
-        part: Part,
-        kinds: _Kinds,
-        num_eligible: NDArray[np.int64],
-        true_score: NDArray[np.float64],
-        share: Share,
+        self, name: str, drawn: Drawn, kinds: _Kinds, true_score: NDArray[np.float64], share: Share
     ) -> Iterator[Block]:
         """Yield every corruption of each kind."""
         floor = np.full(len(kinds.leader), np.inf)
         lowest = true_score[kinds.groups] + (NOT_PROVED_PENALTY - RANK_TOLERANCE - MARGIN)
         np.minimum.at(floor, kinds.kind, lowest)
-        starts = starts_of(num_eligible)
-        stride = max(1, -(-int(starts[-1]) // choose_num_outside(part.num_candidates)))
+        starts = starts_of(drawn.num_corruptions[kinds.leader])
+        stride = max(1, -(-int(starts[-1]) // choose_num_outside(drawn.part.num_candidates)))
         for begin, end in self._take(share, name, starts):
             block = kinds.build_block(
                 begin, end, *draw_eligible(self._run.graph, kinds.triple[begin:end], kinds.side[begin:end])
@@ -407,14 +377,18 @@ class RankOnly:
 
     def prove(self, part: Part, drawn: Drawn, progress: Progress, share: Share | None = None) -> Ranked:
         """Prove what can affect a rank. share: of this process, if others prove the same part; else all of it."""
-        share = Whole() if share is None else share
+        share = Share(ProcessGroup(), part.number) if share is None else share
         distinct, choices = self._prove(part, drawn.true, progress)
         true = take_candidates(distinct, drawn.position)._replace(query=drawn.query, side=drawn.side.astype(np.int8))
         true_score = ranking_scores(true)
         needs_all = ~ranks_above_unproved(true.outcome, true.log_probability)
         num_proved = len(distinct.query)
         with ThreadPoolExecutor(1) as beside, ThreadPoolExecutor(1) as awaiting_model:
-            blocks = (each for each in drawn.draw_blocks(needs_all, true_score, share) if len(each.candidates.query))
+            blocks = (
+                each
+                for each in self._source.draw_blocks(drawn, needs_all, true_score, share)
+                if len(each.candidates.query)
+            )
             upcoming = beside.submit(next, blocks, None)
             # The true triples count once.
             counted = take_candidates(true, slice(None if share.leads else 0))
@@ -538,21 +512,19 @@ def _start_model(run: Run, device: str, must_stop: Callable[[], bool]) -> Future
     prepare: Callable[[], None] | None = None
     if device == "cuda":
         prepare = make_entry(COMPILED).keep_device()
-    context = copy_context()
-    context.run(_MUST_STOP.set, must_stop)
     thread = ThreadPoolExecutor(1, initializer=prepare)
-    model = thread.submit(context.run, build_model, run, device)
+    model = thread.submit(copy_context().run, build_model, run, device, must_stop)
     thread.shutdown(wait=False)
     return model
 
 
-def build_model(run: Run, device: str) -> LeastModel | None:
+def build_model(run: Run, device: str, must_stop: Callable[[], bool] = lambda: False) -> LeastModel | None:
     """Build the least model of a run's program; None if it takes more work than it can save, does not fit or needs torch."""
     most_work = choose_most_work(run, device)
     if most_work <= 0:
         return None
     build = make_entry(COMPILED).build_least_model
-    return build(run.graph.program, device=device, most_work=most_work, must_stop=_MUST_STOP.get())
+    return build(run.graph.program, device=device, most_work=most_work, must_stop=must_stop)
 
 
 def choose_num_outside(num_candidates: int) -> int:

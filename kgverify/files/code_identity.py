@@ -9,20 +9,22 @@ Code that starts other processes, or whose inputs its source does not name, cann
 import ast
 import hashlib
 import os
+import pathlib
 import platform
 import re
 import shlex
+import shutil
 import sys
 import sysconfig
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
 from kgverify.errors import UserError
@@ -66,19 +68,22 @@ _FOREIGN_CALLS: Final = re.compile(
     r"|__(builtins|getattribute|globals|loader|spec|subclasses)__|attrgetter|methodcaller|getattr|globals|input|locals|setattr|vars|cwd|home|expand(user|vars)|connect"
     r"|argv|stdin|getcwdb?|from_pretrained|l?stat|get([acm]time|size)|is_dir|isdir|readlink|walk|urlopen"
 )
-_METHODS: Final = ("eval", "exec", "input", "system", "walk")
+_METHODS: Final = ("eval", "exec", "input", "system")
 """Names that are foreign as functions, and usual as methods of objects that are not modules."""
 _READING: Final = re.compile(
     r"\w*(File|IO)|exists|is_?file|\w*(fromfile|fromtxt|listdir|scandir|iterdir|glob)|memmap|parse(_?file)?|scan_\w+"
     r"|from_file|(safe_)?open\w*|load(?!s$)\w*|read\w*"
 )
 _IN_MEMORY: Final = ("BytesIO", "StringIO")
-_ENVIRONMENT: Final = ("environ", "environb", "getenv", "getenvb")
-_PATHS: Final[dict[str, Callable[..., Any]]] = {
-    "pathlib.Path": Path,
-    **{f"os.path.{each.__name__}": each for each in (os.path.abspath, os.path.dirname, os.path.join, os.path.realpath)},
+_ENVIRONMENT: Final = re.compile("environb?|getenvb?")
+_OF_PATHS: Final = re.compile(
+    "Path|path|abspath|dirname|join|realpath|parent|absolute|joinpath|resolve|with_name|with_suffix"
+)
+"""The attributes in expressions whose value is known without running an engine."""
+_PATH_MODULES: Final = {"os": os, "os.path": os.path, "pathlib": pathlib, "pathlib.Path": Path} | {
+    f"os.path.{each.__name__}": each for each in (os.path.abspath, os.path.dirname, os.path.join, os.path.realpath)
 }
-_PATH_METHODS: Final = ("absolute", "joinpath", "resolve", "with_name", "with_suffix")
+"""What such an expression may call."""
 _loaded: Final[WeakKeyDictionary[ModuleType, str]] = WeakKeyDictionary()
 """The digests that the files of modules had when these were first identified."""
 
@@ -239,19 +244,22 @@ class _Source:
     def __init__(self, tree: ast.AST, name: str, path: Path) -> None:
         self._name, self._path = name, path
         self._nodes = list(ast.walk(tree))
-        self._imports = [node for node in self._nodes if isinstance(node, ast.Import | ast.ImportFrom)]
-        self._calls = {id(node.func): node for node in self._nodes if isinstance(node, ast.Call)}
-        self._imported = {
-            alias.asname or alias.name.partition(".")[0]: f"{'.' * node.level}{node.module or ''}.{alias.name}"
-            if isinstance(node, ast.ImportFrom)
-            else alias.name
-            if alias.asname
-            else alias.name.partition(".")[0]
-            for node in self._imports
-            for alias in node.names
-        }
+        self._parents = {id(child): node for node in self._nodes for child in ast.iter_child_nodes(node)}
+        self._modules: list[str] = []
+        """The modules that it imports, by full name."""
+        self._imported: dict[str, str] = {}
+        """What it imports from modules, by full name; a relative import keeps its dots."""
+        for node in self._nodes:
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    self._modules.append(alias.name)
+                    top = alias.name.partition(".")[0]
+                    self._imported[alias.asname or top] = alias.name if alias.asname else top
+            elif isinstance(node, ast.ImportFrom):
+                base = "." * node.level + (node.module or "")
+                self._modules.append(base)
+                self._imported |= {alias.asname or alias.name: f"{base}.{alias.name}" for alias in node.names}
         self._bound = _list_bindings(self._nodes)
-        self._names = {self._name_of(node) for node in self._nodes}
         self._texts = {
             node.value for node in self._nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)
         }
@@ -260,16 +268,11 @@ class _Source:
         """Yield the modules that it names and their files, with their packages. root: the folder of the engine."""
         package = self._name if self._path.stem == "__init__" else self._name.rpartition(".")[0]
         names = [self._name]
-        if {"import_module", "__import__"} & self._names:
+        if any(self._name_of(node) in ("import_module", "__import__") for node in self._nodes):
             names += [text for text in self._texts if text.replace(".", "_").isidentifier()]
-        for node in self._imports:
-            if isinstance(node, ast.Import):
-                names += [alias.name for alias in node.names]
-            else:
-                base = node.module or ""
-                with suppress(ImportError):
-                    base = resolve_name("." * node.level + base, package) if node.level else base
-                names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        for name in (*self._modules, *self._imported.values()):
+            with suppress(ImportError):
+                names.append(resolve_name(name, package))
         for name in dict.fromkeys(names):
             parts = name.split(".")
             for length in range(1, len(parts) + 1):
@@ -283,109 +286,81 @@ class _Source:
         for text in (each for each in self._texts if each and len(each) < 256 and "\0" not in each):
             for path, key in {Path(text).resolve(): f"./{text}", (self._path.parent / text).resolve(): text}.items():
                 _add_file(path, key, code)
-        reasons = (self._check_imports(), self._check_environment(code), self._check_calls(code))
-        return next(filter(None, reasons), "")
+        return self._check_origins() or next(filter(None, (self._check_use(node, code) for node in self._nodes)), "")
 
-    def _check_imports(self) -> str:
-        """Return what it imports, or uses of an imported module, that may read what no source names."""
-        for node in self._imports:
-            for alias in node.names:
-                module = (
-                    (node.module or "" if not node.level else "") if isinstance(node, ast.ImportFrom) else alias.name
-                )
-                if foreign := sorted(filter(_FOREIGN.fullmatch, f"{module}.{alias.name}".split("."))):
-                    return f"imports {foreign[0]}"
-                is_library = module.partition(".")[0] in sys.stdlib_module_names
-                if is_library and (not _LIBRARY.fullmatch(module) or alias.name == "*"):
-                    return f"imports {module}"
-                members = _MEMBERS.get(module) if isinstance(node, ast.ImportFrom) else None
-                if members and not members.fullmatch(alias.name):
-                    return f"imports {module}.{alias.name}"
-        members_of = {id(node.value): node.attr for node in self._nodes if isinstance(node, ast.Attribute)}
-        for each in self._nodes:
-            if (origin := self._qualify(each)) is None:
-                continue
-            if isinstance(each, ast.Attribute) and not isinstance(each.ctx, ast.Load) and not _is_installed(origin):
+    def _check_origins(self) -> str:
+        """Return what it imports, or takes from a module, that may read what no source names."""
+        for module in self._modules:
+            if module.partition(".")[0] in sys.stdlib_module_names and not _LIBRARY.fullmatch(module):
+                return f"imports {module}"
+        taken = [(origin, node) for node in self._nodes if (origin := self._qualify(node)) is not None]
+        for origin, node in [*((each, None) for each in (*self._modules, *self._imported.values())), *taken]:
+            if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and _is_installed(origin):
                 return f"assigns to {origin}"
             # Modules are also members of those that import them: `random._os` is `os`.
-            last = origin.rpartition(".")[2].lstrip("_")
-            if _FOREIGN.fullmatch(last):
+            parts = [each.lstrip("_") for each in origin.split(".")]
+            members = parts[1:]
+            if node is not None and not isinstance(self._parents[id(node)], ast.Attribute):
+                members.append("")
+            pairs = zip(parts, members, strict=False)
+            is_odd = any(name in _MEMBERS and not _MEMBERS[name].fullmatch(member) for name, member in pairs)
+            if is_odd or any(map(_FOREIGN.fullmatch, parts)):
                 return f"uses {origin}"
-            if last in _MEMBERS and not _MEMBERS[last].fullmatch(member := members_of.get(id(each), "")):
-                return f"uses {origin}.{member}".rstrip(".")
         return ""
 
-    def _check_environment(self, code: Code) -> str:
-        """Add the variables that it reads by names that are known without running it."""
-        keys: dict[int, ast.AST] = {}
-        for node in self._nodes:
-            match node:
-                case ast.Call(func=ast.Attribute(value=read, attr="get" | "setdefault" | "pop"), args=[key, *_]):
-                    keys[id(read)] = key
-                case ast.Call(func=read, args=[key, *_]) if self._name_of(read) == "getenv":
-                    keys[id(read)] = key
-                case ast.Subscript(value=read, slice=key):
-                    keys[id(read)] = key
-                case ast.Compare(left=key, ops=[ast.In() | ast.NotIn()], comparators=[read]):
-                    keys[id(read)] = key
-        for node in self._nodes:
-            if self._name_of(node) in _ENVIRONMENT:
-                name = self._resolve(keys.get(id(node)))
-                if not isinstance(name, str):
-                    return "reads a variable of the environment that its source does not name"
-                if (value := os.environ.get(name)) is not None:
-                    code[f"${name}"] = hashlib.sha256(value.encode(errors="surrogateescape")).hexdigest()
+    def _check_use(self, node: ast.AST, code: Code) -> str:
+        """Add the variable or file that a node reads, if that is known without running it; else return what it does."""
+        name, origin, parent = self._name_of(node), self._qualify(node), self._parents.get(id(node))
+        call = parent if isinstance(parent, ast.Call) and parent.func is node else None
+        is_local = isinstance(node, ast.Name) and node.id in self._bound and node.id not in self._imported
+        is_method = isinstance(node, ast.Attribute) and origin is None
+        if not isinstance(getattr(node, "ctx", None), ast.Load) or is_local:
+            return ""
+        if _ENVIRONMENT.fullmatch(name):
+            return self._add_variable(node, code)
+        if is_method and (name in _METHODS or (call is None and not name.startswith("__"))):
+            return ""
+        if _FOREIGN_CALLS.fullmatch(name) and not (call and _names_member(name, call)):
+            return f"calls {name}"
+        if _READING.fullmatch(name) and name not in _IN_MEMORY and not (call and self._reads_known(call, code)):
+            return f"calls {name} on a file that its source does not name"
         return ""
 
-    def _check_calls(self, code: Code) -> str:
-        """Add the files that it reads by paths that are known without running it."""
-        for node in self._nodes:
-            name, call, origin = self._name_of(node), self._calls.get(id(node)), self._qualify(node)
-            is_local = isinstance(node, ast.Name) and node.id in self._bound and node.id not in self._imported
-            is_value = call is None and isinstance(node, ast.Attribute) and origin is None and not name.startswith("__")
-            if not isinstance(getattr(node, "ctx", None), ast.Load) or is_local or is_value:
-                continue
-            is_method = isinstance(node, ast.Attribute) and origin is None and name in _METHODS
-            is_method &= name != "walk" or "Path" not in self._names
-            if _FOREIGN_CALLS.fullmatch(name) and not is_method and not (call and self._names_member(name, call)):
-                return f"calls {name}"
-            if _READING.fullmatch(name) and name not in _IN_MEMORY and not (call and self._reads_known(call, code)):
-                return f"calls {name} on a file that its source does not name"
-        return ""
-
-    def _names_member(self, name: str, call: ast.Call) -> bool:
-        """Return whether a call imports, or gets from an object, what its text names, and nothing that reads."""
-        texts = [each.value if isinstance(each, ast.Constant) else None for each in call.args]
-        if name in ("import_module", "__import__"):
-            return isinstance(next(iter(texts), None), str)
-        text = texts[1] if name == "getattr" and len(texts) > 1 else None
-        reads = isinstance(text, str) and (_FOREIGN_CALLS.fullmatch(text) or _READING.fullmatch(text))
-        return isinstance(text, str) and not reads and text not in _ENVIRONMENT
+    def _add_variable(self, node: ast.AST, code: Code) -> str:
+        """Add the variable of the environment that is read to an identity, if its name is known."""
+        parent = self._parents[id(node)]
+        if isinstance(parent, ast.Attribute):
+            parent = self._parents[id(parent)]
+        match parent:
+            case ast.Call(args=[key, *_]) | ast.Subscript(slice=key) | ast.Compare(left=key):
+                name = self._evaluate(key)
+                if isinstance(name, str):
+                    if (value := os.environ.get(name)) is not None:
+                        code[f"${name}"] = hashlib.sha256(value.encode(errors="surrogateescape")).hexdigest()
+                    return ""
+        return "reads a variable of the environment that its source does not name"
 
     def _reads_known(self, call: ast.Call, code: Code) -> bool:
         """Add the file that a call reads to an identity; return whether its path is known."""
-        origin, is_method = self._qualify(call.func), isinstance(call.func, ast.Attribute)
-        if is_method and origin is None:
-            source, others = call.func.value, []  # type: ignore[attr-defined]
+        origin, name, sources = self._qualify(call.func), self._name_of(call.func), list[ast.expr]()
+        is_method = isinstance(call.func, ast.Attribute) and origin is None
+        if is_method:
+            sources = [call.func.value]  # type: ignore[attr-defined]
         elif call.args and (origin is None or _is_installed(origin)):
-            source, *others = call.args
-            others += [each.value for each in call.keywords if each.arg != "dtype"]
-        else:
+            sources = [*call.args, *(each.value for each in call.keywords if each.arg != "dtype")]
+        if not sources or any(not isinstance(e, ast.Constant) and self._evaluate(e) is None for e in sources[1:]):
             return False
-        if any(not isinstance(each, ast.Constant) and self._resolve(each) is None for each in others):
-            return False
-        name = self._name_of(call.func)
-        if (name != "open" or is_method) and self._is_file(source):
+        if (name != "open" or isinstance(call.func, ast.Attribute)) and self._is_file(sources[0]):
             return True
-        path = self._resolve(source)
-        if not isinstance(path, Path) and (path is None or (is_method and origin is None)):
+        path = self._evaluate(sources[0])
+        if not isinstance(path, Path if is_method else (str, Path)):
             return False
         key = os.path.relpath(path, self._path.parent)
         # A file that does not exist is known to be absent, if the call takes nothing but paths.
-        is_path = isinstance(path, Path) or (name == "open" and not is_method)
+        is_path = isinstance(path, Path) or (name == "open" and isinstance(call.func, ast.Name))
         return _add_file(Path(path).resolve(), key, code) or (is_path and not Path(path).exists())
 
-    def _is_file(self, node: ast.AST) -> bool:
+    def _is_file(self, node: ast.AST | None) -> bool:
         """Return whether an expression is an open file; the call that opened it is checked by itself."""
         if isinstance(node, ast.Name):
             values = self._bound.get(node.id, [None]) if node.id not in self._imported else [None]
@@ -393,36 +368,27 @@ class _Source:
         is_local = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in self._bound
         return isinstance(node, ast.Call) and not is_local and self._name_of(node.func) in ("File", "open", *_IN_MEMORY)
 
-    def _resolve(self, node: ast.AST | None, depth: int = 16) -> str | Path | None:
+    def _evaluate(self, node: ast.AST | None, depth: int = 16) -> str | Path | None:
         """Return the text or the path that an expression always has, None if that is not known."""
-        if node is None or not depth:
-            return None
-        values: list[Any] = []
-        match node:
-            case ast.Constant(value=str(text)):
-                return text
-            case ast.Name(id="__file__"):
-                return str(getattr(sys.modules.get(self._name), "__file__", None) or self._path)
-            case ast.Name(id=name) if name not in self._imported and len(self._bound.get(name, ())) == 1:
-                return self._resolve(self._bound[name][0], depth - 1)
-            case ast.Attribute(value=value, attr="parent"):
-                path = self._resolve(value, depth - 1)
-                return path.parent if isinstance(path, Path) else None
-            case ast.BinOp(left=left, op=ast.Add() | ast.Div(), right=right):
-                values = [self._resolve(each, depth - 1) for each in (left, right)]
-                with suppress(TypeError):
-                    result = values[0] + values[1] if isinstance(node.op, ast.Add) else values[0] / values[1]
-                    return result if isinstance(result, str | Path) else None
-            case ast.Call(func=function, args=[*given], keywords=[]):
-                values = [self._resolve(each, depth - 1) for each in given]
-                make: Any = _PATHS.get(self._qualify(function) or "")
-                if isinstance(function, ast.Attribute) and function.attr in _PATH_METHODS:
-                    base = self._resolve(function.value, depth - 1)
-                    make = getattr(base, function.attr) if isinstance(base, Path) else None
-                if make is not None and None not in values:
-                    with suppress(TypeError, ValueError, OSError):
-                        result = make(*values)
-                        return result if isinstance(result, str | Path) else None
+        known: dict[str, object] = {}
+        for each in () if node is None else ast.walk(node):
+            match each:
+                case ast.Name(id="__file__"):
+                    known["__file__"] = str(getattr(sys.modules.get(self._name), "__file__", None) or self._path)
+                case ast.Name(id=name) if self._imported.get(name) in _PATH_MODULES:
+                    known[name] = _PATH_MODULES[self._imported[name]]
+                case ast.Name(id=name) if name not in self._imported and len(self._bound.get(name, ())) == 1 and depth:
+                    known[name] = self._evaluate(self._bound[name][0], depth - 1)
+                case ast.Constant(value=str()) | ast.BinOp(op=ast.Add() | ast.Div()) | ast.Call(keywords=[]):
+                    pass
+                case ast.Attribute(attr=attr) if _OF_PATHS.fullmatch(attr):
+                    pass
+                case ast.expr():
+                    return None
+        if node is not None and None not in known.values():
+            with suppress(AttributeError, OSError, TypeError, ValueError):
+                value = eval(compile(ast.Expression(cast(ast.expr, node)), "", "eval"), {"__builtins__": {}, **known})
+                return value if isinstance(value, str | Path) else None
         return None
 
     def _name_of(self, node: ast.AST) -> str:
@@ -437,6 +403,16 @@ class _Source:
             return self._imported.get(node.id)
         base = self._qualify(node.value) if isinstance(node, ast.Attribute) else None
         return f"{base}.{node.attr}" if isinstance(node, ast.Attribute) and base is not None else None
+
+
+def _names_member(name: str, call: ast.Call) -> bool:
+    """Return whether a call imports, or gets from an object, what its text names, and nothing that reads."""
+    match call.args:
+        case [ast.Constant(value=str()), *_] if name in ("import_module", "__import__"):
+            return True
+        case [_, ast.Constant(value=str(text)), *_] if name == "getattr":
+            return not any(each.fullmatch(text) for each in (_FOREIGN_CALLS, _READING, _ENVIRONMENT))
+    return False
 
 
 def _list_bindings(nodes: Sequence[ast.AST]) -> dict[str, list[ast.AST | None]]:
@@ -472,3 +448,34 @@ def _add_file(path: Path, key: str, code: Code) -> bool:
             code[key] = hash_file(path)
             return True
     return False
+
+
+COMPILERS: Final = ("g++", "clang++", "c++")
+
+
+def find_compiler() -> str | None:
+    """Return the path of a C++ compiler; None without one."""
+    found = _search(os.environ.get("PATH"))
+    if found is None:
+        # One may be installed while this process runs.
+        _search.cache_clear()
+    return found
+
+
+@lru_cache(maxsize=4)
+def _search(folders: str | None) -> str | None:
+    """Look for the compilers once for each value of PATH."""
+    return next((found for name in COMPILERS if (found := shutil.which(name, path=folders))), None)
+
+
+def identify_compilers() -> Code:
+    """Return the compilers by their content."""
+    found = {"compiler": find_compiler(), "$CXX": shutil.which(os.environ.get("CXX", ""))}
+    return {name: hash_file(Path(path)) for name, path in found.items() if path}
+
+
+def read_driver() -> str:
+    """Return what the driver of NVIDIA's GPUs says of its version; empty without one."""
+    with suppress(OSError), open("/proc/driver/nvidia/version", encoding="utf-8") as file:
+        return file.readline()
+    return ""

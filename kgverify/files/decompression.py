@@ -3,13 +3,14 @@
 They are recognised by their first bytes, and unpacked no further than an honest file would go.
 """
 
+import gzip
 import re
 import struct
 import sys
 import zlib
 from collections.abc import Callable, Iterator
 from io import BytesIO
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol
 
 from kgverify.errors import UserError
 from kgverify.files.reading import MAX_BYTES, MAX_RATIO, MIN_EXPANDED_BYTES
@@ -19,13 +20,12 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-_GZIP_BITS: Final = 16 + zlib.MAX_WBITS
 _MAX_WINDOW: Final = 128 << 20
 """Bytes of memory that a zstd frame or an xz stream may ask for: what `zstd --long` uses, and twice what `xz -9` does."""
 _INPUT_BYTES: Final = 4 << 10
-"""Bytes that are unpacked at once: at most to 4 MiB by gzip."""
+"""Bytes of a packed file that are read at once."""
 _OUTPUT_BYTES: Final = 1 << 20
-"""Bytes that are unpacked at once by the others: 4 KiB of bzip2 or zstd may hold gigabytes."""
+"""Bytes that are unpacked at once: 4 KiB of bzip2 or zstd may hold gigabytes."""
 _ZIP_ENTRY: Final = b"PK\1\2"
 _MAX_ZIP_ENTRIES: Final = 1_000
 _MAX_LISTED: Final = 5
@@ -33,23 +33,14 @@ _MAX_SHOWN: Final = 80
 
 
 class _Unpacker(Protocol):
-    """One packed file: `eof` once its end was read, `unused_data` what followed it then."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, /) -> bytes: ...
-
-
-@runtime_checkable
-class _BoundedUnpacker(Protocol):
-    """An unpacker that is asked for a number of bytes, and again until it needs more of the file."""
+    """One packed file, asked for a number of bytes until it needs more of the file: `unused_data` followed its end."""
 
     @property
     def eof(self) -> bool: ...
     @property
     def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
     def decompress(self, data: bytes, max_length: int) -> bytes: ...
 
 
@@ -108,23 +99,18 @@ def _unpack(content: bytes, begin: Callable[[], _Unpacker]) -> Iterator[bytes]:
                 if not waiting:
                     break
                 unpacker = begin()
-            yield from _feed(unpacker, waiting)
+            yield unpacker.decompress(waiting, max_length=_OUTPUT_BYTES)
+            while not (unpacker.eof or unpacker.needs_input):
+                yield unpacker.decompress(b"", max_length=_OUTPUT_BYTES)
             waiting = unpacker.unused_data if unpacker.eof else b""
     if not unpacker.eof:
         raise EOFError("its end is missing")
 
 
-def _feed(unpacker: _Unpacker, packed: bytes) -> Iterator[bytes]:
-    if not isinstance(unpacker, _BoundedUnpacker):
-        yield unpacker.decompress(packed)
-        return
-    yield unpacker.decompress(packed, max_length=_OUTPUT_BYTES)
-    while not (unpacker.eof or unpacker.needs_input):
-        yield unpacker.decompress(b"", max_length=_OUTPUT_BYTES)
-
-
 def _unpack_gzip(content: bytes) -> Iterator[bytes]:
-    return _unpack(content, lambda: zlib.decompressobj(_GZIP_BITS))
+    with gzip.GzipFile(fileobj=BytesIO(content)) as file:
+        while piece := file.read(_OUTPUT_BYTES):
+            yield piece
 
 
 def _unpack_zstd(content: bytes) -> Iterator[bytes]:

@@ -4,45 +4,41 @@ An object appears in its store whole or not at all. Several objects do not appea
 count, such as a manifest, is sent last. A URL is what a user typed: no file can name one.
 """
 
+import importlib
 import os
 import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
-from kgverify.errors import UserError, describe_error, show_path_as
-from kgverify.files.stores import DRIVERS, describe_answer, open_store, stream
+from kgverify.errors import UserError, describe_error, find_missing_dependency, show_path_as
 from kgverify.files.writing import temporary_folder
 
 T = TypeVar("T")
 
-_URL: Final = re.compile(rf"(?P<protocol>{'|'.join(DRIVERS)}|file):/+(?P<rest>.*)", re.DOTALL)
+STORES: Final = ("s3", "gs", "gcs", "az", "abfs", "abfss", "memory")
+"""The protocols of stores that replace an object at once."""
+_URL: Final = re.compile(rf"(?P<protocol>{'|'.join(STORES)}|file):/+(?P<rest>.*)", re.DOTALL)
 """A URL; as a `Path` it has one slash."""
 _OTHER: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _NAME: Final = re.compile(r"[^/\\\0]{1,255}")
-_PIECE: Final = 64 << 20
+_PIECE: Final = 16 << 20
 """Bytes for which a store is asked at once."""
-_THREADS: Final = 4
+_THREADS: Final = 8
 _MOST_FILES: Final = 100_000
-
-
-class Sizes(NamedTuple):
-    """The bytes of a file, None for a folder, and those of the files of a folder by name."""
-
-    file: int | None
-    files: dict[str, int]
-
-    @property
-    def total(self) -> int:
-        """The bytes of all files."""
-        return sum(self.files.values()) + (self.file or 0)
+_CLIENT: Final = {"allow_http": True, "timeout": "1h", "connect_timeout": "5s", "read_timeout": "5m"}
+"""A request may take long where the network is slow, but not stand still. Whoever gives an http:// endpoint wants it."""
+_OPTIONS: Final = {"s3": {"disable_bulk_delete": True}}
+"""Options by protocol. Some servers answer a request that deletes several objects in a form of their own."""
+_STATUS: Final = re.compile(r"status code: (\d{3}[^:\n]*)")
+_DETAIL: Final = re.compile(r"<(Code|Message)>(.*?)</\1>", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -69,7 +65,7 @@ class Remote:
     def exists(self) -> bool:
         """Return whether there is such an object, or a folder. UserError if the store cannot be asked."""
         with self._explained("cannot be read"):
-            return bool(self._store().exists(self.key))
+            return bool(self._describe(self.open_store()))
 
     def list_files(self) -> dict[str, int]:
         """Return the names of a folder's files, without its folders, and their bytes; none if there is no such folder.
@@ -77,42 +73,43 @@ class Remote:
         UserError for a name that no file on a disk can have.
         """
         with self._explained("cannot be read"):
-            store = self._store()
-            return self._list(store) if store.exists(self.key) else {}
+            store = self.open_store()
+            is_folder = self._describe(store).get("type") == "directory"
+            found = store.ls(self.key, detail=True) if is_folder else []
+            # Some stores list the folder itself as an empty object.
+            files = [each for each in found if each["type"] == "file" and each["name"].strip("/") != self.key]
+            sizes = {each["name"].rpartition("/")[2]: int(each["size"] or 0) for each in files}
+            if len(sizes) > _MOST_FILES:
+                raise UserError(f"holds {len(sizes):,} files, expected at most {_MOST_FILES:,}", where=self.url)
+            for name in sizes:
+                if not _NAME.fullmatch(name) or name in (".", ".."):
+                    raise UserError(f"holds a file with the name {name!r}", where=self.url, fix="rename it")
+            return sizes
 
-    def measure(self) -> "Sizes":
-        """Return the sizes of a file, or of the files of a folder. UserError if it does not exist or cannot be read."""
-        with self._explained("cannot be read"):
-            store = self._store()
-            kind, size = self._describe(store)
-            if not kind:
-                raise UserError("no such file or folder", where=self.url, fix="check the URL, and the credentials")
-            return Sizes(None, self._list(store)) if kind == "directory" else Sizes(size, {})
-
-    def fetch(self, folder: Path, sizes: "Sizes | None" = None) -> Path:
+    def fetch(self, folder: Path) -> Path:
         """Copy a file, or the files of a folder, into a local folder, and return the path of the copy there.
-
-        sizes: as `measure` returned them
 
         Errors show the copy under its URL. UserError if it does not exist, cannot be read, or the disk is too small.
         """
         with self._explained("cannot be read"):
-            sizes = sizes or self.measure()
-            free = shutil.disk_usage(folder).free
-            if sizes.total > free:
+            store, copy = self.open_store(), folder / self.name
+            info = self._describe(store)
+            if not info:
+                raise UserError("no such file or folder", where=self.url, fix="check the URL, and the credentials")
+            files = {self: (copy, int(info["size"] or 0))}
+            if is_folder := info["type"] == "directory":
+                files = {self.join(name): (copy / name, size) for name, size in self.list_files().items()}
+            total, free = sum(size for _, size in files.values()), shutil.disk_usage(folder).free
+            if total > free:
                 raise UserError(
-                    f"takes {sizes.total:,} bytes, and {folder} has room for {free:,}",
+                    f"takes {total:,} bytes, and {folder} has room for {free:,}",
                     where=self.url,
                     fix="make room, or let TMPDIR name a folder on a larger disk",
                 )
-            copy = folder / self.name
             show_path_as(str(copy), self.url)
-            if sizes.file is not None:
-                files = [(self, copy, sizes.file)]
-            else:
+            if is_folder:
                 copy.mkdir(exist_ok=True)
-                files = [(self.join(name), copy / name, size) for name, size in sizes.files.items()]
-            _copy_files(self._store(), files)
+            _copy_files(store, files)
             return copy
 
     def send(self, source: Path, *, last: str = "") -> None:
@@ -123,100 +120,91 @@ class Remote:
         UserError if an object cannot be written.
         """
         with self._explained("cannot be written"):
-            store = self._store()
-            if not source.is_dir():
-                for name in sorted(self.list_files(), key=lambda name: name != last) if store.isdir(self.key) else ():
-                    store.rm_file(self.join(name).key)
-                self._put(store, source)
-                return
-            kind, _ = self._describe(store)
-            if kind == "file":
-                store.rm_file(self.key)
-            names = sorted(path.name for path in source.iterdir())
-            found = self._list(store).keys() if kind == "directory" else set()
-            for name in [*({last} & found), *(found - {last, *names})]:
-                store.rm_file(self.join(name).key)
-            _do_all(lambda name: self.join(name)._put(store, source / name), set(names) - {last})
-            if last in names:
-                self.join(last)._put(store, source / last)
+            store, found = self.open_store(), {self.join(name) for name in self.list_files()}
+            files = {self.join(path.name): path for path in source.iterdir()} if source.is_dir() else {self: source}
+            if source.is_dir() and self._describe(store).get("type") == "file":
+                found = {self}
+            ending = self.join(last)
+            for each in sorted((found - {*files}) | (found & {ending}), key=lambda each: each != ending):
+                store.rm_file(each.key)
+            _do_all(lambda each: each.send_file(files[each]), {*files} - {ending})
+            if ending in files:
+                ending.send_file(files[ending])
 
     def send_file(self, source: Path) -> None:
         """Do as `send` for a file where no folder can be, with fewer requests."""
         with self._explained("cannot be written"):
-            self._put(self._store(), source)
+            store = self.open_store()
+            store.put_file(str(source), self.key)
+            size = int(store.info(self.key)["size"])
+            if size != source.stat().st_size:
+                raise OSError(f"the store holds {size:,} bytes of {source.stat().st_size:,}")
 
     def check_writable(self) -> None:
         """Raise the UserError of `send` before a long run, if it would raise one already. Leave nothing."""
-        probe = Remote(self.protocol, f"{self.key}.kgverify-{os.urandom(8).hex()}")
+        key = f"{self.key}.kgverify-{os.urandom(8).hex()}"
         with self._explained("cannot be written"):
-            store = self._store()
-            store.pipe_file(probe.key, b"")
-            store.rm_file(probe.key)
+            store = self.open_store()
+            store.pipe_file(key, b"")
+            store.rm_file(key)
 
-    def _describe(self, store: Any) -> tuple[str, int]:
-        """Return `file` or `directory`, and the bytes of a file; an empty text if there is neither."""
-        try:
-            info = store.info(self.key)
-        except FileNotFoundError:
-            return "", 0
-        return info["type"], int(info["size"] or 0)
-
-    def _list(self, store: Any) -> dict[str, int]:
-        """Do as `list_files` for a folder that exists."""
-        found = store.ls(self.key, detail=True)
-        sizes = {each["name"].rpartition("/")[2]: int(each["size"] or 0) for each in found if each["type"] == "file"}
-        # Some stores list the folder itself as an object without a name.
-        sizes.pop("", None)
-        if len(sizes) > _MOST_FILES:
-            raise UserError(f"holds {len(sizes):,} files, expected at most {_MOST_FILES:,}", where=self.url)
-        for name in sizes:
-            if not _NAME.fullmatch(name) or name in (".", ".."):
-                raise UserError(f"holds a file with the name {name!r}", where=self.url, fix="rename it")
-        return sizes
-
-    def _copy_piece(self, store: Any, target: Path, size: int, begin: int) -> None:
-        """Copy some bytes into a file of this size."""
+    def copy_piece(self, store: Any, target: Path, size: int, begin: int) -> None:
+        """Copy some bytes into a file of this size. UserError if the object has another size."""
+        # One byte more than there should be: an object that has grown must not look like the one that was listed.
         end = min(begin + _PIECE, size)
+        content = store.cat_file(self.key, start=begin, end=end + (end == size))
+        if len(content) != end - begin:
+            raise self.changed()
         descriptor = os.open(target, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            # One byte more than there should be: an object that has grown must not look like the one that was listed.
-            for piece in stream(store, self.key, begin, end + (end == size)):
-                left = memoryview(piece)
-                if len(left) > end - begin:
-                    raise self._changed()
-                while left:
-                    num = os.pwrite(descriptor, left, begin)
-                    begin, left = begin + num, left[num:]
+            while begin < end:
+                begin += os.pwrite(descriptor, memoryview(content)[begin - end + len(content) :], begin)
         finally:
             os.close(descriptor)
-        if begin != end:
-            raise self._changed()
 
-    def _changed(self) -> UserError:
+    def _describe(self, store: Any) -> dict[str, Any]:
+        """Return the type and size of an object or folder; nothing if there is none."""
+        try:
+            info: dict[str, Any] = store.info(self.key)
+            return info
+        except FileNotFoundError:
+            return {}
+
+    def changed(self) -> UserError:
+        """Return the error for an object that was replaced."""
         return UserError("was replaced while it was read", where=self.url, fix="read it again")
 
-    def _put(self, store: Any, source: Path) -> None:
-        store.put_file(str(source), self.key)
-        size = int(store.info(self.key)["size"])
-        if size != source.stat().st_size:
-            raise OSError(f"the store holds {size:,} bytes of {source.stat().st_size:,}")
-
-    def _store(self) -> Any:
-        return open_store(self.protocol, self.key)
+    def open_store(self) -> Any:
+        """Return the file system of fsspec for the protocol, with what the environment says."""
+        if self.protocol == "memory":
+            return importlib.import_module("fsspec").filesystem("memory")
+        protocol = "gs" if self.protocol == "gcs" else self.protocol
+        make = importlib.import_module("obstore.fsspec").FsspecStore
+        return make(protocol, client_options=_CLIENT, **_OPTIONS.get(protocol, {}))
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
-        """Raise a UserError in place of the errors of a store, which are of many types."""
+        """Raise a UserError in place of the errors of a store, which are of many types; of the package if it is missing."""
         try:
             yield
         except (UserError, MemoryError):
             raise
         except Exception as error:
+            if isinstance(error, ImportError) and (missing := find_missing_dependency(error, where=self.url)):
+                raise missing from error
             raise UserError(
                 f"{what}: {describe_answer(error) or describe_error(error)}",
                 where=self.url,
                 fix="check the URL, the network, and the credentials of this store in the environment",
             ) from error
+
+
+def describe_answer(error: BaseException) -> str:
+    """Return what a store answered to a request that failed; empty if that is not known."""
+    text = str(error)
+    status = _STATUS.search(text)
+    details = dict(_DETAIL.findall(text))
+    return ", ".join(filter(None, [status and status[1].strip(), details.get("Code"), details.get("Message")]))
 
 
 def find_remote(path: object) -> Remote | None:
@@ -229,7 +217,7 @@ def find_remote(path: object) -> Remote | None:
             raise UserError(
                 f"{protocol}:// is not supported",
                 where=text,
-                fix=f"copy it to a local path, or to one of: file, {', '.join(DRIVERS)}",
+                fix=f"copy it to a local path, or to one of: file, {', '.join(STORES)}",
             )
         return None
     if found["protocol"] == "file":
@@ -307,26 +295,23 @@ def sent_to(remote: Remote, last: str) -> Iterator[Path]:
         remote.send(folder / remote.name, last=last)
 
 
-def _copy_files(store: Any, files: Sequence[tuple[Remote, Path, int]]) -> None:
-    """Copy objects of these sizes to new files, several pieces at the same time. UserError if one changes meanwhile."""
-    for _, target, _ in files:
+def _copy_files(store: Any, files: Mapping[Remote, tuple[Path, int]]) -> None:
+    """Copy objects to new files of these sizes, several pieces at the same time. UserError if one changes meanwhile."""
+    for target, _ in files.values():
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
     # One request returns one version of an object.
-    large = [remote for remote, _, size in files if size > _PIECE]
-    before = [_version_of(store, remote.key) for remote in large]
-    pieces = [(*file, begin) for file in files for begin in range(0, file[2], _PIECE)]
-    _do_all(lambda piece: piece[0]._copy_piece(store, *piece[1:]), pieces)
-    for remote, version in zip(large, before, strict=True):
+    before = {remote: _version_of(store, remote.key) for remote, (_, size) in files.items() if size > _PIECE}
+    pieces = [(remote, *file, begin) for remote, file in files.items() for begin in range(0, file[1], _PIECE)]
+    _do_all(lambda piece: piece[0].copy_piece(store, *piece[1:]), pieces)
+    for remote, version in before.items():
         if _version_of(store, remote.key) != version:
-            raise remote._changed()
+            raise remote.changed()
 
 
 def _version_of(store: Any, key: str) -> tuple[Any, ...]:
     """Return what changes if an object is replaced."""
     info = store.info(key)
-    return tuple(
-        str(info.get(name)) for name in ("size", "ETag", "etag", "LastModified", "mtime", "created", "md5Hash")
-    )
+    return tuple(str(info.get(name)) for name in ("size", "e_tag", "last_modified", "created"))
 
 
 def _do_all(work: Callable[[T], None], items: Iterable[T]) -> None:

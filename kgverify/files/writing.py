@@ -142,7 +142,7 @@ def renamed_into(
 
 
 def open_in_place(path: Path, flags: int) -> int:
-    """Open a file that is changed in place, such as a journal, and return its descriptor.
+    """Open a file that is changed in place and return its descriptor.
 
     UserError for a link, symbolic or hard, and for anything but a regular file; OSError as `os.open`.
     """
@@ -203,17 +203,6 @@ def temporary_folder(prefix: str, folder: str | None = None) -> Iterator[Path]:
             where=where,
             fix="make room, or let TMPDIR name a folder that can be written",
         ) from error
-
-
-@contextmanager
-def memory_folder(prefix: str = "kgverify-known-") -> Iterator[Path]:
-    """Yield a new folder in memory, if possible, which has no disk to wait for; delete it afterwards.
-
-    UserError as by `temporary_folder`.
-    """
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with temporary_folder(prefix, memory) as folder:
-        yield folder
 
 
 @contextmanager

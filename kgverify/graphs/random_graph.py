@@ -11,9 +11,9 @@ from typing import Final
 
 from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
-from kgverify.program.atoms import NamedAtom, Term, Variable
-from kgverify.program.program import NamedRule
-from kgverify.step.clauses import follow, is_named_variable, unify
+from kgverify.program.atoms import NamedAtom, Term
+from kgverify.program.program import NamedRule, parse_rules
+from kgverify.step.clauses import is_named_variable, unify
 
 PREFIX: Final = "random:"
 
@@ -49,11 +49,11 @@ SHAPES: Final = (
 
 GADGETS: Final = (
     # A selected atom, its first argument free, meets a head that repeats its variable.
-    ("g0(X,Y) g1(Z,Y) g2(X,Z)", "g1(X,X) g3(X,X)"),
+    "g0(X,Y) g1(Z,Y) g2(X,Z); g1(X,X) g3(X,X)",
     # A goal leads to one of the same atoms in another order.
-    ("g4(X,Y) g2(X,Z) g5(X,Y)", "g5(X,Y) g5(X,Y) g2(X,Z)"),
+    "g4(X,Y) g2(X,Z) g5(X,Y); g5(X,Y) g5(X,Y) g2(X,Z)",
     # A selected atom repeats its variable.
-    ("g6(X,Y) e0(Z,Z)",),
+    "g6(X,Y) e0(Z,Z)",
 )
 """Rules that force situations that random rules rarely reach. The query has the predicate of the first rule's head."""
 
@@ -84,12 +84,13 @@ def draw_graph(seed: int) -> KnowledgeGraph:
     texts = [*CHAINS, *rng.sample(SHAPES, 14), rng.choice(CHAINS), rng.choice(CHAINS)]
     rules = [_fill(rng, text, derived, [*stored, *derived, "next"], few) for text in texts]
     rules += [_fill(rng, "p(X,Y) q(X,Y)", [predicate], stored, few) for predicate in derived]
-    rules += [_rule_of(text, {}) for texts in GADGETS for text in texts]
+    gadgets = [parse_rules(text) for text in GADGETS]
+    rules += [rule for gadget in gadgets for rule in gadget]
     train.append(NamedAtom("g2", few[1], few[2]))
     rng.shuffle(rules)
     queries = [*_draw_queries(rng, train, rules), *rng.sample([f for f in train if f.predicate in derived], 6)]
     rng.shuffle(queries)
-    queries[:0] = [NamedAtom(texts[0].split("(")[0], few[1], few[3]) for texts in GADGETS]
+    queries[:0] = [NamedAtom(gadget[0].clause_head.predicate, few[1], few[3]) for gadget in gadgets]
     return KnowledgeGraph(
         f"{PREFIX}{seed}",
         train=tuple(train),
@@ -106,18 +107,10 @@ def _draw_facts(rng: random.Random, predicate: str, constants: list[str]) -> Ite
 
 
 def _fill(rng: random.Random, text: str, heads: list[str], bodies: list[str], constants: list[str]) -> NamedRule:
-    names: dict[str, str | Variable] = {"p": rng.choice(heads), "a": rng.choice(constants), "b": rng.choice(constants)}
-    names |= {hole: rng.choice(bodies) for hole in "qr"}
-    return _rule_of(text, names)
-
-
-def _rule_of(text: str, names: dict[str, str | Variable]) -> NamedRule:
-    def atom(written: str) -> NamedAtom:
-        predicate, first, second = written.rstrip(")").replace("(", ",").split(",")
-        return NamedAtom(str(names.get(predicate, predicate)), *(names.get(t, Variable(t)) for t in (first, second)))
-
-    head, *body = map(atom, text.split())
-    return NamedRule(head, tuple(body))
+    predicates = {"p": rng.choice(heads)}
+    terms: dict[Term, Term] = {name: rng.choice(constants) for name in "ab"}
+    predicates |= {name: rng.choice(bodies) for name in "qr"}
+    return parse_rules(text)[0].rename(terms, predicates)
 
 
 def _draw_queries(rng: random.Random, train: list[NamedAtom], rules: list[NamedRule]) -> list[NamedAtom]:
@@ -138,11 +131,11 @@ def _apply(rng: random.Random, rule: NamedRule, known: list[NamedAtom]) -> Named
     """Match a rule's body, atom by atom, with random known atoms; return its head, or None if that fails."""
     bindings: dict[Term, Term] = {}
     for atom in rule.body:
-        wanted = atom.predicate, follow(atom.first, bindings), follow(atom.second, bindings)
-        matches = (unify(k, wanted, is_named_variable) for k in known if k.predicate == atom.predicate)
+        wanted = atom.rename(bindings)
+        matches = [unify(other, wanted, is_named_variable) for other in known if other.predicate == atom.predicate]
         matching = [each for each in matches if each is not None]
         if not matching:
             return None
         bindings |= rng.choice(matching)
-    head = NamedAtom(rule.clause_head.predicate, *(follow(term, bindings) for term in rule.clause_head[1:]))
-    return None if any(map(is_named_variable, head)) else head
+    head = rule.clause_head.rename(bindings)
+    return head if head.is_ground else None

@@ -1,10 +1,10 @@
 """A case: problems in one run, and the results of the pipeline under test, computed once for all laws."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +76,14 @@ class Finding(NamedTuple):
     expected: str
     actual: str
     query: int = -1
+
+
+Value: TypeAlias = str | NDArray[np.generic] | Callable[[int], object]
+"""A text, or what a row has: an array, or a function of the row."""
+
+
+def _value_at(value: Value, row: int) -> object:
+    return value if isinstance(value, str) else value(row) if callable(value) else value[row]
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,6 +181,12 @@ class Case:
         return np.repeat(np.arange(len(num_steps)), num_steps)
 
     @cached_property
+    def step_of(self) -> NDArray[np.int64]:
+        """The step's row of each resolvent, int64 [R]."""
+        num = self.columns.steps.num_resolvents
+        return np.repeat(np.arange(len(num)), num)
+
+    @cached_property
     def first_step(self) -> NDArray[np.int64]:
         """The index at which the steps of each candidate begin, int64 [N + 1]."""
         return starts_of(self.columns.candidates.num_steps)
@@ -212,6 +226,33 @@ class Case:
         """Return a finding about a row of the steps."""
         candidate = int(self.owner[row])
         return Finding(candidate, int(row) - int(self.first_step[candidate]), stage, field, str(expected), str(actual))
+
+    def of_steps(
+        self,
+        is_wrong: NDArray[np.bool_],
+        stage: Stage,
+        field: str,
+        expected: Value,
+        actual: Value,
+        step_of: NDArray[np.integer] | None = None,
+    ) -> Iterator[Finding]:
+        """Yield a finding about the step of each row that is wrong, bool [n]. step_of: int [n]; None for rows of steps."""
+        for row in np.flatnonzero(is_wrong).tolist():
+            step = row if step_of is None else step_of[row]
+            yield self.of_step(step, stage, field, _value_at(expected, row), _value_at(actual, row))
+
+    def of_resolvents(
+        self, is_wrong: NDArray[np.bool_], stage: Stage, field: str, expected: Value, actual: Value
+    ) -> Iterator[Finding]:
+        """Yield a finding about the step of each resolvent that is wrong, bool [R]."""
+        return self.of_steps(is_wrong, stage, field, expected, actual, self.step_of)
+
+    def of_candidates(
+        self, is_wrong: NDArray[np.bool_], stage: Stage, field: str, expected: Value, actual: Value
+    ) -> Iterator[Finding]:
+        """Yield a finding about each candidate that is wrong, bool [N]."""
+        for row in np.flatnonzero(is_wrong).tolist():
+            yield Finding(row, -1, stage, field, str(_value_at(expected, row)), str(_value_at(actual, row)))
 
     def problem_of(self, finding: Finding) -> int:
         """Return the index of the problem that a finding is about; the last one's if it is about none."""

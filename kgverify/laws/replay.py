@@ -1,6 +1,5 @@
 """Replay of reproducers: both sides are compared again, and so is the law that was broken, if any."""
 
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
 from kgverify.comparison.result import Verdict
@@ -10,11 +9,10 @@ from kgverify.laws.catalogue import find_law
 from kgverify.laws.law import Violation
 from kgverify.laws.shrinking import find_violation
 from kgverify.runs.engine_makers import AnyEngine, find_maker
-from kgverify.runs.separate_workers import SeparateWorkers, describe_end
+from kgverify.runs.pool import Processes, WorkerLost
 from kgverify.testing.checking.check import judge
 from kgverify.testing.checking.failure import DEATH, LAW, UNDECIDED, Failure, Signature, fails_same_way, label_lines
-from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
-from kgverify.testing.reproducers.text_format import saving_bugs
+from kgverify.testing.reproducers.text_format import Reproducer, make_reproducer, saving_bugs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,20 +110,19 @@ def replay_apart(reproducer: Reproducer) -> Replay:
 
     UserError as for `replay`, or if the process cannot start.
     """
-    with SeparateWorkers(1) as workers:
+    with Processes(1) as workers:
         try:
             workers.submit(abs, 0).result()
-            future = workers.submit(replay, reproducer)
-        except BrokenProcessPool:
+        except WorkerLost:
             raise UserError(
                 "its engine may end the process, and another one could not be started",
                 where="replay",
                 fix='call it below `if __name__ == "__main__":`, or use `kgverify replay`',
             ) from None
         try:
-            return future.result()
-        except BrokenProcessPool:
-            message = f"the process ended ({describe_end(workers.replace(future))})"
+            return workers.submit(replay, reproducer).result()
+        except WorkerLost as lost:
+            message = f"the process ended ({lost.end})"
     problem, signature = reproducer.problem, Signature("", "", DEATH)
     failure = Failure(index=0, problem=problem, group=(problem,), signature=signature, message=message)
     return Replay(reproducer=reproducer, failure=failure)

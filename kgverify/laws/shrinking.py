@@ -9,9 +9,8 @@ from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline
 from kgverify.testing.checking.failure import Failure
 from kgverify.testing.problems.merge import group_problems
 from kgverify.testing.problems.problem import Problem
-from kgverify.testing.reproducers.reproducer import Reproducer
-from kgverify.testing.shrinking.oracle import Oracle
-from kgverify.testing.shrinking.shrink import MAX_CALLS, MAX_SECONDS, Shrunk, shrink_with
+from kgverify.testing.reproducers.text_format import Reproducer
+from kgverify.testing.shrinking.shrink import MAX_CALLS, MAX_SECONDS, Oracle, Shrunk, shrink_with
 
 
 def shrink_violation(

@@ -4,6 +4,7 @@ In ids an atom is three int32: predicate, first argument, second argument. An ar
 0 or more) or a variable (variable number v is the id `-1 - v`). The encoding is its own inverse.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 
@@ -27,6 +28,21 @@ class NamedAtom(NamedTuple):
     def is_ground(self) -> bool:
         """True if both arguments are constants."""
         return not (isinstance(self.first, Variable) or isinstance(self.second, Variable))
+
+    def rename(self, terms: "Mapping[Term, Term]", predicates: Mapping[str, str] | None = None) -> "NamedAtom":
+        """Return the atom with other terms, and with another predicate if one is given; the others stay."""
+        predicate, a, b = self
+        if predicates is not None:
+            predicate = predicates.get(predicate, predicate)
+        return NamedAtom(predicate, terms.get(a, a), terms.get(b, b))
+
+
+def parse_atoms(text: str) -> tuple[NamedAtom, ...]:
+    """Parse atoms with blanks between them, such as `p(X,a) q(X,Y)`. Variables begin with an upper-case letter."""
+    words = [word.rstrip(")").replace("(", ",").split(",") for word in text.split()]
+    return tuple(
+        [NamedAtom(p, *(Variable(name) if name[0].isupper() else name for name in names)) for p, *names in words]
+    )
 
 
 class Atom(NamedTuple):

@@ -2,7 +2,7 @@
 
 import hashlib
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, count
@@ -12,7 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.program.atom_table import AtomTable, sort_rows
-from kgverify.program.atoms import Atom, NamedAtom, Term, Variable, encode_variable
+from kgverify.program.atoms import (
+    Atom,
+    NamedAtom,
+    Term,
+    Variable,
+    decode_variable,
+    encode_variable,
+    is_variable,
+    parse_atoms,
+)
 
 
 class Source(NamedTuple):
@@ -38,8 +47,28 @@ class NamedRule:
     confidence: float | None = None
     source: Source = UNKNOWN_SOURCE
 
+    @property
+    def atoms(self) -> tuple[NamedAtom, ...]:
+        """The head, followed by the body."""
+        return self.clause_head, *self.body
+
+    def with_atoms(self, atoms: Iterable[NamedAtom]) -> "NamedRule":
+        """Return the rule with another head and body."""
+        head, *body = atoms
+        return NamedRule(head, tuple(body), self.name, self.confidence, self.source)
+
+    def rename(self, terms: Mapping[Term, Term], predicates: Mapping[str, str] | None = None) -> "NamedRule":
+        """Return the rule with other terms, and with other predicates if these are given."""
+        return self.with_atoms(atom.rename(terms, predicates) for atom in self.atoms)
+
     def __str__(self) -> str:
         return f"{render_named(self.clause_head)} <- {', '.join(map(render_named, self.body))}"
+
+
+def parse_rules(text: str) -> tuple[NamedRule, ...]:
+    """Parse rules with semicolons between them, each its head and its body: `p(X,Z) q(X,Y) p(Y,Z); p(X,Y) q(X,Y)`."""
+    clauses = map(parse_atoms, filter(str.strip, text.split(";")))
+    return tuple([NamedRule(head, tuple(body)) for head, *body in clauses])
 
 
 class Rule(NamedTuple):
@@ -77,6 +106,14 @@ class Symbols:
     def encode(self, atom: NamedAtom) -> Atom:
         """Encode an atom; variables are numbered by first appearance. KeyError for an unknown name."""
         return encode_atoms((atom,), self.predicate_ids, self.constant_ids)[0]
+
+    def decode(self, atom: Iterable[int], name_variable: Callable[[int], str] = "X{}".format) -> NamedAtom:
+        """Decode an atom; `name_variable` returns the name of a variable by its number."""
+        predicate, *arguments = atom
+        first, second = (
+            Variable(name_variable(decode_variable(i))) if is_variable(i) else self.constants[i] for i in arguments
+        )
+        return NamedAtom(self.predicates[predicate], first, second)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,7 +24,7 @@ from kgverify.prover.execution.caches import count_caches, describe_caches
 from kgverify.prover.execution.compilation import FUSED
 from kgverify.prover.execution.device import on_device
 from kgverify.prover.execution.host_copy import HostCopy, PendingCopy, copy_to_host
-from kgverify.prover.execution_choice import choose_execution
+from kgverify.prover.execution_choice import choose_execution, why_not_fused
 from kgverify.prover.layout import check_layout, choose_layout
 from kgverify.prover.probe import plain_goal, probe_layout, probe_step
 from kgverify.prover.program.tables import build_tables
@@ -74,7 +74,6 @@ class CompiledEngine:
         stages: Stages | None = None,
         faults: tuple[str, ...] = (),
         precision: str = FLOAT32,
-        name: str = "compiled",
     ) -> None:
         check_policy(policy, program, limits)
         if limits.dialect != OURS:
@@ -92,11 +91,10 @@ class CompiledEngine:
             device,
             mode,
             precision,
-            program=program,
-            limits=limits,
-            policy=policy,
-            layout=self.layout,
-            stages=stages,
+            limits,
+            policy,
+            stages,
+            partial(why_not_fused, program, limits, policy, self.layout, stages),
         )
         self._counts = count_caches()
         self._num_rules = len(program.rules)
@@ -105,7 +103,6 @@ class CompiledEngine:
         self._tables = build_tables(program, self.layout.atoms, self._device, is_rounded=is_rounded)
         self._policy = policy
         self._faults = faults
-        self._name = name
         # Addresses that never change, so that a captured graph reads them in place.
         self._derivations = empty_derivations(self.layout, limits.max_depth, self._device)
         self._work = empty_work(self.layout, self._device)
@@ -175,7 +172,7 @@ class CompiledEngine:
         if self._device.type == "cuda":
             versions["gpu"] = torch.cuda.get_device_name(self._device)
         return EngineInfo(
-            name=self._name,
+            name="compiled",
             mode=self._mode,
             device=self._device.type,
             precision=self._precision,

@@ -12,9 +12,8 @@ from kgverify.engines.plain.choice import PLAIN, choose_plain, has_torch
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine
 from kgverify.engines.sizes import Sizes, Workload
-from kgverify.engines.table import COMPILED, Capability
+from kgverify.engines.table import COMPILED, Built, Capability
 from kgverify.errors import UserError, find_missing_dependency
-from kgverify.files.code_identity import Code
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
@@ -23,13 +22,14 @@ from kgverify.prover.faults.catalogue import COMPOSITES, FAULTS, find_faults
 from kgverify.prover.faults.fault import Carrier, Composite, Fault, Plant
 from kgverify.prover.faults.plant import choose_carrier, find_carriers, plant_faults
 from kgverify.prover.native.choice import NATIVE, choose_native, is_on_cpu, why_not_native
-from kgverify.prover.native.library import identify_library, why_not_available
+from kgverify.prover.native.library import find_library, why_not_available
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.step.plain_step import SOUND
 
 if TYPE_CHECKING:
-    from kgverify.prover.execution.process_group import TorchTeam
+    from torch._C._distributed_c10d import Store
+
     from kgverify.prover.program.least_model import LeastModel
     from kgverify.prover.state import Layout
     from kgverify.prover.training.train import Trained
@@ -102,9 +102,15 @@ class Evaluator:
         """Return the same evaluator with sizes, or with sizes chosen for the work."""
         return replace(self, work=work)
 
-    def identify(self, mode: str) -> Code:
-        """Return the identity of the library that was built for mode `native`."""
-        return identify_library() if mode == NATIVE else {}
+    def find_built(self, mode: str) -> Built | None:
+        """Return the native library, or the fused kernels, that this machine compiles."""
+        if mode == NATIVE:
+            return find_library()
+        if mode != "fused":
+            return None
+        from kgverify.prover.execution.compilation import find_kernels
+
+        return find_kernels()
 
     def __call__(self, program: Program, limits: Limits, policy: Policy) -> Engine:
         """Make the evaluator. UserError if it does not support the program, or its mode or device is not available."""
@@ -204,7 +210,7 @@ class Evaluator:
 
         return stay_on_this_gpu()
 
-    def join_processes(self) -> "TorchTeam | None":
+    def join_processes(self) -> "tuple[Store, int, int] | None":
         """Join the processes that `torchrun` started with this one; None for a single process. UserError as in `join_team`."""
         from kgverify.prover.execution.process_group import join_team
 

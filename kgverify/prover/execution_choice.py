@@ -1,5 +1,6 @@
 """The choice of device, mode and precision, each with its reason."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -30,16 +31,17 @@ def choose_execution(
     device: str,
     mode: str,
     precision: str,
-    *,
-    program: Program,
     limits: Limits,
     policy: Policy,
-    layout: Layout,
     stages: Stages,
+    find_obstacle: Callable[[torch.device], str | None],
 ) -> Execution:
-    """Choose what is `auto`, and check what is given. UserError for anything not available here."""
+    """Choose what is `auto`, and check what is given. UserError for anything not available here.
+
+    find_obstacle: the obstacle to mode `fused` on a device
+    """
     on = resolve_device(device)
-    obstacle = why_not_fused(program, limits, policy, layout, stages, on)
+    obstacle = find_obstacle(on)
     how = resolve_mode(mode, on, obstacle)
     products = resolve_precision(precision, policy, stages, on)
     reason = _mode_reason(mode, how, on, obstacle)

@@ -1,24 +1,20 @@
-"""The workers of a dask scheduler, of which any may be lost, and the scheduler restarted.
-
-Every call that is sent is a function of its arguments alone. So it may run twice, and its first result is the result.
-"""
+"""The workers of a dask scheduler, of which any may be lost, and the scheduler restarted."""
 
 import importlib
 import re
-import threading
+import socket
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import cache
-from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from kgverify.errors import UserError, describe_error, find_missing_dependency
 from kgverify.files.code_identity import Code, list_changes
+from kgverify.runs.pool import WorkerLost, Workers
 from kgverify.runs.run import identify_code
-from kgverify.runs.separate_workers import MOST_REPEATS
 from kgverify.trace.model.header import EngineInfo
 
 T = TypeVar("T")
@@ -26,10 +22,6 @@ T = TypeVar("T")
 WHERE: Final = "scheduler"
 RECONNECT_SECONDS: Final = 300.0
 """The time that a scheduler may be gone before the work ends with an error."""
-STRAGGLER_SECONDS: Final = 30.0
-"""The least time without any result, when nothing is left to begin, after which calls are sent a second time."""
-STRAGGLER_RATIO: Final = 3.0
-"""The same time, in mean times of a call."""
 
 _POLL_SECONDS: Final = 1.0
 _RETRY_SECONDS: Final = 0.5
@@ -37,14 +29,16 @@ _ENCRYPTED: Final = ("tls", "wss", "inproc")
 _LOOPBACK: Final = re.compile(r"(?:localhost|127(?:\.\d+){3}|\[?::1\]?)(?::\d+)?/?")
 
 
-class DaskWorkers(Executor):
-    """An executor whose calls run on the workers of a dask scheduler.
+class DaskWorkers(Workers):
+    """The workers of a dask scheduler.
 
-    A call is repeated if its worker or the scheduler is lost. A call that no worker survives raises UserError, and so does
-    a scheduler that stays away for `RECONNECT_SECONDS`. Errors of a call itself are those of its future.
+    A call is lost if dask gives it up, or the scheduler is restarted. A scheduler that stays away for `RECONNECT_SECONDS` is a
+    UserError. Errors of a call itself are those of its future.
 
     engines: as given; they may be set before the first call
     """
+
+    repeats_slow = True
 
     def __init__(self, address: str, engines: Sequence[str] = ()) -> None:
         """Connect. UserError for a scheduler that does not answer, or one elsewhere without encryption.
@@ -53,29 +47,33 @@ class DaskWorkers(Executor):
         """
         self._address, self.engines = address, engines
         self._client = _connect(address)
-        self._calls: set[_Call] = set()
-        self._ended: SimpleQueue[tuple[_Call, Any]] = SimpleQueue()
-        self._changing = threading.Lock()
-        self._num_ended, self._is_closing = 0, False
         self._num_threads, self._counted = 1, 0.0
-        self._last_end = self._began = time.monotonic()
-        self._thread = threading.Thread(target=self._watch, name="kgverify-dask", daemon=True)
-        self._thread.start()
 
     def submit(self, function: Callable[..., T], /, *arguments: object, **named: object) -> Future[T]:
-        """Send a call. It is taken for granted that its function is pure."""
-        call = _Call(function, arguments, named)
-        call.future.add_done_callback(lambda future: self._forget(call))
-        with self._changing:
-            self._calls.add(call)
-            self._send(call)
-        return call.future
+        """Send a call, over another connection if this one is lost. UserError if the scheduler stays away."""
+        future: Future[T] = Future()
+        while True:
+            if self._client.status != "running":
+                self._reconnect()
+            client = self._client
+            try:
+                kept = [each.keep(client) if isinstance(each, SharedBytes) else each for each in arguments]
+                code = _identify(tuple(self.engines))
+                sent = client.submit(_do, self.engines, code, function, named, *kept, pure=False)
+                break
+            except Exception:
+                if client.status == "running":
+                    raise
+        # The scheduler forgets a call that has ended or was cancelled, and workers do not begin it.
+        future.add_done_callback(lambda _: sent.release())
+        sent.add_done_callback(lambda _: _settle(sent, future))
+        return future
 
     def share(self, content: bytes) -> "SharedBytes":
         """Return an argument that stands for bytes. The scheduler keeps them, and workers copy them from one another."""
         return SharedBytes(content)
 
-    def count_threads(self) -> int:
+    def count(self) -> int:
         """Return the calls that the present workers run at the same time, at least 1."""
         if time.monotonic() - self._counted > _POLL_SECONDS:
             with suppress(Exception):
@@ -83,177 +81,67 @@ class DaskWorkers(Executor):
             self._counted = time.monotonic()
         return self._num_threads
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the connection; calls without a result are cancelled."""
-        self._is_closing = True
-        for call in list(self._calls):
-            call.future.cancel()
-        self._thread.join()
-        with suppress(Exception):
-            self._client.close(timeout=2)
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
-        self.shutdown()
+        """End the connection."""
+        with suppress(Exception):
+            self._client.close(timeout=2)
         return None
 
-    def _send(self, call: "_Call") -> None:
-        client = self._client
-        try:
-            arguments = [self._keep(each) if isinstance(each, SharedBytes) else each for each in call.arguments]
-            code = _identify(tuple(self.engines))
-            sent = client.submit(_do, self.engines, code, call.function, call.named, *arguments, pure=False)
-        except Exception:
-            if client.status == "running":
-                raise
-            # `_watch` connects again, and sends every call that was not sent.
-            return
-        call.sent.append(sent)
-        # A callback may run at once, and in this thread.
-        sent.add_done_callback(lambda ended: self._ended.put((call, ended)))
-
-    def _keep(self, shared: "SharedBytes") -> Any:
-        """Return the bytes as dask knows them. They are a task of their own, which is repeated if its worker is lost."""
-        if shared.client is not self._client or shared.kept.status in ("cancelled", "lost", "error"):
-            shared.client, shared.kept = self._client, self._client.submit(bytes, shared.content, pure=False)
-        return shared.kept
-
-    def _watch(self) -> None:
-        """Handle what ends until the executor is shut down."""
-        while not self._is_closing:
-            try:
-                call, sent = self._ended.get(timeout=_POLL_SECONDS)
-            except Empty:
-                if self._client.status != "running":
-                    self._reconnect()
-                else:
-                    self._send_stragglers_again()
-                continue
-            if call not in self._calls or sent not in call.sent:
-                # It ended before, or was lost with an earlier connection.
-                continue
-            try:
-                self._handle(call, sent)
-            except Exception as error:  # the future must not wait forever
-                self._finish(call, error=error)
-
-    def _handle(self, call: "_Call", sent: Any) -> None:
-        distributed = importlib.import_module("distributed")
-        if sent.status == "finished":
-            try:
-                result = sent.result(timeout=RECONNECT_SECONDS)
-            except Exception as error:
-                if not _is_lost(error):
-                    raise
-                self._repeat(call, sent)
-            else:
-                self._finish(call, result)
-        elif sent.status == "error":
-            raised = sent.exception()
-            if not isinstance(raised, distributed.scheduler.KilledWorker):
-                self._finish(call, error=raised)
-                return
-            call.num_lost += 1 + getattr(raised, "allowed_failures", 0)
-            if call.num_lost < MOST_REPEATS:
-                self._repeat(call, sent)
-            else:
-                self._finish(
-                    call,
-                    error=UserError(
-                        f"{call.num_lost} times, workers died before their work was done ({describe_error(raised)})",
-                        where=WHERE,
-                        fix="read the log of a worker: it may need more memory, or an engine may end its process",
-                    ),
-                )
-        else:
-            self._repeat(call, sent)
-
-    def _finish(self, call: "_Call", result: Any = None, error: BaseException | None = None) -> None:
-        self._num_ended += 1
-        self._last_end = time.monotonic()
-        if not call.future.set_running_or_notify_cancel():
-            return
-        if error is None:
-            call.future.set_result(result)
-        else:
-            call.future.set_exception(error)
-
-    def _forget(self, call: "_Call") -> None:
-        """Let the scheduler forget a call that has ended or was cancelled, and workers not begin it."""
-        self._calls.discard(call)
-        sent, call.sent = call.sent, []
-        for each in sent:
-            each.release()
-
-    def _repeat(self, call: "_Call", sent: Any) -> None:
-        """Send a call again, over another connection if this one is lost."""
-        call.sent.remove(sent)
-        if self._client.status != "running":
-            self._reconnect()
-        elif not call.sent:
-            with self._changing:
-                self._send(call)
-
     def _reconnect(self) -> None:
-        """Connect again, and send every call that has no result."""
-        before, deadline = self._client, time.monotonic() + RECONNECT_SECONDS
+        """Connect again. UserError if no scheduler answers for a long time."""
+        deadline = time.monotonic() + RECONNECT_SECONDS
         with suppress(Exception):
-            before.close(timeout=1)
-        while not self._is_closing:
+            self._client.close(timeout=1)
+        while True:
             try:
-                client = _connect(self._address)
-                break
-            except UserError as error:
+                self._client = _connect(self._address)
+                return
+            except UserError:
                 if time.monotonic() > deadline:
-                    for call in list(self._calls):
-                        self._finish(call, error=error)
-                    return
+                    raise
                 time.sleep(_RETRY_SECONDS)
-        else:
-            return
-        with self._changing:
-            self._client = client
-            for call in list(self._calls):
-                call.sent.clear()
-                self._send(call)
-
-    def _send_stragglers_again(self) -> None:
-        """Send a second copy of each call that runs much longer than the others did, once nothing else is left to begin."""
-        now = time.monotonic()
-        num = self.count_threads()
-        if not self._calls or len(self._calls) > num or not self._num_ended:
-            return
-        mean = (self._last_end - self._began) * num / self._num_ended
-        if now - self._last_end < max(STRAGGLER_SECONDS, STRAGGLER_RATIO * mean):
-            return
-        with self._changing:
-            for call in list(self._calls):
-                if len(call.sent) == 1:
-                    self._send(call)
 
 
 class SharedBytes:
     """Bytes that many calls take as an argument."""
 
     def __init__(self, content: bytes) -> None:
-        self.content = content
-        self.client: Any = None
-        self.kept: Any = None
+        self._content = content
+        self._client: Any = None
+        self._kept: Any = None
+
+    def keep(self, client: Any) -> Any:
+        """Return the bytes as dask knows them. They are a task of their own, which is repeated if its worker is lost."""
+        if client is not self._client or self._kept.status in ("cancelled", "lost", "error"):
+            self._client, self._kept = client, client.submit(bytes, self._content, pure=False)
+        return self._kept
 
 
-class _Call:
-    """A call without a result.
-
-    sent:     what dask knows of it: two where a straggler was sent again
-    num_lost: the workers that died until dask gave it up, each time that dask did
-    """
-
-    def __init__(self, function: Callable[..., Any], arguments: tuple[object, ...], named: dict[str, object]) -> None:
-        self.function, self.arguments, self.named = function, arguments, named
-        self.future: Future[Any] = Future()
-        self.sent: list[Any] = []
-        self.num_lost = 0
+def _settle(sent: Any, future: Future[Any]) -> None:
+    """Give a future what dask says about a call that ended."""
+    distributed = importlib.import_module("distributed")
+    if not future.set_running_or_notify_cancel():
+        return
+    losses: tuple[type[BaseException], ...] = (distributed.scheduler.KilledWorker,)
+    try:
+        error = sent.exception() if sent.status == "error" else None
+        if error is None:
+            future.set_result(sent.result(timeout=RECONNECT_SECONDS))
+            return
+    except Exception as raised:
+        # The call was cancelled with the connection, or its result was lost on the way.
+        losses = (CancelledError, OSError, TimeoutError, distributed.comm.core.CommClosedError)
+        error = raised
+    if isinstance(error, losses):
+        error = WorkerLost(
+            describe_error(error),
+            weight=1 + error.allowed_failures if isinstance(error, distributed.scheduler.KilledWorker) else 0,
+            where=WHERE,
+            fix="read the log of a worker: it may need more memory, or an engine may end its process",
+        )
+    future.set_exception(error)
 
 
 def _do(
@@ -262,8 +150,6 @@ def _do(
     """Do a call on a worker. UserError if the worker has other code than the process that sent it."""
     here = identify_code(engines)
     if changes := list_changes(code, here, changed_only=True):
-        import socket
-
         raise UserError(
             f"the worker on {socket.gethostname()} has other code: {'; '.join(changes.values())}",
             where=WHERE,
@@ -331,9 +217,3 @@ def _connect(address: str) -> Any:
             fix="start one with `dask scheduler`, and give the address that it prints; one with TLS needs the"
             " certificates in dask's configuration",
         ) from error
-
-
-def _is_lost(error: Exception) -> bool:
-    """Return whether an error means that a result was lost on the way, rather than that its call failed."""
-    distributed = importlib.import_module("distributed")
-    return isinstance(error, (CancelledError, OSError, TimeoutError, distributed.comm.core.CommClosedError))

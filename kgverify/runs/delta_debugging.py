@@ -52,15 +52,16 @@ def minimize(
     return kept
 
 
-def halve(items: Sequence[T], fails: Callable[[list[T]], bool]) -> list[T]:
-    """Return the smallest part of a failing list that fails, as far as halving finds it."""
+def halve(items: Sequence[T], fails: Callable[[list[T]], bool], first: T | None = None) -> list[T]:
+    """Return the smallest part of a failing list that fails, as far as halving finds it; halves with `first` come first."""
     kept = list(items)
     while len(kept) > 1:
         middle = len(kept) // 2
-        half = next((half for half in (kept[:middle], kept[middle:]) if fails(half)), None)
-        if half is None:
+        halves = sorted((kept[:middle], kept[middle:]), key=lambda half: first not in half)
+        failing = next(filter(fails, halves), None)
+        if failing is None:
             break
-        kept = half
+        kept = failing
     return kept
 
 

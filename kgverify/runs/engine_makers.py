@@ -106,11 +106,8 @@ class Sides(NamedTuple):
 
     def identify_code(self) -> Code:
         """Return the identity of all code that decides how both sides compare."""
-        compiled: Code = {}
-        for each in self:
-            if each.name == COMPILED:
-                compiled |= make_entry(COMPILED).identify(each.mode)
-        return identify_code(self.foreign) | compiled
+        built = [make_entry(COMPILED).find_built(each.mode) for each in self if each.name == COMPILED]
+        return identify_code(self.foreign) | {each.name: each.digest for each in built if each is not None}
 
     @property
     def foreign(self) -> tuple[str, ...]:

@@ -1,23 +1,29 @@
-"""The reference prover on several processes or machines."""
+"""Engines whose candidates are proved by many workers in parallel: processes, or machines."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache, partial
-from hashlib import sha256
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import Any, Final
 
-from kgverify.errors import UserError
-from kgverify.files.reading import open_file
-from kgverify.files.writing import temporary_folder, write_file
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.engines.protocol import Positions, ProbedEngine, StageOutputs, split_positions
+from kgverify.progress import Progress, no_progress
 from kgverify.runs.dask_workers import DaskWorkers, check_same_engine
+from kgverify.runs.pool import Processes, SentMaker, Workers, do_all, make_once
 from kgverify.runs.run import Pipeline, Run, reference_pipeline, reference_triples, with_reference_ranking
-from kgverify.runs.separate_workers import RepeatingWorkers
+from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
 from kgverify.trace.model.header import EngineInfo
+from kgverify.trace.model.levels import TraceLevel
 
-if TYPE_CHECKING:
-    from kgverify.engines.reference.parallel import FannedOut
+CHUNK: Final = 32
+"""The number of candidates or positions of one call."""
+CHUNKS_AHEAD: Final = 4
+"""Calls sent for each worker, so that none waits for the next one."""
+CHUNKS_READ: Final = 16
+"""Calls whose results are recorded at once."""
 
 _MOST_BESIDE: Final = 16
 """The most processes that wait beside other work. Each holds the program in its memory."""
@@ -33,6 +39,103 @@ _WIDE: Final = 100_000
 _LARGE: Final = 100_000
 
 
+class FannedOut:
+    """An engine with the results of `make()`, in the same order, for any kind and number of workers.
+
+    make:  makes an engine; it is pickled, sent to the workers, and called once in each of their threads
+    chunk: the number of candidates or positions of one call
+
+    An error in a worker is raised here, and calls that have not begun are cancelled. UserError as by `Calls.take`.
+    """
+
+    def __init__(self, make: Callable[[], ProbedEngine], workers: Workers, chunk: int = CHUNK) -> None:
+        if chunk < 1:
+            raise ValueError(f"expected a chunk of 1 candidate or more, found {chunk}")
+        self._here, self._workers, self._chunk = make(), workers, chunk
+        self._made = SentMaker(make, workers).arguments
+
+    def warm_up(self) -> None:
+        """Let the workers make their engines, without waiting for them."""
+        nothing = CandidateSet(np.zeros(0, np.int32), np.zeros(0, np.int8), np.zeros((0, 3), np.int32))
+        for _ in range(self._workers.count()):
+            self._workers.submit(_call, *self._made, "prove", nothing)
+
+    @property
+    def info(self) -> EngineInfo:
+        """The description of the engine, which workers do not change."""
+        return self._here.info
+
+    @property
+    def proves_ahead(self) -> bool:
+        """True: workers prove the next candidates while others are recorded."""
+        return True
+
+    def record(
+        self, candidates: CandidateSet, progress: Progress = no_progress, *, level: TraceLevel = TraceLevel.STEPS
+    ) -> Iterator["_Recorded"]:
+        """Run every candidate to its end, and yield them in the order given."""
+        parts, num_read, found = self._split(candidates), 0, dict[int, Columns]()
+
+        def count_room() -> int:
+            return max(CHUNKS_READ, CHUNKS_AHEAD * self._workers.count()) - len(found)
+
+        for number, columns in self._call_all("prove", parts, count_room):
+            found[number] = columns
+            progress(len(columns.candidates.query))
+            while (block := range(num_read, min(num_read + CHUNKS_READ, len(parts)))) and {*block} <= found.keys():
+                yield _Recorded(concatenate([found.pop(each) for each in block]))
+                num_read = block.stop
+
+    def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
+        """Run every candidate to its end."""
+        if not len(candidates.query):
+            return self._here.prove(candidates, progress)
+        return self._gather("prove", self._split(candidates), progress)
+
+    def step(self, positions: Positions) -> Columns:
+        """Take one step from each position."""
+        if not len(positions.depth):
+            return self._here.step(positions)
+        return self._gather("step", [*split_positions(positions, self._chunk)], no_progress)
+
+    def probe(self, position: Positions) -> StageOutputs:
+        """Return the output of each stage of one step, taken in this process."""
+        return self._here.probe(position)
+
+    def _split(self, candidates: CandidateSet) -> list[CandidateSet]:
+        num = len(candidates.query)
+        return [candidates.take(slice(begin, begin + self._chunk)) for begin in range(0, num, self._chunk)]
+
+    def _call_all(
+        self, method: str, parts: Iterable[Any], most_ahead: Callable[[], int] | None = None
+    ) -> Iterator[tuple[int, Columns]]:
+        calls = ((number, _call, (*self._made, method, part)) for number, part in enumerate(parts))
+        return (ended for ended in do_all(self._workers, calls, most_ahead) if ended is not None)
+
+    def _gather(self, method: str, parts: Sequence[Any], progress: Progress) -> Columns:
+        found: dict[int, Columns] = {}
+        for number, columns in self._call_all(method, parts):
+            found[number] = columns
+            progress(len(columns.candidates.query))
+        return concatenate([found[number] for number in range(len(parts))])
+
+
+class _Recorded:
+    """Candidates that workers proved."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+
+    def read(self) -> tuple[Columns, NDArray[np.uint64] | None]:
+        """Return them; their digests are taken where they are recorded."""
+        return self._columns, None
+
+
+def _call(make: bytes, name: str, method: str, given: Any) -> Columns:
+    columns: Columns = getattr(make_once(make, name), method)(given)
+    return columns
+
+
 @contextmanager
 def reference_over(run: Run, *, jobs: int = 1, scheduler: str | None = None) -> Iterator[Pipeline]:
     """Provide the reference's pipeline until the context ends; its traces are the same wherever it runs.
@@ -42,14 +145,11 @@ def reference_over(run: Run, *, jobs: int = 1, scheduler: str | None = None) -> 
 
     UserError as for `DaskWorkers`.
     """
-    if scheduler is not None:
-        with DaskWorkers(scheduler) as executor:
-            yield with_reference_ranking(_fan_out(run, executor, **_options_of(executor)))
-    elif jobs > 1:
-        with RepeatingWorkers(jobs) as executor:
-            yield with_reference_ranking(_fan_out(run, executor, count_workers=lambda: jobs))
-    else:
+    if scheduler is None and jobs < 2:
         yield reference_pipeline(run)
+        return
+    with Processes(jobs) if scheduler is None else DaskWorkers(scheduler) as workers:
+        yield with_reference_ranking(_fan_out(run, workers))
 
 
 @contextmanager
@@ -65,40 +165,10 @@ def reference_beside(run: Run, num: int) -> Iterator[Pipeline]:
     if jobs < 2:
         yield reference_pipeline(run)
         return
-    with temporary_folder("kgverify-program-") as folder, RepeatingWorkers(jobs) as executor:
-        engine = _fan_out(run, executor, share=partial(_SharedFile.write, folder))
-        engine.warm_up(jobs)
+    with Processes(jobs) as workers:
+        engine = _fan_out(run, workers)
+        engine.warm_up()
         yield with_reference_ranking(engine)
-
-
-class _SharedFile:
-    """Bytes that each process of this machine reads from a file, once, and not from the pipe of every call.
-
-    Only their digest comes through the pipe: what others put in place of the file is not believed.
-    """
-
-    def __init__(self, path: Path, digest: str) -> None:
-        self._path, self._digest = path, digest
-
-    @classmethod
-    def write(cls, folder: Path, content: bytes) -> "_SharedFile":
-        """Write the only file of a folder."""
-        path = folder / "shared"
-        write_file(path, content)
-        return cls(path, sha256(content).hexdigest())
-
-    def __reduce__(self) -> tuple[Callable[[Path, str], bytes], tuple[Path, str]]:
-        """Arrive as the bytes."""
-        return _read_shared, (self._path, self._digest)
-
-
-@lru_cache(maxsize=1)
-def _read_shared(path: Path, digest: str) -> bytes:
-    with open_file(path, purpose="the program for the workers") as file:
-        content = file.read()
-    if sha256(content).hexdigest() != digest:
-        raise UserError("was replaced", where=str(path), fix="let TMPDIR name a folder that only you can write")
-    return content
 
 
 @contextmanager
@@ -109,15 +179,12 @@ def pipeline_over(scheduler: str, make: Callable[[], Pipeline]) -> Iterator[Pipe
 
     UserError as for `DaskWorkers`.
     """
-    from kgverify.engines.reference.parallel import CHUNK, FannedOut
-
-    with DaskWorkers(scheduler) as executor:
+    with DaskWorkers(scheduler) as workers:
         here = make()
-        executor.engines, info = here.engines, here.engine.info
+        workers.engines, info = here.engines, here.engine.info
         # An engine with slots proves them in batches, which should be full.
         chunk = max(CHUNK, info.layout.get("slots", 0))
-        engine = FannedOut(partial(_make_same_engine, make, info), executor, chunk, **_options_of(executor))
-        yield here._replace(engine=engine)
+        yield here._replace(engine=FannedOut(partial(_make_same_engine, make, info), workers, chunk))
 
 
 def _make_same_engine(make: Callable[[], Pipeline], info: EngineInfo) -> Any:
@@ -126,13 +193,9 @@ def _make_same_engine(make: Callable[[], Pipeline], info: EngineInfo) -> Any:
     return engine
 
 
-def _options_of(executor: DaskWorkers) -> dict[str, Any]:
-    return {"share": executor.share, "count_workers": executor.count_threads}
-
-
-def _fan_out(run: Run, executor: Any, **options: Any) -> "FannedOut":
+def _fan_out(run: Run, workers: Workers) -> FannedOut:
     from kgverify.engines.reference.engine import ReferenceEngine
-    from kgverify.engines.reference.parallel import FannedOut
 
-    make = partial(ReferenceEngine, run.graph.program, run.limits, run.policy, triples=reference_triples(run))
-    return FannedOut(make, executor, **options)
+    return FannedOut(
+        partial(ReferenceEngine, run.graph.program, run.limits, run.policy, triples=reference_triples(run)), workers
+    )

@@ -15,8 +15,7 @@ from kgverify.engines.policy import POLICY_NAMES, SHORTEST, Policy, make_two_tow
 from kgverify.engines.protocol import Engine
 from kgverify.engines.table import EngineMaker
 from kgverify.errors import UserError, suggest
-from kgverify.files.code_identity import Code, identify_engines, identify_own_code
-from kgverify.files.compilers import identify_compilers
+from kgverify.files.code_identity import Code, identify_compilers, identify_engines, identify_own_code
 from kgverify.graphs.embedded import list_embedded
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
@@ -102,8 +101,8 @@ class Pipeline(NamedTuple):
 
     def identify_code(self) -> Code:
         """Return the identity of all code that decides the results of the pipeline."""
-        compiled = {} if self.maker is None else self.maker.identify(self.engine.info.mode)
-        return identify_code(self.engines) | compiled
+        built = None if self.maker is None else self.maker.find_built(self.engine.info.mode)
+        return identify_code(self.engines) | ({} if built is None else {built.name: built.digest})
 
     def draw_for(self, run: Run) -> CandidateSet:
         """Draw the candidates of a run."""

@@ -32,7 +32,7 @@ from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Step
 from kgverify.trace.model.levels import LevelName, TraceLevel
 from kgverify.trace.model.stage_items import encode_stage_outputs
 from kgverify.trace.write.encode import Clauses
-from kgverify.trace.write.writer import Durability, Storage, TraceWriter
+from kgverify.trace.write.writer import Storage, TraceWriter
 
 CHUNK: Final = 512
 """The candidates proved between two appends by an engine that does not prove ahead."""
@@ -46,11 +46,8 @@ CHUNK_SLOTS: Final = 16
 RECORDED_POOL: Final = 1 << 17
 """The most candidates between two appends by an engine that proves ahead: their steps are in memory twice."""
 
-JOURNAL_SECONDS: Final = 5.0
-"""A kill loses the chunks being proved and appended; a crash of the machine, also what was proved in this time."""
-
 SHARD_STEPS: Final = 1_000_000
-"""The steps held in memory before they are committed as a shard."""
+"""The steps held in memory before they are written as a shard."""
 
 MAX_APPEND_THREADS: Final = 3
 """The most chunks appended at the same time, each in memory, for an engine that proves ahead."""
@@ -143,8 +140,8 @@ def record(
     """Prove the candidates of a run and write the trace: one file, or a folder of shards where it is large.
 
     Until it is complete the trace is in `<path>.partial`; with `resume`, recording resumes an existing one. Proved
-    candidates are journalled there chunk by chunk, and forced to disk every few seconds. UserError for a path that
-    cannot be written, or a `.partial` of another run or other code.
+    candidates are committed there every few seconds, as pieces of the next shard. UserError for a path that cannot be written,
+    or a `.partial` of another run or other code.
 
     append_threads: the chunks appended at the same time, each in memory; the trace is the same. By default the number
                     that `choose_append_threads` returns
@@ -159,7 +156,6 @@ def record(
         program.symbols,
         clauses=Clauses(program.facts, program.fact_lines, program.rules),
         storage=Storage(is_archived=options.archive, shard_steps=options.shard_steps),
-        durability=Durability(JOURNAL_SECONDS),
         resume=options.resume,
         # Another process may have finished it in the meantime.
         overwrites=options.overwrite or options.resume,

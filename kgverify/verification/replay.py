@@ -4,7 +4,7 @@ The earliest stage whose output differs is at fault.
 """
 
 from collections.abc import Iterator
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -19,7 +19,7 @@ from kgverify.comparison.classify import (
     group_causes,
 )
 from kgverify.comparison.compare import Comparer
-from kgverify.comparison.inference.choose import adopt_guess, name_others
+from kgverify.comparison.inference.choose import adopt_guess
 from kgverify.comparison.inference.dialects import follows_inference, name_in_dialect, order_of_stages
 from kgverify.comparison.inference.single_fault import explain_by_one_stage
 from kgverify.comparison.inference.step_difference import StepDifference
@@ -30,7 +30,8 @@ from kgverify.comparison.modulo.outputs import normalise_outputs
 from kgverify.comparison.result import Cause, Divergence
 from kgverify.comparison.stage_difference import first_difference, name_stage, starts_wrong
 from kgverify.comparison.step_view import StepReader, StepView, Views, outcome_name
-from kgverify.engines.adapters.stepwise import read_positions
+from kgverify.engines.adapters.stepwise import AtomIds, read_positions
+from kgverify.engines.adapters.stepwise import Goal as PlainGoal
 from kgverify.engines.protocol import (
     Engine,
     Positions,
@@ -41,7 +42,7 @@ from kgverify.engines.protocol import (
     take_positions,
 )
 from kgverify.errors import InternalError, count_of
-from kgverify.program.atoms import Atom, Goal
+from kgverify.program.atoms import Atom, Goal, encode_variable
 from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.stages import STEP_STAGES, Stage
@@ -50,7 +51,6 @@ from kgverify.trace.model.columns import Columns, select_candidates
 from kgverify.trace.model.stage_items import StageOutputs, ends_alike, read_step_outputs
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.effort import FULL, Effort
-from kgverify.verification.infer_stage import KnownFact, StepInference, ask_engines, shows_stages
 from kgverify.verification.score_sources import find_score_source
 from kgverify.verification.separate import Seen, separate
 from kgverify.verification.stagewise import StageFault, find_later_faults, is_own
@@ -80,7 +80,6 @@ class Replayed(NamedTuple):
     views:   the two steps that differ, if they are not those that were compared first
     like:    a divergence whose stage and class it gets, if it was not replayed itself
     is_inferred: whether the stage was inferred from the result of the step, which the engine repeated
-    other:       another stage whose fault would leave the same, if the engine's answers cannot tell it apart
     situation:   the origin of wrong scores, in words, if they belong to another step
     """
 
@@ -89,7 +88,6 @@ class Replayed(NamedTuple):
     views: tuple[StepView, StepView] | None = None
     like: "Replayed | None" = None
     is_inferred: bool = False
-    other: Stage | None = None
     situation: str = ""
 
 
@@ -109,17 +107,6 @@ def _of_machinery(divergence: Divergence) -> Divergence:
     return _move(divergence, Stage.RECYCLE, is_replayed=True)
 
 
-def _settle(replayed: list[Replayed]) -> list[Replayed]:
-    """Choose between two stages of a divergence where only one of them is at fault in others."""
-    sure = {each.divergence.stage for each in replayed if each.other is None}
-    return [
-        each._replace(divergence=_move(each.divergence, each.other), other=None)
-        if each.other is not None and each.other.value in sure and each.divergence.stage not in sure
-        else each
-        for each in replayed
-    ]
-
-
 def _outputs_of(view: StepView) -> StageOutputs:
     """Return the outputs of stages that a recorded step shows."""
     items = tuple((each.kind, each.origin_kind, each.origin, tuple(map(tuple, each.atoms))) for each in view.resolvents)
@@ -129,6 +116,27 @@ def _outputs_of(view: StepView) -> StageOutputs:
         Stage.CHOOSE: view.choice,
         Stage.FINISH: view.outcome,
     }
+
+
+def _shows_stages(outputs: StageOutputs, until: Stage) -> bool:
+    """Return whether outputs show every stage before another one but `select`, so that nothing has to be inferred."""
+    return all(stage in outputs for stage in STEP_STAGES[: STEP_STAGES.index(until)] if stage is not Stage.SELECT)
+
+
+def _ask_from(position: Positions, goal: PlainGoal) -> Positions:
+    """Return a position with the query and the depth of another one, at which a goal was visited again and again.
+
+    The depth stays, since an engine may be wrong from some depth on.
+    """
+    num = int(position.num_goals[0])
+    sizes, atoms = np.full(num, len(goal), np.uint16), np.array(goal * num, np.int32)
+    return position._replace(num_atoms=sizes, atoms=atoms.reshape(-1, 3))
+
+
+def _make_unprovable(atom: AtomIds, num: int) -> list[AtomIds]:
+    """Return atoms with a variable of their own each, which nothing deletes from a goal that begins with an atom."""
+    lowest = min(0, *atom[1:]) - 1
+    return [(atom[0], term, term) for term in range(lowest, lowest - num, -1)]
 
 
 def _check_evidence(divergences: tuple[Divergence, ...], groups: list[list[Replayed]], num_replayed: int) -> None:
@@ -247,7 +255,7 @@ class Explainer:
             order = order_of_stages(self._limits.dialect)
             stage = first_difference(*probes, self._tolerance, order) if probes else None
             fault = StageFault(stage, probes[0][stage], probes[1][stage]) if probes and stage else None
-            is_shown = fault is not None and probes is not None and shows_stages(probes[1], fault.stage)
+            is_shown = fault is not None and probes is not None and _shows_stages(probes[1], fault.stage)
             if fault and is_shown and probes and self._repeats(probes[1], divergence, at):
                 return self._name(divergence, fault)
             alone = self._normalise(self._actual.step(position))
@@ -332,29 +340,73 @@ class Explainer:
         if not self._comparer.has_origins:
             # The resolvents were explained by the program, and that is all that is known.
             return Replayed(divergence)
+        probe = probes[1] if probes is not None else {}
+        shown = first_difference(probes[0], probe, self._tolerance) if probes is not None else None
+        if shown not in (None, Stage.LIMIT) and not _shows_stages(probe, Stage.LIMIT):
+            return Replayed(msgspec.structs.replace(divergence, stage=shown.value), is_inferred=True)
         guesses = self._explain_by_one_stage(position, alone)
-        # What a clause gives is asked of the engine.
-        is_clear = bool(guesses) and guesses[0].is_special and guesses[0].stage is not Stage.RESOLVE
-        if is_clear or not isinstance(self._expected, ProbedEngine) or not follows_inference(self._limits.dialect):
-            return Replayed(adopt_guess(divergence, guesses[0]) if guesses else divergence, is_inferred=True)
-        expected, actual = probes or (normalise_outputs(self._expected.probe(position), self._modulo), own)
-        _, (goals,) = read_positions(position)
-        ask = partial(ask_engines, (self._expected, self._actual), position)
-        shown = own if shows_stages(actual, Stage.LIMIT) else actual
-        fact = self._find_fact(position)
-        stage = StepInference(expected, shown, self._limits, self._tolerance, goals, ask, fact).find()
-        if stage is not None:
-            divergence = msgspec.structs.replace(divergence, stage=stage.value)
-        # A rule's resolvent may be lost since it lacks atoms, and is then a goal visited before.
-        is_open = stage is Stage.MATCH_RULES and any(guess.stage is Stage.RESOLVE for guess in guesses)
-        return Replayed(divergence, is_inferred=True, other=Stage.RESOLVE if is_open else None)
+        if guesses:
+            guesses = self._ask(position, guesses)
+        if guesses and (guesses[0].stage, guesses[0].kind) == (Stage.RESOLVE, DifferenceClass.REORDERED):
+            # Each kind of clause is in order, and `limit` lists both.
+            guesses = [guesses[0]._replace(stage=Stage.LIMIT)]
+        return Replayed(adopt_guess(divergence, guesses[0]) if guesses else divergence, is_inferred=True)
 
-    def _find_fact(self, position: Positions) -> KnownFact | None:
-        """Return a fact that is not the query of a position; None without a program."""
-        inference = self._comparer.program.origins
-        query = position.candidates.atom[0].tolist()
-        facts = enumerate(inference.clauses.facts if inference is not None else ())
-        return next((KnownFact((int(Origin.FACT), i), Atom(*atom)) for i, atom in facts if [*atom] != query), None)
+    def _ask(self, position: Positions, guesses: list[StepDifference]) -> list[StepDifference]:
+        """Return the guesses that the engine's steps from other goals allow, or what these steps say instead."""
+        suspects = {r.clause for r in (*guesses[0].missing, *guesses[0].extra)}
+        for goal, doubted in self._list_questions(position, guesses[0], {each.stage for each in guesses}):
+            asked = _ask_from(position, goal)
+            columns = [self._normalise(engine.step(asked)) for engine in (self._expected, self._actual)]
+            listed = [{r.clause: r.content for r in StepReader(each).read(0).resolvents} for each in columns]
+            if listed[0] == listed[1]:
+                is_tried = bool(suspects & listed[0].keys())
+                left = [each for each in guesses if not is_tried or each.stage not in doubted]
+            else:
+                found = self._explain_by_one_stage(asked, columns[1])
+                left = [each for each in guesses if each.stage in {other.stage for other in found}]
+                if not left and guesses[0].stage in doubted:
+                    left = [each._replace(evidence=f"from another goal: {each.evidence}") for each in found]
+            guesses = left or guesses
+        return guesses
+
+    def _list_questions(
+        self, position: Positions, guess: StepDifference, stages: set[Stage]
+    ) -> Iterator[tuple[PlainGoal, tuple[Stage, ...]]]:
+        """Yield goals to ask about, and the stages that are not at fault if the engine takes the step from one rightly.
+
+        No atom behind the selected one can be proved or was visited: matching, resolving and the limits decide alone.
+        """
+        _, ((*_, goal),) = read_positions(position)
+        selected, most, inference = goal[0], self._limits.max_atoms, self._comparer.program.origins
+        if most < 2 or inference is None:
+            return
+        yield (selected, *_make_unprovable(selected, 1)), (Stage.MATCH_RULES, Stage.MATCH_FACTS)
+        if stages >= {Stage.PRUNE, Stage.RESOLVE}:
+            free = (selected[0], encode_variable(0), encode_variable(1))
+            yield (free, *_make_unprovable(free, 1)), (Stage.RESOLVE,)
+        query = tuple(position.candidates.atom[0].tolist())
+        fact = next((each for each in inference.clauses.facts if each != query), None)
+        if fact is None:
+            return
+        changed = (*guess.missing, *guess.extra)
+        if guess.stage is Stage.LIMIT:
+            # A goal of the same length, of which a resolvent is as long as the limit allows after pruning.
+            rules = inference.clauses.rules
+            longest = max((len(rules[r.origin][1]) for r in changed if r.origin_kind == Origin.RULE), default=0)
+            num_open = min(len(goal) - 1, most - longest)
+            if num_open >= 0:
+                yield (
+                    (selected, *[fact] * (len(goal) - 1 - num_open), *_make_unprovable(selected, num_open)),
+                    (guess.stage,),
+                )
+        elif guess.stage is Stage.RESOLVE and len(guess.missing) == len(guess.extra) == 1:
+            # Behind a fact nothing is resolved, and only `rename` can change a variable.
+            left, right = (r.atoms for r in changed)
+            same = [i for i, (atom, other) in enumerate(zip(left, right, strict=False)) if atom == other]
+            rest = number_variables(left[: same[-1]] + left[same[-1] + 1 :] if same and len(left) >= most else left)
+            if len(rest) < most:
+                yield (fact, *rest), (guess.stage,)
 
     def _explain_by_one_stage(self, position: Positions, alone: Columns) -> list[StepDifference]:
         """Return the stages whose fault alone explains the step, the likeliest first."""
@@ -489,7 +541,6 @@ class Explainer:
 
     def group(self, replayed: list[Replayed]) -> tuple[tuple[Divergence, ...], tuple[Cause, ...]]:
         """Return the divergences with their classes, and their causes."""
-        replayed = _settle(replayed)
         seen = [Seen(each.divergence, self.classify(each), self._surround(each)) for each in replayed]
         findings = separate(seen)
         divergences = [each.divergence for each in replayed]
@@ -508,8 +559,9 @@ class Explainer:
             return found._replace(situation=replayed.situation)
         if not replayed.is_inferred:
             return found
-        words = (found.evidence, INFERRED, *([name_others([replayed.other.value])] if replayed.other else ()))
-        return found._replace(evidence="; ".join(words), confidence=round(INFERRED_SHARE * found.confidence, 2))
+        return found._replace(
+            evidence=f"{found.evidence}; {INFERRED}", confidence=round(INFERRED_SHARE * found.confidence, 2)
+        )
 
     def _surround(self, replayed: Replayed) -> Surroundings:
         """Collect what the class of a divergence depends on."""

@@ -6,10 +6,10 @@ from numpy.typing import NDArray
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import NO_CANDIDATE
 from kgverify.comparison.step_view import StepReader
-from kgverify.conditions.batch_experiment import Rerun
-from kgverify.conditions.candidates import Actual, CandidateReader
-from kgverify.conditions.declared import read_declared
-from kgverify.engines.protocol import candidate_set
+from kgverify.conditions.batch import Actual, CandidateReader
+from kgverify.conditions.experiment import Rerun
+from kgverify.conditions.features import read_declared
+from kgverify.engines.protocol import DescribedEngine, candidate_set
 from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.trace import Trace
@@ -40,4 +40,5 @@ def rerun(
         lambda: (StepReader(columns), StepReader(proved)),
     )
     wrong = {each.candidate for each in comparison.divergences if each.expected != NO_CANDIDATE}
-    return Rerun(wrong, reader, read_declared(actual.engine, proved) if is_alike else ())
+    own = read_declared(actual.engine, proved) if is_alike and isinstance(actual.engine, DescribedEngine) else ()
+    return Rerun(wrong, reader, own)

@@ -100,7 +100,7 @@ def _run_both(
     sides = [_run_pipeline(run, *each, phase, compilations) for each in zip(pipelines, ROLES, strict=True)]
     declared: tuple[Feature, ...] = ()
     if isinstance(pipelines[1].engine, DescribedEngine):
-        from kgverify.conditions.declared import read_declared
+        from kgverify.conditions.features import read_declared
 
         # Features are those of the columns that the engine returned last.
         declared = read_declared(pipelines[1].engine, sides[1].trace.columns)

@@ -19,7 +19,7 @@ from kgreference.dialect import (
     Unification,
     Unproved,
 )
-from kgreference.dialect_step import OUR_STAGES, Situation, Stages, take_dialect_step
+from kgreference.dialect_step import OUR_STAGES, Situation, Stages, find_excluded, take_dialect_step
 from kgreference.model import least_model
 from kgreference.policy import Policy, Shortest
 from kgreference.program import NamedAtom, NamedRule, Program, Rule, Variable
@@ -69,6 +69,7 @@ __all__ = [
     "canonical",
     "derive",
     "derive_together",
+    "find_excluded",
     "least_model",
     "metrics",
     "mix",

@@ -6,7 +6,7 @@ from operator import add
 from typing import NamedTuple
 
 from kgreference.dialect import OURS, Dialect
-from kgreference.dialect_step import OUR_STAGES, Stages, take_dialect_step
+from kgreference.dialect_step import OUR_STAGES, Situation, Stages, find_excluded, take_dialect_step
 from kgreference.policy import Policy, PreparedPolicy
 from kgreference.program import Program
 from kgreference.step import Limits, Outcome, Step, choose_resolvent, find_resolvents, take_step
@@ -42,6 +42,7 @@ def derive(
     if limits.max_depth < 1 or limits.max_atoms < 1 or limits.max_resolvents < 1:
         raise ValueError(f"every limit must be 1 or more, found {limits}")
     is_ours = (dialect is OURS or dialect == OURS) and (stages is OUR_STAGES or stages == OUR_STAGES)
+    excluded = find_excluded(dialect, limits, query, is_positive)
     goal = canonical((query,))
     visited: set[Goal] = {goal}
     steps: list[Step] = []
@@ -53,19 +54,8 @@ def derive(
         if is_ours:
             step = take_step(program, limits, policy, query, goal, depth, visited)
         else:
-            step = take_dialect_step(
-                dialect,
-                stages,
-                program,
-                limits,
-                policy,
-                query,
-                goal,
-                depth,
-                visited,
-                is_positive=is_positive,
-                num_uncounted=num_uncounted,
-            )
+            situation = Situation(dialect, program, limits, policy, excluded, goal, depth, visited)
+            step = take_dialect_step(situation, stages, num_uncounted)
             num_uncounted = num_uncounted + 1 if step.is_uncounted else 0
         steps.append(step)
         outcome = step.outcome

@@ -256,31 +256,15 @@ def _apply_filters(situation: Situation, stages: Stages, resolvents: list[Resolv
     return _Filtered(after, _mark_proofs(resolvents), num_lost["max_atoms"], num_lost["max_resolvents"])
 
 
-def take_dialect_step(
-    dialect: Dialect,
-    stages: Stages,
-    program: Program,
-    limits: Limits,
-    policy: Policy,
-    query: Triple,
-    goal: Goal,
-    depth: int,
-    visited: Set[Goal],
-    *,
-    is_positive: bool = True,
-    num_uncounted: int = 0,
-) -> Step:
-    """Take one step in a dialect, from a goal after ``depth`` counted steps, fewer than ``max_depth``.
+def take_dialect_step(situation: Situation, stages: Stages, num_uncounted: int = 0) -> Step:
+    """Take one step in a dialect, from a goal after fewer than ``max_depth`` counted steps.
 
-    ``is_positive``: whether the query is a test triple, not a corruption. ``num_uncounted``: the uncounted steps directly
-    before this one. The goal and ``visited`` are as in a `Situation`; ``visited`` may lack the current goal.
+    ``num_uncounted``: the uncounted steps directly before this one. ``visited`` may lack the current goal.
 
     Raises ValueError for the empty goal, and for a goal at the depth limit.
     """
+    dialect, limits, goal, depth = situation.dialect, situation.limits, situation.goal, situation.depth
     ours.check_start(limits, goal, depth)
-    situation = Situation(
-        dialect, program, limits, policy, _excluded_atom(dialect, limits, query, is_positive), goal, depth, visited
-    )
     selected = stages.select(situation)
     rule_matches = stages.match_rules(situation, selected)
     fact_matches = stages.match_facts(situation, selected)
@@ -318,7 +302,7 @@ def take_dialect_step(
     )
 
 
-def _excluded_atom(dialect: Dialect, limits: Limits, query: Triple, is_positive: bool) -> Triple | None:
+def find_excluded(dialect: Dialect, limits: Limits, query: Triple, is_positive: bool) -> Triple | None:
     """Return the fact that a derivation may not use."""
     is_barred = dialect.exclusion is Exclusion.ALWAYS or (dialect.exclusion is Exclusion.POSITIVES_ONLY and is_positive)
     return ours.excluded_atom(limits, query) if is_barred else None

@@ -24,21 +24,13 @@ class UserError(Exception):
     where: a location such as `step.py:7`, or an option; fix: the advice to the user
     """
 
-    def __init__(self, message: str, *, where: str, fix: str) -> None:
+    def __init__(self, message: str, where: str, fix: str) -> None:
         self.message, self.where, self.fix = message, where, fix
         super().__init__(message, where, fix)
-
-    def __reduce__(self) -> "tuple[object, ...]":
-        """Return what makes the error anew in another process."""
-        return _make_error, self.args
 
     def __str__(self) -> str:
         """Return the location and the message, and the fix on a line of its own."""
         return f"{make_visible(f'{self.where}: {self.message}')}\nfix: {make_visible(self.fix)}"
-
-
-def _make_error(message: str, where: str, fix: str) -> UserError:
-    return UserError(message, where=where, fix=fix)
 
 
 def suggest(found: str, known: Iterable[str]) -> str:

@@ -6,6 +6,8 @@ Source: Zeller and Hildebrandt, Simplifying and isolating failure-inducing input
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from stepaudit.environment import read_cpu_seconds
+
 T = TypeVar("T")
 
 
@@ -23,3 +25,24 @@ def minimize(items: Sequence[T], still_fails: Callable[[tuple[T, ...]], bool]) -
         # Smaller blocks only when no block of this size can be removed any more.
         size = min(size, len(kept)) if len(kept) < num_before else size // 2
     return kept
+
+
+class Attempts:
+    """The attempts of a search.
+
+    num:         of those that began; is_complete: False once there was no time for one
+    seconds:     limit on the CPU time, after which none begins
+    announce:    receives the number of each
+    """
+
+    def __init__(self, seconds: float, announce: Callable[[int], None]) -> None:
+        self.num, self.is_complete = 0, True
+        self._deadline, self._announce = read_cpu_seconds() + seconds, announce
+
+    def begin(self) -> bool:
+        """Begin an attempt. Return whether there is time for it."""
+        self.is_complete = self.is_complete and read_cpu_seconds() <= self._deadline
+        if self.is_complete:
+            self.num += 1
+            self._announce(self.num)
+        return self.is_complete

@@ -136,16 +136,17 @@ body {{ color: {foreground}; background-color: {background}; }}</style></head>
 
 def render_junit(report: AuditReport) -> bytes:
     """Render UTF-8 XML with a test case for each finding, each exceeded limit and each property that was not measured."""
-    return _fill("junit.xml.j2", report, is_open=report.verdict is Verdict.INCONCLUSIVE).encode()
+    return fill_template("junit.xml.j2", report=report, is_open=report.verdict is Verdict.INCONCLUSIVE).encode()
 
 
 def render_markdown(report: AuditReport) -> str:
     """Render the verdict and a table of the findings."""
-    return _fill("summary.md.j2", report)
+    return fill_template("summary.md.j2", report=report)
 
 
-def _fill(name: str, report: AuditReport, **values: Any) -> str:
-    return _TEMPLATES.get_template(name).render(report=report, **values) + "\n"
+def fill_template(template: str, **values: Any) -> str:
+    """Fill a template of this package."""
+    return _TEMPLATES.get_template(template).render(**values) + "\n"
 
 
 def render_annotations(report: AuditReport) -> str:

@@ -8,7 +8,7 @@ import torch
 import torch._inductor.config as config
 
 from stepaudit.environment import describe_environment
-from stepaudit.properties.profile import _REGION, _count_events, _find_peak, _silencing_stderr, take_profile
+from stepaudit.properties.launches import _REGION, _count_events, _find_peak, _silencing_stderr, take_profile
 
 
 def test_the_events_of_a_profile_are_counted() -> None:

@@ -15,9 +15,10 @@ from stepaudit import AuditReport, UserError, Verdict
 from stepaudit.audited_function import Subject, make_subject
 from stepaudit.ladder.climb import RUNGS, USUALLY, Climb, Judge, LadderOptions, Rung, climb
 from stepaudit.ladder.culprit import LINE, PASS, Item, _search_group, find_culprit
+from stepaudit.ladder.minimal_graph import find_minimal_graph
 from stepaudit.ladder.observation import compare_observations, observe
 from stepaudit.ladder.reproducer import write_reproducer
-from stepaudit.ladder.source_bundle import NotStandalone, bundle
+from stepaudit.ladder.source_bundle import Bundle, NotStandalone
 from stepaudit.ladder.values_audit import audit_values
 from stepaudit.report import ReportBuilder
 from stepaudit.source_lines import find_return
@@ -82,9 +83,10 @@ class Called:
 def test_where_the_source_cannot_be_taken_the_script_holds_the_graph(tmp_path: Path) -> None:
     swap = IDIOM["swap-buffers"].subject()
     subject = Subject("swap", Called(swap), swap.make_inputs)
-    first = climb(subject, LadderOptions((RUNGS[0], BY_NAME["default"]))).first
-    assert first is not None
-    written = write_reproducer(subject, first, tmp_path / "graph.py")
+    ladder = climb(subject, LadderOptions((RUNGS[0], BY_NAME["default"])))
+    assert ladder.first is not None
+    minimal = find_minimal_graph(ladder.judge, ladder.first)
+    written = write_reproducer(subject, ladder.first, tmp_path / "graph.py", minimal=minimal)
     assert written.path is not None, written.why
     assert "def graph(" in (tmp_path / "graph.py").read_text()
 
@@ -145,9 +147,9 @@ def test_of_two_passes_that_each_repair_the_last_is_named() -> None:
 
 @pytest.mark.deep
 def test_two_passes_that_one_name_stands_for_are_left_out_together() -> None:
-    judge = Judge(IDIOM["shift-rows"].subject())
+    judge = Judge(IDIOM["shift-rows"].subject(), LadderOptions(seconds=200))
     deviations, _ = judge.judge(judge.watch(BY_NAME["default"]))
-    culprit = find_culprit(judge, Climb(BY_NAME["default"], deviations, 1, 0.0), seconds=100)
+    culprit = find_culprit(judge, Climb(BY_NAME["default"], deviations, 1, 0.0))
     assert [(item.kind, len(item.where)) for item in culprit.items] in ([(PASS, 2)], [(PASS, 1)])
     assert culprit.num_tried > 1
 
@@ -201,7 +203,7 @@ def test_a_value_without_source_is_named() -> None:
         return x if held else -x
 
     with pytest.raises(NotStandalone, match="object"):
-        bundle(function, (torch.zeros(1),))
+        Bundle().hold(function, (torch.zeros(1),))
 
 
 def test_a_custom_rung_can_be_climbed() -> None:

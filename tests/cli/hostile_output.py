@@ -33,8 +33,7 @@ from kgverify.runs.engine_makers import EngineSpec, evaluator_pipeline
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.testing.checking.failure import Signature
 from kgverify.testing.problems.problem import Problem
-from kgverify.testing.reproducers.reproducer import Reproducer
-from kgverify.testing.reproducers.text_format import render_reproducer
+from kgverify.testing.reproducers.text_format import Reproducer, render_reproducer
 from kgverify.trace.model.header import Header
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.write.writer import write_again

@@ -14,8 +14,7 @@ from kgverify.cli.progress import replay_command
 from kgverify.engines.load_engine import load_factory
 from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.runs.engine_makers import EngineSpec
-from kgverify.testing.reproducers.pytest_file import render_test
-from kgverify.testing.reproducers.text_format import parse_reproducer
+from kgverify.testing.reproducers.text_format import parse_reproducer, render_test
 from kgverify.verification.save import REPORT
 
 ENGINE = """from pathlib import Path

@@ -5,9 +5,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from kgverify.conditions.chance import chance_of
 from kgverify.conditions.features import Feature, Scale, read_features
-from kgverify.conditions.search import Relation, Search, Term
+from kgverify.conditions.search import Relation, Search, Term, chance_of
 
 
 def feature(name: str, scale: Scale = Scale.COUNT, unit: str = "") -> Feature:

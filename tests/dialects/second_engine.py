@@ -1,8 +1,8 @@
 """The second prover as an engine: a correct engine of the dialect in its limits, or of another one that is given."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
 from itertools import chain, pairwise
 from typing import Any, Final
 
@@ -12,11 +12,11 @@ from second_prover import Move, Row, Rows, SecondProver
 
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Positions
-from kgverify.laws.statements.score_laws import _two_tower
 from kgverify.program.dialect import Dialect
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
 from kgverify.progress import Progress, no_progress
+from kgverify.step.clauses import Atoms
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Resolvents, Steps, starts_of
 from kgverify.trace.model.header import EngineInfo
 
@@ -145,3 +145,29 @@ def _columns(candidates: CandidateSet, derivations: Sequence[Sequence[Move]]) ->
 
 def _rows(goals: Iterable[Rows]) -> NDArray[np.int32]:
     return np.array([atom for goal in goals for atom in goal], np.int32).reshape(-1, 3)
+
+
+def _two_tower(policy: Policy) -> Callable[[Atoms, Atoms], float]:
+    """Return the score of docs/semantics.md, in float64."""
+    w = {name: np.asarray(array, np.float64) for name, array in policy.weights.items()}
+
+    def argument(term: int) -> NDArray[np.float64]:
+        row: NDArray[np.float64] = w["embedding.variable"][-1 - term] if term < 0 else w["embedding.constant"][term]
+        return row
+
+    @cache
+    def tower(atoms: Atoms) -> NDArray[np.float64]:
+        embedded = [w["embedding.predicate"][p] + argument(a) - argument(b) for p, a, b in atoms]
+        x: NDArray[np.float64] = w["input.weight"] @ (sum(embedded) / len(embedded)) + w["input.bias"]
+        for i in range(policy.num_blocks):
+            x = x + np.maximum(w[f"block.{i}.weight"] @ x + w[f"block.{i}.bias"], 0)
+            x = (x - x.mean()) / np.sqrt(x.var() + 1e-5) * w[f"block.{i}.norm.weight"] + w[f"block.{i}.norm.bias"]
+        return x
+
+    def score(goal: Atoms, atoms: Atoms) -> float:
+        if not goal or not atoms:
+            return 0.0
+        f, g = tower(goal), tower(atoms)
+        return float(f @ g / np.sqrt(len(f)))
+
+    return score

@@ -17,13 +17,18 @@ from kgverify.program.limits import Limits
 from kgverify.runs.engine_makers import EngineSpec, as_maker, find_dialect, find_maker
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.checking.check import check_and_count, judge
-from kgverify.testing.problems.decode import SIZE, decode_problem, draw_problems
+from kgverify.testing.problems.decode import (
+    SHAPES,
+    SIZE,
+    add_switch,
+    decode_problem,
+    draw_problems,
+    list_scope,
+    put_in_dialect,
+)
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import Problem
-from kgverify.testing.problems.scope import list_scope
-from kgverify.testing.problems.switches import SHAPES, add_switch, put_in_dialect
-from kgverify.testing.reproducers.reproducer import Reproducer
-from kgverify.testing.reproducers.text_format import parse_reproducer, render_reproducer
+from kgverify.testing.reproducers.text_format import Reproducer, parse_reproducer, render_reproducer
 from kgverify.testing.shrinking.shrink import shrink
 
 BATCHED = Dialect(

@@ -13,8 +13,15 @@ import kgverify as kv
 from kgverify.dialects import propose_dialect, read_dialect
 from kgverify.program.dialect import OURS
 from kgverify.runs.engine_makers import make_reference
-from kgverify.testing.dialects.answer import ask, predict, project
-from kgverify.testing.dialects.experiments import list_choices, list_controls, list_experiments, vary
+from kgverify.testing.dialects.experiments import (
+    ask,
+    list_choices,
+    list_controls,
+    list_experiments,
+    predict,
+    project,
+    vary,
+)
 
 EXPERIMENTS = [*list_experiments(has_steps=True), *list_experiments(has_steps=False)]
 

@@ -1,8 +1,10 @@
 """The page about many machines: its commands run on this one, its job runs without Slurm, its manifests are well-formed."""
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,7 +50,10 @@ def test_the_scheduler_and_the_workers_listen_on_this_machine_only(tmp_path: Pat
     keys, start = [text for kind, text in BLOCKS if kind == "console"][:2]
     start, _, _ = start.partition("kgverify evaluate")
     script = f"trap 'kill $(jobs -p)' EXIT\n{keys}\n{start}\nsleep 5\necho started\nsleep 600"
-    with subprocess.Popen(["bash", "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as shell:
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    with subprocess.Popen(
+        ["bash", "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=os.environ | {"PATH": programs}
+    ) as shell:
         assert shell.stdout is not None
         is_started = "started\n" in iter(shell.stdout.readline, "")
         processes = psutil.Process(shell.pid).children(recursive=True)

@@ -1,6 +1,7 @@
 """Results of an evaluation that are altered in one value, which its check must find wrong."""
 
 from collections.abc import Iterator
+from copy import copy
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from kgverify.errors import InternalError
 from kgverify.evaluation.closure import check_model
-from kgverify.evaluation.figures import find_wrong_figures
+from kgverify.evaluation.evaluation_report import find_wrong_figures
 from kgverify.evaluation.judge import ComparedCandidates, ComparedRanking, Judge, word_outcome
 from kgverify.evaluation.part_file import PartResult, Sample
 from kgverify.program.outcomes import Outcome
@@ -40,6 +41,13 @@ def find_altered_candidates(judge: Judge, sample: Sample, compared: ComparedCand
     return len(altered)
 
 
+def with_results(judge: Judge, results: PartResult) -> Judge:
+    """Return a judge of other results."""
+    other = copy(judge)
+    other.results = results
+    return other
+
+
 def find_altered_rankings(judge: Judge, compared: list[ComparedRanking], ranks: list[tuple[float, float]]) -> int:
     """Alter every figure of the first and the last equal ranking; otherwise like `find_altered_candidates`."""
     equal = [i for i, each in enumerate(compared) if each.is_equal]
@@ -47,7 +55,7 @@ def find_altered_rankings(judge: Judge, compared: list[ComparedRanking], ranks: 
     for i in dict.fromkeys([equal[0], equal[-1]] if equal else []):
         drawn = compared[i].drawn
         for name, results in _alter(judge.results, drawn.row, compared[i]):
-            (found,) = judge.with_results(results).compare_rankings([drawn], [ranks[i]])
+            (found,) = with_results(judge, results).compare_rankings([drawn], [ranks[i]])
             if found.wrong is None:
                 raise InternalError(f"the check did not find that {name} of ranking {drawn.row} was altered")
             num += 1

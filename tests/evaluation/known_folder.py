@@ -19,6 +19,7 @@ from evaluation_answers.evaluations import (
     build_engine,
     build_graph,
 )
+from run_engines import memory_folder
 
 from kgverify.engines.policy import make_two_tower
 from kgverify.errors import InternalError, UserError
@@ -26,7 +27,6 @@ from kgverify.evaluation.evaluate import evaluate
 from kgverify.evaluation.part_file import PartResult, hash_result, join_results
 from kgverify.evaluation.part_store import Identity, PartFolder, PartStore, identify
 from kgverify.evaluation.proving import FullWork
-from kgverify.files.writing import memory_folder
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.limits import Limits
 from kgverify.progress import no_progress

@@ -13,7 +13,7 @@ from run_engines import countries_run, eager_pipeline, needs_data
 
 from kgverify.comparison.exercise.minimum import MINIMUM, Minimum
 from kgverify.errors import InternalError
-from kgverify.evaluation import check, evaluation_report, judge, rank_only, sampling, wrong_candidates
+from kgverify.evaluation import check, evaluation_report, judge, rank_only, sampling
 from kgverify.evaluation.evaluate import EvaluationResult, evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.judge import ComparedRanking, Figure, word_outcome
@@ -107,14 +107,14 @@ def test_a_wrong_value_of_one_ranking_is_found(name: str, change: Callable[[np.n
 
 
 def test_few_candidates_of_a_wrong_ranking_are_proved_again(monkeypatch: pytest.MonkeyPatch):
-    right, proved = wrong_candidates.prove_candidates, []
+    right, proved = judge.prove_candidates, []
 
     def record(engine: Any, candidates: Any) -> Any:
         proved.append(len(candidates.query))
         return right(engine, candidates)
 
-    monkeypatch.setattr(wrong_candidates, "_MOST_REPEATED", 3)
-    monkeypatch.setattr(wrong_candidates, "prove_candidates", record)
+    monkeypatch.setattr(judge, "_MOST_REPEATED", 3)
+    monkeypatch.setattr(judge, "prove_candidates", record)
     change = change_column("optimistic", -1, lambda rank: rank + 1)
     assert not report(countries_run(num_queries=1, num_corruptions=9), change).is_sound
     assert proved == [3]
@@ -216,7 +216,7 @@ def test_an_atom_that_the_least_model_lacks_is_found(monkeypatch: pytest.MonkeyP
             return False
 
     run = Run(load_graph(graph), Limits(max_depth=6), num_queries=2, num_corruptions=num_corruptions)
-    monkeypatch.setattr(rank_only, "build_model", lambda run, device: Lacking(run.graph.program, device=device))
+    monkeypatch.setattr(rank_only, "build_model", lambda run, device, *_: Lacking(run.graph.program, device=device))
     found = report(run, rank_only=True)
     assert not found.is_sound
     assert found.check is not None

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from kgverify.evaluation.confidence import judge_sample
+from kgverify.evaluation.sampling import judge_sample
 
 
 def find_chance(strata: list[tuple[int, int]], num: int) -> float:

@@ -16,6 +16,7 @@ from kgverify.errors import InternalError, UserError
 from kgverify.evaluation import rank_only
 from kgverify.evaluation.evaluate import evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
+from kgverify.evaluation.group import ProcessGroup, Share
 from kgverify.evaluation.part_file import PartResult, join_results
 from kgverify.evaluation.rank_only import MARGIN, AllCorruptions, DrawnCorruptions, RankOnly, build_model
 from kgverify.graphs.load import load_graph
@@ -28,7 +29,6 @@ from kgverify.ranking.corrupt import ALL, draw_candidates, number_atoms
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
 from kgverify.runs.parts import plan_parts
 from kgverify.runs.run import Pipeline, Run, load_policy
-from kgverify.runs.shares import Whole
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.trace.model.columns import CandidateSet, Columns, starts_of
@@ -211,11 +211,12 @@ def test_the_floor_is_below_the_lowest_true_triple():
     model: Future[LeastModel] = Future()
     model.set_result(build_model(run, "cpu"))
     (part,) = plan_parts(run, "cpu", 10**9, rank_only=True).parts
-    drawn = AllCorruptions(run, model, 700).draw(part)
+    source = AllCorruptions(run, model, 700)
+    drawn = source.draw(part)
     groups = np.arange(len(drawn.query))
     score = -100.0 - np.random.default_rng(1).exponential(3, len(groups))
     num_shared = num_rows = num_spared = 0
-    blocks = list(drawn.draw_blocks(groups > 0, score, Whole()))
+    blocks = list(source.draw_blocks(drawn, groups > 0, score, Share(ProcessGroup(), 0)))
     # Those of the first query and side come last, without floors.
     assert [each.floor is None for each in blocks] == [*([False] * (len(blocks) - 1)), True]
     assert blocks[-1].groups.tolist() == [0]

@@ -13,12 +13,14 @@ import msgspec
 import numpy as np
 import pytest
 from run_engines import ForeignEngine, countries_run, eager_pipeline
+from torch.distributed import HashStore
 
 from kgverify.errors import UserError
-from kgverify.evaluation import closure, judge, wrong_candidates
+from kgverify.evaluation import closure, judge
 from kgverify.evaluation.closure import check_model
-from kgverify.evaluation.evaluate import EvaluationResult, SingleProcess, _Worker, evaluate, join_process_group
+from kgverify.evaluation.evaluate import EvaluationResult, _Worker, evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
+from kgverify.evaluation.group import ProcessGroup, Share, join_process_group
 from kgverify.evaluation.judge import ComparedCandidates, Endings, derive_endings
 from kgverify.evaluation.part_file import ChoiceStatistics, Sample, join_results, summarize_part
 from kgverify.evaluation.part_store import PartFolder, opened_folder
@@ -32,7 +34,6 @@ from kgverify.ranking.groups import take_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.runs.parts import plan_parts
 from kgverify.runs.run import Run, reference_pipeline
-from kgverify.runs.shares import Whole
 from kgverify.trace.model.columns import Columns
 
 X, Y, Z, W = (Variable(name) for name in "XYZW")
@@ -80,18 +81,17 @@ def test_a_folder_is_locked_and_its_files_are_fetched_where_requested(tmp_path: 
 
 
 def test_processes_that_form_no_team_evaluate_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    teams = iter([None, "team"])
+    teams = iter([None, (HashStore(), 1, 2)])
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr(process_group, "join_team", lambda: next(teams))
-    assert isinstance(join_process_group(), SingleProcess)
-    assert join_process_group() == "team"  # type: ignore[comparison-overlap]
+    assert [(group.index, group.size) for group in (join_process_group(), join_process_group())] == [(0, 1), (1, 2)]
 
 
 def test_what_a_model_lacks_is_a_candidate_of_both_sides() -> None:
     run = countries_run(num_queries=1, num_corruptions=2)
     results: Any = SimpleNamespace(query=np.array([0, 0]))
     model: Any = SimpleNamespace(missing=run.triples.astype(np.int64))
-    found = wrong_candidates.find_missing_candidates(run, results, model)
+    found = judge.find_missing_candidates(run, results, model)
     assert found.side.tolist() == [0, 1]
     assert found.query.tolist() == [0, 0]
     assert found.atom.tolist() == run.triples[:1].tolist() * 2
@@ -146,9 +146,10 @@ def test_some_candidates_outside_of_the_model_are_proved_all_the_same() -> None:
 
     model: Future[Any] = Future()
     model.set_result(SimpleNamespace(contains=contains))
-    drawn = DrawnCorruptions(run, model).draw(part)
+    source = DrawnCorruptions(run, model)
+    drawn = source.draw(part)
     nothing = np.zeros(len(drawn.query), np.bool_)
-    blocks = list(drawn.draw_blocks(nothing, np.zeros(len(nothing)), Whole()))
+    blocks = list(source.draw_blocks(drawn, nothing, np.zeros(len(nothing)), Share(ProcessGroup(), 0)))
     num = sum(int((~contains(each.candidates.atom)).sum()) for each in blocks)
     assert 0 < num == choose_num_outside(part.num_candidates)
 
@@ -231,7 +232,7 @@ def test_every_gap_is_altered_in_the_self_test(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("most", [1, 4096])
 def test_a_wrong_candidate_is_named_with_both_endings(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wrong_candidates, "_MOST_REPEATED", most)
+    monkeypatch.setattr(judge, "_MOST_REPEATED", most)
     run = countries_run(num_queries=2, num_corruptions=9)
     pipeline = reference_pipeline(run)
     drawn = pipeline.draw_for(run)

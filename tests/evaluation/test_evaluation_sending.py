@@ -16,25 +16,22 @@ from kgverify.evaluation import part_store
 from kgverify.evaluation.evaluate import EvaluationResult, evaluate
 from kgverify.evaluation.part_file import hash_result
 from kgverify.evaluation.proving import do_piece
-from kgverify.runs.dask_workers import DaskWorkers
+from kgverify.runs.pool import Workers
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
 
 RUN = Run(kv.load_graph("countries"), num_queries=6, num_corruptions=2)
 
 
-class Threads(ThreadPoolExecutor):
+class Threads(Workers, ThreadPoolExecutor):
     """Workers in threads of this process."""
 
-    def share(self, content: bytes) -> bytes:
-        return content
-
-    def count_threads(self) -> int:
+    def count(self) -> int:
         return 4
 
 
 def evaluate_by_threads(folder: Path | None = None, **options: Any) -> EvaluationResult:
     with Threads(4) as workers:
-        given = {"workers": cast(DaskWorkers, workers), "make": partial(reference_pipeline, RUN)}
+        given = {"workers": workers, "make": partial(reference_pipeline, RUN)}
         found = evaluate(RUN, reference_pipeline(RUN), folder=folder, part_size=6, **given, **options)
     assert found is not None
     return found
@@ -102,10 +99,10 @@ def test_four_parts_are_sent_ahead_for_each_thread() -> None:
             sent.append(Future())
             return sent[-1]
 
-        def count_threads(self) -> int:
+        def count(self) -> int:
             return 1
 
-    given = {"workers": cast(DaskWorkers, Idle(1)), "make": partial(reference_pipeline, RUN)}
+    given = {"workers": Idle(1), "make": partial(reference_pipeline, RUN)}
     found = evaluate(RUN, reference_pipeline(RUN), part_size=6, should_stop=lambda: next(polls, None) is None, **given)
     assert found is not None
     assert len(found.missing) == 6
@@ -142,7 +139,7 @@ def make_slotted(run: Run) -> Pipeline:
 def test_the_last_parts_are_cut_into_pieces_and_their_results_are_the_same(part_size: int | None) -> None:
     run = Run(kv.load_graph("countries"), num_queries=12, num_corruptions=50)
     with Counting(4) as workers:
-        given: dict[str, Any] = {"workers": cast(DaskWorkers, workers), "make": partial(reference_pipeline, run)}
+        given: dict[str, Any] = {"workers": workers, "make": partial(reference_pipeline, run)}
         found = evaluate(run, reference_pipeline(run), part_size=part_size, **given)
     alone = evaluate(run, reference_pipeline(run), part_size=part_size)
     assert found is not None
@@ -160,7 +157,7 @@ def test_the_last_parts_are_cut_into_pieces_and_their_results_are_the_same(part_
 def test_parts_of_an_engine_with_slots_are_sent_whole() -> None:
     run = Run(kv.load_graph("countries"), num_queries=2, num_corruptions=50)
     with Counting(4) as workers:
-        given: dict[str, Any] = {"workers": cast(DaskWorkers, workers), "make": partial(make_slotted, run)}
+        given: dict[str, Any] = {"workers": workers, "make": partial(make_slotted, run)}
         found = evaluate(run, make_slotted(run), **given)
     assert found is not None
     assert [name for name, _ in workers.calls] == ["do_part"] * len(found.plan.parts)

@@ -13,12 +13,12 @@ from run_engines import countries_run, needs_compiler
 from kgverify.errors import InternalError
 from kgverify.evaluation import rank_only
 from kgverify.evaluation.evaluate import EvaluationResult, evaluate
+from kgverify.evaluation.group import UNITS, ProcessGroup, Share, cut_units
 from kgverify.evaluation.part_file import PartResult, join_shares, pack_result, unpack_result
 from kgverify.prover.native.engine import NativeEngine
 from kgverify.ranking.corrupt import ALL, draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Pipeline, Run
-from kgverify.runs.shares import UNITS, Shared, Whole, cut_units
 
 
 class Board:
@@ -32,11 +32,12 @@ class Board:
         self.is_planned = threading.Event()
 
 
-class ThreadGroup:
+class ThreadGroup(ProcessGroup):
     """A thread that stands for a process. mute: whether its messages are lost, as if it had been killed before."""
 
     def __init__(self, board: Board, index: int, size: int, *, mute: bool = False) -> None:
-        self._board, self.index, self.size, self._mute = board, index, size, mute
+        super().__init__(None, index, size)
+        self._board, self._mute = board, mute
 
     def broadcast(self, message: bytes) -> bytes:
         if self.index == 0:
@@ -115,7 +116,7 @@ def test_a_part_is_left_out_if_a_process_that_shares_it_is_gone(run: Run):
     assert [part.number for part in result.missing] == [0]
 
 
-def take_all(shares: list[Shared] | list[Whole], num: int) -> list[range]:
+def take_all(shares: list[Share], num: int) -> list[range]:
     taken = []
     while any(more := [share.take("units", num) for share in shares]):
         taken += [each for each in more if each]
@@ -124,14 +125,9 @@ def take_all(shares: list[Shared] | list[Whole], num: int) -> list[range]:
 
 @pytest.mark.parametrize("num", [0, 1, UNITS, 2 * UNITS, 2 * UNITS + 1, 100])
 def test_every_unit_is_taken_once(num: int):
-    counters: Counter[str] = Counter()
-
-    def add(counter: str, more: int) -> int:
-        counters[counter] += more
-        return counters[counter]
-
-    shared = take_all([Shared(add, 0, 3, leads=index == 0) for index in range(3)], num)
-    whole = take_all([Whole()], num)
+    board = Board()
+    shared = take_all([Share(ThreadGroup(board, index, 3), 0) for index in range(3)], num)
+    whole = take_all([Share(ProcessGroup(), 0)], num)
     for taken in (shared, whole):
         assert [unit for each in taken for unit in each] == list(range(num))
     assert {len(each) for each in shared} <= set(range(1, UNITS + 1))

@@ -12,7 +12,7 @@ from evaluation_answers.known_models import check_known_models
 from known_folder import check_known_folder
 
 from kgverify.errors import InternalError
-from kgverify.evaluation import confidence, judge, part_file, part_store, proving, sampling
+from kgverify.evaluation import judge, part_file, part_store, proving, sampling
 from kgverify.evaluation.part_file import PartResult
 from kgverify.prover.program import least_model
 from kgverify.runs.parts import Part
@@ -28,7 +28,7 @@ def test_known_answers_hold():
     ("owner", "name", "wrong"),
     [
         (sampling, "_NUM_OUTSIDE", 1),
-        (confidence, "SHARE", 0.02),
+        (sampling, "SHARE", 0.02),
         (judge, "_EXACT", 1e-6),
         (judge, "ranks_above_unproved", lambda outcome, score: np.ones(1, np.bool_)),
         (judge, "RANK_TOLERANCE", 2.0),

@@ -16,7 +16,7 @@ from slow import Slow
 import kgverify as kv
 from kgverify.runs.engine_makers import as_maker
 from kgverify.testing.checking.check import check_problems
-from kgverify.testing.checking.supported import find_supported
+from kgverify.testing.checking.guard import find_supported
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.shrinking.shrink import shrink
 

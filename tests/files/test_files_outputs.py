@@ -10,6 +10,7 @@ import pytest
 import kgverify as kv
 from kgverify.errors import UserError
 from kgverify.files.locking import FOLDER_LOCK, OutputLock, lock_beside
+from kgverify.runs.engine_makers import PLAIN
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.maintain.join import unite
@@ -92,21 +93,21 @@ def test_a_recording_follows_no_link(inputs: Path, tmp_path: Path, name: str):
     assert (tmp_path / "victim" / "file").read_bytes() == before
 
 
-def test_a_planted_journal_is_not_written_to(inputs: Path, tmp_path: Path):
+def test_a_planted_shard_is_not_written_to(inputs: Path, tmp_path: Path):
     (tmp_path / "out.h5.partial").mkdir()
     (tmp_path / "victim").write_text("")
-    os.link(tmp_path / "victim", tmp_path / "out.h5.partial" / "journal-00000")
-    with pytest.raises(UserError, match="has a second name"):
-        record(tmp_path / "out.h5", resume=True)
+    os.link(tmp_path / "victim", tmp_path / "out.h5.partial" / "shard-00000.h5")
+    options = kv.RecordingOptions(shard_steps=1, resume=True)
+    kv.record("countries", tmp_path / "out.h5", "reference", queries=1, corruptions=1, options=options)
     assert (tmp_path / "victim").read_text() == ""
 
 
 def test_folders_that_another_writes_are_left_to_it(inputs: Path, tmp_path: Path):
     for write in (
         lambda: kv.compare(inputs / "a.h5", inputs / "b.h5", save=tmp_path / "out"),
-        lambda: kv.verify("countries", kv.Evaluator(mode="eager"), queries=1, corruptions=1, save=tmp_path / "out"),
-        lambda: run_campaign(Campaign(corpus=tmp_path / "out", examples=1)),
-        lambda: kv.evaluate("countries", kv.Evaluator(mode="eager"), queries=1, corruptions=1, save=tmp_path / "out"),
+        lambda: kv.verify("countries", "reference", queries=1, corruptions=1, save=tmp_path / "out"),
+        lambda: run_campaign(Campaign(tmp_path / "out", engine=PLAIN, examples=1)),
+        lambda: kv.evaluate("countries", "reference", queries=1, corruptions=1, save=tmp_path / "out"),
     ):
         (tmp_path / "out").mkdir(exist_ok=True)
         with OutputLock(tmp_path / "out" / FOLDER_LOCK, tmp_path / "out", "it"), pytest.raises(UserError) as caught:

@@ -103,9 +103,9 @@ OWN_FILES = {
     "prover/native/library.py": "resources of this package",
     "prover/faults/catalogue.py": "a resource of this package",
     "report/render/template.py": "a resource of this package",
-    "runs/machine.py": "the processor, from the system",
+    "bench.py": "the processor, from the system",
     "api/versions.py": "the version of torch, from its package",
-    "testing/campaigns/tasks.py": "a file that a worker has just written",
+    "testing/campaigns/campaign.py": "a file that a worker has just written",
 }
 """The modules that read files without `kgverify.files`, and which."""
 

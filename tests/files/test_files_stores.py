@@ -1,4 +1,4 @@
-"""The clients of object stores: one bucket of obstore answers as the file system of fsspec in memory does."""
+"""Object stores: a bucket of obstore answers as the file system of fsspec in memory does."""
 
 import sys
 from collections.abc import Callable
@@ -10,64 +10,76 @@ from typing import Any
 import pytest
 
 from kgverify.errors import MissingDependency, UserError
-from kgverify.files import stores
-from kgverify.files.remote import Remote, find_remote
-from kgverify.files.stores import CloudStore, describe_answer, open_store, stream
+from kgverify.files.remote import Remote, describe_answer, find_remote
 
 pytest.importorskip("fsspec", reason="kgverify[storage] is not installed")
 obstore = pytest.importorskip("obstore", reason="kgverify[storage] is not installed")
 
 
 @pytest.fixture(params=["obstore", "fsspec"])
-def client(request: pytest.FixtureRequest, store: Any) -> Any:
-    """An empty store of each package, with the same methods."""
-    return CloudStore(obstore.store.MemoryStore()) if request.param == "obstore" else store
+def client(request: pytest.FixtureRequest, store: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An empty store of each package, which `Remote` uses."""
+    if request.param == "obstore":
+        from obstore.fsspec import FsspecStore
 
-
-def name_of(found: dict[str, Any]) -> str:
-    return str(found["name"]).strip("/")
+        store, bucket = FsspecStore("memory"), obstore.store.MemoryStore()
+        store._construct_store = lambda name: bucket
+        monkeypatch.setattr(Remote, "open_store", lambda self: store)
+    return store
 
 
 def test_a_bucket_has_files_and_folders(client: Any) -> None:
     for name in ("a b/one", "a b/deep/two", "a bc"):
         client.pipe_file(f"bucket/{name}", name.encode())
-    assert {name_of(each): each["type"] for each in client.ls("bucket/a b", detail=True)} == {
-        "bucket/a b/one": "file",
-        "bucket/a b/deep": "directory",
-    }
-    assert (client.info("bucket/a b")["type"], client.info("bucket")["type"]) == ("directory", "directory")
-    assert (client.info("bucket/a bc")["type"], client.info("bucket/a bc")["size"]) == ("file", 4)
-    assert [client.isdir(f"bucket/{name}") for name in ("a b", "a bc", "a")] == [True, False, False]
-    assert [client.exists(f"bucket/{name}") for name in ("a b", "a bc", "a")] == [True, True, False]
-    with pytest.raises(FileNotFoundError):
-        client.info("bucket/a")
+    assert find("memory://bucket/a b").list_files() == {"one": 7}
+    assert find("memory://bucket/a bc").list_files() == find("memory://bucket/a").list_files() == {}
+    assert [find(f"memory://bucket/{name}").exists() for name in ("a b", "a bc", "a")] == [True, True, False]
     client.rm_file("bucket/a bc")
-    assert not client.exists("bucket/a bc")
+    assert not find("memory://bucket/a bc").exists()
 
 
-@pytest.mark.parametrize("size", [0, 5, (8 << 20) + 5])
-def test_a_file_is_sent_and_streamed(client: Any, tmp_path: Path, size: int) -> None:
+@pytest.mark.parametrize("size", [0, 5, (16 << 20) + 5])
+def test_a_file_is_sent_and_fetched(client: Any, tmp_path: Path, size: int) -> None:
     content = (bytes(range(251)) * (size // 251 + 1))[:size]
     (tmp_path / "file").write_bytes(content)
-    client.put_file(str(tmp_path / "file"), "bucket/file")
-    assert client.info("bucket/file")["size"] == size
-    for begin, end in ((0, size), (0, size + 1), (3, 5), (size - 2, size + 1)):
-        if 0 <= begin < size:
-            assert b"".join(stream(client, "bucket/file", begin, end)) == content[begin:end]
+    remote = find("memory://bucket/copy")
+    remote.send(tmp_path / "file")
+    assert remote.fetch(tmp_path).read_bytes() == content
+
+
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_a_file_and_a_folder_replace_each_other(client: Any, tmp_path: Path, is_folder: bool) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "manifest").write_text("1")
+    (tmp_path / "file").write_text("2")
+    remote = find("memory://bucket/run")
+    for name in ("file", "folder") if is_folder else ("folder", "file"):
+        remote.send(tmp_path / name, last="manifest")
+        # fsspec remembers a folder in memory after its last file is gone.
+        getattr(client, "pseudo_dirs", []).clear()
+    assert remote.list_files() == ({"manifest": 1} if is_folder else {})
+    assert remote.exists()
 
 
 def test_a_folder_that_is_an_empty_object_is_not_among_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    listed = {"objects": [{"path": "run", "size": 0}, {"path": "run/a", "size": 1}], "common_prefixes": []}
-    monkeypatch.setattr(obstore, "list_with_delimiter", lambda *_: listed)
-    found = CloudStore(obstore.store.MemoryStore()).ls("bucket/run")
-    assert [each["name"] for each in found] == ["bucket/run/a"]
+    class Listing:
+        def info(self, key: str) -> dict[str, Any]:
+            return {"type": "directory", "size": 0}
+
+        def ls(self, key: str, *, detail: bool) -> list[dict[str, Any]]:
+            return [{"name": name, "type": "file", "size": 1} for name in ("bucket/run", "bucket/run/a")]
+
+    monkeypatch.setattr(Remote, "open_store", lambda self: Listing())
+    assert find("s3://bucket/run").list_files() == {"a": 1}
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/a", "gs://bucket/a", "gcs://bucket/a", "memory://bucket/a"])
 def test_a_store_that_is_not_installed_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     remote = find(url)
-    monkeypatch.setitem(sys.modules, stores.DRIVERS[remote.protocol], None)
-    stores._open_bucket.cache_clear()
+    package = "fsspec" if remote.protocol == "memory" else "obstore"
+    for name in [each for each in sys.modules if each.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [each for each in sys.meta_path if not hasattr(each, "invalidate_caches")])
     with pytest.raises(MissingDependency, match="object stores need") as caught:
         remote.exists()
     assert (caught.value.where, caught.value.fix) == (url, "pip install 'kgverify[storage]'")
@@ -76,9 +88,7 @@ def test_a_store_that_is_not_installed_is_named_with_its_extra(monkeypatch: pyte
 @pytest.mark.parametrize("protocol", ["gs", "gcs", "az", "abfs", "abfss"])
 def test_each_protocol_opens_a_bucket(monkeypatch: pytest.MonkeyPatch, protocol: str) -> None:
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
-    stores._open_bucket.cache_clear()
-    assert isinstance(open_store(protocol, "bucket/a"), CloudStore)
-    stores._open_bucket.cache_clear()
+    assert find(f"{protocol}://bucket/a").open_store()._construct_store("bucket") is not None
 
 
 def find(url: str) -> Remote:
@@ -93,6 +103,8 @@ REFUSAL = b"<Error><Code>NoSuchBucket</Code><Message>The bucket does not exist</
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The requests to a server at `s3://` that refuses all."""
+    from obstore.fsspec import FsspecStore
+
     found: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -116,9 +128,9 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "mine")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    stores._open_bucket.cache_clear()
+    FsspecStore.clear_instance_cache()
     yield found
-    stores._open_bucket.cache_clear()
+    FsspecStore.clear_instance_cache()
     server.shutdown()
     thread.join()
     server.server_close()

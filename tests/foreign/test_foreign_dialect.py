@@ -32,6 +32,7 @@ from kgreference import (
     Unification,
     canonical,
     derive,
+    find_excluded,
     take_dialect_step,
 )
 from kgreference import dialect_step as ours
@@ -93,9 +94,9 @@ def expanded(graph: str, kind: str, dialect: Dialect = EXPAND, stages: Stages = 
     answers = []
     for query, state in zip(records.query, records.states, strict=True):
         goal = goal_of(graph, state)
-        step = take_dialect_step(
-            dialect, stages, program, LIMITS, Shortest(), tuple(queries[query]), goal, 0, frozenset()
-        )
+        excluded = find_excluded(dialect, LIMITS, tuple(queries[query]), True)
+        situation = Situation(dialect, program, LIMITS, Shortest(), excluded, goal, 0, frozenset())
+        step = take_dialect_step(situation, stages)
         answers.append([each.kind.name if each.kind else each.atoms for each in step.after_limit])
     return answers
 

@@ -207,7 +207,8 @@ def test_of_several_proofs_the_first_one_is_offered_alone():
 
 def test_proofs_that_are_lost_together_may_be_a_fault_of_close():
     found = explain(PROOFS[:1], BESIDE, goals=(SHORT,))
-    assert names_of(found) == [("match_facts", "missing"), ("close", "missing")]
+    # The catalogue's class of a goal that is closed by others than its proof.
+    assert names_of(found) == [("match_facts", "missing"), ("close", "outcome")]
     assert found[1].evidence.startswith("all 3 proofs of the step are lost")
     # Pruning leaves nothing of what two rules give.
     by_rules: Goal = ((Q, A, B),)
@@ -297,7 +298,7 @@ def test_others_than_the_first_resolvents_are_a_fault_of_limit():
     found = explain(ALL[:3], ALL[1:4], dropped=((0, 2), (0, 1)), max_resolvents=3)
     check(found, "match_rules", "missing", "1 rule missing, none extra")
     found = explain(ALL[:3], [TRUE], dropped=both, max_resolvents=3)
-    check(found, "limit", "false_proof", "TRUE stands where a list is longer than max_resolvents")
+    check(found, "close", "false_proof", "TRUE stands where a list is longer than max_resolvents")
     # FALSE is no proof.
     found = explain(ALL[:3], [FALSE], dropped=((0, 2), (0, 0)), max_resolvents=3)
     check(found, "match_rules", "missing", "5 clauses missing, none extra")

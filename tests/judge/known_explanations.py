@@ -1,7 +1,8 @@
 """Known explanations: steps of generated problems whose resolvents are edited in known ways, and the stage named for each.
 
-Each edit is explained twice: from goals and resolvents alone, and from the expected outputs of the stages. What is found is
-known by how often each stage and class is named, and by the hash of every detail. So are the normal forms of outputs.
+Each edit is explained twice: by the contents of the two lists, and by the step taken again with one stage changed. The
+explanations are stored as the number of times that each stage and class is named, and as the hash of every detail. So are
+the normal forms of outputs.
 """
 
 import hashlib
@@ -14,23 +15,22 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-
 from kgverify.comparison.inference.limits_seen import LimitsSeen
 from kgverify.comparison.inference.origins import OriginInference
-from kgverify.comparison.inference.step_difference import Given, explain_difference
+from kgverify.comparison.inference.single_fault import explain_by_one_stage
+from kgverify.comparison.inference.step_difference import Given, StepDifference, explain_difference
+from kgverify.comparison.inference.step_program import StepProgram
 from kgverify.comparison.modulo.outputs import normalise_outputs
 from kgverify.comparison.step_view import ResolventView, StepReader, StepView
 from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import Stage
-from kgverify.step.clauses import Clauses
+from kgverify.step.clauses import Clauses, number_variables
 from kgverify.testing.checking.check import prepare_batches
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import SHORTEST, Problem
 from kgverify.trace.model.stage_items import StageOutputs, StageReader
-from kgverify.verification.infer_stage import Asked, StepInference
 from kgverify.verification.record import prove_deep
 
 PATH: Final = Path(__file__).with_suffix(".json")
@@ -231,9 +231,12 @@ def explanations(edit: str) -> dict[str, Any]:
             found = explain_difference(sample.view, actual, _given(sample, actual, number))
             named[f"{found.stage.value} {found.kind.value}"] += 1
             details.update(repr((found.stage.value, found.kind.value, found.evidence, found.confidence)).encode())
-        stage = _infer(sample, edited, number)
-        named[f"by outputs: {'none' if stage is None else stage.value}"] += 1
-        details.update(f"{stage and stage.value}\n".encode())
+        guesses = _guess(sample, actual, number)
+        first = f"{guesses[0].stage.value} {guesses[0].kind.value}" if guesses else "none"
+        named[f"by one stage: {first}"] += 1
+        details.update(
+            repr([(each.stage.value, each.kind.value, each.evidence, each.confidence) for each in guesses]).encode()
+        )
     return {"named": dict(sorted(named.items())), "sha256": details.hexdigest()[:16]}
 
 
@@ -270,21 +273,11 @@ def _seen(step: StepView, limits: Limits | None) -> LimitsSeen:
     return LimitsSeen(resolvents, atoms, len(step.resolvents), longest)
 
 
-def _infer(sample: Sample, edited: Resolvents, number: int) -> Stage | None:
-    """Infer the stage from the outputs, where the engine finds all clauses if asked again, those it lists, or none."""
-    items = tuple((each.kind, each.origin_kind, each.origin, tuple(map(tuple, each.atoms))) for each in edited)
-    dropped = sample.outputs[Stage.LIMIT][1:]
-    counts = dropped if number % 3 else tuple(np.add(dropped, (0, 1)).tolist())
-    made = {
-        (kind, clause): tuple(Atom(*atom) for atom in atoms) for kind, clause, atoms in sample.outputs[Stage.RESOLVE]
-    }
-    matched = set(made)
-    answers = (matched, {item[1:3] for item in items} & matched, set())
-
-    def ask(goals: Sequence[Any]) -> Asked:
-        found = answers[(number + len(goals)) % 3]
-        return Asked(made, {clause: atoms for clause, atoms in made.items() if clause in found})
-
-    actual: StageOutputs = {Stage.LIMIT: (items, *counts)}
-    goals = [tuple(step.goal) for step in (*sample.earlier, sample.view)]
-    return StepInference(sample.outputs, actual, sample.limits, 0.0, goals, ask).find()
+def _guess(sample: Sample, actual: StepView, number: int) -> list[StepDifference]:
+    """Explain a step by one stage, where the other side knows its clauses and what it dropped, or lacks either."""
+    steps = (*sample.earlier, sample.view)
+    visited = [number_variables((p, a, b) for p, a, b in step.goal) for step in steps]
+    program = StepProgram(sample.inference.clauses, sample.limits, visited, sample.query)
+    dropped = actual.dropped_resolvents + (number % 3 == 0)
+    known = {"has_origins": number % 4 > 0, "has_counts": number % 5 > 0}
+    return explain_by_one_stage(program, sample.view, actual._replace(dropped_resolvents=dropped), **known)

@@ -24,9 +24,8 @@ from kgverify.report.render.terminal import report_text
 from kgverify.report.steps import TraceView, render_derivation, render_step, render_trace
 from kgverify.runs.run import build_trace
 from kgverify.testing.checking.check import prepare_batches
-from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.problems.decode import draw_problems, put_in_dialect
 from kgverify.testing.problems.problem import SHORTEST, Problem
-from kgverify.testing.problems.switches import put_in_dialect
 from kgverify.trace.model.columns import are_equal
 from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.trace import Trace

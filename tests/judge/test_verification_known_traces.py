@@ -12,14 +12,13 @@ import pytest
 from judge_answers import traces
 from judge_answers.trace_formula import NUM_STEPS, make_columns, make_steps
 from judge_answers.traces import check_known_traces, check_loaded_recorder
+from run_engines import memory_folder
 
 from kgverify.engines.endings import join_digests
 from kgverify.errors import InternalError, UserError
-from kgverify.files.writing import memory_folder
 from kgverify.trace.read.data_file import BLOCK_STEPS, DataFile
 from kgverify.trace.read.trace_file import TraceFile
 from kgverify.trace.write import loop_writer, resume, shards, writer
-from kgverify.trace.write.commit_queue import CommitTicket
 
 RECORDER = "kgverify.prover.tick.step_record"
 
@@ -54,7 +53,6 @@ def _reversed(self: TraceFile, rows: Any) -> Any:
         (shards, "root_digest", lambda *given: 0, "root"),
         (resume, "without_recording", lambda content: 0, "resumed with other limits"),
         (loop_writer, "starts_of", _with(loop_writer.starts_of, lambda starts: starts * 0), "is_limited"),
-        (CommitTicket, "wait_for_others", lambda self: None, "a known trace"),
         (TraceFile, "gather_candidates", _reversed, "a known trace"),
         (TraceFile, "share_symbols", lambda self, other: setattr(self.files[0], "symbols", other.symbols), "the names"),
         (DataFile, "split", lambda self: iter([(0, max(1, self.num_candidates - 1))]), "a known trace"),

@@ -23,7 +23,7 @@ from kgverify.comparison import block, compare, equal_columns, locate, rankings
 from kgverify.comparison.classify import group_causes
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Comparison, Verdict
-from kgverify.conditions import experiment, features, find, instances
+from kgverify.conditions import experiment, features, find, instances, sentence
 from kgverify.errors import InternalError
 from kgverify.report.render.terminal import report_text
 from kgverify.report.report import Report, encode_report
@@ -147,7 +147,7 @@ def test_the_known_answers_are_those_of_all_known_pairs(run: Run):
     [
         (find, "chance_of", lambda *given: 0.0),
         (features._VALUES, "depth", lambda instance: 0),
-        (find, "describe_counts", lambda *given: ""),
+        (sentence, "describe_counts", lambda *given: ""),
         (instances.SeenStep, "limited", property(lambda step: {})),
         (experiment, "_differs", lambda *given: False),
     ],

@@ -19,8 +19,7 @@ from kgverify.runs.engine_makers import EAGER, EngineSpec, find_maker
 from kgverify.testing.campaigns.corpus import Corpus
 from kgverify.testing.checking.failure import LAW
 from kgverify.testing.problems.decode import draw_problems
-from kgverify.testing.reproducers.pytest_file import write_test
-from kgverify.testing.reproducers.text_format import parse_reproducer, read_reproducer, render_reproducer
+from kgverify.testing.reproducers.text_format import parse_reproducer, read_reproducer, render_reproducer, write_test
 
 PROBLEMS = list(islice(draw_problems(0), 96))
 LOST = EngineSpec(faults=("last-fact-lost",))

@@ -129,8 +129,3 @@ def test_the_reference_judges_in_the_dialect_of_its_limits():
         "countries", engine="reference", queries=1, corruptions=1, limits=limits, equality=kv.Equality(minimum="none")
     )
     assert (report.verdict.name, report.limits.dialect) == ("AGREE", FOREIGN)
-
-
-def test_the_compiled_evaluator_refuses_another_dialect():
-    with pytest.raises(kv.UserError, match="supports the default dialect alone, found memory set"):
-        kv.verify("countries", kv.Evaluator(mode="eager"), queries=1, limits=kv.Limits(dialect=Dialect(memory="set")))

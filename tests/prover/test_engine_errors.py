@@ -9,6 +9,7 @@ import torch
 from engine_checks import eager
 from random_programs import candidates_of, program_of
 
+import kgverify as kv
 from kgverify.engines.policy import SHORTEST, Policy, make_two_tower
 from kgverify.engines.protocol import positions_of
 from kgverify.engines.reference.engine import ReferenceEngine
@@ -159,3 +160,8 @@ def test_a_position_beyond_the_limits_is_a_bug_of_the_caller() -> None:
         engine.step(
             positions._replace(num_atoms=np.full_like(positions.num_atoms, 2), atoms=positions.atoms.repeat(2, 0))
         )
+
+
+def test_the_evaluator_on_tensors_refuses_another_dialect():
+    with pytest.raises(UserError, match="supports the default dialect alone, found memory set"):
+        kv.verify("countries", kv.Evaluator(mode="eager"), queries=1, limits=Limits(dialect=Dialect(memory="set")))

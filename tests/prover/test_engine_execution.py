@@ -15,6 +15,7 @@ import torch
 from kgverify.engines.endings import StepDigests
 from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.errors import UserError
+from kgverify.evaluation.group import ProcessGroup
 from kgverify.evaluation.proving import is_out_of_memory
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
@@ -78,16 +79,14 @@ def test_a_reason_for_two_choices_is_given_once(
     for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(execution_choice, "why_not_native", lambda *_: not_native)
-    program, limits = load_graph("countries").program, Limits()
     chosen = execution_choice.choose_execution(
         "cpu",
         "auto",
         "float32",
-        program=program,
-        limits=limits,
-        policy=SHORTEST,
-        layout=choose_layout(limits),
-        stages=build_stages(SCORES["shortest"]),
+        Limits(),
+        SHORTEST,
+        build_stages(SCORES["shortest"]),
+        lambda _: "it needs a CUDA device",
     )
     assert (chosen.mode, chosen.reasons[1]) == ("eager", f"mode eager: {reason}")
 
@@ -325,9 +324,13 @@ def test_caches_are_fresh_in_an_older_torch_as_well(monkeypatch: pytest.MonkeyPa
 def test_processes_of_a_team_share_messages_and_counters() -> None:
     store = pytest.importorskip("torch.distributed").HashStore()
     store.set_timeout(timedelta(seconds=2))
-    leader, other = (process_group.TorchTeam(store, index, 2) for index in range(2))
+    leader, other = (ProcessGroup(store, index, 2) for index in range(2))
     assert [leader.broadcast(message) for message in (b"a\0", b"b")] == [b"a\0", b"b"]
     assert [other.broadcast(b"c") for _ in range(2)] == [b"a\0", b"b"]
+    long = bytes(range(256)) * (5 << 12)
+    assert leader.receive("z") is None
+    other.send("z", long)
+    assert leader.receive("z") == long
     assert [leader.add("x", 3), other.add("x", 4), other.add("y", 1)] == [3, 7, 1]
 
 
@@ -358,9 +361,7 @@ def test_a_process_started_with_others_joins_them_with_a_gpu_of_its_own(monkeypa
             with pytest.raises(UserError, match="process 2 of this host has no GPU: there are 2"):
                 process_group.join_team()
             continue
-        team = process_group.join_team()
-        assert team is not None
-        assert (team.index, team.size) == (2, 3)
+        assert process_group.join_team() == (store, 2, 3)
     assert taken == [1, 0]
 
 

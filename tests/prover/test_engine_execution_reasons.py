@@ -12,7 +12,7 @@ from torch import Tensor
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.errors import UserError
-from kgverify.files.compilers import find_compiler
+from kgverify.files.code_identity import find_compiler
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.prover.execution import compilation as compile_module

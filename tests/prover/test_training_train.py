@@ -1,18 +1,15 @@
-"""Training: proofs are sought with the reference's steps, and the policy learns to choose them."""
+"""Training: proofs are sought with plain steps, and the policy learns to choose them."""
 
 import numpy as np
 import pytest
 
-from kgreference.program import Program as ReferenceProgram
-from kgreference.step import Limits as ReferenceLimits
 from kgverify.engines.policy import SHORTEST, Policy
-from kgverify.engines.reference.program import build_reference_program
 from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
-from kgverify.program.program import NamedRule
+from kgverify.program.program import NamedRule, Program
 from kgverify.prover.training.decisions import Decision, DecisionPlan, Exploration, ProofGraph, gather_decisions
 from kgverify.prover.training.train import Trained, TrainingPlan, train_policy
 from kgverify.runs.run import Run, reference_pipeline
@@ -66,29 +63,29 @@ def test_the_seed_alone_determines_the_weights(trained: Trained):
 
 def proofs_of(facts: list[tuple[str, str, str]], query: tuple[str, str, str], barred: tuple[str, ...] = ()):
     """Over `far(X,Y) <- edge(X,Z), far(Z,Y)` and `far(X,Y) <- edge(X,Y)`; what `barred(p, a, b)` names is not expanded."""
-    from kgreference.program import Variable as V
-
-    x, y, z = V("X"), V("Y"), V("Z")
     rules = [
-        (("far", x, y), [("edge", x, z), ("far", z, y)]),
-        (("far", x, y), [("edge", x, y)]),
+        NamedRule(NamedAtom("far", X, Y), (NamedAtom("edge", X, Z), NamedAtom("far", Z, Y))),
+        NamedRule(NamedAtom("far", X, Y), (NamedAtom("edge", X, Y),)),
     ]
-    program = ReferenceProgram.from_names(facts, rules, [query])
-    start = program.encode(query)
-    excluded = {program.encode(barred)} if barred else set()
-    return program, start, ProofGraph(program, ReferenceLimits(), [start], excluded, 1_000)
+    program = Program.from_names([NamedAtom(*fact) for fact in facts], rules, [NamedAtom(*query)])
+    start, excluded = program.symbols.encode(NamedAtom(*query)), set()
+    if barred:
+        excluded.add(program.symbols.encode(NamedAtom(*barred)))
+    return program.symbols, start, ProofGraph(program, Limits(), [start], excluded, 1_000)
 
 
 def test_the_shortest_proof_gives_the_decisions():
     edges = [("edge", "a", "b"), ("edge", "b", "c"), ("edge", "c", "d"), ("edge", "a", "c")]
-    program, start, proofs = proofs_of(edges, ("far", "a", "d"))
+    symbols, start, proofs = proofs_of(edges, ("far", "a", "d"))
     assert proofs.is_provable(start)
     decisions = list(proofs.prove(start))
-    through = [[program.decode(atom) for atom in each.resolvents[each.choice]] for each in decisions]
-    assert [goal[-1][0] for goal in through] == ["far", "far", "edge"][: len(through)]
+    through = [each.resolvents[each.choice] for each in decisions]
+    predicates = [symbols.predicates[goal[-1][0]] for goal in through]
+    assert predicates == ["far", "far", "edge"][: len(through)]
     # By way of c, in two steps, not of b, in three.
-    assert ("far", "c", "d") in [atom for goal in through for atom in goal]
-    assert ("far", "b", "d") not in [atom for goal in through for atom in goal]
+    met = [atom for goal in through for atom in goal]
+    assert symbols.encode(NamedAtom("far", "c", "d")) in met
+    assert symbols.encode(NamedAtom("far", "b", "d")) not in met
 
 
 def test_a_derivation_with_random_steps_still_yields_decisions_that_lead_to_a_proof():
@@ -119,7 +116,7 @@ def test_a_test_triple_is_never_a_query_even_if_train_and_valid_hold_it():
     test = {tuple(row) for row in leaky.queries("test").tolist()}
     gathered = gather_decisions(leaky, LIMITS, DecisionPlan(rounds=4), 0)
     met = {tuple(atom) for each in gathered.decisions for goal in (each.goal, *each.resolvents) for atom in goal}
-    asked = {atom for atom in met if atom[0] == build_reference_program(leaky.program).predicate_ids["likes"]}
+    asked = {atom for atom in met if atom[0] == leaky.program.symbols.predicate_ids["likes"]}
     assert asked
     assert not asked & test
 

@@ -37,6 +37,7 @@ from kgreference import (
     Unification,
     Unproved,
     derive,
+    find_excluded,
     least_model,
     possible_ranks,
     ranking_score,
@@ -56,9 +57,9 @@ def step_of(
     atom = goal_of(program, query)[0] if query else Atom(0, -1, -2)
     seen = {goal_of(program, each) for each in visited}
     start = goal_of(program, goal)
-    return take_dialect_step(
-        dialect, Stages(), program, Limits(**limits), Shortest(), atom, start, 0, seen, is_positive=is_positive
-    )
+    excluded = find_excluded(dialect, Limits(**limits), atom, is_positive)
+    situation = Situation(dialect, program, Limits(**limits), Shortest(), excluded, start, 0, seen)
+    return take_dialect_step(situation, Stages())
 
 
 def offered(text: str, goal: str, dialect: Dialect, visited: tuple[str, ...] = (), **limits: int) -> list[str]:
@@ -428,7 +429,7 @@ def test_a_step_starts_from_an_open_goal_above_the_depth_limit():
     program = program_of("p(a, b)")
     for goal, depth in (((), 0), ((program.facts[0],), 20)):
         with pytest.raises(ValueError, match="must start"):
-            take_dialect_step(OURS, Stages(), program, Limits(), Shortest(), program.facts[0], goal, depth, frozenset())
+            take_dialect_step(Situation(OURS, program, Limits(), Shortest(), None, goal, depth, frozenset()), Stages())
 
 
 def test_a_replaced_stage_that_matches_what_does_not_unify_is_refused_where_names_are_kept():

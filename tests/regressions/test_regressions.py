@@ -7,8 +7,7 @@ import pytest
 from kgverify.laws.replay import assert_agrees, replay
 from kgverify.prover.faults.catalogue import FAULTS
 from kgverify.runs.engine_makers import EAGER, find_maker
-from kgverify.testing.reproducers.reproducer import make_reproducer
-from kgverify.testing.reproducers.text_format import SUFFIX, read_reproducer, render_reproducer
+from kgverify.testing.reproducers.text_format import SUFFIX, make_reproducer, read_reproducer, render_reproducer
 
 FILES = sorted(Path(__file__).parent.rglob(f"*{SUFFIX}"))
 

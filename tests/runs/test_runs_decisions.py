@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from run_engines import countries_run
 
+from kgverify import bench
 from kgverify.ranking.corrupt import ALL, count_candidates
-from kgverify.runs import machine, parts
+from kgverify.runs import parts
 from kgverify.runs.delta_debugging import _count_fitting, count_down
 from kgverify.runs.parts import plan_parts
+from kgverify.runs.pool import _environment, _start_process, describe_end
 from kgverify.runs.run import SCORE_SUMS, describe_ranking
-from kgverify.runs.separate_workers import describe_end
-from kgverify.runs.workers import _environment, _start_processes
 
 
 def test_the_size_of_parts_follows_from_the_device_and_from_what_is_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,14 +85,14 @@ def test_sides_without_scores_are_named(names: tuple[str, str], note: str) -> No
 
 def test_processes_are_started_without_interrupts() -> None:
     before, executor = signal.getsignal(signal.SIGINT), _Noting()
-    _start_processes(executor, 3)  # type: ignore[arg-type]
-    assert executor.seen == [(signal.SIG_IGN, False)] * 3
+    _start_process(executor)  # type: ignore[arg-type]
+    assert executor.seen == [(signal.SIG_IGN, False)]
     assert signal.getsignal(signal.SIGINT) is before
     executor = _Noting()
-    thread = threading.Thread(target=_start_processes, args=(executor, 2))
+    thread = threading.Thread(target=_start_process, args=(executor,))
     thread.start()
     thread.join()
-    assert executor.seen == [(before, True)] * 2
+    assert executor.seen == [(before, True)]
     assert signal.getsignal(signal.SIGINT) is before
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
@@ -127,7 +127,7 @@ def test_the_processor_is_named_by_what_there_is(
             raise OSError
         return lines
 
-    monkeypatch.setattr(machine.Path, "read_text", read)
-    monkeypatch.setattr(machine.platform, "processor", lambda: processor)
-    monkeypatch.setattr(machine.platform, "machine", lambda: "m")
-    assert machine.read_processor() == name
+    monkeypatch.setattr(bench.Path, "read_text", read)
+    monkeypatch.setattr(bench.platform, "processor", lambda: processor)
+    monkeypatch.setattr(bench.platform, "machine", lambda: "m")
+    assert bench.read_processor() == name

@@ -28,15 +28,19 @@ ALLOWED = {
     "kgverify/engines/table.py": {"import_module": "a table in the file, and entry points of installed packages"},
     "kgverify/prover/tower/launch.py": {"import_module": "a module of kgverify"},
     "kgverify/prover/native/library.py": {"CDLL": "what this user compiled from kgverify's own sources"},
-    "kgverify/engines/sent_maker.py": {"loads": "what this command sent to its own workers"},
+    "kgverify/runs/pool.py": {"loads": "what this command sent to its own workers"},
     "kgverify/prover/faults/plant.py": {"import_module": "a module of kgverify"},
     "kgverify/files/writing.py": {"CDLL": "the C library that is loaded already"},
-    "kgverify/files/stores.py": {"import_module": "fsspec and obstore"},
+    "kgverify/files/remote.py": {"import_module": "fsspec and obstore"},
+    "kgverify/files/code_identity.py": dict.fromkeys(
+        ("compile", "eval"),
+        "operations on paths and texts, without builtins, in the source of an engine that the user named",
+    ),
     "kgverify/runs/dask_workers.py": {"import_module": "dask and distributed"},
     "kgverify/engines/load_engine.py": dict.fromkeys(
         ("import_module", "spec_from_file_location", "exec_module"), "engines that the user named, or trusts"
     ),
-    "kgverify/testing/reproducers/pytest_file.py": {"run_path": "a test that the command wrote"},
+    "kgverify/testing/reproducers/text_format.py": {"run_path": "a test that the command wrote"},
     "stepaudit/stepaudit/isolation.py": {
         "CDLL": "the libraries that are loaded already",
         "loads": "what a fork of this process has sent",
@@ -83,7 +87,7 @@ def test_code_is_run_in_the_listed_places_alone():
     ("modules", "places"),
     [
         ("subprocess", ["kgverify/prover/native/library.py", "stepaudit/stepaudit/ladder/reproducer.py"]),
-        ("pickle", ["kgverify/engines/sent_maker.py", "stepaudit/stepaudit/isolation.py"]),
+        ("pickle", ["kgverify/runs/pool.py", "stepaudit/stepaudit/isolation.py"]),
         ("yaml|marshal|shelve|joblib|cloudpickle|dill|matplotlib|git", []),
     ],
 )

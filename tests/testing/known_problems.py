@@ -18,18 +18,22 @@ import numpy as np
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.limits import Limits
 from kgverify.testing.checking.check import prepare_alone, prepare_batches
-from kgverify.testing.checking.watchdog import find_limit
-from kgverify.testing.problems.boundaries import (
+from kgverify.testing.checking.guard import find_limit
+from kgverify.testing.problems.decode import (
     ALONE_EVERY,
+    SHAPES,
+    SIZE,
+    add_switch,
+    decode_problem,
     draw_boundary_problem,
     draw_device_problem,
     draw_kernel_problem,
+    draw_problems,
+    put_in_dialect,
 )
-from kgverify.testing.problems.decode import SIZE, decode_problem, draw_problems
 from kgverify.testing.problems.features import _batch_features, boundary_features
 from kgverify.testing.problems.merge import Merged, group_problems, merge
 from kgverify.testing.problems.problem import SHORTEST, Spread
-from kgverify.testing.problems.switches import SHAPES, add_switch, put_in_dialect
 
 PATH: Final = Path(__file__).with_suffix(".json")
 RARE_TURNS: Final = (100, 120, 248, 376, 504, 612, 1124, 1636)

@@ -27,10 +27,8 @@ from kgverify.testing.checking.failure import CRASH, Failure, Signature
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import SHORTEST, Problem
-from kgverify.testing.shrinking.fixed_ids import shrink_keeping_ids
-from kgverify.testing.shrinking.oracle import Oracle
-from kgverify.testing.shrinking.proof_slice import Slicer
-from kgverify.testing.shrinking.shrink import shrink_with
+from kgverify.testing.shrinking.shrink import Oracle, shrink_with
+from kgverify.testing.shrinking.shrink_run import Slicer, shrink_keeping_ids
 from kgverify.verification.effort import LITTLE
 from kgverify.verification.verify import verify
 

@@ -11,9 +11,7 @@ from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.testing.problems.problem import PolicySpec, Problem, Spread
-from kgverify.testing.shrinking.neighbour import find_neighbour
-from kgverify.testing.shrinking.passes import drop_queries, lower_limits
-from kgverify.testing.shrinking.terms import ask_fact
+from kgverify.testing.shrinking.shrink import ask_fact, drop_queries, find_neighbour, lower_limits
 
 X, Y = Variable("X"), Variable("Y")
 QUERY, OTHER = NamedAtom("p", "a", "b"), NamedAtom("q", "b", "a")

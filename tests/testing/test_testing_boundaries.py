@@ -10,19 +10,17 @@ import pytest
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.runs.engine_makers import EAGER, EngineSpec, Sides, compiled_maker
 from kgverify.testing.campaigns import campaign as campaigns
-from kgverify.testing.campaigns import tasks
-from kgverify.testing.campaigns.campaign import Campaign, run_campaign
-from kgverify.testing.campaigns.tasks import replay_text, try_block
-from kgverify.testing.checking import watchdog
+from kgverify.testing.campaigns.campaign import Campaign, replay_text, run_campaign, try_block
+from kgverify.testing.checking import guard as guards
 from kgverify.testing.checking.check import find_suspects, prepare_alone, prepare_batches
-from kgverify.testing.problems.boundaries import (
+from kgverify.testing.problems.decode import (
     ALONE_EVERY,
     draw_boundary_problem,
     draw_device_problem,
+    draw_problems,
     fit_sizes,
     runs_alone,
 )
-from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.features import BOUNDARY_FEATURES, count_features
 from kgverify.testing.problems.problem import Problem
 
@@ -112,7 +110,7 @@ def test_one_problem_in_sixteen_runs_alone_unless_each_run_is_compiled(monkeypat
         runs.append(batch.indices)
         return []
 
-    monkeypatch.setattr(tasks, "find_suspects", record)
+    monkeypatch.setattr(campaigns, "find_suspects", record)
     try_block(Sides(EAGER._replace(mode=mode, device="cuda" if mode == "fused" else "cpu")), 0, 3, 32, 32, False)
     assert [run[0] for run in runs if len(run) == 1 and runs_alone(run[0])][: len(expected)] == expected
     assert sorted(index for run in runs for index in run) == list(range(32))
@@ -141,7 +139,7 @@ def test_the_evaluator_agrees_on_problems_for_kernels_on_a_gpu():
 def test_another_problem_comes_last_in_the_run_of_each_block():
     problems = [draw_boundary_problem(0, i) for i in indices_alone(24)]
     group = list(range(24))
-    ends = [tasks._end_with_open_query(group, problems, number) for number in range(6)]
+    ends = [campaigns._end_with_open_query(group, problems, number) for number in range(6)]
     assert all(sorted(each) == group for each in ends)
     assert len({each[-1] for each in ends}) > 3
 
@@ -149,14 +147,14 @@ def test_another_problem_comes_last_in_the_run_of_each_block():
 def test_a_problem_with_two_variables_comes_last_if_there_is_one():
     half, both = (Problem(unranked=(NamedAtom("p", first, Variable("Y")),)) for first in ("a", Variable("X")))
     for number in range(2):
-        assert tasks._end_with_open_query([0, 1], [both, half], number) == [1, 0]
-        assert tasks._end_with_open_query([0, 1], [half, half], number) == [1 - number, number]
+        assert campaigns._end_with_open_query([0, 1], [both, half], number) == [1, 0]
+        assert campaigns._end_with_open_query([0, 1], [half, half], number) == [1 - number, number]
 
 
 def test_an_engine_that_hangs_is_a_divergence_and_the_campaign_continues(corpus, monkeypatch):
-    monkeypatch.setattr(watchdog, "SECONDS", 0.3)
-    monkeypatch.setattr(watchdog, "SECONDS_OF_TICK", 0.001)
-    monkeypatch.setattr(watchdog, "PATIENCE", 1)
+    monkeypatch.setattr(guards, "SECONDS", 0.3)
+    monkeypatch.setattr(guards, "SECONDS_OF_TICK", 0.001)
+    monkeypatch.setattr(guards, "PATIENCE", 1)
     engine = EngineSpec("failing_engine:Hanging")
     result = run_campaign(Campaign(corpus=corpus, engine=engine, examples=128, most_shrunk=0))
     (found,) = result.divergences
@@ -180,7 +178,7 @@ def test_an_engine_that_ends_its_process_is_a_divergence_and_the_campaign_contin
 def test_a_process_that_may_be_replaced_ends_where_native_code_does_not_return():
     program = (
         "import time\n"
-        "from kgverify.testing.checking.watchdog import in_replaceable_process, limit_time\n"
+        "from kgverify.testing.checking.guard import in_replaceable_process, limit_time\n"
         "with in_replaceable_process(), limit_time(0.02):\n"
         "    time.sleep(60)\n"
     )

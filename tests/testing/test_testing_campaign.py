@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -17,21 +16,17 @@ from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.dialect import Dialect
 from kgverify.program.program import NamedRule
 from kgverify.runs.engine_makers import EAGER, EngineSpec, Sides, find_maker
-from kgverify.runs.separate_workers import MOST_KILLS
+from kgverify.runs.pool import MOST_KILLS, Here
 from kgverify.testing.campaigns import campaign as campaigns
-from kgverify.testing.campaigns import tasks
-from kgverify.testing.campaigns.campaign import MOST_EXAMPLES, Campaign, Tally, run_campaign
+from kgverify.testing.campaigns.campaign import MOST_EXAMPLES, Campaign, Tally, run_campaign, try_block
 from kgverify.testing.campaigns.corpus import NOT_SHRUNK, Block, Corpus, is_shrunk
-from kgverify.testing.campaigns.known_divergences import KnownDivergence, KnownStatus, read_known
-from kgverify.testing.campaigns.result import CampaignResult, FoundDivergence
-from kgverify.testing.campaigns.tasks import try_block
-from kgverify.testing.checking import watchdog
+from kgverify.testing.campaigns.result import CampaignResult, FoundDivergence, KnownDivergence, KnownStatus, read_known
+from kgverify.testing.checking import guard as guards
 from kgverify.testing.checking.check import judge
 from kgverify.testing.checking.failure import Failure, Signature
 from kgverify.testing.problems.features import ALL_FEATURES
 from kgverify.testing.problems.problem import Problem
-from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
-from kgverify.testing.reproducers.text_format import read_reproducer
+from kgverify.testing.reproducers.text_format import Reproducer, make_reproducer, read_reproducer
 
 LOST = EngineSpec(faults=("last-fact-lost",))
 TWO = EngineSpec(faults=("last-fact-lost", "visited-leak"))
@@ -328,13 +323,13 @@ def test_only_a_process_that_can_be_replaced_may_end_itself(monkeypatch, tmp_pat
     may_end: list[bool] = []
 
     def record(batch, make, *, lockstep):
-        may_end.append(watchdog._nothing is not None)
+        may_end.append(guards._nothing is not None)
         return []
 
-    monkeypatch.setattr(tasks, "find_suspects", record)
+    monkeypatch.setattr(campaigns, "find_suspects", record)
     try_block(Sides(EAGER), 0, 0, 32, 4, False, (), tmp_path / "log" if has_log else None)
     assert set(may_end) == {has_log}
-    assert watchdog._nothing is None
+    assert guards._nothing is None
 
 
 def test_problems_that_ended_a_process_are_run_in_halves_and_not_alone(monkeypatch):
@@ -344,7 +339,7 @@ def test_problems_that_ended_a_process_are_run_in_halves_and_not_alone(monkeypat
         runs.append(batch.indices)
         return []
 
-    monkeypatch.setattr(tasks, "find_suspects", record)
+    monkeypatch.setattr(campaigns, "find_suspects", record)
     try_block(Sides(EAGER), 0, 0, 32, 16, False)
     whole = max(runs, key=len)
     first, second = whole[: len(whole) // 2], whole[len(whole) // 2 :]
@@ -373,13 +368,13 @@ def test_a_block_whose_process_ends_is_tried_again_without_what_ended_it(corpus,
 
 
 def test_groups_that_ended_a_process_are_halved_down_to_single_problems():
-    halved = tasks._halve([[1, 2], [3], [4, 5, 6, 7]], {(1, 2), (3,), (4, 5, 6, 7), (6, 7)})
+    halved = campaigns._halve([[1, 2], [3], [4, 5, 6, 7]], {(1, 2), (3,), (4, 5, 6, 7), (6, 7)})
     assert list(halved) == [[1], [2], [3], [4, 5], [6], [7]]
 
 
 def test_the_smallest_groups_contain_no_other():
     groups = [(1, 2, 3), (1, 2), (4,), (4, 5), (2, 3)]
-    assert tasks._find_smallest(groups) == [(4,), (1, 2), (2, 3)]
+    assert campaigns._find_smallest(groups) == [(4,), (1, 2), (2, 3)]
 
 
 def test_a_missing_file_of_known_divergences_is_an_error(tmp_path):
@@ -490,16 +485,14 @@ def test_of_several_divergences_those_beyond_the_limit_wait(corpus):
 
 
 def test_tasks_that_end_together_are_handed_over_in_their_order(corpus):
-    def submit(number: int) -> Future[int]:
-        done: Future[int] = Future()
-        done.set_result(number)
-        return done
+    class Six(Here):
+        def count(self) -> int:
+            return 6
 
     taken: list[tuple[int, int]] = []
     run: Any = SimpleNamespace(campaign=Campaign(corpus=corpus, jobs=6), is_interrupted=False)
     tasks = ((number, int, (10 * number,)) for number in range(12))
-    executor: Any = SimpleNamespace(submit=lambda function, number: submit(function(number)))
-    campaigns._Run._work(run, executor, tasks, lambda *each: taken.append(each), lambda at_work: None, None)  # type: ignore[arg-type]
+    campaigns._Run._work(run, Six(), tasks, lambda *each: taken.append(each), lambda at_work: None, None)  # type: ignore[arg-type]
     assert taken == [(number, 10 * number) for number in range(12)]
 
 

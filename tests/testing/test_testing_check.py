@@ -18,12 +18,13 @@ from kgverify.ranking.corrupt import ALL, draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.engine_makers import as_maker, compiled_maker
 from kgverify.runs.run import reference_pipeline
-from kgverify.testing.checking import check, watchdog
+from kgverify.testing.checking import check
+from kgverify.testing.checking import guard as guards
 from kgverify.testing.checking.check import check_problems, find_suspects, judge, prepare_batches, verify_problems
 from kgverify.testing.checking.failure import CRASH, UNDECIDED
-from kgverify.testing.checking.guard import guard
-from kgverify.testing.checking.watchdog import EngineCrash
+from kgverify.testing.checking.guard import EngineCrash, guard
 from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.text_format import read_reproducer, saving_bugs
 from kgverify.trace.model.columns import empty_columns
@@ -62,7 +63,7 @@ def test_a_fault_of_chunks_fails_in_the_smallest_group_found():
     assert len(failure.group) < len(small)
     assert judge(failure.problem, make) is None
     assert failure.signature.stage == "recycle"
-    assert verify_problems(failure.group, make).report.divergences
+    assert verify_problems(merge(failure.group), make).report.divergences
 
 
 def test_an_engine_that_raises_an_exception_is_a_failure_of_the_problem_that_makes_it():
@@ -165,21 +166,23 @@ def test_the_exceptions_of_kgverifys_own_draw_and_ranks_are_not_the_engines():
 
 @pytest.mark.parametrize("blamed", range(6))
 def test_a_group_shrinks_to_the_problem_that_is_blamed_where_every_one_differs(monkeypatch, blamed):
-    monkeypatch.setattr(check, "_prepare", lambda indices, problems, reference: problems)
-    monkeypatch.setattr(
-        check, "_find_suspicious", lambda batch, *given: set(range(len(batch))) if given == (None, False) else set()
-    )
-    merged = SimpleNamespace(problems=PROBLEMS[:6], reference=None)
-    assert check._shrink_group(merged, blamed, None, False) == ([PROBLEMS[blamed]], 0)
+    problems = [each for each in PROBLEMS if each.key == PROBLEMS[0].key][:6]
+    (batch,) = prepare_batches(problems)
+    monkeypatch.setattr(check, "_find_suspicious", lambda batch, *given: set(range(len(batch.indices))))
+    monkeypatch.setattr(check, "judge", lambda *given, **options: None)
+    judged = []
+    monkeypatch.setattr(check, "_judge_group", lambda merged, member, *given: judged.append((merged.problems, member)))
+    check.confirm(check.Suspect(batch, blamed), compiled_maker())
+    assert judged == [((problems[blamed],), 0)]
 
 
 @pytest.mark.parametrize("is_replaceable", [False, True])
 def test_native_code_that_does_not_return_ends_a_process_that_may_be_replaced(monkeypatch, is_replaceable):
     calls: list[tuple[float, bool]] = []
     monkeypatch.setattr(
-        watchdog.faulthandler, "dump_traceback_later", lambda seconds, exit, file: calls.append((seconds, exit))
+        guards.faulthandler, "dump_traceback_later", lambda seconds, exit, file: calls.append((seconds, exit))
     )
-    with watchdog.in_replaceable_process() if is_replaceable else nullcontext(), watchdog.limit_time(7.0):
+    with guards.in_replaceable_process() if is_replaceable else nullcontext(), guards.limit_time(7.0):
         # Ten seconds of real time for each of CPU time.
         assert calls == ([(70.0, True)] if is_replaceable else [])
 

@@ -7,8 +7,7 @@ from distribution import measure_distribution
 
 from kgverify.program.atoms import NamedAtom
 from kgverify.testing.checking.check import prepare_alone
-from kgverify.testing.problems.boundaries import runs_alone
-from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.problems.decode import draw_problems, runs_alone
 from kgverify.testing.problems.features import ALL_FEATURES
 from kgverify.testing.problems.problem import Problem
 

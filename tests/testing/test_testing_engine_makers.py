@@ -13,7 +13,7 @@ from kgverify.program.atoms import NamedAtom
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.engine_makers import adapt_pipeline, compiled_maker
-from kgverify.testing.checking.supported import find_supported
+from kgverify.testing.checking.guard import find_supported
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import PolicySpec, Problem
 

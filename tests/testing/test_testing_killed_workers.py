@@ -12,13 +12,12 @@ import pytest
 
 from kgverify.api.replay import replay
 from kgverify.errors import UserError
-from kgverify.runs import separate_workers
+from kgverify.runs import pool
 from kgverify.runs.engine_makers import PLAIN, EngineSpec
-from kgverify.runs.separate_workers import MOST_KILLS, RepeatingWorkers, SeparateWorkers, describe_end, weigh_end
+from kgverify.runs.pool import MOST_KILLS, Processes, describe_end, do_all, weigh_end
 from kgverify.testing.campaigns import campaign as campaigns
-from kgverify.testing.campaigns.campaign import Campaign, Tally, run_campaign
+from kgverify.testing.campaigns.campaign import Campaign, Tally, _halve, run_campaign
 from kgverify.testing.campaigns.result import CampaignResult
-from kgverify.testing.campaigns.tasks import _halve
 from kgverify.testing.reproducers.text_format import read_reproducer
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals are another thing there")
@@ -144,7 +143,7 @@ def test_the_end_of_a_process_is_described_by_its_signal():
 
 
 def test_a_process_that_is_killed_without_work_is_replaced():
-    with SeparateWorkers(1) as workers:
+    with Processes(1) as workers:
         assert workers.submit(abs, -1).result() == 1
         (process,) = multiprocessing.active_children()
         process.kill()
@@ -161,21 +160,21 @@ def end_once(file: Path, end: str) -> str:
 
 
 def test_a_call_whose_process_is_killed_is_repeated_and_its_neighbours_go_on(tmp_path: Path):
-    with RepeatingWorkers(2) as workers:
-        futures = [workers.submit(exec, end_once(tmp_path / str(i // 2), "signal.SIGKILL")) for i in range(4)]
-        assert [workers.submit(abs, -i).result() for i in range(4)] == [0, 1, 2, 3]
-        assert [each.result() for each in futures] == [None] * 4
+    deadly = [(f"deadly {i}", exec, (end_once(tmp_path / str(i // 2), "signal.SIGKILL"),)) for i in range(4)]
+    with Processes(2) as workers:
+        ended = dict(filter(None, do_all(workers, [*deadly, *((i, abs, (-i,)) for i in range(4))])))
+    assert ended == {i: i for i in range(4)} | dict.fromkeys([key for key, *_ in deadly])
     assert len([*tmp_path.glob("[01]")]) == 2
 
 
 @pytest.mark.deep
 def test_a_call_that_always_ends_its_process_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(separate_workers, "MOST_REPEATS", 3)
-    with RepeatingWorkers(1) as workers:
+    monkeypatch.setattr(pool, "MOST_REPEATS", 3)
+    with Processes(1) as workers:
         with pytest.raises(UserError, match=r"died 3 times before its work was done \(SIGKILL\)"):
-            workers.submit(exec, "import os; os.kill(os.getpid(), 9)").result()
+            list(do_all(workers, [(0, exec, ("import os; os.kill(os.getpid(), 9)",))]))
         with pytest.raises(UserError, match=r"a worker died before its work was done \(SIGSEGV\)"):
-            workers.submit(exec, end_once(tmp_path / "x", "signal.SIGSEGV")).result()
+            list(do_all(workers, [(0, exec, (end_once(tmp_path / "x", "signal.SIGSEGV"),))]))
         assert workers.submit(abs, -2).result() == 2
 
 

@@ -21,15 +21,16 @@ from kgverify.testing.checking.check import judge
 from kgverify.testing.checking.failure import CRASH, Failure, Signature
 from kgverify.testing.problems.decode import SIZE, decode_problem
 from kgverify.testing.problems.problem import PolicySpec, Problem, Spread
-from kgverify.testing.reproducers.pytest_file import write_test
-from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
 from kgverify.testing.reproducers.text_format import (
+    Reproducer,
     escape_line,
+    make_reproducer,
     parse_reproducer,
     read_reproducer,
     render_reproducer,
     unescape,
     write_reproducer,
+    write_test,
 )
 from kgverify.testing.shrinking.shrink import shrink
 

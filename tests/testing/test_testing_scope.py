@@ -6,8 +6,8 @@ import pytest
 
 import kgverify as kv
 from kgverify.program.atoms import NamedAtom
+from kgverify.testing.problems.decode import list_scope
 from kgverify.testing.problems.problem import Problem
-from kgverify.testing.problems.scope import list_scope
 
 BELL = (1, 1, 2, 5, 15)
 

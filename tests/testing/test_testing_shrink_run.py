@@ -23,12 +23,11 @@ from kgverify.testing.checking.check import judge
 from kgverify.testing.checking.failure import Failure, Signature
 from kgverify.testing.problems.problem import NO_SPREAD, Problem
 from kgverify.testing.shrinking import shrink_run as shrink_runs
-from kgverify.testing.shrinking.neighbour import Neighbour
-from kgverify.testing.shrinking.proof_slice import Slicer
-from kgverify.testing.shrinking.shrink import Shrunk
+from kgverify.testing.shrinking.shrink import Neighbour, Shrunk
 from kgverify.testing.shrinking.shrink_run import (
     MAX_RUN_CALLS,
     ShrunkRun,
+    Slicer,
     find_engines,
     load_run_graph,
     shrink_divergence,

@@ -19,8 +19,8 @@ from kgverify.graphs.triples import parse_triples
 from kgverify.program.program import Program
 from kgverify.ranking.corrupt import ALL
 from kgverify.testing.checking.check import judge
+from kgverify.testing.problems.decode import BULK
 from kgverify.testing.problems.problem import PolicySpec, Problem, Spread
-from kgverify.testing.problems.shapes import BULK
 
 once = settings(max_examples=100, database=None, deadline=None, suppress_health_check=list(HealthCheck))
 quick = settings(max_examples=40, database=None, deadline=None, suppress_health_check=list(HealthCheck))

@@ -5,7 +5,6 @@ import os
 import threading
 import time
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -18,7 +17,6 @@ from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.read.trace_file import read_trace
-from kgverify.trace.write.commit_queue import CommitQueue
 
 COLUMNS = make_columns(11, 60)
 BATCH = 6
@@ -36,7 +34,7 @@ def given(begin, *, seconds=0.0):
 
 def make_writer(path, shard_steps=1, **options):
     header = msgspec.structs.replace(HEADER, recording="same")
-    return open_writer(path, header, SYMBOLS, facts=FACTS, shard_steps=shard_steps, journal_seconds=0, **options)
+    return open_writer(path, header, SYMBOLS, facts=FACTS, shard_steps=shard_steps, commit_seconds=0, **options)
 
 
 def record(path, num_threads, *, shard_steps=1, seconds=lambda begin: 0.0, **options):
@@ -72,32 +70,6 @@ def test_the_trace_is_byte_for_byte_that_of_one_append_after_the_other(tmp_path,
     expected = contents(tmp_path / "serial")
     assert len(expected) > 3
     assert contents(tmp_path / "ahead") == expected
-
-
-def test_shards_are_written_at_the_same_time_and_named_in_order(tmp_path, monkeypatch):
-    named, writing, most = [], [], []
-    barrier = threading.Barrier(2, timeout=120)
-    put, sync_file = Path.replace, writing_files.sync_file
-
-    def sync(path):
-        sync_file(path)
-        if path.name.startswith((".shard-00000.h5.", ".shard-00001.h5.")):
-            barrier.wait()  # both are on disk, and neither has its name
-            writing.append(path.name)
-
-    def place(new, path):
-        named.append(path.name)
-        most.append(len(list(path.parent.glob("*.tmp"))))
-        put(new, path)
-
-    monkeypatch.setattr(writing_files, "sync_file", sync)
-    monkeypatch.setattr(Path, "replace", place)
-    record(tmp_path / "a", 2)
-    shards = [name for name in named if name.startswith("shard-")]
-    assert len(writing) == 2
-    assert shards == sorted(shards)
-    # The two shards; the manifest and the shard after.
-    assert max(most) == 2
 
 
 def fail_at(monkeypatch, name, *, number=errno.ENOSPC):
@@ -136,8 +108,8 @@ def test_a_disk_that_is_full_in_one_of_several_shards_leaves_a_prefix_and_says_s
     assert contents(path) == contents(tmp_path / "whole")
 
 
-def test_what_is_journalled_before_a_shard_that_fails_is_safe(tmp_path, monkeypatch):
-    """Candidates 0 to 5 are journalled; those after them fill a shard with them, and it finds no room."""
+def test_what_is_committed_before_a_shard_that_fails_is_safe(tmp_path, monkeypatch):
+    """Candidates 0 to 5 are committed as a piece; those after them fill a shard with them, and it finds no room."""
     path = tmp_path / "a"
 
     def interrupted():
@@ -210,33 +182,3 @@ def test_no_more_parts_than_threads_are_in_memory_beside_the_one_being_made(tmp_
             with lock:
                 held -= 1
     assert most == num_threads + 1
-
-
-def test_tickets_begin_and_end_in_order_and_overlap():
-    queue, seen, both = CommitQueue(), [], threading.Barrier(2, timeout=20)
-    first, second = queue.reserve(), queue.reserve()
-
-    def run(ticket, name):
-        with ticket:
-            ticket.wait_to_begin()
-            seen.append(f"{name} begins")
-            ticket.let_next_begin()
-            both.wait()
-            ticket.wait_for_others()
-            seen.append(f"{name} ends")
-
-    threads = [threading.Thread(target=run, args=each) for each in ((second, "second"), (first, "first"))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert seen == ["first begins", "second begins", "first ends", "second ends"]
-
-
-def test_a_ticket_is_the_last_until_the_next_is_reserved():
-    queue = CommitQueue()
-    first = queue.reserve()
-    assert queue.is_last(first)
-    second = queue.reserve()
-    assert not queue.is_last(first)
-    assert queue.is_last(second)

@@ -22,7 +22,6 @@ from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.report.steps import LazyTraceView
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.maintain.convert import convert_trace
-from kgverify.trace.maintain.repair import repair_trace
 from kgverify.trace.model.columns import StageItems, no_stage_items, select_candidates
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.stage_items import StageReader, encode_stage_outputs, ends_alike
@@ -181,18 +180,6 @@ def test_what_stages_cannot_give_is_refused(tmp_path, name):
             look(tmp_path / "b")
         assert any(each in caught.value.where for each in where.split("|")), caught.value
         assert caught.value.fix
-
-
-def test_steps_are_kept_where_what_their_stages_gave_is_damaged(tmp_path):
-    path = deep(tmp_path / "a")
-    with h5py.File(path) as file:
-        offset = file["stages/origin"].id.get_offset()
-    content = bytearray(path.read_bytes())
-    content[offset] ^= 1
-    path.write_bytes(content)
-    repaired = read_trace(repair_trace(path).path)
-    assert repaired.header.level == "deep"
-    assert_same_columns(repaired.columns, COLUMNS._replace(stages=no_stage_items(NUM_STEPS)))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Parts of reading and writing traces, each by itself: limits, shared data, packing, and what a file may leave out."""
 
 import os
-import threading
 import zlib
 from contextlib import nullcontext
 from itertools import product
@@ -22,7 +21,7 @@ from kgverify.trace.hdf5 import reading, stored_array, writing
 from kgverify.trace.hdf5.reading import FLETCHER32, StoredFile, most_bytes
 from kgverify.trace.hdf5.stored_array import check_extents
 from kgverify.trace.hdf5.writing import Packing, write_arrays
-from kgverify.trace.model import digest_vectors, trace, validate
+from kgverify.trace.model import trace, validate
 from kgverify.trace.model.columns import are_equal, select_candidates
 from kgverify.trace.model.header import decode_header
 from kgverify.trace.model.levels import check_level, check_together, left_out, parse_level
@@ -122,23 +121,6 @@ def test_a_file_that_would_unpack_to_more_than_a_reader_admits_is_written_plain(
     assert sizes[0] < 100_000 < 200_000 < sizes[1]
 
 
-@pytest.mark.parametrize("name", ["compute_sequence", "compute_digests"])
-def test_digests_that_are_wrong_in_any_way_are_no_known_ones(name: str, monkeypatch: pytest.MonkeyPatch):
-    right = getattr(digest_vectors, name)
-    digest_vectors.check_vectors.__wrapped__()
-
-    def wrong(*args):
-        made = right(*args)
-        return made + np.uint64(1) if name == "compute_sequence" and not args[1] else made
-
-    if name == "compute_digests":
-        monkeypatch.setattr(digest_vectors, name, lambda *args: right(*args)._replace(multiset=right(*args).sequence))
-    else:
-        monkeypatch.setattr(digest_vectors, name, wrong)
-    with pytest.raises(InternalError, match="digests of known steps"):
-        digest_vectors.check_vectors.__wrapped__()
-
-
 @pytest.mark.parametrize("content", [b"[]", b"1", b'"header"', b"null"])
 def test_a_header_is_an_object(content: bytes):
     with pytest.raises(msgspec.MsgspecError):
@@ -149,22 +131,18 @@ def test_a_header_without_a_dialect_has_the_default_one_where_all_limits_are_kno
     names = {"engine": {"name": "a"}, "policy": {"name": "shortest"}, "program_sha256": "0" * 64}
     limits = {"max_depth": 3, "max_atoms": 4, "max_resolvents": 5, "exclude_query": False}
 
-    def decode(limits: dict[str, int], version: int) -> Any:
-        return decode_header(msgspec.json.encode({**names, "limits": limits, "schema_version": version})).limits
+    def decode(limits: dict[str, int]) -> Any:
+        return decode_header(msgspec.json.encode({**names, "limits": limits})).limits
 
-    for version in (1, 2, 3):
-        assert decode(limits, version) == Limits(**limits)
-    # Versions 1 and 2 left out limits that had their defaults.
-    assert decode({"max_depth": 3}, 2) == Limits(max_depth=3)
-    assert decode({"max_depth": 3}, 3).dialect is None
+    assert decode(limits) == Limits(**limits)
+    assert decode({"max_depth": 3}).dialect is None
 
 
 def test_datasets_that_belong_together_are_required():
-    check_together({"digests/sequence", "digests/multiset", "digests/renaming"}, "file")
-    check_together({"digests/sequence"}, "file")
-    with pytest.raises(UserError, match="missing, while digests/multiset is there") as caught:
-        check_together({"digests/multiset"}, "file")
-    assert caught.value.where.startswith("file:digests/")
+    check_together({"resolvents/origin_kind", "resolvents/origin"}, "file")
+    with pytest.raises(UserError, match="missing, while resolvents/origin is there") as caught:
+        check_together({"resolvents/origin"}, "file")
+    assert caught.value.where.startswith("file:resolvents/")
 
 
 def test_the_first_dataset_that_a_level_leaves_out_is_named():
@@ -230,7 +208,7 @@ def test_a_writer_is_closed_by_an_exception(tmp_path: Path):
             writer.append(make_columns(0, 3))
             raise KeyError
 
-    writer = open_writer(tmp_path / "trace", HEADER, SYMBOLS, shard_steps=20, journal_seconds=0)
+    writer = open_writer(tmp_path / "trace", HEADER, SYMBOLS, shard_steps=20, commit_seconds=0)
     with pytest.raises(KeyError):
         fail(writer)
     with pytest.raises(ValueError, match="the writer is closed"):
@@ -260,7 +238,7 @@ def test_a_header_names_what_its_digests_do_not_count(tmp_path: Path):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_resumed_recording_keeps_the_type_of_its_scores(tmp_path: Path, dtype: type):
     path = tmp_path / "trace"
-    writer = open_writer(path, HEADER, SYMBOLS, shard_steps=5, journal_seconds=0)
+    writer = open_writer(path, HEADER, SYMBOLS, shard_steps=5, commit_seconds=0)
     writer.append(make_columns(0, 9, score_dtype=dtype))
     writer.commit()
     del writer
@@ -273,7 +251,7 @@ def test_a_resumed_recording_keeps_the_type_of_its_scores(tmp_path: Path, dtype:
 
 def test_a_recording_without_its_manifest_is_not_begun_again(tmp_path: Path):
     path = tmp_path / "trace"
-    writer = open_writer(path, HEADER, SYMBOLS, journal_seconds=0)
+    writer = open_writer(path, HEADER, SYMBOLS, commit_seconds=0)
     for seed in (0, 1):
         writer.append(make_columns(seed, 9))
         if not seed:
@@ -282,19 +260,6 @@ def test_a_recording_without_its_manifest_is_not_begun_again(tmp_path: Path):
     (tmp_path / "trace.partial" / MANIFEST).unlink()
     with pytest.raises(UserError, match=f"no {MANIFEST} in this folder"):
         open_writer(path, HEADER, SYMBOLS, resume=True)
-
-
-def test_what_is_appended_at_that_time_is_forced_to_disk_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with open_writer(tmp_path / "trace", HEADER, SYMBOLS, journal_seconds=1e9) as writer:
-        writer.append(make_columns(0, 9))
-        has_synced = threading.Event()
-        monkeypatch.setattr(writer._journal, "sync", lambda: has_synced.set() or True)
-        with writer._queue.reserve():
-            thread = threading.Thread(target=writer.sync)
-            thread.start()
-            assert not has_synced.wait(0.1)
-        thread.join()
-        assert has_synced.is_set()
 
 
 def test_arrays_of_different_types_are_unequal_except_floats():

@@ -25,8 +25,7 @@ from kgverify.errors import UserError
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.model.columns import select_candidates
-from kgverify.trace.model.header import SCHEMA_VERSION
-from kgverify.trace.model.levels import Packing, TraceLevel, check_together, columns_kept, left_out, required
+from kgverify.trace.model.levels import Packing, TraceLevel, columns_kept, left_out, required
 from kgverify.trace.model.schema import encode_level
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.encode import encode_trace
@@ -170,32 +169,6 @@ def test_a_folder_is_converted_shard_by_shard(tmp_path, level):
     assert {p.name for p in (tmp_path / "a").iterdir()} == {p.name for p in (tmp_path / "b").iterdir()}
 
 
-def age(path):
-    """The same trace as a writer of version 1 would have it."""
-    with h5py.File(path, "r+") as file:
-        file.attrs["schema_version"] = np.uint32(1)
-        raw = json.loads(file["header"][()].tobytes()) | {"schema_version": 1, "level": "whatever"}
-        del raw["absent"]
-        content = np.frombuffer(json.dumps(raw).encode(), np.uint8)
-        del file["header"]
-        file["header"] = content
-    reseal(path)
-
-
-def test_version_1_is_read_and_converted(tmp_path):
-    expected = write(tmp_path / "new")
-    write(tmp_path / "old")
-    age(tmp_path / "old")
-    old = read_trace(tmp_path / "old")
-    assert (old.header.schema_version, old.header.level) == (1, "steps")
-    assert_same_columns(old.columns, expected.columns)
-    convert_trace(tmp_path / "old", tmp_path / "converted")
-    converted = read_trace(tmp_path / "converted")
-    assert converted.header.schema_version == SCHEMA_VERSION
-    assert converted.header == expected.header
-    assert_same_columns(converted.columns, expected.columns)
-
-
 def add_unknown(path):
     with h5py.File(path, "r+") as file:
         file["steps/colour"] = np.arange(len(COLUMNS.steps.depth), dtype="<u2")
@@ -243,10 +216,3 @@ def test_what_would_unpack_to_too_much_is_written_plain(tmp_path):
     arrays = encode_trace(trace) | {"later/zeros": np.zeros(80 << 20, np.uint8)}
     write_arrays(tmp_path / "b", arrays, "test", Packing.ARCHIVE)
     assert read_trace(tmp_path / "b").unknown.arrays["later/zeros"].nbytes == 80 << 20
-
-
-def test_datasets_that_belong_together_are_refused_alone():
-    check_together({"digests/sequence", "digests/multiset", "digests/renaming"}, "t.h5")
-    check_together({"digests/sequence"}, "t.h5")
-    with pytest.raises(UserError, match=r"t\.h5:digests/sequence: missing, while digests/multiset is there"):
-        check_together({"digests/multiset", "digests/renaming"}, "t.h5")

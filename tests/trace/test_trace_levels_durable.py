@@ -1,17 +1,15 @@
-"""Levels and packings with journals, repair, joining and conversion: whatever was appended is there again, at its level."""
+"""Levels and packings with pieces, repair, joining and conversion: whatever was appended is there again, at its level."""
 
 import errno
 import itertools
 from contextlib import suppress
 
-import h5py
 import numpy as np
 import pytest
 from trace_builders import FACT_LINES, FACTS, HEADER, RULES, SYMBOLS, make_columns, open_writer, write_file
 
 from kgverify.errors import UserError
 from kgverify.trace.files.output_path import partial_of
-from kgverify.trace.hdf5.reading import load_arrays, locate_arrays
 from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.maintain.join import unite
@@ -30,13 +28,6 @@ class Killed(Exception):
     pass
 
 
-def examine(path):
-    """The intact datasets of a file, and the problems with the others."""
-    problems = {}
-    intact, _ = load_arrays(path, locate_arrays(path, problems), problems)
-    return intact, problems
-
-
 def part(low, high):
     return select_candidates(COLUMNS, np.arange(low, high))
 
@@ -47,7 +38,7 @@ def write_whole(path, level, is_archived, columns=COLUMNS):
 
 
 def leave_unfinished(path, level, is_archived, has_shard=True):
-    """A recording that was killed after a shard and two batches in the journal."""
+    """A recording that was stopped after one piece or none, and two more batches."""
     options = OPTIONS | {"level": level, "is_archived": is_archived}
     with suppress(Killed), open_writer(path, HEADER, SYMBOLS, **options) as writer:
         writer.append(part(0, 10))
@@ -83,15 +74,20 @@ def test_a_torn_recording_is_repaired_at_its_level(tmp_path, level, is_archived)
     partial = partial_of(path)
     (partial / "shard-00001.h5.tmp").write_bytes(b"cut off")
     report = repair_trace(partial)
-    assert (report.is_changed, report.num_candidates, report.losses, report.is_resumable) == (True, 20, (), True)
-    assert [DataFile(shard).is_archived for shard in sorted(partial.glob("*.h5"))] == [is_archived] * 2
+    assert (report.is_changed, report.num_candidates, report.losses, report.is_resumable) == (False, 20, (), True)
+    last = partial / "shard-00000-00001.h5"
+    last.write_bytes(last.read_bytes()[:-9])
+    report = repair_trace(partial)
+    assert (report.is_changed, report.num_candidates, report.is_resumable) == (True, 10, True)
+    assert [(loss.name, loss.num_candidates) for loss in report.losses] == [(last.name, 10)]
+    assert [DataFile(shard).is_archived for shard in sorted(partial.glob("*.h5"))] == [is_archived]
     with open_writer(path, HEADER, SYMBOLS, resume=True, **options) as writer:
-        writer.append(part(20, 24))
+        writer.append(part(10, 24))
     assert read_trace(path).root == write_whole(tmp_path / "whole.h5", level, is_archived).root
 
 
 @pytest.mark.parametrize(("level", "is_archived"), CASES)
-def test_an_unfinished_recording_is_converted_with_its_journal(tmp_path, level, is_archived):
+def test_an_unfinished_recording_is_converted_with_its_pieces(tmp_path, level, is_archived):
     path, target = tmp_path / "t.h5", tmp_path / "c.partial"
     leave_unfinished(path, "steps", False)
     done = convert_trace(partial_of(path), target, TraceLevel(level), is_archived=is_archived)
@@ -112,32 +108,13 @@ def test_what_is_joined_keeps_its_level_and_packing(tmp_path, level, is_archived
 
 
 @pytest.mark.parametrize(("level", "is_archived"), CASES)
-def test_a_damaged_file_keeps_its_intact_part(tmp_path, level, is_archived):
-    path = tmp_path / "t.h5"
-    root = write_whole(path, level, is_archived).root
-    needed = "candidates/atom"
-    assert needed in examine(path)[0]
-    lost = "program/facts" if level != "digests" else None
-    if lost is None:
-        damage(path, needed)
-        with pytest.raises(UserError, match="a trace without candidates/atom is invalid"):
-            repair_trace(path)
-        return
-    damage(path, lost)
-    assert list(examine(path)[1]) == [lost]
-    report = repair_trace(path)
-    assert (report.num_candidates, report.original != "") == (24, True)
-    repaired = read_trace(path)
-    assert (repaired.root, repaired.facts, repaired.header.level) == (root, None, level)
-    assert DataFile(path).is_archived == is_archived
-
-
-@pytest.mark.parametrize(("level", "is_archived"), CASES)
 def test_a_full_disk_leaves_what_was_appended(tmp_path, level, is_archived, monkeypatch):
     path = tmp_path / "t.h5"
     options = OPTIONS | {"level": level, "is_archived": is_archived}
     writer = open_writer(path, HEADER, SYMBOLS, **options)
     writer.append(part(0, 20))
+    writer.commit()
+    writer.append(part(20, 22))
     with monkeypatch.context() as patch:
         patch.setattr("kgverify.trace.files.disk.os.pwritev", fail)
         with pytest.raises(
@@ -158,27 +135,15 @@ def test_a_conversion_onto_a_full_disk_leaves_nothing(tmp_path, is_archived, mon
     assert [p.name for p in tmp_path.iterdir()] == ["t.h5"]
 
 
-def test_a_journal_that_is_a_link_is_refused(tmp_path):
+def test_a_piece_that_is_a_link_is_refused(tmp_path):
     path = tmp_path / "t.h5"
     leave_unfinished(path, "steps", False)
-    journal = partial_of(path) / "journal-00001"
-    journal.rename(tmp_path / "elsewhere")
-    journal.symlink_to(tmp_path / "elsewhere")
+    piece = partial_of(path) / "shard-00000-00001.h5"
+    piece.rename(tmp_path / "elsewhere")
+    piece.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UserError, match="is a link"):
         read_trace(partial_of(path))
 
 
 def fail(*_):
     raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def damage(path, name):
-    """Flip a bit of a dataset's stored bytes."""
-    with h5py.File(path) as file:
-        dataset = file[name].id
-        offset = dataset.get_offset()
-        if offset is None:
-            offset = dataset.get_chunk_info(0).byte_offset + 4
-    content = bytearray(path.read_bytes())
-    content[offset] ^= 1
-    path.write_bytes(content)

@@ -132,6 +132,7 @@ def test_a_writer_refuses_what_a_reader_would(tmp_path):
     with pytest.raises(UserError, match="dtype is float32, expected float64"):
         writer.append(make_columns(1, 5, score_dtype=np.float32))
     # What was appended before is kept, nothing else is written.
+    writer.commit()
     assert {p.name for p in tmp_path.iterdir()} == {".a.lock", "a.partial"}
     assert_same_columns(read_trace(tmp_path / "a.partial").columns, columns)
 

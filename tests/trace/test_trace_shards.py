@@ -67,7 +67,7 @@ def test_shards_read_as_one_file_does(tmp_path):
 def test_a_recording_interrupted_before_its_first_shard_is_not_complete(tmp_path):
     leave_unfinished(tmp_path / "a", stop=3)
     partial = tmp_path / "a.partial"
-    assert not list(partial.glob("shard-*.h5"))
+    assert [path.name for path in partial.glob("shard-*.h5")] == ["shard-00000-00000.h5"]
     trace = read_trace(partial)
     assert (trace.source, trace.is_complete) == (str(partial), False)
     assert_same_columns(trace.columns, select_candidates(COLUMNS, np.arange(3)))
@@ -106,7 +106,8 @@ def test_the_manifest_is_compared_with_the_content_of_shards(folder, name):
 def test_the_first_of_several_differences_between_shards_is_named():
     def make(number):
         stored = {f"program/{each:02}": SimpleNamespace(checksum=number) for each in range(1, 40)}
-        return SimpleNamespace(stored={**stored, "program/00": SimpleNamespace(checksum=0)}, path=Path("a"))
+        stored["program/00"] = SimpleNamespace(checksum=0)
+        return SimpleNamespace(stored=stored, path=Path("a"), has_names=True)
 
     check_same_run(make(1), make(1))
     with pytest.raises(UserError, match="a:program/01: differs from that of a"):
@@ -273,7 +274,7 @@ with open_writer({path!r}, HEADER, SYMBOLS, facts=FACTS, shard_steps=20) as writ
 @pytest.mark.parametrize(
     ("countdown", "has_old"),
     [(n, False) for n in (1, 2, 4, 6, 7, 8, 9, 10, 11, 17, 30, 44)]
-    + [(n, old) for n in range(120, 129) for old in (False, True)],
+    + [(n, old) for n in range(98, 107) for old in (False, True)],
 )
 def test_a_killed_writer_loses_nothing_committed(tmp_path, whole, countdown, has_old):
     path = tmp_path / "a"
@@ -286,7 +287,7 @@ def test_a_killed_writer_loses_nothing_committed(tmp_path, whole, countdown, has
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     if done.returncode == 0:
-        assert countdown > 120
+        assert countdown > 104
         assert_same_trace(read_trace(path), whole)
         return
     assert done.returncode == -signal.SIGKILL, done.stderr
@@ -365,7 +366,7 @@ def test_a_doubled_shard(folder):
     shutil.copy(folder / "shard-00001.h5", folder / "shard-00002.h5")
     refuse(folder, "bytes, expected|the file was altered")
     edit_manifest(folder, lambda m: m["shards"].__setitem__(2, m["shards"][1]))
-    refuse(folder, "named 'shard-00001.h5', expected 'shard-00002.h5'")
+    refuse(folder, "named 'shard-00001.h5', expected a number above that of the shard before")
 
     def complete_forgery(m):
         m["shards"][2] = m["shards"][1] | {"name": "shard-00002.h5"}
@@ -375,7 +376,7 @@ def test_a_doubled_shard(folder):
 
     edit_manifest(folder, complete_forgery)
     refuse(folder, r"found \[1\], expected \[2\]")
-    with pytest.raises(UserError, match=r"shard-00002\.h5 is shard 1 once more, expected shard 2"):
+    with pytest.raises(UserError, match=r"shard-00002\.h5 states that it is shard-00001\.h5"):
         TraceFile(folder)
 
 
@@ -408,7 +409,7 @@ def test_shards_of_another_run(folder, tmp_path):
     ("change", "match"),
     [
         ({"format": "x"}, "format is 'x'"),
-        ({"schema_version": 4}, "schema version is 4, expected 1, 2 or 3"),
+        ({"schema_version": 3}, "schema version is 3, expected 4"),
         ({"shards": "none"}, "not a manifest"),
         ({"is_complete": 1}, "not a manifest"),
         ({"num_steps": 0}, "add up"),
@@ -422,7 +423,7 @@ def test_an_invalid_manifest(folder, change, match):
 
 def test_a_shard_outside_the_folder_is_not_read(folder):
     edit_manifest(folder, lambda m: m["shards"][0].update(name="../../etc/passwd"))
-    refuse(folder, "expected 'shard-00000.h5'")
+    refuse(folder, "expected a name such as 'shard-00000.h5'")
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b"[" * 100_000])

@@ -16,7 +16,7 @@ from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, InputFi
 from kgverify.trace.model.stage_items import encode_stage_outputs
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.write.encode import Clauses
-from kgverify.trace.write.writer import Durability, Storage, TraceWriter, write_trace
+from kgverify.trace.write.writer import Storage, TraceWriter, write_trace
 
 NUM_PREDICATES, NUM_CONSTANTS, NUM_FACTS, NUM_RULES = 5, 40, 12, 3
 
@@ -219,7 +219,7 @@ def assert_same_trace(actual: Trace, expected: Trace) -> None:
 def group_options(options: dict[str, Any]) -> dict[str, Any]:
     """Sort the options of a writer into the records that it takes."""
     grouped = dict(options)
-    for name, record in (("clauses", Clauses), ("storage", Storage), ("durability", Durability)):
+    for name, record in (("clauses", Clauses), ("storage", Storage)):
         names = [field.name for field in fields(record) if field.name in grouped]
         grouped[name] = record(**{each: grouped.pop(each) for each in names})
     return grouped
@@ -234,6 +234,4 @@ def write_file(
     path: Path, header: Header, symbols: Symbols, columns: Columns, rankings: Rankings | None = None, **options: Any
 ) -> None:
     """Write a trace as one file, with the options of any of a writer's records."""
-    grouped = group_options(options)
-    grouped.pop("durability")
-    write_trace(path, header, symbols, columns, rankings, **grouped)
+    write_trace(path, header, symbols, columns, rankings, **group_options(options))

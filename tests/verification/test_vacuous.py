@@ -30,6 +30,7 @@ from kgverify.runs.engine_makers import compiled_maker, find_maker
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.checking.check import check_and_count, verify_problems
 from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import Problem
 from kgverify.trace.model.columns import Columns
 from kgverify.trace.read.trace_file import read_trace
@@ -363,7 +364,7 @@ def test_a_scope_in_which_nothing_is_proved_is_no_proof(tmp_path):
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.deep), pytest.param(2, marks=pytest.mark.deep)])
 def test_the_exercise_is_that_of_the_steps_one_by_one(seed: int):
     for problem in islice(draw_problems(seed), 10):
-        trace = verify_problems([problem], compiled_maker()).expected
+        trace = verify_problems(merge([problem]), compiled_maker()).expected
         outcomes = trace.columns.candidates.outcome
         exercise = count_exercise(MemorySource(trace), {"PROVED": int((outcomes == 1).sum())})
         assert exercise.stages == count_one_by_one(trace)
@@ -417,7 +418,7 @@ def test_a_large_trace_is_read_on_until_the_minimum_is_reached(tmp_path: Path, m
 def test_a_random_problem_agrees_if_and_only_if_it_gives_evidence(first: int, last: int):
     make, num_enough = find_maker("reference"), 0
     for problem in islice(draw_problems(5), first, last):
-        report = verify_problems([problem], make, minimum=MINIMUM).report
+        report = verify_problems(merge([problem]), make, kv.Equality(determinism=False, minimum=MINIMUM)).report
         has_enough = all(getattr(report.exercise.actual, name) >= 1 for name in ITEMS)
         assert (report.verdict, bool(report.reasons)) == (
             (Verdict.AGREE, False) if has_enough else (Verdict.INCONCLUSIVE, True)

@@ -13,9 +13,10 @@ from run_engines import assert_same_columns, countries_run
 
 import kgverify as kv
 from kgverify.errors import UserError
-from kgverify.runs import dask_workers
+from kgverify.runs import dask_workers, pool
 from kgverify.runs.dask_workers import DaskWorkers, check_address
 from kgverify.runs.fan_out import reference_over
+from kgverify.runs.pool import do_all
 from kgverify.runs.run import reference_pipeline
 
 distributed = pytest.importorskip("distributed", reason="kgverify[distributed] is not installed")
@@ -110,12 +111,11 @@ def test_level_deep_of_another_engine_has_no_use_for_workers(tmp_path: Path) -> 
 
 
 def test_a_straggler_is_sent_again_and_its_first_result_counts(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dask_workers, "STRAGGLER_SECONDS", 0.0)
-    monkeypatch.setattr(dask_workers, "STRAGGLER_RATIO", 0.0)
-    monkeypatch.setattr(dask_workers, "_POLL_SECONDS", 0.1)
+    monkeypatch.setattr(pool, "STRAGGLER_SECONDS", 0.0)
+    monkeypatch.setattr(pool, "STRAGGLER_RATIO", 0.0)
     with DaskWorkers(address) as workers:
-        assert workers.submit(sum, [1]).result(60) == 1
-        assert workers.submit(_wait_once).result(60) == "second"
+        calls = [(1, sum, ([1],)), (2, _wait_once, ())]
+        assert dict(filter(None, do_all(workers, calls))) == {1: 1, 2: "second"}
 
 
 _waiting: list[int] = []
@@ -155,14 +155,14 @@ def test_the_work_of_a_lost_worker_is_repeated(tmp_path: Path) -> None:
 
 @pytest.mark.deep
 def test_work_that_ends_every_worker_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dask_workers, "MOST_REPEATS", 1)
+    monkeypatch.setattr(pool, "MOST_REPEATS", 1)
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
         distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
         DaskWorkers(cluster.scheduler_address) as workers,
-        pytest.raises(UserError, match="workers died before their work was done"),
+        pytest.raises(UserError, match="a worker died before its work was done"),
     ):
-        workers.submit(_end_every_process).result(60)
+        list(do_all(workers, [(0, _end_every_process, ())]))
 
 
 @pytest.mark.deep

@@ -21,7 +21,7 @@ from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.dialect import Dialect
 from kgverify.program.limits import DeclaredLimits, Limits
-from kgverify.program.outcomes import GoalKind, Side
+from kgverify.program.outcomes import Side
 from kgverify.program.program import NamedRule
 from kgverify.program.stages import Stage
 from kgverify.ranking.corrupt import ALL
@@ -30,7 +30,6 @@ from kgverify.ranking.rules import Counts, Ranks, give_ranks
 from kgverify.runs.retake import describe_left, retake_steps
 from kgverify.runs.run import Run, build_trace, reference_pipeline, reference_triples
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.infer_stage import StepInference
 from kgverify.verification.lockstep import restore_candidates
 from kgverify.verification.recorded_ranks import _Recognition, recognise_ranks
 from kgverify.verification.replay import Explainer, _outputs_of
@@ -148,22 +147,6 @@ def test_a_probe_repeats_a_step_within_both_tolerances(trace: Trace):
         outputs[Stage.SCORE] = tuple(score + apart for score in outputs[Stage.SCORE])
         assert Explainer._repeats(explainer, outputs, divergence, 0) is is_same
     assert not Explainer._repeats(explainer, _outputs_of(step), divergence, 1)
-
-
-@pytest.mark.parametrize("has_atoms", [False, True])
-@pytest.mark.parametrize("num_dropped", [0, 1])
-@pytest.mark.parametrize("lost", [None, Stage.MATCH_FACTS])
-@pytest.mark.parametrize("sure", [None, Stage.MATCH_RULES])
-def test_a_proof_is_lost_in_pruning_only_if_it_had_atoms_to_prune(has_atoms, num_dropped, lost, sure):
-    step = SimpleNamespace(
-        _wanted=[(GoalKind.TRUE, 2, 5, ())],
-        _got=[(GoalKind.GOAL, 1, 0, ((0, 0, 0),))],
-        _own_counts=(num_dropped, 0),
-        _resolved={(2, 5): ((0, 0, 0),) if has_atoms else ()},
-        _of_lost_match=lambda clause, is_sure=False: sure if is_sure else lost,
-    )
-    is_pruned = sure is None and has_atoms and num_dropped and lost is not None
-    assert StepInference._of_proof(step, GoalKind.GOAL) is (Stage.PRUNE if is_pruned else sure or lost or Stage.CLOSE)
 
 
 def test_steps_taken_again_have_the_types_of_recorded_ones_and_the_limits_declared(trace: Trace):

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -12,11 +12,10 @@ from run_engines import assert_same_columns, countries_run
 
 from kgverify.engines.protocol import ProbedEngine, positions_of, take_position
 from kgverify.engines.reference.engine import ReferenceEngine
-from kgverify.engines.reference.parallel import CHUNKS_READ, FannedOut
 from kgverify.errors import UserError
-from kgverify.runs.fan_out import reference_over
+from kgverify.runs.fan_out import CHUNKS_READ, FannedOut, reference_over
+from kgverify.runs.pool import Here, Processes, Workers
 from kgverify.runs.run import Run, reference_pipeline
-from kgverify.runs.workers import start_workers
 from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
 
 
@@ -49,7 +48,7 @@ def test_any_number_of_processes_gives_the_same_columns(
     proved: tuple[Run, CandidateSet, Columns], num_workers: int
 ) -> None:
     run, candidates, columns = proved
-    with start_workers(num_workers) as executor:
+    with Processes(num_workers) as executor:
         engine = FannedOut(maker(run), executor, chunk=3)
         assert_same_columns(columns, engine.prove(candidates))
         assert_same_columns(columns, engine.prove(candidates))
@@ -58,7 +57,7 @@ def test_any_number_of_processes_gives_the_same_columns(
 def test_no_candidates_give_empty_columns() -> None:
     run = countries_run()
     none = reference_pipeline(run).draw_for(run).take(slice(0, 0))
-    with ThreadPoolExecutor(2) as executor:
+    with Threads(2) as executor:
         columns = FannedOut(maker(run), executor).prove(none)
     assert_same_columns(reference_pipeline(run).engine.prove(none), columns)
 
@@ -69,7 +68,7 @@ def test_its_info_and_probes_are_those_of_the_engine(
     run, _, columns = proved
     position = take_position(positions_of(columns), 4)
     reference = reference_pipeline(run).engine
-    with ThreadPoolExecutor(1) as executor:
+    with Threads(1) as executor:
         engine = FannedOut(maker(run), executor)
         assert isinstance(engine, ProbedEngine)
         assert isinstance(reference, ProbedEngine)
@@ -80,7 +79,7 @@ def test_its_info_and_probes_are_those_of_the_engine(
 def test_the_error_of_a_worker_is_reported_in_full() -> None:
     run = countries_run()
     candidates = reference_pipeline(run).draw_for(run)
-    with start_workers(1) as executor, pytest.raises(UserError) as caught:
+    with Processes(1) as executor, pytest.raises(UserError) as caught:
         FannedOut(maker(run, RefusesAll), executor).prove(candidates)
     assert (caught.value.message, caught.value.where, caught.value.fix) == ("proves nothing", "here", "ask another")
 
@@ -88,21 +87,27 @@ def test_the_error_of_a_worker_is_reported_in_full() -> None:
 def test_a_worker_that_exits_is_an_error() -> None:
     run = countries_run()
     candidates = reference_pipeline(run).draw_for(run)
-    with start_workers(2) as executor, pytest.raises(UserError, match="died before its work was done"):
+    with Processes(2) as executor, pytest.raises(UserError, match="died before its work was done"):
         FannedOut(maker(run, EndsItsProcess), executor).prove(candidates)
 
 
-class Inline(Executor):
+class Threads(Workers, ThreadPoolExecutor):
+    pass
+
+
+class Inline(Here):
     """Does at once what is submitted, and counts the candidates of each call."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
 
     def submit(self, work: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(work(*arguments))
+        future = super().submit(work, *arguments)
         self.sizes.append(len(future.result().candidates.query))
         return future
+
+    def count(self) -> int:
+        return 3
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 22, 100])
@@ -134,12 +139,12 @@ def test_every_way_to_prove_gives_the_columns_of_the_engine_in_chunks(
 
 def test_workers_are_warmed_up_with_nothing() -> None:
     run, executor = countries_run("shortest"), Inline()
-    FannedOut(maker(run), executor).warm_up(3)
+    FannedOut(maker(run), executor).warm_up()
     assert executor.sizes == [0, 0, 0]
 
 
 def test_an_empty_chunk_is_refused() -> None:
-    with ThreadPoolExecutor(1) as executor, pytest.raises(ValueError, match="found 0"):
+    with Threads(1) as executor, pytest.raises(ValueError, match="found 0"):
         FannedOut(maker(countries_run()), executor, chunk=0)
 
 

@@ -21,7 +21,7 @@ from kgverify.trace.model.schema import Arrays
 from kgverify.trace.read.data_file import DataFile
 
 TRACES: Final = Path(__file__).parents[2] / "traces"
-NAMES: Final = ("reference-v3", "compact-v3", "digests-v3", "archive-v3", "deep-v3", "reference-v2")
+NAMES: Final = ("reference", "compact", "digests", "archive", "deep", "compiled")
 COLUMNS: Final = tuple(sorted(column_names(empty_columns())))
 ABSENT: Final = object()
 WRONG: Final = (ABSENT, None, "", "x", 0, -1, 7, 1e300, [], ["x"], {}, {"x": 1}, True)
@@ -131,14 +131,14 @@ def test_no_header_earns_an_agreement_without_evidence_or_is_a_bug(name: str, be
 
 
 def test_a_requirement_that_both_sides_hide_is_waived_where_steps_are_compared_and_named(tmp_path: Path):
-    arrays = DataFile(TRACES / "countries-reference-v3.h5").load_arrays()
+    arrays = DataFile(TRACES / "countries-reference.h5").load_arrays()
     hidden: Change = ("engine.unknown", ["resolvents.origin"], False)
     first, second = (write(tmp_path / name, change_header(arrays, hidden, name=name)) for name in ("a", "b"))
     report = kv.compare(first, second)
     assert report.verdict is kv.Verdict.AGREE
     assert "not required, since unknown to both sides: rules used" in " ".join(str(report).split())
     # Of one side alone, they follow from equal resolvents, and are marked.
-    report = kv.compare(TRACES / "countries-reference-v3.h5", second)
+    report = kv.compare(TRACES / "countries-reference.h5", second)
     assert (report.verdict, report.exercise.actual.inferred, report.exercise.actual.rules) == (
         kv.Verdict.AGREE,
         ("rules",),

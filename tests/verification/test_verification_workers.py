@@ -8,13 +8,13 @@ import time
 
 import pytest
 
-from kgverify.runs.workers import start_workers
+from kgverify.runs.pool import Processes
 
 
 def test_a_worker_has_one_thread_and_this_process_keeps_its_settings(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     before = dict(os.environ)
-    with start_workers(2) as executor:
+    with Processes(2) as executor:
         assert executor.submit(os.getenv, "OMP_NUM_THREADS").result() == "1"
     assert dict(os.environ) == before
 
@@ -22,9 +22,9 @@ def test_a_worker_has_one_thread_and_this_process_keeps_its_settings(monkeypatch
 def test_workers_end_when_the_process_that_started_them_is_killed():
     code = (
         "import os, time\n"
-        "from kgverify.runs.workers import start_workers\n"
+        "from kgverify.runs.pool import Processes\n"
         "if __name__ == '__main__':\n"
-        "    with start_workers(1) as executor:\n"
+        "    with Processes(1) as executor:\n"
         "        print(executor.submit(os.getpid).result(), flush=True)\n"
         "        time.sleep(60)\n"
     )
@@ -55,7 +55,7 @@ def is_running(pid: int) -> bool:
 
 def test_an_uncaught_ctrl_c_ends_workers_at_once():
     begun = time.monotonic()
-    with pytest.raises(KeyboardInterrupt), start_workers(1) as executor:  # noqa: PT012 - what runs is what is ended
+    with pytest.raises(KeyboardInterrupt), Processes(1) as executor:  # noqa: PT012 - what runs is what is ended
         worker = executor.submit(os.getpid).result()
         executor.submit(time.sleep, 60)
         raise KeyboardInterrupt

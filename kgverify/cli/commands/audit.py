@@ -1,7 +1,5 @@
 """`kgverify audit step`: stepaudit's audit of your own step function under torch.compile."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -22,6 +20,7 @@ from kgverify.cli.progress import (
 from kgverify.comparison.result import Verdict
 from kgverify.engines.load_engine import load_factory
 from kgverify.errors import MissingDependency, UserError, find_missing_dependency
+from kgverify.report.render.screen import Screen
 
 
 def audit_step(
@@ -67,7 +66,7 @@ def audit_step(
         measured["mode"] = measured.pop("torch_mode")
     found = load_factory(function, "FILE.py:FUNCTION", "a function of tensors")
     make = load_factory(inputs, "--inputs", "a function of the number of the call, which returns a tuple of arguments")
-    with show_phase("the step", 0) as shown, _announcing(shown) as announce:
+    with show_phase("the step", 0) as shown:
         try:
             report = stepaudit.audit_step(
                 found,
@@ -79,7 +78,7 @@ def audit_step(
                 budget=budget,
                 **measured,
                 reproducer=reproducer,
-                announce=announce,
+                announce=partial(_announce, shown, make_error_console()),
             )
         except stepaudit.UserError as error:
             raise UserError(error.message, where=error.where, fix=error.fix) from error
@@ -126,15 +125,9 @@ def _import_stepaudit() -> Any:
     )
 
 
-@contextmanager
-def _announcing(shown: Any) -> Iterator[Callable[[str], None]]:
-    """Announce work in the progress bar of a terminal, else as lines on standard error."""
-    console = make_error_console()
-
-    def announce(what: str) -> None:
-        if console.is_terminal:
-            shown.rename(what)
-        elif "attempt" not in what:
-            console.print(what)
-
-    yield announce
+def _announce(shown: Any, console: Screen, work: str) -> None:
+    """Announce work in the progress bar of a terminal, else as a line on standard error."""
+    if console.is_terminal:
+        shown.rename(work)
+    elif "attempt" not in work:
+        console.print(work)

@@ -31,7 +31,7 @@ from kgverify.comparison.equality import Equality
 from kgverify.engines.protocol import ExplainedEngine
 from kgverify.errors import UserError
 from kgverify.escaping import make_lines_visible
-from kgverify.evaluation.evaluate import ProcessGroup, join_process_group
+from kgverify.evaluation.group import ProcessGroup, join_process_group
 from kgverify.interrupts import note_interrupt
 from kgverify.progress import TimedPhases, silent_phase
 from kgverify.report.evaluation import encode_evaluation, print_evaluation

@@ -26,7 +26,7 @@ from kgverify.program.dialect import OURS, read_dialect
 from kgverify.runs.job import MOST_JOBS
 from kgverify.testing.campaigns.campaign import run_campaign
 from kgverify.testing.campaigns.result import describe_campaign
-from kgverify.testing.problems.scope import SCOPES
+from kgverify.testing.problems.decode import SCOPES
 
 INTERRUPTED: Final = 130
 _TIME: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", re.ASCII)

@@ -15,9 +15,7 @@ from kgverify.errors import UserError
 from kgverify.report.render.screen import Screen
 from kgverify.runs.job import EngineLike
 from kgverify.testing.checking.failure import LAW
-from kgverify.testing.reproducers.pytest_file import write_test
-from kgverify.testing.reproducers.reproducer import Reproducer
-from kgverify.testing.reproducers.text_format import read_reproducer
+from kgverify.testing.reproducers.text_format import Reproducer, read_reproducer, write_test
 
 
 def replay(

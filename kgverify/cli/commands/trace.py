@@ -42,7 +42,7 @@ def convert(
     archive: Switch = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Convert a trace to another level or packing, or from an earlier version of the schema.
+    """Convert a trace to another level or packing.
 
     Args:
         source: A trace: a file, or a folder of shards.

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from kgverify.comparison.inference.changed_atoms import change_bodies, could_be_pruned, has_lost_ground
-from kgverify.comparison.inference.content import content_of
+from kgverify.comparison.inference.content import content_of, plain
 from kgverify.comparison.inference.step_difference import CERTAIN, CLEAR, GUESSED, LIKELY, OPEN, StepDifference
 from kgverify.comparison.inference.step_program import (
     NO_CLAUSE,
@@ -184,6 +184,12 @@ class _Search:
             is_fact = all(self._program.is_fact(atom) for atom in own[0][1] if atom[0] >= 0)
             evidence = f"atoms left beside TRUE: {len(own[0][1])}"
             return _Guess(Stage.PRUNE if is_fact else Stage.CLOSE, DifferenceClass.MALFORMED, evidence, LIKELY)
+        if self._has_origins and any(key[0] == GoalKind.GOAL and key[2][0] == Origin.NONE for key in sides[1]):
+            return _Guess(Stage.LIMIT, DifferenceClass.LIMIT, "resolvents of no clause are listed")
+        proofs = {key[2] for key in sides[0] if key[0] == GoalKind.TRUE} - {NO_CLAUSE}
+        if any(key[2] in proofs and key[0] != GoalKind.TRUE and not key[1] for key in sides[1]):
+            evidence = "a resolvent without atoms is listed, and not as a proof"
+            return _Guess(Stage.PRUNE, DifferenceClass.EXTRA, evidence)
         is_end = not any(goals) or goals[0] == goals[1]
         if is_end and {key[0] for key in own} - {GoalKind.STOP} == {GoalKind.TRUE} and own[0][2] == NO_CLAUSE:
             if any(key[0] == GoalKind.TRUE for key in sides[0]) or not self._has_origins:
@@ -343,11 +349,10 @@ class _Search:
         num = len(self._made) - len(left)
         if "close" not in self._program.usual.filters or not num or not self._fits(left):
             return None
+        kind = self._judge_proof(DifferenceClass.OUTCOME if self._has_more() else DifferenceClass.MISSING)
         if num == 1:
-            return _Guess(Stage.CLOSE, self._judge_proof(DifferenceClass.MISSING), "the proof is lost", GUESSED)
-        return _Guess(
-            Stage.CLOSE, self._judge_proof(DifferenceClass.MISSING), f"all {num} proofs of the step are lost", OPEN
-        )
+            return _Guess(Stage.CLOSE, kind, "the proof is lost", GUESSED)
+        return _Guess(Stage.CLOSE, kind, f"all {num} proofs of the step are lost", OPEN)
 
     def _of_limit(self) -> _Guess | None:
         usual, program = self._program.usual, self._program
@@ -369,19 +374,21 @@ class _Search:
                 return _Guess(Stage.LIMIT, kind, evidence)
             if [key[0] for key in self._actual.keys] == [GoalKind.TRUE] and self._actual.keys[0][2] == NO_CLAUSE:
                 evidence = "TRUE stands where a list is longer than max_resolvents"
-                return _Guess(Stage.LIMIT, DifferenceClass.FALSE_PROOF, evidence, OPEN)
+                return _Guess(Stage.CLOSE, DifferenceClass.FALSE_PROOF, evidence, OPEN)
         atoms = usual.max_atoms
         if "max_atoms" in usual.filters and atoms is not None:
             for changed, words in (
                 (usual._replace(max_atoms=atoms - 1), "resolvents of max_atoms atoms are dropped"),
                 (usual._replace(max_atoms=atoms + 1), "resolvents of one atom more than max_atoms stay"),
                 (usual._replace(max_atoms=None), "resolvents of more than max_atoms atoms stay"),
-                (usual._replace(truncates=not usual.truncates), "resolvents of more than max_atoms atoms are cut"),
             ):
                 missing, _ = self.differing()
                 is_alone = changed.max_atoms == atoms - 1 and not self._has_counts and len(missing) < 2
                 if not is_alone and self._fits(self._made, changed):
                     return _Guess(Stage.LIMIT, kind, words)
+            cut = program.list(self._made, usual._replace(truncates=not usual.truncates))
+            if self._keys(cut) == self._keys(self._actual) and self._counts_fit(cut):
+                return _Guess(Stage.LIMIT, kind, "resolvents of more than max_atoms atoms are cut")
         return None
 
     def _made_before_cap(self, whole: Listed) -> list[Key]:
@@ -469,6 +476,10 @@ class _Search:
         """Guess at the stage that made these atoms of what a clause gives."""
         right, resolved = self._right_atoms(each), each.atoms
         is_pruned = "prune" in self._program.usual.filters
+        own = next(plain(r.atoms) for r in self._steps[1].resolvents if r.clause == each.clause)
+        if number_variables(own) != own:
+            # Whatever was resolved and pruned, `rename` numbers its variables by first appearance.
+            return _Guess(Stage.RENAME, DifferenceClass.RENAMED, "variables are not numbered by first appearance")
         solid = number_variables(atom for atom in atoms if atom[0] >= 0)
         if len(solid) < len(atoms) and is_pruned and solid == right:
             return _Guess(Stage.PRUNE, DifferenceClass.MALFORMED, "holes stay where facts were deleted")
@@ -485,12 +496,17 @@ class _Search:
             if is_cut and is_end and not any(map(self._program.is_like_fact, wrong)):
                 words = f"{count_of(num, 'atom')} of the end of the body missing"
                 return _Guess(Stage.RESOLVE, DifferenceClass.SUBSTITUTED, words, OPEN)
+            if atoms and any(min(atom[1:]) < 0 and not self._program.is_like_fact(atom) for atom in wrong):
+                words = f"{count_of(num, 'atom')} with variables missing, which no fact is like"
+                return _Guess(Stage.RESOLVE, DifferenceClass.SUBSTITUTED, words)
             return _Guess(Stage.PRUNE, kind, f"{count_of(num, 'atom')} {kind.value} after pruning")
         if is_pruned and len(right) < len(resolved) and Counter(atoms) == Counter(right):
             return _Guess(
                 Stage.PRUNE, DifferenceClass.SUBSTITUTED, "the atoms that pruning leaves are in another order"
             )
-        return _Guess(Stage.RESOLVE, DifferenceClass.SUBSTITUTED, "the same clause gave different atoms")
+        binds_nothing = each.origin_kind == Origin.FACT and min(self._goal[0][1:]) >= 0
+        stage = Stage.RENAME if binds_nothing and len(atoms) == len(right) else Stage.RESOLVE
+        return _Guess(stage, DifferenceClass.SUBSTITUTED, "the same clause gave different atoms")
 
     def _of_clauses(self) -> _Guess | None:
         """Guess at clauses that are lost, or that do not match and are there."""

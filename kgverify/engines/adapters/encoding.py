@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kgverify.errors import UserError, suggest
 from kgverify.program.outcomes import GoalKind
-from kgverify.program.program import Program, Symbols
+from kgverify.program.program import Program
 
 Ids: TypeAlias = NDArray[np.int64]
 
@@ -84,7 +84,7 @@ class Translation:
     """
 
     def __init__(self, encoding: Encoding, program: Program) -> None:
-        symbols: Symbols = program.symbols
+        self.encoding, symbols = encoding, program.symbols
         self._padding = encoding.padding
         self._columns = ["pab".index(letter) for letter in encoding.order]
         self._of_column = [encoding.order.index(letter) for letter in "pab"]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import index
-from typing import Any, Literal, NamedTuple, TypeAlias, overload
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, overload
 
 from kgverify.engines.adapters.environment import Memory, check_memory
 from kgverify.engines.adapters.stepwise import AtomIds, Goal, StepwiseEngine, read_positions
@@ -17,7 +17,7 @@ from kgverify.program.program import Program
 from kgverify.program.stages import Stage
 from kgverify.step import plain_step
 from kgverify.step.clauses import Clauses
-from kgverify.step.plain_step import Situation
+from kgverify.step.plain_step import Filtered, Situation, Step
 from kgverify.step.resolvent import FALSE, Resolvent, Taken
 
 
@@ -33,6 +33,8 @@ class Clause(NamedTuple):
     origin_kind: Origin
     origin: int
 
+
+_CLAUSE_KINDS: Final = (Origin.RULE, Origin.FACT)
 
 Made: TypeAlias = Iterable[tuple[Clause, Sequence[AtomIds]]]
 """Clauses, each with the atoms that it leaves of a goal."""
@@ -111,21 +113,21 @@ class StagedEngine(StepwiseEngine):
 
     def take_step(self, query: AtomIds, visited: Sequence[Goal]) -> Taken:
         """Run every stage up to `score`."""
-        return self._run_stages(query, visited)[1]
+        return self._run_stages(query, visited)[0].taken
 
     def probe(self, position: Positions) -> StageOutputs:
         """Return the result of each stage of one step."""
         (query,), (visited,) = read_positions(position)
-        outputs, taken = self._run_stages(query, visited)
-        step = self._choose(visited[-1], int(position.depth[0]), taken)
-        chosen = taken.resolvents[step.choice]
-        return outputs | {
-            Stage.CHOOSE: step.choice,
-            Stage.ADVANCE: (int(chosen.kind), chosen.atoms, step.depth + 1),
-            Stage.FINISH: int(step.outcome),
-        }
+        filtered, resolved = self._run_stages(query, visited)
+        step = self._choose(visited[-1], int(position.depth[0]), filtered.taken)
+        rules, facts = ([each.origin for each in resolved if each.origin_kind is kind] for kind in _CLAUSE_KINDS)
+        outputs = plain_step.show_stages(Step(visited[-1][0], rules, facts, filtered, step))
+        # The author's `resolve` selects the atom, and does not show it.
+        del outputs[Stage.SELECT]
+        return outputs
 
-    def _run_stages(self, query: AtomIds, visited: Sequence[Goal]) -> tuple[StageOutputs, Taken]:
+    def _run_stages(self, query: AtomIds, visited: Sequence[Goal]) -> tuple[Filtered, list[Resolvent]]:
+        """Return what each filter leaves, and what the clauses made."""
         goal = visited[-1]
         excluded = query if self.limits.exclude_query and min(query) >= 0 else None
         after: dict[Stage, Sequence[Resolvent]] = {}
@@ -139,13 +141,7 @@ class StagedEngine(StepwiseEngine):
         if kept and all(each.kind is GoalKind.GOAL for each in kept):
             scores = self.score(goal, kept)
             kept = [each._replace(score=float(score)) for each, score in zip(kept, scores, strict=True)]
-        outputs: StageOutputs = {
-            Stage.MATCH_RULES: tuple(each.origin for each in resolved if each.origin_kind is Origin.RULE),
-            Stage.MATCH_FACTS: tuple(each.origin for each in resolved if each.origin_kind is Origin.FACT),
-            **plain_step.show_filters(after, taken),
-            Stage.SCORE: tuple(each.score for each in kept),
-        }
-        return outputs, taken._replace(resolvents=kept)
+        return Filtered(after, taken._replace(resolvents=kept), is_uncounted=False), resolved
 
     def _read(self, made: Any) -> list[Resolvent]:
         """Return the resolvents that `resolve` made. UserError unless they are pairs of a clause and atoms."""

@@ -43,6 +43,13 @@ SIGNATURE: Final = (
     " done [B], success [B]"
 )
 
+_KINDS: Final[Mapping[str, tuple[str, type[np.generic]]]] = {
+    "integers": ("iu", np.int64),
+    "floats": ("f", np.float64),
+    "booleans": ("biu", np.bool_),
+}
+"""The kinds of NumPy's types that stand for each kind of number, and the type that these are read as."""
+
 
 class Expansion(NamedTuple):
     """The result of a batched step; B states, S successors, M atoms.
@@ -73,13 +80,6 @@ class _State(NamedTuple):
 
     def take(self, rows: NDArray[np.integer] | slice) -> "_State":
         return _State(self.states[rows], self.next_variable[rows], self.excluded[rows])
-
-
-class _Taken(NamedTuple):
-    """The steps of a batch: one candidate with one step each, and the states that they lead to."""
-
-    columns: Columns
-    state: _State
 
 
 class TensorEngine:
@@ -141,7 +141,7 @@ class TensorEngine:
         self._has_short_scores = False
         self._sizes: set[int] = set()
         self._has_run = False
-        self._translation: tuple[Encoding, Translation] | None = None
+        self._translation: Translation | None = None
         self.setup()
 
     def setup(self) -> None:
@@ -174,7 +174,8 @@ class TensorEngine:
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
         """Run every candidate to its end, `batch_size` at a time. UserError if `expand` returns something else."""
         num = candidates.num_candidates
-        parts, owners = [], []
+        parts: list[Columns] = []
+        owners: list[NDArray[np.int64]] = []
         for begin in range(0, num, self.batch_size):
             rows = np.arange(begin, min(begin + self.batch_size, num))
             for columns, owner in self._derive(candidates.take(rows), progress):
@@ -187,18 +188,11 @@ class TensorEngine:
         order = np.argsort(owner, kind="stable")
         ordered, owner = select_steps(steps, order), owner[order]
         num_steps = np.bincount(owner, minlength=num)
-        last = np.cumsum(num_steps) - 1
-        sums = np.bincount(owner, weights=steps.candidates.log_probability[order], minlength=num).astype(np.float64)
-        return ordered._replace(
-            candidates=Candidates(
-                *candidates,
-                num_steps.astype(np.uint32),
-                ordered.steps.outcome[last],
-                np.zeros(num, np.uint8),
-                # Not -0.0, which other engines do not have.
-                sums + 0.0,
-            )
-        )
+        # Not -0.0, which other engines do not have.
+        sums = np.bincount(owner, steps.candidates.log_probability[order], num).astype(np.float64) + 0.0
+        outcome = ordered.steps.outcome[np.cumsum(num_steps) - 1]
+        ends = Candidates(*candidates, num_steps.astype(np.uint32), outcome, np.zeros(num, np.uint8), sums)
+        return ordered._replace(candidates=ends)
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position. UserError if `expand` returns something else."""
@@ -226,20 +220,20 @@ class TensorEngine:
         for begin in range(0, num, size):
             rows = slice(begin, begin + size)
             part = positions.candidates.take(rows)
-            parts.append(self._take(part, state.take(rows), positions.depth[rows], visited[rows]).columns)
+            parts.append(self._take(part, state.take(rows), positions.depth[rows], visited[rows])[0])
         return concatenate(parts)
 
     @property
     def _translate(self) -> Translation:
-        if self._translation is None or self._translation[0] is not self.encoding:
-            if not isinstance(self.encoding, Encoding):
-                raise UserError(
-                    f"expected an Encoding, found {type(self.encoding).__name__}",
-                    where=f"{self._where}.encoding",
-                    fix="write encoding = kgverify.Encoding(...)",
-                )
-            self._translation = self.encoding, Translation(self.encoding, self.program)
-        return self._translation[1]
+        if not isinstance(self.encoding, Encoding):
+            raise UserError(
+                f"expected an Encoding, found {type(self.encoding).__name__}",
+                where=f"{self._where}.encoding",
+                fix="write encoding = kgverify.Encoding(...)",
+            )
+        if self._translation is None or self._translation.encoding is not self.encoding:
+            self._translation = Translation(self.encoding, self.program)
+        return self._translation
 
     @property
     def _num_atoms(self) -> int:
@@ -273,69 +267,68 @@ class TensorEngine:
         depth = 0
         while len(owner):
             at = np.full(len(owner), depth, np.uint16)
-            taken = self._take(candidates.take(owner), state, at, [visited[i] for i in owner.tolist()])
-            yield taken.columns, owner
-            is_open = taken.columns.steps.outcome == Outcome.OPEN
+            columns, following = self._take(candidates.take(owner), state, at, [visited[i] for i in owner.tolist()])
+            yield columns, owner
+            is_open = columns.steps.outcome == Outcome.OPEN
             progress(int((~is_open).sum()))
-            owner, state = owner[is_open], taken.state.take(is_open)
+            owner, state = owner[is_open], following.take(is_open)
             depth += 1
 
     def _take(
         self, candidates: CandidateSet, state: _State, depth: NDArray[np.uint16], visited: Sequence[set[Any]]
-    ) -> _Taken:
-        """Take one step from each state, and add the goals that these lead to to the visited ones."""
-        num = len(depth)
+    ) -> tuple[Columns, _State]:
+        """Take one step from each state, and add the goals that these lead to to the visited ones.
+
+        Returns the steps, each of a candidate of its own, and the states that they lead to.
+        """
         found = self._expand(state)
-        size = found.successors.shape[1]
-        listed = np.clip(found.counts, 0, size)
-        is_listed = np.arange(size) < listed[:, None]
-        decoded = self._translate.decode(found.successors[is_listed])
-        slot, column = np.nonzero(is_listed)
-        chooses = found.choice is None
+        num, size = found.successors.shape[:2]
+        # One more column than successors: FALSE where the environment rejects every one, or an empty goal where the count
+        # is beyond the list.
+        is_listed = np.arange(size + 1) < np.clip(found.counts, 0, size)[:, None]
+        decoded = self._translate.decode(found.successors[is_listed[:, :size]])
+        kind = np.full(is_listed.shape, GoalKind.FALSE, np.uint8)
+        num_atoms, first_atom = np.zeros((2, *is_listed.shape), np.int64)
+        kind[is_listed], num_atoms[is_listed] = decoded.kind, decoded.num_atoms
+        first_atom[is_listed] = starts_of(decoded.num_atoms)[:-1]
+        scores = np.zeros(is_listed.shape, np.float64 if found.scores is None else found.scores.dtype)
+        is_offered = is_listed.copy()
         if found.scores is not None:
-            scores = found.scores[is_listed]
-        else:
-            scores = _score_shortest(decoded) if chooses else np.zeros(len(slot))
-        # A count beyond the list is recorded as one empty successor after it.
+            scores[:, :size] = np.where(is_listed[:, :size], found.scores, 0)
+        elif found.choice is None:
+            scores[is_listed] = _score_shortest(decoded)
+        if found.choice is None:
+            is_offered[is_listed] = self._admit(decoded, np.nonzero(is_listed)[0], visited)
         is_beyond = found.counts > size
-        if chooses:
-            kept = self._admit(decoded, slot, visited)
-            slot, column, scores = slot[kept], column[kept], scores[kept]
-            decoded = _take_decoded(decoded, kept)
-            is_rejected = (np.bincount(slot, minlength=num) == 0) & (listed > 0) & ~is_beyond
+        kind[is_beyond, size], scores[is_beyond, size] = GoalKind.GOAL, GIVE_UP_SCORE
+        is_offered[:, size] = is_beyond | (is_listed.any(axis=1) & ~is_offered.any(axis=1))
+        num_resolvents = is_offered.sum(axis=1)
+        rows = np.arange(num)
+        if found.choice is None:
+            exists, column = num_resolvents > 0, _first_of_highest(scores, is_offered)
+            choice = np.where(exists, np.cumsum(is_offered, axis=1)[rows, column] - 1, -1)
         else:
-            is_rejected = np.zeros(num, np.bool_)
-        slot, column, scores, decoded = _insert(slot, column, scores, decoded, is_rejected, is_beyond, size)
-        num_resolvents = np.bincount(slot, minlength=num)
-        starts = starts_of(num_resolvents)
-        choice = _first_of_highest(scores, starts) if chooses else found.choice
-        exists = (choice >= 0) & (choice < num_resolvents)
-        row = starts[:-1][exists] + choice[exists]
-        outcome, log_probability = self._end(found, decoded, depth, exists, row), np.zeros(num)
-        log_probability[exists] = _log_softmax(scores, starts, exists, row)
-        chosen_column = np.zeros(num, np.int64)
-        chosen_column[exists] = column[row]
+            choice = found.choice
+            exists = (choice >= 0) & (choice < num_resolvents)
+            column = np.where(exists, choice, 0)
+        outcome = self._end(found, np.where(exists, kind[rows, column], GoalKind.FALSE), exists, depth)
         # Only an open derivation goes on, with a successor in the list.
         is_open = outcome == Outcome.OPEN
-        following = self._hand_on(found, chosen_column, is_open, state)
-        atoms_of = starts_of(decoded.num_atoms)
+        following = self._hand_on(found, column, is_open, state)
         remembers = MEMORIES[self.memory]
         if remembers is not None:
-            at = np.zeros(num, np.int64)
-            at[exists] = row
-            for i in np.flatnonzero(is_open).tolist():
-                visited[i].add(remembers(decoded.atoms[atoms_of[at[i]] : atoms_of[at[i] + 1]].tolist()))
+            for i, begin, length in zip(rows, first_atom[rows, column], num_atoms[rows, column], strict=True):
+                if is_open[i]:
+                    visited[i].add(remembers(decoded.atoms[begin : begin + length].tolist()))
         goal = self._translate.decode(state.states)
         zeros = np.zeros(num, np.uint32)
         columns = Columns(
             Candidates(
-                candidates.query,
-                candidates.side,
-                candidates.atom,
+                *candidates,
                 np.ones(num, np.uint32),
                 outcome,
                 np.zeros(num, np.uint8),
-                log_probability,
+                _log_softmax(scores, is_offered, column, exists),
             ),
             Steps(
                 depth,
@@ -348,70 +341,58 @@ class TensorEngine:
                 goal.atoms.astype(np.int32),
             ),
             Resolvents(
-                decoded.kind,
-                decoded.num_atoms.astype(np.uint16),
-                np.zeros(len(slot), np.uint8),
-                np.zeros(len(slot), np.int32),
-                scores,
-                decoded.atoms.astype(np.int32),
+                kind[is_offered],
+                num_atoms[is_offered].astype(np.uint16),
+                np.zeros(num_resolvents.sum(), np.uint8),
+                np.zeros(num_resolvents.sum(), np.int32),
+                scores[is_offered],
+                decoded.atoms[np.repeat(is_offered[is_listed], decoded.num_atoms)].astype(np.int32),
             ),
         )
-        return _Taken(columns, following)
+        return columns, following
 
-    def _admit(self, decoded: Decoded, slot: NDArray[np.int64], visited: Sequence[set[Any]]) -> NDArray[np.int64]:
-        """Return the successors that the environment admits: terminal ones, and those that fit and are not remembered."""
+    def _admit(self, decoded: Decoded, slot: NDArray[np.int64], visited: Sequence[set[Any]]) -> NDArray[np.bool_]:
+        """Return whether the environment admits each successor: terminal ones, and those that fit and are not remembered."""
         is_goal = decoded.kind == GoalKind.GOAL
-        is_admitted = ~is_goal | (decoded.extent <= self._num_atoms)
+        is_admitted: NDArray[np.bool_] = ~is_goal | (decoded.extent <= self._num_atoms)
         remembers = MEMORIES[self.memory]
         if remembers is not None:
             starts = starts_of(decoded.num_atoms).tolist()
             atoms = decoded.atoms.tolist()
             for i in np.flatnonzero(is_goal & is_admitted).tolist():
-                if remembers(atoms[starts[i] : starts[i + 1]]) in visited[slot[i]]:
-                    is_admitted[i] = False
-        return np.flatnonzero(is_admitted)
+                is_admitted[i] = remembers(atoms[starts[i] : starts[i + 1]]) not in visited[slot[i]]
+        return is_admitted
 
     def _end(
-        self,
-        found: Expansion,
-        decoded: Decoded,
-        depth: NDArray[np.uint16],
-        exists: NDArray[np.bool_],
-        row: NDArray[np.int64],
+        self, found: Expansion, kind: NDArray[np.uint8], exists: NDArray[np.bool_], depth: NDArray[np.uint16]
     ) -> NDArray[np.int8]:
-        """Return the outcome of each step, given the rows of the successors taken."""
-        kind = np.full(len(depth), GoalKind.FALSE, np.uint8)
-        kind[exists] = decoded.kind[row]
+        """Return the outcome of each step, given the kind of the successor taken, if it exists."""
         ends = np.array([ENDS.get(code, Outcome.OPEN) for code in GoalKind], np.int8)[kind]
         if found.done is not None:
             success = ends == Outcome.PROVED if found.success is None else found.success
-            ends = np.where(~found.done, Outcome.OPEN, np.where(success, Outcome.PROVED, Outcome.FAILED)).astype(
-                np.int8
-            )
+            ends = np.where(success, Outcome.PROVED, Outcome.FAILED).astype(np.int8)
+            ends[~found.done] = Outcome.OPEN
             ends[~exists] = Outcome.FAILED
         most = self.limits.max_depth if self.max_depth is None else self.max_depth
         ends[(ends == Outcome.OPEN) & (depth.astype(np.int64) + 1 >= most)] = Outcome.DEPTH_LIMIT
         return ends
 
     def _hand_on(
-        self, found: Expansion, chosen: NDArray[np.int64], is_open: NDArray[np.bool_], state: _State
+        self, found: Expansion, column: NDArray[np.int64], is_open: NDArray[np.bool_], state: _State
     ) -> _State:
         """Return the states after the successors taken, as the engine left them; of ended derivations, any."""
-        width, num = state.states.shape[1], len(chosen)
-        states = np.full_like(state.states, self.encoding.padding)
-        if found.successors.shape[1]:
-            last = found.successors.shape[1] - 1
-            successor = found.successors[np.arange(num), np.minimum(chosen, last)]
-            successor[chosen > last] = self.encoding.padding
-            states[:, : successor.shape[1]] = successor[:, :width]
-            is_cut = is_open & (successor[:, width:] != self.encoding.padding).any(axis=(1, 2))
-            if is_cut.any():
-                raise UserError(
-                    f"the successor taken has more than the {width} rows of a state",
-                    where=f"{self._where}.expand",
-                    fix="set max_atoms to more rows, or choose among successors that fit",
-                )
-        return state._replace(states=states, next_variable=found.next_variable)
+        num, width = state.states.shape[:2]
+        size, length = found.successors.shape[1:3]
+        taken = np.full((num, max(width, length), 3), self.encoding.padding, np.int64)
+        is_given = column < size
+        taken[is_given, :length] = found.successors[is_given, column[is_given]]
+        if (is_open & (taken[:, width:] != self.encoding.padding).any(axis=(1, 2))).any():
+            raise UserError(
+                f"the successor taken has more than the {width} rows of a state",
+                where=f"{self._where}.expand",
+                fix="set max_atoms to more rows, or choose among successors that fit",
+            )
+        return state._replace(states=taken[:, :width], next_variable=found.next_variable)
 
     def _to_own(self, array: Ids) -> Any:
         """Return an array of NumPy as one of the engine's."""
@@ -463,39 +444,36 @@ class TensorEngine:
             raise self._misshapen(f"{', '.join(sorted(gives ^ self._gives))} given in some calls only")
         self._gives = gives
         num = len(state.states)
-        successors = self._read("successors", made.successors, "iu", (num, None, None, 3))
-        read: dict[str, Any] = {"successors": successors}
-        for name, kinds, shape in (
-            ("counts", "iu", (num,)),
-            ("next_variable", "iu", (num,)),
-            ("scores", "f", (num, successors.shape[1])),
-            ("choice", "iu", (num,)),
-            ("done", "biu", (num,)),
-            ("success", "biu", (num,)),
-        ):
-            value = getattr(made, name)
-            if value is not None or name in Expansion._fields[:3]:
-                read[name] = self._read(name, value, kinds, shape)
-        return Expansion(**read)
+        successors = self._read("successors", made.successors, "integers", num, None, None, 3)
+        every = self._read("scores", made.scores, "floats", num, successors.shape[1])
+        self._has_short_scores = every is not None and every.dtype == np.float32
+        return Expansion(
+            successors,
+            self._read("counts", made.counts, "integers", num),
+            self._read("next_variable", made.next_variable, "integers", num),
+            every,
+            self._read("choice", made.choice, "integers", num),
+            self._read("done", made.done, "booleans", num),
+            self._read("success", made.success, "booleans", num),
+        )
 
-    def _read(self, name: str, value: Any, kinds: str, shape: tuple[int | None, ...]) -> NDArray[Any]:
-        """Return a part of the result as an array of int64, float64 or bool. UserError for another type or shape."""
+    def _read(self, name: str, value: Any, kind: str, *shape: int | None) -> Any:
+        """Return a part of the result as an array of int64, float32, float64 or bool; None if it is optional and absent.
+
+        UserError for another type or shape.
+        """
+        if value is None and name not in Expansion._fields[:3]:
+            return None
         array = _to_numpy(value)
         if array is None:
             raise self._misshapen(f"{name} is {_describe(value)}")
-        expected = ", ".join("n" if length is None else str(length) for length in shape)
-        if array.ndim != len(shape) or any(n is not None and n != m for n, m in zip(shape, array.shape, strict=True)):
+        if array.ndim != len(shape) or any(n not in (None, m) for n, m in zip(shape, array.shape, strict=True)):
+            expected = ", ".join("n" if length is None else str(length) for length in shape)
             raise self._misshapen(f"{name} has shape {list(array.shape)}, expected [{expected}]")
+        kinds, numbers = _KINDS[kind]
         if array.dtype.kind not in kinds:
-            what = {"f": "floats", "iu": "integers"}.get(kinds, "booleans")
-            raise self._misshapen(f"{name} has dtype {array.dtype}, expected {what}")
-        if name in ("done", "success"):
-            return array.astype(np.bool_)
-        if name == "scores":
-            self._has_short_scores = array.dtype.itemsize < 8
-        return array.astype(
-            np.float32 if kinds == "f" and array.dtype.itemsize < 8 else np.float64 if kinds == "f" else np.int64
-        )
+            raise self._misshapen(f"{name} has dtype {array.dtype}, expected {kind}")
+        return array.astype(np.float32 if kind == "floats" and array.dtype.itemsize < 8 else numbers)
 
     def _misshapen(self, message: str) -> UserError:
         return UserError(message, where=f"{self._where}.expand", fix=f"write {SIGNATURE}")
@@ -503,25 +481,20 @@ class TensorEngine:
 
 def _to_numpy(value: Any) -> NDArray[Any] | None:
     """Return an array of any library as one of NumPy; None if it is no array."""
-    if isinstance(value, np.ndarray):
-        return value
     if callable(getattr(value, "detach", None)):
         # torch, where a tensor may lie on another device or have a type that NumPy lacks.
         host = value.detach().cpu()
         try:
-            found: NDArray[Any] = host.numpy()
+            return np.asarray(host.numpy())
         except (TypeError, RuntimeError):
             return np.asarray(host.float().numpy())
-        return found
-    if hasattr(value, "__dlpack__"):
+    if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
         try:
             return np.from_dlpack(value)
         except (BufferError, RuntimeError, TypeError, ValueError):
             # NumPy reads no other device's memory; most libraries copy it by themselves.
             pass
-    if hasattr(value, "__array__"):
-        return np.asarray(value)
-    return None
+    return np.asarray(value) if hasattr(value, "__array__") else None
 
 
 def _describe(value: Any) -> str:
@@ -530,36 +503,6 @@ def _describe(value: Any) -> str:
     if isinstance(value, tuple | list):
         return f"{type(value).__name__} of {len(value)}"
     return type(value).__name__
-
-
-def _take_decoded(decoded: Decoded, rows: NDArray[np.int64]) -> Decoded:
-    atoms = decoded.atoms[expand_rows(starts_of(decoded.num_atoms), rows)]
-    return Decoded(decoded.kind[rows], decoded.num_atoms[rows], decoded.extent[rows], atoms)
-
-
-def _insert(
-    slot: NDArray[np.int64],
-    column: NDArray[np.int64],
-    scores: NDArray[np.float64],
-    decoded: Decoded,
-    is_rejected: NDArray[np.bool_],
-    is_beyond: NDArray[np.bool_],
-    size: int,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], Decoded]:
-    """Add FALSE where the environment rejected every successor, and an empty goal where the count is beyond the list."""
-    new = np.flatnonzero(is_rejected | is_beyond)
-    if not len(new):
-        return slot, column, scores, decoded
-    at = np.searchsorted(slot, new, side="right")
-    kinds = np.where(is_rejected[new], GoalKind.FALSE, GoalKind.GOAL)
-    grown = Decoded(
-        np.insert(decoded.kind, at, kinds),
-        np.insert(decoded.num_atoms, at, 0),
-        np.insert(decoded.extent, at, 0),
-        decoded.atoms,
-    )
-    beyond = np.where(is_rejected[new], 0, GIVE_UP_SCORE)
-    return np.insert(slot, at, new), np.insert(column, at, size), np.insert(scores, at, beyond), grown
 
 
 def _score_shortest(decoded: Decoded) -> NDArray[np.float64]:
@@ -576,33 +519,22 @@ def _score_shortest(decoded: Decoded) -> NDArray[np.float64]:
     return scores
 
 
-def _first_of_highest(scores: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the index of the first highest score of each step, NaN being lowest; -1 for a step without resolvents."""
-    num = np.diff(starts)
-    choice = np.full(len(num), -1, np.int64)
-    has = num > 0
-    if not has.any():
-        return choice
-    known = np.where(np.isnan(scores), -np.inf, scores)
-    highest = np.maximum.reduceat(known, starts[:-1][has])
-    is_highest = known == np.repeat(highest, num[has])
-    index = np.arange(len(known)) - np.repeat(starts[:-1][has], num[has])
-    choice[has] = np.minimum.reduceat(np.where(is_highest, index, len(known)), starts[:-1][has])
-    return choice
+def _first_of_highest(scores: NDArray[np.floating], is_offered: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the column of the first highest score of each step, NaN being lowest; 0 for a step without resolvents."""
+    known = np.where(is_offered & ~np.isnan(scores), scores, -np.inf)
+    return np.asarray(np.argmax(is_offered & (known == known.max(axis=1, keepdims=True)), axis=1))
 
 
 def _log_softmax(
-    scores: NDArray[np.float64], starts: NDArray[np.int64], exists: NDArray[np.bool_], row: NDArray[np.int64]
+    scores: NDArray[np.floating],
+    is_offered: NDArray[np.bool_],
+    column: NDArray[np.int64],
+    exists: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
-    """Return the log-softmax of the successor taken, for each step that has one."""
-    if not len(row):
-        return np.zeros(0)
-    num = np.diff(starts)[exists]
-    scores = scores.astype(np.float64)
-    every = scores[expand_rows(starts, np.flatnonzero(exists))]
-    begins = starts_of(num)[:-1]
-    highest = np.maximum.reduceat(every, begins)
+    """Return the log-softmax of the successor taken; 0 for a step without one."""
+    known = np.where(is_offered, scores.astype(np.float64), -np.inf)
+    highest = known.max(axis=1)
     with np.errstate(all="ignore"):
-        total = np.add.reduceat(np.exp(every - np.repeat(highest, num)), begins)
-        found: NDArray[np.float64] = scores[row] - highest - np.log(total)
-    return found
+        total = np.exp(known - highest[:, None]).sum(axis=1)
+        found = known[np.arange(len(known)), column] - highest - np.log(total)
+    return np.where(exists, found, 0.0)

@@ -49,7 +49,6 @@ class PlainEngine:
         triples: NDArray[np.int32] | None = None,
         faults: tuple[str, ...] = (),
         reasons: tuple[str, ...] = (),
-        name: str = PLAIN,
     ) -> None:
         check_policy(policy, program, limits)
         scores: Scores = score_shortest
@@ -61,7 +60,7 @@ class PlainEngine:
         self._start = Situation(clauses, limits, None, (), scores=scores)
         self._stages, self.triples, self.reasons = stages, triples, reasons
         self.info = EngineInfo(
-            name=name,
+            name=PLAIN,
             mode=PLAIN,
             score_error=bound_score_error(policy.info, "float64"),
             versions={"python": platform.python_version(), "numpy": np.__version__},

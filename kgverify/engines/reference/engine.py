@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Iterator, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import accumulate, chain, pairwise
 
 import numpy as np
@@ -22,7 +22,7 @@ from kgreference.dialect import (
     Unproved,
 )
 from kgreference.dialect import Dialect as ReferenceDialect
-from kgreference.dialect_step import OUR_STAGES, Stages, take_dialect_step
+from kgreference.dialect_step import OUR_STAGES, Situation, Stages, find_excluded, take_dialect_step
 from kgreference.policy import Policy as ReferencePolicy
 from kgreference.policy import Shortest
 from kgreference.program import Program as ReferenceProgram
@@ -181,21 +181,25 @@ class ReferenceEngine:
 
     def _take_step(self, query: Atom, depth: int, visited: list[Goal], is_positive: bool) -> Step:
         """Take one step from the last of the visited goals."""
-        given = self.program, self._limits, self._policy, query, visited[-1], depth, set(visited)
         if self._dialect == OURS and not self._replaced:
-            return take_step(*given)
-        take = partial(take_dialect_step, self._dialect, self._stages, is_positive=is_positive)
-        step = take(*given)
+            return take_step(self.program, self._limits, self._policy, query, visited[-1], depth, set(visited))
+        excluded = find_excluded(self._dialect, self._limits, query, is_positive)
+
+        def take(goals: list[Goal], depth: int, num_uncounted: int = 0) -> Step:
+            given = self._dialect, self.program, self._limits, self._policy, excluded, goals[-1], depth, set(goals)
+            return take_dialect_step(Situation(*given), self._stages, num_uncounted)
+
+        step = take(visited, depth)
         most = self._limits.max_depth
         if not step.is_uncounted or len(visited) <= most + depth:
             return step
         # After max_depth uncounted steps in a row, one is counted.
         num_unary = 0
         for end in range(len(visited) - 1, 0, -1):
-            if not take(*given[:4], visited[end - 1], 0, set(visited[:end])).is_uncounted:
+            if not take(visited[:end], 0).is_uncounted:
                 break
             num_unary += 1
-        return take(*given, num_uncounted=num_unary % (most + 1))
+        return take(visited, depth, num_unary % (most + 1))
 
 
 def _plain(atoms: Goal) -> tuple[tuple[int, int, int], ...]:

@@ -63,7 +63,7 @@ def _parse(texts: Sequence[str], file: str) -> Iterator[tuple[int, NamedAtom]]:
     for line, text in enumerate(texts, 1):
         if match := _STATEMENT.fullmatch(text):
             try:
-                yield line, _build(*match.groups())
+                yield line, _build(match)
             except ValueError as error:
                 fix = "write the code point of a character that UTF-8 can hold"
                 raise line_error(Source(file, line), "a character", str(error), fix) from error
@@ -71,16 +71,8 @@ def _parse(texts: Sequence[str], file: str) -> Iterator[tuple[int, NamedAtom]]:
             raise _not_a_statement(text, Source(file, line))
 
 
-def _build(
-    subject: str | None,
-    subject_node: str | None,
-    predicate: str,
-    iri: str | None,
-    node: str | None,
-    literal: str | None,
-    language: str | None,
-    datatype: str | None,
-) -> NamedAtom:
+def _build(match: re.Match[str]) -> NamedAtom:
+    subject, subject_node, predicate, iri, node, literal, language, datatype = match.groups()
     if literal is not None:
         suffix = language or (f"^^<{_unescape(datatype)}>" if datatype else "")
         last = f'"{_unescape(literal).translate(_CANONICAL)}"{suffix}'

@@ -1,9 +1,10 @@
 """Laws of a single derivation, which hold within one trace for any program."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import zip_longest
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kgverify.comparison.step_view import outcome_name
 from kgverify.errors import count_of
@@ -62,13 +63,12 @@ def _begins_at_candidate(case: Case) -> Iterator[Finding]:
 def _goal_is_choice(case: Case) -> Iterator[Finding]:
     steps = case.columns.steps
     ordinal = np.arange(len(case.owner)) - case.first_step[case.owner]
-    for row in np.flatnonzero(steps.depth != ordinal):
-        yield case.of_step(row, Stage.ADVANCE, "depth", ordinal[row], steps.depth[row])
+    yield from case.of_steps(steps.depth != ordinal, Stage.ADVANCE, "depth", ordinal, steps.depth)
     is_last = np.zeros(len(case.owner), np.bool_)
     is_last[case.first_step[1:][case.columns.candidates.num_steps > 0] - 1] = True
-    for row in np.flatnonzero((steps.outcome == Outcome.OPEN) == is_last):
-        expected = "an outcome other than OPEN" if is_last[row] else "OPEN, since a step follows"
-        yield case.of_step(row, Stage.FINISH, "outcome", expected, outcome_name(int(steps.outcome[row])))
+    expected = np.where(is_last, "an outcome other than OPEN", "OPEN, since a step follows")
+    is_wrong = (steps.outcome == Outcome.OPEN) == is_last
+    yield from case.of_steps(is_wrong, Stage.FINISH, "outcome", expected, _named(steps.outcome))
     for row in np.flatnonzero(~is_last):
         chosen = case.steps[row].chosen
         goal = case.steps[row + 1].goal
@@ -92,28 +92,31 @@ def _outcome(case: Case) -> Iterator[Finding]:
     expected = np.where(steps.depth + 1 >= case.limits.max_depth, Outcome.DEPTH_LIMIT, Outcome.OPEN)
     expected = np.where(kind == GoalKind.TRUE, Outcome.PROVED, expected)
     expected = np.where((kind == GoalKind.FALSE) | (kind == GoalKind.STOP), Outcome.FAILED, expected)
-    for row in np.flatnonzero(expected != steps.outcome):
-        texts = outcome_name(int(expected[row])), outcome_name(int(steps.outcome[row]))
-        yield case.of_step(row, Stage.FINISH, "outcome", *texts)
-    for row in np.flatnonzero(steps.depth >= case.limits.max_depth):
-        yield case.of_step(row, Stage.FINISH, "depth", f"less than {case.limits.max_depth}", steps.depth[row])
+    yield from case.of_steps(
+        expected != steps.outcome, Stage.FINISH, "outcome", _named(expected), _named(steps.outcome)
+    )
+    most = case.limits.max_depth
+    yield from case.of_steps(steps.depth >= most, Stage.FINISH, "depth", f"less than {most}", steps.depth)
+    ends = candidates.outcome.copy()
     has_steps = candidates.num_steps > 0
-    last = steps.outcome[case.first_step[1:][has_steps] - 1]
-    for row, outcome in zip(np.flatnonzero(has_steps), last, strict=True):
-        if candidates.outcome[row] != outcome:
-            texts = outcome_name(int(outcome)), outcome_name(int(candidates.outcome[row]))
-            yield Finding(int(row), -1, Stage.RECYCLE, "outcome", *texts)
+    ends[has_steps] = steps.outcome[case.first_step[1:][has_steps] - 1]
+    yield from case.of_candidates(
+        ends != candidates.outcome, Stage.RECYCLE, "outcome", _named(ends), _named(candidates.outcome)
+    )
+
+
+def _named(outcomes: NDArray[np.integer]) -> Callable[[int], str]:
+    return lambda row: outcome_name(int(outcomes[row]))
 
 
 @law("A derivation is marked limited if and only if one of its steps dropped something.", needs_rows=False)
 def _limited_mark(case: Case) -> Iterator[Finding]:
     dropped = case.columns.steps.dropped_atoms.astype(np.int64) + case.columns.steps.dropped_resolvents
     candidates = case.columns.candidates
-    is_limited = np.bincount(case.owner[dropped > 0], minlength=len(candidates.query)) > 0
-    for row in np.flatnonzero(is_limited != (candidates.is_limited != 0)):
-        yield Finding(
-            int(row), -1, Stage.LIMIT, "is_limited", str(int(is_limited[row])), str(candidates.is_limited[row])
-        )
+    is_limited = np.zeros(len(candidates.query), np.uint8)
+    is_limited[case.owner[dropped > 0]] = 1
+    is_wrong = is_limited != (candidates.is_limited != 0)
+    yield from case.of_candidates(is_wrong, Stage.LIMIT, "is_limited", is_limited, candidates.is_limited)
 
 
 @law(
@@ -123,26 +126,31 @@ def _limited_mark(case: Case) -> Iterator[Finding]:
 )
 def _terminal_alone(case: Case) -> Iterator[Finding]:
     resolvents, steps = case.columns.resolvents, case.columns.steps
-    for row in np.flatnonzero(steps.num_resolvents == 0):
-        yield case.of_step(row, Stage.CLOSE, "num_resolvents", "1 or more", 0)
-    step_of = np.repeat(np.arange(len(steps.num_resolvents)), steps.num_resolvents)
+    yield from case.of_steps(steps.num_resolvents == 0, Stage.CLOSE, "num_resolvents", "1 or more", "0")
     is_terminal = resolvents.kind != GoalKind.GOAL
-    for each in np.flatnonzero(is_terminal & (steps.num_resolvents[step_of] != 1)):
-        name = GoalKind(int(resolvents.kind[each])).name
-        count = steps.num_resolvents[step_of[each]]
-        yield case.of_step(
-            step_of[each], Stage.CLOSE, "kind", f"{name} alone", f"{name} among {count_of(count, 'resolvent')}"
-        )
+    num = steps.num_resolvents[case.step_of]
+
+    def kind_of(row: int) -> str:
+        return GoalKind(int(resolvents.kind[row])).name
+
+    yield from case.of_resolvents(
+        is_terminal & (num != 1),
+        Stage.CLOSE,
+        "kind",
+        lambda row: f"{kind_of(row)} alone",
+        lambda row: f"{kind_of(row)} among {count_of(num[row], 'resolvent')}",
+    )
     lacks_origin = resolvents.origin_kind == Origin.NONE
-    for each in np.flatnonzero(lacks_origin != np.isin(resolvents.kind, (GoalKind.FALSE, GoalKind.STOP))):
-        kind, origin = (
-            GoalKind(int(resolvents.kind[each])).name,
-            Origin(int(resolvents.origin_kind[each])).name.lower(),
-        )
-        expected = "no origin" if kind in ("FALSE", "STOP") else "a clause"
-        yield case.of_step(step_of[each], Stage.RESOLVE, "origin_kind", f"{kind} of {expected}", f"{kind} of {origin}")
-    for each in np.flatnonzero(~is_terminal & (resolvents.num_atoms == 0)):
-        yield case.of_step(step_of[each], Stage.PRUNE, "num_atoms", "1 or more; a goal without atoms is TRUE", 0)
+    is_none = np.isin(resolvents.kind, (GoalKind.FALSE, GoalKind.STOP))
+    yield from case.of_resolvents(
+        lacks_origin != is_none,
+        Stage.RESOLVE,
+        "origin_kind",
+        lambda row: f"{kind_of(row)} of {'no origin' if is_none[row] else 'a clause'}",
+        lambda row: f"{kind_of(row)} of {Origin(int(resolvents.origin_kind[row])).name.lower()}",
+    )
+    is_empty = ~is_terminal & (resolvents.num_atoms == 0)
+    yield from case.of_resolvents(is_empty, Stage.PRUNE, "num_atoms", "1 or more; a goal without atoms is TRUE", "0")
 
 
 @law(
@@ -153,21 +161,15 @@ def _terminal_alone(case: Case) -> Iterator[Finding]:
 )
 def _within_limits(case: Case) -> Iterator[Finding]:
     resolvents, steps, limits = case.columns.resolvents, case.columns.steps, case.limits
-    step_of = np.repeat(np.arange(len(steps.num_resolvents)), steps.num_resolvents)
-    for each in np.flatnonzero(resolvents.num_atoms > limits.max_atoms):
-        count = resolvents.num_atoms[each]
-        yield case.of_step(step_of[each], Stage.LIMIT, "num_atoms", f"at most {limits.max_atoms}", count)
-    for row in np.flatnonzero(steps.num_resolvents > limits.max_resolvents):
-        count = steps.num_resolvents[row]
-        yield case.of_step(row, Stage.LIMIT, "num_resolvents", f"at most {limits.max_resolvents}", count)
-    dropped = steps.dropped_atoms.astype(np.int64) + steps.dropped_resolvents
-    for each in np.flatnonzero((resolvents.kind == GoalKind.TRUE) & (dropped[step_of] > 0)):
-        yield case.of_step(step_of[each], Stage.CLOSE, "dropped", "nothing, beside TRUE", dropped[step_of[each]])
-    is_short = (steps.dropped_resolvents > 0) & (steps.num_resolvents != limits.max_resolvents)
-    for row in np.flatnonzero(is_short):
-        count = steps.num_resolvents[row]
-        expected = f"{limits.max_resolvents}, since more were dropped"
-        yield case.of_step(row, Stage.LIMIT, "num_resolvents", expected, count)
+    most_atoms, most = limits.max_atoms, limits.max_resolvents
+    num, num_atoms = steps.num_resolvents, resolvents.num_atoms
+    yield from case.of_resolvents(num_atoms > most_atoms, Stage.LIMIT, "num_atoms", f"at most {most_atoms}", num_atoms)
+    yield from case.of_steps(num > most, Stage.LIMIT, "num_resolvents", f"at most {most}", num)
+    dropped = (steps.dropped_atoms.astype(np.int64) + steps.dropped_resolvents)[case.step_of]
+    is_wrong = (resolvents.kind == GoalKind.TRUE) & (dropped > 0)
+    yield from case.of_resolvents(is_wrong, Stage.CLOSE, "dropped", "nothing, beside TRUE", dropped)
+    is_short = (steps.dropped_resolvents > 0) & (num != most)
+    yield from case.of_steps(is_short, Stage.LIMIT, "num_resolvents", f"{most}, since more were dropped", num)
 
 
 @law(
@@ -177,20 +179,23 @@ def _within_limits(case: Case) -> Iterator[Finding]:
 )
 def _clause_order(case: Case) -> Iterator[Finding]:
     resolvents = case.columns.resolvents
-    step_of = np.repeat(np.arange(len(case.owner)), case.columns.steps.num_resolvents)
     dialect, kind = case.limits.dialect, resolvents.origin_kind.astype(np.int64)
     # Stopping, which no clause makes, is last.
     kind = np.where(kind == Origin.NONE, len(Origin), len(Origin) - kind if dialect.order == "facts_first" else kind)
     origin = resolvents.origin.astype(np.int64)
     key = (kind << 40) + (-origin if dialect.is_reversed else origin)
-    is_wrong = (step_of[1:] == step_of[:-1]) & (key[1:] <= key[:-1])
-    for each in np.flatnonzero(is_wrong):
-        made_by = [
-            case.names.clause(int(resolvents.origin_kind[i]), int(resolvents.origin[i])) for i in (each, each + 1)
-        ]
-        yield case.of_step(
-            step_of[each], Stage.RESOLVE, "origin", f"a clause after {made_by[0]}", made_by[1] or "no clause"
-        )
+    is_wrong = (case.step_of[1:] == case.step_of[:-1]) & (key[1:] <= key[:-1])
+
+    def clause_of(row: int) -> str:
+        return case.names.clause(int(resolvents.origin_kind[row]), int(resolvents.origin[row]))
+
+    yield from case.of_resolvents(
+        is_wrong,
+        Stage.RESOLVE,
+        "origin",
+        lambda row: f"a clause after {clause_of(row)}",
+        lambda row: clause_of(row + 1) or "no clause",
+    )
 
 
 @law(
@@ -200,8 +205,7 @@ def _clause_order(case: Case) -> Iterator[Finding]:
 )
 def _canonical(case: Case) -> Iterator[Finding]:
     has_variables = np.zeros(len(case.owner), np.bool_)
-    step_of = np.repeat(np.arange(len(case.owner)), case.columns.steps.num_resolvents)
-    atom_of = np.repeat(step_of, case.columns.resolvents.num_atoms)
+    atom_of = np.repeat(case.step_of, case.columns.resolvents.num_atoms)
     has_variables[atom_of[(case.columns.resolvents.atoms[:, 1:] < 0).any(1)]] = True
     for row in np.flatnonzero(has_variables):
         for each in case.steps[row].resolvents:
@@ -236,28 +240,24 @@ def _no_visited_goal(case: Case) -> Iterator[Finding]:
 )
 def _first_highest(case: Case) -> Iterator[Finding]:
     resolvents, steps = case.columns.resolvents, case.columns.steps
-    step_of = np.repeat(np.arange(len(steps.num_resolvents)), steps.num_resolvents)
     score = resolvents.score
-    for each in np.flatnonzero(~np.isfinite(score)):
-        yield case.of_step(step_of[each], Stage.SCORE, "score", "a number", score[each])
+    yield from case.of_resolvents(~np.isfinite(score), Stage.SCORE, "score", "a number", score)
     is_end = np.isin(resolvents.kind, (GoalKind.TRUE, GoalKind.FALSE))
-    for each in np.flatnonzero(is_end & (score != 0)):
-        yield case.of_step(step_of[each], Stage.SCORE, "score", "0, of TRUE or FALSE", score[each])
+    yield from case.of_resolvents(is_end & (score != 0), Stage.SCORE, "score", "0, of TRUE or FALSE", score)
     filled = np.flatnonzero(steps.num_resolvents > 0)
     if not len(filled):
         return
     begin = case.first_resolvent[:-1][filled]
-    highest = np.maximum.reduceat(score, begin)
-    is_highest = score == np.repeat(highest, steps.num_resolvents[filled])
+    is_highest = score == np.repeat(np.maximum.reduceat(score, begin), steps.num_resolvents[filled])
     position = np.where(is_highest, np.arange(len(score)), len(score))
-    first = np.minimum.reduceat(position, begin) - begin
-    for row, wanted in zip(filled, first, strict=True):
-        if steps.choice[row] != wanted and np.isfinite(
-            score[case.first_resolvent[row] : case.first_resolvent[row + 1]].sum()
-        ):
-            yield case.of_step(
-                row, Stage.CHOOSE, "choice", f"{wanted}, the first of the highest scores", steps.choice[row]
-            )
+    first = steps.choice.astype(np.int64)
+    first[filled] = np.minimum.reduceat(position, begin) - begin
+    is_known = np.ones(len(first), np.bool_)
+    is_known[filled] = np.isfinite(np.add.reduceat(score, begin))
+    is_wrong = (first != steps.choice) & is_known
+    yield from case.of_steps(
+        is_wrong, Stage.CHOOSE, "choice", lambda row: f"{first[row]}, the first of the highest scores", steps.choice
+    )
 
 
 @law(
@@ -277,12 +277,7 @@ def _log_probability(case: Case) -> Iterator[Finding]:
     total = np.log(np.add.reduceat(np.exp(score - np.repeat(highest, num)), begin)) + highest
     expected = np.bincount(case.owner, score[begin + steps.choice] - total, minlength=len(candidates.query))
     allowed = LOG_PROBABILITY_ERROR * (1 + np.abs(expected)) * np.maximum(candidates.num_steps, 1)
-    for row in np.flatnonzero(~(np.abs(expected - candidates.log_probability) <= allowed)):
-        yield Finding(
-            int(row),
-            -1,
-            Stage.ADVANCE,
-            "log_probability",
-            repr(float(expected[row])),
-            repr(float(candidates.log_probability[row])),
-        )
+    found = candidates.log_probability
+    is_wrong = ~(np.abs(expected - found) <= allowed)
+    texts = (lambda row: repr(float(expected[row]))), (lambda row: repr(float(found[row])))
+    yield from case.of_candidates(is_wrong, Stage.ADVANCE, "log_probability", *texts)

@@ -1,17 +1,17 @@
 """Laws of scores: each follows the policy's formula, and depends on the goal and the resolvent alone."""
 
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kgverify.engines.policy import Policy
+from kgverify.engines.plain.two_tower import score_two_tower
 from kgverify.laws.case import Case, Finding
 from kgverify.laws.law import law
-from kgverify.program.outcomes import GoalKind
+from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import Stage
 from kgverify.step.clauses import Atoms, number_variables
+from kgverify.step.plain_step import score_shortest
+from kgverify.step.resolvent import Resolvent
 
 ROUNDING = 1e-9
 """The error of the formula itself, computed in float64."""
@@ -41,47 +41,23 @@ def _score_of_step(case: Case) -> Iterator[Finding]:
 )
 def _score_formula(case: Case) -> Iterator[Finding]:
     resolvents = case.columns.resolvents
-    step_of = np.repeat(np.arange(len(case.owner)), case.columns.steps.num_resolvents)
-    is_goal = resolvents.kind == GoalKind.GOAL
-    formula = _shortest if case.run.policy.name == "shortest" else _two_tower(case.run.policy)
+    policy = case.run.policy
+    formula = score_shortest if policy.name == "shortest" else score_two_tower(policy.weights, policy.num_blocks)
     # Where names are kept, scores are those of canonical goals all the same.
-    number = tuple if case.limits.dialect.forgets_names else lambda atoms: number_variables(iter(atoms))
     expected = np.array(
-        [formula(number(step.goal), number(each.atoms)) for step in case.steps for each in step.resolvents]
+        [
+            score
+            for step in case.steps
+            for score in formula(
+                number_variables(step.goal),
+                [
+                    Resolvent(number_variables(each.atoms) if step.goal else (), Origin.NONE, 0)
+                    for each in step.resolvents
+                ],
+            )
+        ]
     )
     allowed = case.score_error + (ROUNDING if case.run.policy.weights else 0.0)
-    is_wrong = is_goal & ~(np.abs(resolvents.score - expected) <= allowed)
-    for each in np.flatnonzero(is_wrong):
-        yield case.of_step(
-            step_of[each], Stage.SCORE, "score", repr(float(expected[each])), repr(float(resolvents.score[each]))
-        )
-
-
-def _shortest(goal: Atoms, atoms: Atoms) -> float:
-    return -(len(atoms) + len({term for atom in atoms for term in atom[1:] if term < 0}) / 64.0)
-
-
-def _two_tower(policy: Policy) -> Callable[[Atoms, Atoms], float]:
-    """Return the score of docs/semantics.md, in float64."""
-    w = {name: np.asarray(array, np.float64) for name, array in policy.weights.items()}
-
-    def argument(term: int) -> NDArray[np.float64]:
-        row: NDArray[np.float64] = w["embedding.variable"][-1 - term] if term < 0 else w["embedding.constant"][term]
-        return row
-
-    @cache
-    def tower(atoms: Atoms) -> NDArray[np.float64]:
-        embedded = [w["embedding.predicate"][p] + argument(a) - argument(b) for p, a, b in atoms]
-        x: NDArray[np.float64] = w["input.weight"] @ (sum(embedded) / len(embedded)) + w["input.bias"]
-        for i in range(policy.num_blocks):
-            x = x + np.maximum(w[f"block.{i}.weight"] @ x + w[f"block.{i}.bias"], 0)
-            x = (x - x.mean()) / np.sqrt(x.var() + 1e-5) * w[f"block.{i}.norm.weight"] + w[f"block.{i}.norm.bias"]
-        return x
-
-    def score(goal: Atoms, atoms: Atoms) -> float:
-        if not goal or not atoms:
-            return 0.0
-        f, g = tower(goal), tower(atoms)
-        return float(f @ g / np.sqrt(len(f)))
-
-    return score
+    is_wrong = (resolvents.kind == GoalKind.GOAL) & ~(np.abs(resolvents.score - expected) <= allowed)
+    texts = (lambda row: repr(float(expected[row]))), (lambda row: repr(float(resolvents.score[row])))
+    yield from case.of_resolvents(is_wrong, Stage.SCORE, "score", *texts)

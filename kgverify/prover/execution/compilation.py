@@ -11,8 +11,10 @@ from typing import Any, Final, TypeVar, cast
 import torch
 
 from kgverify.engines.plain.choice import PLAIN
+from kgverify.engines.table import Built
 from kgverify.errors import UserError
 from kgverify.files.cache import find_cache, is_private, make_private
+from kgverify.files.code_identity import digest_code, identify_own_code, read_driver
 from kgverify.prover.native.choice import NATIVE
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -58,6 +60,14 @@ def resolve_mode(mode: str, device: torch.device, why_not_fused: str | None = "i
             fix="install g++ or clang, or use --mode eager",
         )
     return mode
+
+
+def find_kernels() -> Built:
+    """Return the fused kernels, which depend on the sources, torch, Triton, the GPU and its driver."""
+    here = {"gpu": torch.cuda.get_device_name(), "driver": read_driver(), "torch": torch.__version__}
+    code = identify_own_code() | here
+    digest, folder = digest_code(code), find_cache()
+    return Built("fused kernels", digest, None if folder is None else folder / "kernels" / f"{digest}.tried")
 
 
 def captures_graphs(mode: str, device: torch.device) -> bool:

@@ -17,10 +17,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from kgverify.engines.table import Built
 from kgverify.errors import UserError
 from kgverify.files.cache import find_cache, is_private, make_private, open_private
-from kgverify.files.code_identity import hash_file
-from kgverify.files.compilers import find_compiler
+from kgverify.files.code_identity import find_compiler, hash_file
 from kgverify.files.reading import read_file
 from kgverify.files.writing import write_file
 
@@ -66,10 +66,11 @@ def load_library() -> ctypes.CDLL:
         raise refuse_native(f"its library cannot be loaded: {error}") from None
 
 
-def identify_library() -> dict[str, str]:
-    """Return the identity of the library that was built on this machine."""
+def find_library() -> Built:
+    """Return the library that was built on this machine."""
     load_library()
-    return {"native library": _loaded[-1][0]}
+    digest, folder = _loaded[-1][0], _find_folder()
+    return Built("native library", digest, None if folder is None else folder / f"{digest}.tried")
 
 
 _loaded: Final[list[tuple[str, bool]]] = []
@@ -148,6 +149,7 @@ def _keep(folder: Path, key: str, built: Path) -> None:
         write_file(folder / f"{key}-{hash_file(built)}.so", read_file(built, purpose="a library"))
         for each in sorted(folder.glob("*.so"), key=lambda each: each.lstat().st_mtime)[:-MOST_KEPT]:
             each.unlink()
+            (folder / f"{each.stem[len(key) + 1 :]}.tried").unlink(missing_ok=True)
 
 
 def _compile(compiler: str, folder: Path) -> Path:

@@ -1,29 +1,26 @@
-"""The decisions that training imitates, from the reference's proofs of triples in train and valid."""
+"""The decisions that training imitates, from proofs of triples in train and valid by the plain step."""
 
-from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterable, Iterator, Set
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from kgreference.program import Program
-from kgreference.resolvent import Kind, Resolvent
-from kgreference.step import Limits as ReferenceLimits
-from kgreference.step import take_step
-from kgreference.terms import Atom, Goal
-from kgverify.engines.reference.program import build_reference_program
 from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.program.fact_index import Ids
 from kgverify.program.limits import Limits
+from kgverify.program.outcomes import GoalKind
+from kgverify.program.program import Program
 from kgverify.progress import Progress, no_progress
-
-Triple: TypeAlias = tuple[int, int, int]
+from kgverify.step.clauses import Atoms, Clauses
+from kgverify.step.plain_step import Situation, filter_resolvents, match_facts, match_rules, resolve, select
 
 
 class Decision(NamedTuple):
     """A choice to imitate: a goal, its resolvents (two or more), and the index of the resolvent that leads to a proof."""
 
-    goal: Goal
-    resolvents: tuple[Goal, ...]
+    goal: Atoms
+    resolvents: tuple[Atoms, ...]
     choice: int
 
 
@@ -34,13 +31,6 @@ class Exploration(NamedTuple):
     share: float
 
 
-class _Indifferent:
-    """The policy of a search that expands all resolvents."""
-
-    def scores(self, goal: Goal, resolvents: Sequence[Resolvent]) -> list[float]:
-        return [0.0] * len(resolvents)
-
-
 class ProofGraph:
     """The goals reached, breadth first, from all queries at once.
 
@@ -49,29 +39,29 @@ class ProofGraph:
     """
 
     def __init__(
-        self, program: Program, limits: ReferenceLimits, queries: Iterable[Triple], barred: Set[Triple], max_steps: int
+        self, program: Program, limits: Limits, queries: Iterable[Ids], barred: Set[Ids], max_steps: int
     ) -> None:
-        self._limits = limits._replace(exclude_query=False)
-        self._successors: dict[Goal, tuple[Goal, ...]] = {}
-        self._distance: dict[Goal, int] = {}
-        self._explore(program, [(Atom(*query),) for query in queries], barred, max_steps)
+        self._limits, self._clauses = limits, Clauses(program, exclude_query=False)
+        self._successors: dict[Atoms, tuple[Atoms, ...]] = {}
+        self._distance: dict[Atoms, int] = {}
+        self._explore([(query,) for query in queries], barred, max_steps)
         self._measure()
 
-    def distance(self, goal: Goal) -> float:
+    def distance(self, goal: Atoms) -> float:
         """Return the number of steps to the nearest proof; infinite without a proof."""
         return self._distance.get(goal, float("inf"))
 
-    def is_provable(self, query: Triple) -> bool:
+    def is_provable(self, query: Ids) -> bool:
         """Return whether a proof within the limits was found."""
-        return self.distance((Atom(*query),)) <= self._limits.max_depth
+        return self.distance((query,)) <= self._limits.max_depth
 
-    def prove(self, query: Triple, exploration: Exploration | None = None) -> Iterator[Decision]:
+    def prove(self, query: Ids, exploration: Exploration | None = None) -> Iterator[Decision]:
         """Yield the decisions of the shortest proof, the first among equal ones.
 
         With `exploration`, the derivation takes a random resolvent at times, and continues from there: the policy also learns how
         to recover from a mistake.
         """
-        goal: Goal = (Atom(*query),)
+        goal: Atoms = (query,)
         visited = {goal}
         for _ in range(self._limits.max_depth):
             resolvents = tuple(each for each in self._successors.get(goal, ()) if each not in visited)
@@ -87,17 +77,20 @@ class ProofGraph:
                 goal = resolvents[int(exploration.random.integers(len(resolvents)))]
             visited.add(goal)
 
-    def _explore(self, program: Program, level: list[Goal], barred: Set[Triple], max_steps: int) -> None:
-        policy, seen = _Indifferent(), set(level)
+    def _explore(self, level: list[Atoms], barred: Set[Ids], max_steps: int) -> None:
+        seen = set(level)
         for _ in range(self._limits.max_depth):
-            following: list[Goal] = []
+            following: list[Atoms] = []
             for goal in level:
                 if len(self._successors) == max_steps:
                     return
-                resolvents = take_step(program, self._limits, policy, goal[0], goal, 0, frozenset()).after_limit
-                if resolvents[0].kind == Kind.TRUE:
+                situation = Situation(self._clauses, self._limits, None, (goal,))
+                selected = select(situation)
+                rules, facts = match_rules(situation, selected), match_facts(situation, selected)
+                resolvents = filter_resolvents(situation, resolve(situation, rules, facts)).taken.resolvents
+                if resolvents[0].kind == GoalKind.TRUE:
                     self._distance[goal] = 1
-                goals = tuple(dict.fromkeys(each.atoms for each in resolvents if each.kind == Kind.GOAL))
+                goals = tuple(dict.fromkeys(each.atoms for each in resolvents if each.kind == GoalKind.GOAL))
                 self._successors[goal] = goals
                 for each in goals:
                     if each not in seen and barred.isdisjoint(each):
@@ -106,7 +99,7 @@ class ProofGraph:
             level = following
 
     def _measure(self) -> None:
-        predecessors: dict[Goal, list[Goal]] = {}
+        predecessors: dict[Atoms, list[Atoms]] = {}
         for goal, resolvents in self._successors.items():
             for each in resolvents:
                 predecessors.setdefault(each, []).append(goal)
@@ -159,21 +152,23 @@ def gather_decisions(
     forgets facts about the first argument of each hidden query: all those of a predicate, with the frequency at which train
     lacks that predicate for the first arguments of valid. Test triples are neither queries nor part of a proof.
     """
-    program = build_reference_program(graph.program)
-    reference_limits = ReferenceLimits(limits.max_depth, limits.max_atoms, limits.max_resolvents)
+    program = graph.program
+    limits = Limits(max_depth=limits.max_depth, max_atoms=limits.max_atoms, max_resolvents=limits.max_resolvents)
     random = np.random.default_rng(seed)
+    facts = [(p, a, b) for p, a, b in program.facts.tolist()]
+    present, heads = set(facts), {rule.clause_head[0] for rule in program.rules}
     test = set(_triples(graph, "test"))
-    known = [*program.facts, *_triples(graph, "valid")]
-    queries = [each for each in dict.fromkeys(known) if each not in test and program.rules_apart(each[0], 0)]
-    lacking = _measure_lacking(graph, program)
+    queries = [
+        each for each in dict.fromkeys([*facts, *_triples(graph, "valid")]) if each not in test and each[0] in heads
+    ]
+    lacking = _measure_lacking(graph, facts)
     decisions: list[Decision] = []
     num_queries = num_proved = 0
     for _ in range(plan.rounds):
-        hidden = _choose_hidden(random, queries, program, plan)
-        gone = {*hidden, *_choose_forgotten(random, hidden, program, lacking)}
-        facts = [fact for fact in program.facts if fact not in gone]
-        reduced = Program(program.predicates, program.constants, facts, program.rules)
-        proofs = ProofGraph(reduced, reference_limits, hidden, test, plan.max_steps)
+        hidden = _choose_hidden(random, queries, present, plan)
+        gone = {*hidden, *_choose_forgotten(random, hidden, facts, lacking)}
+        left = np.array([fact for fact in facts if fact not in gone], np.int32).reshape(-1, 3)
+        proofs = ProofGraph(replace(program, facts=left), limits, hidden, test, plan.max_steps)
         proved = [query for query in hidden if proofs.is_provable(query)]
         for query in proved:
             decisions += proofs.prove(query)
@@ -185,32 +180,31 @@ def gather_decisions(
     return GatheredDecisions(tuple(decisions), num_queries, num_proved)
 
 
-def _choose_hidden(
-    random: np.random.Generator, queries: list[Triple], program: Program, plan: DecisionPlan
-) -> list[Triple]:
+def _choose_hidden(random: np.random.Generator, queries: list[Ids], facts: Set[Ids], plan: DecisionPlan) -> list[Ids]:
     """Choose queries in random order: all that are not facts, and a share of the facts, up to the plan's number."""
     is_drawn = random.random(len(queries)) < plan.hidden_share
-    hidden = [each for each, drawn in zip(queries, is_drawn, strict=True) if drawn or each not in program.fact_index]
+    hidden = [each for each, drawn in zip(queries, is_drawn, strict=True) if drawn or each not in facts]
     return [hidden[i] for i in random.permutation(len(hidden))[: plan.num_queries].tolist()]
 
 
 def _choose_forgotten(
-    random: np.random.Generator, hidden: list[Triple], program: Program, lacking: list[float]
-) -> list[Triple]:
+    random: np.random.Generator, hidden: list[Ids], facts: list[Ids], lacking: list[float]
+) -> list[Ids]:
     subjects = sorted({query[1] for query in hidden})
     is_forgotten = random.random((len(lacking), len(subjects))) < np.array(lacking)[:, None]
     forgotten = {(p, subjects[i]) for p, i in np.argwhere(is_forgotten).tolist()}
-    return [fact for fact in program.facts if fact[:2] in forgotten]
+    return [fact for fact in facts if fact[:2] in forgotten]
 
 
-def _measure_lacking(graph: KnowledgeGraph, program: Program) -> list[float]:
+def _measure_lacking(graph: KnowledgeGraph, facts: list[Ids]) -> list[float]:
     """Return, for each predicate, the share of the first arguments of valid without such a fact; 0 without valid."""
     subjects = sorted({triple[1] for triple in _triples(graph, "valid")})
-    known = {fact[:2] for fact in program.facts}
-    num_lacking = [sum((p, each) not in known for each in subjects) for p in range(len(program.predicates))]
+    known = {fact[:2] for fact in facts}
+    predicates = range(len(graph.program.symbols.predicates))
+    num_lacking = [sum((p, each) not in known for each in subjects) for p in predicates]
     return [num / max(len(subjects), 1) for num in num_lacking]
 
 
-def _triples(graph: KnowledgeGraph, split: str) -> list[Triple]:
+def _triples(graph: KnowledgeGraph, split: str) -> list[Ids]:
     atoms = graph.valid if split == "valid" else graph.test
-    return [graph.program.symbols.encode(atom) for atom in atoms]
+    return [(p, a, b) for p, a, b in map(graph.program.symbols.encode, atoms)]

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +17,7 @@ from kgverify.program.dialect import OURS, Dialect
 from kgverify.runs.engine_makers import EngineSpec
 from kgverify.runs.ledger import Ledger, WorkIdentity
 from kgverify.testing.checking.failure import LAW, Signature
-from kgverify.testing.reproducers.reproducer import Reproducer
-from kgverify.testing.reproducers.text_format import SUFFIX, read_reproducer, write_reproducer
+from kgverify.testing.reproducers.text_format import SUFFIX, Reproducer, read_reproducer, write_reproducer
 
 NOT_SHRUNK: Final = "not shrunk yet"
 """A note in reproducers that have not been shrunk."""
@@ -38,23 +38,20 @@ class Sighting(msgspec.Struct, kw_only=True):
     text: str = ""
 
 
-class Block(msgspec.Struct, kw_only=True):
-    """The result of trying consecutive problems of a seed's sequence.
+class Counts(msgspec.Struct, kw_only=True):
+    """The numbers of problems, and of what was compared, in a block or in a campaign.
 
-    number:        of the block
-    num_problems:  tried; fewer than a whole block at the end of a campaign
+    num_problems:  tried
     num_skipped:   of these, problems with a policy that the engine does not support
-    num_left:      not run, since an engine that hangs or ends its process ends its block
+    num_left:      of these, problems not run, since an engine that hangs or ends its process ends its block
     num_differing: problems that differ in their run
-    num_confirmed: of these, those that were run by themselves
-    exercise:      of the problems on which both sides agree, by the reference; problems that ran alone are left out once
-                   others gave evidence
-    num_measured:  problems whose features were counted: all, or 0
-    features:      feature to the number of problems in which it occurs
+    num_confirmed: of these, those that were run by themselves; the signatures of the others are unknown
+    num_measured:  problems whose features were counted; 0 in another dialect, and with a reference other than kgverify's
+    features:      feature to the number of these in which it occurs
+    exercise:      of the problems on which both sides agree, by the reference
     """
 
-    number: int
-    num_problems: int
+    num_problems: int = 0
     num_skipped: int = 0
     num_left: int = 0
     num_candidates: int = 0
@@ -62,10 +59,30 @@ class Block(msgspec.Struct, kw_only=True):
     num_resolvents: int = 0
     num_differing: int = 0
     num_confirmed: int = 0
-    sightings: list[Sighting] = []
-    exercise: Exercise = NOT_EXERCISED
     num_measured: int = 0
     features: dict[str, int] = {}
+    exercise: Exercise = NOT_EXERCISED
+
+    def plus(self, other: "Counts") -> "Counts":
+        """Return the sums of both."""
+        numbers = [name for name in Counts.__struct_fields__ if name.startswith("num_")]
+        return Counts(
+            **{name: getattr(self, name) + getattr(other, name) for name in numbers},
+            features=dict(Counter(self.features) + Counter(other.features)),
+            exercise=self.exercise.plus(other.exercise),
+        )
+
+
+class Block(Counts, kw_only=True):
+    """The result of trying consecutive problems of a seed's sequence: fewer than a whole block at the end of a campaign.
+
+    Of problems that ran alone, those tried after others gave evidence are left out of its exercise.
+
+    number: of the block
+    """
+
+    number: int
+    sightings: list[Sighting] = []
 
 
 class Identity(WorkIdentity, frozen=True, kw_only=True, omit_defaults=True):

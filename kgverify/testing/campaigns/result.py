@@ -2,23 +2,102 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import date
+from enum import StrEnum
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
-from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.comparison.exercise.minimum import explain_missing
 from kgverify.comparison.result import Verdict
 from kgverify.engines.table import REFERENCE
-from kgverify.errors import count_of
+from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
+from kgverify.files.decoding import read_toml
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.report.exercise import describe_exercise
-from kgverify.testing.campaigns.corpus import Block, name_source
-from kgverify.testing.campaigns.known_divergences import KnownStatus
+from kgverify.testing.campaigns.corpus import Block, Counts, name_source
 from kgverify.testing.checking.failure import Signature
+
+WITHIN: Final = 10_000
+"""The default number of problems after which a known divergence that did not occur counts as gone."""
+
+
+class KnownStatus(StrEnum):
+    """The status of a known divergence; EXPIRED and GONE fail a campaign.
+
+    OCCURS:     it occurs, and is allowed to
+    EXPIRED:    its day is past, whether it occurs or not
+    GONE:       it no longer occurs
+    NOT_JUDGED: too few problems were tried to tell, and no reproducer of it was replayed
+    """
+
+    OCCURS = "occurs"
+    EXPIRED = "expired"
+    GONE = "gone"
+    NOT_JUDGED = "not judged"
+
+
+class KnownDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An entry of the file.
+
+    signature: as `kgverify fuzz` and `kgverify replay` print it
+    issue:     where it is tracked
+    reason:    why it is tolerated for now
+    expires:   the last day on which it is tolerated
+    within:    a number of problems in which it certainly occurs
+    """
+
+    signature: str
+    issue: str
+    reason: str
+    expires: date
+    within: int = WITHIN
+
+    def judge(self, seen: Collection[str], replayed: Collection[str], num_problems: int, today: date) -> KnownStatus:
+        """Return the status of the divergence.
+
+        seen:         signatures that occurred, in generated problems or in a reproducer
+        replayed:     signatures of the reproducers that were run again
+        num_problems: generated and compared
+        """
+        if today > self.expires:
+            return KnownStatus.EXPIRED
+        if self.signature in seen:
+            return KnownStatus.OCCURS
+        is_judged = self.signature in replayed or num_problems >= self.within
+        return KnownStatus.GONE if is_judged else KnownStatus.NOT_JUDGED
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    known: list[KnownDivergence] = []
+
+
+def read_known(path: Path) -> tuple[KnownDivergence, ...]:
+    """Read the entries of a file. UserError if it cannot be read, is not valid, or repeats a signature."""
+    where = str(path)
+    data = read_toml(path, purpose="a TOML file of known divergences", fix="write [[known]] entries")
+    try:
+        known = msgspec.convert(data, _File).known
+    except msgspec.ValidationError as error:
+        raise UserError(
+            str(error), where=where, fix="give each [[known]] entry signature, issue, reason and expires = YYYY-MM-DD"
+        ) from None
+    seen = set()
+    for number, entry in enumerate(known, 1):
+        location = f"{where}: entry {number}"
+        for name in ("signature", "issue", "reason"):
+            if not getattr(entry, name).strip():
+                raise UserError(f"its {name} is empty", where=location, fix=f"say its {name}")
+        if entry.within < 1:
+            raise UserError(f"expected within of 1 or more, found {entry.within}", where=location, fix="leave it out")
+        if entry.signature in seen:
+            raise UserError(f"{entry.signature!r} is there twice", where=location, fix="leave one of the two")
+        seen.add(entry.signature)
+    return tuple(known)
+
 
 _MOST_LISTED: Final = 20
 """Divergences that are shown; the corpus and the JSON have them all."""
@@ -131,23 +210,17 @@ class ReplayedFile(msgspec.Struct, kw_only=True):
     found: str
 
 
-class CampaignResult(msgspec.Struct, kw_only=True):
+class CampaignResult(Counts, kw_only=True):
     """The result of a campaign, the blocks of the earlier campaigns that it resumed included.
 
     engine, reference: the engine under test, and the one that it was compared with
-    dialect:       of both, and of the problems
-    scope:         of the problems, instead of the seed's sequence
-    num_resumed:   of the problems, those tried by earlier campaigns
-    num_skipped:   of the problems, those with a policy that the engine does not support
-    num_left:      of the problems, those not run, since an engine that hangs or ends its process ends its block
-    num_differing: problems that differ in their run
-    num_confirmed: of these, those run by themselves; the signatures of the others are unknown
-    seconds:       of trying problems, in this campaign
-    num_measured:  problems whose features were counted; 0 in another dialect, and with a reference other than kgverify's
-    features:      feature to the number of these in which it occurs; every feature is listed
+    dialect:     of both, and of the problems
+    scope:       of the problems, instead of the seed's sequence
+    num_resumed: of the problems, those tried by earlier campaigns
+    seconds:     of trying problems, in this campaign
+    features:    every feature is listed
     stages, classes: of divergences, to the number of confirmed problems
-    exercise:      of the problems on which both sides agree, by the reference
-    minimum:       the exercise required of the campaign
+    minimum:     the exercise required of the campaign
     """
 
     engine: str
@@ -155,27 +228,16 @@ class CampaignResult(msgspec.Struct, kw_only=True):
     seed: int
     lockstep: bool
     is_interrupted: bool
-    num_problems: int
     num_resumed: int
-    num_skipped: int
-    num_left: int
-    num_candidates: int
-    num_steps: int
-    num_resolvents: int
-    num_differing: int
-    num_confirmed: int
     seconds: float
     problems_per_second: float
-    num_measured: int
-    features: dict[str, int]
     stages: dict[str, int]
     classes: dict[str, int]
     divergences: list[FoundDivergence]
     known: list[KnownJudgement]
     replays: list[ReplayedFile]
-    exercise: Exercise = NOT_EXERCISED
-    minimum: dict[str, int] = {}
-    notes: list[str] = []
+    minimum: dict[str, int] = msgspec.field(default_factory=dict)
+    notes: list[str] = msgspec.field(default_factory=list)
     dialect: Dialect = OURS
     scope: str | None = None
 

@@ -12,7 +12,7 @@ from kgverify.comparison.compare import Comparer
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.exercise.count import count_columns
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
-from kgverify.comparison.exercise.minimum import NO_MINIMUM, Minimum
+from kgverify.comparison.exercise.minimum import NO_MINIMUM
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import Comparison, Divergence, Verdict
 from kgverify.comparison.source import has_steps
@@ -20,12 +20,12 @@ from kgverify.errors import MissingDependency, UserError
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.progress import silent_phase
 from kgverify.ranking.corrupt import ALL
+from kgverify.runs.delta_debugging import halve
 from kgverify.runs.engine_makers import MakePipeline, compiled_maker, make_reference
 from kgverify.runs.run import Pipeline, build_trace, rank_alike, reference_pipeline
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, Signature, sign
-from kgverify.testing.checking.guard import THE_REFERENCE, CheckBug, guard, locate_bug
-from kgverify.testing.checking.watchdog import EngineCrash, EngineHang
-from kgverify.testing.problems.boundaries import draw_boundary_problem, fit_sizes
+from kgverify.testing.checking.guard import THE_REFERENCE, CheckBug, EngineCrash, EngineHang, guard, locate_bug
+from kgverify.testing.problems.decode import draw_boundary_problem, fit_sizes
 from kgverify.testing.problems.merge import Merged, group_problems, merge
 from kgverify.testing.problems.problem import Problem
 from kgverify.trace.model.columns import Columns, Rankings, are_equal, empty_columns, select_candidates
@@ -135,14 +135,29 @@ def count_agreeing(batch: Batch, suspects: Sequence[Suspect]) -> Exercise:
 
 def prepare_batches(problems: Sequence[Problem], reference: MakePipeline = make_reference) -> list[Batch]:
     """Merge the problems into as few runs as possible, and prove each with the reference."""
-    return [prepare_batch(group, problems, reference) for group in group_problems(problems)]
+    return [prepare_batch(group, [problems[i] for i in group], reference) for group in group_problems(problems)]
 
 
+@without_garbage_collection()
 def prepare_batch(
     indices: Sequence[int], problems: Sequence[Problem], reference: MakePipeline = make_reference
 ) -> Batch:
-    """Merge the problems at some indices, which have one `key`, into one run, and prove it with the reference."""
-    return _prepare(indices, [problems[i] for i in indices], reference)
+    """Merge problems that have one `key` and some indices into one run, and prove it with the reference."""
+    merged = merge(problems, reference)
+    try:
+        pipeline = merged.with_unranked(_guard_reference(reference)(merged.run, merged.sizes))
+        columns = pipeline.engine.prove(pipeline.draw_for(merged.run))
+        if reference is not make_reference:
+            build_trace(merged.run, pipeline.engine, columns, None)
+        return Batch(tuple(indices), merged, pipeline, columns, pipeline.rank_finite(merged.run, columns.candidates))
+    except (EngineCrash, UserError) as error:
+        if reference is make_reference or isinstance(error, MissingDependency):
+            raise
+        crash = error
+        if not isinstance(crash, EngineCrash):
+            # Its columns are of wrong lengths or ids.
+            crash = EngineCrash(str(error), f"{type(error).__name__} of {THE_REFERENCE}")
+        return Batch(tuple(indices), merged, reference_pipeline(merged.run), empty_columns(), None, crash)
 
 
 def prepare_alone(
@@ -153,14 +168,13 @@ def prepare_alone(
     number:  of the problem, in the list that was divided into batches
     problem: the one at the index, if it was drawn before
     """
-    drawn = draw_boundary_problem(seed, index) if problem is None else problem
-    (batch,) = prepare_batches([drawn], reference)
-    merged = batch.merged
+    batch = prepare_batch([number], [draw_boundary_problem(seed, index) if problem is None else problem], reference)
     if reference is not make_reference:
         # The sizes are fitted to the steps of kgverify's semantics.
-        return replace(batch, indices=(number,))
+        return batch
+    merged = batch.merged
     fitted = fit_sizes(merged.problems[0], merged.graph.program, batch.columns, seed, index)
-    return replace(batch, indices=(number,), merged=replace(merged, problems=(fitted,), sizes=fitted.sizes))
+    return replace(batch, merged=replace(merged, problems=(fitted,), sizes=fitted.sizes))
 
 
 def find_suspects(batch: Batch, make_pipeline: MakePipeline, *, lockstep: bool = False) -> list[Suspect]:
@@ -178,7 +192,7 @@ def find_suspects(batch: Batch, make_pipeline: MakePipeline, *, lockstep: bool =
             if found and hangs:
                 # Another one would take as long again.
                 break
-            half = _prepare(batch.indices[part], batch.merged.problems[part], batch.merged.reference)
+            half = prepare_batch(batch.indices[part], batch.merged.problems[part], batch.merged.reference)
             found += find_suspects(half, make_pipeline, lockstep=lockstep)
         # No part fails by itself: the first problem represents the group.
         return found or [Suspect(batch, 0, hangs)]
@@ -196,14 +210,28 @@ def confirm(suspect: Suspect, make_pipeline: MakePipeline, *, lockstep: bool = F
         failure = judge(attempt, make_pipeline, reference=reference, index=suspect.number, lockstep=lockstep)
         if failure is not None:
             return failure
-    group, member = _shrink_group(suspect.batch.merged, suspect.member, make_pipeline, lockstep)
-    return _judge_group(merge(group, reference), member, make_pipeline, suspect.number, lockstep) or Failure(
+    suspicious = partial(_find_in_group, reference=reference, make_pipeline=make_pipeline, lockstep=lockstep)
+    group = halve(suspect.batch.merged.problems, lambda part: bool(suspicious(part)), first=problem)
+    found, blamed = suspicious(group), group.index(problem) if problem in group else 0
+    member = blamed if blamed in found or not found else min(found)
+    merged = merge(group, _guard_reference(reference))
+    return _judge_group(merged, member, make_pipeline, suspect.number, lockstep) or Failure(
         index=suspect.number,
         problem=problem,
         group=tuple(group),
         signature=Signature("", "", UNDECIDED, "differs in one run and not in the next"),
         message="the difference did not occur again",
     )
+
+
+def _find_in_group(
+    group: Sequence[Problem], reference: MakePipeline, make_pipeline: MakePipeline, lockstep: bool
+) -> set[int]:
+    """Return the problems of a group that differ in one run; the first one if an engine raises an exception."""
+    try:
+        return _find_suspicious(prepare_batch(range(len(group)), group, reference), make_pipeline, lockstep)
+    except EngineCrash:
+        return {0}
 
 
 def judge(
@@ -215,62 +243,21 @@ def judge(
     lockstep: bool = False,
 ) -> Failure | None:
     """Return the failure of one problem, run alone and explained by replay; None if both sides agree."""
-    return _judge_group(merge([problem], reference), 0, make_pipeline or compiled_maker(), index, lockstep)
+    merged = merge([problem], _guard_reference(reference))
+    return _judge_group(merged, 0, make_pipeline or compiled_maker(), index, lockstep)
 
 
 def verify_problems(
-    problems: Sequence[Problem],
-    make_pipeline: MakePipeline | None = None,
-    *,
-    reference: MakePipeline = make_reference,
-    lockstep: bool = False,
-    minimum: Minimum = NO_MINIMUM,
+    merged: Merged, make_pipeline: MakePipeline, equality: Equality = ALONE[False], effort: Effort = FULL
 ) -> Verification:
-    """Verify problems in one run, and return the whole report. UserError unless they can share one."""
-    merged = merge(problems, reference)
-    equality = Equality(lockstep=lockstep, determinism=False, minimum=minimum)
-    return _verify(merged, merged.expected, make_pipeline or compiled_maker(), equality)
-
-
-def _verify(
-    merged: Merged,
-    expected: Pipeline,
-    make_pipeline: MakePipeline,
-    equality: Equality,
-    effort: Effort = FULL,
-) -> Verification:
+    """Verify problems in one run, and return the whole report."""
     actual = merged.with_unranked(make_pipeline(merged.run, merged.sizes))
-    return verify(merged.run, expected, actual, equality=equality, effort=effort)
+    return verify(merged.run, merged.expected, actual, equality=equality, effort=effort)
 
 
-def _prepare(indices: Sequence[int], problems: Sequence[Problem], reference: MakePipeline) -> Batch:
-    with without_garbage_collection():
-        merged = merge(problems, reference)
-        try:
-            pipeline = _make_expected(merged)
-            columns = pipeline.engine.prove(pipeline.draw_for(merged.run))
-            if reference is not make_reference:
-                _check_consistent(merged, pipeline, columns)
-            rankings = pipeline.rank_finite(merged.run, columns.candidates)
-        except EngineCrash as crash:
-            unused = reference_pipeline(merged.run)
-            return Batch(tuple(indices), merged, unused, empty_columns(), None, crash)
-        return Batch(tuple(indices), merged, pipeline, columns, rankings)
-
-
-def _make_expected(merged: Merged) -> Pipeline:
-    """Make the reference's pipeline. The exceptions of kgverify's own reference are bugs, those of others crashes."""
-    make = merged.reference
-    guarded = make if make is make_reference else guard(make, THE_REFERENCE)
-    return merged.with_unranked(guarded(merged.run, merged.sizes))
-
-
-def _check_consistent(merged: Merged, pipeline: Pipeline, columns: Columns) -> None:
-    """Raise EngineCrash for a foreign reference's columns of wrong lengths or ids."""
-    try:
-        build_trace(merged.run, pipeline.engine, columns, None)
-    except UserError as error:
-        raise EngineCrash(str(error), f"{type(error).__name__} of {THE_REFERENCE}") from error
+def _guard_reference(reference: MakePipeline) -> MakePipeline:
+    """Return the maker of the reference. The exceptions of kgverify's own are bugs, those of others crashes."""
+    return reference if reference is make_reference else guard(reference, THE_REFERENCE)
 
 
 def _find_suspicious(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> set[int]:
@@ -291,7 +278,7 @@ def _find_suspicious(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) 
     except Exception as error:
 
         def again(part: Sequence[Problem]) -> object:
-            return _compare(_prepare(range(len(part)), part, batch.merged.reference), guarded, lockstep)
+            return _compare(prepare_batch(range(len(part)), part, batch.merged.reference), guarded, lockstep)
 
         raise locate_bug(batch.merged.problems, error, again) from error
 
@@ -345,11 +332,11 @@ def _judge_group(
 ) -> Failure | None:
     group = merged.problems
     failure = partial(Failure, index=index, problem=group[member], group=group)
-    guarded = guard(make_pipeline)
+    check = partial(verify_problems, merged, guard(make_pipeline), effort=UNEXPLAINED)
     try:
-        report = _verify(merged, _make_expected(merged), guarded, ALONE[lockstep], UNEXPLAINED).report
+        report = check(ALONE[lockstep]).report
         if lockstep and not report.divergences:
-            report = _verify(merged, _make_expected(merged), guarded, ALONE[False], UNEXPLAINED).report
+            report = check(ALONE[False]).report
     except EngineCrash as crash:
         return failure(signature=Signature("", "", crash.kind, crash.situation), message=str(crash))
     except MissingDependency:
@@ -358,7 +345,7 @@ def _judge_group(
         # The result of one engine is inconsistent.
         return failure(signature=Signature("", "", CRASH, type(error).__name__), message=str(error))
     except Exception as error:
-        raise CheckBug(f"{type(error).__name__}: {error}", tuple(group)) from error
+        raise CheckBug(f"{type(error).__name__}: {error}", group) from error
     own = [divergence for divergence in report.divergences if _owner(merged, divergence) == member]
     divergence = next(iter(own or report.divergences), None)
     if divergence is not None:
@@ -366,26 +353,3 @@ def _judge_group(
     if report.verdict is Verdict.AGREE:
         return None
     return failure(signature=Signature("", "", UNDECIDED), message="; ".join(report.reasons))
-
-
-def _shrink_group(merged: Merged, index: int, make_pipeline: MakePipeline, lockstep: bool) -> tuple[list[Problem], int]:
-    """Return a smaller group in which something still differs, and the index of the problem that does."""
-    group, blamed = list(merged.problems), index
-    while len(group) > 1:
-        middle = len(group) // 2
-        halves = [(0, middle), (middle, len(group))]
-        # The half of the blamed problem first, then the other.
-        halves.sort(key=lambda half: not half[0] <= blamed < half[1])
-        for begin, end in halves:
-            part = group[begin:end]
-            try:
-                batch = _prepare(range(len(part)), part, merged.reference)
-                found = sorted(_find_suspicious(batch, make_pipeline, lockstep))
-            except EngineCrash:
-                found = [0]
-            if found:
-                group, blamed = part, blamed - begin if blamed - begin in found else found[0]
-                break
-        else:
-            return group, blamed
-    return group, blamed

@@ -1,29 +1,124 @@
-"""Distinguish the exceptions of the engine under test from those of kgverify."""
+"""Distinguish the exceptions of an engine from those of kgverify, and limit its CPU time: one that exceeds it hangs.
 
+Python code is stopped by an exception. Native code cannot be: a process that may be replaced ends itself.
+"""
+
+import faulthandler
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
+from pathlib import Path
+from typing import Any, Final, ParamSpec, TextIO, TypeAlias, TypeVar
 
 import numpy as np
 
-from kgverify.engines.load_engine import SIGNATURE, describe_raised, detail_raised
+from kgverify.engines.load_engine import SIGNATURE, describe_raised, detail_raised, pass_on
+from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import DescribedEngine, Engine, Positions, ProbedEngine, StageOutputs
 from kgverify.engines.sizes import Sizes
-from kgverify.errors import InternalError, MissingDependency, UserError, find_missing_dependency, first_line
+from kgverify.errors import (
+    InternalError,
+    KgverifyError,
+    MissingDependency,
+    UserError,
+    find_missing_dependency,
+    first_line,
+)
 from kgverify.interrupts import is_interrupt
+from kgverify.program.limits import Limits
 from kgverify.progress import Progress, no_progress
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.delta_debugging import halve
 from kgverify.runs.engine_makers import AnyEngine, MakePipeline, find_maker, follows_semantics, name_engine
 from kgverify.runs.run import Pipeline, Run
-from kgverify.testing.checking.watchdog import EngineCrash, find_limit, limit_time
-from kgverify.testing.problems.problem import Problem
+from kgverify.testing.checking.failure import CRASH, HANG
+from kgverify.testing.problems.merge import merge
+from kgverify.testing.problems.problem import PolicySpec, Problem
 from kgverify.trace.model.columns import FIELD_OF, CandidateSet, Columns, Rankings
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.validate import check_columns
+
+SECONDS: Final = 10.0
+SECONDS_OF_TICK: Final = 0.01
+"""Several times what a tick takes on one core."""
+PATIENCE: Final = 30
+"""The factor for engines that may compile, or whose speed is unknown."""
+NATIVE_PATIENCE: Final = 10
+"""Seconds of real time in which a second of CPU time certainly passes."""
+
+_nothing: TextIO | None = None
+"""The file for the last traceback of a process that may be replaced."""
+
+
+class EngineCrash(KgverifyError):
+    """An engine raised an exception, ended the process, or returned an invalid result.
+
+    situation: the exception's type, with the role of the engine if it is not the one under test
+    """
+
+    kind = CRASH
+
+    def __init__(self, message: str, situation: str) -> None:
+        self.situation = situation
+        super().__init__(message)
+
+
+class EngineHang(EngineCrash):
+    """The engine under test did not return in time."""
+
+    kind = HANG
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"no result within {seconds:,.0f} seconds of CPU time", "")
+
+
+def find_limit(run: Run, sizes: Sizes, num_candidates: int, mode: str) -> float:
+    """Return the seconds of CPU time in which an engine certainly derives candidates of a run."""
+    num_clauses = len(run.graph.train) + len(run.graph.rules)
+    ticks_of_step = 1 + num_clauses / sizes.match_window
+    turns = 1 + num_candidates / min(sizes.slots, sizes.pool)
+    seconds = SECONDS + SECONDS_OF_TICK * run.limits.max_depth * turns * ticks_of_step
+    return seconds * (1 if mode == "eager" else PATIENCE)
+
+
+@contextmanager
+def limit_time(seconds: float) -> Iterator[None]:
+    """Raise EngineHang in the main thread after seconds of the process's CPU time; elsewhere, set no limit."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise EngineHang(seconds)
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    # Again and again, since an engine may catch the exception.
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds, 1.0)
+    if _nothing is not None:
+        faulthandler.dump_traceback_later(NATIVE_PATIENCE * seconds, exit=True, file=_nothing)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+        if _nothing is not None:
+            faulthandler.cancel_dump_traceback_later()
+
+
+@contextmanager
+def in_replaceable_process() -> Iterator[None]:
+    """Let this process end itself where an engine does not return from native code."""
+    global _nothing
+    with Path(os.devnull).open("w", encoding="utf-8") as _nothing:
+        try:
+            yield
+        finally:
+            _nothing = None
+
 
 OWN: Final = (draw_candidates, rank_candidates)
 """Functions of kgverify in a pipeline: their exceptions are not the engine's."""
@@ -263,3 +358,32 @@ def _checked(part: str, refuse: Refuse, result: Any, kind: type[T]) -> T:
 def _refuse_result(part: str, refuse: Refuse, expected: str, found: object) -> Exception:
     message = f"expected {expected}, found {type(found).__name__}"
     return refuse(part, message, _WrongResult(message))
+
+
+def find_supported(make_pipeline: MakePipeline, problems: Sequence[Problem]) -> list[int]:
+    """Return the indices of the problems that an engine supports, which is made once for each policy with each limits.
+
+    An engine does not support these if it raises NotImplementedError or, except for the policy `shortest`, UserError.
+    """
+    is_supported: dict[tuple[PolicySpec, Limits], bool] = {}
+    for problem in problems:
+        settings = problem.policy, problem.limits
+        if settings in is_supported:
+            continue
+        is_supported[settings] = True
+        try:
+            make_once(make_pipeline, problem)
+        except NotImplementedError:
+            is_supported[settings] = False
+        except BaseException as error:
+            pass_on(error)
+            # Any other error is a crash, which the problems show.
+            if isinstance(error, UserError):
+                is_supported[settings] = problem.policy.name == SHORTEST.name
+    return [i for i, problem in enumerate(problems) if is_supported[problem.policy, problem.limits]]
+
+
+def make_once(make_pipeline: MakePipeline, problem: Problem) -> EngineInfo:
+    """Make an engine for a problem, and return its info, or raise what it raises."""
+    merged = merge([problem])
+    return make_pipeline(merged.run, merged.sizes).engine.info

@@ -1,31 +1,274 @@
 """Propose the dialect of an engine: ask it the questions of the experiments, and keep the dialects that fit its answers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
-import msgspec
+import numpy as np
+from msgspec import structs
 
 from kgverify.engines.load_engine import refuse_exit
 from kgverify.errors import MissingDependency, UserError
-from kgverify.program.dialect import FILTERS, VALUES, Dialect, Filter
+from kgverify.program.atoms import NamedAtom
+from kgverify.program.dialect import FILTERS, OURS, VALUES, Dialect, Filter
+from kgverify.program.outcomes import Outcome, Side
 from kgverify.progress import Progress, no_progress
-from kgverify.runs.engine_makers import AnyEngine, name_engine
+from kgverify.ranking.rank import Rank
+from kgverify.runs.engine_makers import AnyEngine, MakePipeline, name_engine
 from kgverify.testing.checking.check import find_suspects, prepare_batches
-from kgverify.testing.checking.guard import find_explained
-from kgverify.testing.dialects.answer import Answer, ask, predict, project
+from kgverify.testing.checking.guard import OWN, find_explained
 from kgverify.testing.dialects.experiments import (
+    Answer,
     Experiment,
+    ask,
     list_choices,
     list_controls,
     list_experiments,
+    predict,
+    project,
     vary,
 )
-from kgverify.testing.dialects.hypotheses import NEEDS, Hypotheses, arrange
 from kgverify.testing.dialects.proposal import Finding, Proposal, Trial
-from kgverify.testing.dialects.ranking import RANKING, find_ranking
+from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import Problem
+from kgverify.trace.model.columns import Candidates
+
+NO_MEMORY: Final = "none"
+NEEDS: Final = {
+    "memory": "revisit",
+    "forgets_names": "revisit",
+    "exempts_terminal": "revisit",
+    "long_resolvents": "max_atoms",
+}
+"""The filter without which a switch means nothing."""
+MOST_TRIED: Final = 300
+"""Dialects that are tried on a problem."""
+
+
+class Hypotheses:
+    """A set of dialects, in which only the switches and filters matter that some experiment has used.
+
+    dialects: the dialects; one without a memory has the memory `none` and no filter `revisit`
+    used:     the names of these switches and filters
+    """
+
+    def __init__(self) -> None:
+        self.dialects = [Dialect(filters=())]
+        self.used: set[str] = set()
+
+    def distinguish(self, uses: Iterable[str]) -> None:
+        """Distinguish the values of further switches, and the places of further filters."""
+        new = set(uses) - self.used
+        self.used |= new
+        for each in FILTERS:
+            if each in new:
+                self.dialects = [other for dialect in self.dialects for other in _place(dialect, each)]
+        for name, values in VALUES.items():
+            if name in new:
+                self.dialects = [
+                    structs.replace(dialect, **{name: value})
+                    for dialect in self.dialects
+                    for value in _meaningful(dialect, name, values)
+                ]
+
+    def keep(self, experiments: Sequence[Experiment], answers: Sequence[Answer], *, is_ordered: bool) -> int:
+        """Keep the dialects that fit the most answers, if these are more than half of them. Return how many they fit."""
+        uses = experiments[0].uses
+        fits: dict[Dialect, int] = {}
+        for dialect in {project(dialect, uses) for dialect in self.dialects}:
+            fits[dialect] = sum(
+                arrange(predict(each, dialect).lines, is_ordered) == arrange(answer.lines, is_ordered)
+                for each, answer in zip(experiments, answers, strict=True)
+            )
+        most = max(fits.values())
+        if 2 * most > len(answers):
+            self.dialects = [dialect for dialect in self.dialects if fits[project(dialect, uses)] == most]
+        return most
+
+    def keep_counts(self, experiments: Sequence[Experiment], answers: Sequence[Answer]) -> bool:
+        """Keep the dialects that fit the numbers dropped in every answer. Return whether there are any; else keep all."""
+        remaining = self.dialects
+        for experiment, answer in zip(experiments, answers, strict=True):
+            found = {project(dialect, experiment.uses) for dialect in remaining}
+            fitting = {dialect for dialect in found if predict(experiment, dialect).counts == answer.counts}
+            remaining = [dialect for dialect in remaining if project(dialect, experiment.uses) in fitting]
+        if remaining:
+            self.dialects = remaining
+        return bool(remaining)
+
+    def keep_fitting(self, fits: Callable[[Dialect], bool]) -> bool:
+        """Try the nearest dialects, and drop those that do not fit. Return whether any of them fits; if none does, keep all."""
+        self.dialects.sort(key=_distance)
+        tried, rest = self.dialects[:MOST_TRIED], self.dialects[MOST_TRIED:]
+        fitting = [each for each in tried if fits(with_place_of_revisit(each))]
+        if fitting:
+            self.dialects = [*fitting, *rest]
+        return bool(fitting)
+
+    def is_forced(self, experiments: Sequence[Experiment]) -> bool:
+        """Return whether no dialect leaves the policy a choice in any of the experiments."""
+        found = {project(dialect, experiments[0].uses) for dialect in self.dialects}
+        return all(predict(each, dialect).is_forced for each in experiments for dialect in found)
+
+    @property
+    def nearest(self) -> Dialect:
+        """The dialect that is nearest to the default one, with the filter `revisit` where it has no memory."""
+        return with_place_of_revisit(min(self.dialects, key=_distance))
+
+    def values(self, name: str) -> list[object]:
+        """Return the possible values of a switch, in order; all that it has if no experiment has used it."""
+        if name not in self.used:
+            return list(VALUES[name])
+        found = {getattr(dialect, name) for dialect in self.dialects}
+        return [value for value in VALUES[name] if value in found]
+
+
+def arrange(lines: Sequence[str], is_ordered: bool) -> tuple[str, ...]:
+    """Return the lines as they are compared."""
+    return tuple(lines if is_ordered else sorted(lines))
+
+
+def with_place_of_revisit(dialect: Dialect) -> Dialect:
+    """Return the dialect with the filter `revisit` at its default place if it has no memory, where that does nothing."""
+    if "revisit" in dialect.filters or dialect.memory != NO_MEMORY:
+        return dialect
+    at = int("prune" in dialect.filters[:1])
+    return structs.replace(dialect, filters=(*dialect.filters[:at], "revisit", *dialect.filters[at:]))
+
+
+def _place(dialect: Dialect, each: Filter) -> list[Dialect]:
+    """Return the dialect without a filter, and with it at every place."""
+    filters = dialect.filters
+    without = structs.replace(dialect, memory=NO_MEMORY) if each == "revisit" else dialect
+    placed = [(*filters[:at], each, *filters[at:]) for at in range(len(filters) + 1)]
+    return [without, *(structs.replace(dialect, filters=order) for order in placed)]
+
+
+def _meaningful(dialect: Dialect, name: str, values: tuple[object, ...]) -> list[object]:
+    """Return the values of a switch that differ in their meaning."""
+    if name in NEEDS and NEEDS[name] not in dialect.filters:
+        return [getattr(dialect, name)]
+    return [value for value in values if value != NO_MEMORY]
+
+
+def _distance(dialect: Dialect) -> tuple[int, int]:
+    """Return the number of switches that differ from the default dialect, and of pairs of filters in another order."""
+    switches = sum(getattr(dialect, name) != getattr(OURS, name) for name in VALUES)
+    filters = len(set(dialect.filters) ^ set(OURS.filters) - ({"revisit"} if dialect.memory == NO_MEMORY else set()))
+    swapped = sum(FILTERS.index(a) > FILTERS.index(b) for a, b in combinations(dialect.filters, 2))
+    return switches + filters, swapped
+
+
+RANKING: Final = ("unproved", "ties")
+"""The switches that this module finds."""
+_REPEATS: Final = 16
+_NAMES: Final = "abcdefgh"
+
+Scored: TypeAlias = tuple[bool, float]
+"""The outcome of a candidate, proved or not, and its log-probability."""
+Ends: TypeAlias = tuple[float, float]
+"""The optimistic and the pessimistic rank."""
+
+
+def find_ranking(make: MakePipeline) -> list[Finding]:
+    """Return what the engine's own ranking shows; nothing is decided without one, or where it fails."""
+    problem = Problem(facts=tuple([NamedAtom("p", "a", name) for name in _NAMES]), queries=(NamedAtom("p", "a", "a"),))
+    merged = merge([problem])
+    try:
+        rank = make(merged.run, merged.sizes).rank
+        if rank in OWN:
+            return [_leave(name, "the engine brings no `rank`, so kgverify ranks") for name in RANKING]
+        return [_find_unproved(rank), _find_ties(rank)]
+    except MissingDependency:
+        raise
+    except (UserError, NotImplementedError) as error:
+        return [_leave(name, f"it fails: {error}") for name in RANKING]
+
+
+def _find_unproved(rank: Rank) -> Finding:
+    """Rank an unproved candidate against proved ones of a lower log-probability."""
+    questions: list[tuple[list[Scored], dict[str, Ends]]] = [
+        ([(False, 0.0), (True, -1.0)], {"subtract_100": (2, 2), "log_probability": (1, 1)}),
+        ([(True, -1.0), (False, 0.0)], {"subtract_100": (1, 1), "log_probability": (2, 2)}),
+        ([(False, -1.0), (True, -2.0), (True, -0.5)], {"subtract_100": (3, 3), "log_probability": (2, 2)}),
+    ]
+    return _decide("unproved", [(scored, expected, _rank(rank, scored)) for scored, expected in questions])
+
+
+def _find_ties(rank: Rank) -> Finding:
+    """Rank a candidate among equal ones, several times, since the rule may be a random one."""
+    questions = []
+    for num_tied, num_above in ((2, 0), (4, 1), (6, 1)):
+        scored = [(True, -1.0)] * (1 + num_tied) + [(True, -0.5)] * num_above
+        low, high = 1.0 + num_above, 1.0 + num_above + num_tied
+        middle = (low + high) / 2
+        expected = {"realistic": (middle, middle), "optimistic": (low, low), "pessimistic": (high, high)}
+        found = [_rank(rank, scored) for _ in range(_REPEATS)]
+        if found[0] == (low, high):
+            return _leave("ties", "it reports the optimistic and the pessimistic rank, and so leaves the rule open")
+        if len(set(found)) > 1 and all(a == b and low <= a <= high for a, b in found):
+            expected["random"] = found[0]
+        questions.append((scored, expected, found[0]))
+    return _decide("ties", questions)
+
+
+def _decide(name: str, questions: Sequence[tuple[Sequence[Scored], dict[str, Ends], Ends]]) -> Finding:
+    fits = [{value for value, ends in expected.items() if ends == found} for _, expected, found in questions]
+    trials = tuple([_describe(name, *question) for question in questions])
+    values = set.intersection(*fits)
+    # What varies is random, whatever else the first draw fits.
+    values = {"random"} if "random" in values else values
+    if len(values) != 1:
+        return _leave(name, "its answers contradict each other, or fit no value", trials)
+    return Finding(switch=name, value=values.pop(), is_decided=True, trials=trials)
+
+
+def _leave(name: str, reason: str, trials: tuple[Trial, ...] = ()) -> Finding:
+    return Finding(switch=name, value=getattr(OURS, name), is_decided=False, reason=reason, trials=trials)
+
+
+def _describe(name: str, scored: Sequence[Scored], expected: dict[str, Ends], found: Ends) -> Trial:
+    candidates = [f"{'proved' if is_proved else 'not proved'} {score:g}" for is_proved, score in scored]
+    return Trial(
+        about=name,
+        program=(f"the true triple: {candidates[0]}", f"corruptions: {', '.join(candidates[1:])}"),
+        question="what is the rank of the true triple?",
+        expected={value: _show(ends) for value, ends in expected.items()},
+        proposed=next((value for value, ends in reversed(expected.items()) if ends == found), ""),
+        answer=_show(found),
+        num_fitting=int(found in expected.values()),
+        num_asked=1,
+    )
+
+
+def _show(ends: Ends) -> str:
+    return " to ".join(f"{end:g}" for end in dict.fromkeys(ends))
+
+
+def _rank(rank: Rank, scored: Sequence[Scored]) -> Ends:
+    """Return the rank of the first candidate. UserError for another number of ranks."""
+    num = len(scored)
+    atoms = np.array([(0, 0, i) for i in range(num)], np.int32)
+    zeros: Any = np.zeros(num, np.int32)
+    candidates = Candidates(
+        zeros,
+        np.full(num, Side.TAIL, np.int8),
+        atoms,
+        np.zeros(num, np.uint32),
+        np.array([Outcome.PROVED if is_proved else Outcome.FAILED for is_proved, _ in scored], np.int8),
+        np.zeros(num, np.uint8),
+        np.array([score for _, score in scored], np.float64),
+    )
+    ranks = rank(candidates, atoms[:1], 0.0)
+    if len(ranks.optimistic) != 1:
+        raise UserError(
+            f"expected one rank, found {len(ranks.optimistic)}",
+            where="rank",
+            fix="return a row for each query and side",
+        )
+    return float(ranks.optimistic[0]), float(ranks.pessimistic[0])
+
 
 _ORDER: Final = ("order", "is_reversed")
 _UNSEEN: Final = ("exempts_terminal",)
@@ -115,7 +358,7 @@ class DialectSearch:
     def _fits(self, dialect: Dialect, problems: Sequence[Problem]) -> bool:
         """Return whether the engine agrees with the reference of a dialect on each of the problems, alone."""
         for problem in problems:
-            limits = msgspec.structs.replace(problem.limits, dialect=dialect)
+            limits = structs.replace(problem.limits, dialect=dialect)
             (batch,) = prepare_batches([replace(problem, limits=limits)])
             if find_suspects(batch, self._make, lockstep=self.has_steps):
                 return False
@@ -123,7 +366,7 @@ class DialectSearch:
 
     def _complete(self, dialect: Dialect) -> Dialect:
         """Return a dialect with the ranking that was found."""
-        return msgspec.structs.replace(dialect, **{each.switch: each.value for each in self._ranking})
+        return structs.replace(dialect, **{each.switch: each.value for each in self._ranking})
 
     def _ask_controls(self) -> None:
         """Find out what the engine can be asked."""
@@ -287,35 +530,30 @@ def _count_fitting(asked: _Asked) -> int:
 
 def list_alternatives(about: tuple[str, ...], dialect: Dialect) -> dict[str, Dialect]:
     """Return a dialect for each value that an experiment is about, in words."""
-    name, *filters = about
-    if not filters:
-        return {show(value): msgspec.structs.replace(dialect, **{name: value}) for value in VALUES[name]}
-    first: Filter
-    first, *rest = [each for each in FILTERS if each in filters]
-    without = tuple([each for each in dialect.filters if each != first])
+    name, *names = about
+    if not names:
+        return {show(value): structs.replace(dialect, **{name: value}) for value in VALUES[name]}
+    first, *rest = [each for each in FILTERS if each in names]
+    own = dialect.filters
+    without = tuple([each for each in own if each != first])
     if not rest:
-        with_it = dialect.filters if first in dialect.filters else _insert_by_default(without, first)
-        placed = {f"with {first}": with_it, f"without {first}": without}
-    else:
-        at = without.index(rest[0]) if rest[0] in without else -1
-        if at < 0 or first not in dialect.filters:
-            return {}
+        at = next((i for i, each in enumerate(without) if FILTERS.index(each) > FILTERS.index(first)), len(without))
         placed = {
-            f"{first}, {rest[0]}": (*without[:at], first, *without[at:]),
-            f"{rest[0]}, {first}": (*without[: at + 1], first, *without[at + 1 :]),
+            f"with {first}": own if first in own else (*without[:at], first, *without[at:]),
+            f"without {first}": without,
         }
-        for value, order in placed.items():
-            # The proposed order as it is.
-            if (order.index(first) < order.index(rest[0])) == (
-                dialect.filters.index(first) < dialect.filters.index(rest[0])
-            ):
-                placed[value] = dialect.filters
-    return {value: msgspec.structs.replace(dialect, filters=order) for value, order in placed.items()}
-
-
-def _insert_by_default(filters: tuple[Filter, ...], new: Filter) -> tuple[Filter, ...]:
-    at = next((i for i, each in enumerate(filters) if FILTERS.index(each) > FILTERS.index(new)), len(filters))
-    return (*filters[:at], new, *filters[at:])
+    elif first not in own or rest[0] not in own:
+        return {}
+    else:
+        at = without.index(rest[0])
+        before, after = (*without[:at], first, *without[at:]), (*without[: at + 1], first, *without[at + 1 :])
+        # The proposed order as it is.
+        is_before = own.index(first) < own.index(rest[0])
+        placed = {
+            f"{first}, {rest[0]}": own if is_before else before,
+            f"{rest[0]}, {first}": after if is_before else own,
+        }
+    return {value: structs.replace(dialect, filters=order) for value, order in placed.items()}
 
 
 def show(value: object) -> str:

@@ -1,9 +1,9 @@
 """Features: what a problem contains and what its steps do, as names that campaigns count."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -16,9 +16,8 @@ from kgverify.program.program import NamedRule
 from kgverify.program.stages import Stage
 from kgverify.ranking.corrupt import ALL
 from kgverify.testing.checking.check import Batch
-from kgverify.testing.problems.boundaries import count_clauses
+from kgverify.testing.problems.decode import BULK, count_clauses
 from kgverify.testing.problems.problem import Problem
-from kgverify.testing.problems.shapes import BULK
 from kgverify.trace.model.columns import starts_of
 
 MANY_RESOLVENTS: Final = 16
@@ -35,6 +34,15 @@ def _repeats(atom: NamedAtom) -> bool:
 def _has_query(problem: Problem, first: type, second: type) -> bool:
     """Return whether an unranked query has arguments of these types."""
     return any(isinstance(a, first) and isinstance(b, second) for _, a, b in problem.unranked)
+
+
+def _predicates(atoms: Iterable[NamedAtom]) -> set[str]:
+    return {atom.predicate for atom in atoms}
+
+
+def _calls(problem: Problem) -> set[tuple[str, str]]:
+    """Return each predicate of a rule's head with each one of its body."""
+    return {(rule.clause_head.predicate, atom.predicate) for rule in problem.rules for atom in rule.body}
 
 
 _RULE_CHECKS: Final[dict[str, Callable[[NamedRule, Limits], bool]]] = {
@@ -65,62 +73,112 @@ _QUERY_CHECKS: Final[dict[str, Callable[[Problem], bool]]] = {
     "ids more than 256 apart": lambda problem: problem.spread.constants >= 254,
     "padding": lambda problem: bool(problem.sizes.atoms or problem.sizes.resolvents),
 }
-PROGRAM_FEATURES: Final = (
-    "no facts",
-    "no rules",
-    "a fact twice",
-    "a fact p(a, a)",
-    f"more than {BULK} facts of a predicate",
-    "a predicate without facts",
-    "a predicate without clauses",
-    "a rule twice",
-    "three rules of a predicate",
-    "a rule that calls itself",
-    "rules that call each other",
-    *_RULE_CHECKS,
-)
-QUERY_FEATURES: Final = tuple(_QUERY_CHECKS)
+_PROGRAM_CHECKS: Final[dict[str, Callable[[Problem], bool]]] = {
+    "no facts": lambda problem: not problem.facts,
+    "no rules": lambda problem: not problem.rules,
+    "a fact twice": lambda problem: len(set(problem.facts)) < len(problem.facts),
+    "a fact p(a, a)": lambda problem: any(first == second for _, first, second in problem.facts),
+    f"more than {BULK} facts of a predicate": lambda problem: (
+        max(Counter(fact.predicate for fact in set(problem.facts)).values(), default=0) > BULK
+    ),
+    "a predicate without facts": lambda problem: not set(chain(*_calls(problem))) <= _predicates(problem.facts),
+    "a predicate without clauses": lambda problem: (
+        not {called for _, called in _calls(problem)}
+        <= _predicates(problem.facts) | {head for head, _ in _calls(problem)}
+    ),
+    "a rule twice": lambda problem: len(set(problem.rules)) < len(problem.rules),
+    "three rules of a predicate": lambda problem: (
+        max(Counter(rule.clause_head.predicate for rule in problem.rules).values(), default=0) > 2
+    ),
+    "a rule that calls itself": lambda problem: any(head == called for head, called in _calls(problem)),
+    "rules that call each other": lambda problem: any(
+        head != called and (called, head) in _calls(problem) for head, called in _calls(problem)
+    ),
+}
+_DERIVATION_CHECKS: Final[dict[str, Callable[[int, int, Limits], bool]]] = {
+    "PROVED": lambda outcome, num_steps, limits: outcome == Outcome.PROVED,
+    "FAILED": lambda outcome, num_steps, limits: outcome == Outcome.FAILED,
+    "DEPTH_LIMIT": lambda outcome, num_steps, limits: outcome == Outcome.DEPTH_LIMIT,
+    "PROVED in one step": lambda outcome, num_steps, limits: outcome == Outcome.PROVED and num_steps == 1,
+    "PROVED in three steps or more": lambda outcome, num_steps, limits: outcome == Outcome.PROVED and num_steps >= 3,
+    "PROVED by the last step allowed": lambda outcome, num_steps, limits: (
+        outcome == Outcome.PROVED and num_steps == limits.max_depth
+    ),
+    "FAILED after three steps or more": lambda outcome, num_steps, limits: outcome == Outcome.FAILED and num_steps >= 3,
+}
+
+
+class _Step(NamedTuple):
+    """A step of the reference: what its stages gave, and its problem, query and goal, in ids."""
+
+    outputs: StageOutputs
+    problem: Problem
+    query: object
+    goal: tuple[tuple[int, ...], ...]
+
+    def num_goals(self) -> int:
+        return sum(item[0] == GoalKind.GOAL for item in self.outputs[Stage.LIMIT][0])
+
+    def sizes(self) -> list[int]:
+        return [len(atoms) for _, _, atoms in self.outputs[Stage.REVISIT]]
+
+    def num_visited(self) -> int:
+        return len(self.outputs[Stage.RENAME]) - len(self.outputs[Stage.REVISIT])
+
+
+_STEP_CHECKS: Final[dict[str, Callable[[_Step], bool]]] = {
+    "no resolvent": lambda step: step.outputs[Stage.CLOSE][0][0] == GoalKind.FALSE,
+    "one resolvent": lambda step: step.num_goals() == 1,
+    "2 to 4 resolvents": lambda step: 2 <= step.num_goals() <= 4,
+    f"5 to {MANY_RESOLVENTS} resolvents": lambda step: 5 <= step.num_goals() <= MANY_RESOLVENTS,
+    f"more than {MANY_RESOLVENTS} resolvents": lambda step: step.num_goals() > MANY_RESOLVENTS,
+    "resolvents of rules and of facts": lambda step: (
+        {Origin.RULE, Origin.FACT} <= {item[1] for item in step.outputs[Stage.LIMIT][0]}
+    ),
+    f"more than {BULK} facts matched": lambda step: len(step.outputs[Stage.MATCH_FACTS]) > BULK,
+    "more clauses than the match window": lambda step: (
+        len(step.outputs[Stage.MATCH_RULES]) + len(step.outputs[Stage.MATCH_FACTS]) > step.problem.sizes.match_window
+    ),
+    "a proof by a rule": lambda step: step.outputs[Stage.CLOSE][0][:2] == (GoalKind.TRUE, Origin.RULE),
+    "a proof by a fact": lambda step: step.outputs[Stage.CLOSE][0][:2] == (GoalKind.TRUE, Origin.FACT),
+    "a proof beside other resolvents": lambda step: (
+        step.outputs[Stage.CLOSE][0][0] == GoalKind.TRUE and len(step.sizes()) > 1
+    ),
+    "an atom pruned, others left": lambda step: any(
+        0 < len(after[2]) < len(before[2])
+        for before, after in zip(step.outputs[Stage.RESOLVE], step.outputs[Stage.PRUNE], strict=True)
+    ),
+    "a goal visited before": lambda step: step.num_visited() > 0,
+    "every resolvent visited before": lambda step: step.num_visited() > 0 and not step.sizes(),
+    "exactly max_atoms atoms": lambda step: (
+        step.outputs[Stage.CLOSE][0][0] == GoalKind.GOAL and step.problem.limits.max_atoms in step.sizes()
+    ),
+    "dropped for its atoms": lambda step: step.outputs[Stage.LIMIT][1] > 0,
+    "exactly max_resolvents resolvents": lambda step: (
+        step.num_goals() == step.problem.limits.max_resolvents and not step.outputs[Stage.LIMIT][2]
+    ),
+    "one resolvent beyond max_resolvents": lambda step: step.outputs[Stage.LIMIT][2] == 1,
+    "more than one beyond max_resolvents": lambda step: step.outputs[Stage.LIMIT][2] > 1,
+    "the query selected in its own derivation": lambda step: (
+        step.outputs[Stage.SELECT] == step.query and step.outputs[Stage.ADVANCE][2] > 1
+    ),
+    "a repeated variable selected": lambda step: step.goal[0][1] == step.goal[0][2] < 0,
+    "a variable shared with the rest of the goal": lambda step: any(
+        term < 0 and term in atom[1:] for term in step.goal[0][1:] for atom in step.goal[1:]
+    ),
+    "a choice by score": lambda step: len(set(step.outputs[Stage.SCORE])) > 1,
+    "a tie for the highest score": lambda step: (
+        list(step.outputs[Stage.SCORE]).count(max(step.outputs[Stage.SCORE])) > 1
+    ),
+}
+_LIMIT_OF_BYTE: Final = 255
+_LIMIT_OF_WORD: Final = (1 << 16) - 1
 RUN_FEATURES: Final = (
-    "PROVED",
-    "FAILED",
-    "DEPTH_LIMIT",
-    "PROVED in one step",
-    "PROVED in three steps or more",
-    "PROVED by the last step allowed",
-    "FAILED after three steps or more",
     "FAILED by limits alone",
     "more candidates than slots",
     "ranks that tie",
     "an unproved candidate above a proved one, but for the push-down",
 )
-STEP_FEATURES: Final = (
-    "no resolvent",
-    "one resolvent",
-    "2 to 4 resolvents",
-    f"5 to {MANY_RESOLVENTS} resolvents",
-    f"more than {MANY_RESOLVENTS} resolvents",
-    "resolvents of rules and of facts",
-    f"more than {BULK} facts matched",
-    "more clauses than the match window",
-    "a proof by a rule",
-    "a proof by a fact",
-    "a proof beside other resolvents",
-    "an atom pruned, others left",
-    "a goal visited before",
-    "every resolvent visited before",
-    "exactly max_atoms atoms",
-    "dropped for its atoms",
-    "exactly max_resolvents resolvents",
-    "one resolvent beyond max_resolvents",
-    "more than one beyond max_resolvents",
-    "the query selected in its own derivation",
-    "a repeated variable selected",
-    "a variable shared with the rest of the goal",
-    "a choice by score",
-    "a tie for the highest score",
-)
-_LIMIT_OF_BYTE: Final = 255
-_LIMIT_OF_WORD: Final = (1 << 16) - 1
 BOUNDARY_FEATURES: Final = (
     "one candidate",
     "as many candidates as slots",
@@ -147,108 +205,12 @@ ALONE_FEATURES: Final = frozenset(
 """They are counted in runs of one problem, since a common run has facts and rules, and sizes of its own."""
 
 FEATURES_BY_TITLE: Final = {
-    "program": PROGRAM_FEATURES,
-    "queries and settings": QUERY_FEATURES,
-    "derivations": RUN_FEATURES,
-    "steps and runs": (*STEP_FEATURES, *BOUNDARY_FEATURES),
+    "program": (*_PROGRAM_CHECKS, *_RULE_CHECKS),
+    "queries and settings": tuple(_QUERY_CHECKS),
+    "derivations": (*_DERIVATION_CHECKS, *RUN_FEATURES),
+    "steps and runs": (*_STEP_CHECKS, *BOUNDARY_FEATURES),
 }
 ALL_FEATURES: Final = tuple(chain.from_iterable(FEATURES_BY_TITLE.values()))
-
-
-def program_features(problem: Problem) -> Iterator[str]:
-    """Yield the features of a problem's facts and rules."""
-    facts, rules = problem.facts, problem.rules
-    by_predicate: dict[str, int] = {}
-    for fact in dict.fromkeys(facts):
-        by_predicate[fact.predicate] = by_predicate.get(fact.predicate, 0) + 1
-    heads = [rule.clause_head.predicate for rule in rules]
-    called = {atom.predicate for rule in rules for atom in rule.body}
-    calls: dict[str, set[str]] = {}
-    for rule in rules:
-        calls.setdefault(rule.clause_head.predicate, set()).update(atom.predicate for atom in rule.body)
-    checks = {
-        "no facts": not facts,
-        "no rules": not rules,
-        "a fact twice": len(set(facts)) < len(facts),
-        "a fact p(a, a)": any(first == second for _, first, second in facts),
-        f"more than {BULK} facts of a predicate": max(by_predicate.values(), default=0) > BULK,
-        "a predicate without facts": not (called | set(heads)) <= by_predicate.keys(),
-        "a predicate without clauses": not called <= by_predicate.keys() | set(heads),
-        "a rule twice": len(set(rules)) < len(rules),
-        "three rules of a predicate": any(heads.count(head) > 2 for head in heads),
-        "a rule that calls itself": any(head in others for head, others in calls.items()),
-        "rules that call each other": any(
-            other != head and head in calls.get(other, ()) for head, others in calls.items() for other in others
-        ),
-    }
-    yield from (name for name, holds in checks.items() if holds)
-    for name, holds_for in _RULE_CHECKS.items():
-        if any(holds_for(rule, problem.limits) for rule in rules):
-            yield name
-
-
-def query_features(problem: Problem) -> Iterator[str]:
-    """Yield the features of a problem's queries and settings."""
-    return (name for name, holds in _QUERY_CHECKS.items() if holds(problem))
-
-
-def derivation_features(outcome: int, num_steps: int, limits: Limits) -> Iterator[str]:
-    """Yield the features of a candidate's outcome."""
-    yield Outcome(outcome).name
-    if outcome == Outcome.PROVED:
-        if num_steps == 1:
-            yield "PROVED in one step"
-        if num_steps >= 3:
-            yield "PROVED in three steps or more"
-        if num_steps == limits.max_depth:
-            yield "PROVED by the last step allowed"
-    if outcome == Outcome.FAILED and num_steps >= 3:
-        yield "FAILED after three steps or more"
-
-
-def step_features(outputs: StageOutputs, problem: Problem, query: object, goal: tuple[object, ...]) -> Iterator[str]:
-    """Yield the features of one step of the reference, from its stage outputs; query and goal in ids."""
-    limits = problem.limits
-    selected, facts = outputs[Stage.SELECT], outputs[Stage.MATCH_FACTS]
-    num_clauses = len(outputs[Stage.MATCH_RULES]) + len(facts)
-    kept, dropped_atoms, dropped_resolvents = outputs[Stage.LIMIT]
-    scores = outputs[Stage.SCORE]
-    closed = outputs[Stage.CLOSE]
-    survivors = [len(atoms) for _, _, atoms in outputs[Stage.REVISIT]]
-    num_goals = sum(item[0] == GoalKind.GOAL for item in kept)
-    origins = {item[1] for item in kept}
-    rest = {term for atom in goal[1:] for term in atom[1:]}  # type: ignore[index]
-    num_dropped_by_visit = len(outputs[Stage.RENAME]) - len(outputs[Stage.REVISIT])
-    checks = {
-        "no resolvent": closed[0][0] == GoalKind.FALSE,
-        "one resolvent": num_goals == 1,
-        "2 to 4 resolvents": 2 <= num_goals <= 4,
-        f"5 to {MANY_RESOLVENTS} resolvents": 5 <= num_goals <= MANY_RESOLVENTS,
-        f"more than {MANY_RESOLVENTS} resolvents": num_goals > MANY_RESOLVENTS,
-        "resolvents of rules and of facts": {Origin.RULE, Origin.FACT} <= origins,
-        f"more than {BULK} facts matched": len(facts) > BULK,
-        "more clauses than the match window": num_clauses > problem.sizes.match_window,
-        "a proof by a rule": closed[0][:2] == (GoalKind.TRUE, Origin.RULE),
-        "a proof by a fact": closed[0][:2] == (GoalKind.TRUE, Origin.FACT),
-        "a proof beside other resolvents": closed[0][0] == GoalKind.TRUE and len(survivors) > 1,
-        "an atom pruned, others left": any(
-            0 < len(after[2]) < len(before[2])
-            for before, after in zip(outputs[Stage.RESOLVE], outputs[Stage.PRUNE], strict=True)
-        ),
-        "a goal visited before": num_dropped_by_visit > 0,
-        "every resolvent visited before": num_dropped_by_visit > 0 and not survivors,
-        "exactly max_atoms atoms": closed[0][0] == GoalKind.GOAL and limits.max_atoms in survivors,
-        "dropped for its atoms": dropped_atoms > 0,
-        "exactly max_resolvents resolvents": num_goals == limits.max_resolvents and not dropped_resolvents,
-        "one resolvent beyond max_resolvents": dropped_resolvents == 1,
-        "more than one beyond max_resolvents": dropped_resolvents > 1,
-        "the query selected in its own derivation": selected == query and outputs[Stage.ADVANCE][2] > 1,
-        "a repeated variable selected": selected[1] == selected[2] and selected[1] < 0,
-        "a variable shared with the rest of the goal": any(term in rest for term in selected[1:] if term < 0),
-        "a choice by score": len(scores) > 1 and len(set(scores)) > 1,
-        "a tie for the highest score": list(scores).count(max(scores)) > 1,
-    }
-    return (name for name, holds in checks.items() if holds)
 
 
 def boundary_features(batch: Batch) -> Iterator[str]:
@@ -302,14 +264,25 @@ def count_features(batches: Sequence[Batch]) -> dict[str, int]:
 def _batch_features(batch: Batch) -> list[set[str]]:
     """Return the features of each problem of a batch."""
     problems = batch.merged.problems
-    found = [{*program_features(problem), *query_features(problem)} for problem in problems]
+    found = [
+        {
+            *(name for name, holds in (_PROGRAM_CHECKS | _QUERY_CHECKS).items() if holds(problem)),
+            *(
+                name
+                for name, holds in _RULE_CHECKS.items()
+                if any(holds(rule, problem.limits) for rule in problem.rules)
+            ),
+        }
+        for problem in problems
+    ]
     columns, rankings = batch.columns, batch.rankings
     candidates, steps = columns.candidates, columns.steps
     owner = batch.merged.owner[candidates.query].tolist()
     for index, outcome, num_steps in zip(
         owner, candidates.outcome.tolist(), candidates.num_steps.tolist(), strict=True
     ):
-        found[index].update(derivation_features(outcome, num_steps, problems[index].limits))
+        limits = problems[index].limits
+        found[index].update(name for name, holds in _DERIVATION_CHECKS.items() if holds(outcome, num_steps, limits))
     for index, count in Counter(owner).items():
         if count > problems[index].sizes.slots:
             found[index].add("more candidates than slots")
@@ -326,8 +299,8 @@ def _batch_features(batch: Batch) -> list[set[str]]:
     for candidate, num_steps in enumerate(candidates.num_steps.tolist()):
         index = owner[candidate]
         for _ in range(num_steps):
-            outputs = engine.probe(next(single))
-            found[index].update(step_features(outputs, problems[index], queries[candidate], goals[row]))
+            step = _Step(engine.probe(next(single)), problems[index], queries[candidate], goals[row])
+            found[index].update(name for name, holds in _STEP_CHECKS.items() if holds(step))
             row += 1
         last = row - 1
         if candidates.outcome[candidate] == Outcome.FAILED and (

@@ -14,7 +14,7 @@ from kgverify.engines.sizes import Sizes
 from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atom_table import AtomTable
-from kgverify.program.atoms import NamedAtom, Term, Variable, decode_variable, is_variable
+from kgverify.program.atoms import NamedAtom, Term
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
 from kgverify.program.program import NamedRule, Program
@@ -74,14 +74,8 @@ class Merged:
 
     def list_candidates(self) -> list[NamedAtom]:
         """Return the candidates in names, in the order in which they are proved."""
-        symbols = self.graph.program.symbols
-
-        def term(number: int) -> Term:
-            is_name = is_variable(number)
-            return Variable(VARIABLE_NAMES[decode_variable(number)]) if is_name else symbols.constants[number]
-
         atoms = self.expected.draw_for(self.run).atom.tolist()
-        return [NamedAtom(symbols.predicates[predicate], term(a), term(b)) for predicate, a, b in atoms]
+        return [self.graph.program.symbols.decode(atom, VARIABLE_NAMES.__getitem__) for atom in atoms]
 
 
 def group_problems(problems: Sequence[Problem]) -> list[list[int]]:
@@ -165,7 +159,7 @@ def _rename(problem: Problem, prefix: str) -> _Part:
         else _put_prefix(problem, plain, prefix)
     )
     known = {predicate for atoms in (facts, queries) for predicate, _, _ in atoms}
-    known.update(predicate for rule in rules for predicate, _, _ in (rule.clause_head, *rule.body))
+    known.update(predicate for rule in rules for predicate, _, _ in rule.atoms)
     unknown = [predicate for predicate in dict.fromkeys(atom.predicate for atom in unranked) if predicate not in known]
 
     filler = ""
@@ -199,10 +193,7 @@ def _put_prefix(
 
     # Plain tuples take half the time; they become a table.
     facts: list[Any] = [(prefix + p, names[a], names[b]) for p, a, b in problem.facts]
-    rules = []
-    for rule in problem.rules:
-        head, *body = put((rule.clause_head, *rule.body))
-        rules.append(NamedRule(head, tuple(body), rule.name, rule.confidence, rule.source))
+    rules = [rule.with_atoms(put(rule.atoms)) for rule in problem.rules]
     return facts, rules, put(problem.queries), put(problem.unranked), domain
 
 

@@ -1,7 +1,8 @@
 """A problem: a small program with its queries, limits, policy and sizes, as data in names."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from kgverify.engines.sizes import Sizes
 from kgverify.errors import UserError
 from kgverify.escaping import make_visible
-from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.dialect import OURS
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule, render_named
@@ -143,8 +144,7 @@ class Problem:
         if with_facts:
             yield from self.facts
         for rule in self.rules:
-            yield rule.clause_head
-            yield from rule.body
+            yield from rule.atoms
         yield from self.queries
         yield from self.unranked
 
@@ -175,6 +175,24 @@ class Problem:
 def list_constants(atoms: Iterable[NamedAtom]) -> dict[str, None]:
     """Return the constants of atoms, in order of first appearance."""
     return {term: None for _, a, b in atoms for term in (a, b) if not isinstance(term, Variable)}
+
+
+def list_variables(atoms: Iterable[NamedAtom]) -> list[Variable]:
+    """Return the variables of atoms, in order of first appearance."""
+    return list(dict.fromkeys(term for atom in atoms for term in atom[1:] if isinstance(term, Variable)))
+
+
+def rename_variables(atoms: Sequence[NamedAtom]) -> list[NamedAtom]:
+    """Return the atoms with variables X, Y, Z ... in order of first appearance."""
+    names = map(Variable, list_names(VARIABLE_NAMES, "V"))
+    renamed: dict[Term, Term] = dict(zip(list_variables(atoms), names, strict=False))
+    return [atom.rename(renamed) for atom in atoms]
+
+
+def list_names(letters: str, prefix: str) -> Iterator[str]:
+    """Yield letters as names, and then the prefix with numbers, without end."""
+    yield from letters
+    yield from (f"{prefix}{i}" for i in count(len(letters)))
 
 
 def free_prefix(prefix: str, names: Iterable[str], more: str) -> str:

@@ -5,16 +5,20 @@ upper-case letter or with `_` is a variable; every other name stands in single q
 \\xHEX\\ as in ISO Prolog. A line that begins with % is a comment. A line holds one clause, query or key.
 """
 
+import platform
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import runpy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kgverify.engines.sizes import Sizes
 from kgverify.engines.table import COMPILED, REFERENCE
-from kgverify.errors import InternalError, UserError, suggest
+from kgverify.errors import InternalError, UserError, count_of, suggest
 from kgverify.escaping import MARKED
 from kgverify.files.reading import read_file
 from kgverify.files.writing import write_file
@@ -23,12 +27,99 @@ from kgverify.program.dialect import OURS, VALUES, Dialect
 from kgverify.program.limits import NUMBERS, Limits
 from kgverify.program.program import NamedRule
 from kgverify.ranking.corrupt import ALL
-from kgverify.runs.engine_makers import EAGER, EngineSpec
-from kgverify.testing.checking.failure import CRASH, LAW, Signature
+from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec
+from kgverify.testing.checking.failure import CRASH, LAW, Failure, Signature
 from kgverify.testing.checking.guard import CheckBug
-from kgverify.testing.problems.problem import NO_SPREAD, PolicySpec, Problem, Spread
-from kgverify.testing.reproducers.reproducer import Reproducer
-from kgverify.testing.shrinking.terms import rename_variables
+from kgverify.testing.problems.problem import NO_SPREAD, SHORTEST, PolicySpec, Problem, Spread, rename_variables
+from kgverify.version import __version__
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproducer:
+    """A problem and the difference that it shows.
+
+    signature:        of the difference; that of its first divergence is compared with it
+    candidate, step:  where it shows; step -1 if it is not about a step
+    expected, actual: both values as text, a line each
+    lockstep:         whether every step was compared from the expected goal
+    neighbour:        the change after which both sides agree; empty if none is known
+    engine:           the engine under test
+    reference:        the engine that it is compared with
+    versions:         library name to version, of the run that made it
+    notes:            comments for readers
+    """
+
+    problem: Problem
+    signature: Signature
+    candidate: str = ""
+    step: int = -1
+    expected: tuple[str, ...] = ()
+    actual: tuple[str, ...] = ()
+    message: str = ""
+    lockstep: bool = False
+    neighbour: str = ""
+    engine: EngineSpec = EAGER
+    reference: EngineSpec = PLAIN
+    versions: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def with_engine(self, engine: EngineSpec, reference: EngineSpec | None = None) -> "Reproducer":
+        """Return the same reproducer for another engine, and for another reference if one is given."""
+        return replace(self, engine=engine, reference=self.reference if reference is None else reference)
+
+    @property
+    def sides(self) -> str:
+        """The engine under test, and the one that it is compared with."""
+        return f"{self.engine}, compared with {self.reference}"
+
+
+def make_reproducer(
+    failure: Failure,
+    engine: EngineSpec = EAGER,
+    *,
+    reference: EngineSpec = PLAIN,
+    lockstep: bool = False,
+    neighbour: str = "",
+    notes: tuple[str, ...] = (),
+) -> Reproducer:
+    """Return the reproducer of a failure. UserError for one that needs other problems in its run: shrink it first."""
+    if not failure.is_alone:
+        raise UserError(
+            f"fails only in one run with {count_of(len(failure.group) - 1, 'other problem')}",
+            where="reproducer",
+            fix="shrink the failure first",
+        )
+    divergence = failure.divergence
+    return Reproducer(
+        problem=failure.problem,
+        signature=failure.signature,
+        candidate=divergence.atom if divergence else "",
+        step=divergence.step if divergence else -1,
+        expected=_split_lines(divergence.expected) if divergence else (),
+        actual=_split_lines(divergence.actual) if divergence else (),
+        message=failure.message,
+        lockstep=lockstep,
+        neighbour=neighbour,
+        engine=engine,
+        reference=reference,
+        notes=notes,
+        versions=_versions(engine, reference),
+    )
+
+
+def _split_lines(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else (str(value),)
+
+
+def _versions(*engines: EngineSpec) -> dict[str, str]:
+    versions = {"kgverify": __version__, "python": platform.python_version()}
+    if any(each.name == COMPILED for each in engines):
+        with suppress(PackageNotFoundError):
+            versions["torch"] = version("torch")
+    return versions
+
+
+T = TypeVar("T")
 
 SUFFIX: Final = ".kg"
 _MAX_BYTES: Final = 16 << 20
@@ -36,52 +127,87 @@ _MAX_BYTES: Final = 16 << 20
 
 def render_reproducer(reproducer: Reproducer) -> str:
     """Return the text of a reproducer, which `parse_reproducer` reads; variables with unusual names are renamed."""
-    problem = reproducer.problem
-    lines = [FIRST_LINE, *(f"note: {escape_line(note)}" for note in reproducer.notes), ""]
-    lines += [f"{_atom(fact)}." for fact in problem.facts]
-    lines += [_clause(rule) for rule in problem.rules]
-    lines += [f"?- ranked {_atom(query)}." for query in problem.queries]
-    lines += [f"?- {_atom(*_plain_variables([query]))}." for query in problem.unranked]
-    lines += [
-        "",
-        f"limits: {_pairs({name: getattr(problem.limits, name) for name in NUMBERS})}",
-        *_optional("dialect", _render_dialect(problem.limits.dialect)),
-        f"policy: {problem.policy.name}" + _weights(problem.policy),
-        f"sizes: {_pairs(problem.sizes._asdict())}",
-    ]
-    if problem.spread != NO_SPREAD:
-        lines.append(f"spread: {_pairs(problem.spread._asdict())}")
-    if problem.queries or problem.num_corruptions != 0:
-        lines.append(f"corruptions: {'all' if problem.num_corruptions == ALL else problem.num_corruptions}")
-    if problem.seed:
-        lines.append(f"seed: {problem.seed}")
-    if problem.constants:
-        lines.append(f"constants: {', '.join(map(quote, problem.constants))}")
+    problem, limits, policy = reproducer.problem, reproducer.problem.limits, reproducer.problem.policy
     stage, field, kind, situation = reproducer.signature
-    lines += ["", *_optional("stage", stage), *_optional("field", field), f"class: {escape_line(kind)}"]
-    lines += _optional("law" if kind == LAW else "situation", situation) + _optional("candidate", reproducer.candidate)
-    lines += [f"step: {reproducer.step}"] if reproducer.step >= 0 else []
-    lines += [f"expected: {escape_line(line)}".rstrip() for line in reproducer.expected]
-    lines += [f"actual: {escape_line(line)}".rstrip() for line in reproducer.actual]
-    lines += _optional("message", reproducer.message)
-    lines.append(f"compared: {'in lockstep' if reproducer.lockstep else 'free-running'}")
-    lines += _optional("neighbour", reproducer.neighbour)
-    lines += ["", *_engine_lines("", reproducer.engine), *_engine_lines("reference_", reproducer.reference)]
-    lines += _optional("versions", _pairs(reproducer.versions))
+    num = "all" if problem.num_corruptions == ALL else str(problem.num_corruptions)
+    switches = {name: getattr(limits.dialect, name) for name in limits.dialect.__struct_fields__}
+    weights = {} if policy.name == SHORTEST.name else policy._asdict()
+    settings = {
+        "limits": _pairs({name: getattr(limits, name) for name in NUMBERS}),
+        "dialect": _pairs({name: value for name, value in switches.items() if value != getattr(OURS, name)}),
+        "policy": _pairs(weights).removeprefix("name ") or policy.name,
+        "sizes": _pairs(problem.sizes._asdict()),
+        "spread": _pairs(problem.spread._asdict()) if problem.spread != NO_SPREAD else "",
+        "corruptions": num if problem.queries or problem.num_corruptions != 0 else "",
+        "seed": str(problem.seed or ""),
+    }
+    difference = {
+        "stage": stage,
+        "field": field,
+        "class": kind,
+        "law" if kind == LAW else "situation": situation,
+        "candidate": reproducer.candidate,
+        "step": str(reproducer.step) if reproducer.step >= 0 else "",
+    }
+    result = {
+        "message": reproducer.message,
+        "compared": "in lockstep" if reproducer.lockstep else "free-running",
+        "neighbour": reproducer.neighbour,
+    }
+    engines: dict[str, str] = {}
+    for prefix, engine in (("", reproducer.engine), ("reference_", reproducer.reference)):
+        is_compiled = engine.name == COMPILED
+        engines[prefix.strip("_") or "engine"] = engine.name
+        engines |= {f"{prefix}mode": engine.mode, f"{prefix}device": engine.device} if is_compiled else {}
+        engines[f"{prefix}faults"] = ", ".join(engine.faults)
+    lines = [
+        FIRST_LINE,
+        *(f"note: {escape_line(note)}" for note in reproducer.notes),
+        "",
+        *(f"{_render_atom(fact)}." for fact in problem.facts),
+        *(
+            f"{head} :- {', '.join(body)}."
+            for head, *body in map(_render_atoms, [each.atoms for each in problem.rules])
+        ),
+        *(f"?- ranked {_render_atom(query)}." for query in problem.queries),
+        *(f"?- {_render_atoms([query])[0]}." for query in problem.unranked),
+        "",
+        *_lines(settings),
+        *([f"constants: {', '.join(map(quote, problem.constants))}"] if problem.constants else []),
+        "",
+        *_lines(difference),
+        *(f"expected: {escape_line(line)}".rstrip() for line in reproducer.expected),
+        *(f"actual: {escape_line(line)}".rstrip() for line in reproducer.actual),
+        *_lines(result),
+        "",
+        *_lines(engines | {"versions": _pairs(reproducer.versions)}),
+    ]
     return "\n".join(lines) + "\n"
 
 
-def _render_dialect(dialect: Dialect) -> str:
-    """Return the switches that differ from the default; empty for the default dialect."""
-    changed = {name: getattr(dialect, name) for name in dialect.__struct_fields__}
-    changed = {name: value for name, value in changed.items() if value != getattr(OURS, name)}
-    return ", ".join(f"{name} {_switch(value)}" for name, value in changed.items())
+def _lines(values: Mapping[str, str]) -> list[str]:
+    return [f"{key}: {escape_line(value)}" for key, value in values.items() if value]
 
 
-def _switch(value: object) -> str:
+def _pairs(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {_show(value)}" for name, value in values.items())
+
+
+def _show(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return " ".join(value) or "none" if isinstance(value, tuple) else str(value)
+
+
+def _render_atoms(atoms: Sequence[NamedAtom]) -> list[str]:
+    names = [term.name for atom in atoms for term in atom[1:] if isinstance(term, Variable)]
+    plain = atoms if all(map(VARIABLE.fullmatch, names)) else rename_variables(atoms)
+    return list(map(_render_atom, plain))
+
+
+def _render_atom(atom: NamedAtom) -> str:
+    first, second = (term.name if isinstance(term, Variable) else quote(term) for term in atom[1:])
+    return f"{quote(atom.predicate)}({first}, {second})"
 
 
 def read_reproducer(path: Path) -> Reproducer:
@@ -126,46 +252,7 @@ def saving_bugs() -> Iterator[None]:
         raise InternalError(f"kgverify itself failed on {which}, {where}: {bug}") from bug.__cause__
 
 
-def _engine_lines(prefix: str, engine: EngineSpec) -> list[str]:
-    """Return the lines of an engine; those of the reference begin with a prefix."""
-    lines = [f"{prefix.strip('_') or 'engine'}: {escape_line(engine.name)}"]
-    if engine.name == COMPILED:
-        lines += [f"{prefix}mode: {escape_line(engine.mode)}", f"{prefix}device: {escape_line(engine.device)}"]
-    return lines + _optional(f"{prefix}faults", ", ".join(engine.faults))
-
-
-def _clause(rule: NamedRule) -> str:
-    head, *body = _plain_variables([rule.clause_head, *rule.body])
-    return f"{_atom(head)} :- {', '.join(map(_atom, body))}."
-
-
-def _plain_variables(atoms: list[NamedAtom]) -> list[NamedAtom]:
-    names = [term.name for atom in atoms for term in atom[1:] if isinstance(term, Variable)]
-    return atoms if all(map(VARIABLE.fullmatch, names)) else rename_variables(atoms)
-
-
-def _atom(atom: NamedAtom) -> str:
-    first, second = (term.name if isinstance(term, Variable) else quote(term) for term in atom[1:])
-    return f"{quote(atom.predicate)}({first}, {second})"
-
-
-def _optional(key: str, value: str) -> list[str]:
-    return [f"{key}: {escape_line(value)}"] if value else []
-
-
-def _pairs(values: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {_show(value)}" for name, value in values.items())
-
-
-def _show(value: Any) -> Any:
-    return ("no", "yes")[value] if isinstance(value, bool) else value
-
-
-def _weights(policy: PolicySpec) -> str:
-    return "" if policy.name == "shortest" else f", {_pairs(dict(list(policy._asdict().items())[1:]))}"
-
-
-PLAIN: Final = re.compile(r"[a-z0-9]\w*", re.ASCII)
+PLAIN_NAME: Final = re.compile(r"[a-z0-9]\w*", re.ASCII)
 """A predicate or a constant that needs no quotes."""
 VARIABLE: Final = re.compile(r"[A-Z]\w*|_\w+", re.ASCII)
 """A variable's name."""
@@ -177,7 +264,7 @@ _SIGNS = {"n": "\n", "t": "\t"}
 
 def quote(name: str) -> str:
     """Return the name of a predicate or a constant, quoted if necessary."""
-    if PLAIN.fullmatch(name):
+    if PLAIN_NAME.fullmatch(name):
         return name
     escaped = escape(name).replace("'", "\\'")
     return f"'{escaped}'"
@@ -213,40 +300,6 @@ def unescape(text: str) -> str:
 
 
 FIRST_LINE: Final = "% kgverify reproducer 1"
-KEYS: Final = (
-    "note",
-    "limits",
-    "dialect",
-    "policy",
-    "sizes",
-    "spread",
-    "corruptions",
-    "seed",
-    "constants",
-    "stage",
-    "field",
-    "class",
-    "situation",
-    "law",
-    "candidate",
-    "step",
-    "expected",
-    "actual",
-    "message",
-    "compared",
-    "neighbour",
-    "engine",
-    "mode",
-    "device",
-    "faults",
-    "reference",
-    "reference_mode",
-    "reference_device",
-    "reference_faults",
-    "versions",
-)
-_REPEATED: Final = ("note", "expected", "actual")
-
 _KEY = re.compile(r"([a-z_]+):(?: (.*))?")
 _TOKEN = re.compile(
     r"[ \t]*(?:(?P<quoted>'(?:[^'\\]|\\x[0-9a-fA-F]+\\|\\[^x])*')|(?P<bare>\w+)|(?P<sign>:-|\?-|[(),.]))", re.ASCII
@@ -259,47 +312,55 @@ def parse_reproducer(text: str, file: str = "reproducer") -> Reproducer:
 
 
 class _Parser:
-    """A parser that reads a text line by line, and knows the current line."""
+    """A parser that reads a text line by line.
+
+    line:   the number of the current line
+    tokens: those left of a line with a clause, each with its kind
+    values: key to the values of its lines
+    lines:  key to the number of its last line
+    known:  the keys that were asked for
+    """
 
     def __init__(self, file: str) -> None:
-        self._file = file
-        self._line = 0
-        self._tokens: list[tuple[str, str]] = []
-        self._values: dict[str, list[str]] = {}
-        self._lines: dict[str, int] = {}
+        self.file, self.line = file, 1
+        self.tokens: list[tuple[str, str]] = []
+        self.values: dict[str, list[str]] = {}
+        self.lines: dict[str, int] = {}
+        self.known: list[str] = []
 
     def parse(self, text: str) -> Reproducer:
+        """Parse a text."""
         lines = text.split("\n")
-        self._line = 1
         if lines[0].rstrip() != FIRST_LINE:
             raise self._error(f"expected {FIRST_LINE!r}, found {lines[0][:60]!r}", "give a file of `kgverify shrink`")
         facts: list[NamedAtom] = []
         rules: list[NamedRule] = []
         ranked: list[NamedAtom] = []
         unranked: list[NamedAtom] = []
-        for self._line, raw in enumerate(lines, 1):
+        for self.line, raw in enumerate(lines, 1):
             line = raw.rstrip("\r")
             if not line.strip() or line.startswith("%"):
                 continue
-            key = _KEY.fullmatch(line)
-            if key:
-                self._keep(key[1], key[2] or "")
+            if match := _KEY.fullmatch(line):
+                self.lines[match[1]] = self.line
+                self.values.setdefault(match[1], []).append(match[2] or "")
                 continue
-            self._tokens = self._scan(line)
+            self.tokens = self._scan(line)
             if self._take("?-"):
-                (ranked if self._take_ranked() else unranked).append(self._atom())
+                is_ranked = self.tokens[:1] == [("bare", "ranked")] and self.tokens[1:2] != [("sign", "(")]
+                del self.tokens[:is_ranked]
+                (ranked if is_ranked else unranked).append(self._atom())
             else:
                 head = self._atom()
                 if self._take(":-"):
-                    body = [self._atom()]
-                    while self._take(","):
-                        body.append(self._atom())
-                    rules.append(NamedRule(head, tuple(body)))
-                elif not head.is_ground:
-                    raise self._error("expected a fact without variables", "give it a body, or name constants")
-                else:
+                    rules.append(NamedRule(head, self._list(self._atom)))
+                elif head.is_ground:
                     facts.append(head)
-            self._end()
+                else:
+                    raise self._error("expected a fact without variables", "give it a body, or name constants")
+            self._expect(".")
+            if self.tokens:
+                raise self._error(f"expected the end of the line, found {self._next!r}", "write one clause a line")
         problem = self._problem(facts, rules, ranked, unranked)
         signature = Signature(*(self._text(key) for key in ("stage", "field", "class", "situation")))
         if not signature.kind:
@@ -308,7 +369,18 @@ class _Parser:
             signature = signature._replace(situation=self._text("law") or signature.situation)
             if not signature.situation:
                 raise self._error("expected a line `law: ...`, found none", "name the law that is broken", "class")
-        return Reproducer(
+        compared = self._text("compared", "free-running")
+        # Earlier versions wrote no line of the reference, which was kgverify's own.
+        engine, reference = (
+            EngineSpec(
+                self._text(key, name),
+                self._text(f"{prefix}mode", EAGER.mode),
+                self._text(f"{prefix}device", EAGER.device),
+                tuple(self._items(f"{prefix}faults")),
+            )
+            for key, prefix, name in (("engine", "", COMPILED), ("reference", "reference_", REFERENCE))
+        )
+        made = Reproducer(
             problem=problem,
             signature=signature,
             candidate=self._text("candidate"),
@@ -316,22 +388,17 @@ class _Parser:
             expected=self._texts("expected"),
             actual=self._texts("actual"),
             message=self._text("message"),
-            lockstep=self._choice("compared", "free-running", "in lockstep"),
+            lockstep=not self._choose("compared", compared, "'free-running'", "'in lockstep'"),
             neighbour=self._text("neighbour"),
-            engine=self._engine("", self._text("engine") or COMPILED),
-            # Earlier versions wrote no line of the reference, which was kgverify's own.
-            reference=self._engine("reference_", self._text("reference") or REFERENCE),
-            versions=dict(self._split_pair("versions", item) for item in self._items("versions")),
+            engine=engine,
+            reference=reference,
+            versions=self._pairs("versions", ()),
             notes=self._texts("note"),
         )
-
-    def _engine(self, prefix: str, name: str) -> EngineSpec:
-        return EngineSpec(
-            name,
-            self._text(f"{prefix}mode") or EAGER.mode,
-            self._text(f"{prefix}device") or EAGER.device,
-            tuple(self._items(f"{prefix}faults")),
-        )
+        for key in (each for each in self.values if each not in (*self.known, "law")):
+            fix = suggest(key, self.known) or f"use one of {', '.join(self.known)}"
+            raise self._error(f"unknown key {key!r}", fix, key)
+        return made
 
     def _problem(
         self, facts: list[NamedAtom], rules: list[NamedRule], ranked: list[NamedAtom], unranked: list[NamedAtom]
@@ -352,108 +419,90 @@ class _Parser:
                 spread=Spread(**self._numbers("spread", Spread._fields)),
             )
         except UserError as error:
-            where = error.where if error.where.startswith(self._file) else f"{self._file}: {error.where}"
+            where = error.where if error.where.startswith(self.file) else f"{self.file}: {error.where}"
             raise UserError(error.message, where=where, fix=error.fix) from None
 
-    def _keep(self, key: str, value: str) -> None:
-        if key not in KEYS:
-            raise self._error(f"unknown key {key!r}", suggest(key, KEYS) or f"use one of {', '.join(KEYS)}")
-        if key in self._values and key not in _REPEATED:
-            raise self._error(f"a second line {key!r}", "leave one of them out")
-        self._lines[key] = self._line
-        self._values.setdefault(key, []).append(value)
-
     def _texts(self, key: str) -> tuple[str, ...]:
-        return tuple(map(unescape, self._values.get(key, ())))
+        self.known.append(key)
+        return tuple(map(unescape, self.values.get(key, ())))
 
-    def _text(self, key: str) -> str:
-        return next(iter(self._texts(key)), "")
+    def _single(self, key: str) -> str:
+        """Return the value of a key as it is written; an empty one if there is none."""
+        self.known.append(key)
+        value, *others = self.values.get(key, [""])
+        if others:
+            raise self._error(f"a second line {key!r}", "leave one of them out", key)
+        return value
+
+    def _text(self, key: str, default: str = "") -> str:
+        return unescape(self._single(key)) or default
 
     def _items(self, key: str) -> list[str]:
-        value = self._values.get(key, [""])[0]
+        value = self._single(key)
         return [item.strip() for item in value.split(",")] if value.strip() else []
 
-    def _choice(self, key: str, no: str, yes: str) -> bool:
-        value = self._text(key) or no
-        if value not in (no, yes):
-            raise self._error(f"expected {no!r} or {yes!r}, found {value!r}", "choose one of the two", key)
-        return value == yes
+    def _pairs(self, key: str, known: Sequence[str], items: list[str] | None = None) -> dict[str, str]:
+        """Return names with their values; any name is allowed if none are known."""
+        found = {}
+        for item in self._items(key) if items is None else items:
+            name, _, value = item.partition(" ")
+            if not value:
+                raise self._error(f"expected a name and a value, found {item!r}", f"write {key}: NAME VALUE, ...", key)
+            if known and name not in known:
+                raise self._error(f"unknown {name!r}", suggest(name, known) or f"use {', '.join(known)}", key)
+            found[name] = value.strip()
+        return found
+
+    def _numbers(self, key: str, names: Sequence[str], items: list[str] | None = None) -> dict[str, Any]:
+        return {
+            name: self._choose(key, value, "yes", "no") if name == "exclude_query" else self._integer(key, value)
+            for name, value in self._pairs(key, names, items).items()
+        }
+
+    def _choose(self, key: str, value: str, one: str, other: str) -> bool:
+        """Return whether a value is the first one of two; both may be quoted."""
+        if value not in (one.strip("'"), other.strip("'")):
+            raise self._error(f"expected {one} or {other}, found {value!r}", "choose one of the two", key)
+        return value == one.strip("'")
 
     def _number(self, key: str, default: int) -> int:
-        value = self._text(key)
-        return self._integer(key, value) if value else default
+        return self._integer(key, self._text(key, str(default)))
 
     def _integer(self, key: str, value: str) -> int:
         if not re.fullmatch(r"-?[0-9]{1,20}", value):
             raise self._error(f"expected a number, found {value!r}", "write digits", key)
         return int(value)
 
-    def _numbers(self, key: str, names: Iterable[str], items: list[str] | None = None) -> dict[str, Any]:
-        known = tuple(names)
-        found: dict[str, Any] = {}
-        for item in self._items(key) if items is None else items:
-            name, value = self._split_pair(key, item)
-            if name not in known:
-                raise self._error(f"unknown {name!r}", suggest(name, known) or f"use {', '.join(known)}", key)
-            if name == "exclude_query":
-                if value not in ("yes", "no"):
-                    raise self._error(f"expected yes or no, found {value!r}", "write yes or no", key)
-                found[name] = value == "yes"
-            else:
-                found[name] = self._integer(key, value)
-        return found
-
     def _dialect(self) -> Dialect:
         """Return the dialect; a switch that is not named has its default."""
-        found: dict[str, Any] = {}
-        for item in self._items("dialect"):
-            name, value = self._split_pair("dialect", item)
-            if name == "filters":
-                found[name] = () if value == "none" else tuple(value.split())
-            elif name not in VALUES:
-                known = (*VALUES, "filters")
-                raise self._error(f"unknown {name!r}", suggest(name, known) or f"use {', '.join(known)}", "dialect")
-            else:
-                found[name] = next((each for each in VALUES[name] if _switch(each) == value), value)
+        found: dict[str, Any] = {**self._pairs("dialect", (*VALUES, "filters"))}
+        for name, text in found.items():
+            found[name] = next((value for value in VALUES.get(name, ()) if _show(value) == text), text)
+        if "filters" in found:
+            found["filters"] = () if found["filters"] == "none" else tuple(found["filters"].split())
         try:
             return Dialect(**found)
         except UserError as error:
             raise self._error(error.message, error.fix, "dialect") from None
 
-    def _split_pair(self, key: str, item: str) -> tuple[str, str]:
-        name, _, value = item.partition(" ")
-        if not value:
-            raise self._error(f"expected a name and a value, found {item!r}", f"write {key}: NAME VALUE, ...", key)
-        return name, value.strip()
-
     def _constants(self) -> tuple[str, ...]:
-        if not self._values.get("constants"):
+        self.line = self.lines.get("constants", self.line)
+        self.tokens = self._scan(self._single("constants"))
+        if "constants" not in self.values:
             return ()
-        self._line = self._lines["constants"]
-        self._tokens = self._scan(self._values["constants"][0])
-        found = [self._constant()]
+        found = self._list(lambda: self._name("constant"))
+        if self.tokens:
+            raise self._error(f"expected a comma, found {self._next!r}", "separate the constants by commas")
+        return found
+
+    def _list(self, parse: Callable[[], T]) -> tuple[T, ...]:
+        found = [parse()]
         while self._take(","):
-            found.append(self._constant())
-        if self._tokens:
-            raise self._error(f"expected a comma, found {self._tokens[0][1]!r}", "separate the constants by commas")
+            found.append(parse())
         return tuple(found)
 
-    def _constant(self) -> str:
-        term = self._term()
-        if isinstance(term, Variable):
-            raise self._error(f"expected a constant, found the variable {term.name}", "quote the name")
-        return term
-
-    def _take_ranked(self) -> bool:
-        is_ranked = len(self._tokens) > 1 and self._tokens[0] == ("bare", "ranked") and self._tokens[1][1] != "("
-        if is_ranked:
-            self._tokens.pop(0)
-        return is_ranked
-
     def _atom(self) -> NamedAtom:
-        predicate = self._term()
-        if isinstance(predicate, Variable):
-            raise self._error(f"expected a predicate, found the variable {predicate.name}", "quote the name")
+        predicate = self._name("predicate")
         self._expect("(")
         first = self._term()
         self._expect(",")
@@ -461,8 +510,14 @@ class _Parser:
         self._expect(")")
         return NamedAtom(predicate, first, second)
 
+    def _name(self, role: str) -> str:
+        term = self._term()
+        if isinstance(term, Variable):
+            raise self._error(f"expected a {role}, found the variable {term.name}", "quote the name")
+        return term
+
     def _term(self) -> Term:
-        kind, text = self._tokens.pop(0) if self._tokens else ("end", "the end of the line")
+        kind, text = self.tokens.pop(0) if self.tokens else ("end", self._next)
         if kind == "quoted":
             return unescape(text[1:-1])
         if kind != "bare":
@@ -471,21 +526,20 @@ class _Parser:
             raise self._error("expected a name, found _", "give each variable a name")
         return Variable(text) if VARIABLE.fullmatch(text) else text
 
+    @property
+    def _next(self) -> str:
+        return self.tokens[0][1] if self.tokens else "the end of the line"
+
     def _take(self, sign: str) -> bool:
-        is_next = bool(self._tokens) and self._tokens[0] == ("sign", sign)
-        if is_next:
-            self._tokens.pop(0)
+        is_next = self.tokens[:1] == [("sign", sign)]
+        del self.tokens[:is_next]
         return is_next
 
     def _expect(self, sign: str) -> None:
         if not self._take(sign):
-            found = self._tokens[0][1] if self._tokens else "the end of the line"
-            raise self._error(f"expected {sign!r}, found {found!r}", "write clauses as p(X, Y) :- q(X, Z), r(Z, Y).")
-
-    def _end(self) -> None:
-        self._expect(".")
-        if self._tokens:
-            raise self._error(f"expected the end of the line, found {self._tokens[0][1]!r}", "write one clause a line")
+            raise self._error(
+                f"expected {sign!r}, found {self._next!r}", "write clauses as p(X, Y) :- q(X, Z), r(Z, Y)."
+            )
 
     def _scan(self, line: str) -> list[tuple[str, str]]:
         tokens, at, end = [], 0, len(line.rstrip())
@@ -499,4 +553,65 @@ class _Parser:
         return tokens
 
     def _error(self, message: str, fix: str, key: str = "") -> UserError:
-        return UserError(message, where=f"{self._file}:{self._lines.get(key, self._line)}", fix=fix)
+        return UserError(message, where=f"{self.file}:{self.lines.get(key, self.line)}", fix=fix)
+
+
+_TEMPLATE: Final = '''"""{title}
+
+Made by kgverify {version}. It fails until {until} on the problem below.
+"""
+
+from kgverify.laws.replay import assert_agrees
+from kgverify.testing.reproducers.text_format import parse_reproducer
+
+REPRODUCER = r"""{text}"""
+
+
+def {function}():
+    assert_agrees(parse_reproducer(REPRODUCER, __file__))
+'''
+
+
+class FirstRun(NamedTuple):
+    """The result of running a generated test once: whether it failed, as it must, and its message."""
+
+    fails: bool
+    message: str
+
+
+def render_test(reproducer: Reproducer) -> str:
+    """Return the text of a test file."""
+    stage, field, kind, situation = reproducer.signature
+    title = f"{stage or 'engine'}: {kind}{f' ({field})' if field else ''}"
+    named = f"test_{stage or 'engine'}_{kind}" + (f"_{situation}" if kind == LAW else "")
+    function = re.sub(r"\W+", "_", named, flags=re.ASCII).lower()
+    text = render_reproducer(reproducer).replace('"""', '"\\x22\\"')
+    until = f"{reproducer.engine.name} and {reproducer.reference.name} agree"
+    if kind == LAW:
+        until = f"the law {situation} holds, and {until},"
+    return _TEMPLATE.format(title=_plain(title), version=__version__, text=text, function=function, until=_plain(until))
+
+
+def _plain(text: str) -> str:
+    """Return the text without what would end a docstring."""
+    return re.sub(r'[\\"\s]+', " ", escape(text)).strip()
+
+
+def write_test(reproducer: Reproducer, path: Path) -> FirstRun:
+    """Write the test, and run it once: before the repair it must fail. UserError if it cannot be written."""
+    if not (path.name.startswith("test_") and path.suffix == ".py"):
+        raise UserError("pytest does not collect this name", where=str(path), fix="give a name such as test_step.py")
+    write_file(path, render_test(reproducer))
+    return run_test(path)
+
+
+def run_test(path: Path) -> FirstRun:
+    """Run the tests of a generated file, as pytest would."""
+    names = runpy.run_path(str(path))
+    for name, function in names.items():
+        if name.startswith("test_"):
+            try:
+                function()
+            except AssertionError as error:
+                return FirstRun(True, str(error))
+    return FirstRun(False, "both sides agree")

@@ -4,18 +4,715 @@ Failing in the same way means that the first divergence has the same stage, fiel
 `Signature`), or that the exception has the same type. Its atom, its step and its values may change.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from functools import partial
+from itertools import product
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
+from kgverify.engines.sizes import Sizes
 from kgverify.errors import UserError
+from kgverify.program.atoms import NamedAtom, Term, Variable
+from kgverify.program.limits import NUMBERS, Limits
+from kgverify.program.program import NamedRule, render_named
+from kgverify.program.stages import Stage
+from kgverify.ranking.corrupt import ALL
+from kgverify.runs.delta_debugging import count_down, minimize
 from kgverify.runs.engine_makers import MakePipeline, compiled_maker, make_reference
-from kgverify.testing.checking.failure import Failure
+from kgverify.runs.run import Pipeline, Run
+from kgverify.step.clauses import follow, is_named_variable, unify
+from kgverify.testing.checking.check import find_suspects, judge, prepare_batches
+from kgverify.testing.checking.failure import ENDS_RUN, Failure, Signature, fails_same_way
 from kgverify.testing.problems.merge import merge
-from kgverify.testing.problems.problem import Problem
-from kgverify.testing.shrinking.neighbour import Neighbour, find_neighbour
-from kgverify.testing.shrinking.oracle import Oracle, OutOfBudget
-from kgverify.testing.shrinking.passes import LAST_PASSES, PASSES
+from kgverify.testing.problems.problem import (
+    DEFAULT_SIZES,
+    NO_SPREAD,
+    SHORTEST,
+    VARIABLE_NAMES,
+    Problem,
+    list_constants,
+    list_names,
+    list_variables,
+    rename_variables,
+)
+
+LARGEST_RUN: Final = 20_000
+"""The largest number of facts, rules and unused symbols in one run; a single attempt may have more."""
+MOST_WITH_IDS: Final = 12
+"""The number of attempts up to which those that agree in a common run are run alone, if ids matter."""
+SMALL: Final = 6
+"""The largest number of elements of a small problem."""
+FEWEST_TOGETHER: Final = 3
+"""The number of attempts from which a common run pays before any is run alone."""
+
+
+T = TypeVar("T")
+
+
+class OutOfBudget(Exception):
+    """The limit on calls or seconds is reached."""
+
+
+class Oracle:
+    """Decides whether problems fail, alone, with a given signature; a common run sifts many of them first.
+
+    calls:    runs of the engine under test so far; one run of many problems is one call
+    smallest: the first of the smallest problems that were found to fail; None before one was
+    """
+
+    def __init__(
+        self,
+        make_pipeline: MakePipeline,
+        signature: Signature,
+        *,
+        reference: MakePipeline = make_reference,
+        lockstep: bool = False,
+        max_calls: int,
+        seconds: float,
+    ) -> None:
+        self.calls = 0
+        self.smallest: Problem | None = None
+        self.signature = signature
+        self._make, self._reference = make_pipeline, reference
+        self._lockstep = lockstep
+        self._max_calls = max_calls
+        self._begin = time.perf_counter()
+        self._end = self._begin + seconds
+        self._judged: dict[Problem, Failure | None] = {}
+        self._agreed: set[Problem] = set()
+
+    @property
+    def seconds(self) -> float:
+        """The seconds since the oracle was made."""
+        return time.perf_counter() - self._begin
+
+    def judge(self, problem: Problem) -> Failure | None:
+        """Return the failure of a problem, run alone. OutOfBudget if the limit is reached."""
+        if problem not in self._judged:
+            self._check_budget()
+            self._judged[problem] = self.judge_alone(problem)
+        return self._judged[problem]
+
+    def judge_alone(self, problem: Problem) -> Failure | None:
+        """Judge a problem without memory and without a budget."""
+        return judge(problem, self._counted, reference=self._reference, lockstep=self._lockstep)
+
+    def judge_together(self, problems: Sequence[Problem]) -> set[int]:
+        """Return the indices of the problems that differ in a common run."""
+        (batch,) = prepare_batches(problems, self._reference)
+        return {each.number for each in find_suspects(batch, self._counted, lockstep=self._lockstep)}
+
+    def holds(self, problem: Problem) -> bool:
+        """Return whether a problem, run alone, fails with the signature."""
+        failure = self.judge(problem)
+        is_held = failure is not None and fails_same_way(failure.signature, self.signature)
+        if is_held and (self.smallest is None or _extent(problem) < _extent(self.smallest)):
+            self.smallest = problem
+        return is_held
+
+    def first(self, attempts: Sequence[Problem], control: Problem | None) -> Problem | None:
+        """Return the first of the attempts that fails with the signature, alone.
+
+        control: a problem known to fail; without it, attempts that agree in a common run count as find_agreeing alone
+        """
+        return next((attempts[i] for i in self.sift(attempts, control) if self.holds(attempts[i])), None)
+
+    def drop_items(
+        self, problem: Problem, items: Sequence[T], rebuild: Callable[[tuple[T, ...]], Problem | None]
+    ) -> Problem:
+        """Return a problem that fails with the signature, rebuilt from as few of the items as possible."""
+
+        def still_fails(kept: tuple[T, ...]) -> bool:
+            return (built := rebuild(kept)) is not None and self.holds(built)
+
+        every = tuple(items)
+        kept = minimize(every, still_fails, _Sift(self, problem, every, rebuild) if self.can_share else None)
+        return problem if kept == every else rebuild(kept) or problem
+
+    def sift(self, attempts: Sequence[Problem], control: Problem | None) -> Iterator[int]:
+        """Yield the indices of the attempts that may fail: those that differ in a common run, if the control does.
+
+        The runs are made one at a time, as the indices are consumed. If problems cannot be judged together, all of them
+        are yielded except those known not to fail.
+        """
+        group: list[int] = []
+        size = 0
+        for i, attempt in enumerate(attempts):
+            if attempt in self._agreed or (attempt in self._judged and not self.holds(attempt)):
+                continue
+            weight = _weigh(attempt)
+            if group and (size + weight > LARGEST_RUN or attempt.key != attempts[group[0]].key):
+                yield from self._sift_group(attempts, group, control)
+                group = []
+            if not group:
+                size = 0 if control is None else _weigh(control)
+            group.append(i)
+            size += weight
+        if group:
+            yield from self._sift_group(attempts, group, control)
+
+    @property
+    def needs_batch(self) -> bool:
+        """True if the failure occurs only in a batch: then the sizes of the batch matter."""
+        return self.signature.stage == Stage.RECYCLE
+
+    @property
+    def can_share(self) -> bool:
+        """True if a failure can be recognized in a run with others.
+
+        An exception or a hang ends the run for all of them, and a failure that occurs only in a batch depends on the others.
+        """
+        return self.signature.kind not in ENDS_RUN and not self.needs_batch
+
+    def find_agreeing(self, attempts: Sequence[Problem], control: Problem) -> list[int]:
+        """Return the indices of the attempts that agree in a common run, and so may well agree alone."""
+        suspects = set(self.sift(attempts, control))
+        if len(suspects) == len(attempts):
+            return list(range(len(attempts)))
+        return [i for i in range(len(attempts)) if i not in suspects]
+
+    def _sift_group(self, attempts: Sequence[Problem], group: list[int], control: Problem | None) -> list[int]:
+        problems = [attempts[i] for i in group]
+        # Between others, so that a fault in the last fact or rule of a run does not affect the control alone.
+        middle = len(group) // 2
+        if control is not None:
+            problems.insert(middle, control)
+        is_common = self.can_share and all(each.key == problems[0].key for each in problems)
+        if not is_common or len(group) < FEWEST_TOGETHER:
+            return group
+        self._check_budget()
+        found = self.judge_together(problems)
+        if control is None:
+            return [i for member, i in enumerate(group) if member in found]
+        if middle not in found:
+            return group
+        found = {at - (at > middle) for at in found if at != middle}
+        members = [member for member in range(len(group)) if member in found]
+        others = [member for member in range(len(group)) if member not in found]
+        if control.spread != NO_SPREAD and control.size <= SMALL and len(group) <= MOST_WITH_IDS:
+            # In a common run they have other ids, so that they are only less likely to fail.
+            return [group[member] for member in (*members, *others)]
+        self._agreed.update(attempts[group[member]] for member in others)
+        return [group[member] for member in members]
+
+    def _check_budget(self) -> None:
+        if self.calls >= self._max_calls or time.perf_counter() >= self._end:
+            raise OutOfBudget
+
+    def _counted(self, run: Run, sizes: Sizes) -> Pipeline:
+        self.calls += 1
+        return self._make(run, sizes)
+
+
+class _Sift(NamedTuple, Generic[T]):
+    """A test of many rebuilt problems in one run."""
+
+    oracle: Oracle
+    problem: Problem
+    items: tuple[T, ...]
+    rebuild: Callable[[tuple[T, ...]], Problem | None]
+
+    def capacity(self, kept: tuple[T, ...]) -> int:
+        """Return how many problems with about as many items one run holds, the control apart."""
+        return LARGEST_RUN // max(1, _weigh(self._build(kept))) - 1
+
+    def find_suspects(self, attempts: Sequence[tuple[T, ...]], kept: tuple[T, ...]) -> Iterable[int]:
+        """Yield the indices of the attempts that may fail with the signature."""
+        built = [(i, problem) for i, left in enumerate(attempts) if (problem := self.rebuild(left)) is not None]
+        for i in self.oracle.sift([problem for _, problem in built], self._build(kept)):
+            yield built[i][0]
+
+    def _build(self, kept: tuple[T, ...]) -> Problem:
+        return self.problem if kept == self.items else self.rebuild(kept) or self.problem
+
+
+def _weigh(problem: Problem) -> int:
+    """Return the share of a run's capacity that a problem takes."""
+    return problem.size + sum(problem.spread[:2])
+
+
+def _extent(problem: Problem) -> tuple[int, int]:
+    return problem.size, len(problem.queries) + len(problem.unranked)
+
+
+CONSTANT_NAMES: Final = "abcdefghijklmno"
+PREDICATE_NAMES: Final = "pqrstuvw"
+MOST_IN_COMPANY: Final = 4
+"""Queries of which one at a time is replaced."""
+
+
+def replace_symbols(problem: Problem, constants: Mapping[str, str], predicates: Mapping[str, str]) -> Problem:
+    """Return the problem with symbols replaced. Facts that become equal are kept once."""
+    terms: dict[Term, Term] = {name: constants[name] for name in constants}
+
+    def change(atoms: Iterable[NamedAtom]) -> tuple[NamedAtom, ...]:
+        return tuple([atom.rename(terms, predicates) for atom in atoms])
+
+    facts = change(problem.facts)
+    of_terms, of_predicates = list_constants(problem.atoms()), list_predicates(problem)
+    images = {constants.get(n, n) for n in of_terms}, {predicates.get(n, n) for n in of_predicates}
+    is_injective = (len(images[0]), len(images[1])) == (len(of_terms), len(of_predicates))
+    return replace(
+        problem,
+        facts=facts if is_injective else tuple(dict.fromkeys(facts)),
+        rules=tuple([rule.rename(terms, predicates) for rule in problem.rules]),
+        queries=change(problem.queries),
+        unranked=change(problem.unranked),
+        constants=tuple(dict.fromkeys(constants.get(each, each) for each in problem.constants)),
+    )
+
+
+def list_predicates(problem: Problem) -> list[str]:
+    """Return the predicates of a problem, in order of first appearance."""
+    return list(dict.fromkeys(atom.predicate for atom in problem.atoms()))
+
+
+def merge_constants(problem: Problem, into: Mapping[str, str]) -> Problem:
+    """Return the problem with constants merged into others; `into` may be a chain."""
+    return replace_symbols(problem, {name: follow(name, into) for name in into}, {})
+
+
+def merge_predicates(problem: Problem) -> Iterator[Problem]:
+    """Yield the problem with two of its predicates merged."""
+    names = list_predicates(problem)
+    for late in range(len(names) - 1, 0, -1):
+        for early in names[:late]:
+            yield replace_symbols(problem, {}, {names[late]: early})
+
+
+def rename_plainly(problem: Problem) -> Problem:
+    """Return the problem with constants a, b, c ..., predicates p, q, r ..., variables X, Y, Z ..."""
+    renamed = replace_symbols(
+        problem,
+        dict(zip(problem.domain, list_names(CONSTANT_NAMES, "c"), strict=False)),
+        dict(zip(list_predicates(problem), list_names(PREDICATE_NAMES, "p"), strict=False)),
+    )
+    return replace(
+        renamed,
+        rules=tuple(NamedRule(head, tuple(body)) for head, *body in [rename_variables(r.atoms) for r in renamed.rules]),
+        unranked=tuple(rename_variables([query])[0] for query in renamed.unranked),
+    )
+
+
+def ask_premise(problem: Problem, i: int) -> Iterator[Problem]:
+    """Yield the problem without its i-th rule, with an atom of the rule's body in place of its queries."""
+    rule = problem.rules[i]
+    queries = (*problem.queries, *problem.unranked)
+    if len(queries) != 1:
+        return
+    bindings = unify(rename_apart(queries)[0], rule.clause_head, is_named_variable)
+    for atom in rule.body if bindings is not None else ():
+        goal = rename_variables([substitute(atom, bindings or {})])[0]
+        yield replace(problem.with_item("rules", i), queries=(), unranked=(goal,))
+
+
+def assert_conclusion(problem: Problem, i: int, most: int) -> Iterator[Problem]:
+    """Yield the problem with a fact that its i-th rule may conclude in place of the rule."""
+    rule = problem.rules[i]
+    names = problem.domain[:most]
+    predicate, first, second = rule.clause_head
+    for a in [first] if isinstance(first, str) else names:
+        for b in [second] if isinstance(second, str) else names:
+            if first != second or a == b:
+                yield replace(problem.with_item("rules", i), facts=(*problem.facts, NamedAtom(predicate, a, b)))
+
+
+def unfold_rule(problem: Problem, i: int) -> Iterator[Problem]:
+    """Yield the problem without its i-th rule, whose body replaces an atom of another rule that it concludes."""
+    head, *body = rename_apart(problem.rules[i].atoms)
+    for k, rule in enumerate(problem.rules):
+        for j, atom in enumerate(rule.body if k != i else ()):
+            if (bindings := unify(atom, head, is_named_variable)) is None:
+                continue
+            atoms = [rule.clause_head, *rule.body[:j], *body, *rule.body[j + 1 :]]
+            new_head, *new_body = rename_variables([substitute(each, bindings) for each in atoms])
+            unfolded = problem.with_item("rules", k, NamedRule(new_head, tuple(new_body)))
+            yield unfolded.with_item("rules", i)
+
+
+def merge_variables(problem: Problem, most: int) -> Iterator[Problem]:
+    """Yield the problem with a variable of a rule or a query merged into another, or into a constant."""
+    names = problem.domain[:most]
+    for i, rule in enumerate(problem.rules):
+        variables = list_variables(rule.atoms)
+        for k, variable in enumerate(variables):
+            terms: list[Term] = [*variables[:k], *names]
+            for term in terms:
+                renamed = rule.rename({variable: term})
+                yield problem.with_item("rules", i, NamedRule(renamed.clause_head, renamed.body))
+
+
+def drop_one(problem: Problem) -> Iterator[Problem]:
+    """Yield the problem without one of its facts, rules or body atoms."""
+    for i in range(len(problem.facts)):
+        yield problem.with_item("facts", i)
+    for i, rule in enumerate(problem.rules):
+        yield problem.with_item("rules", i)
+        for short in shorten(rule):
+            yield problem.with_item("rules", i, short)
+
+
+def shorten(rule: NamedRule) -> list[NamedRule]:
+    """Return the rule without each of its body atoms; nothing if it has only one."""
+    places = range(len(rule.body) if len(rule.body) > 1 else 0)
+    return [replace(rule, body=rule.body[:j] + rule.body[j + 1 :]) for j in places]
+
+
+def ask_fact(problem: Problem) -> Iterator[Problem]:
+    """Yield the problem without its rules, with a query for one of its facts in which an argument may be a variable.
+
+    The query is alone, or replaces another.
+    """
+    x = Variable(VARIABLE_NAMES[0])
+    queries = [each for p, a, b in reversed(problem.facts) for each in (NamedAtom(p, x, b), NamedAtom(p, a, x))]
+    for query in dict.fromkeys(queries):
+        yield replace(problem, rules=(), queries=(), unranked=(query,), num_corruptions=0)
+        # One of several queries that fail only together.
+        for i in range(len(problem.unranked)) if 1 < len(problem.unranked) <= MOST_IN_COMPANY else ():
+            yield replace(problem.with_item("unranked", i, query), rules=())
+
+
+def rename_apart(atoms: Sequence[NamedAtom]) -> list[NamedAtom]:
+    """Return the atoms with variables that no clause has that was read or renamed plainly."""
+    names: dict[Term, Term] = {each: Variable(f"{each.name}'") for each in list_variables(atoms)}
+    return [atom.rename(names) for atom in atoms]
+
+
+def substitute(atom: NamedAtom, bindings: Mapping[Any, Any]) -> NamedAtom:
+    """Return the atom under bindings."""
+    return NamedAtom(atom.predicate, follow(atom.first, bindings), follow(atom.second, bindings))
+
+
+Pass: TypeAlias = Callable[[Problem, Oracle], Problem]
+"""A function from a failing problem to one that fails in the same way and is no larger, or to the same problem."""
+
+MOST_FOR_PAIRS: Final = 16
+"""Elements of a problem up to which two things are changed at once; fewer if attempts run one by one."""
+MOST_FOR_PAIRS_ALONE: Final = 10
+MOST_MERGED: Final = 6
+"""Constants that others are merged into, and from which conclusions are made."""
+
+
+def lower_limits(problem: Problem, oracle: Oracle) -> Problem:
+    """Lower each limit as far as possible; a limit that can be neither 1 nor one less stays."""
+    for name in ("max_depth", "max_resolvents", "max_atoms"):
+        for is_end in (True, False):
+            value = getattr(problem.limits, name)
+            lower = (1, value - 1) if is_end else (2, value // 4, value // 2)
+            attempts = [problem.with_number("limits", name, v) for v in dict.fromkeys(lower) if 1 <= v < value]
+            found = oracle.first(attempts, problem)
+            if found is None:
+                break
+            problem = found
+    return problem
+
+
+def drop_queries(problem: Problem, oracle: Oracle) -> Problem:
+    """Reduce the queries to one, with as few corruptions as possible, and unranked if that does not matter."""
+    if len(problem.queries) + len(problem.unranked) > 1:
+        single = [replace(problem, queries=(), unranked=(query,)) for query in problem.unranked]
+        single += [replace(problem, queries=(query,), unranked=()) for query in problem.queries]
+        problem = oracle.first(single, problem) or problem
+    if problem.queries:
+        num = problem.num_corruptions
+        fewer = [0, 1, 2, 4, 8] if num == ALL else [n for n in dict.fromkeys((0, 1, num // 2, num - 1)) if 0 <= n < num]
+        problem = oracle.first([replace(problem, num_corruptions=n) for n in fewer], problem) or problem
+        candidates = merge([problem]).list_candidates()
+        unranked = [
+            replace(problem, queries=(), unranked=(each,), num_corruptions=0) for each in dict.fromkeys(candidates)
+        ]
+        whole = replace(problem, queries=(), unranked=tuple(candidates), num_corruptions=0)
+        problem = oracle.first([*unranked[:32], whole], problem) or problem
+    if not problem.queries and problem.num_corruptions:
+        problem = oracle.first([replace(problem, num_corruptions=0, seed=0)], problem) or problem
+    problem = oracle.drop_items(problem, problem.unranked, partial(_with_queries, problem, problem.queries))
+    return oracle.drop_items(problem, problem.queries, partial(_with_queries, problem, unranked=problem.unranked))
+
+
+def _with_queries(problem: Problem, queries: tuple[NamedAtom, ...], unranked: tuple[NamedAtom, ...]) -> Problem | None:
+    return replace(problem, queries=queries, unranked=unranked) if queries or unranked else None
+
+
+def drop_facts(problem: Problem, oracle: Oracle) -> Problem:
+    """Remove as many facts as possible."""
+    after = problem.spread.after
+
+    def rebuild(kept: tuple[tuple[int, NamedAtom], ...]) -> Problem:
+        # Unused symbols stay between the same facts.
+        spread = problem.spread._replace(after=sum(i < after for i, _ in kept))
+        return replace(problem, facts=tuple(fact for _, fact in kept), spread=spread if after else problem.spread)
+
+    return oracle.drop_items(problem, tuple(enumerate(problem.facts)), rebuild)
+
+
+def skip_rules(problem: Problem, oracle: Oracle) -> Problem:
+    """Replace a rule by the query that it leads to, or by a fact that it concludes."""
+
+    def attempts(now: Problem) -> Iterator[Problem]:
+        if now.rules:
+            yield from ask_fact(now)
+        for i in range(len(now.rules)):
+            yield from ask_premise(now, i)
+            yield from unfold_rule(now, i)
+        if len(now.rules) <= MOST_MERGED:
+            for i in range(len(now.rules)):
+                yield from assert_conclusion(now, i, MOST_MERGED)
+
+    return _repeat(problem, oracle, attempts)
+
+
+def merge_symbols(problem: Problem, oracle: Oracle) -> Problem:
+    """Merge predicates and constants as far as possible."""
+    if oracle.needs_batch:
+        # Each attempt is proved individually, so the few likely ones go first.
+        predicates = list_predicates(problem)
+        if len(predicates) > 2:
+            one = replace_symbols(problem, {}, dict.fromkeys(predicates[1:], predicates[0]))
+            problem = one if oracle.holds(one) else problem
+        if len(problem.domain) > 2:
+            one = merge_constants(problem, dict.fromkeys(problem.domain[1:], problem.domain[0]))
+            problem = one if oracle.holds(one) else problem
+    problem = _repeat(problem, oracle, merge_predicates)
+    while True:
+        names = problem.domain
+        most = 1 if len(names) > 4 * MOST_MERGED else MOST_MERGED
+        pairs = [(late, early) for i, late in enumerate(names) for early in names[: min(i, most)]]
+        pairs.reverse()
+        indices = list(oracle.sift([merge_constants(problem, dict([pair])) for pair in pairs], problem))
+        # The last pair of each constant has the first one that it may become.
+        into = list(dict(pairs[i] for i in indices).items())
+        attempts = [merge_constants(problem, dict(into[:n])) for n in count_down(len(into))]
+        attempts += [merge_constants(problem, dict([pairs[i]])) for i in indices]
+        found = oracle.first(list(dict.fromkeys(attempts)), problem)
+        if found is None:
+            return problem
+        problem = found
+
+
+def merge_and_drop(problem: Problem, oracle: Oracle) -> Problem:
+    """Merge symbols and drop an element at once, where neither alone is possible."""
+
+    def attempts(now: Problem) -> Iterator[Problem]:
+        pairs = [(late, early) for i, late in enumerate(now.domain) for early in now.domain[:i]]
+        for merged in (*merge_variables(now, 2), *(merge_constants(now, dict([pair])) for pair in pairs)):
+            yield from drop_one(merged)
+
+    fits = 1 < problem.size <= (MOST_FOR_PAIRS if oracle.can_share else MOST_FOR_PAIRS_ALONE)
+    return _repeat(problem, oracle, attempts) if fits else problem
+
+
+def simplify_policy(problem: Problem, oracle: Oracle) -> Problem:
+    """Replace the policy by one without weights, or else by a small one with the first seed."""
+    policy = problem.policy
+    if policy != SHORTEST:
+        # Not fewer hidden units before a layer norm, which enlarges rounding errors of two.
+        small = policy._replace(embedding=2, hidden=2, blocks=0)
+        attempts = [SHORTEST, small._replace(seed=0), small, policy._replace(seed=0)]
+        different = [replace(problem, policy=each) for each in attempts if each != policy]
+        problem = oracle.first(different, problem) or problem
+    return problem
+
+
+def simplify_spread(problem: Problem, oracle: Oracle) -> Problem:
+    """Remove as many unused symbols as possible."""
+    if problem.spread == NO_SPREAD:
+        return problem
+    problem = oracle.first([replace(problem, spread=NO_SPREAD)], problem) or problem
+    for name in problem.spread._fields:
+        problem = _lower(problem, oracle, "spread", name, lambda value: (0, value // 2, value - 1))
+    return problem
+
+
+def reduce_slots(problem: Problem, oracle: Oracle) -> Problem:
+    """Reduce the slots as far as possible if they matter, and use the default windows, which are tried faster."""
+    if not oracle.needs_batch:
+        return problem
+    plain = DEFAULT_SIZES._replace(slots=problem.sizes.slots, pool=problem.sizes.pool)
+    if problem.sizes != plain:
+        problem = oracle.first([replace(problem, sizes=plain)], problem) or problem
+
+    def fewer(value: int) -> tuple[int, ...]:
+        return (1, 2, value // 2, value - 1) if value > 1 else ()
+
+    return _lower(problem, oracle, "sizes", "slots", fewer)
+
+
+PASSES: Final[dict[str, Pass]] = {
+    "lower_limits": lower_limits,
+    "reduce_slots": reduce_slots,
+    "drop_queries": drop_queries,
+    "drop_rules": lambda problem, oracle: oracle.drop_items(
+        problem, problem.rules, lambda kept: replace(problem, rules=kept)
+    ),
+    "drop_facts": drop_facts,
+    "drop_body_atoms": lambda problem, oracle: _repeat(problem, oracle, drop_one) if problem.rules else problem,
+    "skip_rules": skip_rules,
+    "merge_symbols": merge_symbols,
+    "merge_and_drop": merge_and_drop,
+    "drop_constants": lambda problem, oracle: oracle.drop_items(
+        problem, problem.constants, lambda kept: replace(problem, constants=kept)
+    ),
+    "simplify_policy": simplify_policy,
+    "simplify_spread": simplify_spread,
+}
+"""Passes that are repeated until none of them finds anything."""
+
+LAST_PASSES: Final[dict[str, Pass]] = {
+    "simplify_sizes": lambda problem, oracle: _restore(problem, oracle, "sizes", DEFAULT_SIZES, Sizes._fields),
+    "restore_limits": lambda problem, oracle: _restore(
+        problem, oracle, "limits", Limits(dialect=problem.limits.dialect), NUMBERS
+    ),
+    "simplify_names": lambda problem, oracle: oracle.first([rename_plainly(problem)], problem) or problem,
+}
+"""Passes that make a problem no smaller, but easier to read."""
+
+
+def _restore(problem: Problem, oracle: Oracle, part: str, default: Limits | Sizes, names: Sequence[str]) -> Problem:
+    """Set the numbers of a part to their defaults: all at once if possible, then one after the other."""
+    if getattr(problem, part) == default:
+        return problem
+    whole: dict[str, Any] = {part: default}
+    problem = oracle.first([replace(problem, **whole)], problem) or problem
+    for name in names:
+        value = getattr(default, name)
+        if getattr(getattr(problem, part), name) != value:
+            problem = oracle.first([problem.with_number(part, name, value)], problem) or problem
+    return problem
+
+
+def _lower(problem: Problem, oracle: Oracle, part: str, name: str, lower: Callable[[int], tuple[int, ...]]) -> Problem:
+    """Lower a number of a part as far as possible; `lower` gives the numbers to try."""
+
+    def attempts(now: Problem) -> Iterator[Problem]:
+        value = getattr(getattr(now, part), name)
+        yield from (now.with_number(part, name, each) for each in dict.fromkeys(lower(value)) if 0 <= each < value)
+
+    return _repeat(problem, oracle, attempts)
+
+
+def _repeat(problem: Problem, oracle: Oracle, attempts: Callable[[Problem], Iterator[Problem]]) -> Problem:
+    while True:
+        found = oracle.first(list(attempts(problem)), problem)
+        if found is None:
+            return problem
+        problem = found
+
+
+MOST_TRIED: Final = 40
+"""Neighbours that are run alone, at most, before the search ends."""
+MANY_FACTS: Final = 8
+"""A larger problem's nearest neighbours have one fact fewer; those of a smaller one have another query."""
+
+
+class Neighbour(NamedTuple):
+    """A problem on which both sides agree, and how it differs from the failing one."""
+
+    problem: Problem
+    change: str
+
+
+def find_neighbour(problem: Problem, oracle: Oracle) -> Neighbour | None:
+    """Return the nearest problem, after one change, on which both sides agree; None if none was found."""
+    neighbours = list(_neighbours(problem))
+    indices = oracle.find_agreeing([each.problem for each in neighbours], problem)
+    for i in indices[:MOST_TRIED]:
+        if oracle.judge(neighbours[i].problem) is None:
+            return neighbours[i]
+    return None
+
+
+def _neighbours(problem: Problem) -> Iterator[Neighbour]:
+    yield from _other_numbers(problem)
+    if len(problem.unranked) + len(problem.queries) > 1:
+        yield from _without(problem, "unranked", "query")
+    if len(problem.facts) > MANY_FACTS:
+        yield from _without(problem, "facts", "fact")
+    names, fresh = list(problem.domain), _fresh(problem)
+    terms: list[Term] = [*names[:4], fresh]
+    yield from _other_items(problem, "unranked", "query", 4, [*terms, Variable("X"), Variable("Y")])
+    yield from _other_items(problem, "queries", "query", 4, terms)
+    yield from _without(problem, "facts", "fact")
+    for i, rule in enumerate(problem.rules):
+        for atom, short in zip(rule.body, shorten(rule), strict=False):
+            yield Neighbour(problem.with_item("rules", i, short), f"without {render_named(atom)} in the rule {rule}")
+    for i, rule in enumerate(problem.rules):
+        for j, atom in enumerate(rule.atoms):
+            for other in _with_other_term(atom, [*list_variables(rule.atoms), Variable("V"), *names[:4]]):
+                changed = rule.with_atoms([*rule.atoms[:j], other, *rule.atoms[j + 1 :]])
+                text = f"{_instead('the body atom' if j else 'the head', other, atom)} of the rule {rule}"
+                yield Neighbour(problem.with_item("rules", i, changed), text)
+    yield from _other_items(problem, "facts", "fact", 2 * MANY_FACTS, terms)
+    for predicate, a, b in product(list_predicates(problem), *[[*names[:3], fresh]] * 2):
+        if (fact := NamedAtom(predicate, a, b)) not in problem.facts:
+            more = replace(problem, facts=(*problem.facts, fact))
+            yield Neighbour(more, f"with the fact {render_named(fact)} as well")
+    yield from _without(problem, "rules", "rule")
+    for atom in problem.unranked[:1]:
+        # A query for a fact that is added, since nothing is proved without facts.
+        if isinstance(atom.first, str):
+            query, fact = atom._replace(second=Variable("X")), atom._replace(second=fresh)
+            text = f"with the fact {render_named(fact)}, and {_instead('the query', query, atom)}"
+            yield Neighbour(replace(problem.with_item("unranked", 0, query), facts=(*problem.facts, fact)), text)
+    if problem.policy != SHORTEST:
+        yield Neighbour(replace(problem, policy=SHORTEST), "the policy is shortest")
+
+
+def _other_numbers(problem: Problem) -> Iterator[Neighbour]:
+    default, limits, spread, sizes = Limits(), problem.limits, problem.spread, problem.sizes
+    others: list[tuple[str, str, str, list[int]]] = []
+    for name in ("max_depth", "max_atoms", "max_resolvents"):
+        value = getattr(limits, name)
+        near = [value + 1, value - 1] if value != getattr(default, name) else []
+        others.append(("limits", name, f"{name} is {{}} instead of {value}", [each for each in near if each >= 1]))
+    if limits.exclude_query != default.exclude_query:
+        text = "the query may not serve as a fact in its own derivation"
+        others.append(("limits", "exclude_query", text, [default.exclude_query]))
+    for name, value in spread._asdict().items():
+        title = "unused symbols come after" if name == "after" else f"unused {name}:"
+        near = [value - 1, value + 1] if spread != NO_SPREAD and value else []
+        others.append(("spread", name, f"{title} {{}} instead of {value}", near))
+    for name, value in sizes._asdict().items():
+        usual = getattr(DEFAULT_SIZES, name)
+        near = list(dict.fromkeys((value + 1, max(value - 1, usual and 1), usual))) if value != usual else []
+        others.append(("sizes", name, f"{name.replace('_', ' ')}: {{}} instead of {value}", near))
+    for part, name, text, near in others:
+        for value in near:
+            yield Neighbour(problem.with_number(part, name, value), text.format(value))
+
+
+def _without(problem: Problem, field: str, noun: str) -> Iterator[Neighbour]:
+    """Yield the problem without each item of a field, facts from the last one on."""
+    for i, item in list(enumerate(getattr(problem, field)))[:: -1 if field == "facts" else 1]:
+        text = str(item) if isinstance(item, NamedRule) else render_named(item)
+        yield Neighbour(problem.with_item(field, i), f"without the {noun} {text}")
+
+
+def _other_items(problem: Problem, field: str, noun: str, most: int, terms: list[Term]) -> Iterator[Neighbour]:
+    items: tuple[NamedAtom, ...] = getattr(problem, field)
+    for i, atom in enumerate(items[:most]):
+        for other in _with_other_term(atom, terms):
+            if field != "facts" or other not in items:
+                yield Neighbour(problem.with_item(field, i, other), _instead(f"the {noun}", other, atom))
+
+
+def _with_other_term(atom: NamedAtom, terms: list[Term]) -> Iterator[NamedAtom]:
+    for term in dict.fromkeys(terms):
+        if term != atom.first:
+            yield atom._replace(first=term)
+    for term in dict.fromkeys(terms):
+        if term != atom.second:
+            yield atom._replace(second=term)
+
+
+def _instead(what: str, other: NamedAtom, atom: NamedAtom) -> str:
+    return f"{what} {render_named(other)} instead of {render_named(atom)}"
+
+
+def _fresh(problem: Problem) -> str:
+    names = ("d", "e", "f", *(f"c{i}" for i in range(len(problem.domain) + 1)))
+    return next(name for name in names if name not in problem.domain)
+
 
 MAX_CALLS: Final = 2000
 """The default limit on the runs of the engine under test."""
@@ -142,16 +839,16 @@ def _run_passes(problem: Problem, oracle: Oracle) -> Iterator[tuple[str, Problem
     """Yield the problem after each pass that changed it."""
     # A pass is not tried again on a problem that it did not change.
     idle: dict[str, Problem] = {}
-    while any(idle.get(each.__name__) != problem for each in PASSES):
-        for each in PASSES:
-            if idle.get(each.__name__) == problem:
+    while any(idle.get(name) != problem for name in PASSES):
+        for name in PASSES:
+            if idle.get(name) == problem:
                 continue
-            smaller = each(problem, oracle)
+            smaller = PASSES[name](problem, oracle)
             if smaller == problem:
-                idle[each.__name__] = problem
+                idle[name] = problem
             else:
                 problem = smaller
-                yield each.__name__, problem
-    for each in LAST_PASSES:
+                yield name, problem
+    for name, each in LAST_PASSES.items():
         problem = each(problem, oracle)
-        yield each.__name__, problem
+        yield name, problem

@@ -1,12 +1,20 @@
 """Shrink a divergence of a run on a real graph: cut the graph to a proof slice first, then shrink that."""
 
 import shlex
-from collections.abc import Sized
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
+from kgverify.comparison.result import Divergence
+from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.engines.plain.choice import PLAIN as PLAIN_MODE
+from kgverify.engines.sizes import Sizes
 from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
@@ -16,19 +24,328 @@ from kgverify.graphs.folder import ROLES
 from kgverify.graphs.formats.reading import ReadingOptions
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
+from kgverify.program.atoms import NamedAtom
+from kgverify.program.outcomes import Origin
+from kgverify.program.program import NamedRule
+from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.report.content import EngineNames
 from kgverify.report.report import Report
 from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline, Sides, make_reference
+from kgverify.step.clauses import Clauses
 from kgverify.testing.checking.failure import sign
-from kgverify.testing.problems.problem import SHORTEST, PolicySpec, Problem
-from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
-from kgverify.testing.reproducers.text_format import saving_bugs, write_reproducer
-from kgverify.testing.shrinking.fixed_ids import shrink_keeping_ids
-from kgverify.testing.shrinking.oracle import Oracle, OutOfBudget
-from kgverify.testing.shrinking.proof_slice import Slicer
-from kgverify.testing.shrinking.shrink import MAX_SECONDS, Progress, Shrunk, shrink_with
+from kgverify.testing.problems.problem import (
+    NO_SPREAD,
+    SHORTEST,
+    PolicySpec,
+    Problem,
+    Spread,
+    free_prefix,
+    list_constants,
+    rename_variables,
+)
+from kgverify.testing.reproducers.text_format import Reproducer, make_reproducer, saving_bugs, write_reproducer
+from kgverify.testing.shrinking.shrink import (
+    MAX_SECONDS,
+    Oracle,
+    OutOfBudget,
+    Progress,
+    Shrunk,
+    list_predicates,
+    shrink_with,
+)
 from kgverify.trace.model.header import EngineInfo
+from kgverify.trace.model.trace import Trace
 from kgverify.verification.verify import Verification
+
+PRECEDING: Final = (0, 64, 256, 1024)
+"""The numbers of preceding facts of the selected atom's predicate to try with a slice: a cap counts them."""
+NEIGHBOURS: Final = (2, 4, 8, 16, 32, 64)
+"""The numbers of candidates around the one that differs to try together, if it does not differ alone."""
+WIDE: Final = Sizes(match_window=1024, score_window=256)
+"""The sizes of an engine for slices."""
+MAX_FOUND: Final = 6
+"""Facts that are searched one by one where ids matter, in addition to those that a derivation touched."""
+START: Final = "start"
+"""A predicate that leads to a goal in the middle of a derivation."""
+
+
+@dataclass(frozen=True, eq=False)
+class Touched:
+    """The facts and rules of a graph that some steps of both engines touched.
+
+    facts:    that made resolvents, or with which pruning deleted an atom; in file order
+    matching: these and all others that a selected atom unifies with
+    rules:    all whose heads have a selected atom's predicate
+    goal:     of the last step, on the expected side; empty if there is no step
+    """
+
+    facts: tuple[NamedAtom, ...]
+    matching: tuple[NamedAtom, ...]
+    rules: tuple[NamedRule, ...]
+    goal: tuple[NamedAtom, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Slicer:
+    """Problems cut from a graph, on which a divergence of a verification may occur as well."""
+
+    verification: Verification
+    graph: KnowledgeGraph
+    policy: PolicySpec = SHORTEST
+
+    def slices(self, divergence: Divergence) -> Iterator[list[Problem]]:
+        """Yield problems in rounds, the smallest first; those of a round are tried together."""
+        if divergence.stage in (Stage.CORRUPT, Stage.RANK, Stage.METRIC):
+            yield from self._cut_ranking(divergence)
+            return
+        if divergence.stage in STEP_STAGES:
+            yield from self._cut_step(divergence)
+        yield from self._cut_neighbours(divergence)
+
+    def touched(self, divergence: Divergence) -> tuple[NamedAtom, ...]:
+        """Return the facts that made resolvents, or deleted atoms, before a divergence of a step."""
+        last = divergence.step if divergence.step >= 0 else None
+        return self._touched([divergence.candidate], last).facts
+
+    def _cut_step(self, divergence: Divergence) -> Iterator[list[Problem]]:
+        row, last = divergence.candidate, divergence.step if divergence.step >= 0 else None
+        way = self._touched([row], last)
+        query = self._candidate(row)
+        starts: list[tuple[Touched, tuple[NamedAtom, ...], tuple[NamedRule, ...]]] = [(way, (query,), ())]
+        if way.goal:
+            here = self._touched([row], last, only_last=True)
+            # From the goal of the divergent step on, which is a query, or the body of a rule.
+            starts.insert(0, (here, tuple(rename_variables([way.goal[0]])), ()))
+            constant = next((t for a in (query, *way.goal) for t in a[1:] if isinstance(t, str)), "a")
+            into = NamedRule(NamedAtom(START, constant, constant), way.goal)
+            starts.insert(1, (here, (into.clause_head,), (into,)))
+        predicate = way.goal[0].predicate if way.goal else query.predicate
+        for num in PRECEDING:
+            yield [
+                self._problem(self._after(num, predicate, facts), (*rules, *touched.rules), unranked)
+                for touched, unranked, rules in starts
+                for facts in dict.fromkeys((touched.facts, touched.matching))
+            ]
+        of_predicates = {atom.predicate for touched, *_ in starts for atom in touched.matching} | {predicate}
+        facts = tuple(fact for fact in self.graph.train if fact.predicate in of_predicates)
+        yield [self._problem(facts, (*rules, *touched.rules), unranked) for touched, unranked, rules in starts]
+        yield [self._problem(self.graph.train, self.graph.rules, (query,))]
+
+    def _cut_neighbours(self, divergence: Divergence) -> Iterator[list[Problem]]:
+        """Yield candidates in batches: some before the one that differs and some after it."""
+        row, num = divergence.candidate, len(self.verification.expected.columns.candidates.num_steps)
+        for count in (*(n for n in NEIGHBOURS if n < num), num):
+            first = max(0, min(row + 1 - count // 2, num - count))
+            rows = list(range(first, min(first + count, num)))
+            touched = self._touched(rows, None)
+            queries = tuple(self._candidate(each) for each in rows)
+            slots = dict.fromkeys((2, self.verification.actual.header.engine.layout.get("slots", 2)))
+            yield [
+                replace(
+                    self._problem(touched.matching, touched.rules, queries),
+                    sizes=WIDE._replace(slots=n, pool=max(32, count)),
+                )
+                for n in slots
+            ]
+
+    def _cut_ranking(self, divergence: Divergence) -> Iterator[list[Problem]]:
+        expected, run = self.verification.expected, self.verification.report.run
+        rows = np.flatnonzero(expected.columns.candidates.query == divergence.query).tolist()
+        query = self.graph.queries(run.split)[divergence.query]
+        triple = self.graph.program.symbols.decode(query.tolist())
+        known = [
+            fact
+            for fact in (*self.graph.train, *self.graph.valid, *self.graph.test)
+            if fact.predicate == triple.predicate and (fact.first == triple.first or fact.second == triple.second)
+        ]
+        touched = self._touched(rows, None)
+        seen = [str(t) for row in rows for t in self._candidate(row)[1:]]
+        for facts in ((), touched.facts, touched.matching):
+            ordered = tuple(fact for fact in dict.fromkeys((*known, *facts)) if fact != triple)
+            problem = self._problem(ordered, touched.rules if facts else (), (), (triple,))
+            fewer = dict.fromkeys((1, 2, run.num_corruptions))
+            for constants in (seen, self.graph.program.symbols.constants):
+                yield [replace(problem, num_corruptions=n, constants=tuple(dict.fromkeys(constants))) for n in fewer]
+
+    def _problem(
+        self,
+        facts: Sequence[NamedAtom],
+        rules: Sequence[NamedRule],
+        unranked: tuple[NamedAtom, ...],
+        queries: tuple[NamedAtom, ...] = (),
+    ) -> Problem:
+        return Problem(
+            facts=tuple(facts),
+            rules=tuple(replace(rule, name="", confidence=None) for rule in rules),
+            queries=queries,
+            unranked=unranked,
+            limits=self.verification.report.limits.with_defaults(),
+            policy=self.policy,
+            num_corruptions=0,
+            seed=self.verification.report.run.seed,
+            sizes=WIDE,
+        )
+
+    def _after(self, num: int, predicate: str, facts: tuple[NamedAtom, ...]) -> tuple[NamedAtom, ...]:
+        """Return the facts after `num` others of the predicate."""
+        if not num:
+            return facts
+        known = set(facts)
+        others = [fact for fact in self._facts if fact.predicate == predicate and fact not in known]
+        return (*others[:num], *facts)
+
+    def _touched(self, rows: Sequence[int], last: int | None, *, only_last: bool = False) -> Touched:
+        """Return what the steps of some candidates touched, up to a step; with `only_last`, what that step touched."""
+        program, clauses = self.graph.program, self._clauses
+        facts: set[int] = set()
+        matching: set[int] = set()
+        predicates: set[int] = set()
+        for trace, row in self._rows_of(rows):
+            views = self._steps(trace, row, last)
+            for view in views[-1:] if only_last else views:
+                if not (goal := view.goal):
+                    continue
+                predicates.add(goal[0][0])
+                fitting = clauses.facts_like(goal[0], None)
+                made = [(Origin.FACT, i) for i in fitting] + [(Origin.RULE, i) for i in clauses.rules_of(goal[0][0])]
+                atoms = {atom for clause in made for atom in clauses.resolve(goal, *clause) or ()}
+                facts |= {clauses.fact_index[atom] for atom in atoms if atom in clauses.fact_index}
+                facts |= {each.origin for each in view.resolvents if each.origin_kind == Origin.FACT}
+                matching |= {*facts, *fitting}
+        views = self._steps(self.verification.expected, rows[0], last)
+        heads = {program.symbols.predicates[predicate] for predicate in predicates}
+        return Touched(
+            facts=self._in_order(facts),
+            matching=self._in_order(matching),
+            rules=tuple(rule for rule in self.graph.rules if rule.clause_head.predicate in heads),
+            goal=tuple(map(program.symbols.decode, views[-1].goal)) if views else (),
+        )
+
+    @cached_property
+    def _clauses(self) -> Clauses:
+        return Clauses(self.graph.program, exclude_query=False)
+
+    def _rows_of(self, rows: Iterable[int]) -> Iterator[tuple[Trace, int]]:
+        for row in rows:
+            yield self.verification.expected, row
+            other = self._actual_rows.get(_key(self.verification.expected, row))
+            if other is not None:
+                yield self.verification.actual, other
+
+    def _steps(self, trace: Trace, row: int, last: int | None) -> list[StepView]:
+        reader = self._readers[trace is self.verification.actual]
+        first = reader.first_step[row]
+        num = reader.first_step[row + 1] - first
+        return [reader.read(first + i) for i in range(num if last is None else min(last + 1, num))]
+
+    def _candidate(self, row: int) -> NamedAtom:
+        return self.graph.program.symbols.decode(self.verification.expected.columns.candidates.atom[row].tolist())
+
+    def _in_order(self, facts: set[int]) -> tuple[NamedAtom, ...]:
+        named = {self._facts[i] for i in facts}
+        return tuple(fact for fact in dict.fromkeys(self.graph.train) if fact in named)
+
+    @cached_property
+    def _actual_rows(self) -> dict[tuple[int, int, tuple[int, ...]], int]:
+        actual = self.verification.actual
+        return {_key(actual, row): row for row in reversed(range(len(actual.columns.candidates.num_steps)))}
+
+    @cached_property
+    def _readers(self) -> tuple[StepReader, StepReader]:
+        return StepReader(self.verification.expected.columns), StepReader(self.verification.actual.columns)
+
+    @cached_property
+    def _facts(self) -> list[NamedAtom]:
+        """The facts in the order of the program."""
+        return list(map(self.graph.program.symbols.decode, self.graph.program.facts.tolist()))
+
+
+def _key(trace: Trace, row: int) -> tuple[int, int, tuple[int, ...]]:
+    each = trace.columns.candidates
+    return int(each.query[row]), int(each.side[row]), tuple(each.atom[row].tolist())
+
+
+def shrink_keeping_ids(problem: Problem, touched: Iterable[NamedAtom], oracle: Oracle) -> Problem:
+    """Remove facts while symbols keep their ids; return the problem unchanged if it no longer fails.
+
+    Some faults depend on how far ids are apart, and a part of a graph numbers its symbols anew. Facts of an extra predicate,
+    which no goal can reach, come first and keep the numbers.
+
+    touched: facts that are likely to be needed; the others are found by halving
+    """
+    numbered = _Numbered(problem)
+    chosen = list(dict.fromkeys(touched))
+    known = set(chosen)
+    rest = [fact for fact in dict.fromkeys(problem.facts) if fact not in known]
+    if not oracle.holds(numbered.with_facts([*chosen, *rest])):
+        return problem
+    for _ in range(MAX_FOUND):
+        if oracle.holds(numbered.with_facts(chosen)):
+            break
+        needed = bisect_left(
+            range(1, len(rest)), True, key=lambda num: oracle.holds(numbered.with_facts([*chosen, *rest[:num]]))
+        )
+        chosen.append(rest[needed])
+        rest = rest[:needed]
+    else:
+        chosen += rest
+    found = oracle.drop_items(numbered.with_facts(chosen), chosen, numbered.with_facts)
+    found = oracle.drop_items(found, found.rules, lambda rules: replace(found, rules=rules))
+    fewer = _Numbered(replace(problem, rules=found.rules))
+    return fewer.close_gaps([fact for fact in chosen if fact in set(found.facts)], oracle)
+
+
+class _Numbered:
+    """A problem with facts that number its symbols.
+
+    constants: in the order of their ids
+    prefix:    one that no name of the problem has
+    declared:  facts that number the predicates. Their constant comes first, so that the distances of all others stay
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.constants = list(list_constants(problem.atoms()))
+        predicates = list_predicates(problem)
+        self.prefix = free_prefix("known", (*self.constants, *predicates), "_")
+        self.declared = [NamedAtom(predicate, f"{self.prefix}c", f"{self.prefix}c") for predicate in predicates]
+
+    def with_facts(self, facts: Sequence[NamedAtom]) -> Problem:
+        """Return the problem with only these facts, all symbols numbered as in the whole."""
+        return replace(self.problem, facts=(*self.declared, *self._number(self.constants), *facts))
+
+    def close_gaps(self, facts: Sequence[NamedAtom], oracle: Oracle) -> Problem:
+        """Return the problem with these facts, and with as few constants that no atom needs as possible."""
+        needed = list_constants([*facts, *self.problem.atoms(with_facts=False)])
+        ids = [i for i, name in enumerate(self.constants) if name in needed]
+        gaps = [i - before - 1 for before, i in pairwise([-1, *ids])]
+        best = self._with_gaps(facts, ids, gaps)
+        if not oracle.holds(best):
+            return self.with_facts(facts)
+        for at in sorted(range(len(gaps)), key=lambda at: -gaps[at]):
+            fewer = [*gaps[:at], 0, *gaps[at + 1 :]]
+            if fewer != gaps and oracle.holds(attempt := self._with_gaps(facts, ids, fewer)):
+                best, gaps = attempt, fewer
+        return best
+
+    def _with_gaps(self, facts: Sequence[NamedAtom], ids: Sequence[int], gaps: Sequence[int]) -> Problem:
+        """Return the problem with unused constants before each needed one; the largest gap becomes a spread."""
+        widest = gaps.index(max(gaps, default=0)) if gaps else 0
+        names: list[list[str]] = [[], []]
+        for at, (i, gap) in enumerate(zip(ids, gaps, strict=True)):
+            unused = range(gap if at != widest else 0)
+            names[at >= widest] += [*(f"{self.prefix}{at}_{k}" for k in unused), self.constants[i]]
+        low = set(names[0])
+        below = [fact for fact in facts if set(list_constants([fact])) <= low]
+        front = [*self.declared, *self._number(names[0]), *below]
+        spread = Spread(constants=gaps[widest], after=len(front)) if gaps and gaps[widest] else NO_SPREAD
+        above = [fact for fact in facts if fact not in below]
+        return replace(self.problem, facts=(*front, *self._number(names[1]), *above), spread=spread)
+
+    def _number(self, constants: Sequence[str]) -> list[NamedAtom]:
+        pairs = zip(constants[::2], [*constants[1::2], *constants[-1:]], strict=False)
+        return [NamedAtom(self.prefix, first, second) for first, second in pairs]
+
 
 RANDOM_POLICIES: Final = tuple(PolicySpec("two_tower", seed=seed) for seed in range(4))
 """A problem has no weights of its own: these, and then `shortest`, replace a policy with weights."""
@@ -123,7 +440,7 @@ class ShrunkRun:
         """Write the reproducer, and beside it the one on which both sides agree, if one is known; return both paths."""
         written = [self.save(path)]
         if self.agreeing is not None:
-            written.append(agreeing_path(written[0]))
+            written.append(written[0].with_name(f"{written[0].stem}.agrees{written[0].suffix}"))
             write_reproducer(self.agreeing, written[1])
         return tuple(written)
 
@@ -139,11 +456,11 @@ class ShrunkRun:
         lines = [
             f"{shrunk.failure.signature}   on {self.engine}{against}"
             + (", where it occurs as well" if is_other else ""),
-            f"   graph      {_count(graph.train, 'fact')}, {_count(graph.rules, 'rule')}",
-            f"   slice      {_count(sliced.facts, 'fact')}, {_count(sliced.rules, 'rule')}"
+            f"   graph      {count_of(len(graph.train), 'fact')}, {count_of(len(graph.rules), 'rule')}",
+            f"   slice      {count_of(len(sliced.facts), 'fact')}, {count_of(len(sliced.rules), 'rule')}"
             f"   ({self.removed:.1%} of the facts removed)",
-            f"   minimum    {_count(minimum.facts, 'fact')}, {_count(minimum.rules, 'rule')},"
-            f" {_count((*minimum.queries, *minimum.unranked), 'query', 'queries')}"
+            f"   minimum    {count_of(len(minimum.facts), 'fact')}, {count_of(len(minimum.rules), 'rule')},"
+            f" {count_of(len(minimum.queries) + len(minimum.unranked), 'query')}"
             f"   in {count_of(shrunk.calls, 'run')}, {shrunk.seconds:.1f} s"
             + ("" if shrunk.is_finished else ", the smallest found before --max-calls or --seconds ran out"),
             "",
@@ -156,11 +473,6 @@ class ShrunkRun:
         if shrunk.change:
             lines += ["", f"both sides agree with one change: {shrunk.change}"]
         return "\n".join(map(make_visible, lines))
-
-
-def agreeing_path(path: Path) -> Path:
-    """Return the path of the problem on which both sides agree, beside that of a reproducer."""
-    return path.with_name(f"{path.stem}.agrees{path.suffix}")
 
 
 @saving_bugs()
@@ -186,12 +498,15 @@ def shrink_run(
     part of the graph diverges in the same way.
     """
     engines = [engine] if engine is not None else find_engines(verification.report)
-    expected = find_reference(verification.report) if reference is None else reference
+    if reference is None:
+        report = verification.report
+        named = _read_spec(report.engines, report.engines.expected, report.environment.expected, "--reference")
+        reference = _without_compilation(named)
     loaded = load_run_graph(verification.report) if graph is None else graph
     while True:
         spec, *engines = engines
         try:
-            maker, make_expected = Sides(spec, expected).find_makers()
+            maker, make_expected = Sides(spec, reference).find_makers()
             found = shrink_divergence(
                 verification,
                 loaded,
@@ -202,7 +517,7 @@ def shrink_run(
                 reference=make_expected,
                 progress=progress,
             )
-            return replace(found, engine=spec, reference=expected)
+            return replace(found, engine=spec, reference=reference)
         except NoSlice:
             if not engines:
                 raise
@@ -293,12 +608,6 @@ def find_engines(report: Report) -> list[EngineSpec]:
     return list(dict.fromkeys((_without_compilation(recorded), recorded)))
 
 
-def find_reference(report: Report) -> EngineSpec:
-    """Return the reference of a saved run; the evaluator runs eagerly. UserError if kgverify cannot make it."""
-    recorded = _read_spec(report.engines, report.engines.expected, report.environment.expected, "--reference")
-    return _without_compilation(recorded)
-
-
 def _without_compilation(spec: EngineSpec) -> EngineSpec:
     return spec if spec.mode == PLAIN_MODE else spec._replace(mode=EAGER.mode, device=EAGER.device)
 
@@ -341,7 +650,3 @@ def _find_slice(verification: Verification, graph: KnowledgeGraph, number: int, 
         fix="choose another divergence of the same cause, or allow more --seconds"
         + ("" if is_plain else "; it may take the weights of the run's policy, which a problem cannot have"),
     )
-
-
-def _count(things: Sized, one: str, many: str = "") -> str:
-    return f"{len(things):,} {one if len(things) == 1 else many or one + 's'}"

@@ -1,1 +1,1 @@
-"""Files of a trace on disk: manifest, journal and durable file operations."""
+"""Files of a trace on disk: manifest and durable file operations."""

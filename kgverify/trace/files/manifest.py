@@ -2,9 +2,11 @@
 
 import hashlib
 import os
+import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +18,6 @@ from kgverify.files.decoding import NOT_JSON
 from kgverify.files.reading import open_file, read_file
 from kgverify.files.writing import (
     exchange,
-    noop,
     remove_tree,
     renamed_into,
     sync_folder,
@@ -24,8 +25,7 @@ from kgverify.files.writing import (
     write_file,
 )
 from kgverify.trace.files.disk import check_no_link, opened, write_all
-from kgverify.trace.files.journal import journal_name
-from kgverify.trace.model.header import READABLE_VERSIONS, SCHEMA_VERSION, expected_versions
+from kgverify.trace.model.header import SCHEMA_VERSION, check_version
 from kgverify.trace.model.schema import FORMAT, RECORD_AGAIN
 
 MANIFEST: Final = "manifest.json"
@@ -62,7 +62,7 @@ class ShardError(UserError):
 
     name:   the shard's file
     reason: `missing`, `altered` or `misplaced`
-    index:  the index that a misplaced shard states; None if it states none
+    stated: the name that a misplaced shard states; empty if it states none
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class ShardError(UserError):
         reason: str,
         where: str,
         fix: str = RECORD_AGAIN,
-        index: int | None = None,
+        stated: str = "",
     ) -> None:
         super().__init__(message, where=where, fix=fix)
-        self.name, self.reason, self.index = name, reason, index
+        self.name, self.reason, self.stated = name, reason, stated
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -132,13 +132,21 @@ def render_hash(value: int) -> str:
     return f"{value:016x}"
 
 
-def shard_name(index: int) -> str:
-    """Return the name of a shard's file."""
-    return f"shard-{index:05d}.h5"
+def shard_name(*numbers: int) -> str:
+    """Return the name of a shard's file; of a piece of the shard that is being recorded, with its own number behind."""
+    return f"shard-{'-'.join(f'{number:05d}' for number in numbers)}.h5"
+
+
+def numbers_of(name: str) -> tuple[int, ...]:
+    """Return the number of a shard, and that of a piece behind it, from the name of its file; nothing for another name."""
+    if not re.fullmatch(r"shard-[0-9]{5,19}(-[0-9]{5,19})?\.h5", name):
+        return ()
+    numbers = tuple(map(int, name[6:-3].split("-")))
+    return numbers if shard_name(*numbers) == name else ()
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of a folder, and check that it is consistent; a recording with only a journal has no shards.
+    """Read the manifest of a folder, and check that it is consistent.
 
     UserError if the manifest is missing or contradicts itself.
     """
@@ -148,8 +156,6 @@ def read_manifest(folder: Path) -> Manifest:
         return UserError(message, where=str(path), fix=RECORD_AGAIN)
 
     check_no_link(path)
-    if not path.is_file() and (folder / journal_name(0)).is_file():
-        return list_shards((), is_complete=False, creator="")
     if not path.is_file():
         raise UserError(
             f"no {MANIFEST} in this folder, expected a trace",
@@ -159,17 +165,19 @@ def read_manifest(folder: Path) -> Manifest:
     content = read_file(path, purpose="the manifest of a trace", max_bytes=_MAX_MANIFEST_BYTES)
     try:
         raw = msgspec.json.decode(content)
-        version = raw.get("schema_version") if isinstance(raw, dict) else None
-        if isinstance(raw, dict) and raw.get("format") == FORMAT and version not in READABLE_VERSIONS:
-            raise refuse(f"schema version is {version}, expected {expected_versions()}")
+        if isinstance(raw, dict) and raw.get("format") == FORMAT:
+            check_version(raw.get("schema_version"), str(path))
         manifest = msgspec.convert(raw, Manifest)
     except NOT_JSON as error:
         raise refuse(f"not a manifest: {error}") from error
     if manifest.format != FORMAT:
         raise refuse(f"format is {manifest.format!r}, expected {FORMAT!r}")
+    names = [shard.name for shard in manifest.shards]
+    if odd := [name for name in names if not numbers_of(name)]:
+        raise refuse(f"a shard is named {odd[0]!r}, expected a name such as {shard_name(0)!r}")
+    if odd := [later for name, later in pairwise(names) if numbers_of(later) <= numbers_of(name)]:
+        raise refuse(f"a shard is named {odd[0]!r}, expected a number above that of the shard before it")
     for index, shard in enumerate(manifest.shards):
-        if shard.name != shard_name(index):
-            raise refuse(f"shard {index} is named {shard.name!r}, expected {shard_name(index)!r}")
         try:
             is_hash = all(len(h) == 16 and render_hash(int(h, 16)) == h for h in (shard.xxh3, shard.root))
         except ValueError:
@@ -179,7 +187,7 @@ def read_manifest(folder: Path) -> Manifest:
     if manifest.part is not None and not 0 <= manifest.part.index < manifest.part.count:
         raise refuse(f"says part {manifest.part.index} of {manifest.part.count}, expected 0 or more, and less")
     total = replace_shards(manifest, manifest.shards)
-    if msgspec.structs.replace(total, schema_version=manifest.schema_version) != manifest:
+    if total != manifest:
         raise refuse(
             f"says {manifest.num_candidates} candidates, {manifest.num_steps} steps and root {manifest.root},"
             f" but its shards add up to {total.num_candidates}, {total.num_steps} and {total.root}",
@@ -227,12 +235,9 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 @contextmanager
-def new_trace(path: Path, before_naming: Callable[[], object] = noop) -> Iterator[Path]:
-    """Yield a path for a trace in one file that replaces whatever trace is at `path`; an error leaves that as it was.
-
-    before_naming: called when the file is on disk; if it raises, nothing is left
-    """
-    with renamed_into(path, is_durable=True, before_naming=before_naming, rename=put_in_place) as temporary:
+def new_trace(path: Path) -> Iterator[Path]:
+    """Yield a path for a trace in one file that replaces whatever trace is at `path`; an error leaves that as it was."""
+    with renamed_into(path, is_durable=True, rename=put_in_place) as temporary:
         yield temporary
 
 
@@ -289,7 +294,7 @@ def _remove_old(old: Path, path: Path) -> None:
 
 def check_replaceable(path: Path) -> None:
     """Raise a UserError for a folder that is not a trace."""
-    if path.is_dir() and not (path / MANIFEST).is_file() and not (path / journal_name(0)).is_file():
+    if path.is_dir() and not (path / MANIFEST).is_file():
         raise UserError(
             "a folder that is not a trace is in the way", where=str(path), fix="move it, or choose another path"
         )

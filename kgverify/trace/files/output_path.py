@@ -6,8 +6,7 @@ from pathlib import Path
 from kgverify.errors import UserError
 from kgverify.files.locking import OutputLock, lock_beside
 from kgverify.files.writing import describe_write_error, refuse_link, remove_temporary
-from kgverify.trace.files.journal import list_journals, open_journal
-from kgverify.trace.files.manifest import CODE, check_replaceable, finish_replacing, read_manifest
+from kgverify.trace.files.manifest import CODE, MANIFEST, Manifest, check_replaceable, finish_replacing, read_manifest
 
 
 def partial_of(path: Path) -> Path:
@@ -62,27 +61,26 @@ def explain_failed_write(what: str, error: OSError, num_safe: int, partial: Path
 
 
 def count_safe(partial: Path) -> tuple[int, int]:
-    """Count the candidates and steps in the shards and the journal of an unfinished recording."""
+    """Count the candidates and steps that are committed in an unfinished recording."""
     try:
         manifest = read_manifest(partial)
-        journal = None if manifest.is_complete else open_journal(partial, len(manifest.shards))
     except UserError:
         return 0, 0
-    num_candidates, num_steps = (0, 0) if journal is None else journal.count()
-    return manifest.num_candidates + num_candidates, manifest.num_steps + num_steps
+    return manifest.num_candidates, manifest.num_steps
 
 
-def remove_left_over(folder: Path) -> None:
-    """Remove journals and temporary files, which a finished trace does not have."""
-    for path in [*list_journals(folder), *folder.glob("*.tmp")]:
-        path.unlink(missing_ok=True)
+def remove_left_over(folder: Path, manifest: Manifest | None = None) -> None:
+    """Remove temporary files and shards that the manifest does not list, which a finished trace does not have."""
+    listed = () if manifest is None else tuple(shard.name for shard in manifest.shards)
+    for path in [*folder.glob("*.tmp"), *folder.glob("shard-*.h5")]:
+        if path.name not in listed:
+            path.unlink(missing_ok=True)
 
 
 def remove_partial(partial: Path) -> None:
     """Remove the folder of a recording that became one file."""
     if partial.is_dir():
+        for name in (MANIFEST, CODE):
+            (partial / name).unlink(missing_ok=True)
         remove_left_over(partial)
-        for path in [*partial.glob("shard-*.h5"), partial / CODE]:
-            # A shard was written by a process that was killed before the manifest listed it.
-            path.unlink(missing_ok=True)
         partial.rmdir()

@@ -20,7 +20,6 @@ import xxhash
 
 from kgverify.errors import UserError
 from kgverify.files.reading import open_descriptor
-from kgverify.trace.files.disk import bytes_of
 from kgverify.trace.hdf5.stored_array import (
     DEFLATE,
     FLETCHER32,
@@ -36,7 +35,7 @@ from kgverify.trace.hdf5.stored_array import (
     translate_hdf5_errors,
 )
 from kgverify.trace.model.columns import FIELD_OF, FIELDS, Field
-from kgverify.trace.model.header import READABLE_VERSIONS, SCHEMA_VERSION, expected_versions
+from kgverify.trace.model.header import check_version
 from kgverify.trace.model.levels import TraceLevel, check_together, level_of, required
 from kgverify.trace.model.schema import FORMAT, RECORD_AGAIN, Arrays, check_file_checksum
 from kgverify.trace.model.validate import check_shape
@@ -129,17 +128,6 @@ def locate_arrays(path: Path, problems: Problems | None = None) -> StoredFile:
         return StoredFile(known, unknown, tuple(dropped), identity, level)
 
 
-def describe_arrays(arrays: Arrays, path: Path) -> StoredFile:
-    """Describe arrays in memory as the datasets of a file."""
-    stored = {
-        name: StoredArray(
-            f"{path}:{name}", array.dtype, array.shape, checksum=xxhash.xxh3_64_intdigest(bytes_of(array))
-        )
-        for name, array in arrays.items()
-    }
-    return StoredFile(stored, {}, (), Identity(0, 0, 0), None)
-
-
 def load_arrays(path: Path, stored: StoredFile, problems: Problems | None = None) -> tuple[Arrays, Arrays]:
     """Read all known datasets and verify their checksums: return the intact ones, and those that were altered.
 
@@ -202,6 +190,9 @@ def _check_whole(
         with collecting(problems, "header", where):
             level = level_of(load_array(descriptor, known["header"]), where)
             needed = required(level)
+            if "shard/index" in known and not any(name.startswith("symbols/") for name in known):
+                # A piece of a recording: the first file of the folder has the names.
+                needed = frozenset(name for name in needed if not name.startswith("symbols/"))
             for field in FIELDS:
                 if field.path in needed and field.path not in known:
                     with collecting(problems, field.path, where):
@@ -241,14 +232,7 @@ def _check_attributes(root: Any, where: str) -> None:
         raise UserError("HDF5, but without the root attribute `format`: not a trace", where=where, fix=fix)
     if found != FORMAT:
         raise UserError(f"the root attribute `format` is {found!r}, expected {FORMAT!r}", where=where, fix=fix)
-    version = _read_integer(root, "schema_version", where)
-    if version not in READABLE_VERSIONS:
-        newer = version is not None and version > SCHEMA_VERSION
-        raise UserError(
-            f"schema version is {version}, expected {expected_versions()}",
-            where=where,
-            fix="read it with a newer kgverify" if newer else "record the trace again with this kgverify",
-        )
+    check_version(_read_integer(root, "schema_version", where), where)
 
 
 def _missing(field: Field, where: str) -> UserError:

@@ -8,21 +8,19 @@ import numpy as np
 from kgverify.errors import UserError
 from kgverify.files.remote import fetched, find_remote
 from kgverify.program.outcomes import Side
-from kgverify.trace.files.journal import journal_name, list_journals, read_journal
-from kgverify.trace.files.manifest import MANIFEST, Manifest, Shard, check_shard, read_manifest
+from kgverify.trace.files.manifest import MANIFEST, Manifest, check_shard, read_manifest
 from kgverify.trace.hdf5.reading import Problems, load_arrays, locate_arrays
 from kgverify.trace.model.columns import Candidates, join_candidates
 from kgverify.trace.model.consistency import Contradictions, describe_rankings
-from kgverify.trace.model.digest_vectors import check_vectors
 from kgverify.trace.model.digests import candidate_keys
-from kgverify.trace.read.data_file import DataFile, open_journal_file, open_shard
+from kgverify.trace.read.data_file import DataFile, open_shard
 from kgverify.trace.read.trace_file import check_alike, check_root, read_trace
 
 WHOLE, UNFINISHED, DAMAGED = "whole", "unfinished", "damaged"
 
 
 class PartState(msgspec.Struct, frozen=True):
-    """The state of a dataset, a shard, a journal or a manifest; `problem` is empty if it is intact."""
+    """The state of a dataset, a shard or a manifest; `problem` is empty if it is intact."""
 
     name: str
     problem: str = ""
@@ -50,7 +48,6 @@ class CheckReport(msgspec.Struct, frozen=True):
 
 def check_trace(path: Path | str) -> CheckReport:
     """Verify checksums, digests, counts and structure of a file or a folder. UserError if it is not a trace at all."""
-    check_vectors()
     with fetched(path) as copy:
         if not copy.is_dir() and not copy.is_file():
             raise UserError("no such trace", where=str(path), fix="check the path")
@@ -103,54 +100,33 @@ def _check_file(path: Path) -> CheckReport:
 
 
 def _check_folder(folder: Path) -> CheckReport:
-    has_manifest = (folder / MANIFEST).exists()
-    if not has_manifest and not list_journals(folder) and not any(folder.glob("shard-*.h5")):
+    if not (folder / MANIFEST).exists() and not any(folder.glob("shard-*.h5")):
         raise UserError(f"no {MANIFEST} in this folder, expected a trace", where=str(folder), fix="check the path")
     try:
         manifest = read_manifest(folder)
     except UserError as error:
         return CheckReport(str(folder), DAMAGED, (PartState(MANIFEST, _describe(error, folder)),), 0, 0, "")
-    parts: list[PartState] = []
+    parts = [PartState(MANIFEST, "", manifest.num_candidates, manifest.num_steps)]
     traces: list[tuple[Candidates, int]] = []
     contradictions = Contradictions()
     first: DataFile | None = None
-
-    def add(file: DataFile, shard: Shard | None, *, is_last: bool) -> None:
-        """Add a file. UserError unless it is intact, and agrees with the first one and with the manifest."""
-        nonlocal first
-        check_alike(first or file, file, is_last=is_last)
-        trace = file.load()
-        first = first or file
-        if shard is not None:
-            check_root(trace.root, shard, file.path)
-        candidates, steps, *_ = trace.columns
-        contradictions.add(trace.columns, trace.header, trace.fields, sum(len(each.query) for each, _ in traces))
-        parts.append(PartState(file.path.name, "", len(candidates.query), len(steps.depth)))
-        traces.append((candidates, trace.root))
-
-    if has_manifest:
-        parts.append(PartState(MANIFEST, "", manifest.num_candidates, manifest.num_steps))
-    for index, shard in enumerate(manifest.shards):
+    for shard in manifest.shards:
+        problem = ""
         try:
             check_shard(folder, shard)
-            add(open_shard(folder, index, shard), shard, is_last=index + 1 == len(manifest.shards))
+            file = open_shard(folder, shard, first=None if first is None else lambda first=first: first)  # type: ignore[misc]
+            check_alike(first or file, file, is_last=shard is manifest.shards[-1])
+            trace = file.load()
+            check_root(trace.root, shard, file.path)
+            contradictions.add(trace.columns, trace.header, trace.fields, sum(len(each.query) for each, _ in traces))
+            traces.append((trace.columns.candidates, trace.root))
+            first = first or file
         except UserError as error:
-            parts.append(PartState(shard.name, _describe(error, folder), shard.num_candidates, shard.num_steps))
-    notes = _note_files(folder, manifest)
-    name = journal_name(len(manifest.shards))
-    if not manifest.is_complete and (folder / name).is_file():
-        try:
-            notes += _note_tear(folder / name)
-            journal = open_journal_file(folder, len(manifest.shards))
-            if journal is None:
-                parts.append(PartState(name, "", 0, 0))
-            else:
-                add(journal, None, is_last=True)
-        except UserError as error:
-            parts.append(PartState(name, _describe(error, folder)))
+            problem = _describe(error, folder)
+        parts.append(PartState(shard.name, problem, shard.num_candidates, shard.num_steps))
     is_damaged = any(part.problem for part in parts)
     candidates = join_candidates([each for each, _ in traces])
-    notes += _note_duplicates(candidates)
+    notes = _note_files(folder, manifest) + _note_duplicates(candidates)
     notes += [f"it contradicts itself: {text}" for text in contradictions.describe()]
     is_whole = manifest.is_complete and not folder.name.endswith(".partial")
     return CheckReport(
@@ -170,19 +146,8 @@ def _note_duplicates(candidates: Candidates) -> list[str]:
     ]
 
 
-def _note_tear(path: Path) -> list[str]:
-    return [
-        f"{path.name} ends in bytes that were never confirmed: {damage.message}, {damage.num_bytes} bytes"
-        f" from byte {damage.offset} on"
-        for damage in read_journal(path).damages
-        if not damage.was_committed
-    ]
-
-
 def _note_files(folder: Path, manifest: Manifest) -> list[str]:
     listed = {MANIFEST, *(shard.name for shard in manifest.shards)}
-    if not manifest.is_complete:
-        listed.add(journal_name(len(manifest.shards)))
     return [f"{path.name} does not belong to the trace" for path in sorted(folder.iterdir()) if path.name not in listed]
 
 

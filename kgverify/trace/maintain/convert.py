@@ -1,4 +1,4 @@
-"""Converting a trace: to another level, to another packing, or from an earlier version of the schema."""
+"""Converting a trace: to another level, or to another packing."""
 
 import shutil
 from pathlib import Path
@@ -13,7 +13,6 @@ from kgverify.trace.files.manifest import (
     read_manifest,
     render_hash,
     replace_shards,
-    shard_name,
     write_manifest,
 )
 from kgverify.trace.files.output_path import check_output_path, lock_trace
@@ -49,7 +48,7 @@ def convert_trace(
     rebuild: Rebuild | None = None,
     overwrites: bool = True,
 ) -> Conversion:
-    """Write a trace again at `target`, in this version of the schema; a folder shard by shard.
+    """Write a trace again at `target`; a folder shard by shard.
 
     level:   the level of the target; None for that of the source
     rebuild: restores the goals that raise a compact trace to level `steps`
@@ -106,8 +105,8 @@ def _convert_folder(source: Path, target: Path, job: _Job) -> Conversion:
     try:
         shards: list[Shard] = []
         dropped: set[str] = set()
-        for index, (file, trace) in enumerate(opened.load_parts()):
-            name = shard_name(index)
+        for file, trace in opened.load_parts():
+            name = file.path.name
             written = job.write(file, trace, unfinished / name)
             counts = len(trace.columns.candidates.query), len(trace.columns.steps.depth)
             # The digests of the sequence do not change, and so the root does not.

@@ -16,14 +16,15 @@ from kgverify.trace.files.manifest import (
     list_shards,
     put_in_place,
     read_manifest,
+    shard_name,
     write_manifest,
 )
 from kgverify.trace.files.output_path import check_no_partial, check_output_path, lock_trace, partial_of
 from kgverify.trace.maintain.check import find_duplicates, name_candidate
-from kgverify.trace.model.columns import Candidates, Digests, Rankings, join_candidates
+from kgverify.trace.model.columns import Candidates, Rankings, join_candidates
 from kgverify.trace.model.digests import candidate_keys
 from kgverify.trace.model.levels import Packing, packing_of
-from kgverify.trace.model.schema import OPTIONAL_COLUMNS, Arrays, decode_columns, encode_level
+from kgverify.trace.model.schema import OPTIONAL_COLUMNS, SEQUENCE, Arrays, decode_columns, encode_level
 from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import TraceFile, check_same_run, read_trace
 from kgverify.trace.write.shards import write_shard
@@ -35,7 +36,7 @@ _SHOWN = 10
 MOST_MISSING: Final = 1000
 """The missing parts that are listed: a manifest may claim any number of parts."""
 
-_MAY_DIFFER = {name.replace(".", "/") for name in OPTIONAL_COLUMNS} | {f"digests/{name}" for name in Digests._fields}
+_MAY_DIFFER = {name.replace(".", "/") for name in OPTIONAL_COLUMNS} | {SEQUENCE}
 
 
 class PartsError(UserError):
@@ -189,12 +190,12 @@ def _read_parts(sources: Sequence[TraceFile]) -> Iterator[tuple[DataFile, Arrays
             arrays = file.load_arrays()
             arrays.pop("shard/index", None)
             if "digests/sequence" not in arrays:
-                arrays |= encode_level("digests", trace.digests)
+                arrays[SEQUENCE] = trace.digests.sequence
             yield file, arrays
 
 
 def _put(partial: Path, index: int, arrays: Arrays, packing: Packing, creator: str) -> Shard:
-    return write_shard(partial, index, {name: [array] for name, array in arrays.items()}, creator, packing)
+    return write_shard(partial, shard_name(index), {name: [array] for name, array in arrays.items()}, creator, packing)
 
 
 def _check_candidates(parts: Sequence[Candidates], paths: Sequence[Path], expected: Candidates | None) -> None:

@@ -206,7 +206,7 @@ FIELDS: Final = (
     *_fields("resolvents", atoms="<i4*3"),
     *_fields("stages", False, told="<u2", num_items="<u4", stage="<u1", kind="<u1", origin_kind="<u1", origin="<i4"),
     *_fields("stages", False, number="<f8", num_atoms="<u2", atoms="<i4*3"),
-    *_fields("digests", False, sequence="<u8", multiset="<u8", renaming="<u8"),
+    *_fields("digests", False, sequence="<u8"),
     *_fields("rankings", False, query="<i4", side="<i1", num_ranked="<u4"),
     *_fields("rankings", False, optimistic="<f8", pessimistic="<f8"),
     *_fields("program", False, facts="<i4*3", fact_lines="<i4", rule_atoms="<i4*3", rule_lengths="<u2"),

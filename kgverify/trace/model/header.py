@@ -9,10 +9,8 @@ from kgverify.errors import UserError
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.limits import NUMBERS, DeclaredLimits, Limits
 
-SCHEMA_VERSION: Final = 3
-"""The version written. Version 3 has states that no sound prover makes, and further columns that may be unknown."""
-
-READABLE_VERSIONS: Final = (1, 2, 3)
+SCHEMA_VERSION: Final = 4
+"""The one version that is written and read."""
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
@@ -157,7 +155,7 @@ class Header(msgspec.Struct, frozen=True):
 
 
 def encode_header(header: Header) -> dict[str, Any]:
-    """Return a header as JSON values. A dialect that `decode_header` assumes is left out, as earlier versions did."""
+    """Return a header as JSON values. A dialect that `decode_header` assumes is left out."""
     fields: dict[str, Any] = msgspec.to_builtins(header)
     if header.limits.dialect == _assumed_dialect(fields["limits"]):
         del fields["limits"]["dialect"]
@@ -165,18 +163,14 @@ def encode_header(header: Header) -> dict[str, Any]:
 
 
 def decode_header(content: bytes) -> Header:
-    """Decode the JSON of a header of any version. MsgspecError if it is not a header, UserError for an impossible limit.
+    """Decode the JSON of a header. MsgspecError if it is not a header, UserError for an impossible limit.
 
     A header that names all limits and no dialect has the default one. Where a limit is unknown, so is the dialect.
     """
     raw = msgspec.json.decode(content)
     if isinstance(raw, dict):
         limits = raw.get("limits")
-        if raw.get("schema_version", SCHEMA_VERSION) not in (1, 2):
-            raw["limits"] = {} if limits is None else limits
-        elif isinstance(limits, dict):
-            # A limit that these versions left out had its default.
-            raw["limits"] = msgspec.to_builtins(Limits()) | limits
+        raw["limits"] = {} if limits is None else limits
         if isinstance(limits, dict) and "dialect" not in limits:
             raw["limits"]["dialect"] = msgspec.to_builtins(_assumed_dialect(raw["limits"]))
     header = msgspec.convert(raw, Header)
@@ -207,7 +201,12 @@ def check_header(header: Header) -> None:
             )
 
 
-def expected_versions() -> str:
-    """Return the schema versions that can be read, as text."""
-    *others, last = map(str, READABLE_VERSIONS)
-    return f"{', '.join(others)} or {last}"
+def check_version(version: object, where: str) -> None:
+    """Raise a UserError unless a trace is of the version that can be read."""
+    if version != SCHEMA_VERSION:
+        is_newer = isinstance(version, int) and version > SCHEMA_VERSION
+        raise UserError(
+            f"schema version is {version}, expected {SCHEMA_VERSION}",
+            where=where,
+            fix="read it with a newer kgverify" if is_newer else "record the trace again with this kgverify",
+        )

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from kgverify.errors import UserError, suggest
 from kgverify.trace.model.columns import FIELDS
 from kgverify.trace.model.digests import COUNTED
-from kgverify.trace.model.header import SCHEMA_VERSION
 from kgverify.trace.model.schema import STAGES, TOGETHER, Arrays
 
 
@@ -48,14 +47,13 @@ class Packing(StrEnum):
 
 
 _ATOMS: Final = frozenset({"steps/num_atoms", "steps/goal_atoms", "resolvents/num_atoms", "resolvents/atoms"})
-_OTHER_DIGESTS: Final = frozenset({"digests/multiset", "digests/renaming"})
 _OF_STEPS: Final = frozenset(field.path for field in FIELDS if field.path.split("/")[0] in ("steps", "resolvents"))
 _STAGES: Final = frozenset(STAGES)
 
 # The datasets that each level leaves out, and those that it requires beyond the candidates and the symbols.
 _LEFT_OUT: Final = {
-    TraceLevel.DIGESTS: _OF_STEPS | _STAGES | _OTHER_DIGESTS | {"candidates/log_probability"},
-    TraceLevel.COMPACT: _ATOMS | _STAGES | _OTHER_DIGESTS,
+    TraceLevel.DIGESTS: _OF_STEPS | _STAGES | {"candidates/log_probability"},
+    TraceLevel.COMPACT: _ATOMS | _STAGES,
     TraceLevel.STEPS: _STAGES,
     TraceLevel.DEEP: frozenset[str](),
 }
@@ -69,7 +67,6 @@ _REQUIRED: Final = {
 
 class _Levelled(msgspec.Struct, frozen=True):
     level: str = "steps"
-    schema_version: int = 1
 
 
 def parse_level(text: str, where: str) -> TraceLevel:
@@ -91,8 +88,7 @@ def level_of(header: NDArray[Any], where: str) -> TraceLevel:
         raise UserError(
             f"not a header: {error}", where=f"{where}:header", fix="write the JSON that docs/trace-format.md describes"
         ) from error
-    # Version 1 gave the level no meaning.
-    return parse_level(found.level if found.schema_version > 1 else "steps", f"{where}:header")
+    return parse_level(found.level, f"{where}:header")
 
 
 def left_out(level: TraceLevel) -> frozenset[str]:
@@ -121,8 +117,7 @@ def packing_of(level: TraceLevel, *, is_archived: bool) -> Packing:
 def lower_arrays(arrays: Arrays, level: TraceLevel) -> Arrays:
     """Return the datasets of a higher level that this level keeps, with a header of this level.
 
-    Every level leaves out the digests but that of the sequence, since they follow from the columns. Level `digests`
-    also leaves out the program: the header names it by its hash.
+    Level `digests` leaves out the program as well: the header names it by its hash.
     """
     kept = {path: array for path, array in arrays.items() if is_kept(path, level)}
     raw: dict[str, Any] = msgspec.json.decode(arrays["header"].tobytes())
@@ -130,9 +125,7 @@ def lower_arrays(arrays: Arrays, level: TraceLevel) -> Arrays:
     if "steps/num_resolvents" in arrays:
         absent |= {name for name in COUNTED if name.replace(".", "/") not in arrays}
     kept["header"] = np.frombuffer(
-        msgspec.json.encode(
-            raw | {"level": level.value, "absent": uncounted(level, absent), "schema_version": SCHEMA_VERSION}
-        ),
+        msgspec.json.encode(raw | {"level": level.value, "absent": uncounted(level, absent)}),
         np.uint8,
     )
     return kept
@@ -140,7 +133,7 @@ def lower_arrays(arrays: Arrays, level: TraceLevel) -> Arrays:
 
 def is_kept(path: str, level: TraceLevel) -> bool:
     """Return whether this level keeps the dataset, as described in `lower_arrays`."""
-    if path in _LEFT_OUT[level] | _OTHER_DIGESTS:
+    if path in _LEFT_OUT[level]:
         return False
     return level is not TraceLevel.DIGESTS or not path.startswith("program/")
 
@@ -167,12 +160,6 @@ def check_together(arrays: Collection[str], where: str) -> None:
                 where=f"{where}:{missing}",
                 fix=f"write all of {', '.join(group)}, or none",
             )
-    if "digests/multiset" in arrays and "digests/sequence" not in arrays:
-        raise UserError(
-            "missing, while digests/multiset is there",
-            where=f"{where}:digests/sequence",
-            fix="write it as well",
-        )
 
 
 def check_level(arrays: Collection[str], level: str, where: str) -> None:

@@ -1,4 +1,4 @@
-"""The datasets of a trace file, schema version 2: groups, lengths, and the encoding of columns, names and rules."""
+"""The datasets of a trace file: groups, lengths, and the encoding of columns, names and rules."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -36,7 +36,6 @@ Arrays = dict[str, NDArray[Any]]
 TOGETHER: Final = (
     ("resolvents/origin_kind", "resolvents/origin"),
     ("steps/dropped_atoms", "steps/dropped_resolvents"),
-    ("digests/multiset", "digests/renaming"),
     ("program/rule_atoms", "program/rule_lengths"),
     tuple(f"rankings/{name}" for name in Rankings._fields),
 )

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from kgverify.errors import UserError
 from kgverify.program.program import Rule, Symbols
-from kgverify.trace.files.journal import journal_name, load_journal
-from kgverify.trace.files.manifest import Shard, ShardError, find_shard
-from kgverify.trace.hdf5.reading import describe_arrays, load_arrays, load_unknown, locate_arrays
+from kgverify.trace.files.manifest import Shard, ShardError, find_shard, numbers_of, shard_name
+from kgverify.trace.hdf5.reading import load_arrays, load_unknown, locate_arrays
 from kgverify.trace.hdf5.stored_array import ChunkCache, StoredArray, open_again, read_chunk, read_rows, take_rows
 from kgverify.trace.model.columns import (
     COUNTS,
@@ -33,9 +32,9 @@ from kgverify.trace.model.columns import (
     find_rows,
 )
 from kgverify.trace.model.digests import compute_digests, root_digest
-from kgverify.trace.model.header import READABLE_VERSIONS, Header, expected_versions, unknown_columns
+from kgverify.trace.model.header import Header, check_version, unknown_columns
 from kgverify.trace.model.header import decode_header as header_of
-from kgverify.trace.model.levels import TraceLevel, check_level, has_goals, level_of
+from kgverify.trace.model.levels import check_level, has_goals, level_of
 from kgverify.trace.model.offsets import Offsets
 from kgverify.trace.model.schema import (
     RECORD_AGAIN,
@@ -64,17 +63,20 @@ class DataFile:
     stored: its datasets by path
     level:  the level of the trace
     cache:  the chunks of packed datasets
-    arrays: datasets in memory that take the place of a file: those of a journal
+    first:  returns the first file of the trace, whose names and program a piece without them has
 
     UserError for what `docs/trace-format.md` refuses in links, types, shapes, storage, level and lengths.
     """
 
-    def __init__(self, path: Path, cache: ChunkCache | None = None, arrays: Arrays | None = None) -> None:
+    def __init__(
+        self, path: Path, cache: ChunkCache | None = None, first: "Callable[[], DataFile] | None" = None
+    ) -> None:
         self.path = path
-        self._file = locate_arrays(path) if arrays is None else describe_arrays(arrays, path)
+        self._file = locate_arrays(path)
         self.stored, self._identity = self._file.arrays, self._file.identity
-        self._in_memory, self._loaded = arrays is not None, arrays
+        self._loaded: Arrays | None = None
         self._cache = cache or ChunkCache()
+        self._first = first
         self.level = self._file.level or level_of(self.small("header"), str(path))
         check_level(self.stored, self.level, str(path))
         self._num_rows = num_rows({name: stored.shape[0] for name, stored in self.stored.items()})
@@ -87,6 +89,11 @@ class DataFile:
     def is_archived(self) -> bool:
         """True if the file is packed as archives are."""
         return self._file.is_archived
+
+    @property
+    def has_names(self) -> bool:
+        """True if it holds the names and the program; False for a piece of a recording behind the first file."""
+        return "symbols/predicates_bytes" in self.stored
 
     @property
     def has_stages(self) -> bool:
@@ -108,11 +115,16 @@ class DataFile:
     @cached_property
     def symbols(self) -> Symbols:
         """The names of predicates and constants."""
-        return decode_symbols(self.read_group("symbols/"), str(self.path))
+        arrays = self.read_group("symbols/")
+        if arrays:
+            return decode_symbols(arrays, str(self.path))
+        return self._other("the names").symbols
 
     @cached_property
     def program(self) -> Arrays:
         """The facts, their lines, and the rules in ids, as far as the trace holds them."""
+        if not self.has_names:
+            return self._other("the program").program
         arrays = self.read_group("program/")
         facts, lines = arrays.get("program/facts"), arrays.get("program/fact_lines")
         check_facts(facts, lines, self.symbols, str(self.path))
@@ -270,8 +282,7 @@ class DataFile:
             rules=self.rules,
             unknown=find_unknown(self.header, unknown, arrays["header"].tobytes(), self._file.dropped),
         )
-        if not self._in_memory:
-            self._loaded = None
+        self._loaded = None
         return trace
 
     def read_unknown(self, name: str) -> NDArray[Any] | None:
@@ -360,6 +371,14 @@ class DataFile:
             yield begin, end
             begin = end
 
+    def _other(self, what: str) -> "DataFile":
+        """Return the first file of the trace, in the place of a piece. UserError for a piece by itself."""
+        if self._first is None:
+            raise UserError(
+                f"is a piece of a recording, without {what}", where=str(self.path), fix="read the folder that it is in"
+            )
+        return self._first()
+
     @cached_property
     def _map(self) -> mmap.mmap:
         with open_again(self.path, self._identity) as descriptor:
@@ -388,19 +407,21 @@ class DataFile:
                 )
 
 
-def open_shard(folder: Path, index: int, shard: Shard, cache: ChunkCache | None = None) -> DataFile:
+def open_shard(
+    folder: Path, shard: Shard, cache: ChunkCache | None = None, first: Callable[[], DataFile] | None = None
+) -> DataFile:
     """Open a shard of a folder. ShardError if it is missing or misplaced; UserError if it contradicts the manifest."""
     path = find_shard(folder, shard)
-    file = DataFile(path, cache)
-    stored = file.small("shard/index").tolist() if "shard/index" in file.stored else None
-    if stored != [index]:
+    file = DataFile(path, cache, first)
+    stored = file.small("shard/index").tolist() if "shard/index" in file.stored else []
+    if stored != [*numbers_of(shard.name)]:
         raise ShardError(
-            f"found {stored}, expected [{index}]",
+            f"found {stored}, expected {[*numbers_of(shard.name)]}",
             name=shard.name,
             reason="misplaced",
             where=f"{path}:shard/index",
             fix="put every shard in its place",
-            index=stored[0] if stored else None,
+            stated=shard_name(*stored) if stored else "",
         )
     if (size := path.stat().st_size) != shard.size:
         raise UserError(f"takes {size} bytes, expected {shard.size}", where=str(path), fix=RECORD_AGAIN)
@@ -412,12 +433,6 @@ def open_shard(folder: Path, index: int, shard: Shard, cache: ChunkCache | None 
             fix=RECORD_AGAIN,
         )
     return file
-
-
-def open_journal_file(folder: Path, index: int) -> DataFile | None:
-    """Open the batches that an unfinished recording appended since its last shard, in memory; None without batches."""
-    arrays = load_journal(folder, index)
-    return None if arrays is None else DataFile(folder / journal_name(index), arrays=arrays)
 
 
 class LazySequence(Sequence[_Item]):
@@ -462,9 +477,5 @@ def decode_header(content: bytes, where: str) -> Header:
         ) from error
     except UserError as error:
         raise UserError(error.message, where=where, fix=error.fix) from error
-    if header.schema_version not in READABLE_VERSIONS:
-        raise UserError(
-            f"schema version is {header.schema_version}, expected {expected_versions()}", where=where, fix=RECORD_AGAIN
-        )
-    # Version 1 gave the level no meaning.
-    return header if header.schema_version > 1 else msgspec.structs.replace(header, level=TraceLevel.STEPS.value)
+    check_version(header.schema_version, where)
+    return header

@@ -37,12 +37,11 @@ from kgverify.trace.read.data_file import (
     LazySequence,
     StoredDigests,
     lazy_names,
-    open_journal_file,
     open_shard,
 )
 
 SHARED: Final = ("header", "symbols/", "program/")
-"""The datasets that every shard repeats."""
+"""The datasets that every shard repeats; a piece of a recording, only the header."""
 
 
 def read_trace(path: Path | str) -> Trace:
@@ -61,7 +60,7 @@ class TraceFile:
     `load`, by `verify_content`, or by a caller that reads all of a column.
 
     files:       the files, each a `DataFile`
-    shards:      the entry of each file in the manifest; None for a single file and for the journal of a recording
+    shards:      the entry of each file in the manifest; None for a single file
     faults:      messages for the shards that are missing or duplicated, and left out
     is_complete: False for a single shard and for a recording that did not finish
     """
@@ -78,7 +77,6 @@ class TraceFile:
         self.files: Sequence[DataFile]
         counted: list[DataFile | Shard]
         self._cache = ChunkCache()
-        self._opened: dict[int, DataFile] = {}
         if self.path.is_dir():
             counted = self._open_folder(tolerates_shards, is_lazy)
         elif self.path.exists():
@@ -148,8 +146,8 @@ class TraceFile:
 
     @property
     def fields(self) -> frozenset[str]:
-        """The columns that the files hold."""
-        return self.files[-1].fields
+        """The columns that the files hold: rankings are in the last one, the program may be in the first alone."""
+        return self.files[0].fields | self.files[-1].fields
 
     def share_symbols(self, other: "TraceFile") -> None:
         """Take the names of another trace if they are the same, byte for byte, instead of decoding them again."""
@@ -203,8 +201,7 @@ class TraceFile:
 
     def metadata_only(self) -> Trace:
         """Return the trace without candidates, unchecked, its names and facts as views: for showing a few candidates."""
-        # Every shard holds them; one that is open costs nothing.
-        file = next(iter(self._opened.values()), None) or self.files[0]
+        file = self.files[0]
         names: Any = [
             lazy_names(*(file.read_all(f"symbols/{kind}_{part}") for part in ("bytes", "offsets")))
             for kind in ("predicates", "constants")
@@ -354,24 +351,23 @@ class TraceFile:
         """Open the files of the folder; return what counts the candidates and steps of each."""
         manifest = read_manifest(self.path)
         self.is_complete = manifest.is_complete and not self.path.name.endswith(".partial")
-        journal = None if manifest.is_complete else open_journal_file(self.path, len(manifest.shards))
-        if not manifest.shards and journal is None:
+        if not manifest.shards:
             raise UserError("the manifest lists no shard", where=self.source, fix=RECORD_AGAIN)
-        self.shards = (*manifest.shards, *(() if journal is None else (None,)))
-        if journal is not None:
-            self._opened[len(manifest.shards)] = journal
+        self.shards = manifest.shards
+        opened: dict[int, DataFile] = {}
 
         def open_one(index: int) -> DataFile:
-            if index not in self._opened:
-                self._opened[index] = open_shard(self.path, index, manifest.shards[index], self._cache)
-            return self._opened[index]
+            if index not in opened:
+                first = partial(open_one, 0) if index else None
+                opened[index] = open_shard(self.path, manifest.shards[index], self._cache, first)
+            return opened[index]
 
         self.files = LazySequence(len(self.shards), open_one)
         if not is_lazy:
-            self._open_all(tolerates_shards, len(manifest.shards))
-        return [each for each in (shard or journal for shard in self.shards) if each is not None]
+            self._open_all(tolerates_shards, {shard.name for shard in manifest.shards})
+        return [shard for shard in self.shards if shard is not None]
 
-    def _open_all(self, tolerates_shards: bool, num_shards: int) -> None:
+    def _open_all(self, tolerates_shards: bool, listed: set[str]) -> None:
         opened: list[tuple[DataFile, Shard | None]] = []
         faults = []
         for index, shard in enumerate(self.shards):
@@ -380,8 +376,8 @@ class TraceFile:
             except ShardError as error:
                 if error.reason == "missing":
                     faults.append(f"{self.path / error.name} is missing, and the manifest lists it")
-                elif error.index is not None and error.index < num_shards:
-                    faults.append(f"{self.path / error.name} is shard {error.index} once more, expected shard {index}")
+                elif error.stated in listed:
+                    faults.append(f"{self.path / error.name} states that it is {error.stated}")
                 else:
                     raise
         if faults and (not tolerates_shards or not opened):
@@ -393,8 +389,9 @@ class TraceFile:
 
 
 def check_same_run(first: DataFile, file: DataFile) -> None:
-    """Raise a UserError unless a file repeats the header, names and program of the first."""
-    for name in sorted(name for name in {*first.stored, *file.stored} if name.startswith(SHARED)):
+    """Raise a UserError unless a file repeats the header, names and program of the first; a piece, those it has."""
+    shared = {*first.stored, *file.stored} if file.has_names else file.stored
+    for name in sorted(name for name in shared if name.startswith(SHARED)):
         # The checksums stand for the bytes, which are verified when they are read.
         own, other = file.stored.get(name), first.stored.get(name)
         is_same = own is not None and other is not None and own.checksum == other.checksum
@@ -415,7 +412,7 @@ def check_alike(first: DataFile, file: DataFile, *, is_last: bool) -> None:
     """Raise a UserError unless a file is of the same run as the first, with the same columns; only the last has rankings."""
     check_same_run(first, file)
     names = {*first.stored, *file.stored}
-    odd = [n for n in names if (n in first.stored) != (n in file.stored) and not n.startswith("rankings/")]
+    odd = [n for n in names if (n in first.stored) != (n in file.stored) and not n.startswith(("rankings/", *SHARED))]
     if odd:
         raise UserError(
             f"{FIELD_OF[min(odd)].name} is in one shard and not in another",

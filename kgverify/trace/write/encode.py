@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from kgverify.errors import UserError
 from kgverify.program.program import Rule, Symbols
-from kgverify.trace.model.header import SCHEMA_VERSION, Header, check_header, encode_header
+from kgverify.trace.model.header import Header, check_header, check_version, encode_header
 from kgverify.trace.model.levels import TraceLevel, lower_arrays, parse_level, uncounted
 from kgverify.trace.model.schema import (
     OPTIONAL_COLUMNS,
+    SEQUENCE,
     Arrays,
     encode_columns,
     encode_level,
@@ -55,12 +56,7 @@ def encode_shared(
 
     UserError for another version of the schema, a column that must not be absent, and clauses or names that do not fit.
     """
-    if header.schema_version != SCHEMA_VERSION:
-        raise UserError(
-            f"schema version is {header.schema_version}, expected {SCHEMA_VERSION}",
-            where=f"{where}:header",
-            fix=f"write schema version {SCHEMA_VERSION}",
-        )
+    check_version(header.schema_version, f"{where}:header")
     if odd := sorted(absent - OPTIONAL_COLUMNS):
         raise UserError(
             f"{odd[0]} may not be absent, only {', '.join(sorted(OPTIONAL_COLUMNS))}",
@@ -87,7 +83,7 @@ def encode_trace(trace: Trace) -> Arrays:
     arrays |= encode_symbols(trace.symbols, trace.source)
     columns = encode_columns(trace.columns)
     arrays |= {path: column for path, column in columns.items() if path.replace("/", ".") in trace.fields}
-    arrays |= encode_level("digests", trace.digests)
+    arrays[SEQUENCE] = trace.digests.sequence
     if trace.rankings is not None:
         arrays |= encode_level("rankings", trace.rankings)
     arrays |= _encode_clauses(trace.facts, trace.fact_lines, trace.rules)

@@ -1,6 +1,5 @@
-"""Resuming a recording that did not finish: its shards, its journal, and checks that they are of the same run."""
+"""Resuming a recording that did not finish: its shards and pieces, and checks that they are of the same run."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,65 +7,55 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError
-from kgverify.trace.files.journal import Journal, list_journals, open_journal
-from kgverify.trace.files.manifest import MANIFEST, Manifest, Part, check_shard, read_manifest, shard_name
-from kgverify.trace.hdf5.reading import load_arrays, locate_arrays
+from kgverify.trace.files.manifest import MANIFEST, Manifest, Part, check_shard, numbers_of, read_manifest
 from kgverify.trace.model.columns import Candidates
 from kgverify.trace.model.header import without_recording
 from kgverify.trace.model.levels import TraceLevel, columns_kept
-from kgverify.trace.model.schema import OPTIONAL_COLUMNS, Arrays, decode_columns
+from kgverify.trace.model.schema import OPTIONAL_COLUMNS, SEQUENCE, Arrays, decode_columns, encode_columns
+from kgverify.trace.read.trace_file import SHARED, TraceFile
 
 
 class UnfinishedRecording(NamedTuple):
-    """The shards and the journal of a recording that did not finish.
+    """The content of a recording that did not finish.
 
-    candidates:  candidates of each shard
-    score_dtype: type of its scores, if it has shards with scores
-    journal:     the batches appended since the last shard, if there are any
-    header:      its header, with the id of its recording; None if nothing was recorded
+    candidates:  all that were recorded
+    score_dtype: type of its scores, if it has any
+    pieces:      the columns and digests of each piece of the next shard
+    header:      its header, with the id of its recording
     """
 
     manifest: Manifest
-    candidates: Sequence[Candidates]
+    candidates: Candidates
     score_dtype: "np.dtype[np.floating[Any]] | None"
-    journal: Journal | None
-    header: NDArray[np.generic] | None = None
+    pieces: list[Arrays]
+    header: NDArray[np.generic]
 
 
 def read_unfinished(
-    partial: Path, nothing: Manifest, part: Part | None, shared: Arrays, absent: frozenset[str], level: TraceLevel
-) -> UnfinishedRecording:
-    """Read the folder of an unfinished recording. UserError if it is damaged, or of another run.
+    partial: Path, part: Part | None, shared: Arrays, absent: frozenset[str], level: TraceLevel
+) -> UnfinishedRecording | None:
+    """Read the folder of an unfinished recording; None without one. UserError if it is damaged, or of another run.
 
-    nothing: the manifest of no shards
-    shared:  the datasets that every shard of the run repeats
+    shared: the datasets that every shard of the run repeats
     """
-    if not partial.is_dir() or not any(partial.iterdir()):
-        # Killed before anything was appended, or there is nothing to resume.
-        return UnfinishedRecording(nothing, [], None, None)
-    has_manifest = (partial / MANIFEST).is_file() or bool(list_journals(partial))
-    manifest = read_manifest(partial) if has_manifest else nothing
+    if not (partial / MANIFEST).is_file() and len(list(partial.glob("shard-*.h5"))) < 2:
+        # Killed before anything was committed, or there is nothing to resume.
+        return None
+    manifest = read_manifest(partial)
     _check_resumable(manifest, part, partial)
-    candidates: list[Candidates] = []
-    score_dtype: np.dtype[np.floating[Any]] | None = None
-    header: NDArray[np.generic] | None = None
     for shard in manifest.shards:
         check_shard(partial, shard)
-        path = partial / shard.name
-        arrays, _ = load_arrays(path, locate_arrays(path))
-        if shard.name == shard_name(0):
-            _check_same_run(arrays, shared, absent, level, path)
-            header = arrays["header"]
-        columns = decode_columns(arrays)
-        candidates.append(columns.candidates)
-        if "resolvents/score" in arrays:
-            score_dtype = columns.resolvents.score.dtype
-    journal = None if manifest.is_complete else open_journal(partial, len(manifest.shards))
-    if journal is None or journal.start is None:
-        return UnfinishedRecording(manifest, candidates, score_dtype, None, header)
-    stated = {name.replace(".", "/"): np.zeros(0) for name in OPTIONAL_COLUMNS - {*journal.start.absent}}
-    _check_same_run(journal.shared | stated, shared, absent, level, journal.path)
-    return UnfinishedRecording(manifest, candidates, score_dtype, journal, journal.shared["header"])
+    trace = TraceFile(partial, is_lazy=True)
+    first = trace.files[0]
+    _check_same_run(first.read_group(*SHARED), frozenset(first.stored), shared, absent, level, first.path)
+    pieces: list[Arrays] = []
+    for file, shard in zip(trace.files, manifest.shards, strict=True):
+        if len(numbers_of(shard.name)) > 1:
+            arrays = file.load_arrays()
+            pieces.append(encode_columns(decode_columns(arrays), absent) | {SEQUENCE: arrays[SEQUENCE]})
+    has_scores = "resolvents/score" in first.stored
+    score_dtype = first.dtype("resolvents/score") if has_scores else None
+    return UnfinishedRecording(manifest, trace.candidate_columns(), score_dtype, pieces, first.small("header"))
 
 
 def _check_resumable(manifest: Manifest, part: Part | None, partial: Path) -> None:
@@ -77,7 +66,7 @@ def _check_resumable(manifest: Manifest, part: Part | None, partial: Path) -> No
             where=str(partial),
             fix="keep it under another name, and record again",
         )
-    if manifest.shards and manifest.part != part:
+    if manifest.part != part:
         found, wanted = ("no part" if p is None else f"part {p.index} of {p.count}" for p in (manifest.part, part))
         raise UserError(
             f"is {found} of a recording, expected {wanted}",
@@ -86,14 +75,15 @@ def _check_resumable(manifest: Manifest, part: Part | None, partial: Path) -> No
         )
 
 
-def _check_same_run(arrays: Arrays, shared: Arrays, absent: frozenset[str], level: TraceLevel, path: Path) -> None:
-    """Raise a UserError unless a file is of the run with these shared arrays, absent columns and level."""
-    own = {name for name in arrays if name in shared or name.startswith("program/")}
-    for name in sorted(own | shared.keys()):
-        found, expected = arrays.get(name), shared.get(name)
-        is_same = found is not None and expected is not None and np.array_equal(found, expected)
-        if name == "header" and found is not None and expected is not None:
-            is_same = without_recording(found.tobytes()) == without_recording(expected.tobytes())
+def _check_same_run(
+    found: Arrays, stored: frozenset[str], shared: Arrays, absent: frozenset[str], level: TraceLevel, path: Path
+) -> None:
+    """Raise a UserError unless a file that stores these datasets is of the run with these shared arrays and columns."""
+    for name in sorted(found.keys() | shared.keys()):
+        own, expected = found.get(name), shared.get(name)
+        is_same = own is not None and expected is not None and np.array_equal(own, expected)
+        if name == "header" and own is not None and expected is not None:
+            is_same = without_recording(own.tobytes()) == without_recording(expected.tobytes())
         if not is_same:
             raise UserError(
                 "differs from that of the run to be resumed",
@@ -103,7 +93,7 @@ def _check_same_run(arrays: Arrays, shared: Arrays, absent: frozenset[str], leve
     if odd := sorted(
         name
         for name in OPTIONAL_COLUMNS & columns_kept(level)
-        if (name.replace(".", "/") in arrays) == (name in absent)
+        if (name.replace(".", "/") in stored) == (name in absent)
     ):
         raise UserError(
             f"{odd[0]} is in the shards or in this run, not in both",

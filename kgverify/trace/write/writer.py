@@ -1,11 +1,13 @@
 """The writer of traces: one file if it is small, else shards that are safe on disk once committed."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from pathlib import Path
 from secrets import token_hex
 from typing import Final, Self
@@ -15,14 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError
-from kgverify.files.writing import make_folder, noop
+from kgverify.files.writing import make_folder
 from kgverify.program.program import Symbols
-from kgverify.trace.files.journal import JournalWriter, Start
 from kgverify.trace.files.manifest import (
     Manifest,
     Part,
+    Shard,
     list_shards,
     new_trace,
+    numbers_of,
     put_in_place,
     shard_name,
     write_manifest,
@@ -37,41 +40,37 @@ from kgverify.trace.files.output_path import (
     remove_partial,
 )
 from kgverify.trace.hdf5.writing import ArrayParts, write_arrays
-from kgverify.trace.model.columns import (
-    Candidates,
-    Columns,
-    Rankings,
-    StepBatch,
-    empty_columns,
-    join_candidates,
-)
-from kgverify.trace.model.digest_vectors import check_vectors
+from kgverify.trace.model.columns import Candidates, Columns, Rankings, StepBatch, empty_columns
 from kgverify.trace.model.digests import compute_sequence
-from kgverify.trace.model.header import SCHEMA_VERSION, Header, unknown_columns
+from kgverify.trace.model.header import Header, unknown_columns
 from kgverify.trace.model.levels import TraceLevel, has_goals, is_kept, packing_of, parse_level
-from kgverify.trace.model.schema import OPTIONAL_COLUMNS, SEQUENCE, decode_columns, encode_columns, encode_level
+from kgverify.trace.model.schema import OPTIONAL_COLUMNS, SEQUENCE, Arrays, encode_columns, encode_level
 from kgverify.trace.model.trace import NOTHING_UNKNOWN, Trace, Unknown
 from kgverify.trace.model.validate import check_appended, check_columns, check_rankings, check_types
-from kgverify.trace.write.commit_queue import CommitQueue, CommitTicket
 from kgverify.trace.write.encode import NO_CLAUSES, Clauses, encode_shared, encode_trace
 from kgverify.trace.write.resume import read_unfinished
-from kgverify.trace.write.shards import UncommittedBatches, write_shard
+from kgverify.trace.write.shards import encode_batches, write_shard
 from kgverify.version import __version__
 
 _WHOLE: Final = 1 << 62
 """The maximum of steps or bytes in a shard if no shards are wanted."""
 
+_MOST_PIECES: Final = 256
+"""The pieces of one shard beyond which the next commit joins them, so that the manifest stays short."""
+
 
 @dataclass(frozen=True)
 class Storage:
-    """The options for what a trace stores, and in which files.
+    """The options for what a trace stores, in which files, and how much a kill may lose.
 
     level:       a `TraceLevel`: the columns to keep; None for the level of the header
     absent:      columns that the prover does not know, named as in `Trace.fields`; not written. Those in `EngineInfo.unknown`
                  need not be repeated
     is_archived: pack datasets as small as HDF5's own filters can
-    shard_steps: steps held in memory before they are committed as a shard in `<path>.partial`
+    shard_steps: steps held in memory before they are written as a shard in `<path>.partial`
     shard_bytes: bytes of columns held in memory likewise; never more than these and one batch are held
+    commit_seconds: `append` commits what it holds, as a piece of the next shard, when this time has passed since the last
+                 commit: a kill, of the process or of the machine, loses at most what was appended in it
     """
 
     level: str | None = None
@@ -79,28 +78,14 @@ class Storage:
     is_archived: bool = False
     shard_steps: int = 1_000_000
     shard_bytes: int = 1 << 30
-
-
-@dataclass(frozen=True)
-class Durability:
-    """The options for what survives a crash. A journal keeps what `append` took when the process ends, at any moment.
-
-    journal_seconds: a crash of the machine loses at most what was appended in this time, or
-    journal_bytes:   in this many bytes and one batch. 0 seconds force each batch to disk
-    has_journal:     without a journal, what is not in a shard yet is lost with the process
-    """
-
-    journal_seconds: float = 5.0
-    journal_bytes: int = 64 << 20
-    has_journal: bool = True
+    commit_seconds: float = 5.0
 
 
 class TraceWriter:
     """A context manager that writes a trace at `path`, where nothing appears before the trace is complete.
 
     clauses: the facts and rules of the program; optional
-    storage: what to store, and when to start another shard
-    durability: when to force the journal to disk
+    storage: what to store, when to start another shard, and when to commit
     resume:  resume the recording in `<path>.partial`, if there is one: skip the first `num_appended` candidates
     overwrites: replace a trace that exists at `path`
     part:    set if this is one writer of several, each with its own path; `unite` joins their traces
@@ -130,18 +115,16 @@ class TraceWriter:
         *,
         clauses: Clauses = NO_CLAUSES,
         storage: Storage = Storage(),
-        durability: Durability = Durability(),
         resume: bool = False,
         overwrites: bool = True,
         part: Part | None = None,
         unknown: Unknown = NOTHING_UNKNOWN,
     ) -> None:
-        check_vectors()
         self._path, self._where = Path(path), str(path)
         self._partial = partial_of(self._path)
-        self._symbols, self._part = symbols, part
+        self._part = part
         self._creator = header.creator or f"kgverify {__version__}"
-        self._storage, self._durability = storage, durability
+        self._storage = storage
         self._absent = frozenset(storage.absent) | (OPTIONAL_COLUMNS & unknown_columns(header.engine))
         self._level = parse_level(storage.level or header.level, self._where)
         self._packing = packing_of(self._level, is_archived=storage.is_archived)
@@ -152,21 +135,14 @@ class TraceWriter:
         num_facts = None if clauses.facts is None else len(clauses.facts)
         num_rules = len(header.clauses.rules) or None
         self._check = partial(check_columns, where=self._where, num_rules=num_rules, num_facts=num_facts)
-        self._batches = UncommittedBatches()
         self._rankings: Rankings | None = None
         self._score_dtype: np.dtype[np.floating] | None = None
         self._is_closed = False
-        self._queue = CommitQueue()
         self._manifest: Manifest = list_shards((), is_complete=False, creator=self._creator, part=part)
-        self._journal = JournalWriter(
-            self._partial,
-            Start(0, self._creator, tuple(sorted(self._absent)), storage.is_archived),
-            shared,
-            max_seconds=durability.journal_seconds,
-            max_bytes=durability.journal_bytes,
-        )
-        self._committed = [empty_columns().candidates]
-        self._num_appended = 0
+        self._encoded: list[Arrays] = []  # what is in pieces already
+        self._waiting: list[StepBatch] = []
+        self._begin_shard()
+        self._resumed = empty_columns().candidates
         self._lock = lock_trace(self._path, overwrites=overwrites)
         try:
             check_output_path(self._path)
@@ -177,8 +153,7 @@ class TraceWriter:
         except BaseException:
             self._lock.release()
             raise
-        self._num_shards = len(self._manifest.shards)  # with those that are being written
-        self._num_safe = self._num_appended
+        self._committed_at = time.monotonic()
 
     @property
     def level(self) -> TraceLevel:
@@ -187,75 +162,66 @@ class TraceWriter:
 
     @property
     def num_committed(self) -> int:
-        """The candidates that even a crash of the machine does not lose, from the first on."""
-        return self._num_safe
+        """The candidates on disk, from the first on: neither a kill nor a crash of the machine loses them."""
+        return self._manifest.num_candidates
 
     @property
     def num_appended(self) -> int:
-        """The candidates in shards and in the journal, from the first on: the end of the process loses none of them."""
-        return self._num_appended
+        """The candidates appended so far, from the first on."""
+        return self.num_committed + sum(len(columns.candidates.query) for columns, _ in self._waiting)
 
     def append(self, columns: Columns, sequence: NDArray[np.uint64] | None = None) -> None:
-        """Add candidates with all their steps, in any order; the arrays must not change before the next `commit`.
+        """Add candidates with all their steps, in any order; the arrays must not change before the trace is closed.
 
-        A batch that fills a shard is committed at once instead of being written to the journal first.
-        `append_parts` appends several batches at a time.
+        `append_parts` prepares several batches at a time.
 
         sequence: uint64 [T], the digests of these steps, if they were computed elsewhere: a reader compares them with
                   the columns. With them, atoms that the level leaves out need not be given
         """
-        with self._queue.reserve() as ticket:
-            self._append(ticket, columns, sequence)
+        self._add(self._prepare(columns, sequence))
 
     def append_parts(self, parts: Iterable[Callable[[], StepBatch]], num_threads: int = 1) -> Iterator[Candidates]:
         """Append each part in order while the next one is made; yield its candidates when `append` would have returned.
 
         parts:       functions that read a part, each called in its own thread
-        num_threads: parts that are read, checked, packed and written at the same time. That many, and one shard, are in
-                     memory, beside the part being made. Parts that fill no shard wait for those before them
+        num_threads: parts that are read and checked at the same time. That many, and one shard, are in memory, beside
+                     the part being made
 
         The trace is the same for any `num_threads`. After an error in one part, the parts before it are stored, those
         after it are not, and the writer is closed.
         """
 
-        def append(ticket: CommitTicket, read: Callable[[], StepBatch]) -> Candidates:
-            with ticket:
-                try:
-                    columns, sequence = read()
-                    self._append(ticket, columns, sequence)
-                except BaseException:
-                    ticket.wait_for_others()
-                    self._is_closed = True
-                    raise
-                return columns.candidates
+        def add(prepared: Future[StepBatch]) -> Candidates:
+            try:
+                self._add(prepared.result())
+            except BaseException:
+                self._keep()
+                raise
+            return prepared.result()[0].candidates
 
-        with ThreadPoolExecutor(num_threads, thread_name_prefix="append") as pool:
+        with ThreadPoolExecutor(num_threads) as readers, ThreadPoolExecutor(1) as writer:
             waiting: deque[Future[Candidates]] = deque()
             for read in parts:
                 if len(waiting) == num_threads:
                     yield waiting.popleft().result()
-                # None of them may be cancelled: every ticket that was reserved must be used.
-                waiting.append(pool.submit(append, self._queue.reserve(), read))
+                prepared = readers.submit(lambda read=read: self._prepare(*read()))  # type: ignore[misc]  # one by one
+                waiting.append(writer.submit(add, prepared))
             while waiting:
                 yield waiting.popleft().result()
 
-    def sync(self) -> None:
-        """Force the journal to disk, so that a crash loses nothing appended so far. Without a journal, `commit`."""
-        if not self._durability.has_journal:
-            self.commit()
-            return
-        with self._queue.reserve() as ticket:
-            ticket.wait_for_others()
-            with self._explaining_failures("the journal", ticket):
-                if self._journal.sync():
-                    self._num_safe = self._num_appended
-
     def commit(self) -> None:
-        """Force what was appended so far to disk, as a shard; do nothing if nothing was."""
-        with self._queue.reserve() as ticket:
-            ticket.wait_for_others()
-            if self._batches.num_candidates:
-                self._commit_batches(ticket, self._batches)
+        """Return when everything that was appended so far is on disk."""
+        if not self._waiting:
+            return
+        new = encode_batches(self._waiting, self._absent)
+        kept, number = self._manifest.shards, (self._num_full, 0)
+        if len(kept) > self._num_full:
+            number = self._num_full, numbers_of(kept[-1].name)[1] + 1
+        if len(kept) - self._num_full >= _MOST_PIECES:
+            kept = kept[: self._num_full]
+        self._write([*self._encoded, *new] if len(kept) == self._num_full else new, kept, shard_name(*number))
+        self._encoded += new
+        self._waiting = []
 
     def set_rankings(self, rankings: Rankings) -> None:
         """Set the rankings, before closing."""
@@ -264,16 +230,15 @@ class TraceWriter:
         self._rankings = rankings
 
     def committed_candidates(self) -> Candidates:
-        """Return the candidates that a resumed recording already has, as `num_appended` counts them."""
-        return join_candidates([*self._committed, self._batches.candidates()])
+        """Return the candidates that a resumed recording already has."""
+        return self._resumed
 
     def close(self) -> None:
         """Write what is left and move the trace to its path; a second call does nothing."""
-        with self._lock, self._queue.reserve() as ticket:
-            ticket.wait_for_others()
+        with self._lock:
             if not self._is_closed:
-                with self._explaining_failures("the trace", ticket):
-                    self._finish(ticket)
+                with self._explaining_failures("the trace"):
+                    self._finish()
             self._is_closed = True
 
     def __enter__(self) -> Self:
@@ -283,78 +248,65 @@ class TraceWriter:
         with self._lock:
             if kind is None:
                 self.close()
-            elif self._journal.is_open:
-                self._journal.save()
-                self._is_closed = True
+            elif not self._is_closed:
+                self._keep()
 
-    def _finish(self, ticket: CommitTicket) -> None:
-        if self._manifest.shards or self._part is not None:
+    def _keep(self) -> None:
+        """Commit what there is, if possible, and close."""
+        if not self._is_closed and self._storage.shard_steps < _WHOLE:
+            with suppress(UserError):
+                self.commit()
+        self._is_closed = True
+
+    def _finish(self) -> None:
+        if self._num_full or self._manifest.is_complete or self._part is not None:
             if not self._manifest.is_complete:
-                make_folder(self._partial)
-                self._commit(ticket, self._num_shards, self._batches, is_complete=True)
-            remove_left_over(self._partial)
+                self._flush(is_complete=True)
+            remove_left_over(self._partial, self._manifest)
             put_in_place(self._partial, self._path)
             return
-        arrays = self._encode(self._batches, self._rankings)
+        arrays = self._merge([*self._encoded, *encode_batches(self._waiting, self._absent)], has_rankings=True)
         with new_trace(self._path) as path:
             write_arrays(path, arrays, self._creator, self._packing)
-        self._journal.end()
         remove_partial(self._partial)
 
     @contextmanager
-    def _explaining_failures(self, what: str, ticket: CommitTicket) -> Iterator[None]:
+    def _explaining_failures(self, what: str) -> Iterator[None]:
         """Close the writer on a failed write, and raise a UserError with the candidates that are safe."""
         try:
             yield
         except OSError as error:
-            ticket.wait_for_others()
-            is_saved = self._journal.save()
             self._is_closed = True
             self._lock.release()
-            num_safe = self._num_appended if is_saved else max(self._num_safe, self._manifest.num_candidates)
-            raise explain_failed_write(what, error, num_safe, self._partial, self._where) from error
+            raise explain_failed_write(what, error, self.num_committed, self._partial, self._where) from error
 
-    def _append(self, ticket: CommitTicket, columns: Columns, sequence: NDArray[np.uint64] | None) -> None:
-        self._refuse_if_closed()
+    def _prepare(self, columns: Columns, sequence: NDArray[np.uint64] | None) -> StepBatch:
+        """Check a batch; return it with its digests if the level does not keep what they are computed from."""
         arrays = encode_columns(columns) | ({} if sequence is None else {SEQUENCE: sequence})
         check_appended(arrays, self._level, self._where)
-        num_candidates = len(columns.candidates.query)
-        check: Callable[[], None] = partial(self._check, columns)
-        if sequence is None:
-            # Digests of invalid columns cannot be computed.
-            check()
-            check = noop
-            if not has_goals(self._level):
-                # Not computable from what the level keeps.
-                sequence = arrays[SEQUENCE] = compute_sequence(columns, self._absent)
-        ticket.wait_to_begin()
-        storage = self._storage
-        full = self._batches.fill(columns, sequence, storage.shard_steps, storage.shard_bytes)
-        if not num_candidates or full is None:
-            ticket.wait_for_others()
-            check()
-        self._check_order(columns)
-        if not num_candidates:
-            return
-        if full is not None:
-            self._commit_batches(ticket, full, check)
-            return
-        if self._durability.has_journal:
-            absent = {name.replace(".", "/") for name in self._absent}
-            kept = {name: array for name, array in arrays.items() if name not in absent and is_kept(name, self._level)}
-            with self._explaining_failures("the journal", ticket):
-                if self._journal.append(self._num_shards, kept, num_candidates, len(columns.steps.depth)):
-                    self._num_safe = self._num_appended + num_candidates
-        self._batches.add(columns, sequence)
-        self._num_appended += num_candidates
+        self._check(columns)
+        if sequence is None and not has_goals(self._level):
+            sequence = compute_sequence(columns, self._absent)
+        return columns, sequence
 
-    def _refuse_if_closed(self) -> None:
-        if self._is_closed:
-            raise ValueError("the writer is closed")
+    def _add(self, batch: StepBatch) -> None:
+        """Add a batch; write a shard when it is full, or a piece of it when it is time to commit."""
+        columns, _ = batch
+        self._check_order(columns)
+        if not len(columns.candidates.query):
+            return
+        self._waiting.append(batch)
+        self._num_steps += len(columns.steps.depth)
+        self._num_bytes += sum(column.nbytes for level in columns for column in level)
+        if self._num_steps > self._storage.shard_steps or self._num_bytes > self._storage.shard_bytes:
+            self._flush()
+        elif time.monotonic() - self._committed_at >= self._storage.commit_seconds:
+            self.commit()
 
     def _check_order(self, columns: Columns) -> None:
         """Raise a UserError for columns that cannot follow those appended before."""
-        self._refuse_if_closed()
+        if self._is_closed:
+            raise ValueError("the writer is closed")
         if self._manifest.is_complete and len(columns.candidates.query):
             raise UserError(
                 "found further candidates, but all were committed before",
@@ -370,77 +322,57 @@ class TraceWriter:
             )
         self._score_dtype = dtype
 
-    def _resume(self, shared: dict[str, NDArray[np.generic]]) -> None:
-        found = read_unfinished(self._partial, self._manifest, self._part, shared, self._absent, self._level)
-        self._manifest, self._score_dtype = found.manifest, found.score_dtype
-        self._committed += found.candidates
-        if found.header is not None:
-            shared["header"] = self._whole["header"] = found.header
-        self._num_appended = found.manifest.num_candidates
-        if found.journal is None:
+    def _resume(self, shared: Arrays) -> None:
+        found = read_unfinished(self._partial, self._part, shared, self._absent, self._level)
+        if found is None:
             return
-        if self._durability.has_journal:
-            with self._queue.reserve() as ticket, self._explaining_failures("the journal", ticket):
-                self._journal.resume(len(found.manifest.shards), found.journal)
-        for batch in found.journal.batches:
-            columns = decode_columns(batch.arrays)
-            check_appended(encode_columns(columns) | batch.arrays, self._level, self._where)
-            self._check(columns)
-            self._check_order(columns)
-            self._batches.add(columns, batch.arrays.get(SEQUENCE))
-        self._num_appended += self._batches.num_candidates
+        self._manifest, self._score_dtype = found.manifest, found.score_dtype
+        self._resumed, self._encoded = found.candidates, found.pieces
+        self._whole["header"] = found.header
+        self._num_full = sum(len(numbers_of(shard.name)) == 1 for shard in found.manifest.shards)
+        self._num_steps = sum(len(arrays[SEQUENCE]) for arrays in found.pieces)
+        self._num_bytes = sum(array.nbytes for arrays in found.pieces for array in arrays.values())
 
-    def _commit_batches(
-        self, ticket: CommitTicket, batches: UncommittedBatches, check: Callable[[], None] = noop
-    ) -> None:
-        """Commit batches as the next shard, while the next ticket begins."""
-        before, index, dtype = self._batches, self._num_shards, self._score_dtype
-        self._batches, self._num_shards = UncommittedBatches(), index + 1
-        try:
-            with self._explaining_failures(shard_name(index), ticket):
-                make_folder(self._partial)
-                ticket.let_next_begin()
-                self._commit(ticket, index, batches, check)
-        except BaseException:
-            ticket.wait_for_others()
-            if self._queue.is_last(ticket):
-                self._batches, self._num_shards, self._score_dtype = before, index, dtype
-            else:
-                # A later batch would leave a gap.
-                self._is_closed = True
-            raise
+    def _begin_shard(self) -> None:
+        self._num_full = len(self._manifest.shards)
+        self._encoded, self._waiting = [], []
+        self._num_steps = self._num_bytes = 0
 
-    def _commit(
-        self,
-        ticket: CommitTicket,
-        index: int,
-        batches: UncommittedBatches,
-        check: Callable[[], None] = noop,
-        *,
-        is_complete: bool = False,
-    ) -> None:
-        """Write a shard: the file, then its name, then the manifest that lists it."""
+    def _flush(self, *, is_complete: bool = False) -> None:
+        """Write all that is in memory as a shard, in the place of its pieces."""
+        groups = [*self._encoded, *encode_batches(self._waiting, self._absent)]
+        kept = self._manifest.shards[: self._num_full]
+        number = numbers_of(kept[-1].name)[0] + 1 if kept else 0
+        self._write(groups, kept, shard_name(number), is_complete=is_complete)
+        self._begin_shard()
 
-        def wait() -> None:
-            ticket.wait_for_others()
-            self._refuse_if_closed()
-
-        arrays = self._encode(batches, self._rankings if is_complete else None)
-        shard = write_shard(self._partial, index, arrays, self._creator, self._packing, check=check, before_naming=wait)
-        shards = (*self._manifest.shards, shard)
-        manifest = list_shards(shards, is_complete=is_complete, creator=self._creator, part=self._part)
-        write_manifest(self._partial, manifest)
+    def _write(self, groups: list[Arrays], kept: tuple[Shard, ...], name: str, *, is_complete: bool = False) -> None:
+        """Commit a file behind those that are kept: the file, then its name, then the manifest that lists it."""
+        with self._explaining_failures(name):
+            make_folder(self._partial)
+            is_piece = len(numbers_of(name)) > 1
+            arrays = self._merge(groups, has_rankings=is_complete, has_names=not (kept and is_piece))
+            shard = write_shard(self._partial, name, arrays, self._creator, self._packing)
+            manifest = list_shards((*kept, shard), is_complete=is_complete, creator=self._creator, part=self._part)
+            write_manifest(self._partial, manifest)
+            for old in self._manifest.shards[len(kept) :]:
+                (self._partial / old.name).unlink(missing_ok=True)
         self._manifest = manifest
-        self._num_safe = self._num_appended = manifest.num_candidates
-        self._journal.end()
+        self._committed_at = time.monotonic()
 
-    def _encode(self, batches: UncommittedBatches, rankings: Rankings | None) -> ArrayParts:
-        """Encode the datasets of a file in parts; a file without candidates has the columns of the others."""
-        empty = empty_columns(np.float64 if self._score_dtype is None else self._score_dtype.type)
-        whole = self._whole if rankings is None else self._whole | encode_level("rankings", rankings)
-        columns = batches.encode(self._absent, empty)
-        kept = {name: parts for name, parts in columns.items() if is_kept(name, self._level)}
-        return {name: [array] for name, array in whole.items()} | kept
+    def _merge(self, groups: list[Arrays], *, has_rankings: bool, has_names: bool = True) -> ArrayParts:
+        """Return the datasets of a file; one without candidates has the columns of the others.
+
+        has_names: False for a piece that is not the first file: the first has the names and the program
+        """
+        whole = self._whole if has_names else {"header": self._whole["header"]}
+        if has_rankings and self._rankings is not None:
+            whole = whole | encode_level("rankings", self._rankings)
+        if not groups:
+            empty = empty_columns(np.float64 if self._score_dtype is None else self._score_dtype.type)
+            groups = encode_batches([(empty, None)], self._absent)
+        kept = [name for name in groups[0] if is_kept(name, self._level)]
+        return {name: [array] for name, array in whole.items()} | {n: [group[n] for group in groups] for n in kept}
 
 
 def write_trace(
@@ -455,16 +387,8 @@ def write_trace(
     unknown: Unknown = NOTHING_UNKNOWN,
 ) -> None:
     """Write a whole trace as one file, at once; `storage` cannot ask for shards. UserError for what cannot be written."""
-    whole = Storage(storage.level, storage.absent, storage.is_archived, _WHOLE, _WHOLE)
-    with TraceWriter(
-        path,
-        header,
-        symbols,
-        clauses=clauses,
-        storage=whole,
-        durability=Durability(has_journal=False),
-        unknown=unknown,
-    ) as writer:
+    whole = Storage(storage.level, storage.absent, storage.is_archived, _WHOLE, _WHOLE, inf)
+    with TraceWriter(path, header, symbols, clauses=clauses, storage=whole, unknown=unknown) as writer:
         writer.append(columns)
         if rankings is not None:
             writer.set_rankings(rankings)
@@ -476,7 +400,7 @@ def write_again(trace: Trace, path: Path, *, is_archived: bool = False) -> None:
     if has_goals(level):
         write_trace(
             path,
-            msgspec.structs.replace(trace.header, schema_version=SCHEMA_VERSION),
+            trace.header,
             trace.symbols,
             trace.columns,
             trace.rankings,

@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, cached_property, partial
@@ -26,7 +26,8 @@ from stepaudit.ladder.observation import (
     seeding,
 )
 from stepaudit.ladder.rounding import RUNS, Excuse, Float64Run, excuse
-from stepaudit.properties.captured_values import CapturedState, Snapshot, find_captured_values, set_tensor
+from stepaudit.minimize import Attempts
+from stepaudit.properties.captured_values import CapturedState, find_captured_values, restoring, set_tensor
 from stepaudit.values import USUAL, Precision, is_on_cuda, list_leaves
 
 
@@ -92,10 +93,11 @@ USUALLY: Final = LadderOptions()
 class Climb(NamedTuple):
     """The result of a rung.
 
-    num_calls: compared calls; seconds: with compilation; is_lost: whether the device was lost
-    caches:    the first state of the caches with deviations; by_caches: their number in each state that ran
-    excuses:   differences that are rounding
-    is_seeded: whether the compiled code drew eager's random numbers (`fallback_random`)
+    num_calls:    compared calls; seconds: with compilation; is_lost: whether the device was lost
+    caches:       the first state of the caches with deviations
+    is_of_caches: whether it deviates from the caches, but not without them
+    excuses:      differences that are rounding
+    is_seeded:    whether the compiled code drew eager's random numbers (`fallback_random`)
     """
 
     rung: Rung
@@ -104,14 +106,9 @@ class Climb(NamedTuple):
     seconds: float
     is_lost: bool = False
     caches: str = COLD
-    by_caches: Mapping[str, int] = {}
+    is_of_caches: bool = False
     excuses: tuple[Excuse, ...] = ()
     is_seeded: bool = False
-
-    @property
-    def is_of_caches(self) -> bool:
-        """True if it is right without the caches."""
-        return self.caches != OFF and self.by_caches.get(OFF) == 0
 
 
 class Ladder(NamedTuple):
@@ -153,15 +150,15 @@ class Judge:
     def _roundings(self) -> tuple[Watched, list[Watched]]:
         """The calls in float64, and with other roundings; one of the latter where no operation rounds."""
         run = partial(watch, self.subject, EAGER, self.expected, repetitions=0)
-        others: list[Watched] = []
         made: list[Float64Run] = []
 
-        def round_otherwise() -> Float64Run:
-            made.append(Float64Run(len(others)))
+        def round_otherwise(seed: int) -> Float64Run:
+            made.append(Float64Run(seed))
             return made[-1]
 
-        while len(others) < RUNS and (not others or any(each.has_rounded for each in made)):
-            others.append(run(float64=round_otherwise))
+        others = [run(float64=partial(round_otherwise, 0))]
+        while len(others) < RUNS and any(each.has_rounded for each in made):
+            others.append(run(float64=partial(round_otherwise, len(others))))
         return run(float64=Float64Run), others
 
     @property
@@ -184,22 +181,35 @@ class Judge:
 
     def judge(self, actual: Watched) -> tuple[tuple[Deviation, ...], tuple[Excuse, ...]]:
         """Return the deviations, call by call, and the differences that are rounding."""
-        precision = self.options.precision
         found, excuses = [], []
-        for call, found_here in actual.items():
-            expected = self.expected[call]
-            for each in compare_observations(expected, found_here, call, precision):
-                reason = None
-                if not precision.is_exact and precision.tolerance is None:
-                    shadow, others = self._roundings
-                    # Eager has been compared with itself: a call that is made again does the same.
-                    of = "call 1" if call not in shadow else call
-                    reason = excuse(each, expected, found_here, shadow[of], [other[of] for other in others])
-                if reason is None:
-                    found.append(each)
-                else:
+        for call, observed in actual.items():
+            for each in compare_observations(self.expected[call], observed, call, self.options.precision):
+                if reason := self._excuse(each, observed):
                     excuses.append(reason)
+                else:
+                    found.append(each)
         return tuple(found), tuple(excuses)
+
+    def _excuse(self, deviation: Deviation, observed: Observation) -> Excuse | None:
+        if self.options.precision != USUAL:
+            return None
+        shadow, others = self._roundings
+        # Eager has been compared with itself: a call that is made again does the same.
+        of = deviation.call if deviation.call in shadow else "call 1"
+        return excuse(deviation, self.expected[deviation.call], observed, shadow[of], [other[of] for other in others])
+
+    def run_as_found(self, climb: Climb) -> Watched:
+        """Make the calls on the rung, and in the state of the caches, in which a climb first deviated."""
+        if not climb.is_of_caches:
+            return self.watch(climb.rung)
+        with fresh_cache():
+            actual = self.watch(climb.rung)
+            return self.watch(climb.rung) if climb.caches == WARM else actual
+
+    def begin_search(self, work: str) -> Attempts:
+        """Begin a search that may take half of the time for searches; announce its attempts."""
+        announce = self.options.announce
+        return Attempts(self.options.seconds / 2, lambda num: announce(f"{self.subject.name}: attempt {num} to {work}"))
 
 
 def watch_isolated(
@@ -274,33 +284,17 @@ def prepare_compiler(subject: Subject) -> None:
             watch(replace(subject, calls=1, first=1), rung, repetitions=0)
 
 
-def run_as_found(judge: Judge, climb: Climb) -> Watched:
-    """Make a judge's calls on the rung, and in the state of the caches, in which a climb first deviated."""
-    if not climb.is_of_caches:
-        return judge.watch(climb.rung)
-    with fresh_cache():
-        actual = judge.watch(climb.rung)
-        return judge.watch(climb.rung) if climb.caches == WARM else actual
-
-
 def climb(subject: Subject, options: LadderOptions = USUALLY) -> Ladder:
     """Compare every rung with eager, which is first run twice. The caller chooses the folder of the caches.
 
     A rung runs as users run it, with the compiler's caches in that folder; again, from these caches; and without caches.
     """
-
-    def announce(rung: Rung) -> None:
-        options.announce(f"{subject.name} on rung {rung.name}")
-
-    announce(EAGER)
+    options.announce(f"{subject.name} on rung {EAGER.name}")
     again = watch_isolated(subject, EAGER, None, options.repetitions, options.patience)
-    for observation in again.values():
-        if observation.end:
-            raise UserError(
-                f"ends the process without the compiler: {observation.end}",
-                where=subject.name,
-                fix="audit a step that returns",
-            )
+    if end := next((each.end for each in again.values() if each.end), ""):
+        raise UserError(
+            f"ends the process without the compiler: {end}", where=subject.name, fix="audit a step that returns"
+        )
     judge = Judge(subject, options)
     pairs = ((before, again[call], call) for call, before in judge.expected.items())
     unsteady = tuple(found for pair in pairs for found in compare_observations(*pair, options.precision))
@@ -313,7 +307,7 @@ def climb(subject: Subject, options: LadderOptions = USUALLY) -> Ladder:
         if rung.name == "reduce-overhead" and not is_cuda:
             impossible.append((rung.name, "CUDA graphs need tensors on a CUDA device"))
             continue
-        announce(rung)
+        options.announce(f"{subject.name} on rung {rung.name}")
         climbs.append(_climb_rung(judge, rung, is_seeded=bool(climbs) and climbs[-1].is_seeded))
         # A higher rung does the work of this one as well.
         if climbs[-1].is_lost or any(each.kind == "end" for each in climbs[-1].deviations):
@@ -330,7 +324,6 @@ def climb(subject: Subject, options: LadderOptions = USUALLY) -> Ladder:
 def _climb_rung(judge: Judge, rung: Rung, *, is_seeded: bool) -> Climb:
     """Run a rung in each state of the caches; where random numbers differ, with those of eager."""
     began = time.perf_counter()
-    counts: dict[str, int] = {}
     found: tuple[Deviation, ...] = ()
     excuses: tuple[Excuse, ...] = ()
     where, num_calls = COLD, 0
@@ -346,7 +339,6 @@ def _climb_rung(judge: Judge, rung: Rung, *, is_seeded: bool) -> Climb:
                         seeded, _ = judge.judge(judge.watch(rung))
                     if len(seeded) < len(deviations):
                         return _climb_rung(judge, rung, is_seeded=True)
-                counts[caches] = len(deviations)
                 excuses = excuses or excused
                 if deviations and not found:
                     found, where = deviations, caches
@@ -358,8 +350,8 @@ def _climb_rung(judge: Judge, rung: Rung, *, is_seeded: bool) -> Climb:
     except DeviceLost as error:
         lost = Deviation("some call", "error", "", f"the device was lost: {error}")
         return Climb(rung, (lost,), 0, time.perf_counter() - began, is_lost=True)
-    took = time.perf_counter() - began
-    return Climb(rung, found, num_calls, took, False, where, counts, excuses, is_seeded)
+    # Without deviations at the end, it is right without the caches.
+    return Climb(rung, found, num_calls, time.perf_counter() - began, False, where, not deviations, excuses, is_seeded)
 
 
 def watch(
@@ -378,11 +370,12 @@ def watch(
     note:     receives each observation
     """
     with _compiling_anew():
-        function = subject.function if rung.options is None else compile_plainly(subject.function, rung.options)
+        function = subject.function if rung.options is None else _compile_plainly(subject.function, rung.options)
         seen: Watched = {}
 
         def call(name: str, inputs: Inputs, number: int) -> None:
-            seen[name] = _call(function, subject, float64, inputs, number)
+            with seeding(subject.first + number):
+                seen[name] = _call(function, subject.function, inputs, float64)
             if note is not None:
                 note(name, seen[name])
 
@@ -406,26 +399,20 @@ def _restored(subject: Subject, number: int) -> Iterator[tuple[Inputs, CapturedS
     with seeding(subject.first + number):
         inputs = subject.shared_inputs(number)
     state = find_captured_values(subject.function, inputs)
-    snapshot = Snapshot(state)
-    try:
+    with restoring(state):
         yield inputs, state
-    finally:
-        snapshot.restore()
 
 
 def _put_results(held: Inputs, state: CapturedState, before: Observation) -> None:
-    values = before.arguments.values()
     leaves = [leaf for _, leaf in list_leaves(held)]
-    for value, leaf in zip(values, leaves, strict=False):
-        if isinstance(leaf, Tensor) and isinstance(value, Tensor):
-            set_tensor(leaf, value.detach())
-    for captured in state:
-        leaf, value = captured.get(), before.captureds.get(captured.path)
+    pairs = [*zip(leaves, before.arguments.values(), strict=False)]
+    pairs += [(captured.get(), before.captureds.get(captured.path)) for captured in state]
+    for leaf, value in pairs:
         if isinstance(leaf, Tensor) and isinstance(value, Tensor):
             set_tensor(leaf, value.detach())
 
 
-def compile_plainly(function: Function, options: dict[str, Any]) -> Function:
+def _compile_plainly(function: Function, options: dict[str, Any]) -> Function:
     """Compile any callable, such as a module, through a plain function."""
 
     def run(*inputs: Any) -> Any:
@@ -436,16 +423,15 @@ def compile_plainly(function: Function, options: dict[str, Any]) -> Function:
 
 
 def _call(
-    function: Function, subject: Subject, float64: Callable[[], Float64Run] | None, inputs: Inputs, number: int
+    function: Function, captures: Function, inputs: Inputs, float64: Callable[[], Float64Run] | None
 ) -> Observation:
     if torch.cuda.is_available():
         # Earlier outputs of a captured graph may be overwritten: they have been copied.
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-    with seeding(subject.first + number):
-        if float64 is None:
-            return observe(function, inputs, captures=subject.function)
-        run = float64()
-        return observe(function, inputs, captures=subject.function, around=run, convert=run.shadow_of)
+    if float64 is None:
+        return observe(function, inputs, captures=captures)
+    run = float64()
+    return observe(function, inputs, captures=captures, around=run, convert=run.shadow_of)
 
 
 @contextmanager

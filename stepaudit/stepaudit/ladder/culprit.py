@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
-from stepaudit.environment import read_cpu_seconds
-from stepaudit.ladder.climb import Climb, Judge, Rung, Watched, compiling_without_caches, run_as_found
+from stepaudit.ladder.climb import Climb, Judge, Rung, Watched, compiling_without_caches
 from stepaudit.ladder.observation import DeviceLost
 from stepaudit.minimize import minimize
 from stepaudit.source_lines import is_user_file
@@ -90,32 +89,24 @@ class Culprit(NamedTuple):
     left: tuple[Item, ...] = ()
 
 
-def find_culprit(
-    judge: Judge, climb: Climb, *, seconds: float = 60.0, announce: Callable[[int], None] = lambda num: None
-) -> Culprit:
+def find_culprit(judge: Judge, climb: Climb) -> Culprit:
     """Find a smallest set of items that the compiler must leave out; empty where nothing helps.
 
     Likely passes and switches come first, then the others, lowerings and decompositions; each group is left out as a whole, then
     halved. Then comes the last line before which the trace can end. The caller chooses the folder of the caches.
-
-    seconds: limit on the CPU time, after which no attempt begins. announce: receives the number of each attempt.
     """
-    deadline = read_cpu_seconds() + seconds
     if climb.is_of_caches:
-        search = _Search(judge, climb, deadline, announce)
+        search = _Search(judge, climb)
         caches = [item for item in _list_switches(climb.rung) if item.name in _OF_CACHES]
-        single = next((item for item in caches if search.repairs([item])), None)
-        return search.finish([single] if single else [], caches)
+        single = next(([item] for item in caches if search.repairs([item])), [])
+        return search.finish(single, caches)
     with compiling_without_caches():
-        items: list[Item] = []
-        for chosen in (*list_single(judge, climb), judge):
-            items, actual = list_items(chosen, climb.rung)
-            if chosen.judge(actual)[0]:
+        search = _Search(judge, climb)
+        for search.judge in (*list_single(judge, climb), judge):
+            items, actual = list_items(search.judge, climb.rung)
+            if search.judge.judge(actual)[0]:
                 break
-        search = _Search(chosen, climb, deadline, announce)
-        lines = [item for item in items if item.kind == LINE]
-        items = [item for item in items if item.kind != LINE]
-        return search.finish(_search_items(search, items) or _search_lines(search, lines), items)
+        return search.finish(_search_items(search, items), [item for item in items if item.kind != LINE])
 
 
 def list_single(judge: Judge, climb: Climb) -> list[Judge]:
@@ -131,12 +122,11 @@ def list_single(judge: Judge, climb: Climb) -> list[Judge]:
 def _search_items(search: "_Search", items: Sequence[Item]) -> Sequence[Item]:
     kinds = [(kind, is_likely) for is_likely in (True, False) for kind in (PASS, SWITCH)]
     kinds += [(LOWERING, False), (DECOMPOSITION, False)]
-    groups = [[item for item in items if (item.kind, item.is_likely) == kind] for kind in kinds]
-    unions = [item for item in items if item.kind != DECOMPOSITION], list(items)
-    for group in (*groups, *unions):
-        if found := _search_group(search, group, divides=group not in unions):
-            return found
-    return []
+    groups = [([item for item in items if (item.kind, item.is_likely) == kind], True) for kind in kinds]
+    groups += [([item for item in items if item.kind not in left], False) for left in ((DECOMPOSITION, LINE), (LINE,))]
+    groups.append(([item for item in items if item.kind == LINE], False))
+    found = (_search_group(search, group, divides=divides) for group, divides in groups)
+    return next(filter(None, found), [])
 
 
 def _search_group(search: "_Search", group: Sequence[Item], *, divides: bool) -> Sequence[Item]:
@@ -159,20 +149,6 @@ def _halve(search: "_Search", group: Sequence[Item]) -> Sequence[Item]:
         middle = len(group) // 2
         group = group[middle:] if search.repairs(group[middle:]) else group[:middle]
     return group if search.repairs(group) else []
-
-
-def _search_lines(search: "_Search", lines: Sequence[Item]) -> Sequence[Item]:
-    """Return the last line before which the trace must end, by halving."""
-    if not lines or not search.repairs(lines[:1]):
-        return []
-    first, beyond = 0, len(lines)
-    while beyond - first > 1:
-        middle = (first + beyond) // 2
-        if search.repairs(lines[middle : middle + 1]):
-            first = middle
-        else:
-            beyond = middle
-    return lines[first : first + 1]
 
 
 def list_items(judge: Judge, rung: Rung) -> tuple[list[Item], Watched]:
@@ -240,21 +216,21 @@ def compiling_without(items: Sequence[Item]) -> Iterator[None]:
 class _Search:
     """The attempts to repair a subject on a rung; an attempt that fails to compile repairs nothing."""
 
-    def __init__(self, judge: Judge, climb: Climb, deadline: float, announce: Callable[[int], None]) -> None:
-        self._judge, self._climb, self._deadline, self._announce = judge, climb, deadline, announce
+    has_failed = False
+
+    def __init__(self, judge: Judge, climb: Climb) -> None:
+        self.judge, self._climb = judge, climb
+        self._attempts = judge.begin_search("repair it")
         # None: an attempt that fails in another way.
         self._known: dict[frozenset[Item], bool | None] = {}
-        self._is_complete = True
-        self.has_failed = False
 
     def repairs(self, items: Sequence[Item]) -> bool:
-        """Return whether leaving out these items repairs the subject."""
+        """Return whether leaving out these items repairs the subject; lines are left out with the first of them."""
+        items = items[:1] if items[0].kind == LINE else items
         key = frozenset(items)
         if key not in self._known:
-            if read_cpu_seconds() > self._deadline:
-                self._is_complete = False
+            if not self._attempts.begin():
                 return False
-            self._announce(len(self._known) + 1)
             self._known[key] = self._attempt(items)
         self.has_failed = self._known[key] is None
         return bool(self._known[key])
@@ -262,19 +238,18 @@ class _Search:
     def _attempt(self, items: Sequence[Item]) -> bool | None:
         try:
             with compiling_without(items):
-                actual = run_as_found(self._judge, self._climb)
+                deviations, _ = self.judge.judge(self.judge.run_as_found(self._climb))
         except DeviceLost:
-            self._deadline, self._is_complete = 0.0, False
+            self._attempts.is_complete = False
             return False
-        deviations, _ = self._judge.judge(actual)
         known = self._climb.deviations[0].kind
         has_failed = any(each.kind in ("error", "end") and each.kind != known for each in deviations)
         return None if has_failed else not deviations
 
     def finish(self, items: Sequence[Item], all_items: Sequence[Item]) -> Culprit:
         """Return the items with the state of the search."""
-        num = len(self._known)
-        if self._is_complete or len(items) == 1:
+        num = self._attempts.num
+        if self._attempts.is_complete or len(items) == 1:
             return Culprit(tuple(items), num)
         untried = frozenset(all_items).difference(*self._known)
         return Culprit(tuple(items), num, tuple(items) or tuple(each for each in all_items if each in untried))

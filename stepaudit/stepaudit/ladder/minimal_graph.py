@@ -1,6 +1,6 @@
 """The smallest graph that deviates on a rung, by delta debugging over its nodes, then over its data."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -9,10 +9,9 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from stepaudit.audited_function import Inputs, Subject
-from stepaudit.environment import read_cpu_seconds
 from stepaudit.ladder.climb import Climb, Judge, Rung, compiling_without_caches, watch, watch_isolated
 from stepaudit.ladder.observation import Deviation, seeding
-from stepaudit.minimize import minimize
+from stepaudit.minimize import Attempts, minimize
 from stepaudit.source_lines import find_node_line
 from stepaudit.values import count_writes, deepcopy_values, find_storage, list_tensors
 
@@ -35,19 +34,16 @@ class MinimalGraph(NamedTuple):
     is_complete: bool
 
 
-def find_minimal_graph(
-    judge: Judge, climb: Climb, *, seconds: float = 60.0, announce: Callable[[int], None] = lambda num: None
-) -> MinimalGraph | None:
+def find_minimal_graph(judge: Judge, climb: Climb) -> MinimalGraph | None:
     """Minimize a graph that Dynamo traces from a subject; None where none of them deviates by itself.
 
-    seconds: limit on the CPU time, after which no attempt begins. announce: receives the number of each attempt.
     The caller chooses the folder of the caches.
     """
-    deadline = read_cpu_seconds() + seconds
+    attempts = judge.begin_search("minimize the graph")
     with compiling_without_caches():
         for graph, arguments in trace_graphs(judge.subject, judge.options.patience):
             for calls in (1, 2):
-                search = _Search(judge, climb, graph, arguments, calls, deadline, announce)
+                search = _Search(judge, climb, graph, arguments, calls, attempts)
                 if search.deviation is not None:
                     return search.run()
     return None
@@ -75,21 +71,29 @@ def trace_graphs(subject: Subject, patience: float) -> Iterator[tuple[GraphModul
 
 
 class _Recorder(Interpreter):
-    """A run of a graph that keeps what each node returned, and which earlier node returned the same object."""
+    """A run of a graph.
 
-    def __init__(self, graph: GraphModule) -> None:
-        super().__init__(graph)
-        self.values: dict[Node, Any] = {}
+    copies:  of what each node returned; same: the earlier node that returned the same object
+    written: the memory that each node wrote in place
+    """
+
+    def __init__(self, graph: GraphModule, arguments: Inputs) -> None:
+        super().__init__(graph, garbage_collect_values=False)
+        self.copies: dict[Node, Any] = {}
         self.same: dict[Node, Node] = {}
-        self._by_id: dict[int, tuple[Node, Any]] = {}
+        self.written: dict[Node, set[int]] = {}
+        self._first: dict[int, Node] = {}
+        self.run(*deepcopy_values(arguments))
 
     def run_node(self, n: Node) -> Any:
-        """Run a node and keep its result."""
+        """Run a node and record it."""
+        given = [(tensor, count_writes(tensor)) for _, tensor in list_tensors([*map(self.env.get, n.all_input_nodes)])]
         result = super().run_node(n)
-        if isinstance(result, Tensor) and id(result) in self._by_id:
-            self.same[n] = self._by_id[id(result)][0]
-        self._by_id.setdefault(id(result), (n, result))
-        self.values[n] = deepcopy_values(result)
+        self.written[n] = {find_storage(tensor) for tensor, num in given if count_writes(tensor) != num}
+        first = self._first.setdefault(id(result), n)
+        if isinstance(result, Tensor) and first is not n:
+            self.same[n] = first
+        self.copies[n] = deepcopy_values(result)
         return result
 
 
@@ -101,51 +105,41 @@ class _Search:
     """The removal of nodes and outputs of one graph, as long as it deviates."""
 
     def __init__(
-        self,
-        judge: Judge,
-        climb: Climb,
-        graph: GraphModule,
-        arguments: Inputs,
-        calls: int,
-        deadline: float,
-        announce: Callable[[int], None],
+        self, judge: Judge, climb: Climb, graph: GraphModule, arguments: Inputs, calls: int, attempts: Attempts
     ) -> None:
-        self._judge, self._climb, self._calls, self._deadline, self._announce = judge, climb, calls, deadline, announce
+        self._options, self._rung, self._calls, self._attempts = judge.options, climb.rung, calls, attempts
         first = climb.deviations[0]
         self._kind = first.kind
         self._raises = bool(judge.expected[first.call].error)
-        self._num = 0
-        self._is_complete = True
         self._graph, self._arguments = graph, arguments
+        self._nodes: list[Node] = list(graph.graph.nodes)
+        outputs: Any = self._nodes[-1].args[0]
+        self._outputs = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
         with seeding(0):
-            self._recorder = _Recorder(graph)
-            if not self._raises:
-                self._recorder.run(*deepcopy_values(arguments))
-        (output,) = (node for node in graph.graph.nodes if node.op == "output")
-        self._outputs: list[Any] = (
-            list(output.args[0]) if isinstance(output.args[0], (tuple, list)) else [output.args[0]]
-        )
+            self._run = None if self._raises else _Recorder(graph, arguments)
         self.deviation: Deviation | None = self._find_deviation(graph, arguments)
 
     def run(self) -> MinimalGraph:
         """Remove what is not needed."""
-        nodes = [node for node in self._graph.graph.nodes if node.op not in ("placeholder", "output")]
-        items: Kept = (*nodes, *range(len(self._outputs)))
-        kept = items if self._raises else minimize(items, self._still_deviates)
-        graph, arguments = (self._graph, self._arguments) if self._raises else self._build(kept)
+        kept: Kept = (
+            *(node for node in self._nodes if node.op not in ("placeholder", "output")),
+            *range(len(self._outputs)),
+        )
+        graph, arguments = self._graph, self._arguments
+        if self._run is not None:
+            kept = minimize(kept, self._still_deviates)
+            graph, arguments = self._build(kept)
         arguments = self._simplify(graph, arguments)
         deviation = self._find_deviation(graph, arguments) or self.deviation
         assert deviation is not None
-        named = [each for each in kept if isinstance(each, Node)]
-        lines = [*map(find_node_line, named)]
-        labels = (f"{_name(node)} at {at}" if at else _name(node) for node, at in zip(named, lines, strict=True))
-        where = _find_origin(graph, arguments, deviation) or next(filter(None, reversed(lines)), "")
-        operations = tuple(dict.fromkeys(labels))
-        return MinimalGraph(graph, arguments, self._calls, deviation, operations, where, self._is_complete)
+        lines = {each: find_node_line(each) for each in kept if isinstance(each, Node)}
+        operations = dict.fromkeys(f"{_name(node)} at {at}" if at else _name(node) for node, at in lines.items())
+        where = _find_origin(graph, arguments, deviation) or next(filter(None, reversed([*lines.values()])), "")
+        is_complete = self._attempts.is_complete
+        return MinimalGraph(graph, arguments, self._calls, deviation, tuple(operations), where, is_complete)
 
     def _still_deviates(self, kept: Kept) -> bool:
-        if read_cpu_seconds() > self._deadline:
-            self._is_complete = False
+        if not self._attempts.begin():
             return False
         try:
             graph, arguments = self._build(kept)
@@ -154,48 +148,41 @@ class _Search:
         return self._find_deviation(graph, arguments) is not None
 
     def _find_deviation(self, graph: GraphModule, arguments: Inputs) -> Deviation | None:
-        self._num += 1
-        self._announce(self._num)
         subject = Subject("graph", graph, lambda call: deepcopy_values(arguments), calls=self._calls)
-        judge = Judge(subject, self._judge.options._replace(repetitions=0))
+        judge = Judge(subject, self._options._replace(repetitions=0))
         if not self._raises and any(each.error for each in judge.expected.values()):
             return None
-        found, _ = judge.judge(judge.watch(self._climb.rung))
+        found, _ = judge.judge(judge.watch(self._rung))
         # A part that fails in another way than the whole shows something else.
         special = ("error", "end")
-        is_special = self._kind in special
-        return next(
-            (each for each in found if (each.kind == self._kind if is_special else each.kind not in special)), None
-        )
+        alike = (each for each in found if each.kind == self._kind or not {each.kind, self._kind} & {*special})
+        return next(alike, None)
 
     def _build(self, kept: Kept) -> tuple[GraphModule, Inputs]:
         """Build the graph of what is left; what it reads of removed nodes becomes an input."""
-        made = Graph()
+        assert self._run is not None
+        run, made, is_kept = self._run, Graph(), frozenset(kept)
         arguments: list[Any] = []
         copies: dict[Node, Node] = {}
-        is_kept = frozenset(each for each in kept if isinstance(each, Node))
-        numbers = frozenset(each for each in kept if isinstance(each, int))
-        given = dict(
-            zip((node for node in self._graph.graph.nodes if node.op == "placeholder"), self._arguments, strict=True)
-        )
+        given = dict(zip((node for node in self._nodes if node.op == "placeholder"), self._arguments, strict=True))
         first: list[Node] = []
 
         def find(node: Node) -> Node:
             origin = node
-            while origin not in copies and origin not in given and origin in self._recorder.same:
-                origin = self._recorder.same[origin]
+            while origin not in copies and origin not in given and origin in run.same:
+                origin = run.same[origin]
             if origin not in copies:
-                value = given[origin] if origin in given else self._recorder.values[origin]
+                value = given[origin] if origin in given else run.copies[origin]
                 with made.inserting_before(first[0]) if first else nullcontext():
                     copies[origin] = made.placeholder(f"x{len(arguments)}")
                 arguments.append(value)
             return copies[origin]
 
-        for node in self._graph.graph.nodes:
+        for node in self._nodes:
             if node in is_kept:
                 copies[node] = made.node_copy(node, find)
                 first[:] = first or [copies[node]]
-        outputs = [each for number, each in enumerate(self._outputs) if number in numbers]
+        outputs = [each for number, each in enumerate(self._outputs) if number in is_kept]
         made.output(tuple(torch.fx.node.map_arg(each, find) for each in outputs))
         graph = GraphModule(self._graph, made)
         return graph, tuple(deepcopy_values(arguments))
@@ -207,8 +194,7 @@ class _Search:
             if not isinstance(value, Tensor) or value.numel() < 2 or not value.is_contiguous() or value.is_complex():
                 continue
             for simple in _list_simple(value):
-                if read_cpu_seconds() > self._deadline:
-                    self._is_complete = False
+                if not self._attempts.begin():
                     return tuple(held)
                 attempt = (*held[:number], simple, *held[number + 1 :])
                 if self._find_deviation(graph, attempt) is not None:
@@ -228,21 +214,6 @@ def _name(node: Node) -> str:
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
 
 
-class _Writes(Interpreter):
-    """A run of a graph that records the memory that each node writes in place."""
-
-    def __init__(self, graph: GraphModule) -> None:
-        super().__init__(graph, garbage_collect_values=False)
-        self.written: dict[Node, set[int]] = {}
-
-    def run_node(self, n: Node) -> Any:
-        """Run a node, and compare how often its arguments have been written."""
-        given = [(tensor, count_writes(tensor)) for _, tensor in list_tensors([*map(self.env.get, n.all_input_nodes)])]
-        result = super().run_node(n)
-        self.written[n] = {find_storage(tensor) for tensor, num in given if count_writes(tensor) != num}
-        return result
-
-
 def _find_origin(graph: GraphModule, arguments: Inputs, deviation: Deviation) -> str:
     """Return the line of the node that made the leaf that deviates, or wrote it last."""
     number = deviation.where.partition("[")[2].partition("]")[0]
@@ -250,9 +221,7 @@ def _find_origin(graph: GraphModule, arguments: Inputs, deviation: Deviation) ->
     held = {"argument": [node for node in nodes if node.op == "placeholder"], "output": nodes[-1].args[0]}
     if deviation.kind not in held or not number.isdigit():
         return ""
-    made = held[deviation.kind][int(number)]
-    run = _Writes(graph)
-    run.run(*deepcopy_values(arguments))
+    made, run = held[deviation.kind][int(number)], _Recorder(graph, arguments)
     value = run.env[made] if isinstance(made, Node) else None
     memory = find_storage(value) if isinstance(value, Tensor) else 0
     writers = (node for node in reversed(nodes) if node is made or memory in run.written[node])

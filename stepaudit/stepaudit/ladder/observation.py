@@ -17,6 +17,7 @@ from stepaudit.properties.captured_values import find_captured_values, is_plain
 from stepaudit.values import USUAL, Other, Precision, copy_values, describe_difference, find_storage, list_leaves
 
 KINDS: Final = ("output", "argument", "captured", "gradient")
+_USUAL: Final = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 @dataclass(frozen=True)
@@ -97,32 +98,31 @@ def observe(
     around:   the context of the call; convert: maps a leaf to the value that is recorded
     DeviceLost where nothing can be recorded any more.
     """
-    gradients: dict[str, Any] = {}
     states = _read_generators()
     try:
         with around:
             output = function(*inputs)
             draws = states != _read_generators()
-            outputs = _name_leaves("output", output)
-            arguments = _name_leaves("argument", inputs)
-            state = find_captured_values(captures) if captures is not None else None
-            captured = state.read_data() if state is not None else {}
+            outputs, arguments = _name_leaves("output", output), _name_leaves("argument", inputs)
+            captured = find_captured_values(captures).read_data() if captures is not None else {}
             aliases = _find_aliases(arguments, captured, outputs)
-            classes = _list_classes({**arguments, **outputs})
-            observed = [_copy(each, convert) for each in (outputs, arguments, captured)]
-            gradients = _differentiate(outputs, {**arguments, **captured}, convert)
+            classes = {
+                path: type(leaf).__qualname__
+                for path, leaf in (arguments | outputs).items()
+                if isinstance(leaf, Tensor) and type(leaf) not in _USUAL
+            }
+            copies = _copy(outputs, convert), _copy(arguments, convert), _copy(captured, convert)
+            gradients = _differentiate(outputs, arguments | captured, convert)
             # The call that made a kernel reports its failure.
             if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
                 torch.cuda.synchronize()
+            return Observation(*copies, gradients, aliases, classes, draws=draws)
     except Exception as raised:
         error = describe_error(raised)
         try:
-            arguments = _copy(_name_leaves("argument", inputs), lambda leaf: leaf)
-            return Observation(arguments=arguments, error=error)
+            return Observation(arguments=_copy(_name_leaves("argument", inputs), lambda leaf: leaf), error=error)
         except RuntimeError:
             raise DeviceLost(error) from raised
-    outputs, arguments, captured = observed
-    return Observation(outputs, arguments, captured, gradients, aliases, classes, draws=draws)
 
 
 def _read_generators() -> tuple[Any, ...]:
@@ -149,25 +149,15 @@ def _describe_other(leaf: Any) -> Any:
     return Other(f"{kind.__module__}.{kind.__qualname__}", repr(leaf) if has_text else "")
 
 
-def _list_classes(leaves: dict[str, Any]) -> dict[str, str]:
-    usual = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
-    return {
-        path: type(leaf).__qualname__
-        for path, leaf in leaves.items()
-        if isinstance(leaf, Tensor) and type(leaf) not in usual
-    }
-
-
 def _find_aliases(arguments: dict[str, Any], captured: dict[str, Any], outputs: dict[str, Any]) -> dict[str, str]:
     aliases: dict[str, str] = {}
     first_at: dict[int, str] = {}
     captured = {f"captured {path}": leaf for path, leaf in captured.items()}
-    for path, leaf in (*arguments.items(), *captured.items(), *outputs.items()):
-        if not isinstance(leaf, Tensor) or not (address := find_storage(leaf)):
-            continue
-        if address in first_at and not path.startswith("argument"):
-            aliases[path] = first_at[address]
-        first_at.setdefault(address, path)
+    for path, leaf in (arguments | captured | outputs).items():
+        if isinstance(leaf, Tensor) and (address := find_storage(leaf)):
+            first = first_at.setdefault(address, path)
+            if first != path and not path.startswith("argument"):
+                aliases[path] = first
     return aliases
 
 

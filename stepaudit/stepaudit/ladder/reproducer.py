@@ -21,7 +21,8 @@ from stepaudit.ladder.climb import COLD, OFF, Climb
 from stepaudit.ladder.culprit import Culprit
 from stepaudit.ladder.minimal_graph import MinimalGraph
 from stepaudit.ladder.observation import Deviation
-from stepaudit.ladder.source_bundle import Bundle, NotStandalone, bundle, bundle_with
+from stepaudit.ladder.source_bundle import Bundle, NotStandalone
+from stepaudit.render import fill_template
 from stepaudit.source_lines import find_node_line
 
 SECONDS: Final = 300
@@ -56,7 +57,7 @@ def write_reproducer(
     if minimal is not None:
         attempts.append((partial(_bundle_graph, minimal), minimal.deviation, minimal.calls))
     calls = 1 if deviation.call.startswith("call ") else 3
-    attempts.append((lambda: bundle(subject.function, subject.inputs(number)), deviation, calls))
+    attempts.append((lambda: Bundle().hold(subject.function, subject.inputs(number)), deviation, calls))
     why = ""
     for make, shown, num_calls in attempts:
         try:
@@ -141,41 +142,12 @@ def _bundle_graph(minimal: MinimalGraph) -> Bundle:
     needed = (
         each for each in imports.splitlines() if re.search(rf"\b{re.escape(re.split(r'[ .]', each)[-1])}\b", body)
     )
-    return bundle_with(needed, body, "graph", minimal.arguments)
+    return Bundle().hold_source(needed, body, "graph", minimal.arguments)
 
 
 def _strip(body: str) -> str:
     lines = (line.partition(";  ")[0].rstrip() for line in body.strip().splitlines())
     return "\n".join(line for line in lines if line)
-
-
-_MAIN: Final = """def run(function):
-    torch.manual_seed(0)
-    leaves = torch.utils._pytree.tree_leaves
-    arguments, seen = ({arguments}), []
-    for _ in range({calls}):
-        {call}
-    return seen
-expected, found = run({name}), run(torch.compile({name}, {options}))
-{judge}
-"""
-
-_CALL: Final = {
-    "values": "seen += [each.clone() if isinstance(each, torch.Tensor) else each"
-    " for each in leaves((function(*arguments), arguments))]",
-    "gradient": "outputs = [each for each in leaves(function(*arguments)) if each.requires_grad]\n"
-    "        given = [each for each in leaves(arguments) if isinstance(each, torch.Tensor) and each.requires_grad]\n"
-    "        seen += torch.autograd.grad([each.sum() for each in outputs], given, allow_unused=True)",
-    "aliasing": "places = [each.untyped_storage().data_ptr() for each in leaves((arguments, function(*arguments)))]\n"
-    "        seen += [places.index(each) for each in places]",
-    "class": "seen += [type(each).__name__ for each in leaves((function(*arguments), arguments))]",
-    "error": 'try:\n            function(*arguments)\n        except Exception as error:\n            seen.append("raises")',
-}
-_CALL["end"] = _CALL["error"]
-_JUDGE_VALUES: Final = (
-    'torch.testing.assert_close(found, expected, equal_nan=True, msg=f"DIFFERS: expected {expected}, found {found}")'
-)
-_JUDGE_PLAIN: Final = 'assert expected == found, f"DIFFERS: expected {expected}, found {found}"'
 
 
 def _render(
@@ -192,21 +164,7 @@ def _render(
     ]
     if culprit is not None and culprit.items:
         about.append("Right without " + " and ".join(map(str, culprit.items)) + ".")
-    docstring = "\n".join(about).replace("\\", "\\\\").replace('"""', "'''")
-    kind = shown.kind if shown.kind in _CALL else "values"
-    options = ", ".join(f"{name}={value!r}" for name, value in (climb.rung.options or {}).items())
-    judge = _JUDGE_PLAIN if kind in ("aliasing", "class", "error", "end") else _JUDGE_VALUES
-    lines = _MAIN.format(
-        arguments=bundled.arguments.removeprefix("(").removesuffix(")"),
-        calls=calls,
-        call=_CALL[kind],
-        name=bundled.name,
-        options=options,
-        judge=judge,
-    )
-    settings = []
-    if climb.is_seeded:
-        settings.append("torch._inductor.config.fallback_random = True")
+    settings = ["torch._inductor.config.fallback_random = True"] if climb.is_seeded else []
     if climb.caches == OFF:
         settings += [
             "torch._inductor.config.fx_graph_cache = False",
@@ -214,7 +172,14 @@ def _render(
         ]
     elif climb.caches != COLD:
         raise NotStandalone("it is wrong only when a graph is loaded from the caches")
-    imported = "".join(f"import {each.rpartition('.')[0].rpartition('.')[0]}.config\n" for each in settings)
-    source = "\n".join(line for line in bundled.source.splitlines() if line.strip())
-    head = f'"""{docstring}\n"""\n{source}\n'
-    return head + (f"\n{imported}\n" + "\n".join(settings) + "\n" if settings else "") + lines
+    return fill_template(
+        "reproducer.py.j2",
+        about="\n".join(about).replace("\\", "\\\\").replace('"""', "'''"),
+        source="\n".join(line for line in bundled.source.splitlines() if line.strip()),
+        settings=settings,
+        kind=shown.kind,
+        arguments=bundled.arguments.removeprefix("(").removesuffix(")"),
+        calls=calls,
+        name=bundled.name,
+        options=", ".join(f"{name}={value!r}" for name, value in (climb.rung.options or {}).items()),
+    )

@@ -11,7 +11,7 @@ import textwrap
 import types
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
@@ -27,84 +27,69 @@ class NotStandalone(Exception):
     """A function needs something that cannot be written as source. The message names it."""
 
 
-class Bundle(NamedTuple):
-    """A Python module. name: of the function in it; arguments: an expression in it; tensors: to be saved beside it."""
+class Bundle:
+    """A Python module: definitions in the order in which they are needed.
 
-    source: str
-    name: str
-    arguments: str
-    tensors: list[Tensor]
-
-
-def bundle(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Bundle:
-    """Bundle a function with arguments for it.
-
-    Functions, classes and plain constants of any module are copied; installed ones are imported.
-    NotStandalone where something is neither.
+    name: of the function in it; arguments: an expression in it; tensors: to be saved beside it
     """
-    bundler = _Bundler()
-    name = bundler.add(function, getattr(function, "__name__", "function"))
-    return bundler.finish(name, arguments)
-
-
-def bundle_with(imports: Iterable[str], source: str, name: str, arguments: tuple[Any, ...]) -> Bundle:
-    """Bundle source that defines a function with arguments for it, all of them tensors or plain values."""
-    bundler = _Bundler()
-    bundler.imports.update(imports)
-    bundler.definitions.append(source)
-    return bundler.finish(name, arguments)
-
-
-class _Bundler:
-    """A collection of definitions in the order in which they are needed."""
 
     def __init__(self) -> None:
-        self.imports: set[str] = {"import torch"}
-        self.definitions: list[str] = []
+        self.name = self.arguments = ""
+        self.tensors: list[Tensor] = []
+        self._imports: set[str] = {"import torch"}
+        self._definitions: list[str] = []
         self._names: dict[str, Any] = {}
-        self._tensors: list[Tensor] = []
 
-    def finish(self, name: str, arguments: tuple[Any, ...]) -> Bundle:
-        """Return the bundle of a function with arguments."""
-        written = self._write(arguments)
-        loading = [_LOADING] if self._tensors else []
-        source = "\n".join((*sorted(self.imports), "", *loading, *self.definitions))
-        return Bundle(source, name, written, self._tensors)
+    @property
+    def source(self) -> str:
+        """The source of the module."""
+        loading = [_LOADING] if self.tensors else []
+        return "\n".join((*sorted(self._imports), "", *loading, *self._definitions))
 
-    def add(self, value: Any, name: str) -> str:
-        """Define a name in the bundle as a value."""
+    def hold(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> "Bundle":
+        """Put a function into the module, with arguments for it.
+
+        Functions, classes and plain constants of any module are copied; installed ones are imported.
+        NotStandalone where something is neither.
+        """
+        self.name = self._add(function, getattr(function, "__name__", "function"))
+        self.arguments = self._write(arguments)
+        return self
+
+    def hold_source(self, imports: Iterable[str], source: str, name: str, arguments: tuple[Any, ...]) -> "Bundle":
+        """Put source that defines a function into the module, with arguments for it, all of them tensors or plain values."""
+        self._imports.update(imports)
+        self._definitions.append(source)
+        self.name, self.arguments = name, self._write(arguments)
+        return self
+
+    def _add(self, value: Any, name: str) -> str:
+        """Define a name in the module as a value."""
         if name in self._names:
             if self._names[name] is not value and self._names[name] != value:
                 raise NotStandalone(f"two things are called {name}")
             return name
-        if isinstance(value, types.FunctionType) and (wrapped := _find_wrapped(value)) is not None:
-            self._names[name] = value
+        self._names[name] = value
+        text = name
+        if (wrapped := _find_wrapped(value)) is not None:
             self._add_function(wrapped, name, is_decorated=True)
         elif isinstance(value, types.FunctionType) and not _is_installed(value):
-            self._names[name] = value
             self._add_function(value, name)
         elif isinstance(value, type) and not _is_installed(value):
-            self._names[name] = value
             self._add_class(value, name)
         elif isinstance(value, functools.partial):
-            inner = self.add(value.func, f"{name}_function")
+            inner = self._add(value.func, f"{name}_function")
             arguments = [self._write(each) for each in value.args]
             arguments += [f"{key}={self._write(each)}" for key, each in value.keywords.items()]
-            self.imports.add("import functools")
-            self._set(name, value, f"functools.partial({', '.join((inner, *arguments))})")
+            self._imports.add("import functools")
+            text = f"functools.partial({', '.join((inner, *arguments))})"
+        elif imported := _import_of(value, name):
+            self._imports.add(imported)
         else:
-            imported = _import_of(value, name)
-            if imported is None:
-                self._set(name, value, self._write(value))
-            else:
-                self.imports.add(imported)
-                self._names[name] = value
-        return name
-
-    def _set(self, name: str, value: Any, text: str) -> None:
-        self._names[name] = value
+            text = self._write(value)
         if text != name:
-            self.definitions.append(f"{name} = {text}\n")
+            self._definitions.append(f"{name} = {text}\n")
+        return name
 
     def _write(self, value: Any) -> str:
         if value is None or (
@@ -117,30 +102,28 @@ class _Bundler:
         if isinstance(value, Tensor):
             own = ""
             if type(value) is not Tensor and not _is_installed(type(value)):
-                own = f".as_subclass({self.add(type(value), type(value).__name__)})"
+                own = f".as_subclass({self._add(type(value), type(value).__name__)})"
             if value.numel() <= MOST_WRITTEN:
                 return _write_tensor(value) + own
-            self._tensors.append(value)
-            return f"TENSORS[{len(self._tensors) - 1}]{own}"
+            self.tensors.append(value)
+            return f"TENSORS[{len(self.tensors) - 1}]{own}"
         if isinstance(value, tuple) and hasattr(value, "_fields"):
-            kind = self.add(type(value), type(value).__name__)
+            kind = self._add(type(value), type(value).__name__)
             return f"{kind}({', '.join(self._write(each) for each in value)})"
         if isinstance(value, (list, tuple, set, frozenset)):
-            inner = ", ".join(self._write(each) for each in value)
-            if isinstance(value, list):
-                return f"[{inner}]"
+            inner = ", ".join(map(self._write, value))
             if isinstance(value, tuple):
                 return f"({inner}{',' if len(value) == 1 else ''})"
-            return f"{type(value).__name__}([{inner}])"
+            return f"[{inner}]" if isinstance(value, list) else f"{type(value).__name__}([{inner}])"
         if isinstance(value, dict):
             return "{" + ", ".join(f"{self._write(key)}: {self._write(each)}" for key, each in value.items()) + "}"
         if isinstance(value, enum.Enum):
-            return f"{self.add(type(value), type(value).__name__)}.{value.name}"
+            return f"{self._add(type(value), type(value).__name__)}.{value.name}"
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             given = (f"{each.name}={self._write(getattr(value, each.name))}" for each in dataclasses.fields(value))
-            return f"{self.add(type(value), type(value).__name__)}({', '.join(given)})"
+            return f"{self._add(type(value), type(value).__name__)}({', '.join(given)})"
         if callable(value) and hasattr(value, "__name__"):
-            return self.add(value, value.__name__)
+            return self._add(value, value.__name__)
         raise NotStandalone(f"a {type(value).__module__}.{type(value).__name__} cannot be written as source")
 
     def _add_function(self, function: types.FunctionType, name: str, *, is_decorated: bool = False) -> None:
@@ -163,17 +146,17 @@ class _Bundler:
         else:
             # They have done their work, such as to register the function.
             found.decorator_list = []
-        self.definitions.append(ast.unparse(found) + "\n")
+        self._definitions.append(ast.unparse(found) + "\n")
 
     def _add_class(self, kind: type, name: str) -> None:
         found = _parse(kind, name)
         self._need(_loaded(found), vars(sys.modules[kind.__module__]))
-        self.definitions.append(ast.unparse(found) + "\n")
+        self._definitions.append(ast.unparse(found) + "\n")
 
     def _need(self, names: set[str], scope: dict[str, Any]) -> None:
         for each in sorted(names & scope.keys()):
             if not each.startswith("__"):
-                self.add(scope[each], each)
+                self._add(scope[each], each)
 
 
 _Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -195,8 +178,10 @@ def _parse(value: Any, name: str) -> _Definition:
     return found[0]
 
 
-def _find_wrapped(function: types.FunctionType) -> types.FunctionType | None:
-    """Return the user's function around which a decorator made another one; None for any other function."""
+def _find_wrapped(function: Any) -> types.FunctionType | None:
+    """Return the user's function around which a decorator made another one; None for anything else."""
+    if not isinstance(function, types.FunctionType):
+        return None
     cells = (cell.cell_contents for cell in function.__closure__ or () if _is_installed(function))
     for held in (getattr(function, "__wrapped__", None), *cells):
         if isinstance(held, types.FunctionType) and not _is_installed(held):

@@ -1,8 +1,9 @@
 """The audit of values: the first rung that deviates, the line that does, the cause, and a script."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import nullcontext
 from itertools import islice
+from pathlib import Path
 from typing import Final
 
 from stepaudit.audited_function import Subject
@@ -28,8 +29,6 @@ AUDIT: Final = "values"
 MOST_LISTED: Final = 20
 """Deviations of a rung that a report holds."""
 
-Announce = Callable[[str], None]
-
 
 def audit_values(subject: Subject, report: ReportBuilder, options: LadderOptions = USUALLY) -> bool:
     """Run a function in eager and on every rung of the compiler, and explain the first rung that deviates.
@@ -52,7 +51,7 @@ def audit_values(subject: Subject, report: ReportBuilder, options: LadderOptions
         for name, why in ladder.impossible:
             report.skip(AUDIT, f"rung {name}: {why}")
         if ladder.first is not None:
-            _attribute(subject, ladder.judge, ladder.first, options, report)
+            _attribute(subject, ladder.judge, ladder.first, options.reproducer, report)
     return bool(ladder.climbs) and not ladder.unsteady
 
 
@@ -86,26 +85,22 @@ def _list_deviations(rung: str, deviations: Iterable[Deviation]) -> list[dict[st
     return [{"rung": rung, **each._asdict()} for each in islice(deviations, MOST_LISTED)]
 
 
-def _attribute(subject: Subject, judge: Judge, first: Climb, options: LadderOptions, report: ReportBuilder) -> None:
+def _attribute(subject: Subject, judge: Judge, first: Climb, path: Path | None, report: ReportBuilder) -> None:
     """Report the first rung that deviates, with the line that shows it and what repairs it."""
-    name, seconds, announce = first.rung.name, options.seconds / 2, options.announce
-    culprit, written, minimal, where = Culprit((), 0), Reproducer(None), None, ""
+    name, culprit, written, minimal, where = first.rung.name, Culprit((), 0), Reproducer(None), None, ""
     # After a lost device nothing more runs in this process.
     if not first.is_lost:
         with drawing_as_eager() if first.is_seeded else nullcontext():
             with report.timing("cause"):
-                culprit = find_culprit(
-                    judge,
-                    first,
-                    seconds=seconds,
-                    announce=lambda number: announce(f"{subject.name}: attempt {number} to repair it"),
-                )
+                culprit = find_culprit(judge, first)
             with report.timing("line"):
-                minimal, where = _find_line(judge, first, culprit, seconds, announce)
-        if options.reproducer is not None:
-            announce(f"a script of {subject.name}")
+                if name != "backend-eager":
+                    minimal = find_minimal_graph(judge, first)
+                where = _find_line(judge, first, culprit, minimal)
+        if path is not None:
+            judge.options.announce(f"a script of {subject.name}")
             with report.timing("script"):
-                written = write_reproducer(subject, first, options.reproducer, minimal=minimal, culprit=culprit)
+                written = write_reproducer(subject, first, path, minimal=minimal, culprit=culprit)
     left_out = " and ".join(map(str, culprit.items))
     report.details["operations"] = minimal.operations if minimal is not None else ()
     report.details["not_tried"] = tuple(map(str, culprit.left))
@@ -116,22 +111,17 @@ def _attribute(subject: Subject, judge: Judge, first: Climb, options: LadderOpti
         )
     if minimal is not None and not minimal.is_complete:
         report.skip(AUDIT, "the graph was not minimized to the end: give more seconds")
-    report.add_section(
-        "attribution",
-        "attribution",
-        [
-            {
-                "rung": name,
-                "caches": first.caches,
-                "line": where,
-                "left_out": left_out,
-                "num_tried": culprit.num_tried,
-                "is_complete": not culprit.left,
-                "reproducer": "" if written.path is None else str(written.path),
-                "reproducer_problem": written.why,
-            }
-        ],
-    )
+    row = {
+        "rung": name,
+        "caches": first.caches,
+        "line": where,
+        "left_out": left_out,
+        "num_tried": culprit.num_tried,
+        "is_complete": not culprit.left,
+        "reproducer": "" if written.path is None else str(written.path),
+        "reproducer_problem": written.why,
+    }
+    report.add_section("attribution", "attribution", [row])
     found = first.deviations[0]
     adds = "the compiler's caches" if first.is_of_caches else first.rung.adds
     nothing = f"nothing that was left out repairs it ({culprit.num_tried} attempts)"
@@ -145,25 +135,16 @@ def _attribute(subject: Subject, judge: Judge, first: Climb, options: LadderOpti
     )
 
 
-def _find_line(
-    judge: Judge, first: Climb, culprit: Culprit, seconds: float, announce: Announce
-) -> tuple[MinimalGraph | None, str]:
-    """Return the minimal graph and the line at which it goes wrong; where no graph shows it, the line left to eager."""
-    deviation, minimal, where = first.deviations[0], None, ""
-    if first.rung.name != "backend-eager":
-        minimal = find_minimal_graph(
-            judge, first, seconds=seconds, announce=lambda num: announce(f"attempt {num} to minimize the graph")
-        )
-        where = minimal.where if minimal is not None else ""
-    elif deviation.kind == "captured":
+def _find_line(judge: Judge, first: Climb, culprit: Culprit, minimal: MinimalGraph | None) -> str:
+    """Return the line at which the minimal graph goes wrong; where no graph shows it, the line left to eager."""
+    deviation = first.deviations[0]
+    if minimal is not None and minimal.where:
+        return minimal.where
+    if first.rung.name == "backend-eager" and deviation.kind == "captured":
         captured = find_captured_values(judge.subject.function)
-        where = next((each.where for each in captured if each.path == deviation.where), "")
+        if where := next((each.where for each in captured if each.path == deviation.where), ""):
+            return where
+    # A call that ended the process did so at a line, if Python knew it.
+    ended = deviation.detail.rpartition(" at ")[2] if deviation.kind == "end" and " at " in deviation.detail else ""
     lines = [each.name for each in culprit.items if each.kind == LINE]
-    return minimal, where or _find_end(deviation) or next(iter(lines), "") or find_last_line(
-        judge.subject, judge.options.patience
-    )
-
-
-def _find_end(deviation: Deviation) -> str:
-    """Return the line at which a call ended the process, if it did and Python knew the line."""
-    return deviation.detail.rpartition(" at ")[2] if deviation.kind == "end" and " at " in deviation.detail else ""
+    return ended or next(iter(lines), "") or find_last_line(judge.subject, judge.options.patience)

@@ -5,7 +5,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from operator import getitem, setitem
 from typing import Any, Final
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from stepaudit.source_lines import find_code, find_read, list_codes
-from stepaudit.values import copy_tensor, has_members, is_same, is_user_module, list_members
+from stepaudit.values import copy_tensor, is_same, is_user_module, list_members
 
 _DEEPEST: Final = 16
 _MOST: Final = 5000
@@ -64,7 +64,26 @@ class CapturedValue:
         return find_read((self.code,), self.name) or f"{self.code.co_filename}:{self.code.co_firstlineno}"
 
 
-@dataclass(frozen=True)
+def is_plain(value: Any) -> bool:
+    """Return whether a value is a number, a text or nothing."""
+    return value is None or isinstance(value, (bool, int, float, complex, str, bytes))
+
+
+def find_captured_values(function: Callable[..., Any], arguments: tuple[Any, ...] = ()) -> "CapturedState":
+    """Find the tensors and plain values that a function can read in closures, globals, attributes and containers.
+
+    arguments: of a call, to find what the call may change in them as well
+    """
+    state = CapturedState()
+    state.visit_function(function)
+    values = list(state.values)
+    code = find_code(function)
+    if code is not None:
+        state.visit_given("argument [{}]", enumerate(arguments), code)
+    state.values = values
+    return state
+
+
 class CapturedState:
     """Everything that a function can read without receiving it. Iterating yields the values.
 
@@ -72,9 +91,13 @@ class CapturedState:
     is_complete: whether the search reached everything
     """
 
-    values: list[CapturedValue] = field(default_factory=list)
-    holders: list[Any] = field(default_factory=list)
-    is_complete: bool = True
+    def __init__(self) -> None:
+        self.values: list[CapturedValue] = []
+        self.holders: list[Any] = []
+        self.is_complete = True
+        self._codes: list[types.CodeType] = []
+        # By identity; the values stay alive, since an identity says nothing of a value that is gone.
+        self._seen: dict[int, Any] = {}
 
     def __iter__(self) -> Iterator[CapturedValue]:
         return iter(self.values)
@@ -84,42 +107,11 @@ class CapturedState:
         held = ((captured.path, captured.get()) for captured in self.values)
         return {path: value for path, value in held if isinstance(value, Tensor) or is_plain(value)}
 
-
-def is_plain(value: Any) -> bool:
-    """Return whether a value is a number, a text or nothing."""
-    return value is None or isinstance(value, (bool, int, float, complex, str, bytes))
-
-
-def find_captured_values(function: Callable[..., Any], arguments: tuple[Any, ...] = ()) -> CapturedState:
-    """Find the tensors and plain values that a function can read in closures, globals, attributes and containers.
-
-    arguments: of a call, to find what the call may change in them as well
-    """
-    walk = _Walk()
-    walk.visit_function(function)
-    values = list(walk.found)
-    code = find_code(function)
-    if code is not None:
-        walk.visit_given("argument [{}]", enumerate(arguments), code)
-    return CapturedState(values, walk.holders, walk.is_complete)
-
-
-class _Walk:
-    """A walk over everything that a function can reach."""
-
-    def __init__(self) -> None:
-        self.found: list[CapturedValue] = []
-        self.holders: list[Any] = []
-        self.is_complete = True
-        self._codes: list[types.CodeType] = []
-        # By identity; the values stay alive, since an identity says nothing of a value that is gone.
-        self._seen: dict[int, Any] = {}
-
     def _is_first_visit(self, value: Any) -> bool:
         """Return whether the walk meets a value for the first time, and has room for it; marks it as met."""
         if id(value) in self._seen:
             return False
-        if len(self.found) >= _MOST:
+        if len(self.values) >= _MOST:
             self.is_complete = False
             return False
         self._seen[id(value)] = value
@@ -129,22 +121,21 @@ class _Walk:
         """Walk over values that cannot be replaced, each with its number or name, which takes its place in the path."""
         for name, value in given:
             read = partial(lambda value: value, value)
-            self.visit_value(CapturedValue(path.format(name), str(name), code, read, _refuse), 0)
+            self._visit_value(CapturedValue(path.format(name), str(name), code, read, _refuse), 0)
 
     def visit_function(self, function: Any) -> None:
         """Walk over anything callable."""
         if not self._is_first_visit(function):
             return
         code = find_code(function)
-        if isinstance(function, types.MethodType):
+        if isinstance(function, types.FunctionType):
+            self._visit_plain_function(function)
+        elif isinstance(function, types.MethodType):
             owner = function.__self__
             self.visit_function(function.__func__)
             # The state of torch's own objects, such as the context of `no_grad`, is not the user's.
-            is_users = isinstance(owner, torch.nn.Module) or is_user_module(type(owner).__module__)
-            if code is not None and is_users:
+            if code is not None and _is_users(owner):
                 self._visit_members(owner, "self", code, 0)
-        elif isinstance(function, types.FunctionType):
-            self._visit_plain_function(function)
         elif hasattr(function, "__wrapped__"):
             self.visit_function(function.__wrapped__)
         elif hasattr(function, "func") and hasattr(function, "args"):
@@ -152,9 +143,7 @@ class _Walk:
             if code is not None:
                 given = [*enumerate(function.args), *(getattr(function, "keywords", None) or {}).items()]
                 self.visit_given("argument {} of the partial", given, code)
-        elif isinstance(function, torch.nn.Module) or (
-            not isinstance(function, type) and is_user_module(type(function).__module__)
-        ):
+        elif not isinstance(function, type) and _is_users(function):
             self._visit_call(function)
             if code is not None:
                 self._visit_members(function, "self", code, 0)
@@ -167,72 +156,66 @@ class _Walk:
     def _visit_plain_function(self, function: types.FunctionType) -> None:
         if not is_user_module(function.__module__):
             return
-        if not is_user_module(function.__globals__["__name__"]):
+        code, scope, cells = function.__code__, function.__globals__, function.__closure__ or ()
+        if not is_user_module(scope["__name__"]):
             # A decorator of torch's made it around the user's function, and gave it the name of that one.
-            for cell in function.__closure__ or ():
+            for cell in cells:
                 # It may not be filled yet.
                 with suppress(ValueError):
                     if isinstance(cell.cell_contents, types.FunctionType):
                         self.visit_function(cell.cell_contents)
             return
-        code = function.__code__
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            read, put = partial(getattr, cell, "cell_contents"), partial(setattr, cell, "cell_contents")
-            captured = CapturedValue(f"closure {name}", name, code, read, put)
-            # It may not be filled yet.
-            if captured.read_if_present() is not _MISSING:
-                self.visit_value(captured, 0)
+        for name, cell in zip(code.co_freevars, cells, strict=True):
+            self._visit_attribute(cell, "cell_contents", f"closure {name}", name, code)
         for nested, names in list_codes(code):
             self._codes.append(nested)
             for name in names:
-                if name not in function.__globals__:
-                    continue
-                value = function.__globals__[name]
-                if not isinstance(value, types.ModuleType):
-                    self._visit_item(function.__globals__, name, f"global {name}", name, nested, 0)
-                elif is_user_module(value.__name__):
+                value = scope.get(name)
+                if name in scope and not isinstance(value, types.ModuleType):
+                    self._visit_item(scope, name, f"global {name}", name, nested)
+                elif isinstance(value, types.ModuleType) and is_user_module(value.__name__):
                     for attribute in (each for each in names if each in vars(value)):
-                        self._visit_item(vars(value), attribute, f"global {name}.{attribute}", attribute, nested, 0)
+                        self._visit_item(vars(value), attribute, f"global {name}.{attribute}", attribute, nested)
         self.visit_given("default {}", enumerate(function.__defaults__ or ()), code)
         for name in function.__kwdefaults__ or {}:
-            self._visit_item(function.__kwdefaults__, name, f"default {name}", name, code, 0)
+            self._visit_item(function.__kwdefaults__, name, f"default {name}", name, code)
 
-    def _visit_item(self, container: Any, key: Any, path: str, name: str, code: types.CodeType, depth: int) -> None:
-        self.visit_value(
-            CapturedValue(path, name, code, partial(getitem, container, key), partial(setitem, container, key)), depth
-        )
+    def _visit_item(self, container: Any, key: Any, path: str, name: str, code: types.CodeType, depth: int = 0) -> None:
+        read, put = partial(getitem, container, key), partial(setitem, container, key)
+        self._visit_value(CapturedValue(path, name, code, read, put), depth)
 
-    def visit_value(self, captured: CapturedValue, depth: int) -> None:
-        """Walk over a value that code reads."""
-        value = captured.read()
-        if depth > _DEEPEST or len(self.found) >= _MOST:
+    def _visit_attribute(
+        self, owner: Any, attribute: str, path: str, name: str, code: types.CodeType, depth: int = 0
+    ) -> None:
+        read, put = partial(getattr, owner, attribute), partial(setattr, owner, attribute)
+        self._visit_value(CapturedValue(path, name, code, read, put), depth)
+
+    def _visit_value(self, captured: CapturedValue, depth: int) -> None:
+        """Walk over a value that code reads; the cell of a closure may not be filled yet."""
+        value = captured.read_if_present()
+        if depth > _DEEPEST or len(self.values) >= _MOST:
             self.is_complete = False
-            return
-        if is_plain(value):
-            self.found.append(captured)
-        elif isinstance(value, (Tensor, torch.Generator)):
+        elif is_plain(value):
+            self.values.append(captured)
+        elif isinstance(value, (Tensor, torch.Generator, tuple, Mapping, *_CONTAINERS)):
             if self._is_first_visit(value):
-                self.found.append(captured)
-                self.holders.append(value)
-        elif isinstance(value, (tuple, Mapping, *_CONTAINERS)):
-            if self._is_first_visit(value):
-                self.found.append(captured)
-                if isinstance(value, _CONTAINERS):
+                self.values.append(captured)
+                if isinstance(value, (Tensor, torch.Generator, *_CONTAINERS)):
                     self.holders.append(value)
-                self._visit_items(value, captured, depth)
+                self._visit_items(value, captured, depth + 1)
         elif isinstance(value, type):
             if is_user_module(value.__module__) and self._is_first_visit(value):
-                self._visit_class(value, captured, depth)
-        elif isinstance(value, types.ModuleType) or value is Ellipsis:
+                self._visit_class(value, captured, depth + 1)
+        elif isinstance(value, types.ModuleType) or value is Ellipsis or value is _MISSING:
             return
         elif callable(value) and not _has_state(value):
-            self.found.append(captured)
+            self.values.append(captured)
             self.visit_function(value)
-        elif isinstance(value, torch.nn.Module) or is_user_module(type(value).__module__):
+        elif _is_users(value):
             if callable(value):
                 self._visit_call(value)
             if _is_frozen(value) or isinstance(value, torch.nn.Module):
-                self.found.append(captured)
+                self.values.append(captured)
             self._visit_members(value, captured.path, captured.code, depth + 1, captured)
 
     def _visit_class(self, kind: type, captured: CapturedValue, depth: int) -> None:
@@ -240,31 +223,17 @@ class _Walk:
         for name, value in list(vars(kind).items()):
             is_data = is_plain(value) or isinstance(value, (Tensor, *_CONTAINERS))
             if is_data and not name.startswith("_") and not hasattr(kind, "__members__"):
-                read, put = partial(getattr, kind, name), partial(setattr, kind, name)
-                self.visit_value(CapturedValue(f"{captured.path}.{name}", name, captured.code, read, put), depth + 1)
+                self._visit_attribute(kind, name, f"{captured.path}.{name}", name, captured.code, depth)
 
     def _visit_items(self, value: Any, captured: CapturedValue, depth: int) -> None:
-        if isinstance(value, (set, deque)):
-            return
         if isinstance(value, (list, Mapping)):
             for key in list(value if isinstance(value, Mapping) else range(len(value))):
-                self._visit_item(value, key, f"{captured.path}[{key!r}]", captured.name, captured.code, depth + 1)
-            return
-        fields = getattr(value, "_fields", None)
-        for number in range(len(value)):
-            inner = f"{captured.path}.{fields[number]}" if fields else f"{captured.path}[{number}]"
-
-            def rebuild(new: Any, number: int = number) -> None:
-                whole = captured.read()
-                items = [*whole[:number], new, *whole[number + 1 :]]
-                captured.set(type(value)(*items) if fields else type(value)(items))
-
-            def pick(number: int = number) -> Any:
-                return captured.read()[number]
-
-            called = fields[number] if fields else captured.name
-            put = rebuild if captured.is_settable else _refuse
-            self.visit_value(CapturedValue(inner, called, captured.code, pick, put, is_inner=True), depth + 1)
+                self._visit_item(value, key, f"{captured.path}[{key!r}]", captured.name, captured.code, depth)
+        elif isinstance(value, tuple):
+            fields = getattr(value, "_fields", None)
+            for number in range(len(value)):
+                inner, name = (f".{fields[number]}", fields[number]) if fields else (f"[{number}]", captured.name)
+                self._visit_inner(captured, f"{captured.path}{inner}", name, captured.code, depth, number)
 
     def _visit_members(
         self, owner: Any, path: str, code: types.CodeType, depth: int, captured: CapturedValue | None = None
@@ -278,23 +247,40 @@ class _Walk:
             if isinstance(owner, torch.nn.Module):
                 self.holders += [owner._parameters, owner._buffers, owner._modules]
         codes = code, *_list_methods(type(owner)), *self._codes
+        if is_frozen and captured is None:
+            captured = CapturedValue(path, "self", code, lambda: owner, _refuse)
         for name in list_members(owner):
-
-            def put(new: Any, name: str = name) -> None:
-                if not is_frozen:
-                    setattr(owner, name, new)
-                elif captured is not None and captured.is_settable:
-                    other = copy.copy(captured.read())
-                    _force(other, name, new)
-                    captured.set(other)
-                else:
-                    raise TypeError("a frozen object cannot be replaced here")
-
-            def pick(name: str = name) -> Any:
-                return getattr(captured.read() if is_frozen and captured is not None else owner, name)
-
             reader = next((each for each in codes if name in each.co_names and find_read((each,), name)), code)
-            self.visit_value(CapturedValue(f"{path}.{name}", name, reader, pick, put, is_inner=is_frozen), depth + 1)
+            if is_frozen and captured is not None:
+                self._visit_inner(captured, f"{path}.{name}", name, reader, depth + 1, name)
+            else:
+                self._visit_attribute(owner, name, f"{path}.{name}", name, reader, depth + 1)
+
+    def _visit_inner(
+        self, whole: CapturedValue, path: str, name: str, code: types.CodeType, depth: int, key: int | str
+    ) -> None:
+        """Walk over an item of a tuple, or an attribute of a frozen object, which is replaced as a whole."""
+        pick: Any = getitem if isinstance(key, int) else getattr
+        put = (lambda new: whole.set(_rebuild(whole.read(), key, new))) if whole.is_settable else _refuse
+        self._visit_value(CapturedValue(path, name, code, lambda: pick(whole.read(), key), put, is_inner=True), depth)
+
+
+def _rebuild(whole: Any, key: int | str, new: Any) -> Any:
+    """Return a tuple with another item, or a frozen object with another attribute."""
+    if isinstance(key, int):
+        items = (*whole[:key], new, *whole[key + 1 :])
+        return type(whole)(*items) if hasattr(whole, "_fields") else type(whole)(items)
+    other = copy.copy(whole)
+    if hasattr(whole, "__struct_fields__"):
+        # A frozen Struct of msgspec refuses `object.__setattr__`.
+        getattr(type(whole), key).__set__(other, new)
+    else:
+        object.__setattr__(other, key, new)
+    return other
+
+
+def _is_users(value: Any) -> bool:
+    return isinstance(value, torch.nn.Module) or is_user_module(type(value).__module__)
 
 
 def _list_methods(kind: type) -> list[types.CodeType]:
@@ -309,38 +295,28 @@ def _is_frozen(value: Any) -> bool:
     return bool(getattr(settings, "frozen", False))
 
 
-def _force(value: Any, name: str, new: Any) -> None:
-    if hasattr(value, "__struct_fields__"):
-        # A frozen Struct of msgspec refuses `object.__setattr__`.
-        getattr(type(value), name).__set__(value, new)
-    else:
-        object.__setattr__(value, name, new)
-
-
 def _has_state(value: Any) -> bool:
-    return not isinstance(value, (types.FunctionType, types.MethodType, types.BuiltinFunctionType)) and (
-        has_members(value) or hasattr(value, "__dict__") or hasattr(value, "__struct_fields__")
-    )
+    is_function = isinstance(value, (types.FunctionType, types.MethodType, types.BuiltinFunctionType))
+    return not is_function and (hasattr(value, "__dict__") or hasattr(value, "__struct_fields__"))
 
 
 def _refuse(value: Any) -> None:
     raise TypeError("this value cannot be replaced")
 
 
-class Snapshot:
-    """The present contents of a captured state, which can be restored any number of times."""
-
-    def __init__(self, state: CapturedState) -> None:
-        settable = (each for each in state if each.is_settable and not each.is_inner)
-        self._values = [(each, value) for each in settable if (value := each.read_if_present()) is not _MISSING]
-        self._contents = [(holder, _copy_contents(holder)) for holder in state.holders]
-
-    def restore(self) -> None:
-        """Put back the objects, the items of containers, the attributes, and the values of tensors."""
+@contextmanager
+def restoring(state: CapturedState) -> Iterator[None]:
+    """Restore captured values afterwards: the objects, the values of tensors, the items of containers."""
+    settable = (each for each in state if each.is_settable and not each.is_inner)
+    values = [(each, value) for each in settable if (value := each.read_if_present()) is not _MISSING]
+    contents = [(holder, _copy_contents(holder)) for holder in state.holders]
+    try:
+        yield
+    finally:
         # Containers first: an item that is gone has no place to be put back.
-        for holder, kept in self._contents:
+        for holder, kept in contents:
             _put_contents(holder, kept)
-        for captured, value in self._values:
+        for captured, value in values:
             if captured.read_if_present() is not value:
                 captured.set(value)
 
@@ -359,32 +335,28 @@ def _put_contents(holder: Any, kept: Any) -> None:
         values, requires_grad, grad, grad_values = kept
         if values is not None:
             set_tensor(holder, values)
-        if holder.is_leaf:
-            if holder.requires_grad != requires_grad:
-                holder.requires_grad_(requires_grad)
-            if holder.grad is not grad:
-                holder.grad = grad
-            if grad is not None and grad_values is not None:
-                set_tensor(grad, grad_values)
+        if holder.is_leaf and holder.requires_grad != requires_grad:
+            holder.requires_grad_(requires_grad)
+        if holder.is_leaf and holder.grad is not grad:
+            holder.grad = grad
+        if grad_values is not None:
+            set_tensor(grad, grad_values)
     elif isinstance(holder, torch.Generator):
         holder.set_state(kept)
-    elif isinstance(holder, (list, deque)):
-        if not _has_same_items(holder, kept):
-            holder.clear()
-            holder.extend(kept)
     elif isinstance(holder, set):
         holder &= kept
         holder |= kept
     else:
-        held = holder if isinstance(holder, dict) else vars(holder)
-        if not _has_same_items(held, kept) or not _has_same_items(held.values(), kept.values()):
+        held = holder if isinstance(holder, _CONTAINERS) else vars(holder)
+        # What is unchanged is left alone: guards of compiled code may read how often it was written.
+        if _identify(held) != _identify(kept):
             held.clear()
-            held.update(kept)
+            (held.extend if isinstance(held, (list, deque)) else held.update)(kept)
 
 
-def _has_same_items(one: Iterable[Any], other: Iterable[Any]) -> bool:
-    held, kept = list(one), list(other)
-    return len(held) == len(kept) and all(a is b for a, b in zip(held, kept, strict=True))
+def _identify(container: Any) -> list[int]:
+    items = (*container, *container.values()) if isinstance(container, dict) else container
+    return [id(each) for each in items]
 
 
 def set_tensor(tensor: Tensor, values: Tensor) -> None:
@@ -394,13 +366,3 @@ def set_tensor(tensor: Tensor, values: Tensor) -> None:
             tensor.data = values.clone()
         elif not is_same(tensor.detach(), values):
             tensor.detach().copy_(values)
-
-
-@contextmanager
-def restoring(state: CapturedState) -> Iterator[None]:
-    """Restore captured values afterwards: the objects, the values of tensors, the items of containers."""
-    snapshot = Snapshot(state)
-    try:
-        yield
-    finally:
-        snapshot.restore()

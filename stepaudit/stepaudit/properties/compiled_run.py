@@ -114,10 +114,14 @@ class Call:
 
     inputs: Inputs
     output: Any
-    snapshot: list[tuple[str, Tensor | None]]
-    memory: list[tuple[str, int]]
-    num_runs: int
     seconds: float
+    num_runs: int = 0
+
+    def __post_init__(self) -> None:
+        """Read the output."""
+        tensors = list_tensors(self.output)
+        self.memory = [(path, find_storage(tensor)) for path, tensor in tensors]
+        self.snapshot = [(path, copy_tensor(tensor)) for path, tensor in tensors]
 
 
 @dataclass
@@ -288,6 +292,13 @@ def run_compiled(subject: Subject, setting: CompileSetting, *, more_calls: int =
     return run, compiled
 
 
+def repeat_calls(compiled: Function, inputs: list[Inputs]) -> None:
+    """Make calls of a function that was compiled for them."""
+    for number, given in enumerate(inputs):
+        torch.manual_seed(number)
+        compiled(*given)
+
+
 def make_call(function: Function, inputs: Inputs, number: int) -> tuple[Call, BaseException | None]:
     """Make one call, with the same random numbers each time; return it with the error that it raised."""
     torch.manual_seed(number)
@@ -299,11 +310,7 @@ def make_call(function: Function, inputs: Inputs, number: int) -> tuple[Call, Ba
             torch.cuda.synchronize()
     except Exception as raised:
         error = raised
-    seconds = time.perf_counter() - began
-    tensors = list_tensors(output)
-    memory = [(path, find_storage(tensor)) for path, tensor in tensors]
-    snapshot = [(path, copy_tensor(tensor)) for path, tensor in tensors]
-    return Call(inputs, output, snapshot, memory, 0, seconds), error
+    return Call(inputs, output, time.perf_counter() - began), error
 
 
 def _read_compilation(each: Any, call: int, fresh: list[Graph], before: list[Compilation]) -> Compilation:

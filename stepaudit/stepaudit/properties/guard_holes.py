@@ -163,7 +163,7 @@ def _perturbations(captured: CapturedValue) -> Iterator[tuple[str, Callable[[], 
         yield "change in captured", lambda: value.detach().copy_(changed)
         yield "another tensor", lambda: captured.set(changed.clone())
     elif isinstance(value, torch.nn.Module):
-        yield "another module", partial(captured.set, _OtherModule(value))
+        yield "another module", partial(captured.set, _replace(value))
     elif callable(value) and captured.is_settable:
         yield "another function", partial(captured.set, _replace(value))
     elif isinstance(value, list) and value:
@@ -173,23 +173,17 @@ def _perturbations(captured: CapturedValue) -> Iterator[tuple[str, Callable[[], 
         yield "last item removed", lambda: value.__delitem__(list(value)[-1])
 
 
-class _OtherModule(torch.nn.Module):
-    """A module with other results than the one in whose place it stands."""
-
-    def __init__(self, held: torch.nn.Module) -> None:
-        super().__init__()
-        self.held = held
-
-    def forward(self, *arguments: Any, **options: Any) -> Any:
-        """Change the results of the module."""
-        return _change_results(self.held(*arguments, **options))
-
-
 def _replace(function: Function) -> Function:
+    """Return a function with other results; for a module, a module."""
+
     def other(*arguments: Any, **options: Any) -> Any:
         return _change_results(function(*arguments, **options))
 
-    return other
+    if not isinstance(function, torch.nn.Module):
+        return other
+    module = torch.nn.Module()
+    module.forward = other
+    return module
 
 
 def _change_results(results: Any) -> Any:

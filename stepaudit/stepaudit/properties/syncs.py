@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepaudit.audited_function import Function, Subject
-from stepaudit.properties.compiled_run import CompiledRun, make_call
+from stepaudit.properties.compiled_run import CompiledRun, make_call, repeat_calls
 from stepaudit.report import ReportBuilder
 from stepaudit.source_lines import find_calling_line
 
@@ -168,9 +168,7 @@ def find_cuda_syncs(subject: Subject, compiled: Function, report: ReportBuilder,
     inputs = [subject.inputs(number) for number in range(subject.calls)]
     torch.cuda.synchronize()
     with counting_cuda_syncs(subject.function) as lines:
-        for number, given in enumerate(inputs):
-            torch.manual_seed(number)
-            compiled(*given)
+        repeat_calls(compiled, inputs)
     known = {each.where for each in report.findings if each.audit == AUDIT}
     steady = {where: num for where, num in lines.items() if num >= len(inputs)}
     report.measures["syncs_per_step"] = max(report.measures["syncs_per_step"], sum(steady.values()) / len(inputs))

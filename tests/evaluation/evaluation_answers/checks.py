@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
-from altered_results import find_altered_rankings
+from altered_results import find_altered_rankings, with_results
 from evaluation_answers.evaluations import FormulaEngine
 from evaluation_answers.known_models import NUM_CONSTANTS, NUM_PREDICATES, build_program, list_programs
 from evaluation_answers.reference_model import derive_least_model
@@ -18,12 +18,19 @@ from evaluation_answers.reference_model import derive_least_model
 from kgverify.engines.reference.ranking import ReferenceDraw, sum_mixed
 from kgverify.errors import InternalError
 from kgverify.evaluation.closure import check_model
-from kgverify.evaluation.confidence import CONFIDENCE, SHARE, judge_sample
 from kgverify.evaluation.evaluate import EvaluationResult
 from kgverify.evaluation.judge import Endings, Judge, derive_endings, find_smallest_gaps, word_outcome
 from kgverify.evaluation.part_file import PartResult
 from kgverify.evaluation.part_store import identify
-from kgverify.evaluation.sampling import DrawnRanking, choose_rankings, choose_single, hash_results
+from kgverify.evaluation.sampling import (
+    CONFIDENCE,
+    SHARE,
+    DrawnRanking,
+    choose_rankings,
+    choose_single,
+    hash_results,
+    judge_sample,
+)
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import Rule
 from kgverify.ranking.corrupt import ALL, may_be_drawn, number_atoms
@@ -243,7 +250,7 @@ def _check_judge(run: Run, engine: FormulaEngine, results: PartResult) -> None:
         find_altered_rankings(judge, [each], [ranks[compared.index(each)]])
         more = results.num_outcomes.copy()
         more[row, Outcome.FAILED] += num_left_out + 1
-        (other,) = judge.with_results(results._replace(num_outcomes=more)).compare_rankings(
+        (other,) = with_results(judge, results._replace(num_outcomes=more)).compare_rankings(
             [each.drawn], [ranks[compared.index(each)]]
         )
         _require(other.wrong is not None or not (is_low or not rank_only), "a candidate too many")

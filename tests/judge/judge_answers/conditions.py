@@ -20,14 +20,14 @@ from kgverify.comparison.classify import group_causes
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Comparison
-from kgverify.conditions.chance import chance_of
 from kgverify.conditions.confirm import judge
 from kgverify.conditions.describe import describe_conditions
 from kgverify.conditions.experiment import Tried
 from kgverify.conditions.features import Feature, Scale, features_of
-from kgverify.conditions.find import Found, Table, is_nearly, show
+from kgverify.conditions.find import Found, Table, is_nearly
 from kgverify.conditions.instances import Cases, Instance, Unit
-from kgverify.conditions.search import Condition, Search
+from kgverify.conditions.search import Condition, Search, chance_of
+from kgverify.conditions.sentence import show
 from kgverify.engines.adapters.staged import Made, StagedEngine
 from kgverify.engines.adapters.stepwise import AtomIds, Goal
 from kgverify.garbage_collection import without_garbage_collection

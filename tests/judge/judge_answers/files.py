@@ -25,10 +25,10 @@ from judge_answers.pairs import (
     with_header,
 )
 from judge_answers.rare_pairs import long_sums, near_tie_and_bits, not_a_number
+from run_engines import memory_folder
 
 from kgverify.comparison.compare import Sizes
 from kgverify.errors import UserError
-from kgverify.files.writing import memory_folder
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.model.columns import COUNTS, select_candidates
@@ -39,7 +39,7 @@ from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import TraceFile
 from kgverify.trace.write.encode import Clauses
-from kgverify.trace.write.writer import Durability, Storage, TraceWriter
+from kgverify.trace.write.writer import Storage, TraceWriter
 from kgverify.verification.adding_up import require
 
 _SMALL: Final = {"sizes": Sizes(7, 256, 3), "verifies_content": False}
@@ -56,10 +56,7 @@ def _write(trace: Trace, path: Path, level: str = "steps", shard_steps: int = 1 
     """Write a trace as a file, or as a folder of shards."""
     clauses = Clauses(trace.facts, trace.fact_lines, trace.rules)
     storage = Storage(level, OPTIONAL_COLUMNS - trace.fields, shard_steps=shard_steps)
-    durability = Durability(has_journal=False)
-    with TraceWriter(
-        path, trace.header, trace.symbols, clauses=clauses, storage=storage, durability=durability
-    ) as writer:
+    with TraceWriter(path, trace.header, trace.symbols, clauses=clauses, storage=storage) as writer:
         for rows in np.array_split(np.arange(len(trace.columns.candidates.query)), 3):
             writer.append(select_candidates(trace.columns, rows))
         if trace.rankings is not None:

@@ -25,10 +25,10 @@ from judge_answers.trace_reading import (
     require_columns,
     require_known,
 )
+from run_engines import memory_folder
 
 from kgverify.engines.endings import StepDigests, join_digests
 from kgverify.errors import InternalError, UserError
-from kgverify.files.writing import memory_folder
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.program.limits import Limits
 from kgverify.program.program import Symbols
@@ -38,10 +38,9 @@ from kgverify.trace.model.digests import compute_sequence, root_digest
 from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
 from kgverify.trace.read.data_file import BLOCK_STEPS
 from kgverify.trace.read.trace_file import TraceFile, check_root, read_trace
-from kgverify.trace.write.commit_queue import CommitQueue
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.loop_writer import LoopWriter, as_column
-from kgverify.trace.write.writer import Durability, Storage, TraceWriter
+from kgverify.trace.write.writer import Storage, TraceWriter
 
 DROPPED: Final = ("steps.dropped_atoms", "steps.dropped_resolvents")
 FACTS: Final = np.array([[i % 2, i % 3, 2] for i in range(24)], np.int32)
@@ -50,8 +49,6 @@ OTHERS: Final = Symbols(SYMBOLS.predicates, ("a", "b", "d"))
 HEADER: Final = Header(EngineInfo("known"), Limits(max_depth=9), PolicyInfo("known"), "")
 _WAIT: Final = 10.0
 """The longest that a thread waits for another one, in seconds."""
-_MOMENT: Final = 0.01
-"""The time for which an append that must wait is watched, in seconds."""
 
 Batch = tuple[tuple[int, ...], bool]
 """The numbers of candidates, and whether their digests are given."""
@@ -66,9 +63,9 @@ _FIRST: Final[tuple[tuple[Batch, tuple[int, int]], ...]] = (
 """Batches before the interruption, with the candidates that are then appended and committed: the third fills a shard."""
 _SECOND: Final[tuple[Batch, ...]] = (((10,), False), ((LARGE, 9), True), ((11, 12), False))
 """Batches appended by threads: the second fills a shard, whose last candidate is alone in its block."""
-_STORAGE: Final = Storage(shard_steps=303)
+_STORAGE: Final = Storage(shard_steps=303, commit_seconds=1e9)
 _NUMBERS: Final = (0, 1, LONG, 3, 5, 6, 7, 4, 10, LARGE, 9, 11, 12)
-_STARTS: Final = (0, 5, 8, 11, 13)
+_STARTS: Final = (0, 5, 11, 13)
 
 
 @cache
@@ -80,7 +77,6 @@ def check_known_traces() -> None:
             with _reported():
                 check(folder)
     with _reported():
-        _check_queue()
         _check_types()
         _check_joined_digests()
 
@@ -117,7 +113,7 @@ def _is_refused(act: Callable[[], object]) -> bool:
 
 
 def _open(path: Path, storage: Storage, **changes: Any) -> TraceWriter:
-    options: dict[str, Any] = {"header": HEADER, "symbols": SYMBOLS, "durability": Durability(has_journal=False)}
+    options: dict[str, Any] = {"header": HEADER, "symbols": SYMBOLS}
     options |= changes
     return TraceWriter(path, options.pop("header"), options.pop("symbols"), storage=storage, **options)
 
@@ -140,7 +136,7 @@ class _Interruption(Exception):
 def _check_shards(folder: Path) -> None:
     """Record shards, with an interruption; read what is safe, the manifest and the trace."""
     path = folder / "shards"
-    own: dict[str, Any] = {"clauses": Clauses(FACTS), "durability": Durability(journal_seconds=1e9)}
+    own: dict[str, Any] = {"clauses": Clauses(FACTS)}
     with suppress(_Interruption), _open(path, _STORAGE, **own) as writer:
         _refuse_malformed(writer, [*_list_malformed()])
         for number, (batch, counts) in enumerate(_FIRST):
@@ -157,12 +153,11 @@ def _check_shards(folder: Path) -> None:
         require_known(writer.num_appended == writer.num_committed == 8, "the candidates of a recording that is resumed")
         before = make_columns(_NUMBERS[:8]).candidates
         require_columns([writer.committed_candidates()], [before], "a recording that is resumed")
-        writer.commit()
         require_known(len(read_manifest(path.with_name("shards.partial")).shards) == 2, "what was committed")
         appended = [*writer.append_parts(_list_parts(), len(_SECOND))]
         require_known([len(each.query) for each in appended] == [1, 2, 2], "the candidates that threads appended")
         require_known((writer.num_appended, writer.num_committed) == (13, 11), "what is safe after threads appended it")
-        writer.sync()
+        writer.commit()
         require_known(writer.num_committed == 13, "what is safe once it was forced to disk")
         writer.set_rankings(RANKINGS)
     check_reading(KnownTrace(path, _NUMBERS, _STARTS, num_clauses=len(FACTS)))
@@ -268,25 +263,6 @@ def _check_names(folder: Path, path: Path) -> None:
     file, other = TraceFile(folder / "loop.h5"), TraceFile(path)
     file.share_symbols(other)
     require_known(file.symbols == OTHERS, "the names of another trace")
-
-
-def _check_queue() -> None:
-    """InternalError if an append ends before one that began earlier."""
-    queue = CommitQueue()
-    first, second, has_ended = queue.reserve(), queue.reserve(), threading.Event()
-    first.let_next_begin()
-
-    def end() -> None:
-        with second:
-            pass
-        has_ended.set()
-
-    thread = threading.Thread(target=end, daemon=True)
-    with first:
-        thread.start()
-        is_early = has_ended.wait(_MOMENT)
-    thread.join(_WAIT)
-    require_known(has_ended.is_set() and not is_early, "the order in which appends end")
 
 
 def _list_malformed() -> Iterator[tuple[str, Columns]]:

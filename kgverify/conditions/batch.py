@@ -1,0 +1,265 @@
+"""The candidates of a run: their places in rankings, their turns in the slots of the batch, and what they meet there."""
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.comparison.inference.origins import OriginInference
+from kgverify.comparison.step_view import StepReader
+from kgverify.program.atoms import Goal
+from kgverify.program.fact_index import Ids
+from kgverify.program.outcomes import Outcome
+from kgverify.trace.model.columns import Candidates
+from kgverify.trace.model.header import EngineInfo
+
+CHUNKS: Final = ("chunk", "batch", "batch_size", "pool")
+"""The names under which an engine may declare the number of candidates that it takes at once."""
+
+MOST_CANDIDATES: Final = 5_000
+"""The candidates of a run up to which the goals that slots have visited are read."""
+
+
+class Turn(NamedTuple):
+    """The turn in which a candidate gets a slot.
+
+    chunk, position: the number of its chunk, and its position in it
+    slot, number:    its slot, and the number of its turn there, from 0
+    is_partial:      whether not all slots have a turn
+    outcome, num_steps: of the slot's candidate just before; -1 and 0 without one
+    has_proved:      whether the slot has proved any candidate of this chunk before
+    is_same_query:   whether the candidate just before had the same query
+    tick:            the steps that its slot took before it, since the start of its chunk; -1 if that is unknown
+    """
+
+    chunk: int
+    position: int
+    slot: int
+    number: int
+    is_partial: bool
+    outcome: int
+    num_steps: int
+    has_proved: bool
+    is_same_query: bool
+    tick: int
+
+
+class Actual(NamedTuple):
+    """The outcome and the number of steps of each candidate on the actual side."""
+
+    outcome: Sequence[int]
+    num_steps: Sequence[int]
+
+
+class Candidate(NamedTuple):
+    """A candidate of the expected run.
+
+    place:  its position among the candidates of its query and side, from 0, which is the true one
+    num_alike: the candidates of its query and side
+    rows_left: the candidates after it in the run
+    turn:   its turn in the slots of the batch; None if the engine does not name its slots
+    history: of the slots, if every slot takes a step at a time
+    """
+
+    row: int
+    query: int
+    side: int
+    atom: Ids
+    outcome: int
+    num_steps: int
+    place: int
+    is_fact: bool | None
+    num_alike: int
+    rows_left: int
+    turn: Turn | None = None
+    history: "SlotHistory | None" = None
+
+    @property
+    def num_in_run(self) -> int:
+        """The candidates of its run."""
+        return self.row + 1 + self.rows_left
+
+    def is_in_partial_block(self, size: int) -> bool:
+        """Return whether it is one of the last candidates of its run, too few for a block of a size."""
+        return self.row >= self.num_in_run - self.num_in_run % size
+
+
+@dataclass(eq=False)
+class CandidateReader:
+    """Reads the candidates of a run.
+
+    expected:  of the expected side
+    actual:    those of the actual side; None if they are others
+    info:      of the engine under test
+    read_both: returns readers of all steps of the expected and of the actual side; None where slots have no history
+    """
+
+    expected: Candidates
+    actual: Actual | None
+    info: EngineInfo
+    inference: OriginInference | None
+    read_both: Callable[[], tuple[StepReader, StepReader]] | None = None
+
+    def __post_init__(self) -> None:
+        self._known: dict[int, Candidate] = {}
+
+    def read(self, row: int) -> Candidate:
+        """Return the candidate in a row."""
+        if row not in self._known:
+            c = self.expected
+            predicate, first, second = c.atom[row].tolist()
+            atom = predicate, first, second
+            self._known[row] = Candidate(
+                row=row,
+                query=int(c.query[row]),
+                side=int(c.side[row]),
+                atom=atom,
+                outcome=int(c.outcome[row]),
+                num_steps=int(c.num_steps[row]),
+                place=int(self._places[0][row]),
+                is_fact=None if self.inference is None else atom in self.inference.clauses.fact_index,
+                num_alike=int(self._places[1][row]),
+                rows_left=len(c.query) - 1 - row,
+                turn=None if self._turns is None else self._turns[row],
+                history=self._history,
+            )
+        return self._known[row]
+
+    @cached_property
+    def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The position of each candidate among those of its query and side, and the number of these: int64 [N]."""
+        keys = self.expected.query.astype(np.int64) * 4 + self.expected.side
+        _, of_key, sizes = np.unique(keys, return_inverse=True, return_counts=True)
+        places = np.empty(len(keys), np.int64)
+        places[np.argsort(keys, kind="stable")] = np.arange(len(keys)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return places, sizes[of_key]
+
+    @cached_property
+    def _turns(self) -> list[Turn] | None:
+        """The turns in the slots of the batch; None if the engine does not name its slots."""
+        return None if self.actual is None else find_turns(self.info.layout, self.expected, self.actual.num_steps)
+
+    @cached_property
+    def _history(self) -> "SlotHistory | None":
+        if not self._turns or self.actual is None or self.read_both is None or self._turns[0].tick < 0:
+            return None
+        return SlotHistory(self._turns, self.expected, self.actual, self.read_both)
+
+
+def find_turns(layout: Mapping[str, object], expected: Candidates, num_steps: Sequence[int]) -> list[Turn] | None:
+    """Return the turn of each candidate; None if the engine does not name its slots.
+
+    num_steps: those of the actual side, which decide when a slot is free
+
+    An engine with a pool gives a free slot the next candidate after each step. One without gives slot i the candidates
+    i, i + slots, ...
+    """
+    sizes = {name: size for name, size in layout.items() if isinstance(size, int)}
+    queries, outcomes = expected.query.tolist(), expected.outcome.tolist()
+    slots, num = sizes.get("slots", 0), len(queries)
+    if slots < 1:
+        return None
+    size = next((sizes[name] for name in CHUNKS if sizes.get(name, 0) > 0), num) or 1
+    turns: list[Turn] = []
+    for first in range(0, num, size):
+        rows = range(first, min(first + size, num))
+        places = _recycle(rows, slots, num_steps) if "pool" in sizes else [((i - first) % slots, -1) for i in rows]
+        # The candidates that each slot had in this chunk.
+        taken: dict[int, list[int]] = {}
+        full = first + len(rows) // slots * slots
+        for row, (slot, tick) in zip(rows, places, strict=True):
+            earlier = taken.setdefault(slot, [])
+            before = earlier[-1] if earlier else None
+            turns.append(
+                Turn(
+                    chunk=first // size,
+                    position=row - first,
+                    slot=slot,
+                    number=len(earlier),
+                    is_partial=len(rows) > slots and row >= full,
+                    outcome=-1 if before is None else outcomes[before],
+                    num_steps=0 if before is None else num_steps[before],
+                    has_proved=before is not None and (turns[before].has_proved or outcomes[before] == Outcome.PROVED),
+                    is_same_query=before is not None and queries[before] == queries[row],
+                    tick=tick,
+                )
+            )
+            earlier.append(row)
+    return turns
+
+
+def _recycle(rows: range, slots: int, num_steps: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the slot of each candidate, and the steps that the slot took before it.
+
+    Every slot takes a step at a time, and the lowest free slot comes first.
+    """
+    free = [(0, slot) for slot in range(slots)]
+    places = []
+    for row in rows:
+        tick, slot = heapq.heappop(free)
+        places.append((slot, tick))
+        heapq.heappush(free, (tick + max(1, int(num_steps[row])), slot))
+    return places
+
+
+@dataclass(eq=False)
+class SlotHistory:
+    """The use of the slots of an engine in which every slot takes a step at a time.
+
+    turns: of all candidates
+    read_both: returns readers of all steps of the expected and of the actual side
+    """
+
+    turns: Sequence[Turn]
+    expected: Candidates
+    actual: Actual
+    read_both: Callable[[], tuple[StepReader, StepReader]]
+
+    def meets_proof(self, row: int) -> bool:
+        """Return whether another slot proves its candidate at a step of this one that leaves a goal."""
+        turn = self.turns[row]
+        # A step that ends in TRUE or FALSE has no goal to lose.
+        is_open = int(self.expected.outcome[row]) == Outcome.DEPTH_LIMIT
+        ticks = range(turn.tick, turn.tick + int(self.expected.num_steps[row]) - (not is_open))
+        return any(self._proofs.get((turn.chunk, tick), set()) - {row} for tick in ticks)
+
+    @cached_property
+    def _proofs(self) -> dict[tuple[int, int], set[int]]:
+        """The candidates that are proved, by their chunk and the step of it."""
+        found: dict[tuple[int, int], set[int]] = {}
+        for row, (turn, outcome, num) in enumerate(zip(self.turns, *self.actual, strict=True)):
+            if outcome == Outcome.PROVED:
+                found.setdefault((turn.chunk, turn.tick + num - 1), set()).add(row)
+        return found
+
+    def meets_earlier_goal(self, row: int) -> bool | None:
+        """Return whether a resolvent equals a goal that the slot visited before, at a later step; None if that is unknown."""
+        if len(self.turns) > MOST_CANDIDATES:
+            return None
+        left, reader = self._before[row], self._readers[0]
+        made = ({each.atoms for each in reader.read(i).resolvents} for i in _steps_of(reader, row))
+        return len(left) > 1 and any(atoms & set(left[i + 1 :]) for i, atoms in enumerate(made))
+
+    @cached_property
+    def _readers(self) -> tuple[StepReader, StepReader]:
+        return self.read_both()
+
+    @cached_property
+    def _before(self) -> list[tuple[Goal, ...]]:
+        """The goals that the list of its slot still holds when each candidate begins, one for each step."""
+        before, reader = [], self._readers[1]
+        held: dict[tuple[int, int], tuple[Goal, ...]] = {}
+        for row, turn in enumerate(self.turns):
+            slot = turn.chunk, turn.slot
+            before.append(held.get(slot, ()))
+            goals = tuple(map(reader.goal_of, _steps_of(reader, row)))
+            held[slot] = (*goals, *before[-1][len(goals) :])
+        return before
+
+
+def _steps_of(reader: StepReader, row: int) -> range:
+    return range(*reader.first_step[row : row + 2])

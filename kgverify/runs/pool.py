@@ -1,0 +1,453 @@
+"""One pool: calls on threads, processes or machines, of which any may be lost. A lost call is repeated, and then reported.
+
+Every call is a function of its arguments alone. So it may run twice, and its first result is the result.
+"""
+
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from functools import lru_cache
+from hashlib import sha256
+from itertools import islice
+from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeVar
+
+import xxhash
+
+from kgverify.errors import UserError
+from kgverify.files.reading import open_file
+from kgverify.files.writing import temporary_folder, write_file
+from kgverify.interrupts import expect_no_interrupt
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+MOST_KILLS: Final = 4
+"""Times that a process may be killed at the same work before the work counts as the reason."""
+MOST_REPEATS: Final = 12
+"""Times that a call is begun if its worker is lost: kills may come while a process starts, and prove nothing then."""
+STRAGGLER_SECONDS: Final = 30.0
+"""The least time without any result, when nothing is left to begin, after which calls are sent a second time."""
+STRAGGLER_RATIO: Final = 3.0
+"""The same time, in mean times of a call."""
+
+_POLL_SECONDS: Final = 0.1
+_SENT_FROM_OUTSIDE: Final = frozenset(
+    -getattr(signal, name) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)
+)
+_NUM_THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""The variables that a process reads when it loads torch, before anything can be called there."""
+_SAFE_PATH: Final = "PYTHONSAFEPATH"
+"""The variable that keeps Python from searching the current folder for modules.
+
+It may be a stranger's, and Python searches it first until the process has received the path of its parent.
+"""
+_LARGE: Final = 1 << 24
+"""The size in bytes from which compressing takes longer than sending."""
+_COMPRESSED: Final = b"\x78"
+"""The first byte of what zlib compresses, which no pickle has."""
+
+_changing: Final = threading.Lock()
+_of_thread: Final = threading.local()
+
+
+class WorkerLost(UserError):
+    """A call was lost with its worker.
+
+    weight:    how much the loss counts, of `MOST_REPEATS`: 0 if it shows nothing about the call
+    exit_code: of the worker's process, if it is known
+    """
+
+    def __init__(self, end: str, *, weight: int, exit_code: int | None = None, where: str, fix: str) -> None:
+        super().__init__(f"a worker died before its work was done ({end})", where=where, fix=fix)
+        self.end, self.weight, self.exit_code = end, weight, exit_code
+
+
+class Workers(Executor):
+    """An executor, with what `Calls` asks of it. The future of a call that is lost with its worker raises `WorkerLost`.
+
+    repeats_slow: whether the last calls are sent a second time if they take long
+    """
+
+    repeats_slow = False
+
+    def count(self) -> int:
+        """Return the number of calls that run at the same time, at least 1."""
+        return 1
+
+    def share(self, content: bytes) -> Any:
+        """Return an argument that a call receives as these bytes, and that is sent to each worker only once, if possible."""
+        return content
+
+
+class Here(Workers):
+    """Workers that do the work at once, in this process."""
+
+    def submit(self, function: Callable[..., T], /, *arguments: object, **named: object) -> Future[T]:
+        """Return a finished future of the call's result."""
+        future: Future[T] = Future()
+        future.set_result(function(*arguments, **named))
+        return future
+
+
+class Calls(Generic[K]):
+    """Calls under way, each with a key. The calls that have not begun are cancelled when the context ends.
+
+    retry: returns the function and arguments to call instead of those with which a process ended, given the key and the
+           exit code; without it, a lost call is repeated until its losses weigh `MOST_REPEATS`
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        retry: Callable[[K, int], tuple[Callable[..., Any], tuple[object, ...]]] | None = None,
+    ) -> None:
+        self._workers, self._retry = workers, retry
+        self.running: dict[K, _Call] = {}
+        self._ended: SimpleQueue[tuple[K, Future[Any]]] = SimpleQueue()
+        self._num_ended = 0
+        self._began = self._last_end = time.monotonic()
+
+    def begin(self, key: K, function: Callable[..., Any], *arguments: object) -> None:
+        """Begin a call, or let it wait for a worker."""
+        self.running[key] = _Call(function, arguments)
+        self._send(key)
+
+    def take(self, seconds: float = _POLL_SECONDS) -> tuple[K, Any] | None:
+        """Return the key and the result of a call that ended; None if no call ended in this time.
+
+        The error of a call is raised here. UserError for a call that ends its workers.
+        """
+        try:
+            key, future = self._ended.get(timeout=seconds)
+        except Empty:
+            self._look_after()
+            return None
+        call = self.running.get(key)
+        if call is None or future not in call.futures or future.cancelled():
+            return None
+        call.futures.remove(future)
+        try:
+            result = future.result()
+        except WorkerLost as lost:
+            if self._retry is not None and lost.exit_code is not None:
+                call.function, call.arguments = self._retry(key, lost.exit_code)
+            else:
+                call.weight += lost.weight
+                if call.weight >= MOST_REPEATS:
+                    times = "" if lost.weight >= MOST_REPEATS else f"{call.weight} times "
+                    raise UserError(
+                        f"a worker died {times}before its work was done ({lost.end})", where=lost.where, fix=lost.fix
+                    ) from None
+            if not call.futures:
+                self._send(key)
+            return None
+        self._num_ended, self._last_end = self._num_ended + 1, time.monotonic()
+        self.running.pop(key).cancel()
+        return key, result
+
+    def cancel(self) -> None:
+        """Cancel the calls that have not begun."""
+        self.running = {key: call for key, call in self.running.items() if not call.cancel()}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.cancel()
+
+    def _send(self, key: K) -> None:
+        call = self.running[key]
+        future = self._workers.submit(call.function, *call.arguments)
+        call.futures.append(future)
+        future.add_done_callback(lambda ended: self._ended.put((key, ended)))
+
+    def _look_after(self) -> None:
+        """Look for ends that an interrupt may have hidden, and send a second copy of each of the last calls if they are slow."""
+        for key, call in self.running.items():
+            for future in filter(Future.done, call.futures):
+                self._ended.put((key, future))
+            if not call.futures:
+                self._send(key)
+        num = self._workers.count()
+        if not self._workers.repeats_slow or len(self.running) > num or not self._num_ended:
+            return
+        mean = (self._last_end - self._began) * num / self._num_ended
+        if time.monotonic() - self._last_end >= max(STRAGGLER_SECONDS, STRAGGLER_RATIO * mean):
+            for key, call in self.running.items():
+                if len(call.futures) == 1:
+                    self._send(key)
+
+
+class _Call:
+    """A call without a result.
+
+    futures: two if a straggler was sent again
+    weight:  of its losses
+    """
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple[object, ...]) -> None:
+        self.function, self.arguments = function, arguments
+        self.futures: list[Future[Any]] = []
+        self.weight = 0
+
+    def cancel(self) -> bool:
+        """Cancel it; return whether it had not begun."""
+        was_waiting = [future.cancel() for future in self.futures]
+        return all(was_waiting)
+
+
+def do_all(
+    workers: Workers,
+    calls: Iterable[tuple[K, Callable[..., Any], tuple[object, ...]]],
+    most_ahead: Callable[[], int] | None = None,
+) -> Iterator[tuple[K, Any] | None]:
+    """Do calls, and yield the key and the result of each as it ends; None whenever no call ended for a while.
+
+    most_ahead: returns the most calls that may be under way; at least one is. Without it, there is no limit.
+
+    Errors are those of `Calls.take`.
+    """
+    waiting = iter(calls)
+    with Calls[K](workers) as under_way:
+        while True:
+            room = None if most_ahead is None else max(0, max(1, most_ahead()) - len(under_way.running))
+            for key, function, arguments in islice(waiting, room):
+                under_way.begin(key, function, *arguments)
+            if not under_way.running:
+                return
+            yield under_way.take()
+
+
+class SentMaker:
+    """A function that makes an engine, or anything else that work needs, in the form in which workers receive it.
+
+    make: is pickled, so a function or class of a module with arguments that can be pickled
+
+    Pass `arguments` first to a function that calls `make_once` with them.
+    """
+
+    def __init__(self, make: Callable[[], Any], workers: Workers) -> None:
+        content = pickle.dumps(make)
+        name = xxhash.xxh3_128_hexdigest(content)
+        self.arguments = workers.share(content if len(content) >= _LARGE else zlib.compress(content, level=1)), name
+
+
+def make_once(content: bytes, name: str) -> Any:
+    """Return what the function makes: once for each thread, and kept until another is needed."""
+    if getattr(_of_thread, "name", None) != name:
+        # What was made before may hold as much memory.
+        _of_thread.made = _of_thread.name = None
+        is_compressed = content.startswith(_COMPRESSED)
+        _of_thread.made = pickle.loads(zlib.decompress(content) if is_compressed else content)()
+        _of_thread.name = name
+    return _of_thread.made
+
+
+def weigh_end(exit_code: int) -> int:
+    """Return how much the end of a process counts, of `MOST_KILLS`: a kill may come from outside, any other end cannot."""
+    return 1 if exit_code in _SENT_FROM_OUTSIDE else MOST_KILLS
+
+
+def describe_end(exit_code: int) -> str:
+    """Return how a process ended: `exit code 1`, or the name of a signal."""
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    return signal.Signals(-exit_code).name if -exit_code in set(signal.Signals) else f"signal {-exit_code}"
+
+
+class Processes(Workers):
+    """Processes of this machine, each with one thread, of which one may end without the others.
+
+    They ignore Ctrl-C, and exit with their parent. A KeyboardInterrupt that leaves the context ends them at once.
+    """
+
+    def __init__(self, jobs: int) -> None:
+        self._processes = [_Process() for _ in range(jobs)]
+        self._free: SimpleQueue[_Process] = SimpleQueue()
+        for each in self._processes:
+            self._free.put(each)
+        self._threads = ThreadPoolExecutor(jobs)
+        self._is_ended = False
+        self._files = temporary_folder("kgverify-shared-")
+        self._folder: Path | None = None
+
+    def submit(self, function: Callable[..., T], /, *arguments: object, **named: object) -> Future[T]:
+        """Give a call to the next process that is free."""
+        return self._threads.submit(self._do, function, arguments, named)
+
+    def count(self) -> int:
+        """Return the number of processes."""
+        return len(self._processes)
+
+    def share(self, content: bytes) -> Any:
+        """Write the bytes to a file, which each process reads once, and not from the pipe of every call."""
+        if self._folder is None:
+            self._folder = self._files.__enter__()
+        digest = sha256(content).hexdigest()
+        write_file(self._folder / digest, content)
+        return _SharedFile(self._folder / digest)
+
+    def _do(self, function: Callable[..., T], arguments: tuple[object, ...], named: dict[str, object]) -> T:
+        process = self._free.get()
+        try:
+            return process.begin(function, *arguments, **named).result()
+        except BrokenProcessPool:
+            if self._is_ended:
+                raise
+            exit_code = process.end()
+            weight = 1 if weigh_end(exit_code) < MOST_KILLS else MOST_REPEATS
+            raise WorkerLost(
+                describe_end(exit_code),
+                weight=weight,
+                exit_code=exit_code,
+                where="jobs",
+                fix="use fewer, as each needs memory of its own, or --jobs 1 to see it die",
+            ) from None
+        finally:
+            self._free.put(process)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        """End the processes when their calls are done, at once after a KeyboardInterrupt."""
+        self._is_ended = kind is not None and issubclass(kind, KeyboardInterrupt)
+        if self._is_ended:
+            for each in self._processes:
+                each.kill()
+        self._threads.shutdown(cancel_futures=self._is_ended)
+        with ThreadPoolExecutor(len(self._processes)) as threads:
+            # A process with a large program takes long to end.
+            for each in self._processes:
+                threads.submit(each.executor.shutdown)
+        if self._folder is not None:
+            self._files.__exit__(None, None, None)
+        return None
+
+
+class _SharedFile:
+    """The path of a file, which arrives as its content. Nobody can put other content in its place: its name is its digest."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Callable[[Path], bytes], tuple[Path]]:
+        """Arrive as the bytes."""
+        return _read_shared, (self._path,)
+
+
+@lru_cache(maxsize=1)
+def _read_shared(path: Path) -> bytes:
+    with open_file(path, purpose="the program for the workers") as file:
+        content = file.read()
+    if sha256(content).hexdigest() != path.name:
+        raise UserError("was replaced", where=str(path), fix="let TMPDIR name a folder that only you can write")
+    return content
+
+
+class _Process:
+    """A process with an executor of its own, in which it does one call at a time."""
+
+    def __init__(self) -> None:
+        self._start()
+
+    def begin(self, function: Callable[..., T], /, *arguments: object, **named: object) -> Future[T]:
+        """Begin a call, in a new process if the last one has ended."""
+        try:
+            return self.executor.submit(function, *arguments, **named)
+        except BrokenProcessPool:
+            self._start()
+            return self.executor.submit(function, *arguments, **named)
+
+    def end(self) -> int:
+        """Wait for the end of a process that ended during a call, and return its exit code."""
+        self.executor.shutdown()
+        return self._process.exitcode or 0
+
+    def kill(self) -> None:
+        """End the process."""
+        self._process.terminate()
+
+    def _start(self) -> None:
+        # Not with a fork, which would lose torch's threads. The executor starts a process that tracks its semaphores.
+        own = os.environ.get(_SAFE_PATH)
+        with _changing, _environment((_SAFE_PATH,)):
+            self.executor = ProcessPoolExecutor(1, mp_context=_Context(), initializer=_begin, initargs=(own,))
+        _start_process(self.executor)
+        processes: dict[int, BaseProcess] = self.executor._processes  # type: ignore[assignment]
+        (self._process,) = processes.values()
+
+
+class _SpawnedProcess(SpawnProcess):
+    """A process that uses one thread, and searches for modules only where its parent does."""
+
+    def start(self) -> None:
+        """Start the process."""
+        with _changing, _environment((*_NUM_THREADS, _SAFE_PATH)):
+            super().start()
+
+
+class _Context(SpawnContext):
+    Process = _SpawnedProcess
+
+
+@contextmanager
+def _environment(names: Iterable[str]) -> Iterator[None]:
+    """Set environment variables to 1 until the context ends, which must be soon: this process reads them too."""
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(before, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _start_process(executor: Executor) -> None:
+    """Start a process with SIGINT ignored, or blocked by a thread: this process decides when it ends."""
+    if threading.current_thread() is not threading.main_thread():
+        if hasattr(signal, "pthread_sigmask"):
+            # Only the main thread handles signals, and processes inherit what is blocked.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        executor.submit(int)
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        executor.submit(int)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _begin(safe_path: str | None) -> None:
+    """Exit when the parent is killed, instead of waiting for work forever; a KeyboardInterrupt is never a Ctrl-C here.
+
+    safe_path: the variable that the parent had changed for the start; an engine may start Python itself
+    """
+    if safe_path is None:
+        os.environ.pop(_SAFE_PATH, None)
+    expect_no_interrupt()
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_wait_and_exit, args=(parent.sentinel,), daemon=True).start()
+
+
+def _wait_and_exit(sentinel: int) -> None:
+    from multiprocessing.connection import wait
+
+    wait([sentinel])
+    os._exit(1)
