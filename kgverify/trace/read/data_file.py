@@ -34,7 +34,7 @@ from kgverify.trace.model.columns import (
 from kgverify.trace.model.digests import compute_digests, root_digest
 from kgverify.trace.model.header import Header, check_version, unknown_columns
 from kgverify.trace.model.header import decode_header as header_of
-from kgverify.trace.model.levels import check_level, has_goals, level_of
+from kgverify.trace.model.levels import check_level, has_goals
 from kgverify.trace.model.offsets import Offsets
 from kgverify.trace.model.schema import (
     RECORD_AGAIN,
@@ -77,7 +77,7 @@ class DataFile:
         self._loaded: Arrays | None = None
         self._cache = cache or ChunkCache()
         self._first = first
-        self.level = self._file.level or level_of(self.small("header"), str(path))
+        self.level = self._file.level
         check_level(self.stored, self.level, str(path))
         self._num_rows = num_rows({name: stored.shape[0] for name, stored in self.stored.items()})
         self.num_candidates, self.num_steps, self.num_resolvents = self._num_rows.values()
@@ -291,7 +291,7 @@ class DataFile:
 
     def load_arrays(self) -> Arrays:
         """Read every dataset that the schema names into memory, its checksum verified."""
-        return load_arrays(self.path, self._file)[0] if self._loaded is None else self._loaded
+        return load_arrays(self.path, self._file) if self._loaded is None else self._loaded
 
     def verify_content(self) -> int:
         """Check every checksum and value, block by block, in bounded memory; return the root digest of the steps."""
