@@ -38,6 +38,7 @@ from kgverify.trace.model.levels import check_level, has_goals
 from kgverify.trace.model.offsets import Offsets
 from kgverify.trace.model.schema import (
     RECORD_AGAIN,
+    SEQUENCE,
     STAGES,
     Arrays,
     decode_columns,
@@ -74,7 +75,6 @@ class DataFile:
         self.path = path
         self._file = locate_arrays(path)
         self.stored, self._identity = self._file.arrays, self._file.identity
-        self._loaded: Arrays | None = None
         self._cache = cache or ChunkCache()
         self._first = first
         self.level = self._file.level
@@ -162,8 +162,6 @@ class DataFile:
         stored = self.stored.get(name)
         if stored is None:
             return absent_column(name, end - begin)
-        if self._loaded is not None:
-            return self._loaded[name][begin:end]
         if stored.offset >= 0:
             return self._view(stored)[begin:end]
         with open_again(self.path, self._identity) as descriptor:
@@ -252,9 +250,8 @@ class DataFile:
         return build_columns(found | {"candidates": rows}, self.take)
 
     def read_digests(self, begin: int, end: int) -> StoredDigests:
-        """Return the stored digests of some steps: none, that of the sequence, or all."""
-        held = [name for name in Digests._fields if f"digests/{name}" in self.stored]
-        return {name: self.read(f"digests/{name}", begin, end) for name in held}
+        """Return the stored digests of some steps: none, or those of the sequence."""
+        return {"sequence": self.read(SEQUENCE, begin, end)} if SEQUENCE in self.stored else {}
 
     def release(self) -> None:
         """Let the system reclaim the mapped pages; they are read again when they are needed."""
@@ -263,12 +260,11 @@ class DataFile:
 
     def load(self) -> Trace:
         """Read the whole file into memory, and check every checksum, value and digest."""
-        arrays = self._loaded = self.load_arrays()
+        arrays = self.load_arrays()
         columns = decode_columns(arrays)
-        stored = {name: arrays[f"digests/{name}"] for name in Digests._fields if f"digests/{name}" in arrays}
-        digests = self.check_block(columns, stored)
+        digests = self.check_block(columns, {"sequence": arrays[SEQUENCE]} if SEQUENCE in arrays else {})
         unknown = load_unknown(self.path, self._file) if self._file.unknown else {}
-        trace = Trace(
+        return Trace(
             header=self.header,
             symbols=self.symbols,
             columns=columns,
@@ -282,8 +278,6 @@ class DataFile:
             rules=self.rules,
             unknown=find_unknown(self.header, unknown, arrays["header"].tobytes(), self._file.dropped),
         )
-        self._loaded = None
-        return trace
 
     def read_unknown(self, name: str) -> NDArray[Any] | None:
         """Return a dataset that the schema does not name; None if the file has none of this name."""
@@ -291,7 +285,7 @@ class DataFile:
 
     def load_arrays(self) -> Arrays:
         """Read every dataset that the schema names into memory, its checksum verified."""
-        return load_arrays(self.path, self._file) if self._loaded is None else self._loaded
+        return load_arrays(self.path, self._file)
 
     def verify_content(self) -> int:
         """Check every checksum and value, block by block, in bounded memory; return the root digest of the steps."""
