@@ -18,6 +18,7 @@ from kgverify.files.decoding import NOT_JSON
 from kgverify.files.reading import open_file, read_file
 from kgverify.files.writing import (
     exchange,
+    make_folder,
     remove_tree,
     renamed_into,
     sync_folder,
@@ -239,6 +240,19 @@ def new_trace(path: Path) -> Iterator[Path]:
     """Yield a path for a trace in one file that replaces whatever trace is at `path`; an error leaves that as it was."""
     with renamed_into(path, is_durable=True, rename=put_in_place) as temporary:
         yield temporary
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield a new folder for a trace, likewise."""
+    folder = temporary_beside(path)
+    make_folder(folder)
+    try:
+        yield folder
+        put_in_place(folder, path)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def put_in_place(new: Path, path: Path) -> None:
