@@ -1,6 +1,5 @@
 """The manifest of a trace in shards, and the file operations that survive a kill at any moment."""
 
-import hashlib
 import os
 import re
 import shutil
@@ -11,11 +10,10 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import xxhash
 
 from kgverify.errors import UserError
 from kgverify.files.decoding import NOT_JSON
-from kgverify.files.reading import open_file, read_file
+from kgverify.files.reading import read_file
 from kgverify.files.writing import (
     exchange,
     make_folder,
@@ -39,7 +37,7 @@ class Shard(msgspec.Struct, frozen=True):
     """One file of the folder.
 
     size: bytes of the file
-    xxh3: of the file, 16 hexadecimal digits
+    xxh3: the checksum of the file, 16 hexadecimal digits
     root: root digest of its steps, 16 hexadecimal digits
     """
 
@@ -208,24 +206,6 @@ def find_shard(folder: Path, shard: Shard) -> Path:
         )
         raise ShardError(message, name=shard.name, reason=reason, where=str(path))
     return path
-
-
-def check_shard(folder: Path, shard: Shard) -> None:
-    """Raise a ShardError unless the shard's file exists with the size and checksum of the manifest."""
-    path = find_shard(folder, shard)
-    message = ""
-    if path.stat().st_size != shard.size:
-        message = f"takes {path.stat().st_size} bytes, expected {shard.size}"
-    elif (found := hash_file(path)) != shard.xxh3:
-        message = f"checksum is {found}, expected {shard.xxh3}: the file was altered"
-    if message:
-        raise ShardError(message, name=shard.name, reason="altered", where=str(path))
-
-
-def hash_file(path: Path) -> str:
-    """Return the xxh3 of a file's bytes, 16 hexadecimal digits."""
-    with open_file(path, purpose="a trace") as file:
-        return hashlib.file_digest(file, xxhash.xxh3_64).hexdigest()
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

@@ -83,6 +83,7 @@ class StoredFile(NamedTuple):
     dropped:  paths of those that cannot
     identity: the file must still be this one when it is read
     level:    the level that its header names
+    checksum: of the file: of the checksums of all datasets that the schema names
     """
 
     arrays: dict[str, StoredArray]
@@ -90,6 +91,7 @@ class StoredFile(NamedTuple):
     dropped: tuple[str, ...]
     identity: Identity
     level: TraceLevel
+    checksum: int
 
     @property
     def is_archived(self) -> bool:
@@ -122,8 +124,9 @@ def locate_arrays(path: Path) -> StoredFile:
         level = level_of(load_array(descriptor, known["header"]), str(path))
         _check_present(known, level, str(path))
         checksums = {name: stored.checksum or 0 for name, stored in known.items()}
-        check_file_checksum(checksums, _read_checksum(root, f"{path}:/"), str(path))
-        return StoredFile(known, unknown, tuple(dropped), identity, level)
+        checksum = _read_checksum(root, f"{path}:/")
+        check_file_checksum(checksums, checksum, str(path))
+        return StoredFile(known, unknown, tuple(dropped), identity, level, checksum)
 
 
 def load_arrays(path: Path, stored: StoredFile) -> Arrays:

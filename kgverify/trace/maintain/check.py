@@ -8,7 +8,7 @@ import numpy as np
 from kgverify.errors import UserError
 from kgverify.files.remote import fetched, find_remote
 from kgverify.program.outcomes import Side
-from kgverify.trace.files.manifest import MANIFEST, Manifest, check_shard, read_manifest
+from kgverify.trace.files.manifest import MANIFEST, Manifest, read_manifest
 from kgverify.trace.hdf5.reading import opened_trace
 from kgverify.trace.model.columns import Candidates, join_candidates
 from kgverify.trace.model.consistency import Contradictions, describe_rankings
@@ -118,7 +118,6 @@ def _check_folder(folder: Path) -> CheckReport:
     for shard in manifest.shards:
         problem = ""
         try:
-            check_shard(folder, shard)
             file = open_shard(folder, shard, first=None if first is None else lambda first=first: first)  # type: ignore[misc]
             check_alike(first or file, file, is_last=shard is manifest.shards[-1])
             trace = file.load()

@@ -71,10 +71,10 @@ def convert_trace(
                 arrays, packing = _convert(trace, level, is_archived, rebuild)
                 path = place if manifest is None else place / file.path.name
                 creator = trace.header.creator or f"kgverify {__version__}"
-                written = write_arrays(path, arrays | file.read_group("shard/"), creator, packing)
+                checksum = write_arrays(path, arrays | file.read_group("shard/"), creator, packing)
                 # The digests of the sequence do not change, and so the root does not.
-                root = render_hash(trace.root)
-                shards.append(Shard(path.name, written.size, file.num_candidates, file.num_steps, written.xxh3, root))
+                sizes = path.stat().st_size, file.num_candidates, file.num_steps
+                shards.append(Shard(path.name, *sizes, render_hash(checksum), render_hash(trace.root)))
                 dropped.update(trace.unknown.dropped)
             if manifest is not None:
                 write_manifest(place, replace_shards(manifest, tuple(shards)))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kgverify.errors import UserError
 from kgverify.program.program import Rule, Symbols
-from kgverify.trace.files.manifest import Shard, ShardError, find_shard, numbers_of, shard_name
+from kgverify.trace.files.manifest import Shard, ShardError, find_shard, numbers_of, render_hash, shard_name
 from kgverify.trace.hdf5.reading import load_arrays, load_unknown, locate_arrays
 from kgverify.trace.hdf5.stored_array import ChunkCache, StoredArray, open_again, read_chunk, read_rows, take_rows
 from kgverify.trace.model.columns import (
@@ -89,6 +89,11 @@ class DataFile:
     def is_archived(self) -> bool:
         """True if the file is packed as archives are."""
         return self._file.is_archived
+
+    @property
+    def checksum(self) -> str:
+        """The checksum of the file, 16 hexadecimal digits."""
+        return render_hash(self._file.checksum)
 
     @property
     def has_names(self) -> bool:
@@ -406,7 +411,13 @@ def open_shard(
 ) -> DataFile:
     """Open a shard of a folder. ShardError if it is missing or misplaced; UserError if it contradicts the manifest."""
     path = find_shard(folder, shard)
-    file = DataFile(path, cache, first)
+    message = ""
+    if (size := path.stat().st_size) != shard.size:
+        message = f"takes {size} bytes, expected {shard.size}"
+    elif (file := DataFile(path, cache, first)).checksum != shard.xxh3:
+        message = f"checksum is {file.checksum}, expected {shard.xxh3}: the file was altered"
+    if message:
+        raise ShardError(message, name=shard.name, reason="altered", where=str(path))
     stored = file.small("shard/index").tolist() if "shard/index" in file.stored else []
     if stored != [*numbers_of(shard.name)]:
         raise ShardError(
@@ -417,8 +428,6 @@ def open_shard(
             fix="put every shard in its place",
             stated=shard_name(*stored) if stored else "",
         )
-    if (size := path.stat().st_size) != shard.size:
-        raise UserError(f"takes {size} bytes, expected {shard.size}", where=str(path), fix=RECORD_AGAIN)
     found, expected = (file.num_candidates, file.num_steps), (shard.num_candidates, shard.num_steps)
     if found != expected:
         raise UserError(
