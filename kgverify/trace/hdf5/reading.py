@@ -444,7 +444,7 @@ def _read_checksum(node: Any, where: str) -> int:
 
 
 def _read_scalar(node: Any, name: bytes, kind: int) -> Any:
-    """Return an attribute that is one number, or one string of fixed length; None if there is none of this kind."""
+    """Return an attribute that is one number, or one string of fixed length; None without one of this kind."""
     if not h5a.exists(node, name):
         return None
     attribute = h5a.open(node, name)

@@ -37,7 +37,6 @@ from kgverify.trace.model.header import decode_header as header_of
 from kgverify.trace.model.levels import check_level, has_goals
 from kgverify.trace.model.offsets import Offsets
 from kgverify.trace.model.schema import (
-    RECORD_AGAIN,
     SEQUENCE,
     STAGES,
     Arrays,
@@ -409,15 +408,9 @@ class DataFile:
 def open_shard(
     folder: Path, shard: Shard, cache: ChunkCache | None = None, first: Callable[[], DataFile] | None = None
 ) -> DataFile:
-    """Open a shard of a folder. ShardError if it is missing or misplaced; UserError if it contradicts the manifest."""
+    """Open a shard of a folder. ShardError if it is missing, misplaced, or not what the manifest says."""
     path = find_shard(folder, shard)
-    message = ""
-    if (size := path.stat().st_size) != shard.size:
-        message = f"takes {size} bytes, expected {shard.size}"
-    elif (file := DataFile(path, cache, first)).checksum != shard.xxh3:
-        message = f"checksum is {file.checksum}, expected {shard.xxh3}: the file was altered"
-    if message:
-        raise ShardError(message, name=shard.name, reason="altered", where=str(path))
+    file = DataFile(path, cache, first)
     stored = file.small("shard/index").tolist() if "shard/index" in file.stored else []
     if stored != [*numbers_of(shard.name)]:
         raise ShardError(
@@ -428,13 +421,14 @@ def open_shard(
             fix="put every shard in its place",
             stated=shard_name(*stored) if stored else "",
         )
-    found, expected = (file.num_candidates, file.num_steps), (shard.num_candidates, shard.num_steps)
-    if found != expected:
-        raise UserError(
-            f"candidates and steps are {found}, expected {expected} from the manifest",
-            where=str(path),
-            fix=RECORD_AGAIN,
-        )
+    for what, found, expected in (
+        ("size", path.stat().st_size, shard.size),
+        ("checksum", file.checksum, shard.xxh3),
+        ("candidates and steps", (file.num_candidates, file.num_steps), (shard.num_candidates, shard.num_steps)),
+    ):
+        if found != expected:
+            message = f"{what}: {found}, expected {expected} from the manifest: one of them was altered"
+            raise ShardError(message, name=shard.name, reason="altered", where=str(path))
     return file
 
 
