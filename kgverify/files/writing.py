@@ -50,10 +50,6 @@ _FIXES: Final = {
 }
 
 
-def noop() -> None:
-    """Do nothing."""
-
-
 def write_file(path: Path | str, content: bytes | str, *, is_durable: bool = False) -> None:
     """Replace a file at once, or write to a device or a pipe. UserError if it cannot be written.
 
@@ -109,13 +105,11 @@ def renamed_into(
     path: Path,
     *,
     is_durable: bool = False,
-    before_naming: Callable[[], object] = noop,
     rename: Callable[[Path, Path], object] | None = None,
 ) -> Iterator[Path]:
     """Do as `replaced`, but leave an OSError to the caller, who knows what was kept.
 
-    before_naming: called when the content is on disk; if it raises, nothing is left
-    rename:        puts the file in place; with it, `path` may be a folder
+    rename: puts the file in place; with it, `path` may be a folder
     """
     mode = None if rename is not None and path.is_dir() else _check_target(path)
     temporary = temporary_beside(path)
@@ -131,7 +125,6 @@ def renamed_into(
         yield temporary
         if is_durable:
             sync_file(temporary)
-        before_naming()
         (rename or Path.replace)(temporary, path)
     except BaseException:
         with suppress(OSError):
