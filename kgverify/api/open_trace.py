@@ -9,8 +9,7 @@ from rich.console import RenderableType
 
 from kgverify.arguments import checked
 from kgverify.report.export import parse_selection
-from kgverify.report.render.notebook import render_notebook
-from kgverify.report.render.terminal import draw_text
+from kgverify.report.render.terminal import draw_text, render_notebook
 from kgverify.report.steps import TraceView, render_derivation, render_step, render_trace, view_trace
 from kgverify.report.tables import Table, list_table, to_pandas, to_polars
 from kgverify.trace.model.levels import TraceLevel

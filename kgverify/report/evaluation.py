@@ -1,7 +1,5 @@
 """The report of a large evaluation, as data and as text for a terminal."""
 
-from typing import Final
-
 import msgspec
 
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
@@ -12,14 +10,11 @@ from kgverify.escaping import escape_json, make_lines_visible, make_visible
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.report.exercise import describe_exercise, describe_limits
-from kgverify.report.render.metrics_table import MetricsTable
-from kgverify.report.render.notebook import render_notebook
+from kgverify.report.render.fitted_table import FittedTable
 from kgverify.report.render.screen import Screen, Text
-from kgverify.report.render.terminal import draw_text
+from kgverify.report.render.terminal import STYLES, draw_text, fit_metrics, render_notebook, show_metric
 from kgverify.report.wording import METRICS, SIDES
 from kgverify.trace.model.header import EngineInfo
-
-_STYLES: Final = {Verdict.AGREE: "bold green", Verdict.DIVERGE: "bold red", Verdict.INCONCLUSIVE: "bold yellow"}
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -237,19 +232,17 @@ def _headline(report: EvaluationReport) -> Text:
         f"  {engine.name} ({engine.mode}, {engine.device}, {engine.precision}{faults}), policy {report.policy}",
         *(f"  because {reason}" for reason in report.reasons if report.verdict is Verdict.INCONCLUSIVE),
     ]
-    text = Text(name, style=_STYLES[report.verdict])
+    text = Text(name, style=STYLES[report.verdict])
     text.append(
         f"   {count_of(report.num_candidates, 'candidate')} in {count_of(report.num_rankings, 'ranking')}\n", "default"
     )
     return text.append("".join(f"{make_visible(line)}\n" for line in lines), "default")
 
 
-def _metrics(report: EvaluationReport) -> MetricsTable:
-    rows = {}
-    for metric in METRICS:
-        values = (report.metrics.get(f"{side}.realistic.{metric}") for side in SIDES)
-        rows[metric] = ["-" if value is None else f"{value:.4f}" for value in values]
-    return MetricsTable("realistic ranks", rows)
+def _metrics(report: EvaluationReport) -> FittedTable:
+    shown = {key: show_metric(value) for key, value in report.metrics.items()}
+    rows = {metric: [shown.get(f"{side}.realistic.{metric}", "-") for side in SIDES] for metric in METRICS}
+    return fit_metrics("realistic ranks", rows)
 
 
 def _facts(report: EvaluationReport) -> Text:

@@ -21,7 +21,7 @@ from kgverify.report.content import (
     Outcomes,
     ReportContent,
 )
-from kgverify.report.render.terminal import print_report, report_text, summary_lines
+from kgverify.report.render.terminal import print_report, render_notebook, report_text, summary_lines
 from kgverify.trace.model.header import Header
 
 
@@ -119,8 +119,6 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True):
 
     def _repr_html_(self) -> str:
         """Return the report for a notebook."""
-        from kgverify.report.render.notebook import render_notebook
-
         return render_notebook(lambda console: print_report(self, console))
 
 
