@@ -17,8 +17,7 @@ from stepaudit.ladder.climb import RUNGS, USUALLY, Climb, Judge, LadderOptions, 
 from stepaudit.ladder.culprit import LINE, PASS, Item, _search_group, find_culprit
 from stepaudit.ladder.minimal_graph import find_minimal_graph
 from stepaudit.ladder.observation import compare_observations, observe
-from stepaudit.ladder.reproducer import write_reproducer
-from stepaudit.ladder.source_bundle import Bundle, NotStandalone
+from stepaudit.ladder.reproducer import Bundle, NotStandalone, write_reproducer
 from stepaudit.ladder.values_audit import audit_values
 from stepaudit.report import ReportBuilder
 from stepaudit.source_lines import find_return

@@ -147,4 +147,4 @@ def _find_line(judge: Judge, first: Climb, culprit: Culprit, minimal: MinimalGra
     # A call that ended the process did so at a line, if Python knew it.
     ended = deviation.detail.rpartition(" at ")[2] if deviation.kind == "end" and " at " in deviation.detail else ""
     lines = [each.name for each in culprit.items if each.kind == LINE]
-    return ended or next(iter(lines), "") or find_last_line(judge.subject, judge.options.patience)
+    return ended or next(iter(lines), "") or find_last_line(judge)
