@@ -31,8 +31,8 @@ from kgverify.laws.law import Law, Violation, check_laws
 from kgverify.laws.shrinking import make_law_reproducer, shrink_violation
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.limits import Limits
-from kgverify.report.exercise import describe_exercise
 from kgverify.report.render.terminal import report_text
+from kgverify.report.wording import describe_exercise
 from kgverify.runs.engine_makers import (
     PLAIN,
     AnyEngine,

@@ -12,7 +12,6 @@ from kgverify.escaping import (
     escape_property,
 )
 from kgverify.report.content import ReportContent
-from kgverify.report.exercise import exercise_lines
 from kgverify.report.render.template import render_template
 from kgverify.report.wording import (
     OF_TRACES,
@@ -31,6 +30,7 @@ from kgverify.report.wording import (
     describe_run,
     describe_size,
     describe_values,
+    exercise_lines,
     metric_rows,
     show_commands,
 )

@@ -15,7 +15,6 @@ from kgverify.program.dialect import OURS
 from kgverify.program.difference_class import DifferenceClass
 from kgverify.report.content import ReportContent
 from kgverify.report.derivations import Derivation, DerivationReader
-from kgverify.report.exercise import exercise_lines
 from kgverify.report.render.charts import Bar, HeatMap, build_heat_map, build_waterfall
 from kgverify.report.render.template import read_template, render_template
 from kgverify.report.render.viewer import MOST_STEPS, build_viewer
@@ -37,6 +36,7 @@ from kgverify.report.wording import (
     describe_rules,
     describe_run,
     describe_self_test,
+    exercise_lines,
     metric_rows,
     show_commands,
     stage_order,

@@ -17,7 +17,6 @@ from kgverify.errors import count_of
 from kgverify.escaping import make_visible, wrap_notebook
 from kgverify.report.content import ReportContent
 from kgverify.report.derivations import StepBefore, read_before
-from kgverify.report.exercise import exercise_lines, limit_lines
 from kgverify.report.render.fitted_table import FittedTable
 from kgverify.report.render.screen import Screen, Text
 from kgverify.report.wording import (
@@ -38,6 +37,8 @@ from kgverify.report.wording import (
     describe_run,
     describe_self_test,
     describe_size,
+    exercise_lines,
+    limit_lines,
     value_lines,
 )
 from kgverify.trace.model.trace import Trace

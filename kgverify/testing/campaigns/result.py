@@ -15,7 +15,7 @@ from kgverify.engines.table import REFERENCE
 from kgverify.errors import count_of
 from kgverify.escaping import make_visible
 from kgverify.program.dialect import OURS, Dialect
-from kgverify.report.exercise import describe_exercise
+from kgverify.report.wording import describe_exercise
 from kgverify.testing.campaigns.corpus import Block, name_source
 from kgverify.testing.campaigns.known_divergences import KnownStatus
 from kgverify.testing.checking.failure import Signature
