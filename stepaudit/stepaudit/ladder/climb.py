@@ -25,7 +25,7 @@ from stepaudit.ladder.observation import (
     observe,
     seeding,
 )
-from stepaudit.ladder.rounding import RUNS, Excuse, Float64Run, excuse
+from stepaudit.ladder.rounding import RUNS, Float64Run, excuse
 from stepaudit.minimize import Attempts
 from stepaudit.properties.captured_values import CapturedState, find_captured_values, restoring, set_tensor
 from stepaudit.values import USUAL, Precision, is_on_cuda, list_leaves
@@ -107,7 +107,7 @@ class Climb(NamedTuple):
     is_lost: bool = False
     caches: str = COLD
     is_of_caches: bool = False
-    excuses: tuple[Excuse, ...] = ()
+    excuses: tuple[str, ...] = ()
     is_seeded: bool = False
 
 
@@ -179,7 +179,7 @@ class Judge:
         few = replace(self.subject, calls=min(most, self.subject.calls))
         return watch_isolated(few, rung, self.expected, 0, patience)
 
-    def judge(self, actual: Watched) -> tuple[tuple[Deviation, ...], tuple[Excuse, ...]]:
+    def judge(self, actual: Watched) -> tuple[tuple[Deviation, ...], tuple[str, ...]]:
         """Return the deviations, call by call, and the differences that are rounding."""
         found, excuses = [], []
         for call, observed in actual.items():
@@ -190,9 +190,9 @@ class Judge:
                     found.append(each)
         return tuple(found), tuple(excuses)
 
-    def _excuse(self, deviation: Deviation, observed: Observation) -> Excuse | None:
+    def _excuse(self, deviation: Deviation, observed: Observation) -> str:
         if self.options.precision != USUAL:
-            return None
+            return ""
         shadow, others = self._roundings
         # Eager has been compared with itself: a call that is made again does the same.
         of = deviation.call if deviation.call in shadow else "call 1"
@@ -325,7 +325,7 @@ def _climb_rung(judge: Judge, rung: Rung, *, is_seeded: bool) -> Climb:
     """Run a rung in each state of the caches; where random numbers differ, with those of eager."""
     began = time.perf_counter()
     found: tuple[Deviation, ...] = ()
-    excuses: tuple[Excuse, ...] = ()
+    excuses: tuple[str, ...] = ()
     where, num_calls = COLD, 0
     try:
         with drawing_as_eager() if is_seeded else nullcontext():

@@ -19,7 +19,7 @@ import textwrap
 import types
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
@@ -267,13 +267,6 @@ def _write_values(held: Tensor, device: str) -> str:
     return f"torch.tensor({text}, dtype={held.dtype!r}{device})"
 
 
-class Reproducer(NamedTuple):
-    """The written file, or None where no file shows the deviation by itself; why: the reason."""
-
-    path: Path | None
-    why: str = ""
-
-
 def write_reproducer(
     subject: Subject,
     climb: Climb,
@@ -281,11 +274,11 @@ def write_reproducer(
     *,
     minimal: MinimalGraph | None = None,
     culprit: Culprit | None = None,
-) -> Reproducer:
+) -> str:
     """Write a file that ends in exit code 1 while the rung still deviates, else 0. It needs only torch.
 
     It holds the minimal graph, or else the function's source with everything it needs. A file that does not
-    show the deviation, each time it is run, is removed.
+    show the deviation, each time it is run, is removed: then return the reason.
     """
     deviation = climb.deviations[0]
     number = int(deviation.call.split()[1]) - 1 if deviation.call.startswith("call ") else 0
@@ -307,10 +300,10 @@ def write_reproducer(
             torch.save(bundled.tensors, path.with_suffix(".pt"))
         why = _run(path)
         if not why:
-            return Reproducer(path)
+            return ""
     path.unlink(missing_ok=True)
     path.with_suffix(".pt").unlink(missing_ok=True)
-    return Reproducer(None, why)
+    return why
 
 
 _TWICE: Final = """import os, runpy, sys

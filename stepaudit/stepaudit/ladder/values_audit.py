@@ -20,7 +20,7 @@ from stepaudit.ladder.climb import (
 from stepaudit.ladder.culprit import LINE, Culprit, find_culprit
 from stepaudit.ladder.minimal_graph import MinimalGraph, find_last_line, find_minimal_graph
 from stepaudit.ladder.observation import Deviation
-from stepaudit.ladder.reproducer import Reproducer, write_reproducer
+from stepaudit.ladder.reproducer import write_reproducer
 from stepaudit.properties.captured_values import find_captured_values
 from stepaudit.report import Cell, ReportBuilder
 from stepaudit.source_lines import find_definition
@@ -87,7 +87,7 @@ def _list_deviations(rung: str, deviations: Iterable[Deviation]) -> list[dict[st
 
 def _attribute(subject: Subject, judge: Judge, first: Climb, path: Path | None, report: ReportBuilder) -> None:
     """Report the first rung that deviates, with the line that shows it and what repairs it."""
-    name, culprit, written, minimal, where = first.rung.name, Culprit((), 0), Reproducer(None), None, ""
+    name, culprit, minimal, where, problem = first.rung.name, Culprit((), 0), None, "", ""
     # After a lost device nothing more runs in this process.
     if not first.is_lost:
         with drawing_as_eager() if first.is_seeded else nullcontext():
@@ -100,7 +100,7 @@ def _attribute(subject: Subject, judge: Judge, first: Climb, path: Path | None, 
         if path is not None:
             judge.options.announce(f"a script of {subject.name}")
             with report.timing("script"):
-                written = write_reproducer(subject, first, path, minimal=minimal, culprit=culprit)
+                problem = write_reproducer(subject, first, path, minimal=minimal, culprit=culprit)
     left_out = " and ".join(map(str, culprit.items))
     report.details["operations"] = minimal.operations if minimal is not None else ()
     report.details["not_tried"] = tuple(map(str, culprit.left))
@@ -118,8 +118,8 @@ def _attribute(subject: Subject, judge: Judge, first: Climb, path: Path | None, 
         "left_out": left_out,
         "num_tried": culprit.num_tried,
         "is_complete": not culprit.left,
-        "reproducer": "" if written.path is None else str(written.path),
-        "reproducer_problem": written.why,
+        "reproducer": "" if path is None or problem or first.is_lost else str(path),
+        "reproducer_problem": problem,
     }
     report.add_section("attribution", "attribution", [row])
     found = first.deviations[0]
