@@ -161,16 +161,6 @@ class Judge:
             others.append(run(float64=partial(round_otherwise, len(others))))
         return run(float64=Float64Run), others
 
-    @property
-    def is_complete(self) -> bool:
-        """True if everything that the function can reach is observed."""
-        return find_captured_values(self.subject.function).is_complete
-
-    @property
-    def draws(self) -> bool:
-        """True if a call draws random numbers."""
-        return any(each.draws for each in self.expected.values())
-
     def watch(self, rung: Rung, most: int | None = None, **heard: Any) -> Watched:
         """Make the calls on a rung, compiled anew; only the first ones if `most` is given. heard: of `watch_isolated`."""
         repetitions, patience = self.options.repetitions, self.options.patience
@@ -328,14 +318,15 @@ def _climb_rung(judge: Judge, rung: Rung, *, is_seeded: bool) -> Climb:
     excuses: tuple[str, ...] = ()
     where, num_calls = COLD, 0
     try:
-        with drawing_as_eager() if is_seeded else nullcontext():
+        with drawing_as_eager(is_seeded):
             for caches in (COLD, WARM, OFF) if rung.has_caches else (COLD,):
                 with compiling_without_caches() if caches == OFF else nullcontext():
                     actual = judge.watch(rung, None if caches == COLD else FEW)
                 deviations, excused = judge.judge(actual)
                 num_calls += len(actual)
-                if deviations and judge.draws and not is_seeded and not found:
-                    with drawing_as_eager():
+                draws = not is_seeded and any(each.draws for each in judge.expected.values())
+                if deviations and draws and not found:
+                    with drawing_as_eager(True):
                         seeded, _ = judge.judge(judge.watch(rung))
                     if len(seeded) < len(deviations):
                         return _climb_rung(judge, rung, is_seeded=True)
@@ -458,11 +449,11 @@ def keeping_caches(rungs: Sequence[Rung] = RUNGS) -> Iterator[None]:
         yield
 
 
-def drawing_as_eager() -> AbstractContextManager[Any]:
-    """Let compiled code draw the random numbers of eager."""
+def drawing_as_eager(is_needed: bool) -> AbstractContextManager[Any]:
+    """Let compiled code draw the random numbers of eager, if needed."""
     import torch._inductor.config
 
-    patched: AbstractContextManager[Any] = torch._inductor.config.patch(fallback_random=True)
+    patched: AbstractContextManager[Any] = torch._inductor.config.patch({"fallback_random": True} if is_needed else {})
     return patched
 
 

@@ -1,7 +1,6 @@
 """The audit of values: the first rung that deviates, the line that does, the cause, and a script."""
 
 from collections.abc import Iterable
-from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -46,7 +45,7 @@ def audit_values(subject: Subject, report: ReportBuilder, options: LadderOptions
         _report_rungs(ladder, report)
         if ladder.unsteady:
             report.skip(AUDIT, "eager differs from itself; seed the random numbers inside of the function")
-        if not ladder.judge.is_complete:
+        if not find_captured_values(subject.function).is_complete:
             report.skip(AUDIT, "the function can reach more values than are observed")
         for name, why in ladder.impossible:
             report.skip(AUDIT, f"rung {name}: {why}")
@@ -90,7 +89,7 @@ def _attribute(subject: Subject, judge: Judge, first: Climb, path: Path | None, 
     name, culprit, minimal, where, problem = first.rung.name, Culprit((), 0), None, "", ""
     # After a lost device nothing more runs in this process.
     if not first.is_lost:
-        with drawing_as_eager() if first.is_seeded else nullcontext():
+        with drawing_as_eager(first.is_seeded):
             with report.timing("cause"):
                 culprit = find_culprit(judge, first)
             with report.timing("line"):
