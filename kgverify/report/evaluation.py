@@ -6,7 +6,7 @@ from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.comparison.exercise.minimum import explain_missing
 from kgverify.comparison.result import Verdict
 from kgverify.errors import count_of
-from kgverify.escaping import escape_json, make_lines_visible, make_visible
+from kgverify.escaping import make_lines_visible, make_visible
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.report.render.fitted_table import FittedTable
@@ -206,11 +206,6 @@ class EvaluationReport(msgspec.Struct, frozen=True):
     def _repr_html_(self) -> str:
         """Return the report for a notebook."""
         return render_notebook(lambda console: print_evaluation(self, console))
-
-
-def encode_evaluation(report: EvaluationReport) -> bytes:
-    """Encode the report as JSON."""
-    return escape_json(msgspec.json.format(msgspec.json.encode(report), indent=2)) + b"\n"
 
 
 def print_evaluation(report: EvaluationReport, console: Screen, diff_command: str = "") -> None:

@@ -168,8 +168,8 @@ def _find_first(comparison: Comparison, causes: tuple[Cause, ...]) -> Divergence
     return comparison.divergences[0] if comparison.divergences else None
 
 
-def encode_report(report: Report) -> bytes:
-    """Encode the report as indented JSON with a final newline."""
+def encode_report(report: msgspec.Struct) -> bytes:
+    """Encode a report as indented JSON with a final newline."""
     return escape_json(msgspec.json.format(msgspec.json.encode(report), indent=2)) + b"\n"
 
 

@@ -42,8 +42,9 @@ from kgverify.interrupts import note_interrupt
 from kgverify.progress import TimedPhases, silent_phase
 from kgverify.ranking.corrupt import count_candidates
 from kgverify.ranking.metric import describe_hits
-from kgverify.report.evaluation import encode_evaluation, print_evaluation
+from kgverify.report.evaluation import print_evaluation
 from kgverify.report.render.terminal import describe_execution
+from kgverify.report.report import encode_report
 from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.fan_out import reference_beside
 
@@ -134,7 +135,7 @@ def evaluate(
             phase=phases,
         )
     if save is not None:
-        write_summary(save, encode_evaluation(report))
+        write_summary(save, encode_report(report))
     first = min((each.query for each in report.check.differences), default=0) if report.check else 0
     console = make_result_console()
     print_evaluation(report, console, _diff_command(first + 1))
@@ -144,7 +145,7 @@ def evaluate(
     print_lines(console, [f"time: {', '.join(f'{title} {taken:.1f} s' for title, taken in seconds)}"], style="dim")
     if isinstance(pipeline.engine, ExplainedEngine):
         print_lines(console, [describe_execution(pipeline.engine.reasons, pipeline.engine.caches)], style="dim")
-    write_encoded(encode_evaluation(report))
+    write_encoded(encode_report(report))
     return EXIT_CODES[report.verdict]
 
 
