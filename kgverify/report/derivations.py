@@ -234,15 +234,12 @@ class Derivation(NamedTuple):
     def size(self) -> int:
         """The number of characters of all its texts, and roughly of the markup around them."""
         texts: list[str | None] = [self.note]
-        for each in self.before:
-            texts += [each.goal, each.clause]
-        for atoms in self.goals:
-            texts += atoms
+        texts += (text for each in self.before for text in (each.goal, each.clause))
+        texts += (text for atoms in self.goals for text in atoms)
         for pair in self.pairs:
             for line in (pair.expected, pair.actual):
                 texts += [line.goal, line.clause, line.score] if line else [None]
-        for fact in self.facts:
-            texts += fact[1:3]
+        texts += (text for fact in self.facts for text in fact[1:3])
         return sum(len(text or "") + 80 for text in texts)
 
 

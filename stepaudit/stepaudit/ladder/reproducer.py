@@ -160,13 +160,11 @@ class Bundle:
         for node in ast.walk(found):
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 node.annotation = ast.Constant("")
-        defaults = filter(None, (*found.args.defaults, *found.args.kw_defaults))
-        self._need(set().union(*map(_loaded, defaults)), function.__globals__)
-        if is_decorated:
-            self._need(set().union(*map(_loaded, found.decorator_list)), function.__globals__)
-        else:
+        if not is_decorated:
             # They have done their work, such as to register the function.
             found.decorator_list = []
+        evaluated = filter(None, (*found.args.defaults, *found.args.kw_defaults, *found.decorator_list))
+        self._need(set().union(*map(_loaded, evaluated)), function.__globals__)
         self._definitions.append(ast.unparse(found) + "\n")
 
     def _add_class(self, kind: type, name: str) -> None:

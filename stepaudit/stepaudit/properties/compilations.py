@@ -47,7 +47,14 @@ def find_graph_breaks(run: CompiledRun, report: ReportBuilder) -> None:
             if not any(known == where for known, _ in seen):
                 seen[where, first_line(each.fail_reason)] = each.fail_reason
     if run.error is not None:
-        _report_error(run, report)
+        line = find_stack_line(traceback.extract_tb(run.error.__traceback__))
+        report.find(
+            "compilation",
+            mechanism="the compiled function raised where it should have returned",
+            finding=describe_error(run.error),
+            where=find_line_in_text(str(run.error)) or line or find_definition(run.function),
+            remedy="call it without the compiler; if it returns there, the values on the rungs say what fails",
+        )
         for key in [key for key, reason in seen.items() if first_line(str(run.error)) in reason]:
             del seen[key]
     for (where, first), reason in seen.items():
@@ -71,19 +78,6 @@ def find_graph_breaks(run: CompiledRun, report: ReportBuilder) -> None:
         )
         num = 1
     report.measures["graph_breaks"] = num
-
-
-def _report_error(run: CompiledRun, report: ReportBuilder) -> None:
-    error = run.error
-    assert error is not None
-    where = find_stack_line(traceback.extract_tb(error.__traceback__))
-    report.find(
-        "compilation",
-        mechanism="the compiled function raised where it should have returned",
-        finding=describe_error(error),
-        where=find_line_in_text(str(error)) or where or find_definition(run.function),
-        remedy="call it without the compiler; if it returns there, the values on the rungs say what fails",
-    )
 
 
 def _fix_break(reason: str) -> str:
