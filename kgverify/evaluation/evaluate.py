@@ -30,7 +30,6 @@ from kgverify.evaluation.proving import (
     warm_up,
 )
 from kgverify.evaluation.rank_only import RankOnly, build_rank_only
-from kgverify.files.writing import noop
 from kgverify.program.dialect import OURS
 from kgverify.progress import Phase, Progress, no_progress, silent_phase
 from kgverify.runs.dask_workers import DaskWorkers
@@ -289,7 +288,7 @@ class _Worker:
     def _work_alone(self, work: PartWork, missing: Sequence[Part], progress: Progress) -> None:
         drawn = ((part, work.draw(part)) for part in self._take(missing))
         with ThreadPoolExecutor(1) as beside:
-            upcoming, stored = beside.submit(next, drawn, None), beside.submit(noop)
+            upcoming, stored = beside.submit(next, drawn, None), beside.submit(bool)
             while (given := upcoming.result()) is not None:
                 upcoming = beside.submit(next, drawn, None)
                 part, proved = given[0], work.prove(*given, progress)
