@@ -288,18 +288,21 @@ class _Worker:
     def _work_alone(self, work: PartWork, missing: Sequence[Part], progress: Progress) -> None:
         drawn = ((part, work.draw(part)) for part in self._take(missing))
         with ThreadPoolExecutor(1) as beside:
-            upcoming, stored = beside.submit(next, drawn, None), beside.submit(bool)
+            upcoming: Future[Any] = beside.submit(next, drawn, None)
+            stored: Future[Any] | None = None
             while (given := upcoming.result()) is not None:
                 upcoming = beside.submit(next, drawn, None)
                 part, proved = given[0], work.prove(*given, progress)
-                stored.result()
+                if stored is not None:
+                    stored.result()
                 stored = beside.submit(self._store_part, work, part, proved)
                 self._num_own += part.num_candidates
                 self._group.add("candidates", part.num_candidates)
                 self._report_others(progress)
                 if self._must_stop():
                     break
-            stored.result()
+            if stored is not None:
+                stored.result()
 
     def _store_part(self, work: PartWork, part: Part, proved: Any) -> None:
         self._store.put(part, work.summarize(part, proved))
