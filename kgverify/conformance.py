@@ -25,7 +25,7 @@ from kgverify.laws.catalogue import LAWS
 from kgverify.laws.law import Law, Violation, check_laws
 from kgverify.laws.shrinking import make_law_reproducer, shrink_violation
 from kgverify.program.dialect import OURS, Dialect
-from kgverify.report.exercise import describe_exercise
+from kgverify.report.wording import describe_exercise
 from kgverify.runs.engine_makers import (
     PLAIN,
     AnyEngine,

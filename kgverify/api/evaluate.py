@@ -28,7 +28,8 @@ from kgverify.program.limits import Limits
 from kgverify.progress import Phase, silent_phase
 from kgverify.ranking.corrupt import count_candidates
 from kgverify.ranking.metric import describe_hits
-from kgverify.report.evaluation import EvaluationReport, encode_evaluation
+from kgverify.report.evaluation import EvaluationReport
+from kgverify.report.report import encode_report
 from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.engine_makers import list_capabilities
 from kgverify.runs.fan_out import reference_beside
@@ -216,7 +217,7 @@ def evaluate_job(
             phase=phase,
         )
     if folder is not None:
-        write_summary(folder, encode_evaluation(report))
+        write_summary(folder, encode_report(report))
     num_ranked = np.concatenate([part.num_ranked for part in result.results.values()])
     return Evaluated(report, tuple(describe_hits(num_ranked)), pipeline.engine)
 

@@ -34,8 +34,9 @@ from kgverify.escaping import make_lines_visible
 from kgverify.evaluation.group import ProcessGroup, join_process_group
 from kgverify.interrupts import note_interrupt
 from kgverify.progress import TimedPhases, silent_phase
-from kgverify.report.evaluation import encode_evaluation, print_evaluation
+from kgverify.report.evaluation import print_evaluation
 from kgverify.report.render.terminal import describe_execution
+from kgverify.report.report import encode_report
 
 _SAME_PRESS: Final = 1.0
 """Seconds in which a second Ctrl-C counts as the first one, in a group: `torchrun` repeats what the terminal has sent."""
@@ -94,7 +95,7 @@ def evaluate(
     )
     if isinstance(found.engine, ExplainedEngine):
         print_lines(console, [describe_execution(found.engine.reasons, found.engine.caches)], style="dim")
-    write_encoded(encode_evaluation(report))
+    write_encoded(encode_report(report))
     return EXIT_CODES[report.verdict]
 
 
