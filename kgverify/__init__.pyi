@@ -48,6 +48,7 @@ from kgverify.engines.policy import Policy as Policy
 from kgverify.engines.protocol import Positions as Positions
 from kgverify.engines.sizes import Sizes as Sizes
 from kgverify.engines.sizes import Workload as Workload
+from kgverify.engines.table import Built as Built
 from kgverify.engines.table import EngineMaker as EngineMaker
 from kgverify.errors import InternalError as InternalError
 from kgverify.errors import KgverifyError as KgverifyError
