@@ -89,7 +89,10 @@ def _moving_to_cpu(subject: Subject, found: CapturedState) -> Iterator[Subject]:
 
 
 class _Trials:
-    """Calls of a function, with and without the compiler, before and after changes. problem: why there are none."""
+    """Calls of a function, with and without the compiler, before and after changes.
+
+    problem: the reason why no call can be made; empty if calls can be made
+    """
 
     def __init__(self, subject: Subject, found: CapturedState, compile_anew: Callable[[], Function]) -> None:
         self._subject, self._found, self._compile_anew = subject, found, compile_anew
