@@ -292,7 +292,8 @@ class _Worker:
             stored: Future[Any] | None = None
             while (given := upcoming.result()) is not None:
                 upcoming = beside.submit(next, drawn, None)
-                part, proved = given[0], work.prove(*given, progress)
+                part, its_input = given
+                proved = work.prove(part, its_input, progress)
                 if stored is not None:
                     stored.result()
                 stored = beside.submit(self._store_part, work, part, proved)
