@@ -18,8 +18,7 @@ import msgspec
 
 from kgverify.runs.engine_makers import EngineSpec, Sides
 from kgverify.testing.campaigns.campaign import BLOCK_SIZE, Campaign, run_campaign, try_block
-from kgverify.testing.campaigns.corpus import Block
-from kgverify.testing.campaigns.result import Tally
+from kgverify.testing.campaigns.result import Block, Tally
 
 WINDOW = 30.0
 """Seconds of samples of which the median is taken."""

@@ -15,8 +15,7 @@ from kgverify.cli.progress import ECHOED, make_error_console
 from kgverify.errors import count_of
 from kgverify.report.render.screen import Text
 from kgverify.testing.campaigns.campaign import Campaign
-from kgverify.testing.campaigns.corpus import name_source
-from kgverify.testing.campaigns.result import Tally, Watch
+from kgverify.testing.campaigns.result import Tally, Watch, name_source
 from kgverify.testing.problems.features import ALL_FEATURES, FEATURES_BY_TITLE
 
 REDRAWN: Final = 4

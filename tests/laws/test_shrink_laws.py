@@ -16,7 +16,7 @@ from kgverify.laws.law import check_laws
 from kgverify.laws.replay import assert_agrees, replay
 from kgverify.laws.shrinking import find_violation, make_law_reproducer, shrink_violation
 from kgverify.runs.engine_makers import EAGER, EngineSpec, find_maker
-from kgverify.testing.campaigns.corpus import Corpus
+from kgverify.testing.campaigns.result import Corpus
 from kgverify.testing.checking.failure import LAW
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.reproducers.text_format import parse_reproducer, read_reproducer, render_reproducer, write_test

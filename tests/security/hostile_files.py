@@ -16,7 +16,7 @@ import numpy as np
 import kgverify as kv
 from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, Sides
 from kgverify.runs.ledger import Ledger
-from kgverify.testing.campaigns.corpus import Block, Identity
+from kgverify.testing.campaigns.result import Block, Identity
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.writer import write_again
 

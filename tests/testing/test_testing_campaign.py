@@ -19,8 +19,17 @@ from kgverify.runs.engine_makers import EAGER, EngineSpec, Sides, find_maker
 from kgverify.runs.pool import MOST_KILLS, Here
 from kgverify.testing.campaigns import campaign as campaigns
 from kgverify.testing.campaigns.campaign import MOST_EXAMPLES, Campaign, Tally, run_campaign, try_block
-from kgverify.testing.campaigns.corpus import NOT_SHRUNK, Block, Corpus, is_shrunk
-from kgverify.testing.campaigns.result import CampaignResult, FoundDivergence, KnownDivergence, KnownStatus, read_known
+from kgverify.testing.campaigns.result import (
+    NOT_SHRUNK,
+    Block,
+    CampaignResult,
+    Corpus,
+    FoundDivergence,
+    KnownDivergence,
+    KnownStatus,
+    is_shrunk,
+    read_known,
+)
 from kgverify.testing.checking import guard as guards
 from kgverify.testing.checking.check import judge
 from kgverify.testing.checking.failure import Failure, Signature

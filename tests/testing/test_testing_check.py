@@ -28,7 +28,6 @@ from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.text_format import read_reproducer, saving_bugs
 from kgverify.trace.model.columns import empty_columns
-from kgverify.verification import verify as verify_module
 
 PROBLEMS = list(islice(draw_problems(0), 96))
 FACT = NamedAtom("p", "a", "b")
@@ -244,14 +243,14 @@ def test_an_exception_of_kgverifys_own_is_a_bug_and_the_problem_that_meets_it_is
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     poisoned = Problem(queries=(NamedAtom("p", "a", "poison"),), limits=PROBLEMS[0].limits)
 
-    class Failing(Comparer):
-        def compare(self):
-            if any(name.endswith("poison") for name in self.expected.symbols.constants):
-                raise LookupError("a bug")
-            return super().compare()
+    compare = Comparer.compare
 
-    monkeypatch.setattr(check, "Comparer", Failing)
-    monkeypatch.setattr(verify_module, "Comparer", Failing)
+    def fail(comparer):
+        if any(name.endswith("poison") for name in comparer.expected.symbols.constants):
+            raise LookupError("a bug")
+        return compare(comparer)
+
+    monkeypatch.setattr(Comparer, "compare", fail)
     with (
         pytest.raises(InternalError, match=r"kgverify itself failed on this problem, saved in .*LookupError: a bug"),
         saving_bugs(),

@@ -31,25 +31,23 @@ from kgverify.program.dialect import OURS, Dialect
 from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline, Sides, make_reference
 from kgverify.runs.pool import MOST_KILLS, Calls, Here, Processes, Workers, describe_end, weigh_end
-from kgverify.testing.campaigns.corpus import (
+from kgverify.testing.campaigns.result import (
     NOT_SHRUNK,
     Block,
+    CampaignResult,
     Corpus,
     Counts,
-    Identity,
-    Sighting,
-    is_shrunk,
-    mark_shrunk,
-    name_source,
-)
-from kgverify.testing.campaigns.result import (
-    CampaignResult,
     FoundDivergence,
+    Identity,
     KnownDivergence,
     KnownJudgement,
     ReplayedFile,
+    Sighting,
     Tally,
     Watch,
+    is_shrunk,
+    mark_shrunk,
+    name_source,
 )
 from kgverify.testing.checking.check import (
     Batch,

@@ -155,15 +155,7 @@ def guard(make_pipeline: MakePipeline, role: str = "") -> MakePipeline:
         situation = TypeError.__name__ if isinstance(error, _WrongResult) else type(error).__name__
         return EngineCrash(message, f"{situation} of {role}" if role else situation)
 
-    def make(run: Run, sizes: Sizes) -> Pipeline:
-        def limit(num_candidates: int, mode: str) -> AbstractContextManager[None]:
-            return limit_time(find_limit(run, sizes, num_candidates, mode))
-
-        with limit(0, ""):
-            made = _call("make", refuse, make_pipeline, run, sizes)
-        return _guard_pipeline(made, limit, refuse)
-
-    return make
+    return _replace_exceptions(make_pipeline, refuse, is_limited=True)
 
 
 def explain(make_pipeline: MakePipeline, where: str, *, allows_unsupported: bool = False) -> MakePipeline:
@@ -194,11 +186,7 @@ def explain(make_pipeline: MakePipeline, where: str, *, allows_unsupported: bool
             return UserError(f"{what} returned a wrong result: {message}", where=where, fix=fix)
         return UserError(f"{what} failed: {describe_raised(error)}", where=where, fix=fix, details=detail_raised(error))
 
-    def make(run: Run, sizes: Sizes) -> Pipeline:
-        made = _call("make", refuse, make_pipeline, run, sizes)
-        return _guard_pipeline(made, lambda num_candidates, mode: nullcontext(), refuse, run)
-
-    return make
+    return _replace_exceptions(make_pipeline, refuse, is_limited=False)
 
 
 def find_explained(engine: AnyEngine, where: str) -> MakePipeline:
@@ -207,16 +195,24 @@ def find_explained(engine: AnyEngine, where: str) -> MakePipeline:
     return make if follows_semantics(engine) else explain(make, f"{where} {name_engine(engine)}".strip())
 
 
-def _guard_pipeline(
-    made: Any, limit: Callable[[int, str], AbstractContextManager[None]], refuse: Refuse, run: Run | None = None
-) -> Pipeline:
-    if not isinstance(made, Pipeline):
-        raise _refuse_result("make", refuse, "a pipeline", made)
-    return made._replace(
-        engine=GuardedEngine(made.engine, limit, refuse, run),
-        draw=made.draw if made.draw in OWN else _guarded("draw", refuse, made.draw, CandidateSet),
-        rank=made.rank if made.rank in OWN else _guarded("rank", refuse, made.rank, Rankings),
-    )
+def _replace_exceptions(make_pipeline: MakePipeline, refuse: Refuse, *, is_limited: bool) -> MakePipeline:
+    """Return a maker whose exceptions are replaced, in limited time, or with all columns checked."""
+
+    def make(run: Run, sizes: Sizes) -> Pipeline:
+        def limit(num_candidates: int, mode: str) -> AbstractContextManager[None]:
+            return limit_time(find_limit(run, sizes, num_candidates, mode)) if is_limited else nullcontext()
+
+        with limit(0, ""):
+            made: object = _call("make", refuse, make_pipeline, run, sizes)
+        if not isinstance(made, Pipeline):
+            raise _refuse_result("make", refuse, "a pipeline", made)
+        return made._replace(
+            engine=GuardedEngine(made.engine, limit, refuse, None if is_limited else run),
+            draw=made.draw if made.draw in OWN else _guarded("draw", refuse, made.draw, CandidateSet),
+            rank=made.rank if made.rank in OWN else _guarded("rank", refuse, made.rank, Rankings),
+        )
+
+    return make
 
 
 class GuardedEngine:

@@ -589,28 +589,15 @@ def draw_boundary_problem(seed: int, index: int) -> Problem:
     """Return the problem that runs alone at an index of a seed's sequence, with sizes that do not fit it yet."""
     pick = _Choices(seed, index, "program")
     turn = index // ALONE_EVERY
-    # The expensive ones come at fixed intervals, no two in one block, and each early in a campaign.
-    if turn % 2048 == 120:
-        return _many_facts(pick)
-    if turn % 4096 == 248:
-        return _many_resolvents(_WORD + 2, _WORD + 1)
-    if turn % 4096 == 376:
-        return _deep(pick, _BYTE + 8 + pick(8))
-    if turn % 16384 == 504:
-        return _many_candidates()
+    for period, phase, draw in _RARE:
+        if turn % period == phase:
+            return draw(pick, turn // period)
     if turn % 512 == 100:
         spread = Spread(_MANY_SYMBOLS[turn // 512 % 4] - pick(4), pick(2), pick(3))
         return replace(_small(seed, index, pick), spread=spread)
-    if turn % 128 == 20:
-        return _deep(pick, 12 + pick(8))
-    if turn % 64 == 42:
-        return _wide(pick, turn // 64)
-    if turn % 64 == 10:
-        return _without_facts(pick)
-    if turn % 128 == 26:
-        # Few symbols, and keys of facts beyond 32 bits.
-        return replace(_small(seed, index, pick), spread=Spread(3000, 256, pick(3)))
-    return _small(seed, index, pick)
+    small = _small(seed, index, pick)
+    # Few symbols, and keys of facts beyond 32 bits.
+    return replace(small, spread=Spread(3000, 256, pick(3))) if turn % 128 == 26 else small
 
 
 def draw_kernel_problem(seed: int, index: int) -> Problem:
@@ -865,6 +852,21 @@ def _many_candidates() -> Problem:
         limits=Limits(max_depth=1, max_atoms=1, max_resolvents=1),
         sizes=Sizes(slots=4096, match_window=8192, score_window=4096, pool=_WORD),
     )
+
+
+_RARE: Final[tuple[tuple[int, int, Callable[[_Choices, int], Problem]], ...]] = (
+    (2048, 120, lambda pick, number: _many_facts(pick)),
+    (4096, 248, lambda pick, number: _many_resolvents(_WORD + 2, _WORD + 1)),
+    (4096, 376, lambda pick, number: _deep(pick, _BYTE + 8 + pick(8))),
+    (16384, 504, lambda pick, number: _many_candidates()),
+    (128, 20, lambda pick, number: _deep(pick, 12 + pick(8))),
+    (64, 42, _wide),
+    (64, 10, lambda pick, number: _without_facts(pick)),
+)
+"""The period, the first turn, and the function of each rare problem that runs alone.
+
+The expensive ones come at fixed intervals, no two in one block, and each early in a campaign.
+"""
 
 
 def fit_sizes(problem: Problem, program: Program, columns: Columns, seed: int, index: int) -> Problem:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,56 +136,25 @@ def merge(problems: Sequence[Problem], reference: Callable[[Run, Sizes], Pipelin
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Part:
+class _Part(NamedTuple):
     """A problem under its names in the run.
 
     declared: atoms that make symbols known which occur in unranked queries alone
     """
 
     facts: list[NamedAtom]
-    rules: Sequence[NamedRule]
-    queries: Sequence[NamedAtom]
-    unranked: Sequence[NamedAtom]
+    rules: list[NamedRule]
+    queries: list[NamedAtom]
+    unranked: list[NamedAtom]
     declared: list[NamedAtom]
     domain: tuple[str, ...]
 
 
 def _rename(problem: Problem, prefix: str) -> _Part:
+    """Return a problem with a prefix before each symbol; its variables keep their names."""
     plain = problem.domain
-    facts, rules, queries, unranked, domain = (
-        (list(problem.facts), problem.rules, problem.queries, problem.unranked, plain)
-        if not prefix
-        else _put_prefix(problem, plain, prefix)
-    )
-    known = {predicate for atoms in (facts, queries) for predicate, _, _ in atoms}
-    known.update(predicate for rule in rules for predicate, _, _ in rule.atoms)
-    unknown = [predicate for predicate in dict.fromkeys(atom.predicate for atom in unranked) if predicate not in known]
-
-    filler = ""
-    if unknown or not queries or problem.spread[:2] != (0, 0):
-        names = (*plain, *(predicate.removeprefix(prefix) for predicate in (*known, *unknown)))
-        filler = prefix + free_prefix(FILLER, names, FILLER)
-    after = min(problem.spread.after, len(facts))
-    facts[after:after] = _spread_facts(problem, filler)
-    constant = domain[0] if domain else f"{filler}c"
-    return _Part(
-        facts=facts,
-        rules=rules,
-        queries=queries or [NamedAtom(f"{filler}q", constant, constant)],
-        unranked=unranked,
-        declared=[NamedAtom(predicate, constant, constant) for predicate in unknown],
-        domain=domain,
-    )
-
-
-def _put_prefix(
-    problem: Problem, plain: tuple[str, ...], prefix: str
-) -> tuple[list[NamedAtom], list[NamedRule], list[NamedAtom], list[NamedAtom], tuple[str, ...]]:
-    """Return the facts, the rules, both kinds of queries and the domain with a prefix before each symbol."""
     domain = tuple([prefix + constant for constant in plain])
     names: dict[Term, Term] = dict(zip(plain, domain, strict=True))
-    # Variables keep their names.
     renamed = names.get
 
     def put(atoms: Sequence[NamedAtom]) -> list[NamedAtom]:
@@ -194,7 +163,19 @@ def _put_prefix(
     # Plain tuples take half the time; they become a table.
     facts: list[Any] = [(prefix + p, names[a], names[b]) for p, a, b in problem.facts]
     rules = [rule.with_atoms(put(rule.atoms)) for rule in problem.rules]
-    return facts, rules, put(problem.queries), put(problem.unranked), domain
+    queries, unranked = put(problem.queries), put(problem.unranked)
+    known = {predicate for atoms in (facts, queries, *(rule.atoms for rule in rules)) for predicate, _, _ in atoms}
+    unknown = [predicate for predicate in dict.fromkeys(atom.predicate for atom in unranked) if predicate not in known]
+
+    filler = ""
+    if unknown or not queries or problem.spread[:2] != (0, 0):
+        others = (*plain, *(predicate.removeprefix(prefix) for predicate in (*known, *unknown)))
+        filler = prefix + free_prefix(FILLER, others, FILLER)
+    after = min(problem.spread.after, len(facts))
+    facts[after:after] = _spread_facts(problem, filler)
+    constant = domain[0] if domain else f"{filler}c"
+    declared = [NamedAtom(predicate, constant, constant) for predicate in unknown]
+    return _Part(facts, rules, queries or [NamedAtom(f"{filler}q", constant, constant)], unranked, declared, domain)
 
 
 def _spread_facts(problem: Problem, filler: str) -> list[NamedAtom]:
