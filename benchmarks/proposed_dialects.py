@@ -31,7 +31,7 @@ import slow
 from second_engine import SecondEngine
 
 import kgverify as kv
-from kgverify.conformance import Taken
+from kgverify import Taken
 from kgverify.dialects import Dialect, Proposal, propose_dialect
 from kgverify.engines.protocol import take_position
 from kgverify.engines.reference.engine import ReferenceEngine

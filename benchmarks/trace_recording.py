@@ -28,7 +28,7 @@ from kgverify.trace.model.columns import CandidateSet, Rankings
 from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.read.trace_file import TraceFile
-from kgverify.verification.record import SHARD_STEPS, record
+from kgverify.verification.record import SHARD_STEPS, RecordingOptions, record
 
 OFF = "off | "
 
@@ -86,7 +86,11 @@ def measure(run: Run, precision: str, options: argparse.Namespace) -> None:
                 side = f"{level.value} | {threads}"
                 began = time.perf_counter()
                 recording = record(
-                    run, ready, path, level=level, shard_steps=options.shard_steps, append_threads=threads
+                    run,
+                    ready,
+                    path,
+                    RecordingOptions(level=level, shard_steps=options.shard_steps),
+                    append_threads=threads,
                 )
                 seconds[side] = time.perf_counter() - began
                 if turn == 0:

@@ -227,15 +227,18 @@ class _Bench:
             self._reference = engine
             self._sample = _Expectation(contender.name, engine.info, self._rows, sample)
         else:
-            self._compare(engine.info, sample, ends, found)
+            steps = ("outcome", "is_limited", "num_steps")
+            # An engine that returns the ends alone counts no steps.
+            for other, columns, names in ((self._sample, sample, steps), (self._first, ends, steps[:2])):
+                if other is not None:
+                    found.agreements.append(self._agree(other, engine.info, columns, names))
             if any(each.num_differing for each in found.agreements):
                 found.state = State.DIFFERS
                 return
             if self._first is None:
                 self._first = _Expectation(contender.name, engine.info, np.arange(len(ends.query)), ends)
-        torch = sys.modules.get("torch")
-        on_gpu = torch is not None and engine.info.device.startswith("cuda")
-        if torch is not None and on_gpu:
+        torch = sys.modules.get("torch") if engine.info.device.startswith("cuda") else None
+        if torch is not None:
             torch.cuda.reset_peak_memory_stats()
         while len(found.seconds) < LEAST_REPEATS or sum(found.seconds) < self._seconds:
             with without_garbage_collection():
@@ -246,16 +249,8 @@ class _Bench:
                 found.state, found.reason = State.DIFFERS, "it does not repeat its own results"
                 found.seconds.clear()
                 return
-        if torch is not None and on_gpu:
+        if torch is not None:
             found.peak_bytes = int(torch.cuda.max_memory_allocated())
-
-    def _compare(self, info: EngineInfo, sample: Candidates, ends: Candidates, found: Measurement) -> None:
-        assert self._sample is not None
-        steps = ("outcome", "is_limited", "num_steps")
-        found.agreements.append(self._agree(self._sample, info, sample, steps))
-        if self._first is not None:
-            # An engine that returns the ends alone counts no steps.
-            found.agreements.append(self._agree(self._first, info, ends, steps[:2]))
 
     def _agree(self, other: _Expectation, info: EngineInfo, ends: Candidates, names: Sequence[str]) -> Agreement:
         unknown = unknown_columns(info) | unknown_columns(other.info)
@@ -264,21 +259,24 @@ class _Bench:
         for name in known:
             is_equal &= getattr(ends, name) == getattr(other.ends, name)
         differing = np.flatnonzero(~is_equal)
-        near = self._count_near_ties(other.rows[differing], info.score_error + other.info.score_error)
+        error = info.score_error + other.info.score_error
+        near = 0
+        if (
+            len(differing)
+            and error
+            and self._reference
+            and "resolvents.score" not in unknown_columns(self._reference.info)
+        ):
+            # Of the first of them, the reference shows whether two scores are closer than the error.
+            rows = other.rows[differing[:MOST_EXCUSED]]
+            gaps = find_smallest_gaps(self._reference.prove(self._candidates.take(rows)))
+            near = int((gaps <= 2 * error).sum())
         return Agreement(
             against=other.against,
             num_compared=len(ends.query) if known else 0,
             num_differing=len(differing) - near,
             num_near_ties=near,
         )
-
-    def _count_near_ties(self, rows: NDArray[np.int64], error: float) -> int:
-        """Count the first of some candidates with two scores that are closer than an error."""
-        assert self._reference is not None
-        if not len(rows) or not error or "resolvents.score" in unknown_columns(self._reference.info):
-            return 0
-        columns = self._reference.prove(self._candidates.take(rows[:MOST_EXCUSED]))
-        return int((find_smallest_gaps(columns) <= 2 * error).sum())
 
 
 def describe_machine() -> dict[str, str]:

@@ -12,28 +12,20 @@ from time import monotonic
 from typing import Final
 
 from kgverify.arguments import checked
-from kgverify.comparison.equality import Equality
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.comparison.exercise.minimum import MINIMUM, Minimum, explain_missing, parse_minimum
 from kgverify.comparison.result import Verdict
-from kgverify.engines.adapters.staged import Clause, StagedEngine, engine_of
-from kgverify.engines.adapters.stepwise import StepwiseEngine
 from kgverify.engines.load_engine import pass_on, refuse_exit
 from kgverify.engines.policy import SHORTEST
-from kgverify.engines.sizes import GRAPH_SIZES
 from kgverify.engines.table import REFERENCE
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
 from kgverify.files.writing import make_folders
-from kgverify.graphs.graph import KnowledgeGraph
-from kgverify.graphs.load import load_graph
 from kgverify.laws.catalogue import LAWS
 from kgverify.laws.law import Law, Violation, check_laws
 from kgverify.laws.shrinking import make_law_reproducer, shrink_violation
 from kgverify.program.dialect import OURS, Dialect
-from kgverify.program.limits import Limits
-from kgverify.report.exercise import describe_exercise
-from kgverify.report.render.terminal import report_text
+from kgverify.report.wording import describe_exercise
 from kgverify.runs.engine_makers import (
     PLAIN,
     AnyEngine,
@@ -44,30 +36,14 @@ from kgverify.runs.engine_makers import (
     follows_semantics,
     name_engine,
 )
-from kgverify.runs.run import Run
-from kgverify.step.resolvent import Resolvent, Taken
 from kgverify.testing.checking.check import ALONE, check_and_count, verify_problems
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, label_lines
-from kgverify.testing.checking.guard import explain, find_explained, find_supported, make_once
+from kgverify.testing.checking.guard import explain, find_supported, make_once
 from kgverify.testing.problems.decode import SCOPE_MINIMUM, draw_problems, list_scope
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.text_format import Reproducer, make_reproducer, saving_bugs, write_reproducer
 from kgverify.testing.shrinking.shrink import shrink
-from kgverify.verification.verify import verify
-
-__all__ = [
-    "Clause",
-    "Conformance",
-    "NotConforming",
-    "Resolvent",
-    "StagedEngine",
-    "StepwiseEngine",
-    "Taken",
-    "check_engine",
-    "engine_of",
-    "save_reproducer",
-]
 
 EXAMPLES: Final = 300
 """The default number of problems of a check."""
@@ -388,36 +364,6 @@ def save_reproducer(
         raise UserError("the engine conforms", where=str(path), fix="save the report of one that does not")
     make_folders(path.parent)
     write_reproducer(made, path)
-
-
-@refuse_exit()
-def check_run(
-    factory: AnyEngine,
-    graph: KnowledgeGraph | str | Path | None = None,
-    run: Run | None = None,
-    reference: AnyEngine = REFERENCE,
-    minimum: str | Minimum | None = None,
-    dialect: Dialect | None = None,
-) -> str:
-    """Return the report of an engine on a run, or on the first queries of a graph; empty if it agrees.
-
-    minimum: the exercise that AGREE requires of both sides, as for `kgverify.verify`
-    dialect: of the proofs on a graph; if not given, the attribute `dialect` of the engine
-
-    UserError unless one of graph and run is given.
-    """
-    if (graph is None) == (run is None):
-        raise UserError("expected a graph or a run", where="assert_equivalent", fix="give one of them")
-    if run is None:
-        assert graph is not None
-        limits = Limits(dialect=find_dialect(factory) if dialect is None else dialect)
-        run = Run(graph if isinstance(graph, KnowledgeGraph) else load_graph(graph), limits)
-    expected, actual = (
-        find_explained(each, role)(run, GRAPH_SIZES) for each, role in ((reference, "reference"), (factory, "engine"))
-    )
-    verification = verify(run, expected, actual, equality=Equality(minimum=minimum))
-    report = verification.report
-    return "" if report.verdict is Verdict.AGREE else report_text(report, verification.expected)
 
 
 def _choose_laws(

@@ -162,12 +162,16 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
         required = read_option(request.config, "minimum", marker) if minimum is None else minimum
         own = dialect or _read_dialect(request.config)
         if graph is not None or run is not None:
-            from kgverify.conformance import check_run
+            import kgverify as kv
 
-            text = check_run(factory, graph, run, expected, required, own)
-            if text:
-                request.node.stash[_FIRST_CAUSE] = _first_line(text)
-                raise AssertionError(text)
+            if graph is not None and run is not None:
+                raise kv.UserError("expected a graph or a run", where="assert_equivalent", fix="give one of them")
+            on = graph if run is None else run
+            try:
+                kv.assert_equivalent(factory, on, reference=expected, minimum=required, dialect=own)
+            except AssertionError as error:
+                request.node.stash[_FIRST_CAUSE] = _first_line(str(error))
+                raise
             return None
         from kgverify.conformance import NotConforming, check_engine, check_scope
 

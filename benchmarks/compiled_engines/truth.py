@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 
 from kgverify.ranking.corrupt import draw_candidates
-from kgverify.runs.job import make_job
+from kgverify.runs.job import Job, Proofs, Queries, Source
 
 ROUNDINGS = 100
 """The units of float32 at the largest score that count as rounding here: more than any family needs."""
@@ -31,7 +31,7 @@ class Truth(NamedTuple):
 
 def draw(graph, limits, num_queries, num_corruptions):
     """Return the run's policy and its candidates, as `kgverify.verify` draws them."""
-    job = make_job(graph, "reference", "reference", num_queries, corruptions=num_corruptions, limits=limits)
+    job = Job(Source(graph), Queries(num_queries, num_corruptions), proofs=Proofs(limits))
     run = job.make_run()
     return run.policy, draw_candidates(graph, run.split, run.queries, num_corruptions, run.seed)
 

@@ -3,13 +3,13 @@
 import sys
 from pathlib import Path
 
-from kgverify.api.inputs import write_down
+from kgverify.api.inputs import describe_engine
 from kgverify.arguments import checked
 from kgverify.conformance import describe_failure
 from kgverify.engines.load_engine import refuse_exit
 from kgverify.engines.table import REFERENCE
 from kgverify.errors import UserError
-from kgverify.runs.engine_makers import AnyEngine, EngineSpec, find_maker, name_engine
+from kgverify.runs.engine_makers import AnyEngine, find_maker, name_engine
 from kgverify.testing.checking.check import judge
 from kgverify.testing.checking.guard import find_supported
 from kgverify.testing.problems.problem import Problem
@@ -75,16 +75,6 @@ def assert_agrees(
     failure = judge(problem, make, reference=make_expected, lockstep=lockstep)
     if failure is not None:
         if save is not None:
-            sides = _name(engine), _name(reference)
+            sides = describe_engine(engine), describe_engine(reference)
             write_reproducer(make_reproducer(failure, sides[0], reference=sides[1], lockstep=lockstep), Path(save))
         raise AssertionError("\n".join([f"{name_engine(engine)} does not agree", *describe_failure(failure)]))
-
-
-def _name(engine: AnyEngine) -> EngineSpec:
-    """Return an engine as text, by which it can be made again unless it is a local function."""
-    if isinstance(engine, EngineSpec):
-        return engine
-    try:
-        return write_down(engine)
-    except UserError:
-        return EngineSpec(name_engine(engine))

@@ -1,26 +1,29 @@
 """`kgverify.assert_equivalent`: a check of an engine in one line."""
 
-from kgverify.api.verify import verify
+from kgverify.api.verify import verify_job
 from kgverify.arguments import checked
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.exercise.minimum import Minimum
 from kgverify.comparison.result import Verdict
 from kgverify.conformance import EXAMPLES, SECONDS, check_engine, check_scope
+from kgverify.engines.load_engine import refuse_exit
 from kgverify.engines.table import REFERENCE
 from kgverify.errors import UserError
 from kgverify.program.dialect import Dialect
 from kgverify.program.limits import Limits
-from kgverify.runs.engine_makers import Factory, find_dialect
-from kgverify.runs.job import GraphLike, Queries
+from kgverify.runs.engine_makers import AnyEngine, find_dialect
+from kgverify.runs.job import Engines, GraphLike, Job, Proofs, Queries, Source, job_of
+from kgverify.runs.run import Run
 
 
+@refuse_exit()
 @checked
 def assert_equivalent(
-    engine: Factory | str,
-    graph: GraphLike | None = None,
+    engine: AnyEngine,
+    graph: GraphLike | Run | None = None,
     *,
     scope: str | None = None,
-    reference: Factory | str = REFERENCE,
+    reference: AnyEngine = REFERENCE,
     examples: int = EXAMPLES,
     seed: int = 0,
     seconds: float = SECONDS,
@@ -35,7 +38,7 @@ def assert_equivalent(
     Args:
         engine: A class or function that makes the engine of `(program, limits, policy)`, or its name: `"module:name"` or
             `"file.py:name"`.
-        graph: A graph to compare on; if not given, generated problems, which are shrunk if they fail.
+        graph: A graph to compare on, or a `kgverify.Run`; if not given, generated problems, which are shrunk if they fail.
         scope: `"tiny"` compares all 33,632 problems up to that size, without laws, instead of generated ones.
         reference: The engine to compare with, given in the same way; kgverify's reference prover if not given. With
             another one, only laws that hold for any prover are checked.
@@ -77,14 +80,12 @@ def assert_equivalent(
         )
         found.raise_if_broken()
         return
-    report = verify(
-        graph,
-        engine,
-        reference=reference,
-        queries=queries,
-        seed=seed,
-        equality=Equality(minimum=minimum),
-        limits=Limits(dialect=find_dialect(engine) if dialect is None else dialect),
-    )
+    equality, sides = Equality(minimum=minimum), Engines(engine, reference)
+    if isinstance(graph, Run):
+        job = job_of(graph, sides, equality)
+    else:
+        limits = Limits(dialect=find_dialect(engine) if dialect is None else dialect)
+        job = Job(Source(graph), Queries.choose(queries, None, seed), sides, Proofs(limits), equality)
+    report = verify_job(job)
     if report.verdict is not Verdict.AGREE:
         raise AssertionError(str(report))

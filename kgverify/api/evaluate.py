@@ -1,28 +1,39 @@
 """`kgverify.evaluate`: rank many candidates."""
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-from kgverify.api.inputs import make_pipeline
+import numpy as np
+
+from kgverify.api.inputs import make_pipeline, running
 from kgverify.arguments import check_fields, checked
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.exercise.minimum import Minimum
 from kgverify.engines.policy import Policy
+from kgverify.engines.protocol import Engine
+from kgverify.engines.sizes import Workload
 from kgverify.engines.table import COMPILED, REFERENCE, Capability
 from kgverify.errors import UserError
 from kgverify.evaluation.evaluate import evaluate as evaluate_run
 from kgverify.evaluation.evaluation_report import report_evaluation
+from kgverify.evaluation.group import ProcessGroup
+from kgverify.evaluation.part_store import write_summary
 from kgverify.evaluation.proving import explain_out_of_memory
-from kgverify.evaluation.sampling import LEAST
+from kgverify.evaluation.sampling import LEAST, choose_num_checked
 from kgverify.program.limits import Limits
 from kgverify.progress import Phase, silent_phase
+from kgverify.ranking.corrupt import count_candidates
+from kgverify.ranking.metric import describe_hits
 from kgverify.report.evaluation import EvaluationReport
+from kgverify.report.report import encode_report
 from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.engine_makers import list_capabilities
-from kgverify.runs.job import EngineLike, GraphLike, Job, Queries, Reference, make_job
+from kgverify.runs.fan_out import reference_beside
+from kgverify.runs.job import EngineLike, Engines, GraphLike, Job, Proofs, Queries, Reference, Source
 from kgverify.runs.parts import describe_work
 from kgverify.runs.run import Pipeline, Run
 
@@ -38,7 +49,7 @@ class EvaluationOptions:
     Attributes:
         part_size: Maximum candidates of a part, after which results are saved; chosen by their number and the device if not
             given.
-        check: Number of candidates that the reference proves as well.
+        check: Number of candidates that the reference proves as well; None: chosen by their number.
         rank_only: Skip candidates that cannot affect a rank, by the least model; for the compiled evaluator.
         minimum: The exercise that the checked candidates require, as for `diff`; `proved=1,rules=1,choices=1` if not given,
             `none` for nothing. Below it `.is_sound` is false.
@@ -54,7 +65,7 @@ class EvaluationOptions:
     """
 
     part_size: int | None = None
-    check: int = LEAST
+    check: int | None = LEAST
     rank_only: bool = False
     minimum: str | Minimum | None = None
     accept_changed: Sequence[str] = ()
@@ -116,18 +127,23 @@ def evaluate(
     """
     if corruptions is None and not isinstance(queries, Queries):
         corruptions = "all"
-    job = make_job(
-        graph,
-        engine,
-        reference,
-        queries,
-        corruptions=corruptions,
-        seed=seed,
-        policy=policy,
-        limits=limits,
-        equality=Equality(minimum=options.minimum),
-    )
-    return evaluate_job(job, options, save=save)
+    chosen, sides = Queries.choose(queries, corruptions, seed), Engines(engine, reference)
+    job = Job(Source(graph), chosen, sides, Proofs(limits, policy), Equality(minimum=options.minimum))
+    found = evaluate_job(job, options, save=save)
+    assert found is not None, "one process leads itself"
+    return found.report
+
+
+class Evaluated(NamedTuple):
+    """A finished evaluation: its report, notes on its ranks, and the engine that ran."""
+
+    report: EvaluationReport
+    notes: tuple[str, ...]
+    engine: Engine
+
+
+class Unfinished(UserError):
+    """An evaluation of which parts are missing: it was stopped, or a process ended early."""
 
 
 def evaluate_job(
@@ -136,55 +152,81 @@ def evaluate_job(
     *,
     save: str | Path | None = None,
     phase: Phase = silent_phase,
-) -> EvaluationReport:
-    """Rank the candidates of a job; see `evaluate`. UserError as there."""
-    run = job.make_run()
-    pipeline, expected = build_evaluation_sides(run, job, options)
-    with nullcontext() if options.scheduler is None else DaskWorkers(options.scheduler) as workers:
+    group: ProcessGroup | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Evaluated | None:
+    """Rank the candidates of a job; see `evaluate`. UserError as there, `Unfinished` if a part is missing.
+
+    group:       the processes that share the work; None in those that do not lead. The others wait for the leader, which
+                 alone reports wrong options, before they read their own
+    should_stop: called before each part
+    """
+    group = ProcessGroup() if group is None else group
+    leads, folder = group.index == 0, None if save is None else Path(save)
+    with phase("reading", 0):
+        run, num_checked = job.make_run(), options.check
+        if num_checked is None:
+            counts = count_candidates(run.graph, run.split, run.queries, run.num_corruptions)
+            num_checked = choose_num_checked(int(counts.sum()))
+    engine, reference = job.engines.engine, job.engines.reference
+    is_plain = reference == REFERENCE or isinstance(reference, Reference)
+    judged = [engine, *([] if is_plain else [reference])]
+    with ExitStack() as stack:
+        is_default = reference in (REFERENCE, Reference())
+        beside = reference_beside(run, num_checked) if is_default else running(reference, run, where="reference")
+        expected = stack.enter_context(beside) if leads else None
+        with phase("building the engine", 0), explain_out_of_memory():
+            if options.rank_only and not all(Capability.LEAST_MODEL in list_capabilities(each) for each in judged):
+                raise UserError(
+                    "skips candidates by the least model of kgverify's semantics, which a foreign engine may not have",
+                    where="rank_only",
+                    fix="leave it out",
+                )
+            pipeline = stack.enter_context(running(engine, run, work=_describe_work(run, options)))
+        if leads:
+            group.broadcast(b"")
+        workers = None if options.scheduler is None else stack.enter_context(DaskWorkers(options.scheduler))
         result = evaluate_run(
             run,
             pipeline,
-            folder=None if save is None else Path(save),
+            folder=folder,
             part_size=options.part_size,
             rank_only=options.rank_only,
             accept_changed=options.accept_changed,
+            group=group,
             workers=workers,
             # The function that is called with warnings stays here; it may not pickle.
-            make=partial(build_evaluated_side, run, job.engines.engine, replace(options, warn=_ignore)),
+            make=partial(_build_engine, run, engine, replace(options, warn=_ignore)),
             phase=phase,
             warn=options.warn,
+            should_stop=should_stop,
         )
-    assert result is not None, "one process leads itself"
-    return report_evaluation(
-        run,
-        result,
-        pipeline,
-        num_checked=options.check,
-        reference=expected,
-        minimum=job.equality.required,
-        phase=phase,
-    )
-
-
-def build_evaluation_sides(run: Run, job: Job, options: EvaluationOptions) -> tuple[Pipeline, Pipeline | None]:
-    """Build the pipeline of the engine, and that of the reference unless it is kgverify's own.
-
-    UserError for an engine that cannot be made, and for a choice that it does not support.
-    """
-    engine, reference = job.engines.engine, job.engines.reference
-    is_plain = reference == REFERENCE or isinstance(reference, Reference)
-    has_model = Capability.LEAST_MODEL in list_capabilities(engine)
-    if options.rank_only and not (has_model and (is_plain or Capability.LEAST_MODEL in list_capabilities(reference))):
-        raise UserError(
-            "skips candidates by the least model of kgverify's semantics, which a foreign engine may not have",
-            where="rank_only",
-            fix="leave it out",
+        if result is None:
+            return None
+        if result.missing:
+            done = f"{len(result.results):,} of {len(result.plan.parts):,} parts are done"
+            raise Unfinished(f"{done}: a process ended early", where=str(save), fix="read its error, then resume")
+        report = report_evaluation(
+            run,
+            result,
+            pipeline,
+            num_checked=num_checked,
+            reference=expected,
+            num_processes=group.size,
+            minimum=job.equality.required,
+            phase=phase,
         )
-    expected = None if is_plain else make_pipeline(reference, run, where="reference")
-    return build_evaluated_side(run, engine, options), expected
+    if folder is not None:
+        write_summary(folder, encode_report(report))
+    num_ranked = np.concatenate([part.num_ranked for part in result.results.values()])
+    return Evaluated(report, tuple(describe_hits(num_ranked)), pipeline.engine)
 
 
-def build_evaluated_side(run: Run, engine: EngineLike, options: EvaluationOptions) -> Pipeline:
-    """Build the pipeline of the engine, here or on another machine. UserError if the batch does not fit into the memory."""
+def _describe_work(run: Run, options: EvaluationOptions) -> Workload:
+    return describe_work(run, options.part_size, rank_only=options.rank_only)
+
+
+def _build_engine(run: Run, engine: EngineLike, options: EvaluationOptions) -> Pipeline:
+    """Build the pipeline of the engine on another machine. UserError if the batch does not fit into the memory."""
     with explain_out_of_memory():
-        return make_pipeline(engine, run, work=describe_work(run, options.part_size, rank_only=options.rank_only))
+        return make_pipeline(engine, run, work=_describe_work(run, options))

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from kgverify.api.inputs import write_down
 from kgverify.arguments import check_fields, checked
@@ -104,27 +105,30 @@ def fuzz(
         >>> result.is_passed, result.num_problems
         (True, 20)
     """
-    dialect = options.dialect or (OURS if isinstance(engine, str) else find_dialect(engine))
     with nullcontext(corpus) if corpus is not None else tempfile.TemporaryDirectory(prefix="kgverify-fuzz-") as folder:
-        campaign = Campaign(
-            corpus=Path(folder),
-            engine=write_down(engine),
-            reference=write_down(reference, "reference"),
-            lockstep=options.lockstep,
-            seed=seed,
-            examples=examples,
-            seconds=seconds,
-            jobs=jobs,
-            scheduler=options.scheduler,
-            known=() if options.known is None else read_known(Path(options.known)),
-            is_fresh=options.fresh,
-            accept_changed=tuple(options.accept_changed),
-            minimum=parse_minimum(options.minimum, default=MINIMUM if scope is None else SCOPE_MINIMUM),
-            dialect=dialect,
-            scope=scope,
-        )
+        budget = {"examples": examples, "seconds": seconds, "scope": scope, "seed": seed, "jobs": jobs}
+        campaign = plan_campaign(engine, reference, Path(folder), options, **budget)
         result = run_campaign(campaign, watch=progress, today=options.today)
     if corpus is None:
         for found in result.divergences:
             found.file = ""
     return result
+
+
+def plan_campaign(
+    engine: EngineLike, reference: EngineLike, corpus: Path, options: FuzzOptions, **budget: Any
+) -> Campaign:
+    """Return the campaign of options and a budget: `examples`, `seconds`, `scope`, `seed`, `jobs`. UserError as by `fuzz`."""
+    return Campaign(
+        corpus=corpus,
+        engine=write_down(engine),
+        reference=write_down(reference, "reference"),
+        lockstep=options.lockstep,
+        scheduler=options.scheduler,
+        known=() if options.known is None else read_known(Path(options.known)),
+        is_fresh=options.fresh,
+        accept_changed=tuple(options.accept_changed),
+        minimum=parse_minimum(options.minimum, default=MINIMUM if budget["scope"] is None else SCOPE_MINIMUM),
+        dialect=options.dialect or (OURS if isinstance(engine, str) else find_dialect(engine)),
+        **budget,
+    )

@@ -20,6 +20,7 @@ from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.engine_makers import (
     EAGER,
     PLAIN,
+    AnyEngine,
     EngineSpec,
     MakePipeline,
     adapt_pipeline,
@@ -61,6 +62,8 @@ def make_pipeline(engine: EngineLike, run: Run, *, where: str = "engine", work: 
 
     work: the work for which an engine may choose its sizes
     """
+    if isinstance(engine, EngineSpec):
+        engine = engine.resolve()
     if engine == REFERENCE or isinstance(engine, Reference):
         return make_reference(run, GRAPH_SIZES)
     title = f"{where} {engine if isinstance(engine, str) else _name(engine)}"
@@ -120,6 +123,8 @@ def write_down(engine: EngineLike, where: str = "engine") -> EngineSpec:
 
     UserError for an engine that cannot be imported by its name.
     """
+    if isinstance(engine, EngineSpec):
+        return engine
     if isinstance(engine, str):
         return EngineSpec(engine)
     if isinstance(engine, Reference):
@@ -136,6 +141,14 @@ def write_down(engine: EngineLike, where: str = "engine") -> EngineSpec:
             fix="define the class or function at the top level of a module",
         )
     return EngineSpec(name)
+
+
+def describe_engine(engine: AnyEngine) -> EngineSpec:
+    """Return an engine as text, by which it can be made again unless it is a local function."""
+    try:
+        return write_down(engine)
+    except UserError:
+        return EngineSpec(name_engine(engine))
 
 
 def _is_importable(name: str, engine: EngineLike) -> bool:

@@ -1,13 +1,12 @@
 """`kgverify.record`: run one engine and write its trace."""
 
-from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from kgverify.api.inputs import make_pipeline, running
-from kgverify.arguments import check_fields, checked
+from kgverify.arguments import checked
 from kgverify.engines.policy import Policy
 from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.errors import UserError
@@ -15,50 +14,12 @@ from kgverify.files.remote import find_local, find_remote, sent_to
 from kgverify.program.limits import Limits
 from kgverify.progress import Progress, no_progress
 from kgverify.runs.fan_out import pipeline_over
-from kgverify.runs.job import EngineLike, GraphLike, Job, Queries, Reference, make_job
+from kgverify.runs.job import EngineLike, Engines, GraphLike, Job, Proofs, Queries, Reference, Source
 from kgverify.runs.parts import describe_work
 from kgverify.trace.files.manifest import MANIFEST
-from kgverify.trace.model.levels import LevelName, TraceLevel
-from kgverify.verification.record import SHARD_STEPS, Recording
+from kgverify.trace.model.levels import TraceLevel
+from kgverify.verification.record import DEFAULT_OPTIONS, Recording, RecordingOptions
 from kgverify.verification.record import record as record_run
-
-
-@dataclass(frozen=True)
-class RecordingOptions:
-    """The options of a recording.
-
-    Attributes:
-        level: What is kept of each step: digests, compact (clauses, scores), steps, or deep (also what each stage gave).
-        archive: Compress the file as far as HDF5's filters can.
-        shard_steps: Steps committed at a time; a longer trace becomes a folder of shards.
-        resume: Resume an interrupted recording.
-        accept_changed: Resume although this code changed, such as `helper.py`.
-        overwrite: Replace a trace that exists already.
-        as_reference: Record a foreign engine as the reference of a later comparison: it gets the second implementation of
-            corruptions and ranks.
-        scheduler: The address of a dask scheduler, whose workers prove with the engine.
-
-    Example:
-        >>> import kgverify as kv
-        >>> deep = kv.RecordingOptions(level="deep")
-        >>> kv.record("countries", "deep.h5", "reference", queries=1, corruptions=2, options=deep).num_candidates
-        6
-    """
-
-    level: LevelName = "steps"
-    archive: bool = False
-    shard_steps: int = SHARD_STEPS
-    resume: bool = False
-    accept_changed: Sequence[str] = ()
-    overwrite: bool = False
-    as_reference: bool = False
-    scheduler: str | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-
-DEFAULT_OPTIONS = RecordingOptions()
 
 
 @checked
@@ -104,7 +65,8 @@ def record(
         >>> recording.num_candidates
         6
     """
-    job = make_job(graph, engine, REFERENCE, queries, corruptions=corruptions, seed=seed, policy=policy, limits=limits)
+    chosen = Queries.choose(queries, corruptions, seed)
+    job = Job(Source(graph), chosen, Engines(engine), Proofs(limits, policy))
     return record_job(job, path, options, progress=progress)
 
 
@@ -131,7 +93,7 @@ def record_job(
     run = job.make_run()
     where = "reference" if options.as_reference else "engine"
     if is_own_reference and options.scheduler is not None:
-        engine = Reference(scheduler=options.scheduler)
+        engine = replace(engine if isinstance(engine, Reference) else Reference(), scheduler=options.scheduler)
     if remote is not None:
         remote.check_writable()
     work = describe_work(run, records=True)
@@ -141,17 +103,5 @@ def record_job(
         if options.scheduler is None or is_own_reference
         else pipeline_over(options.scheduler, partial(make_pipeline, engine, run, where=where, work=work)) as pipeline,
     ):
-        recording = record_run(
-            run,
-            pipeline,
-            local,
-            resume=options.resume,
-            accept_changed=options.accept_changed,
-            # Another process may have finished it in the meantime.
-            overwrites=options.overwrite or options.resume,
-            progress=progress,
-            shard_steps=options.shard_steps,
-            level=level,
-            is_archived=options.archive,
-        )
+        recording = record_run(run, pipeline, local, options, progress=progress)
     return recording if remote is None else replace(recording, path=remote.url)

@@ -1,21 +1,17 @@
 """`kgverify doctor --self-test`: the embedded graph by every evaluator of this machine, and planted faults that must be found."""
 
-import hashlib
-import platform
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter
 from typing import Any, Final
 
 from kgverify.api.doctor import Finding, State
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import UserError
-from kgverify.files.cache import find_cache, make_private
-from kgverify.files.code_identity import read_driver
+from kgverify.files.cache import make_private
 from kgverify.files.writing import write_file
-from kgverify.version import __version__
+from kgverify.runs.environment import SELF_TEST, find_result
 
 GRAPH: Final = "countries"
 SIZE: Final[dict[str, Any]] = {"queries": 4, "corruptions": 10}
@@ -44,10 +40,10 @@ def try_installation() -> Iterator[Finding]:
 
 def describe_last_test() -> Finding:
     """Return whether the self-test passed in this environment before."""
-    path = _path_of_result()
+    path = find_result()
     if path is not None and path.is_file():
         return Finding("self-test", State.PRESENT, "passed in this environment")
-    return Finding("self-test", State.ABSENT, "has not passed in this environment", "kgverify doctor --self-test")
+    return Finding("self-test", State.ABSENT, "has not passed in this environment", SELF_TEST)
 
 
 def _try_mode(mode: str) -> Finding:
@@ -90,21 +86,8 @@ def _count_compilations() -> float:
     return count_compilations()[1]
 
 
-def _path_of_result() -> Any:
-    """Return the file that says that the test passed with these versions, this processor and this driver."""
-    folder = find_cache()
-    if folder is None:
-        return None
-    known = [__version__, platform.platform(), platform.machine(), platform.python_version()]
-    for package in ("torch", "numpy", "triton"):
-        with suppress(PackageNotFoundError):
-            known.append(f"{package} {version(package)}")
-    known.append(read_driver())
-    return folder / f"self-test-{hashlib.sha256(repr(known).encode()).hexdigest()[:16]}"
-
-
 def _keep_result() -> None:
-    path = _path_of_result()
+    path = find_result()
     with suppress(OSError, UserError):
         if path is not None:
             make_private(path.parent)

@@ -13,7 +13,7 @@ from kgverify.program.limits import Limits
 from kgverify.progress import Phase, TimedPhases, silent_phase
 from kgverify.report.content import EngineNames
 from kgverify.report.report import Report
-from kgverify.runs.job import EngineLike, GraphLike, Job, Queries, make_job
+from kgverify.runs.job import EngineLike, Engines, GraphLike, Job, Proofs, Queries, Source
 from kgverify.verification.verify import Verification
 from kgverify.verification.verify import verify as verify_pipelines
 
@@ -72,18 +72,8 @@ def verify(
         >>> faulty.verdict.value, faulty.first_divergence.stage
         ('DIVERGE', 'match_facts')
     """
-    job = make_job(
-        graph,
-        engine,
-        reference,
-        queries,
-        corruptions=corruptions,
-        seed=seed,
-        policy=policy,
-        limits=limits,
-        equality=equality,
-    )
-    return verify_job(job, save=save)
+    chosen, sides = Queries.choose(queries, corruptions, seed), Engines(engine, reference)
+    return verify_job(Job(Source(graph), chosen, sides, Proofs(limits, policy), equality), save=save)
 
 
 def verify_job(job: Job, *, save: str | Path | None = None, command: str = "", phase: Phase = silent_phase) -> Report:

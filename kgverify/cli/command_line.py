@@ -22,7 +22,7 @@ from cyclopts.help import HelpEntry, HelpPanel
 
 from kgverify.cli.configuration import Configuration
 from kgverify.cli.entries import ENTRIES, MOST_COLUMNS, find_width, render_rows
-from kgverify.cli.output import END, settings
+from kgverify.cli.output import END, CatalogueAsked, settings
 from kgverify.cli.progress import SafeConsole, check_writable, print_note
 from kgverify.errors import UserError, suggest
 from kgverify.progress import LOGGER
@@ -64,6 +64,11 @@ def call(words: Sequence[str]) -> int:
     check_writable(settings.json_path)
     try:
         code = app(_replace_former(words, app))
+    except CatalogueAsked:
+        from kgverify.cli.options import print_catalogue
+
+        print_catalogue()
+        return 0
     except CycloptsError as error:
         raise _as_user_error(error) from None
     except UserError as error:

@@ -5,18 +5,17 @@ that belong to Python or to other commands.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from cyclopts import Group, Parameter
 from rich.table import Table
 
-from kgverify.api.record import RecordingOptions
-from kgverify.cli.output import is_typed
+from kgverify.cli.output import CatalogueAsked, is_typed
 from kgverify.cli.progress import make_result_console, print_warning, show_phase, write_json
-from kgverify.comparison.equality import Equality
+from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.engines.table import COMPILED, REFERENCE, find_class, make_entry
 from kgverify.errors import UserError, suggest
 from kgverify.graphs.graph import KnowledgeGraph
@@ -26,16 +25,68 @@ from kgverify.program.limits import DeclaredLimits, Limits
 from kgverify.report.render.fitted_table import fit_rows
 from kgverify.runs.job import EngineLike, Engines, Job, Proofs, Queries, Reference, Source
 from kgverify.runs.run import MOST
+from kgverify.verification.record import RecordingOptions
 
 CATALOGUE: Final = "list"
 """The word that `--fault` takes instead of a name, to print the catalogue."""
 DEFAULT_GRAPH: Final = "countries"
 
 _PAIRS: Final = re.compile(r",(?=\w+=)")
-_FILES: Final = ("train", "valid", "test", "rules", "domains", "rule_variables", "skip_rules", "columns")
-TUNED: Final = ("precision", "slots", "memory", "fresh_cache")
-_LIMITS: Final = ("max_depth", "max_atoms", "max_resolvents", "exclude_query", "dialect")
 _TRUTHS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+Kinds = Mapping[str, Callable[[str, str], Any]]
+"""The keys of an option, each with the function of a value and its key that reads the value."""
+
+
+def parse_pairs(texts: Sequence[str], kinds: Kinds, where: str) -> dict[str, Any]:
+    """Return the pairs of `key=value,key=value`. UserError for an unknown key, and for a wrong value or none."""
+    pairs: dict[str, Any] = {}
+    for text in (part for each in texts for part in _PAIRS.split(each)):
+        key, sign, value = text.partition("=")
+        key = key.strip().replace("-", "_")
+        if key not in kinds:
+            fix = suggest(key, tuple(kinds)) or f"choose one of {', '.join(kinds)}"
+            raise UserError(f"unknown key {key!r}", where=where, fix=fix)
+        if not sign or not value:
+            raise UserError(f"{key} needs a value", where=where, fix=f"give {key}=VALUE")
+        pairs[key] = kinds[key](value, key)
+    return pairs
+
+
+def take_text(text: str, where: str) -> str:
+    """Return the text."""
+    return text
+
+
+def parse_number(text: str, where: str) -> int:
+    """Return a whole number. UserError for anything else."""
+    if not text.isdecimal():
+        raise UserError(f"expected a whole number, found {text!r}", where=where, fix="give for example 6")
+    return int(text)
+
+
+def parse_truth(text: str, where: str) -> bool:
+    """Return true or false. UserError for anything else."""
+    found = _TRUTHS.get(text.lower())
+    if found is None:
+        raise UserError(f"expected true or false, found {text!r}", where=where, fix="give one of the two")
+    return found
+
+
+TUNED: Final[Kinds] = {
+    "precision": take_text,
+    "slots": parse_number,
+    "memory": take_text,
+    "fresh_cache": parse_truth,
+}
+_FILES: Final[Kinds] = dict.fromkeys(
+    ("train", "valid", "test", "rules", "domains", "rule_variables", "columns"), take_text
+) | {"skip_rules": parse_truth}
+_LIMITS: Final[Kinds] = dict.fromkeys(("max_depth", "max_atoms", "max_resolvents"), parse_number) | {
+    "exclude_query": parse_truth,
+    "dialect": lambda text, where: read_dialect(Path(text)),
+}
 
 
 def of_record(title: str | None, place: int = 0, *, without: Collection[str] = ()) -> Parameter:
@@ -52,6 +103,8 @@ def list_faults() -> list[str]:
     return [*(fault.name for fault, _ in faults), *(each.name for each in composites), CATALOGUE]
 
 
+# Shells complete the names that are listed; any other text is taken as well.
+EngineName = Annotated[Literal["compiled", "reference"] | str, Parameter(metavar="ENGINE", show_choices=False)]
 Faults = Annotated[
     Sequence[str] | str,
     Parameter(name=("--fault", "--faults"), choices=list_faults(), show_choices=False, negative=""),
@@ -66,7 +119,7 @@ class QueryOptions(Queries):
 
 
 @dataclass(frozen=True)
-class AllQueryOptions(Queries):
+class AllQueryOptions(QueryOptions):
     """The queries, all of them."""
 
     number: Annotated[int | None, Parameter(name="--queries")] = None
@@ -92,15 +145,11 @@ class EvaluatorOptions(find_class(COMPILED)):  # type: ignore[misc]  # the class
     tune: Annotated[tuple[str, ...], Parameter(metavar="KEY=VALUE,...")] = ()
 
     def __post_init__(self) -> None:
-        for name, text in parse_pairs(self.tune, TUNED, "tune").items():
-            value: Any = text
-            if name == "slots":
-                value = parse_number(text, "slots")
-            elif name == "fresh_cache":
-                value = parse_truth(text, "fresh_cache")
+        for name, value in parse_pairs(self.tune, TUNED, "tune").items():
             object.__setattr__(self, name, value)
-        if CATALOGUE not in self.faults:
-            super().__post_init__()
+        if CATALOGUE in self.faults:
+            raise CatalogueAsked
+        super().__post_init__()
 
     @property
     def options(self) -> dict[str, Any]:
@@ -124,8 +173,8 @@ class EngineOptions:
         reference: The engine to compare with, given in the same way.
     """
 
-    engine: Annotated[str, Parameter(metavar="ENGINE")] = COMPILED
-    reference: Annotated[str, Parameter(metavar="ENGINE")] = REFERENCE
+    engine: EngineName = COMPILED
+    reference: EngineName = REFERENCE
 
 
 @dataclass(frozen=True)
@@ -138,8 +187,8 @@ class OtherEngineOptions:
         trust: Import the code of third parties' engines that the file names.
     """
 
-    engine: Annotated[str | None, Parameter(metavar="ENGINE")] = None
-    reference: Annotated[str | None, Parameter(metavar="ENGINE")] = None
+    engine: EngineName | None = None
+    reference: EngineName | None = None
     trust: Annotated[bool, Parameter(negative="")] = False
 
 
@@ -154,7 +203,9 @@ class GraphOptions:
         rules: A file of rules that replaces those of the graph.
     """
 
-    graph: Annotated[tuple[str, ...], Parameter(metavar="NAME|KEY=VALUE")] = ()
+    graph: Annotated[
+        tuple[Literal["countries"] | str, ...], Parameter(metavar="NAME|KEY=VALUE", show_choices=False)
+    ] = ()
     rules: Path | None = None
 
     @property
@@ -169,11 +220,9 @@ class GraphOptions:
         names = [text for text in self.graph if text not in pairs]
         if len(names) > 1:
             raise UserError(f"expected one graph, found {', '.join(names)}", where="graph", fix="give one of them")
-        files: dict[str, Any] = parse_pairs([text for text in pairs if not text.startswith("train=")], _FILES, "graph")
+        files = parse_pairs([text for text in pairs if not text.startswith("train=")], _FILES, "graph")
         if trains := [text.removeprefix("train=") for text in pairs if text.startswith("train=")]:
             files["train"] = trains
-        if "skip_rules" in files:
-            files["skip_rules"] = parse_truth(files["skip_rules"], "skip_rules")
         if self.rules is not None:
             files["rules"] = self.rules
         return next(iter(names), None), files
@@ -214,15 +263,7 @@ class LimitOptions:
 
     def given_limits(self) -> DeclaredLimits:
         """Return the limits that are given; the others are unknown. UserError for an unknown one."""
-        values: dict[str, Any] = {}
-        for name, text in parse_pairs(self.limits, _LIMITS, "limits").items():
-            if name == "dialect":
-                values[name] = read_dialect(Path(text))
-            elif name == "exclude_query":
-                values[name] = parse_truth(text, name)
-            else:
-                values[name] = parse_number(text, name)
-        return DeclaredLimits(**values)
+        return DeclaredLimits(**parse_pairs(self.limits, _LIMITS, "limits"))
 
 
 @dataclass(frozen=True)
@@ -235,7 +276,9 @@ class ProofOptions(LimitOptions):
             TOML file; docs/semantics.md.
     """
 
-    policy: str = "shortest"
+    policy: Annotated[
+        Literal["shortest", "two_tower", "trained"] | str, Parameter(metavar="TEXT", show_choices=False)
+    ] = "shortest"
 
 
 GRAPH: Final = of_record("Graph and queries", 1)
@@ -249,6 +292,7 @@ RECORDING: Final = of_record(None, without=("as_reference", "scheduler"))
 EVALUATION: Final = of_record(None, without=("check", "warn"))
 FUZZING: Final = of_record(None, without=("dialect", "today"))
 
+
 SHARED_KEYS: Final = frozenset(
     field.name
     for record in (EngineOptions, GraphOptions, Queries, ProofOptions, EvaluatorOptions, Equality, Reference)
@@ -257,85 +301,65 @@ SHARED_KEYS: Final = frozenset(
 """The keys that a configuration file may hold outside of the table of a command."""
 
 
-def parse_pairs(texts: Sequence[str], known: Sequence[str], where: str) -> dict[str, str]:
-    """Return the pairs of `key=value,key=value`. UserError for an unknown key, and for a text without a value."""
-    pairs: dict[str, str] = {}
-    for text in (part for each in texts for part in _PAIRS.split(each)):
-        key, sign, value = text.partition("=")
-        key = key.strip().replace("-", "_")
-        if key not in known:
+@dataclass(frozen=True)
+class JobOptions:
+    """The graph, the queries, and their proofs."""
+
+    source: Annotated[GraphOptions, GRAPH] = GraphOptions()
+    queries: Annotated[QueryOptions, GRAPH] = QueryOptions()
+    proofs: Annotated[ProofOptions, PROOFS] = ProofOptions()
+
+    def make(self, engines: Engines = Engines(), equality: Equality = DEFAULT_EQUALITY) -> Job:
+        """Return the job that the options describe; loads the graph."""
+        queries, limits, loaded = self.queries, self.proofs.read_limits(), self.source.load()
+        num = len(loaded.queries(queries.split))
+        if queries.number is not None and num < queries.number <= MOST and is_typed("--queries"):
+            print_warning(f"--queries {queries.number}: the split {queries.split} has {num:,}, and all are taken")
+        return Job(Source(loaded), queries, engines, Proofs(limits, self.proofs.policy), equality)
+
+
+@dataclass(frozen=True)
+class AllJobOptions(JobOptions):
+    """The graph, all queries, and their proofs."""
+
+    queries: Annotated[AllQueryOptions, GRAPH] = AllQueryOptions()
+
+
+@dataclass(frozen=True)
+class SideOptions:
+    """The two engines, and the options of the compiled evaluator."""
+
+    engines: Annotated[EngineOptions, OWN] = EngineOptions()
+    evaluator: Annotated[EvaluatorOptions, EVALUATOR] = EvaluatorOptions()
+
+    def make(self, work: Reference = Reference()) -> Engines:
+        """Return both engines. UserError for options of an engine that is on neither side.
+
+        Faults are planted in the engine under test, or in the reference if only that is the evaluator.
+        """
+        names = self.engines
+        refuse_options(self.evaluator, names.engine, names.reference)
+        options = self.evaluator.options
+        sides: list[EngineLike] = [names.engine, names.reference]
+        for i, name in enumerate(sides):
+            if name == COMPILED:
+                sides[i] = make_entry(COMPILED, **options)
+                options = {key: value for key, value in options.items() if key != "faults"}
+        if names.reference == REFERENCE:
+            sides[1] = work
+        elif work != Reference():
+            where = "jobs" if work.scheduler is None else "scheduler"
             raise UserError(
-                f"unknown key {key!r}", where=where, fix=suggest(key, known) or f"choose one of {', '.join(known)}"
+                f"is for the reference, and {names.reference} proves in this process", where=where, fix="leave it out"
             )
-        if not sign or not value:
-            raise UserError(f"{key} needs a value", where=where, fix=f"give {key}=VALUE")
-        pairs[key] = value
-    return pairs
+        return Engines(*sides)
 
 
-def parse_number(text: str, where: str) -> int:
-    """Return a whole number. UserError for anything else."""
-    if not text.isdecimal():
-        raise UserError(f"expected a whole number, found {text!r}", where=where, fix="give for example 6")
-    return int(text)
+@dataclass(frozen=True)
+class SmallSideOptions(SideOptions):
+    """The two engines, and the options of the compiled evaluator on generated problems."""
 
-
-def parse_truth(text: str, where: str) -> bool:
-    """Return true or false. UserError for anything else."""
-    found = _TRUTHS.get(text.lower())
-    if found is None:
-        raise UserError(f"expected true or false, found {text!r}", where=where, fix="give one of the two")
-    return found
-
-
-def make_job(
-    source: GraphOptions,
-    queries: Queries,
-    proofs: ProofOptions,
-    engines: Engines | None = None,
-    equality: Equality | None = None,
-) -> Job:
-    """Return the job that the options describe; loads the graph."""
-    limits, loaded = proofs.read_limits(), source.load()
-    num = len(loaded.queries(queries.split))
-    if queries.number is not None and num < queries.number <= MOST and is_typed("--queries"):
-        print_warning(f"--queries {queries.number}: the split {queries.split} has {num:,}, and all are taken")
-    return Job(
-        Source(loaded),
-        queries,
-        Engines() if engines is None else engines,
-        Proofs(limits, proofs.policy),
-        Equality() if equality is None else equality,
-    )
-
-
-def make_engines(names: EngineOptions, evaluator: EvaluatorOptions, work: Reference = Reference()) -> Engines:
-    """Return both engines. UserError for options of an engine that is on neither side.
-
-    Faults are planted in the engine under test, or in the reference if only that is the evaluator.
-    """
-    refuse_options(evaluator, names.engine, names.reference)
-    options = dict(evaluator.options)
-    faults = options.pop("faults", ())
-    sides: list[EngineLike] = []
-    for name in (names.engine, names.reference):
-        if name == COMPILED:
-            sides.append(make_entry(COMPILED, **options, faults=faults))
-            faults = ()
-        else:
-            sides.append(name)
-    if names.reference == REFERENCE:
-        sides[1] = work
-    else:
-        refuse_work(work, names.reference)
-    return Engines(*sides)
-
-
-def refuse_work(work: Reference, name: str) -> None:
-    """Raise UserError for processes of the reference prover beside another engine."""
-    if work != Reference():
-        where = "jobs" if work.scheduler is None else "scheduler"
-        raise UserError(f"is for the reference, and {name} proves in this process", where=where, fix="leave it out")
+    evaluator: Annotated[EvaluatorOptions, SMALL_EVALUATOR] = EvaluatorOptions()
 
 
 def refuse_options(evaluator: EvaluatorOptions, *engines: str) -> None:
@@ -354,10 +378,8 @@ def refuse_options(evaluator: EvaluatorOptions, *engines: str) -> None:
         )
 
 
-def prints_catalogue(evaluator: EvaluatorOptions) -> bool:
-    """Print the catalogue of faults if `--fault list` asks for it, and return whether it does."""
-    if CATALOGUE not in evaluator.faults:
-        return False
+def print_catalogue() -> None:
+    """Print the catalogue of faults."""
     faults, composites = make_entry(COMPILED).catalogue()
     table = Table(
         "name", "stage", "breaks", "seen in", "carried by", title=f"{len(faults)} faults", row_styles=("", "dim")
@@ -373,4 +395,3 @@ def prints_catalogue(evaluator: EvaluatorOptions) -> bool:
     of_composites = "name", "parts", "breaks", "seen_in"
     composed = [{name: getattr(each, name) for name in of_composites} for each in composites]
     write_json({"faults": listed, "composites": composed})
-    return True

@@ -29,6 +29,10 @@ END: Final = "--"
 """The word after which nothing is an option."""
 
 
+class CatalogueAsked(Exception):
+    """The catalogue of faults is wanted instead of the result of a command."""
+
+
 @dataclass
 class Settings:
     """The options of every command, and the words of this one without them.

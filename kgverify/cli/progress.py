@@ -1,5 +1,6 @@
 """Progress bars on a terminal, none in a pipe; results on standard output, everything else on standard error."""
 
+import os
 import shlex
 import sys
 import time
@@ -219,6 +220,13 @@ def write_result(encoded: bytes, path: str) -> None:
         sys.stdout.buffer.flush()
         return
     writing.write_file(path, encoded)
+
+
+def write_github(annotations: str, markdown: Callable[[], str], *, to_error: bool) -> None:
+    """Print commands for the runner of GitHub, not through the console, which breaks them; append the summary."""
+    (sys.stderr if to_error else sys.stdout).write(annotations)
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+        writing.append_to_file(summary, markdown().encode())
 
 
 def write_json(value: Any, indent: int | None = 2) -> None:

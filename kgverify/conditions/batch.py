@@ -62,7 +62,7 @@ class Candidate(NamedTuple):
     num_alike: the candidates of its query and side
     rows_left: the candidates after it in the run
     turn:   its turn in the slots of the batch; None if the engine does not name its slots
-    history: of the slots, if every slot takes a step at a time
+    history: reads what it meets in the slots, if every slot takes a step at a time
     """
 
     row: int
@@ -76,7 +76,7 @@ class Candidate(NamedTuple):
     num_alike: int
     rows_left: int
     turn: Turn | None = None
-    history: "SlotHistory | None" = None
+    history: "CandidateReader | None" = None
 
     @property
     def num_in_run(self) -> int:
@@ -124,8 +124,8 @@ class CandidateReader:
                 is_fact=None if self.inference is None else atom in self.inference.clauses.fact_index,
                 num_alike=int(self._places[1][row]),
                 rows_left=len(c.query) - 1 - row,
-                turn=None if self._turns is None else self._turns[row],
-                history=self._history,
+                turn=self.turns[row] if self.turns else None,
+                history=self if self.turns and self.read_both is not None and self.turns[0].tick >= 0 else None,
             )
         return self._known[row]
 
@@ -139,19 +139,59 @@ class CandidateReader:
         return places, sizes[of_key]
 
     @cached_property
-    def _turns(self) -> list[Turn] | None:
-        """The turns in the slots of the batch; None if the engine does not name its slots."""
-        return None if self.actual is None else find_turns(self.info.layout, self.expected, self.actual.num_steps)
+    def turns(self) -> list[Turn]:
+        """The turns in the slots of the batch; none if the engine does not name its slots."""
+        return [] if self.actual is None else find_turns(self.info.layout, self.expected, self.actual.num_steps)
+
+    def meets_proof(self, row: int) -> bool:
+        """Return whether another slot proves its candidate at a step of this one that leaves a goal."""
+        turn = self.turns[row]
+        # A step that ends in TRUE or FALSE has no goal to lose.
+        is_open = int(self.expected.outcome[row]) == Outcome.DEPTH_LIMIT
+        ticks = range(turn.tick, turn.tick + int(self.expected.num_steps[row]) - (not is_open))
+        return any(self._proofs.get((turn.chunk, tick), set()) - {row} for tick in ticks)
 
     @cached_property
-    def _history(self) -> "SlotHistory | None":
-        if not self._turns or self.actual is None or self.read_both is None or self._turns[0].tick < 0:
+    def _proofs(self) -> dict[tuple[int, int], set[int]]:
+        """The candidates that are proved, by their chunk and the step of it."""
+        found: dict[tuple[int, int], set[int]] = {}
+        for row, (turn, outcome, num) in enumerate(zip(self.turns, *(self.actual or ()), strict=True)):
+            if outcome == Outcome.PROVED:
+                found.setdefault((turn.chunk, turn.tick + num - 1), set()).add(row)
+        return found
+
+    def meets_earlier_goal(self, row: int) -> bool | None:
+        """Return whether a resolvent equals a goal that the slot visited before, at a later step; None if that is unknown."""
+        if len(self.turns) > MOST_CANDIDATES:
             return None
-        return SlotHistory(self._turns, self.expected, self.actual, self.read_both)
+        left, reader = self._before[row], self._readers[0]
+        made = ({each.atoms for each in reader.read(i).resolvents} for i in _steps_of(reader, row))
+        return len(left) > 1 and any(atoms & set(left[i + 1 :]) for i, atoms in enumerate(made))
+
+    @cached_property
+    def _readers(self) -> tuple[StepReader, StepReader]:
+        assert self.read_both is not None
+        return self.read_both()
+
+    @cached_property
+    def _before(self) -> list[tuple[Goal, ...]]:
+        """The goals that the list of its slot still holds when each candidate begins, one for each step."""
+        before, reader = [], self._readers[1]
+        held: dict[tuple[int, int], tuple[Goal, ...]] = {}
+        for row, turn in enumerate(self.turns):
+            slot = turn.chunk, turn.slot
+            before.append(held.get(slot, ()))
+            goals = tuple(map(reader.goal_of, _steps_of(reader, row)))
+            held[slot] = (*goals, *before[-1][len(goals) :])
+        return before
 
 
-def find_turns(layout: Mapping[str, object], expected: Candidates, num_steps: Sequence[int]) -> list[Turn] | None:
-    """Return the turn of each candidate; None if the engine does not name its slots.
+def _steps_of(reader: StepReader, row: int) -> range:
+    return range(*reader.first_step[row : row + 2])
+
+
+def find_turns(layout: Mapping[str, object], expected: Candidates, num_steps: Sequence[int]) -> list[Turn]:
+    """Return the turn of each candidate; none if the engine does not name its slots.
 
     num_steps: those of the actual side, which decide when a slot is free
 
@@ -162,7 +202,7 @@ def find_turns(layout: Mapping[str, object], expected: Candidates, num_steps: Se
     queries, outcomes = expected.query.tolist(), expected.outcome.tolist()
     slots, num = sizes.get("slots", 0), len(queries)
     if slots < 1:
-        return None
+        return []
     size = next((sizes[name] for name in CHUNKS if sizes.get(name, 0) > 0), num) or 1
     turns: list[Turn] = []
     for first in range(0, num, size):
@@ -204,62 +244,3 @@ def _recycle(rows: range, slots: int, num_steps: Sequence[int]) -> list[tuple[in
         places.append((slot, tick))
         heapq.heappush(free, (tick + max(1, int(num_steps[row])), slot))
     return places
-
-
-@dataclass(eq=False)
-class SlotHistory:
-    """The use of the slots of an engine in which every slot takes a step at a time.
-
-    turns: of all candidates
-    read_both: returns readers of all steps of the expected and of the actual side
-    """
-
-    turns: Sequence[Turn]
-    expected: Candidates
-    actual: Actual
-    read_both: Callable[[], tuple[StepReader, StepReader]]
-
-    def meets_proof(self, row: int) -> bool:
-        """Return whether another slot proves its candidate at a step of this one that leaves a goal."""
-        turn = self.turns[row]
-        # A step that ends in TRUE or FALSE has no goal to lose.
-        is_open = int(self.expected.outcome[row]) == Outcome.DEPTH_LIMIT
-        ticks = range(turn.tick, turn.tick + int(self.expected.num_steps[row]) - (not is_open))
-        return any(self._proofs.get((turn.chunk, tick), set()) - {row} for tick in ticks)
-
-    @cached_property
-    def _proofs(self) -> dict[tuple[int, int], set[int]]:
-        """The candidates that are proved, by their chunk and the step of it."""
-        found: dict[tuple[int, int], set[int]] = {}
-        for row, (turn, outcome, num) in enumerate(zip(self.turns, *self.actual, strict=True)):
-            if outcome == Outcome.PROVED:
-                found.setdefault((turn.chunk, turn.tick + num - 1), set()).add(row)
-        return found
-
-    def meets_earlier_goal(self, row: int) -> bool | None:
-        """Return whether a resolvent equals a goal that the slot visited before, at a later step; None if that is unknown."""
-        if len(self.turns) > MOST_CANDIDATES:
-            return None
-        left, reader = self._before[row], self._readers[0]
-        made = ({each.atoms for each in reader.read(i).resolvents} for i in _steps_of(reader, row))
-        return len(left) > 1 and any(atoms & set(left[i + 1 :]) for i, atoms in enumerate(made))
-
-    @cached_property
-    def _readers(self) -> tuple[StepReader, StepReader]:
-        return self.read_both()
-
-    @cached_property
-    def _before(self) -> list[tuple[Goal, ...]]:
-        """The goals that the list of its slot still holds when each candidate begins, one for each step."""
-        before, reader = [], self._readers[1]
-        held: dict[tuple[int, int], tuple[Goal, ...]] = {}
-        for row, turn in enumerate(self.turns):
-            slot = turn.chunk, turn.slot
-            before.append(held.get(slot, ()))
-            goals = tuple(map(reader.goal_of, _steps_of(reader, row)))
-            held[slot] = (*goals, *before[-1][len(goals) :])
-        return before
-
-
-def _steps_of(reader: StepReader, row: int) -> range:
-    return range(*reader.first_step[row : row + 2])

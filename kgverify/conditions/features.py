@@ -11,12 +11,13 @@ from enum import StrEnum
 from functools import cache, partial
 from importlib import resources
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.conditions.batch import SlotHistory
+from kgverify.conditions.batch import CandidateReader
 from kgverify.conditions.instances import Instance, SeenStep, Unit, Unknown, known
 from kgverify.engines.protocol import DescribedEngine
 from kgverify.errors import UserError
@@ -288,7 +289,7 @@ def _chosen(kind: GoalKind) -> Callable[[Instance], Value]:
 # Candidates
 
 
-def _history(value: Callable[[SlotHistory, int], Value]) -> Callable[[Instance], Value]:
+def _history(value: Callable[[CandidateReader, int], Value]) -> Callable[[Instance], Value]:
     """Return a feature of what a candidate meets in the slots of the batch."""
     return lambda i: value(known(i.candidate.history), i.candidate.row)
 
@@ -360,7 +361,6 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "highest scores": _scores(lambda scores, _: scores.count(scores[0]) if scores else 0),
     "gap of the scores": _scores(lambda scores, _: scores[0] - scores[1] if len(scores) > 1 else math.inf),
     "resolvents": _step(lambda s: len(s.expected.resolvents)),
-    "index chosen": _step(lambda s: s.expected.choice),
     "repeats a resolvent": _step(
         lambda s: len({r.content for r in s.expected.resolvents}) < len(s.expected.resolvents)
     ),
@@ -368,7 +368,6 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "room below max_resolvents": _step(lambda s: known(s.run.limits.max_resolvents) - len(s.expected.resolvents)),
     "resolvents before closing": _num_surviving,
     "resolvents visited": lambda i: sum(atoms in i.seen.visited for atoms in i.seen.kept.values()),
-    "has TRUE": _step(lambda s: s.is_proved),
     "atoms of the goal": _step(lambda s: len(s.expected.goal)),
     "atoms left to max_atoms": _step(lambda s: known(s.run.limits.max_atoms) - len(s.expected.goal)),
     "variables of the goal": _step(lambda s: len(_variables(s.expected.goal))),
@@ -387,45 +386,28 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "clauses that match": _step(lambda s: known(s.origins).num_matches),
     "facts of the selected predicate": lambda i: len(i.inference.clauses.facts_of(i.selected[0])),
     "longest resolvent": _step(lambda s: max((len(r.atoms) for r in s.expected.resolvents), default=0)),
-    "dropped by max_atoms": _step(lambda s: s.expected.dropped_atoms),
-    "dropped by max_resolvents": _step(lambda s: s.expected.dropped_resolvents),
     "selected predicate": lambda i: i.selected[0],
-    "position among the candidates": lambda i: i.candidate.row,
-    "position from the end of the run": lambda i: i.candidate.rows_left,
-    "position in its chunk": lambda i: i.turn.position,
-    "chunk": lambda i: i.turn.chunk,
-    "place in its ranking": lambda i: i.candidate.place,
     "place from the end of its ranking": lambda i: i.candidate.num_alike - 1 - i.candidate.place,
-    "candidates of its ranking": lambda i: i.candidate.num_alike,
     "slot was used before": lambda i: i.turn.number > 0,
-    "slot": lambda i: i.turn.slot,
-    "turn of its slot": lambda i: i.turn.number,
     "follows a proof": lambda i: i.turn.outcome == Outcome.PROVED,
-    "follows any proof": lambda i: i.turn.has_proved,
     "follows a failure": lambda i: i.turn.outcome == Outcome.FAILED,
     "follows max_depth": lambda i: i.turn.outcome == Outcome.DEPTH_LIMIT,
-    "follows its own query": lambda i: i.turn.is_same_query,
-    "steps of its slot before": lambda i: i.turn.num_steps,
     "step of its chunk at the end": _history(
         lambda history, row: history.turns[row].tick + int(history.expected.num_steps[row])
     ),
     "meets a proof": _history(lambda history, row: history.meets_proof(row)),
     "meets an earlier goal": _history(lambda history, row: history.meets_earlier_goal(row)),
-    "is in a partial turn": lambda i: i.turn.is_partial,
-    "is a fact": lambda i: i.candidate.is_fact,
     "is PROVED": lambda i: i.candidate.outcome == Outcome.PROVED,
     "is FAILED": lambda i: i.candidate.outcome == Outcome.FAILED,
     "reaches max_depth": lambda i: i.candidate.outcome == Outcome.DEPTH_LIMIT,
-    "steps of the derivation": lambda i: i.candidate.num_steps,
     "head side": lambda i: i.candidate.side == Side.HEAD,
     "repeats a constant": lambda i: i.candidate.atom[1] == i.candidate.atom[2],
-    "query": lambda i: i.candidate.query,
     "predicate of the query": lambda i: i.candidate.atom[0],
     "first argument of the candidate": lambda i: i.candidate.atom[1],
     "second argument of the candidate": lambda i: i.candidate.atom[2],
     "larger argument of the candidate": lambda i: max(i.candidate.atom[1:]),
 }
-"""The value of each feature of features.toml, by its name. Unknown if an instance lacks it."""
+"""The value of each feature of features.toml that is more than an attribute. Unknown if an instance lacks it."""
 
 _NUMBERED: Final[dict[str, Callable[[int], Callable[[Instance], Value]]]] = {
     "matches in {each} bits": lambda bits: _mismatch(partial(matches_in, bits)),
@@ -470,7 +452,7 @@ def _read(row: dict[str, Any]) -> Iterator[Feature]:
             of=frozenset(map(Unit, row["of"])),
             scale=Scale(row["scale"]),
             phrase=words["phrase"],
-            value=_or_none(_VALUES[name] if number is None else _NUMBERED[name](number)),
+            value=_or_none(_NUMBERED[name](number) if number else _VALUES.get(name) or attrgetter(row["value"])),
             opposite=words.get("opposite", ""),
             stages=frozenset(map(Stage, row.get("stages", ()))),
             zeros={relation: words[key] for key, relation in _ZEROS.items() if key in words},

@@ -13,7 +13,7 @@ from kgverify.evaluation.proving import may_stop, prove_candidates
 from kgverify.evaluation.rank_only import build_model
 from kgverify.evaluation.sampling import choose_rankings, choose_single, hash_results, judge_sample
 from kgverify.progress import Progress, no_progress
-from kgverify.report.evaluation import CheckedAgain, CheckedRankings, SpotCheck, Strength
+from kgverify.report.evaluation import CheckedAgain, CheckedRankings, SpotCheck
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
 from kgverify.trace.model.columns import Candidates
 from kgverify.trace.model.score_error import accept_score_error
@@ -99,13 +99,13 @@ def check_evaluation(
         num_near_ties=int(candidates.is_near_tie.sum()),
         largest_error=float(candidates.apart[candidates.is_equal].max(initial=0.0)),
         bound=float(candidates.bound[candidates.is_equal].max(initial=0.0)),
-        strength=Strength(*judge_sample(strata)),
+        strength=judge_sample(strata),
         rankings=CheckedRankings(
             num_rankings=num_rankings,
             num_checked=len(rankings),
             num_equal=num_equal,
             num_near_ties=len(rankings) - num_equal - num_wrong,
-            strength=Strength(*judge_sample(sample.strata)),
+            strength=judge_sample(sample.strata),
         ),
         model=None if model is None else namer.describe_model(model),
         exercise=endings.exercise,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Self
@@ -21,11 +22,11 @@ from kgverify.evaluation.part_store import Identity, PartStore, Warn, identify, 
 from kgverify.evaluation.proving import (
     FullWork,
     PartWork,
-    WorkMaker,
     do_part,
     do_piece,
     explain_out_of_memory,
     join_proved,
+    make_work,
     warm_up,
 )
 from kgverify.evaluation.rank_only import RankOnly, build_rank_only
@@ -33,7 +34,7 @@ from kgverify.program.dialect import OURS
 from kgverify.progress import Phase, Progress, no_progress, silent_phase
 from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.parts import Part, Plan, plan_parts
-from kgverify.runs.pool import SentMaker, Workers, do_all
+from kgverify.runs.pool import Workers, do_all, send_maker
 from kgverify.runs.run import Pipeline, Run
 from kgverify.trace.model.columns import CandidateSet
 
@@ -143,7 +144,7 @@ def evaluate(
                         worker.work(work, missing, progress)
                         worker.wait_for_others(progress)
                     else:
-                        maker = WorkMaker(run, make, build, info)
+                        maker = partial(make_work, run, make, build, info)
                         _send_parts(workers, maker, work, missing, store, progress, should_stop)
                 model = None if ranking is None else ranking.model
             except KeyboardInterrupt:
@@ -171,7 +172,7 @@ def evaluate(
 
 def _send_parts(
     workers: Workers,
-    maker: WorkMaker,
+    maker: Callable[[], PartWork],
     work: PartWork,
     missing: Sequence[Part],
     store: PartStore,
@@ -183,7 +184,7 @@ def _send_parts(
     The last parts are cut into pieces if the engine proves each candidate by itself. Several results are stored at the same
     time: an object store takes long for each.
     """
-    made = SentMaker(maker, workers).arguments
+    made = send_maker(maker, workers)
     is_divisible = isinstance(work, FullWork) and work.is_divisible
     # What is known of each part under way: the proved pieces of one that is cut.
     proved: dict[int, list[Any]] = {}
@@ -254,8 +255,7 @@ class _Worker:
         if isinstance(work, RankOnly) and work.is_shareable and len(missing) < self._group.size:
             self._work_together(work, missing, progress)
         else:
-            with ThreadPoolExecutor(1) as beside:
-                self._work(work, self._take(missing), beside, progress)
+            self._work_alone(work, missing, progress)
 
     def _work_together(self, work: RankOnly, missing: Sequence[Part], progress: Progress) -> None:
         """Prove a share of each part; the leader adds up the shares. It leaves out a part if another process is gone."""
@@ -285,28 +285,28 @@ class _Worker:
             time.sleep(_POLL_SECONDS / 20)
         return message
 
-    def _work(self, work: PartWork, parts: Iterator[Part], beside: ThreadPoolExecutor, progress: Progress) -> None:
-        part = next(parts, None)
-        upcoming = None if part is None else beside.submit(work.draw, part)
-        stored: Future[None] | None = None
-        while part is not None and upcoming is not None:
-            drawn = upcoming.result()
-            following = next(parts, None)
-            upcoming = None if following is None else beside.submit(work.draw, following)
-            proved = work.prove(part, drawn, progress)
+    def _work_alone(self, work: PartWork, missing: Sequence[Part], progress: Progress) -> None:
+        drawn = ((part, work.draw(part)) for part in self._take(missing))
+        with ThreadPoolExecutor(1) as beside:
+            upcoming: Future[Any] = beside.submit(next, drawn, None)
+            stored: Future[Any] | None = None
+            while (given := upcoming.result()) is not None:
+                upcoming = beside.submit(next, drawn, None)
+                part, its_input = given
+                proved = work.prove(part, its_input, progress)
+                if stored is not None:
+                    stored.result()
+                stored = beside.submit(self._store_part, work, part, proved)
+                self._num_own += part.num_candidates
+                self._group.add("candidates", part.num_candidates)
+                self._report_others(progress)
+                if self._must_stop():
+                    break
             if stored is not None:
                 stored.result()
-            stored = beside.submit(
-                lambda part, proved: self._store.put(part, work.summarize(part, proved)), part, proved
-            )
-            self._num_own += part.num_candidates
-            self._group.add("candidates", part.num_candidates)
-            self._report_others(progress)
-            if self._must_stop():
-                break
-            part = following
-        if stored is not None:
-            stored.result()
+
+    def _store_part(self, work: PartWork, part: Part, proved: Any) -> None:
+        self._store.put(part, work.summarize(part, proved))
 
     def _take(self, missing: Sequence[Part]) -> Iterator[Part]:
         while not self._must_stop():

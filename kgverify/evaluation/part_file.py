@@ -215,14 +215,9 @@ def draw_sample(candidates: Candidates, is_true: NDArray[np.bool_], seed: int) -
 
 def join_samples(samples: Iterable[Sample]) -> Sample:
     """Return the candidates of lowest priority of several samples, in each of the two strata."""
-    joined = concatenate_samples(samples)
+    joined = Sample(*map(np.concatenate, zip(*samples, strict=True)))
     is_true = joined.sample_is_true
     return joined.take(np.concatenate([_lowest(joined.sample_priority, of) for of in (is_true, ~is_true)]))
-
-
-def concatenate_samples(samples: Iterable[Sample]) -> Sample:
-    """Return all candidates of several samples."""
-    return Sample(*map(np.concatenate, zip(*samples, strict=True)))
 
 
 def _priorities(candidates: Candidates, seed: int) -> NDArray[np.uint64]:

@@ -118,10 +118,6 @@ class PartFolder:
         if self._remote is not None:
             self._remote.join(name).send_file(self.path / name)
 
-    def locate(self, name: str) -> str:
-        """Return the path or URL of a file."""
-        return str(self.path / name) if self._remote is None else self._remote.join(name).url
-
     def check_writable(self) -> None:
         """Raise the UserError of `send` before a long run, if it would raise one already."""
         if self._remote is not None:
@@ -215,7 +211,7 @@ class PartStore:
                 results[part.number] = read_part(folder.fetch(part.name), part, self._sha256s)
             except DamagedError as error:
                 folder.forget(part.name)
-                warn(f"{folder.locate(part.name)} {error}; the part is repeated")
+                warn(f"{folder}/{part.name} {error}; the part is repeated")
         return results
 
     def _resume(self, folder: PartFolder) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -72,34 +71,27 @@ class FullWork:
         return summarize_part(candidates, rankings, self._run.triples, self._run.seed, choices)
 
 
-@dataclass(frozen=True)
-class WorkMaker:
-    """A maker of the work on the parts of a run, for workers on this machine or others.
+def make_work(
+    run: Run, make: Callable[[], Pipeline], build: Callable[[Run, Pipeline], PartWork], info: EngineInfo
+) -> PartWork:
+    """Make the work on the parts of a run, on a worker. UserError if the engine is another one here.
 
-    make: makes the pipeline, and `work` the work with it
+    make: makes the pipeline, and `build` the work with it
     info: the engine's description where the evaluation was started
     """
-
-    run: Run
-    make: Callable[[], Pipeline]
-    work: Callable[[Run, Pipeline], PartWork]
-    info: EngineInfo
-
-    def __call__(self) -> PartWork:
-        """Make the work. UserError if the engine is another one here."""
-        pipeline = self.make()
-        check_same_engine(pipeline.engine.info, self.info)
-        return self.work(self.run, pipeline)
+    pipeline = make()
+    check_same_engine(pipeline.engine.info, info)
+    return build(run, pipeline)
 
 
 def do_part(make: bytes, name: str, part: Part) -> PartResult:
-    """Return the result of a part on a worker; `make` and `name` are those of a `SentMaker`."""
+    """Return the result of a part on a worker; `make` and `name` are those of `send_maker`."""
     work: PartWork = make_once(make, name)
     return work.summarize(part, work.prove(part, work.draw(part), no_progress))
 
 
 def do_piece(make: bytes, name: str, part: Part, drawn: CandidateSet) -> tuple[Candidates, ChoiceStatistics]:
-    """Prove some candidates of a part on a worker; `make` and `name` are those of a `SentMaker` of a `FullWork`."""
+    """Prove some candidates of a part on a worker; `make` and `name` are those of `send_maker`, for a `FullWork`."""
     work: FullWork = make_once(make, name)
     return work.prove(part, drawn, no_progress)
 

@@ -16,6 +16,7 @@ from kgverify.evaluation.evaluate import EvaluationResult
 from kgverify.evaluation.part_file import PartResult, Sample, hash_result, join_samples
 from kgverify.evaluation.rank_only import ranks_above_unproved
 from kgverify.ranking.corrupt import mix, number_atoms
+from kgverify.report.evaluation import Strength
 from kgverify.runs.run import Run
 
 LEAST, MOST = 2048, 8192
@@ -178,18 +179,7 @@ _MOST_UNITS: Final = 1 << 20
 """The steps in which defective members are added; several at once in a larger population."""
 
 
-class Confidence(NamedTuple):
-    """The strength of a sample.
-
-    chance: the chance that a defect in 1 % of the population would have been seen, 0 to 1
-    share:  the smallest share of the population such that a defect in it would have been seen with a chance of 99 %
-    """
-
-    chance: float
-    share: float
-
-
-def judge_sample(strata: Iterable[tuple[int, int]]) -> Confidence:
+def judge_sample(strata: Iterable[tuple[int, int]]) -> Strength:
     """Judge a sample that was drawn uniformly in each stratum: (members, members drawn).
 
     The defect is assumed to be spread over the strata in the way that is hardest to see. Each further defective member of a
@@ -198,7 +188,7 @@ def judge_sample(strata: Iterable[tuple[int, int]]) -> Confidence:
     strata = [(members, drawn) for members, drawn in strata if members]
     population = sum(members for members, _ in strata)
     if not population:
-        return Confidence(1.0, 0.0)
+        return Strength(1.0, 0.0)
     unit = 1 + population // _MOST_UNITS
     unseen = sum(-(-members // unit) for members, drawn in strata if not drawn)
     logs = [_log_factors(members, drawn, unit) for members, drawn in strata if drawn]
@@ -206,7 +196,7 @@ def judge_sample(strata: Iterable[tuple[int, int]]) -> Confidence:
     num = math.ceil(SHARE * population / unit) - unseen
     chance = 0.0 if num <= 0 or not len(missed) else -math.expm1(missed[min(num, len(missed)) - 1])
     enough = int(np.searchsorted(-missed, -math.log1p(-CONFIDENCE) - 1e-12)) + 1
-    return Confidence(chance, min(1.0, (unseen + enough) * unit / population) if len(missed) else 1.0)
+    return Strength(chance, min(1.0, (unseen + enough) * unit / population) if len(missed) else 1.0)
 
 
 def _log_factors(members: int, drawn: int, unit: int) -> NDArray[np.float64]:

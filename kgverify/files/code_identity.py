@@ -83,7 +83,7 @@ _OF_PATHS: Final = re.compile(
 _PATH_MODULES: Final = {"os": os, "os.path": os.path, "pathlib": pathlib, "pathlib.Path": Path} | {
     f"os.path.{each.__name__}": each for each in (os.path.abspath, os.path.dirname, os.path.join, os.path.realpath)
 }
-"""What such an expression may call."""
+"""The modules and functions that such an expression may use."""
 _loaded: Final[WeakKeyDictionary[ModuleType, str]] = WeakKeyDictionary()
 """The digests that the files of modules had when these were first identified."""
 
@@ -248,7 +248,7 @@ class _Source:
         self._modules: list[str] = []
         """The modules that it imports, by full name."""
         self._imported: dict[str, str] = {}
-        """What it imports from modules, by full name; a relative import keeps its dots."""
+        """The full name of each name that it imports; a relative import keeps its dots."""
         for node in self._nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
@@ -258,7 +258,8 @@ class _Source:
             elif isinstance(node, ast.ImportFrom):
                 base = "." * node.level + (node.module or "")
                 self._modules.append(base)
-                self._imported |= {alias.asname or alias.name: f"{base}.{alias.name}" for alias in node.names}
+                prefix = f"{base}." if node.module else base
+                self._imported |= {alias.asname or alias.name: prefix + alias.name for alias in node.names}
         self._bound = _list_bindings(self._nodes)
         self._texts = {
             node.value for node in self._nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)
@@ -271,8 +272,10 @@ class _Source:
         if any(self._name_of(node) in ("import_module", "__import__") for node in self._nodes):
             names += [text for text in self._texts if text.replace(".", "_").isidentifier()]
         for name in (*self._modules, *self._imported.values()):
-            with suppress(ImportError):
+            try:
                 names.append(resolve_name(name, package))
+            except ImportError:
+                names.append(name.lstrip("."))
         for name in dict.fromkeys(names):
             parts = name.split(".")
             for length in range(1, len(parts) + 1):
@@ -291,21 +294,24 @@ class _Source:
     def _check_origins(self) -> str:
         """Return what it imports, or takes from a module, that may read what no source names."""
         for module in self._modules:
-            if module.partition(".")[0] in sys.stdlib_module_names and not _LIBRARY.fullmatch(module):
+            is_whole = f"{module}.*" in self._imported.values()
+            if module.partition(".")[0] in sys.stdlib_module_names and (is_whole or not _LIBRARY.fullmatch(module)):
                 return f"imports {module}"
-        taken = [(origin, node) for node in self._nodes if (origin := self._qualify(node)) is not None]
-        for origin, node in [*((each, None) for each in (*self._modules, *self._imported.values())), *taken]:
-            if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and _is_installed(origin):
-                return f"assigns to {origin}"
-            # Modules are also members of those that import them: `random._os` is `os`.
-            parts = [each.lstrip("_") for each in origin.split(".")]
-            members = parts[1:]
-            if node is not None and not isinstance(self._parents[id(node)], ast.Attribute):
-                members.append("")
-            pairs = zip(parts, members, strict=False)
-            is_odd = any(name in _MEMBERS and not _MEMBERS[name].fullmatch(member) for name, member in pairs)
-            if is_odd or any(map(_FOREIGN.fullmatch, parts)):
-                return f"uses {origin}"
+        named = [each for each in self._modules if not each.startswith(".")] + [*self._imported.values()]
+        uses: list[tuple[str, str, str]] = [(each, *each.rpartition(".")[::2]) for each in named]
+        for node in self._nodes:
+            if (origin := self._qualify(node)) is not None:
+                if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and not _is_installed(origin):
+                    return f"assigns to {origin}"
+                parent = self._parents[id(node)]
+                # Modules are also members of those that import them: `random._os` is `os`.
+                module = origin.rpartition(".")[2].lstrip("_")
+                uses.append((origin, module, parent.attr if isinstance(parent, ast.Attribute) else ""))
+        for origin, module, member in uses:
+            # A relative import names modules of the engine itself.
+            parts = [each.lstrip("_") for each in origin.split(".")][-1 if origin.startswith(".") else 0 :]
+            if any(map(_FOREIGN.fullmatch, parts)) or (module in _MEMBERS and not _MEMBERS[module].fullmatch(member)):
+                return f"uses {origin}.{member}".rstrip(".")
         return ""
 
     def _check_use(self, node: ast.AST, code: Code) -> str:
@@ -328,13 +334,15 @@ class _Source:
 
     def _add_variable(self, node: ast.AST, code: Code) -> str:
         """Add the variable of the environment that is read to an identity, if its name is known."""
-        parent = self._parents[id(node)]
-        if isinstance(parent, ast.Attribute):
-            parent = self._parents[id(parent)]
-        match parent:
-            case ast.Call(args=[key, *_]) | ast.Subscript(slice=key) | ast.Compare(left=key):
+        reader = parent if isinstance(parent := self._parents[id(node)], ast.Attribute) else node
+        match self._parents[id(reader)]:
+            case (
+                ast.Call(func=used, args=[key, *_])
+                | ast.Subscript(value=used, slice=key)
+                | ast.Compare(left=key, ops=[ast.In() | ast.NotIn()], comparators=[used])
+            ):
                 name = self._evaluate(key)
-                if isinstance(name, str):
+                if used is reader and isinstance(name, str):
                     if (value := os.environ.get(name)) is not None:
                         code[f"${name}"] = hashlib.sha256(value.encode(errors="surrogateescape")).hexdigest()
                     return ""

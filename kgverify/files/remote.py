@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from kgverify.errors import UserError, describe_error, find_missing_dependency, show_path_as
-from kgverify.files.writing import temporary_folder
+from kgverify.files.writing import explained, temporary_folder
 
 T = TypeVar("T")
 
@@ -163,7 +163,7 @@ class Remote:
             os.close(descriptor)
 
     def _describe(self, store: Any) -> dict[str, Any]:
-        """Return the type and size of an object or folder; nothing if there is none."""
+        """Return the type and size of an object or folder, and an empty dictionary if it does not exist."""
         try:
             info: dict[str, Any] = store.info(self.key)
             return info
@@ -267,22 +267,15 @@ def scratch_folder(remote: Remote) -> Iterator[Path]:
     """
     name = f"kgverify-{os.getuid()}-{sha256(remote.url.encode()).hexdigest()[:16]}"
     folder = Path(tempfile.gettempdir()) / name
-    try:
-        folder.mkdir(mode=0o700)
-    except FileExistsError:
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-            raise UserError(
-                "is in the way, and is not a private folder of this user",
-                where=str(folder),
-                fix="delete it, or let TMPDIR name a folder of your own",
-            ) from None
-    except OSError as error:
+    with explained(folder):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
         raise UserError(
-            f"temporary files cannot be written: {error.strerror}",
+            "is in the way, and is not a private folder of this user",
             where=str(folder),
-            fix="make room, or let TMPDIR name a folder that can be written",
-        ) from error
+            fix="delete it, or let TMPDIR name a folder of your own",
+        )
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 

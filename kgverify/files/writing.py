@@ -50,10 +50,6 @@ _FIXES: Final = {
 }
 
 
-def noop() -> None:
-    """Do nothing."""
-
-
 def write_file(path: Path | str, content: bytes | str, *, is_durable: bool = False) -> None:
     """Replace a file at once, or write to a device or a pipe. UserError if it cannot be written.
 
@@ -109,13 +105,11 @@ def renamed_into(
     path: Path,
     *,
     is_durable: bool = False,
-    before_naming: Callable[[], object] = noop,
     rename: Callable[[Path, Path], object] | None = None,
 ) -> Iterator[Path]:
     """Do as `replaced`, but leave an OSError to the caller, who knows what was kept.
 
-    before_naming: called when the content is on disk; if it raises, nothing is left
-    rename:        puts the file in place; with it, `path` may be a folder
+    rename: puts the file in place; with it, `path` may be a folder
     """
     mode = None if rename is not None and path.is_dir() else _check_target(path)
     temporary = temporary_beside(path)
@@ -131,7 +125,6 @@ def renamed_into(
         yield temporary
         if is_durable:
             sync_file(temporary)
-        before_naming()
         (rename or Path.replace)(temporary, path)
     except BaseException:
         with suppress(OSError):
@@ -315,24 +308,22 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def explained(path: Path, *, kept: str = "", num_bytes: int | None = None) -> Iterator[None]:
-    """Raise a UserError that says what to do in place of an OSError. See `explain_write_error`."""
-    try:
-        yield
-    except OSError as error:
-        raise explain_write_error(error, path, kept=kept, num_bytes=num_bytes) from error
-
-
-def explain_write_error(error: OSError, path: Path, *, kept: str = "", num_bytes: int | None = None) -> UserError:
-    """Make the error for a path that cannot be written.
+    """Raise a UserError that says what to do in place of an OSError.
 
     kept:      what is safe, such as "the source is unchanged"
     num_bytes: bytes of the content, if known
     """
-    reason = error.strerror or str(error) if is_special(path) else describe_write_error(error, path.parent, num_bytes)
-    fix = _FIXES.get(error.errno or 0, f"check the permissions of {path.absolute().parent}, or give another path")
-    if error.errno in _FULL:
-        fix = "make room, or choose a path on another disk"
-    return UserError(f"cannot be written: {reason}{'; ' if kept else ''}{kept}", where=str(path), fix=fix)
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if not is_special(path):
+            reason = describe_write_error(error, path.parent, num_bytes)
+        fix = _FIXES.get(error.errno or 0, f"check the permissions of {path.absolute().parent}, or give another path")
+        if error.errno in _FULL:
+            fix = "make room, or choose a path on another disk"
+        message = f"cannot be written: {reason}{'; ' if kept else ''}{kept}"
+        raise UserError(message, where=str(path), fix=fix) from error
 
 
 def describe_write_error(error: OSError, folder: Path, num_bytes: int | None = None) -> str:

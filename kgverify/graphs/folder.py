@@ -14,10 +14,10 @@ be OpenKE's `train2id.txt`, and those that PyKEEN saves: `numeric_triples.tsv.gz
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from kgverify.errors import UserError
 from kgverify.graphs.formats.ids import OPENKE_NAMES, OPENKE_SUFFIX, PYKEEN_NAMES, PYKEEN_TRIPLES
@@ -46,22 +46,8 @@ _FOREIGN: Final = re.compile(
 _MAX_LISTED: Final = 12
 
 
-class IdFiles(NamedTuple):
-    """The files that name the ids of another one."""
-
-    entities: Traversable
-    relations: Traversable
-
-
-class GraphFiles(NamedTuple):
-    """The file of each role that a folder has, and the names of the files that are not read."""
-
-    roles: dict[str, Traversable]
-    unread: list[str]
-
-
-def find_files(folder: Traversable, shown: str, given: Collection[str]) -> GraphFiles:
-    """Find the files of a graph's folder, but not those for roles that are given otherwise.
+def find_files(folder: Traversable, shown: str, given: Collection[str]) -> tuple[dict[str, Traversable], list[str]]:
+    """Find the file of each role in a graph's folder but for roles given otherwise, and the names of files that are not read.
 
     UserError for two files of one role, and for a folder without train.
     """
@@ -100,7 +86,7 @@ def find_files(folder: Traversable, shown: str, given: Collection[str]) -> Graph
             fix="name the file of the facts train.txt, or give its path with --graph train=FILE",
         )
     unread = [file.name for file in files if file.name not in taken and not _NOT_DATA.fullmatch(file.name)]
-    return GraphFiles(found, unread)
+    return found, unread
 
 
 def name_graph(file_name: str, folder_name: str) -> str:
@@ -112,7 +98,7 @@ def name_graph(file_name: str, folder_name: str) -> str:
 
 def names_ids(name: str) -> bool:
     """Return whether a file's triples are ids, by its name."""
-    return _stem(name).endswith(OPENKE_SUFFIX) or _stem(name) == PYKEEN_TRIPLES
+    return is_openke(name) or _stem(name) == PYKEEN_TRIPLES
 
 
 def has_dictionaries(file: Traversable) -> bool:
@@ -127,14 +113,12 @@ def is_openke(name: str) -> bool:
     return _stem(name).endswith(OPENKE_SUFFIX)
 
 
-def find_id_files(file: Traversable) -> IdFiles:
-    """Find the files that name the ids of another, beside it. UserError unless there is one of each."""
+def find_id_files(file: Traversable) -> tuple[Path, Path]:
+    """Find the files beside a file of ids that name its entities and relations. UserError unless there is one of each."""
     names = OPENKE_NAMES if is_openke(file.name) else PYKEEN_NAMES
     folder = Path(str(file)).parent
-    beside: Mapping[str, list[Path]] = {
-        name: [entry for entry in sorted(folder.iterdir()) if entry.is_file() and _stem(entry.name) == name]
-        for name in names
-    }
+    files = [entry for entry in sorted(folder.iterdir()) if entry.is_file()]
+    beside = {name: [entry for entry in files if _stem(entry.name) == name] for name in names}
     for name, matching in beside.items():
         if len(matching) != 1:
             found = " and ".join(each.name for each in matching) or "none"
@@ -143,8 +127,8 @@ def find_id_files(file: Traversable) -> IdFiles:
                 where=str(file),
                 fix=f"put {' and '.join(names)} into its folder",
             )
-    entities, relations = beside.values()
-    return IdFiles(entities[0], relations[0])
+    (entities,), (relations,) = beside.values()
+    return entities, relations
 
 
 def render_list(names: list[str]) -> str:

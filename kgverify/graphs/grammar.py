@@ -195,7 +195,8 @@ def _parse(form: Form, text: str, source: Source, *, is_whole: bool = True) -> l
     except _Refusal as refusal:
         raise line_error(Source(source.file, source.line + refusal.line - 1), *refusal.reason) from None
     except UnexpectedInput as error:
-        if not is_whole and _is_incomplete(error, text):
+        is_open = _is_end(error) or text.startswith(("/*", ":-", "?-"), error.pos_in_stream or 0)
+        if is_open and not is_whole:
             raise _Incomplete from None
         line, *reason = _explain(error, form, text)
         raise line_error(Source(source.file, source.line + line - 1), *reason) from None
@@ -228,7 +229,22 @@ def _build_parser() -> "Lark":
             return terms
 
         def atom(self, predicate: _Predicate, terms: list[RawTerm]) -> RawAtom:
-            return _build_atom(predicate, terms)
+            name, is_quoted, line = predicate
+            if name == "not" and not is_quoted and len(terms) == 1:
+                raise _Refusal(line, "an atom", "the negation 'not(...)'", _NEGATION_FIX)
+            if len(terms) != 2:
+                unary = f"write a unary atom with its argument twice, as in {name}({terms[0].text},{terms[0].text})"
+                raise _Refusal(line, _TWO, f"{len(terms)} in {show(name)}", unary if len(terms) == 1 else _TWO_FIX)
+            if not (name and all(term.text for term in terms)):
+                raise _Refusal(line, "a name", f"an empty name in quotes, in {show(name)}", "fill in the name")
+            if not is_quoted and (weight := _HIDDEN_WEIGHT.match(name)):
+                raise _Refusal(
+                    line,
+                    "a number such as 0.9 before '::'",
+                    show(weight[0]),
+                    "write the weight as a number, or leave it out; quote the predicate if this is its name",
+                )
+            return RawAtom(name, terms[0], terms[1], is_quoted, line)
 
         def body(self, *atoms: RawAtom) -> list[RawAtom]:
             return list(atoms)
@@ -258,25 +274,6 @@ def _build_clause(parts: Sequence[Any]) -> Clause:
     body = next((part for part in parts if isinstance(part, list)), ())
     weight = _read_weight(parts[0], clause_head) if isinstance(parts[0], str) else None
     return Clause(clause_head.line, clause_head, body, weight)
-
-
-def _build_atom(predicate: _Predicate, terms: Sequence[RawTerm]) -> RawAtom:
-    name, is_quoted, line = predicate
-    if name == "not" and not is_quoted and len(terms) == 1:
-        raise _Refusal(line, "an atom", "the negation 'not(...)'", _NEGATION_FIX)
-    if len(terms) != 2:
-        unary = f"write a unary atom with its argument twice, as in {name}({terms[0].text},{terms[0].text})"
-        raise _Refusal(line, _TWO, f"{len(terms)} in {show(name)}", unary if len(terms) == 1 else _TWO_FIX)
-    if not (name and all(term.text for term in terms)):
-        raise _Refusal(line, "a name", f"an empty name in quotes, in {show(name)}", "fill in the name")
-    if not is_quoted and (weight := _HIDDEN_WEIGHT.match(name)):
-        raise _Refusal(
-            line,
-            "a number such as 0.9 before '::'",
-            show(weight[0]),
-            "write the weight as a number, or leave it out; quote the predicate if this is its name",
-        )
-    return RawAtom(name, terms[0], terms[1], is_quoted, line)
 
 
 _MAX_ARGUMENTS = 100  # More are not read to the end.
@@ -342,11 +339,6 @@ def _check_item(item: Any) -> Clause | Directive:
         fix = "leave the directive out: kgverify reads facts and rules, and runs nothing"
         raise _Refusal(item.line, "a fact, a rule or a declaration such as ':- dynamic p/2.'", show(str(item)), fix)
     return Directive(item.line, " ".join(item.split()))
-
-
-def _is_incomplete(error: "UnexpectedInput", text: str) -> bool:
-    """Return whether more lines might make the text valid."""
-    return _is_end(error) or text.startswith(("/*", ":-", "?-"), error.pos_in_stream or 0)
 
 
 def _explain(error: "UnexpectedInput", form: Form, text: str) -> tuple[int, str, str, str]:

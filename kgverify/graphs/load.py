@@ -12,15 +12,21 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from itertools import chain
 from pathlib import Path
-from typing import Final, NamedTuple, Unpack
+from typing import Final, NamedTuple, TypeAlias, Unpack
 
 from kgverify.arguments import checked
 from kgverify.errors import UserError, count_of, suggest
 from kgverify.files.reading import STANDARD_INPUT
 from kgverify.files.remote import fetched, names_url
 from kgverify.garbage_collection import without_garbage_collection
-from kgverify.graphs.column_order import check_columns, find_unlikely_order
 from kgverify.graphs.domains import parse_domains
+from kgverify.graphs.doubts import (
+    check_columns,
+    find_rule_warnings,
+    find_similar_names,
+    find_split_warnings,
+    find_unlikely_order,
+)
 from kgverify.graphs.embedded import list_embedded
 from kgverify.graphs.folder import (
     ROLES,
@@ -34,36 +40,29 @@ from kgverify.graphs.folder import (
     render_list,
 )
 from kgverify.graphs.formats.ids import parse_openke, parse_pykeen
-from kgverify.graphs.formats.parsed import Triples
 from kgverify.graphs.formats.pykeen import PykeenObject, read_pykeen
-from kgverify.graphs.formats.reading import Reading, ReadingOptions
+from kgverify.graphs.formats.reading import Part, Reading, ReadingOptions, Triples
 from kgverify.graphs.graph import GraphFile, KnowledgeGraph
 from kgverify.graphs.random_graph import PREFIX, draw_graph, parse_seed
-from kgverify.graphs.rule_warnings import find_rule_warnings
-from kgverify.graphs.rules import Rules, parse_rules
-from kgverify.graphs.split_warnings import find_similar_names, find_split_warnings
+from kgverify.graphs.rules import parse_rules
 from kgverify.graphs.stored_graph import find_key, read_stored, store
 from kgverify.graphs.text_file import TextFile, read_text
 from kgverify.graphs.triples import parse_triples
 from kgverify.program.atom_table import AtomTable
+from kgverify.program.program import NamedRule
 
 DATA_VARIABLE: Final = "KGVERIFY_DATA"
 
 
-class _Part(NamedTuple):
-    """The triples of a file, or of an object, which has no file name."""
-
-    split: str
-    file: str
-    triples: Triples
+_Read: TypeAlias = tuple[str, Traversable, TextFile]
+"""A role, a file for it and its text."""
 
 
 class _Source(NamedTuple):
-    """The name of a graph, its files by role, those of train apart, and warnings about files that are not read."""
+    """The name of a graph, its files by role, and warnings about files that are not read."""
 
     name: str
-    files: Mapping[str, Traversable]
-    train: Sequence[Traversable]
+    files: Mapping[str, Sequence[Traversable]]
     warnings: tuple[str, ...] = ()
 
 
@@ -109,62 +108,58 @@ def load_graph(
     """
     reading = Reading(**options)
     reading.check()
-    given = {"valid": valid, "test": test, "rules": rules, "domains": domains}
-    facts = [train] if isinstance(train, str | Path) else train or []
+    given = {"train": train, "valid": valid, "test": test, "rules": rules, "domains": domains}
+    listed = {role: [each] if isinstance(each, str | Path) else each or () for role, each in given.items()}
     with ExitStack() as copies:
-        explicit = {role: copies.enter_context(fetched(file)) for role, file in given.items() if file is not None}
-        trains = [copies.enter_context(fetched(file)) for file in facts]
+        explicit = {
+            role: [copies.enter_context(fetched(file)) for file in files] for role, files in listed.items() if files
+        }
         if isinstance(spec, str | Path) and names_url(spec):
             spec = copies.enter_context(fetched(spec))
-        return _load(spec, explicit, trains, reading)
+        return _load(spec, explicit, reading)
 
 
 def _load(
-    spec: str | Path | PykeenObject | None, explicit: dict[str, Path], train: list[Path], reading: Reading
+    spec: str | Path | PykeenObject | None, explicit: Mapping[str, Sequence[Path]], reading: Reading
 ) -> KnowledgeGraph:
-    _check_standard_input([*explicit.values(), *train, spec])
-    roles = (["train"] if train else []) + list(explicit)
-    if isinstance(spec, str) and spec.startswith(PREFIX):
-        seed = parse_seed(spec)
-        if roles:
-            raise UserError(f"includes its own {' and '.join(roles)}", where=spec, fix="leave the file out")
-        return draw_graph(seed)
-    if spec is None or isinstance(spec, str | Path):
-        source = _find_source(spec, explicit, train)
-        return _build(source._replace(files={**source.files, **explicit}), {}, reading)
-    name, splits = read_pykeen(spec)
-    parsed = {split: each for split, each in splits.items() if split not in roles}
-    return _build(_Source(name, explicit, train), parsed, reading)
-
-
-def _check_standard_input(given: Iterable[object]) -> None:
-    num = sum(str(each) == STANDARD_INPUT for each in given)
+    num = [*map(str, chain(*explicit.values())), str(spec)].count(STANDARD_INPUT)
     if num > 1:
         raise UserError(
             f"expected one file from standard input, found {num}", where=STANDARD_INPUT, fix="give the others by paths"
         )
+    if isinstance(spec, str) and spec.startswith(PREFIX):
+        seed = parse_seed(spec)
+        if explicit:
+            raise UserError(f"includes its own {' and '.join(explicit)}", where=spec, fix="leave the file out")
+        return draw_graph(seed)
+    if spec is None or isinstance(spec, str | Path):
+        return _build(_find_source(spec, explicit), [], reading)
+    name, splits = read_pykeen(spec)
+    parts = [Part(split, "", each) for split, each in splits.items() if split not in explicit]
+    return _build(_Source(name, explicit), parts, reading)
 
 
-def _find_source(spec: str | Path | None, explicit: Mapping[str, Path], train: list[Path]) -> _Source:
+def _find_source(spec: str | Path | None, explicit: Mapping[str, Sequence[Path]]) -> _Source:
     """Return the graph's name and its files, and warnings about those that are not read."""
     if spec is None:
-        if not train:
+        if "train" not in explicit:
             raise UserError(
                 "expected a graph, found none", where="graph", fix="give a name, a path, or a file of triples as train"
             )
-        return _Source(name_graph(train[0].name, os.path.basename(os.path.abspath(train[0].parent))), {}, train)
+        first = explicit["train"][0]
+        return _Source(name_graph(first.name, os.path.basename(os.path.abspath(first.parent))), explicit)
     location = _locate(spec)
     name = os.path.basename(os.path.abspath(location)) if isinstance(location, Path) else location.name
     if not location.is_dir():
-        return _Source(name_graph(name, ""), {}, train or [location])
-    found, unread = find_files(location, str(spec), [*explicit, *["train"] * bool(train)])
-    facts: Sequence[Traversable] = train or [found.pop("train")]
-    given = {os.path.realpath(file) for file in (*explicit.values(), *train)}
+        return _Source(name_graph(name, ""), {"train": [location], **explicit})
+    found, unread = find_files(location, str(spec), explicit)
+    files = {**{role: [file] for role, file in found.items()}, **explicit}
+    given = {os.path.realpath(file) for file in chain(*explicit.values())}
     unread = [each for each in unread if os.path.realpath(str(location / each)) not in given]
     if not unread or location in map(_embedded, list_embedded()):
-        return _Source(name, found, facts)
+        return _Source(name, files)
     fix = "--graph train=FILE, valid=FILE, test=FILE, domains=FILE and --rules FILE name files one by one; train may be repeated"
-    return _Source(name, found, facts, (f"{name}: not read: {render_list(unread)}; {fix}",))
+    return _Source(name, files, (f"{name}: not read: {render_list(unread)}; {fix}",))
 
 
 def _read_triples(text: TextFile, file: Traversable, reading: Reading) -> tuple[Triples, tuple[TextFile, ...]]:
@@ -190,108 +185,109 @@ def _no_columns(file: str, found: str) -> UserError:
     return UserError(f"expected a table, whose columns `columns` names, found {found}", where=file, fix=fix)
 
 
-def _join(parts: Sequence[Triples]) -> Triples:
-    """Join the triples of several files; their lines are those of no file."""
-    return parts[0] if len(parts) == 1 else Triples(tuple(chain(*(part.atoms for part in parts))), ())
-
-
 @without_garbage_collection()
-def _build(source: _Source, parsed: Mapping[str, Triples], reading: Reading) -> KnowledgeGraph:
+def _build(source: _Source, parts: Sequence[Part], reading: Reading) -> KnowledgeGraph:
     """Build a graph from its files, and from triples that no file holds. UserError at the first line that is wrong."""
     name = source.name
-    files = [("train", file) for file in source.train]
-    files += [(role, source.files[role]) for role in ROLES if role in source.files]
-    read = [(role, file, read_text(file, standard_input=True)) for role, file in files]
-    texts = {role: text for role, _, text in read if role not in SPLITS}
+    read = [(role, file, read_text(file, standard_input=True)) for role in ROLES for file in source.files.get(role, ())]
+    files = [GraphFile(text.name, text.sha256) for _, _, text in read]
     # Triples of an object have no digest, and those in numbers have further files.
     has_ids = any(names_ids(text.name) for role, _, text in read if role in SPLITS)
-    content = {f"{role} {i}": text for i, (role, _, text) in enumerate(read)}
-    key = None if has_ids or parsed else find_key(f"{name} {reading}", content)
-    del content
+    key = None if has_ids or parts else find_key(f"{name} {reading}", [(role, text) for role, _, text in read])
     if key is not None and (stored := read_stored(key)) is not None:
         return replace(stored, warnings=(*source.warnings, *stored.warnings))
-    parts = [_Part(split, "", triples) for split, triples in parsed.items()]
-    id_files: dict[str, GraphFile] = {}
-    for i, (role, file, text) in enumerate(read):
-        if role in SPLITS:
-            triples, dictionaries = _read_triples(text, file, reading)
-            parts.append(_Part(role, text.name, triples._replace(atoms=AtomTable.of(triples.atoms))))
-            id_files |= {each.name: GraphFile(each.name, each.sha256) for each in dictionaries}
-            # A large text is not needed beside its triples.
-            read[i] = role, file, text._replace(content=b"")
-            del text
-    splits = {split: _join([part.triples for part in parts if part.split == split]) for split in SPLITS}
-    names = {split: " and ".join(part.file for part in parts if part.split == split) for split in SPLITS}
+    texts = {role: text for role, _, text in read if role not in SPLITS}
+    more, dictionaries = _read_parts(read, reading)
+    parts = [*parts, *more]
+    of_split = {split: [part for part in parts if part.split == split] for split in SPLITS}
+    names = {split: " and ".join(part.file for part in each) for split, each in of_split.items()}
     names = {split: files for split, files in names.items() if files}
-    tables = {split: AtomTable.of(each.atoms) for split, each in splits.items()}
-    train = splits["train"]
-    if not train.atoms:
+    tables = {split: _join(each) for split, each in of_split.items()}
+    train = tables["train"]
+    if not train:
         raise UserError(
             "expected at least one triple, found none",
             where=names.get("train", name),
             fix="write one triple a line: relation(head,tail). or head<TAB>relation<TAB>tail",
         )
-    labels = {f"{i} {part.split}": part for i, part in enumerate(parts)}
-    of_files = {label: part.file for label, part in labels.items()}
-    doubts = tuple(check_columns({label: part.triples for label, part in labels.items()}, of_files))
-    constants = tables["train"].constant_ids | tables["valid"].constant_ids
+    warnings = list(check_columns(parts))
+    for part in parts:
+        warnings += _check_part(part, train, reading)
+    constants = train.constant_ids | tables["valid"].constant_ids
     constants |= tables["test"].constant_ids
     domains = (
         parse_domains(texts["domains"].text, texts["domains"].name, constants=constants) if "domains" in texts else {}
     )
-    declared = constants | {name: 0 for names in domains.values() for name in names} if domains else constants
+    strangers = {name: 0 for names in domains.values() for name in names if name not in constants}
+    declared = constants | strangers
     predicates = {name for each in tables.values() for name in each.predicates}
-    names_of = {"constants": declared, "predicates": predicates}
-    rules, rule_warnings = (
-        parse_rules(texts["rules"].text, texts["rules"].name, **names_of, reading=reading, has_ids=has_ids)
-        if "rules" in texts
-        else Rules(())
-    )
-
-    def find_warnings() -> Iterator[str]:
-        yield from doubts
-        for part in parts:
-            triples = part.triples
-            yield from triples.warnings
-            if part.file and not triples.atoms:
-                yield f"{part.file}: no triple in it"
-            if triples.is_table and triples.header is None and reading.columns is None:
-                yield from find_unlikely_order(AtomTable.of(triples.atoms), tables["train"], part.file)
-        yield from rule_warnings
-        yield from _find_repeated_facts(train, names.get("train", name))
-        yield from find_rule_warnings(rules, facts=tables["train"].predicates, triples=predicates, constants=declared)
-        strangers = {name for names in domains.values() for name in names if name not in constants}
-        if strangers:
-            number = count_of(len(strangers), "constant")
-            yield f"{texts['domains'].name}: {number} that no triple has, such as {min(strangers)!r}"
-        yield from find_split_warnings(tables, names)
-        for each in (declared, predicates):
-            yield from find_similar_names(each, names.get("train", name))
-
+    rules: tuple[NamedRule, ...] = ()
+    if "rules" in texts:
+        rules, rule_warnings = parse_rules(
+            texts["rules"].text,
+            texts["rules"].name,
+            constants=declared,
+            predicates=predicates,
+            reading=reading,
+            has_ids=has_ids,
+        )
+        warnings += rule_warnings
+    # The lines of several files are those of no file.
+    lines = of_split["train"][0].triples.lines if len(of_split["train"]) == 1 else ()
+    num_repeated, row = train.find_repeated()
+    if num_repeated:
+        line, first = (f":{lines[row]}", ", the first on this line") if lines else ("", "")
+        warnings.append(f"{names.get('train', name)}{line}: {count_of(num_repeated, 'repeated fact')}{first}")
+    warnings += find_rule_warnings(rules, facts=train.predicates, triples=predicates, constants=declared)
+    if strangers:
+        number = count_of(len(strangers), "constant")
+        warnings.append(f"{texts['domains'].name}: {number} that no triple has, such as {min(strangers)!r}")
+    warnings += find_split_warnings(tables, names)
+    for each in (declared, predicates):
+        warnings += find_similar_names(each, names.get("train", name))
     graph = KnowledgeGraph(
+        **tables,
         name=name,
-        train=tables["train"],
-        valid=tables["valid"],
-        test=tables["test"],
         rules=rules,
         domains=domains,
-        files=(*(GraphFile(text.name, text.sha256) for _, _, text in read), *id_files.values()),
-        facts_file=names.get("train", "") if train.lines else "",
-        fact_lines=train.lines,
-        warnings=tuple(find_warnings()),
+        files=(*files, *dictionaries),
+        facts_file=names.get("train", "") if lines else "",
+        fact_lines=lines,
+        warnings=tuple(warnings),
     )
     if key is not None:
         store(key, graph)
     return replace(graph, warnings=(*source.warnings, *graph.warnings))
 
 
-def _find_repeated_facts(facts: Triples, file: str) -> Iterator[str]:
-    """Warn about facts that occur in their file more than once."""
-    num_repeated, row = AtomTable.of(facts.atoms).find_repeated()
-    if num_repeated and not facts.lines:
-        yield f"{file}: {count_of(num_repeated, 'repeated fact')}"
-    elif num_repeated:
-        yield f"{file}:{facts.lines[row]}: {count_of(num_repeated, 'repeated fact')}, the first on this line"
+def _read_parts(read: list[_Read], reading: Reading) -> tuple[list[Part], Iterable[GraphFile]]:
+    """Return the triples of each file, and the files that name ids. The list is emptied, for large texts to be freed."""
+    parts: list[Part] = []
+    dictionaries: dict[str, GraphFile] = {}
+    read.reverse()
+    while read:
+        role, file, text = read.pop()
+        if role in SPLITS:
+            triples, beside = _read_triples(text, file, reading)
+            parts.append(Part(role, text.name, triples._replace(atoms=AtomTable.of(triples.atoms))))
+            dictionaries |= {each.name: GraphFile(each.name, each.sha256) for each in beside}
+    return parts, dictionaries.values()
+
+
+def _join(parts: Sequence[Part]) -> AtomTable:
+    """Return the triples of the files of a split."""
+    atoms = [part.triples.atoms for part in parts]
+    return AtomTable.of(atoms[0] if len(atoms) == 1 else tuple(chain(*atoms)))
+
+
+def _check_part(part: Part, train: AtomTable, reading: Reading) -> Iterator[str]:
+    """Return the warnings about a file of triples."""
+    triples = part.triples
+    yield from triples.warnings
+    if part.file and not triples.atoms:
+        yield f"{part.file}: no triple in it"
+    if triples.is_table and triples.header is None and reading.columns is None:
+        yield from find_unlikely_order(AtomTable.of(triples.atoms), train, part.file)
 
 
 def _locate(spec: str | Path) -> Traversable:

@@ -73,7 +73,7 @@ class _RawRule(NamedTuple):
     source: Source
     clause_head: RawAtom
     body: Sequence[RawAtom]
-    is_variable: Callable[[str], bool]
+    is_variable: Callable[[str], object]
     name: str = ""
     confidence: float | None = None
 
@@ -129,17 +129,19 @@ def parse_rules(
     warnings: list[str] = []
     unusable: list[str] = []
     # AMIE has no quotes, so that any name may begin as a comment does.
-    for item in _build_rules(parse(lines if parse is _AMIE else uncommented, context), context):
-        if isinstance(item, NamedRule):
-            rules.append(item)
-        elif isinstance(item, str):
-            warnings.append(item)
-        elif reading.skip_rules:
-            unusable.append(f"{item.where}: left out: {item.message}")
-        else:
-            raise UserError(
-                item.message, where=item.where, fix=f"{item.fix}; or leave such rules out: --graph skip_rules=true"
-            )
+    for item in parse(lines if parse is _AMIE else uncommented, context):
+        try:
+            if isinstance(item, UserError):
+                raise item
+            if isinstance(item, str):
+                warnings.append(item)
+            else:
+                rules.append(_build_rule(item, context))
+        except UserError as error:
+            if not reading.skip_rules:
+                fix = f"{error.fix}; or leave such rules out: --graph skip_rules=true"
+                raise UserError(error.message, where=error.where, fix=fix) from None
+            unusable.append(f"{error.where}: left out: {error.message}")
     warnings += [f"{file}: {kind}: {len(set(each)):,}, such as {each[0]!r}" for kind, each in context.notes.items()]
     if unusable:
         num_more = len(unusable) - _MAX_LISTED
@@ -198,14 +200,6 @@ _Item: TypeAlias = _RawRule | UserError | str
 """A rule as written, an error about one, or a warning."""
 
 
-def _build_rules(items: Iterator[_Item], context: _Context) -> Iterator[NamedRule | UserError | str]:
-    for item in items:
-        try:
-            yield _build_rule(item, context) if isinstance(item, _RawRule) else item
-        except UserError as error:
-            yield error
-
-
 def _line_by_line(parse_line: "Callable[[str, Source, _Context], Iterator[_Item]]") -> "_Parser":
     """Return a parser of files with a rule on each line, which goes on after a line that is not a rule."""
 
@@ -242,7 +236,7 @@ def _build_rule(raw: _RawRule, context: _Context) -> NamedRule:
                 f"the compound term {show(text)}",
                 "rewrite the rule without functions; quote the name if it is a constant",
             )
-        is_variable = ("(" not in text) and raw.is_variable(text)
+        is_variable = "(" not in text and bool(raw.is_variable(text))
         if is_variable and is_known:
             is_variable = _settle(text, raw.source, context)
             settled.extend([text] * (not is_variable))
@@ -476,7 +470,7 @@ def _is_prolog_variable(term: str) -> bool:
     return term[0].isupper() or term[0] == "_"
 
 
-_ANYBURL_VARIABLE = re.compile(r"[A-Z]")
+_is_anyburl_variable = re.compile(r"[A-Z]").fullmatch
 _COMMA_COLUMNS = re.compile(r"[0-9][0-9.]*[ ]*[,;]")
 _ITSELF = RawTerm("me_myself_i", False)
 _ANYBURL_FORMAT = "predicted<TAB>support<TAB>confidence<TAB>h(X,Y) <= b1(X,A), b2(A,Y)"
@@ -509,10 +503,6 @@ def _parse_anyburl(text: str, source: Source, context: _Context) -> Iterator[_It
     head, *body = (_read_anyburl_atom(atom, source, context) for atom in (clause.clause_head, *clause.body))
     confidence = _read_confidence(fields[column], source) if 0 <= column < len(fields) else None
     yield _RawRule(source, head, body, _is_anyburl_variable, confidence=confidence)
-
-
-def _is_anyburl_variable(term: str) -> bool:
-    return bool(_ANYBURL_VARIABLE.fullmatch(term))
 
 
 def _read_anyburl_atom(atom: RawAtom, source: Source, context: _Context) -> RawAtom:
@@ -611,13 +601,9 @@ def _respell(name: str, known: Collection[str], context: _Context) -> str:
 
 
 def _pick_confidence(metrics: Sequence[str], header: Sequence[str], source: Source) -> float | None:
-    if "std confidence" in header:
-        column = header.index("std confidence") - 1
-    else:
-        column = min(1, len(metrics) - 1)
-    if not 0 <= column < len(metrics):
-        return None
-    return _read_confidence(metrics[column].replace(",", "."), source)
+    is_named = "std confidence" in header
+    column = header.index("std confidence") - 1 if is_named else min(1, len(metrics) - 1)
+    return _read_confidence(metrics[column].replace(",", "."), source) if 0 <= column < len(metrics) else None
 
 
 _Parser: TypeAlias = Callable[[_Lines, _Context], Iterator[_Item]]

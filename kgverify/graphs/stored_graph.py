@@ -1,18 +1,19 @@
-"""Large graphs that were read before, kept as arrays in the user's cache, and mapped into memory instead of read again.
+"""Large graphs that were read before, kept in the user's cache instead of read again.
 
-A stored graph is found by a digest of the names and the content of its files, and of the code of kgverify. It holds
-data alone, in which nothing is executed, and is used only if it is whole: written by this user, in a folder that nobody
-else can replace, with the sha256 that it names, and with ids that have names. Any other one is written anew, and so is
-one that cannot be read. The graphs used longest ago are deleted beyond `MOST_BYTES`.
+A stored graph is found by a digest of the names and the content of its files, and of the code of kgverify. It is the
+sha256 of a MessagePack document and this document: data alone, in which nothing is executed. It is used only if it is whole:
+written by this user, in a folder that nobody else can replace, with this sha256, and with ids that have names. Any other one
+is written anew, and so is one that cannot be read. The graphs used longest ago are deleted beyond `MOST_BYTES`.
 """
 
 import hashlib
 import mmap
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -23,10 +24,9 @@ from kgverify.files.cache import find_cache, is_private, make_private, open_priv
 from kgverify.files.code_identity import digest_code, identify_own_code, list_changes
 from kgverify.files.writing import replaced
 from kgverify.graphs.folder import SPLITS
-from kgverify.graphs.graph import GraphFile, KnowledgeGraph
+from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.text_file import TextFile
 from kgverify.program.atom_table import AtomTable
-from kgverify.program.program import NamedRule
 from kgverify.progress import LOGGER
 
 SMALLEST: Final = 4 << 20
@@ -34,37 +34,25 @@ SMALLEST: Final = 4 << 20
 MOST_BYTES: Final = 4 << 30
 """Bytes of all stored graphs."""
 
-_MAGIC: Final = b"kgverify graph 1"
-_DIGEST: Final = slice(len(_MAGIC), len(_MAGIC) + 32)
-_HEADER: Final = slice(_DIGEST.stop, _DIGEST.stop + 8)
-_ALIGNED: Final = 64
-_NEW: Final = os.O_WRONLY | os.O_CLOEXEC
-_BUFFER: Final = 1 << 24
+_DIGEST_BYTES: Final = hashlib.sha256().digest_size
 
 
-class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The atoms of a split: numbers of names, bytes of these names, and rows; with the order of the different rows, or none."""
+class _Table(msgspec.Struct, frozen=True):
+    """The atoms of a split: names, int32 [n, 3] rows of ids, and int32 [m] order of the different rows of train."""
 
-    num_predicates: int
-    num_constants: int
-    num_bytes: int
-    num_rows: int
-    num_ordered: int
+    predicates: tuple[str, ...]
+    constants: tuple[str, ...]
+    rows: bytes
+    order: bytes
 
 
-class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A graph but for its atoms. fact_lines: begin, end and step of the lines, or none if they follow the tables."""
+class _Stored(msgspec.Struct, frozen=True):
+    """A graph without its atoms, and these. fact_lines: begin, end and step of the lines, unless the graph lists them."""
 
     key: str
-    name: str
+    graph: KnowledgeGraph
     tables: dict[str, _Table]
-    rules: tuple[NamedRule, ...]
-    domains: dict[str, tuple[str, ...]]
-    graph_files: tuple[GraphFile, ...]
-    facts_file: str
     fact_lines: tuple[int, int, int] | None
-    num_lines: int
-    warnings: tuple[str, ...]
 
 
 def find_folder() -> Path | None:
@@ -73,14 +61,14 @@ def find_folder() -> Path | None:
     return None if folder is None else folder / "graphs"
 
 
-def find_key(name: str, texts: Mapping[str, TextFile]) -> str | None:
-    """Return the name under which a graph with these files by role is stored; None if it is small, or nothing is kept."""
-    if find_folder() is None or sum(len(text.content) for text in texts.values()) < SMALLEST:
+def find_key(name: str, texts: Sequence[tuple[str, TextFile]]) -> str | None:
+    """Return the name under which a graph with these roles and files is stored; None if it is small, or nothing is kept."""
+    if find_folder() is None or sum(len(text.content) for _, text in texts) < SMALLEST:
         return None
     code = identify_own_code()
     if list_changes(code, code):
         return None
-    parts = [name, *(part for role, text in texts.items() for part in (role, text.name, text.sha256))]
+    parts = [name, *(part for role, text in texts for part in (role, text.name, text.sha256))]
     return hashlib.sha256(msgspec.msgpack.encode([digest_code(code), *parts])).hexdigest()
 
 
@@ -90,7 +78,8 @@ def read_stored(key: str) -> KnowledgeGraph | None:
     try:
         if path is None or not path.is_file():
             return None
-        graph = _decode(_map(path), key)
+        with open_private(path, purpose="a stored graph", max_bytes=MOST_BYTES) as descriptor:
+            graph = _decode(memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)), key)
         os.utime(path)
         LOGGER.info("%s: taken from the cache of graphs, where the same code stored it", graph.name)
     except (OSError, UserError, ValueError, ArithmeticError, TypeError):
@@ -104,14 +93,12 @@ def store(key: str, graph: KnowledgeGraph) -> None:
     if path is None:
         return
     with suppress(OSError, UserError, ValueError):
-        header, arrays = _encode(key, graph)
-        if sum(each.nbytes for each in arrays) > MOST_BYTES // 2:
-            return
+        document = _encode(key, graph)
         make_private(path.parent)
-        if not is_private(path.parent):
+        if len(document) > MOST_BYTES // 2 or not is_private(path.parent):
             return
-        with replaced(path) as temporary:
-            _write(temporary, header, arrays)
+        with replaced(path) as temporary, temporary.open("wb") as file:
+            file.writelines((hashlib.sha256(document).digest(), document))
         _delete_oldest(path.parent)
 
 
@@ -126,115 +113,39 @@ def _path(key: str) -> Path | None:
     return None if folder is None else folder / f"{key}.graph"
 
 
-def _map(path: Path) -> memoryview:
-    with open_private(path, purpose="a stored graph", max_bytes=MOST_BYTES) as descriptor:
-        return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
-
-
-def _encode(key: str, graph: KnowledgeGraph) -> tuple[bytes, list[NDArray[Any]]]:
-    """Return the header of a graph, and the arrays that follow it."""
+def _encode(key: str, graph: KnowledgeGraph) -> bytes:
     tables: dict[str, _Table] = {}
-    arrays: list[NDArray[Any]] = []
     for split in SPLITS:
         table = AtomTable.of(getattr(graph, split))
-        joined = "\0".join((*table.predicates, *table.constants))
-        if joined.count("\0") != max(0, len(table.predicates) + len(table.constants) - 1):
-            raise ValueError("a name holds the character NUL")
-        names = np.frombuffer(joined.encode("utf-8", "surrogatepass"), np.uint8)
         # Only of facts the order is needed.
-        order = (table.distinct[1] if split == "train" else np.zeros(0)).astype(np.int32)
-        tables[split] = _Table(len(table.predicates), len(table.constants), len(names), len(table), len(order))
-        arrays += [names, np.ascontiguousarray(table.rows), order]
+        order = table.distinct[1].astype(np.int32).tobytes() if split == "train" else b""
+        tables[split] = _Table(tuple(table.predicates), tuple(table.constants), table.rows.tobytes(), order)
     lines = graph.fact_lines
     bounds = (lines.start, lines.stop, lines.step) if isinstance(lines, range) else None
-    arrays.append(np.array([] if bounds else lines, np.int32))
-    header = _Header(
-        key=key,
-        name=graph.name,
-        tables=tables,
-        rules=graph.rules,
-        domains=dict(graph.domains),
-        graph_files=graph.files,
-        facts_file=graph.facts_file,
-        fact_lines=bounds,
-        num_lines=len(arrays[-1]),
-        warnings=graph.warnings,
-    )
-    return msgspec.msgpack.encode(header), arrays
-
-
-def _write(path: Path, header: bytes, arrays: list[NDArray[Any]]) -> None:
-    digest = hashlib.sha256()
-    descriptor = os.open(path, _NEW)
-    with os.fdopen(descriptor, "wb", buffering=_BUFFER) as file:
-
-        def add(content: Any) -> None:
-            digest.update(content)
-            file.write(content)
-
-        file.write(_MAGIC + bytes(32))
-        add(len(header).to_bytes(8, "little"))
-        for content in (header, *(each for each in arrays if each.size)):
-            add(content)
-            add(bytes(-file.tell() % _ALIGNED))
-        file.seek(_DIGEST.start)
-        file.write(digest.digest())
+    rest = replace(graph, train=(), valid=(), test=(), fact_lines=() if bounds else lines)
+    return msgspec.msgpack.encode(_Stored(key, rest, tables, bounds))
 
 
 def _decode(content: memoryview, key: str) -> KnowledgeGraph:
     """Return the graph of a stored one. ValueError unless it is whole."""
-    if (
-        bytes(content[: len(_MAGIC)]) != _MAGIC
-        or bytes(content[_DIGEST]) != hashlib.sha256(content[_DIGEST.stop :]).digest()
-    ):
+    document = content[_DIGEST_BYTES:]
+    if content[:_DIGEST_BYTES] != hashlib.sha256(document).digest():
         raise ValueError("a damaged file")
-    end = _HEADER.stop + int.from_bytes(content[_HEADER], "little")
-    header = msgspec.msgpack.decode(content[_HEADER.stop : end], type=_Header)
-    if header.key != key or tuple(header.tables) != SPLITS:
+    stored = msgspec.msgpack.decode(document, type=_Stored)
+    if stored.key != key or tuple(stored.tables) != SPLITS:
         raise ValueError("another graph")
-    take = _make_taker(content, end)
-    atoms = {}
-    for split, table in header.tables.items():
-        names = take(np.uint8, table.num_bytes).tobytes().decode("utf-8", "surrogatepass").split("\0")
-        if not table.num_predicates + table.num_constants:
-            names = []
-        predicates, constants = tuple(names[: table.num_predicates]), tuple(names[table.num_predicates :])
-        rows = take(np.int32, 3 * table.num_rows).reshape(-1, 3)
-        order = take(np.int32, table.num_ordered)
-        if len(constants) != table.num_constants:
-            raise ValueError("another number of names")
-        _check_below(rows[:, 0], len(predicates))
-        _check_below(rows[:, 1:], len(constants))
-        _check_below(order, len(rows))
-        atoms[split] = AtomTable(predicates, constants, rows, order if split == "train" else None)
-    lines = take(np.int32, header.num_lines)
-    return KnowledgeGraph(
-        name=header.name,
-        train=atoms["train"],
-        valid=atoms["valid"],
-        test=atoms["test"],
-        rules=header.rules,
-        domains=header.domains,
-        files=header.graph_files,
-        facts_file=header.facts_file,
-        fact_lines=range(*header.fact_lines) if header.fact_lines else tuple(lines.tolist()),
-        warnings=header.warnings,
-    )
+    train, valid, test = map(_decode_table, stored.tables.values())
+    lines = range(*stored.fact_lines) if stored.fact_lines else tuple(stored.graph.fact_lines)
+    return replace(stored.graph, train=train, valid=valid, test=test, fact_lines=lines)
 
 
-def _make_taker(content: memoryview, begin: int) -> Callable[[Any, int], NDArray[Any]]:
-    """Return a function that returns the next array of a number of elements, read-only."""
-
-    def take(dtype: Any, num: int) -> NDArray[Any]:
-        nonlocal begin
-        if not num:
-            return np.zeros(0, dtype)
-        begin += -begin % _ALIGNED
-        taken = np.frombuffer(content, dtype, num, begin)
-        begin += taken.nbytes
-        return taken
-
-    return take
+def _decode_table(table: _Table) -> AtomTable:
+    rows = np.frombuffer(table.rows, np.int32).reshape(-1, 3)
+    order = np.frombuffer(table.order, np.int32)
+    _check_below(rows[:, 0], len(table.predicates))
+    _check_below(rows[:, 1:], len(table.constants))
+    _check_below(order, len(rows))
+    return AtomTable(table.predicates, table.constants, rows, order if len(order) else None)
 
 
 def _check_below(numbers: NDArray[np.int32], most: int) -> None:

@@ -1,19 +1,17 @@
 """A case: problems in one run, and the results of the pipeline under test, computed once for all laws."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.step_view import Names, ResolventView, StepView
+from kgverify.comparison.step_view import Names, StepReader, StepView
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine, Positions, positions_of
 from kgverify.engines.sizes import Sizes
-from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
 from kgverify.program.program import Program
@@ -30,33 +28,8 @@ from kgverify.trace.model.validate import check_columns, check_ids
 
 def read_steps(columns: Columns) -> list[StepView]:
     """Return the steps in order, as views."""
-    steps, resolvents = columns.steps, columns.resolvents
-    atoms = [Atom(*row) for row in resolvents.atoms.tolist()]
-    every = [
-        ResolventView(kind, tuple(atoms[a:b]), origin_kind, origin, score)
-        for kind, (a, b), origin_kind, origin, score in zip(
-            resolvents.kind.tolist(),
-            pairwise(starts_of(resolvents.num_atoms).tolist()),
-            resolvents.origin_kind.tolist(),
-            resolvents.origin.tolist(),
-            resolvents.score.tolist(),
-            strict=True,
-        )
-    ]
-    goal_atoms = [Atom(*row) for row in steps.goal_atoms.tolist()]
-    return [
-        StepView(depth, tuple(goal_atoms[a:b]), tuple(every[r:s]), long, late, choice, outcome)
-        for depth, (a, b), (r, s), long, late, choice, outcome in zip(
-            steps.depth.tolist(),
-            pairwise(starts_of(steps.num_atoms).tolist()),
-            pairwise(starts_of(steps.num_resolvents).tolist()),
-            steps.dropped_atoms.tolist(),
-            steps.dropped_resolvents.tolist(),
-            steps.choice.tolist(),
-            steps.outcome.tolist(),
-            strict=True,
-        )
-    ]
+    reader = StepReader(columns)
+    return [reader.read(row) for row in range(len(columns.steps.depth))]
 
 
 class Finding(NamedTuple):
@@ -77,6 +50,8 @@ class Finding(NamedTuple):
     actual: str
     query: int = -1
 
+
+T = TypeVar("T")
 
 Value: TypeAlias = str | NDArray[np.generic] | Callable[[int], object]
 """A text, or what a row has: an array, or a function of the row."""
@@ -174,6 +149,10 @@ class Case:
         """The steps of the run."""
         return read_steps(self.columns)
 
+    def steps_until(self, row: int) -> list[StepView]:
+        """Return the steps of a derivation up to one of them, given its row."""
+        return self.steps[int(self.first_step[self.owner[row]]) : row + 1]
+
     @cached_property
     def owner(self) -> NDArray[np.int64]:
         """The candidate's row of each step, int64 [T]."""
@@ -216,6 +195,17 @@ class Case:
         """Make the engine again, with other limits or other sizes of the batch."""
         run = replace(self.run, limits=limits or self.limits, policy=policy or self.run.policy)
         return self.make_pipeline(run, sizes or self.sizes).engine
+
+    def problem_of_name(self, name: str) -> int:
+        """Return the index of the problem of a predicate or a constant: in a run of several it stands before the name."""
+        return int(name.partition(":")[0]) if len(self.merged.problems) > 1 else 0
+
+    def by_problem(self, items: Iterable[T], name_of: Callable[[T], str]) -> dict[int, list[T]]:
+        """Return items of the program by the problems of their names."""
+        groups: dict[int, list[T]] = {}
+        for item in items:
+            groups.setdefault(self.problem_of_name(name_of(item)), []).append(item)
+        return groups
 
     def atom_name(self, atom: Sequence[int]) -> str:
         """Render an atom in names."""

@@ -123,16 +123,14 @@ def check_laws(
     The first `most` violations of each law are returned. Unless `confirms` is
     off, each problem is tried alone as well, so that it is as small as possible.
     """
-    found: dict[str, list[Violation]] = {law.name: [] for law in laws}
+    found: list[Violation] = []
     for indices in group_problems(problems):
-        for violation in find_violations(make_pipeline, [problems[i] for i in indices], laws, indices):
-            found[violation.law].append(violation)
-    law_of = {law.name: law for law in laws}
+        found += find_violations(make_pipeline, [problems[i] for i in indices], laws, indices)
     confirmed: list[Violation] = []
-    for name, violations in found.items():
-        violations.sort(key=lambda each: each.index)
+    for law in laws:
+        violations = sorted((each for each in found if each.law == law.name), key=lambda each: each.index)
         confirmed += [
-            _confirm(law_of[name], each, make_pipeline) if confirms and len(each.group) > 1 else each
+            _confirm(law, each, make_pipeline) if confirms and len(each.group) > 1 else each
             for each in violations[:most]
         ]
     return confirmed

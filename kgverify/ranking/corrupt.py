@@ -65,8 +65,7 @@ def draw_candidates(
     is_corruption[np.cumsum(counts) - counts] = False
     all_sides = np.repeat(side.astype(np.int8), counts)
     atom = np.repeat(triple, counts, axis=0)
-    for each, column in ((Side.HEAD, 1), (Side.TAIL, 2)):
-        atom[is_corruption & (all_sides == each), column] = entities[np.repeat(side == each, num_drawn)]
+    atom[is_corruption, 1 + all_sides[is_corruption]] = entities
     return CandidateSet(np.repeat(query.astype(np.int32), counts), all_sides, atom)
 
 
@@ -119,9 +118,8 @@ def count_candidates(
 ) -> NDArray[np.int64]:
     """Count the candidates that `draw_candidates` returns for each query: int64 [n]. UserError as there."""
     query, side = _rows(graph, split, queries, num_corruptions, BOTH_SIDES)
-    num = count_eligible(graph, graph.queries(split)[query], side)
-    if num_corruptions != ALL:
-        num = np.minimum(num, num_corruptions)
+    most = np.iinfo(np.int64).max if num_corruptions == ALL else num_corruptions
+    num = np.minimum(count_eligible(graph, graph.queries(split)[query], side), most)
     total: NDArray[np.int64] = (num + 1).reshape(-1, len(BOTH_SIDES)).sum(1)
     return total
 

@@ -51,11 +51,8 @@ class Group(NamedTuple):
 
     def split(self, size: int) -> Iterator["Group"]:
         """Yield groups of at most `size` rows."""
-        if len(self.rows) <= size:
-            yield self
-            return
         for begin in range(0, len(self.rows), size):
-            yield self.take(np.arange(begin, min(begin + size, len(self.rows))))
+            yield self.take(np.arange(begin, min(begin + size, len(self.rows)))) if len(self.rows) > size else self
 
     def take(self, rows: NDArray[np.int64]) -> "Group":
         """Return the given rows of the group."""
@@ -160,10 +157,9 @@ def draw_entities(
     drawn: list[Group] = []
     for group in group_rows(graph, triple, side):
         num_eligible = group.num_eligible
-        takes_all = np.ones(len(num_eligible), np.bool_)
-        if num_corruptions is not None:
-            takes_all = num_eligible <= num_corruptions
-        counts[group.rows] = num_eligible if num_corruptions is None else np.minimum(num_eligible, num_corruptions)
+        most = np.iinfo(np.int64).max if num_corruptions is None else num_corruptions
+        takes_all = num_eligible <= most
+        counts[group.rows] = np.minimum(num_eligible, most)
         size = max(1, BLOCK // max(1, group.num_entities))
         if takes_all.any():
             whole += group.take(np.flatnonzero(takes_all)).split(size)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.ranking.truth import group_keys
 from kgverify.trace.model.columns import Candidates, CandidateSet, count_where
 
 
@@ -50,7 +51,7 @@ def find_groups(candidates: Candidates | CandidateSet, triples: NDArray[np.int32
     if not len(candidates.query):
         return groups
     atom, first, counts = candidates.atom, groups.starts[:-1], groups.counts
-    group = _number(groups)
+    group = group_keys(groups)
     predicate, arguments = atom[:, 0], _pack(atom)
     triple = triples[groups.query]
     is_first = np.zeros(len(atom), np.bool_)
@@ -85,12 +86,12 @@ def divide(candidates: Candidates | CandidateSet, triples: NDArray[np.int32]) ->
 def sort_rows(candidates: Candidates | CandidateSet, triples: NDArray[np.int32]) -> NDArray[np.int64]:
     """Sort the rows by query and side, a true triple in front of its group: int64 [N]."""
     is_corruption = (candidates.atom != triples[candidates.query]).any(1)
-    return np.lexsort((is_corruption, _number(candidates)))
+    return np.lexsort((is_corruption, group_keys(candidates)))
 
 
 def drop_repeated(candidates: Candidates | CandidateSet) -> NDArray[np.int64]:
     """Return the first row of each distinct candidate: int64 [m]."""
-    keys = np.column_stack((_number(candidates), candidates.atom))
+    keys = np.column_stack((group_keys(candidates), candidates.atom))
     rows: NDArray[np.int64] = np.unique(keys, axis=0, return_index=True)[1]
     return rows
 
@@ -99,10 +100,6 @@ def take_candidates(candidates: Candidates, rows: Any) -> Candidates:
     """Select candidates; `rows` are indices, a mask or a slice."""
     columns: Any = candidates
     return Candidates(*(column[rows] for column in columns))
-
-
-def _number(of: Candidates | CandidateSet | Groups) -> NDArray[np.int64]:
-    return of.query.astype(np.int64) * 4 + of.side
 
 
 def _pack(atoms: NDArray[np.int32]) -> NDArray[np.int64]:

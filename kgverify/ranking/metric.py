@@ -3,7 +3,6 @@
 import math
 from typing import Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import InternalError, count_of
@@ -28,13 +27,11 @@ def compute_metrics(rankings: Rankings) -> dict[str, float]:
     sides = {
         "head": rankings.side == Side.HEAD,
         "tail": rankings.side == Side.TAIL,
-        "both": np.ones(len(rankings.side), np.bool_),
+        "both": rankings.side == rankings.side,
     }
     metrics = {}
     for side, mask in sides.items():
-        if not mask.any():
-            continue
-        for kind, values in ranks.items():
+        for kind, values in ranks.items() if mask.any() else ():
             reciprocal = _mean(1 / values[mask])
             if not 0 < reciprocal <= 1:
                 raise InternalError(f"the mean reciprocal rank is {reciprocal}, outside (0, 1]")
@@ -49,13 +46,12 @@ def describe_hits(num_ranked: NDArray[Any]) -> list[str]:
 
     num_ranked: the candidates of each ranking, int [n]
     """
-    counts = [(k, int((num_ranked <= k).sum())) for k in HITS_AT]
     total = count_of(len(num_ranked), "ranking")
     return [
         f"{num:,} of {total} {'has' if num == 1 else 'have'} {count_of(k, 'candidate')} or fewer:"
         f" each is a hit at {k}, whatever its scores"
-        for k, num in counts
-        if num
+        for k in HITS_AT
+        if (num := int((num_ranked <= k).sum()))
     ]
 
 

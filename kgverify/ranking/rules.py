@@ -168,12 +168,11 @@ def find_unexplained(low: Counts, high: Counts, ties: Ties, recorded: Ranks) -> 
     key, ours, theirs = np.intersect1d(low.key, recorded.key, assume_unique=True, return_indices=True)
     least, most, found = take_rows(low, ours), take_rows(high, ours), take_rows(recorded, theirs)
     is_whole = found.optimistic == found.pessimistic
+    first, last = (give_ranks(each, Ties.BOUNDS if ties is Ties.RANDOM else ties) for each in (least, most))
     if ties is Ties.RANDOM:
-        bounds = [give_ranks(each, Ties.BOUNDS) for each in (least, most)]
         fits = is_whole & (found.optimistic == np.floor(found.optimistic))
-        fits &= (found.optimistic >= bounds[0].optimistic) & (found.pessimistic <= bounds[1].pessimistic)
+        fits &= (found.optimistic >= first.optimistic) & (found.pessimistic <= last.pessimistic)
     else:
-        first, last = (give_ranks(each, ties) for each in (least, most))
         fits = is_whole | (ties is Ties.BOUNDS)
         fits &= (first.optimistic <= found.optimistic) & (found.optimistic <= last.optimistic)
         fits &= (first.pessimistic <= found.pessimistic) & (found.pessimistic <= last.pessimistic)

@@ -59,7 +59,10 @@ class Determinism(msgspec.Struct, frozen=True):
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine and the software that made the report."""
+    """The machine and the software that made the report.
+
+    self_test: whether `kgverify doctor --self-test` passed there, and what of it kgverify's CI does not test
+    """
 
     kgverify: str
     python: str
@@ -67,6 +70,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     num_cpus: int
     expected: EngineInfo
     actual: EngineInfo
+    self_test: str = ""
 
 
 class EngineNames(msgspec.Struct, frozen=True):

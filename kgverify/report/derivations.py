@@ -1,6 +1,6 @@
 """A divergent step side by side: the steps before it, its goals and resolvents, and an arrow at the culprit."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from difflib import SequenceMatcher
 from itertools import zip_longest
@@ -95,9 +95,9 @@ class SidesReader:
         expected, actual = (self._view(side, candidate, step) for side in (0, 1))
         return Sides(expected, actual, self.has_stepped or self._agree_before(candidate, step))
 
-    def read_expected(self, candidate: int, step: int) -> StepView:
-        """Return a step of the expected side, which must have it."""
-        return self._readers[0].read(self._readers[0].first_step[candidate] + step)
+    def read_before(self, candidate: int, step: int, divergent: Collection[int]) -> "tuple[StepBefore, ...]":
+        """Return the last steps before a step, as the expected side took them. divergent: the steps that do not agree."""
+        return read_before(self._readers[0], self.names[0], candidate, step, divergent)
 
     def outputs(self, candidate: int, step: int) -> tuple[StageOutputs, StageOutputs]:
         """Return the outputs of the stages of a step on both sides; empty if a side has no such step or did not record them."""
@@ -234,15 +234,12 @@ class Derivation(NamedTuple):
     def size(self) -> int:
         """The number of characters of all its texts, and roughly of the markup around them."""
         texts: list[str | None] = [self.note]
-        for each in self.before:
-            texts += [each.goal, each.clause]
-        for atoms in self.goals:
-            texts += atoms
+        texts += (text for each in self.before for text in (each.goal, each.clause))
+        texts += (text for atoms in self.goals for text in atoms)
         for pair in self.pairs:
             for line in (pair.expected, pair.actual):
                 texts += [line.goal, line.clause, line.score] if line else [None]
-        for fact in self.facts:
-            texts += fact[1:3]
+        texts += (text for fact in self.facts for text in fact[1:3])
         return sum(len(text or "") + 80 for text in texts)
 
 
@@ -264,7 +261,9 @@ class DerivationReader:
     ) -> None:
         self.sides = SidesReader(expected, actual, stepped if lockstep else None, modulo=modulo)
         self._lockstep = lockstep
-        self._divergent = {(each.candidate, each.step) for each in divergences}
+        self._divergent: dict[int, set[int]] = defaultdict(set)
+        for each in divergences:
+            self._divergent[each.candidate].add(each.step)
 
     def read(self, divergence: Divergence) -> Derivation | None:
         """Return the divergence side by side, or None if it is not in a derivation."""
@@ -273,7 +272,8 @@ class DerivationReader:
         if (divergence.step < 0 and not is_of_candidate) or divergence.expected == NO_CANDIDATE:
             return None
         num_steps = self.sides.num_steps(candidate)[0]
-        before = self.steps_before(candidate, divergence.step if divergence.step >= 0 else num_steps)
+        step = divergence.step if divergence.step >= 0 else num_steps
+        before = self.sides.read_before(candidate, step, self._divergent[candidate])
         if divergence.step < 0:
             return Derivation(before, divergence.step, note="every step agrees; the summary of the candidate does not")
         expected, actual, is_reached = self.sides.read(candidate, divergence.step)
@@ -304,29 +304,27 @@ class DerivationReader:
         found = self._derive(step, expected, actual, note)
         return found._replace(pairs=_shorten(found.pairs))
 
-    def steps_before(self, candidate: int, step: int) -> tuple[StepBefore, ...]:
-        """Return the last steps before a step, as the expected side took them."""
-        end = min(step, self.sides.num_steps(candidate)[0])
-        return tuple(self._step_before(candidate, number) for number in range(max(0, step - NUM_BEFORE), end))
-
-    def _step_before(self, candidate: int, step: int) -> StepBefore:
-        view = self.sides.read_expected(candidate, step)
-        return describe_step(step, view, self.sides.names[0], (candidate, step) not in self._divergent)
-
-    @property
-    def _fields(self) -> tuple[Collection[str], Collection[str]]:
-        return self.sides.expected_fields, self.sides.actual_fields
-
     def _derive(self, step: int, expected: StepView | None, actual: StepView | None, note: str) -> Derivation:
-        names = self.sides.names
+        names, fields = self.sides.names, (self.sides.expected_fields, self.sides.actual_fields)
         return Derivation(
             (),
             step,
             tuple(_align_goals(expected, actual, names)),
-            pairs=_align_resolvents(expected, actual, names, self._fields, self.sides.score_tolerance),
-            facts=tuple(_facts(expected, actual, names, self._fields)),
+            pairs=_align_resolvents(expected, actual, names, fields, self.sides.score_tolerance),
+            facts=tuple(_facts(expected, actual, names, fields)),
             note=note,
         )
+
+
+def read_before(
+    reader: StepReader, names: Names, candidate: int, step: int, divergent: Collection[int] = ()
+) -> tuple[StepBefore, ...]:
+    """Return the last steps of a candidate before a step. divergent: the steps that do not agree."""
+    if not 0 <= candidate < len(reader.first_step) - 1:
+        return ()
+    begin, end = reader.first_step[candidate : candidate + 2]
+    before = range(min(step, end - begin))[-NUM_BEFORE:]
+    return tuple(describe_step(each, reader.read(begin + each), names, each not in divergent) for each in before)
 
 
 def describe_step(step: int, view: StepView, names: Names, agrees: bool) -> StepBefore:

@@ -1,25 +1,19 @@
 """The report of a large evaluation, as data and as text for a terminal."""
 
-from typing import Final
-
 import msgspec
 
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.comparison.exercise.minimum import explain_missing
 from kgverify.comparison.result import Verdict
 from kgverify.errors import count_of
-from kgverify.escaping import escape_json, make_lines_visible, make_visible
+from kgverify.escaping import make_lines_visible, make_visible
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
-from kgverify.report.exercise import describe_exercise, describe_limits
-from kgverify.report.render.metrics_table import MetricsTable
-from kgverify.report.render.notebook import render_notebook
+from kgverify.report.render.fitted_table import FittedTable
 from kgverify.report.render.screen import Screen, Text
-from kgverify.report.render.terminal import draw_text
-from kgverify.report.wording import METRICS, SIDES
+from kgverify.report.render.terminal import STYLES, draw_text, fit_metrics, render_notebook, show_metric
+from kgverify.report.wording import METRICS, SIDES, describe_exercise, describe_limits
 from kgverify.trace.model.header import EngineInfo
-
-_STYLES: Final = {Verdict.AGREE: "bold green", Verdict.DIVERGE: "bold red", Verdict.INCONCLUSIVE: "bold yellow"}
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -214,11 +208,6 @@ class EvaluationReport(msgspec.Struct, frozen=True):
         return render_notebook(lambda console: print_evaluation(self, console))
 
 
-def encode_evaluation(report: EvaluationReport) -> bytes:
-    """Encode the report as JSON."""
-    return escape_json(msgspec.json.format(msgspec.json.encode(report), indent=2)) + b"\n"
-
-
 def print_evaluation(report: EvaluationReport, console: Screen, diff_command: str = "") -> None:
     """Print the summary and, if the reference disagrees, the command to run next."""
     console.print(_headline(report), _metrics(report), _facts(report))
@@ -237,19 +226,17 @@ def _headline(report: EvaluationReport) -> Text:
         f"  {engine.name} ({engine.mode}, {engine.device}, {engine.precision}{faults}), policy {report.policy}",
         *(f"  because {reason}" for reason in report.reasons if report.verdict is Verdict.INCONCLUSIVE),
     ]
-    text = Text(name, style=_STYLES[report.verdict])
+    text = Text(name, style=STYLES[report.verdict])
     text.append(
         f"   {count_of(report.num_candidates, 'candidate')} in {count_of(report.num_rankings, 'ranking')}\n", "default"
     )
     return text.append("".join(f"{make_visible(line)}\n" for line in lines), "default")
 
 
-def _metrics(report: EvaluationReport) -> MetricsTable:
-    rows = {}
-    for metric in METRICS:
-        values = (report.metrics.get(f"{side}.realistic.{metric}") for side in SIDES)
-        rows[metric] = ["-" if value is None else f"{value:.4f}" for value in values]
-    return MetricsTable("realistic ranks", rows)
+def _metrics(report: EvaluationReport) -> FittedTable:
+    shown = {key: show_metric(value) for key, value in report.metrics.items()}
+    rows = {metric: [shown.get(f"{side}.realistic.{metric}", "-") for side in SIDES] for metric in METRICS}
+    return fit_metrics("realistic ranks", rows)
 
 
 def _facts(report: EvaluationReport) -> Text:

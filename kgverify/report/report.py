@@ -5,23 +5,14 @@ from typing import Any
 
 import msgspec
 
-from kgverify.comparison.exercise.exercise import Exercised
-from kgverify.comparison.exercise.minimum import NO_MINIMUM, Minimum
-from kgverify.comparison.result import PROOF_CLASSES, Attribution, Cause, Comparison, Divergence, RankingRules
-from kgverify.engines.protocol import CompilerCaches
+from kgverify.comparison.result import PROOF_CLASSES, Cause, Comparison, Divergence
 from kgverify.errors import UserError
 from kgverify.escaping import escape_json
 from kgverify.files.writing import write_file
 from kgverify.report.content import (
-    NO_OUTCOMES,
     ComparedTraces,
-    Determinism,
-    Environment,
-    Metrics,
-    Outcomes,
     ReportContent,
 )
-from kgverify.trace.model.header import Header
 
 
 class Report(ReportContent, frozen=True, kw_only=True, dict=True):
@@ -122,60 +113,20 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True):
 
     def _repr_html_(self) -> str:
         """Return the report for a notebook."""
-        from kgverify.report.render.notebook import render_notebook
-        from kgverify.report.render.terminal import print_report
+        from kgverify.report.render.terminal import print_report, render_notebook
 
         return render_notebook(lambda console: print_report(self, console))
 
 
-def build_report(
-    comparison: Comparison,
-    header: Header,
-    environment: Environment,
-    metrics: Metrics,
-    determinism: Determinism,
-    *,
-    lockstep: bool = False,
-    causes: tuple[Cause, ...] = (),
-    attribution: Attribution | None = None,
-    outcomes: Outcomes = NO_OUTCOMES,
-    reasons_of_actual: tuple[str, ...] = (),
-    caches: CompilerCaches | None = None,
-    ranking_rules: RankingRules | None = None,
-    exercise: Exercised | None = None,
-    minimum: Minimum = NO_MINIMUM,
-) -> Report:
-    """Combine a comparison with its context. `header` is the expected trace's."""
-    return Report(
-        **msgspec.structs.asdict(comparison),
-        metrics=metrics,
-        first_cause=_find_first(comparison, causes),
-        determinism=determinism,
-        lockstep=lockstep,
-        run=header.run,
-        limits=header.limits,
-        policy=header.policy,
-        environment=environment,
-        causes=causes,
-        attribution=attribution,
-        outcomes=outcomes,
-        reasons_of_actual=reasons_of_actual,
-        caches=caches,
-        ranking_rules=ranking_rules,
-        exercise=exercise,
-        minimum=dict(minimum),
-    )
-
-
-def _find_first(comparison: Comparison, causes: tuple[Cause, ...]) -> Divergence | None:
+def find_first(comparison: Comparison, causes: tuple[Cause, ...]) -> Divergence | None:
     """Return the divergence to show first: a lost or false proof if there is one, else the first of all."""
     if causes and causes[0].kind in PROOF_CLASSES:
         return comparison.divergences[causes[0].first]
     return comparison.divergences[0] if comparison.divergences else None
 
 
-def encode_report(report: Report) -> bytes:
-    """Encode the report as indented JSON with a final newline."""
+def encode_report(report: msgspec.Struct) -> bytes:
+    """Encode a report as indented JSON with a final newline."""
     return escape_json(msgspec.json.format(msgspec.json.encode(report), indent=2)) + b"\n"
 
 

@@ -1,6 +1,6 @@
 """A trace, a derivation or a single step, in names: as data for `--json`, and for the terminal."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from rich.console import Group, RenderableType
@@ -10,7 +10,7 @@ from kgverify.comparison.stage_difference import render_output
 from kgverify.comparison.step_view import Names, StepReader, StepView, outcome_name, side_name
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
-from kgverify.report.render.fitted_table import fit_rows
+from kgverify.report.render.fitted_table import FittedTable, fit_rows
 from kgverify.report.render.screen import Text
 from kgverify.trace.model.columns import Candidates
 from kgverify.trace.model.digests import compute_digests
@@ -212,9 +212,7 @@ def render_trace(view: TraceView) -> RenderableType:
         + ("" if summary["is_complete"] else "\n  INCOMPLETE: the recording did not finish"),
         style="default",
     )
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("candidate", "atom", "query", "side", "outcome", "steps", "log-probability"):
-        table.add_column(column, overflow="fold")
+    titles = "candidate", "atom", "query", "side", "outcome", "steps", "log-probability"
     rows = []
     for i in range(min(MOST_CANDIDATES, view.num_candidates)):
         c = view.candidate(i)
@@ -223,7 +221,11 @@ def render_trace(view: TraceView) -> RenderableType:
         rows.append((str(i), c["atom"], str(c["query"]), c["side"], outcome, str(c["num_steps"]), number))
     more = view.num_candidates - MOST_CANDIDATES
     rest = [Text(f"... and {more:,} more; show one with --candidate N", style="dim")] if more > 0 else []
-    return Group(lines, fit_rows(table, rows), *rest)
+    return Group(lines, _fit(titles, rows), *rest)
+
+
+def _fit(titles: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str] = ()) -> FittedTable:
+    return fit_rows(Table(*titles, box=None, padding=(0, 2, 0, 0)), rows, styles)
 
 
 def _number(value: float | None) -> str:
@@ -240,9 +242,6 @@ def render_derivation(view: TraceView, candidate: int) -> RenderableType:
         f" log-probability {_number(c['log_probability'])}",
         style="default",
     )
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("step", "goal", "resolvents", "chosen by"):
-        table.add_column(column, overflow="fold")
     rows = []
     for i in range(c["num_steps"]):
         step = view.step(candidate, i)
@@ -250,7 +249,7 @@ def render_derivation(view: TraceView, candidate: int) -> RenderableType:
         chosen = step["resolvents"][choice] if 0 <= choice < len(step["resolvents"]) else {"clause": "?", "goal": "?"}
         by = chosen["clause"] or chosen["goal"]
         rows.append((str(i), ", ".join(step["goal"]), str(len(step["resolvents"])), by))
-    return Group(title, fit_rows(table, rows))
+    return Group(title, _fit(("step", "goal", "resolvents", "chosen by"), rows))
 
 
 def render_step(view: TraceView, candidate: int, step: int) -> RenderableType:
@@ -259,9 +258,6 @@ def render_step(view: TraceView, candidate: int, step: int) -> RenderableType:
     title = Text(f"candidate {candidate}: {make_visible(c['atom'])}   step {step}", style="bold")
     goal = Text("goal  ", style="dim")
     goal.append(make_visible(", ".join(s["goal"])), style="default")
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("", "score", "resolvent", "by"):
-        table.add_column(column, overflow="fold")
     shown = s["resolvents"][:MOST_RESOLVENTS]
     rows = [
         (
@@ -272,7 +268,8 @@ def render_step(view: TraceView, candidate: int, step: int) -> RenderableType:
         )
         for i, resolvent in enumerate(shown)
     ]
-    fitted = fit_rows(table, rows, ["bold" if i == s["choice"] else "" for i in range(len(shown))])
+    styles = ["bold" if i == s["choice"] else "" for i in range(len(shown))]
+    fitted = _fit(("", "score", "resolvent", "by"), rows, styles)
     more = len(s["resolvents"]) - MOST_RESOLVENTS
     rest = [Text(f"... and {more} more; --json has them all", style="dim")] if more > 0 else []
     names = ("choice", "outcome", "dropped_atoms", "dropped_resolvents")

@@ -76,6 +76,12 @@ class EngineSpec(NamedTuple):
             return self.name
         return ", ".join([f"{self.name} ({self.mode}, {self.device})", *(f"fault {each}" for each in self.faults)])
 
+    def resolve(self) -> "str | EngineMaker":
+        """Return the maker of the evaluator, or the name of another engine."""
+        if self.name != COMPILED:
+            return self.name
+        return make_entry(COMPILED, mode=self.mode, device=self.device, faults=self.faults)
+
     @property
     def is_own(self) -> bool:
         """True for an engine of kgverify, which follows its semantics."""
@@ -119,13 +125,12 @@ AnyEngine: TypeAlias = EngineSpec | str | Factory
 def find_maker(engine: AnyEngine, where: str = "engine") -> MakePipeline:
     """Return the maker of an engine. UserError if kgverify cannot make it."""
     spec = EngineSpec(engine) if isinstance(engine, str) else engine
-    if not isinstance(spec, EngineSpec):
-        return as_maker(spec, where)
-    if spec.name == COMPILED:
-        return compiled_maker(mode=spec.mode, device=spec.device, faults=spec.faults)
-    if spec.name == REFERENCE:
+    found = spec.resolve() if isinstance(spec, EngineSpec) else spec
+    if found == REFERENCE:
         return make_reference
-    return as_maker(find_entry(spec.name, where) or load_factory(spec.name, where), where)
+    return as_maker(
+        (find_entry(found, where) or load_factory(found, where)) if isinstance(found, str) else found, where
+    )
 
 
 def require_trust(engine: EngineSpec, where: str, option: str, *, named: Collection[object], trust: bool) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kgverify.engines.protocol import Positions, ProbedEngine, StageOutputs, split_positions
 from kgverify.progress import Progress, no_progress
 from kgverify.runs.dask_workers import DaskWorkers, check_same_engine
-from kgverify.runs.pool import Processes, SentMaker, Workers, do_all, make_once
+from kgverify.runs.pool import Processes, Workers, do_all, make_once, send_maker
 from kgverify.runs.run import Pipeline, Run, reference_pipeline, reference_triples, with_reference_ranking
 from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
 from kgverify.trace.model.header import EngineInfo
@@ -52,7 +52,7 @@ class FannedOut:
         if chunk < 1:
             raise ValueError(f"expected a chunk of 1 candidate or more, found {chunk}")
         self._here, self._workers, self._chunk = make(), workers, chunk
-        self._made = SentMaker(make, workers).arguments
+        self._made = send_maker(make, workers)
 
     def warm_up(self) -> None:
         """Let the workers make their engines, without waiting for them."""
@@ -148,8 +148,11 @@ def reference_over(run: Run, *, jobs: int = 1, scheduler: str | None = None) -> 
     if scheduler is None and jobs < 2:
         yield reference_pipeline(run)
         return
+    from kgverify.engines.reference.engine import ReferenceEngine
+
+    make = partial(ReferenceEngine, run.graph.program, run.limits, run.policy, triples=reference_triples(run))
     with Processes(jobs) if scheduler is None else DaskWorkers(scheduler) as workers:
-        yield with_reference_ranking(_fan_out(run, workers))
+        yield with_reference_ranking(FannedOut(make, workers))
 
 
 @contextmanager
@@ -162,13 +165,10 @@ def reference_beside(run: Run, num: int) -> Iterator[Pipeline]:
     is_costly = num_weights > _WIDE or len(run.graph.program.facts) > _LARGE
     worth = _NUM_OF_COSTLY if is_costly else _NUM_OF_PROCESS
     jobs = min(_MOST_BESIDE, len(os.sched_getaffinity(0)) - 1, (num - 1) // worth)
-    if jobs < 2:
-        yield reference_pipeline(run)
-        return
-    with Processes(jobs) as workers:
-        engine = _fan_out(run, workers)
-        engine.warm_up()
-        yield with_reference_ranking(engine)
+    with reference_over(run, jobs=jobs) as pipeline:
+        if isinstance(pipeline.engine, FannedOut):
+            pipeline.engine.warm_up()
+        yield pipeline
 
 
 @contextmanager
@@ -191,11 +191,3 @@ def _make_same_engine(make: Callable[[], Pipeline], info: EngineInfo) -> Any:
     engine = make().engine
     check_same_engine(engine.info, info)
     return engine
-
-
-def _fan_out(run: Run, workers: Workers) -> FannedOut:
-    from kgverify.engines.reference.engine import ReferenceEngine
-
-    return FannedOut(
-        partial(ReferenceEngine, run.graph.program, run.limits, run.policy, triples=reference_triples(run)), workers
-    )

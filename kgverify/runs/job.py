@@ -1,7 +1,7 @@
 """A job: everything that decides a comparison, as one record that is handed on whole."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
@@ -15,6 +15,7 @@ from kgverify.graphs.formats.pykeen import PykeenObject
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
+from kgverify.runs.engine_makers import EngineSpec
 from kgverify.runs.run import MOST, Run, load_policy
 
 GraphLike: TypeAlias = str | Path | KnowledgeGraph | PykeenObject
@@ -75,6 +76,16 @@ class Queries:
     def __post_init__(self) -> None:
         check_fields(self)
 
+    @classmethod
+    def choose(cls, queries: "int | Queries | None", corruptions: int | str | None, seed: int | None) -> "Queries":
+        """Return the queries of arguments: corruptions and seed that are None are those of the queries."""
+        chosen = queries if isinstance(queries, Queries) else cls(queries)
+        return replace(
+            chosen,
+            corruptions=chosen.corruptions if corruptions is None else corruptions,
+            seed=chosen.seed if seed is None else seed,
+        )
+
     @property
     def num_corruptions(self) -> int:
         """The number of corruptions; -1 for all. UserError if it is no number."""
@@ -124,7 +135,7 @@ class Reference:
             )
 
 
-EngineLike: TypeAlias = str | EngineMaker | Reference | Callable[..., Any] | Engine
+EngineLike: TypeAlias = str | EngineSpec | EngineMaker | Reference | Callable[..., Any] | Engine
 """A name of the table of engines, `module:name` or `file.py:name`, an engine, or what makes one of (program, limits, policy)."""
 
 
@@ -138,9 +149,9 @@ class Engines:
 
 @dataclass(frozen=True)
 class Proofs:
-    """The limits of both engines, and the policy that chooses the steps."""
+    """The limits of both engines, `Limits()` if not given, and the policy that chooses the steps."""
 
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits | None = None
     policy: str | Policy = SHORTEST
 
     def __post_init__(self) -> None:
@@ -169,7 +180,8 @@ class Job:
 
     def make_run(self) -> Run:
         """Load the graph and the policy. UserError if they cannot be read, or do not fit together."""
-        graph, queries, limits, policy = self.source.load(), self.queries, self.proofs.limits, self.proofs.policy
+        graph, queries, policy = self.source.load(), self.queries, self.proofs.policy
+        limits = self.proofs.limits or Limits()
         graph.queries(queries.split)
         return Run(
             graph=graph,
@@ -182,23 +194,8 @@ class Job:
         )
 
 
-def make_job(
-    graph: GraphLike,
-    engine: EngineLike,
-    reference: EngineLike,
-    queries: int | Queries | None,
-    *,
-    corruptions: int | str | None = None,
-    seed: int | None = None,
-    policy: str | Policy = SHORTEST,
-    limits: Limits | None = None,
-    equality: Equality = DEFAULT_EQUALITY,
-) -> Job:
-    """Return the job of arguments; corruptions and seed that are None are those of the queries."""
-    chosen = queries if isinstance(queries, Queries) else Queries(queries)
-    if corruptions is not None:
-        chosen = replace(chosen, corruptions=corruptions)
-    if seed is not None:
-        chosen = replace(chosen, seed=seed)
-    proofs = Proofs(Limits() if limits is None else limits, policy)
-    return Job(Source(graph), chosen, Engines(engine, reference), proofs, equality)
+def job_of(run: Run, engines: Engines, equality: Equality = DEFAULT_EQUALITY) -> Job:
+    """Return the job of a run that is loaded."""
+    corruptions = ALL if run.num_corruptions < 0 else run.num_corruptions
+    queries = Queries(run.num_queries, corruptions, run.split, run.seed)  # type: ignore[arg-type]  # checked by the record
+    return Job(Source(run.graph), queries, engines, Proofs(run.limits, run.policy), equality)

@@ -9,7 +9,6 @@ import pickle
 import signal
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -54,11 +53,6 @@ _SAFE_PATH: Final = "PYTHONSAFEPATH"
 
 It may be a stranger's, and Python searches it first until the process has received the path of its parent.
 """
-_LARGE: Final = 1 << 24
-"""The size in bytes from which compressing takes longer than sending."""
-_COMPRESSED: Final = b"\x78"
-"""The first byte of what zlib compresses, which no pickle has."""
-
 _changing: Final = threading.Lock()
 _of_thread: Final = threading.local()
 
@@ -231,18 +225,14 @@ def do_all(
             yield under_way.take()
 
 
-class SentMaker:
-    """A function that makes an engine, or anything else that work needs, in the form in which workers receive it.
+def send_maker(make: Callable[[], Any], workers: Workers) -> tuple[Any, str]:
+    """Return the first arguments of a call that calls `make_once` with them, and so uses what `make` makes.
 
-    make: is pickled, so a function or class of a module with arguments that can be pickled
-
-    Pass `arguments` first to a function that calls `make_once` with them.
+    make: makes an engine, or anything else that work needs; it is pickled, so a function or class of a module with arguments
+          that can be pickled
     """
-
-    def __init__(self, make: Callable[[], Any], workers: Workers) -> None:
-        content = pickle.dumps(make)
-        name = xxhash.xxh3_128_hexdigest(content)
-        self.arguments = workers.share(content if len(content) >= _LARGE else zlib.compress(content, level=1)), name
+    content = pickle.dumps(make)
+    return workers.share(content), xxhash.xxh3_128_hexdigest(content)
 
 
 def make_once(content: bytes, name: str) -> Any:
@@ -250,8 +240,7 @@ def make_once(content: bytes, name: str) -> Any:
     if getattr(_of_thread, "name", None) != name:
         # What was made before may hold as much memory.
         _of_thread.made = _of_thread.name = None
-        is_compressed = content.startswith(_COMPRESSED)
-        _of_thread.made = pickle.loads(zlib.decompress(content) if is_compressed else content)()
+        _of_thread.made = pickle.loads(content)()
         _of_thread.name = name
     return _of_thread.made
 

@@ -5,7 +5,7 @@ them. With nothing repaired the value is the actual metric, with everything the 
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -25,23 +25,20 @@ ROUNDING: Final = -1
 
 
 def attribute_loss(
-    expected: Trace,
-    actual: Trace,
+    traces: Sequence[Trace],
     divergences: tuple[Divergence, ...],
     causes: tuple[Cause, ...],
-    expected_rank: RankCandidates,
-    actual_rank: RankCandidates,
-    seed: int = 0,
+    ranks: tuple[RankCandidates, RankCandidates],
     basis: str = "engines",
     effort: Effort = FULL,
 ) -> Attribution:
     """Split the expected MRR less the actual MRR over the causes. basis: as in `Attribution`."""
-    table = _Counterfactuals(expected, actual, divergences, causes, expected_rank, actual_rank)
+    table = _Counterfactuals(traces, divergences, causes, ranks)
     num = table.num_players
     if num <= effort.exact:
         shares, error, method = _exact_shares(num, table.value), 0.0, "exact"
     else:
-        shares, error = _sampled_shares(num, table.value, effort.samples, np.random.default_rng(seed))
+        shares, error = _sampled_shares(num, table.value, effort.samples, np.random.default_rng(0))
         method = "sampled"
     return Attribution(
         metric=MRR,
@@ -61,14 +58,12 @@ class _Counterfactuals:
 
     def __init__(
         self,
-        expected: Trace,
-        actual: Trace,
+        traces: Sequence[Trace],
         divergences: tuple[Divergence, ...],
         causes: tuple[Cause, ...],
-        expected_rank: RankCandidates,
-        actual_rank: RankCandidates,
+        ranks: tuple[RankCandidates, RankCandidates],
     ) -> None:
-        e, a = expected.columns.candidates, actual.columns.candidates
+        e, a = (trace.columns.candidates for trace in traces)
         pairs = align_candidates(CandidateSet(*e[:3]), CandidateSet(*a[:3]))
         # One row for each pair, each candidate of the expected run alone, and each of the actual run alone.
         expected_rows = np.concatenate([pairs.expected, pairs.missing, np.full(len(pairs.extra), -1)])
@@ -77,7 +72,7 @@ class _Counterfactuals:
         order = np.lexsort((actual_rows, expected_rows, expected_rows < 0))
         self._expected_rows, self._actual_rows = expected_rows[order], actual_rows[order]
         self._e, self._a = e, a
-        self._ranks = actual_rank, expected_rank
+        self._ranks = ranks[::-1]
         # What differs in ranking without a cause is rounding.
         self._rank_causes = sum(1 << i for i, cause in enumerate(causes) if cause.stage == Stage.RANK) or 1 << len(
             causes

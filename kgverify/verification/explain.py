@@ -55,6 +55,6 @@ def explain(
     if lockstep or not causes or expected.rankings is None or actual.rankings is None:
         return comparison, causes, None
     with task.phase("splitting the loss over the causes", 0):
-        found = attribute_loss(expected, actual, divergences, causes, *task.ranks, effort=task.effort)
+        found = attribute_loss(compared.traces, divergences, causes, task.ranks, effort=task.effort)
     check_attribution(found, expected, actual)
     return comparison, causes, found

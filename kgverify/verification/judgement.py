@@ -18,7 +18,8 @@ from kgverify.errors import InternalError
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.metric import compute_metrics
 from kgverify.report.content import Determinism, Environment, Metrics, Outcomes
-from kgverify.report.report import Report, build_report
+from kgverify.report.report import Report, find_first
+from kgverify.runs.environment import note_self_test
 from kgverify.trace.model.columns import Rankings
 from kgverify.trace.model.header import Header
 from kgverify.trace.model.trace import Trace
@@ -58,13 +59,14 @@ def judge(
     notes: Sequence[str] = (),
     later_notes: Sequence[str] = (),
     determinism: Determinism = NOT_REPEATED,
+    lockstep: bool = False,
     **about: Any,
 ) -> Report:
     """Return the report of two sides. InternalError, and no verdict, if the comparison fails a check of its own.
 
     withhold: makes AGREE inconclusive if there is too little evidence, and adds notes
     notes, later_notes: the notes before those on rounding, and after them
-    about:    further arguments of `build_report`
+    about:    further fields of the report
     """
     whole, causes = found.parts[0], found.causes
     check_verdict(found.comparison, found.parts)
@@ -82,16 +84,21 @@ def judge(
         self_test=plant_changes(found.parts),
         notes=(*comparison.notes, *notes, *rounding, *later_notes, *_note_proofs(outcomes)),
     )
-    return build_report(
-        comparison,
-        found.sources[0].header,
-        describe_environment(*(source.header for source in found.sources)),
-        metrics,
-        determinism,
+    headers = [source.header for source in found.sources]
+    return Report(
+        **msgspec.structs.asdict(comparison),
+        metrics=metrics,
+        first_cause=find_first(comparison, causes),
+        determinism=determinism,
+        lockstep=lockstep,
+        run=headers[0].run,
+        limits=headers[0].limits,
+        policy=headers[0].policy,
+        environment=describe_environment(*headers),
         causes=causes,
         outcomes=outcomes,
         exercise=exercised,
-        minimum=minimum,
+        minimum=dict(minimum),
         **about,
     )
 
@@ -105,6 +112,7 @@ def describe_environment(expected: Header, actual: Header) -> Environment:
         num_cpus=os.cpu_count() or 1,
         expected=expected.engine,
         actual=actual.engine,
+        self_test=note_self_test(),
     )
 
 

@@ -1,7 +1,7 @@
 """Recording of a run to disk in chunks, so that a killed recording loses only what was not committed."""
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from kgverify.arguments import check_fields
 from kgverify.engines.protocol import (
     CompilerCaches,
     Engine,
@@ -28,7 +29,7 @@ from kgverify.runs.run import Pipeline, Run, build_header
 from kgverify.trace.files.manifest import CODE
 from kgverify.trace.files.output_path import partial_of
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, StepBatch, join_candidates
-from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.levels import LevelName, TraceLevel
 from kgverify.trace.model.stage_items import encode_stage_outputs
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Storage, TraceWriter
@@ -53,6 +54,44 @@ MAX_APPEND_THREADS: Final = 3
 
 APPEND_CORES: Final = 4
 """The cores for each of them: packing uses several."""
+
+
+@dataclass(frozen=True)
+class RecordingOptions:
+    """The options of a recording.
+
+    Attributes:
+        level: What is kept of each step: digests, compact (clauses, scores), steps, or deep (also what each stage gave).
+        archive: Compress the file as far as HDF5's filters can.
+        shard_steps: Steps committed at a time; a longer trace becomes a folder of shards.
+        resume: Resume an interrupted recording.
+        accept_changed: Resume although this code changed, such as `helper.py`.
+        overwrite: Replace a trace that exists already.
+        as_reference: Record a foreign engine as the reference of a later comparison: it gets the second implementation of
+            corruptions and ranks.
+        scheduler: The address of a dask scheduler, whose workers prove with the engine.
+
+    Example:
+        >>> import kgverify as kv
+        >>> deep = kv.RecordingOptions(level="deep")
+        >>> kv.record("countries", "deep.h5", "reference", queries=1, corruptions=2, options=deep).num_candidates
+        6
+    """
+
+    level: LevelName = "steps"
+    archive: bool = False
+    shard_steps: int = SHARD_STEPS
+    resume: bool = False
+    accept_changed: Sequence[str] = ()
+    overwrite: bool = False
+    as_reference: bool = False
+    scheduler: str | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+DEFAULT_OPTIONS = RecordingOptions()
 
 
 @dataclass(frozen=True)
@@ -93,14 +132,9 @@ def record(
     run: Run,
     pipeline: Pipeline,
     path: Path,
+    options: RecordingOptions = DEFAULT_OPTIONS,
     *,
-    resume: bool = False,
-    accept_changed: Collection[str] = (),
-    overwrites: bool = True,
     progress: Progress = no_progress,
-    shard_steps: int = SHARD_STEPS,
-    level: str = "steps",
-    is_archived: bool = False,
     append_threads: int | None = None,
 ) -> Recording:
     """Prove the candidates of a run and write the trace: one file, or a folder of shards where it is large.
@@ -109,9 +143,6 @@ def record(
     candidates are committed there every few seconds, as pieces of the next shard. UserError for a path that cannot be written,
     or a `.partial` of another run or other code.
 
-    accept_changed: the names of changed code whose candidates are resumed nevertheless (`kgverify.files.code_identity`)
-    level:          a `TraceLevel`, which determines the recorded columns
-    is_archived:    whether to pack the trace as small as HDF5's own filters can
     append_threads: the chunks appended at the same time, each in memory; the trace is the same. By default the number
                     that `choose_append_threads` returns
     """
@@ -121,15 +152,16 @@ def record(
     stored = _StoredCode(pipeline.identify_code())
     with TraceWriter(
         path,
-        build_header(run, pipeline.engine, level),
+        build_header(run, pipeline.engine, options.level),
         program.symbols,
         clauses=Clauses(program.facts, program.fact_lines, program.rules),
-        storage=Storage(is_archived=is_archived, shard_steps=shard_steps),
-        resume=resume,
-        overwrites=overwrites,
+        storage=Storage(is_archived=options.archive, shard_steps=options.shard_steps),
+        resume=options.resume,
+        # Another process may have finished it in the meantime.
+        overwrites=options.overwrite or options.resume,
     ) as writer:
         resumed = writer.num_appended
-        if resumed and level == TraceLevel.DIGESTS:
+        if resumed and writer.level is TraceLevel.DIGESTS:
             raise UserError(
                 "holds no log-probabilities at this level, so its candidates cannot be ranked",
                 where=str(partial_of(path)),
@@ -138,7 +170,7 @@ def record(
         proved.append(writer.committed_candidates())
         if resumed:
             _check_resumed(candidates, proved[0], path)
-            stored = _resume_code(partial_of(path), stored.code, accept_changed)
+            stored = _resume_code(partial_of(path), stored.code, options.accept_changed)
             progress(resumed)
         left = candidates.take(slice(resumed, None))
         parts = _note_code(_prove_parts(pipeline.engine, left, writer.level, progress), partial_of(path), stored)

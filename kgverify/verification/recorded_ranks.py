@@ -347,6 +347,6 @@ def split_recorded_loss(
         return None, ()
     if ranked.rank is None:
         return None, (*ranked.notes, f"the loss is not split over the causes: {ranked.reason}")
-    attribution = attribute_loss(*ranked.traces, divergences, causes, *ranked.rank, basis="traces", effort=effort)
+    attribution = attribute_loss(ranked.traces, divergences, causes, ranked.rank, basis="traces", effort=effort)
     check_attribution(attribution, *ranked.traces)
     return attribution, ranked.notes

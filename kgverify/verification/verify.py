@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
 
 import msgspec
 
@@ -67,20 +66,21 @@ def verify(
     """
     compilations = CompilationLog()
     pipelines = expected, actual
-    ran = _run_both(run, pipelines, equality.determinism, phase, compilations)
+    sides, declared = _run_both(run, pipelines, equality.determinism, phase, compilations)
+    traces = sides[0].trace, sides[1].trace
     with phase("measuring the rounding of scores", 0):
-        score_error = settle_score_error(ran.sides, equality.accepted_error)
-    repetition = judge_repetition(run, ran.sides, score_error, equality.benign)
+        score_error = settle_score_error(sides, equality.accepted_error)
+    repetition = judge_repetition(run, sides, score_error, equality.benign)
     hidden = _find_hidden(pipelines) if equality.lockstep else ()
     equality = replace(equality, lockstep=equality.lockstep and not hidden)
     task = Task(run, pipelines, score_error, equality, effort, phase)
-    compared = compare(task, rank_alike(run, pipelines, ran.traces))
-    comparison, causes, attribution = _explain(task, compared, ran.declared, is_repeating=not repetition.reasons)
+    compared = compare(task, rank_alike(run, pipelines, traces))
+    comparison, causes, attribution = _explain(task, compared, declared, is_repeating=not repetition.reasons)
     comparison = _judge_repeated(comparison, causes, repetition)
     report = judge(
-        Explained(comparison, causes, compared.parts, _sources(ran.traces), _sources(compared.traces), compared.traces),
+        Explained(comparison, causes, compared.parts, _sources(traces), _sources(compared.traces), compared.traces),
         equality.required,
-        withhold=partial(_note_same, traces=ran.traces),
+        withhold=partial(_note_same, traces=traces),
         notes=_describe(task, compared, comparison, hidden),
         later_notes=compilations.describe(),
         determinism=repetition.determinism,
@@ -90,24 +90,13 @@ def verify(
         caches=actual.engine.caches if isinstance(actual.engine, ExplainedEngine) else None,
     )
     stepped = compared.stepper.actual if compared.stepper is not None else None
-    return Verification(report, *ran.traces, stepped)
-
-
-class _Ran(NamedTuple):
-    """Both sides after their runs, and the features that the actual engine declares for its columns."""
-
-    sides: tuple[EngineRun, EngineRun]
-    declared: "tuple[Feature, ...]"
-
-    @property
-    def traces(self) -> tuple[Trace, Trace]:
-        return self.sides[0].trace, self.sides[1].trace
+    return Verification(report, *traces, stepped)
 
 
 def _run_both(
     run: Run, pipelines: tuple[Pipeline, Pipeline], repeats: bool, phase: Phase, compilations: CompilationLog
-) -> _Ran:
-    """Run both engines, and prove a sample of their candidates again."""
+) -> "tuple[tuple[EngineRun, EngineRun], tuple[Feature, ...]]":
+    """Run both engines, and prove a sample of their candidates again. Also return the features that the actual one declares."""
     sides = [_run_pipeline(run, *each, phase, compilations) for each in zip(pipelines, ROLES, strict=True)]
     declared: tuple[Feature, ...] = ()
     if isinstance(pipelines[1].engine, DescribedEngine):
@@ -119,7 +108,7 @@ def _run_both(
         title = _title(side.engine, side.role)
         with phase(f"{title}, again", 0) as progress, compilations.of(title, "the second run"):
             sides[i] = prove_again(side, pipelines[i].draw_for(run), progress)
-    return _Ran((sides[0], sides[1]), declared)
+    return (sides[0], sides[1]), declared
 
 
 def _sources(traces: Sequence[Trace]) -> tuple[StepSource, StepSource]:

@@ -5,10 +5,9 @@ returns an `AuditReport`. Everything public is here; the modules may change with
 """
 
 from stepaudit.audited_step import RUNG_NAMES, audit_step
-from stepaudit.budget import Overrun, read_budget
 from stepaudit.errors import UserError
 from stepaudit.render import render_annotations, render_audit, render_html, render_junit, render_markdown
-from stepaudit.report import AuditReport, Finding, Section, Unmeasured, Verdict
+from stepaudit.report import AuditReport, Finding, Overrun, Section, Unmeasured, Verdict, read_budget
 
 __all__ = [
     "RUNG_NAMES",

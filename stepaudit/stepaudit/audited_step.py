@@ -13,14 +13,13 @@ from torch.utils import _pytree as pytree
 
 from stepaudit import isolation
 from stepaudit.audited_function import COMPILE_MODES, Function, Inputs, MakeInputs, check_names, make_subject
-from stepaudit.budget import check_budget, read_budget
 from stepaudit.environment import describe_environment
 from stepaudit.errors import UserError, first_line
 from stepaudit.ladder.climb import RUNGS, USUALLY, LadderOptions, warm_up_compiler
 from stepaudit.ladder.values_audit import audit_values
 from stepaudit.properties.compiled_run import CompileSetting
 from stepaudit.properties.step_audit import examine_properties
-from stepaudit.report import AuditReport, ReportBuilder
+from stepaudit.report import AuditReport, ReportBuilder, check_budget, read_budget
 from stepaudit.values import Precision
 
 RUNG_NAMES: Final = tuple(rung.name for rung in RUNGS[1:])

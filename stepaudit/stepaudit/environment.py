@@ -5,6 +5,7 @@ import platform
 import shutil
 import warnings
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Final
 
 import torch
@@ -59,19 +60,15 @@ def _read_compiler_settings() -> dict[str, str]:
 def read_product_settings() -> dict[str, str]:
     """Return torch's settings of float32 products; `mixed` where an old and a new setting contradict each other."""
 
-    def read(look: Callable[[], Any]) -> str:
+    def read(look: Callable[[Any], Any]) -> str:
         try:
-            return str(look())
+            return str(look(torch.backends))
         except (RuntimeError, AttributeError):
             return "mixed"
 
-    mkldnn: Any = torch.backends.mkldnn
+    matmul = "cuda.matmul.allow_tf32", "cuda.matmul.fp32_precision", "cudnn.allow_tf32", "mkldnn.matmul.fp32_precision"
     return {
-        "float32_matmul_precision": read(torch.get_float32_matmul_precision),
-        "cuda.matmul.allow_tf32": read(lambda: torch.backends.cuda.matmul.allow_tf32),
-        "cuda.matmul.fp32_precision": read(lambda: torch.backends.cuda.matmul.fp32_precision),
-        "cudnn.allow_tf32": read(lambda: torch.backends.cudnn.allow_tf32),
-        "mkldnn.matmul.fp32_precision": read(lambda: mkldnn.matmul.fp32_precision),
-        "autocast.cpu": read(lambda: torch.is_autocast_enabled("cpu")),
-        "autocast.cuda": read(lambda: torch.is_autocast_enabled("cuda")),
+        "float32_matmul_precision": read(lambda _: torch.get_float32_matmul_precision()),
+        **{name: read(attrgetter(name)) for name in matmul},
+        **{f"autocast.{device}": str(torch.is_autocast_enabled(device)) for device in ("cpu", "cuda")},
     }

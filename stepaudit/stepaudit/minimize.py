@@ -30,9 +30,10 @@ def minimize(items: Sequence[T], still_fails: Callable[[tuple[T, ...]], bool]) -
 class Attempts:
     """The attempts of a search.
 
-    num:         of those that began; is_complete: False once there was no time for one
-    seconds:     limit on the CPU time, after which none begins
-    announce:    receives the number of each
+    num:         the number of attempts so far
+    is_complete: False if the time was over before an attempt
+    seconds:     limit on the CPU time, after which no attempt begins
+    announce:    receives the number of each attempt
     """
 
     def __init__(self, seconds: float, announce: Callable[[int], None]) -> None:

@@ -3,7 +3,7 @@
 import copy
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -107,6 +107,18 @@ def find_storage(tensor: Tensor) -> int:
         return tensor.untyped_storage().data_ptr() if tensor.numel() else 0
     except RuntimeError:
         return 0
+
+
+def find_aliases(given: Iterable[tuple[str, int]], later: Iterable[tuple[str, int]]) -> dict[str, str]:
+    """Return the later leaves that share memory with a given one or with an earlier one: the first that does.
+
+    Each leaf is its path and the address of its memory, 0 for none.
+    """
+    first: dict[int, str] = {}
+    for path, memory in given:
+        first.setdefault(memory, path)
+    pairs = ((path, first.setdefault(memory, path)) for path, memory in later if memory)
+    return {path: earlier for path, earlier in pairs if earlier != path}
 
 
 def count_writes(tensor: Tensor) -> int:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stepaudit import UserError, audit_step
-from stepaudit.budget import KEYS, find_overruns, read_budget
+from stepaudit.report import KEYS, find_overruns, read_budget
 
 
 def write(folder: Path, text: str) -> Path:

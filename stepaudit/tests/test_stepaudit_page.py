@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stepaudit.budget import KEYS, check_budget
+from stepaudit.report import KEYS, check_budget
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "auditing.md").read_text(encoding="utf-8")

@@ -17,8 +17,7 @@ from stepaudit.ladder.climb import RUNGS, USUALLY, Climb, Judge, LadderOptions, 
 from stepaudit.ladder.culprit import LINE, PASS, Item, _search_group, find_culprit
 from stepaudit.ladder.minimal_graph import find_minimal_graph
 from stepaudit.ladder.observation import compare_observations, observe
-from stepaudit.ladder.reproducer import write_reproducer
-from stepaudit.ladder.source_bundle import Bundle, NotStandalone
+from stepaudit.ladder.reproducer import Bundle, NotStandalone, write_reproducer
 from stepaudit.ladder.values_audit import audit_values
 from stepaudit.report import ReportBuilder
 from stepaudit.source_lines import find_return
@@ -86,8 +85,8 @@ def test_where_the_source_cannot_be_taken_the_script_holds_the_graph(tmp_path: P
     ladder = climb(subject, LadderOptions((RUNGS[0], BY_NAME["default"])))
     assert ladder.first is not None
     minimal = find_minimal_graph(ladder.judge, ladder.first)
-    written = write_reproducer(subject, ladder.first, tmp_path / "graph.py", minimal=minimal)
-    assert written.path is not None, written.why
+    problem = write_reproducer(subject, ladder.first, tmp_path / "graph.py", minimal=minimal)
+    assert problem == ""
     assert "def graph(" in (tmp_path / "graph.py").read_text()
 
 
@@ -100,8 +99,8 @@ def test_a_comparison_folded_in_tracing_is_found_on_the_first_rung(name: str, tm
     first = climb(subject, LadderOptions(BELOW_INDUCTOR)).first
     assert first is not None
     assert first.rung.name == "backend-eager"
-    written = write_reproducer(subject, first, tmp_path / "mark.py")
-    assert written.path is not None, written.why
+    problem = write_reproducer(subject, first, tmp_path / "mark.py")
+    assert problem == ""
     done = subprocess.run([sys.executable, "mark.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
 

@@ -6,7 +6,7 @@ import kgverify as kv
 from kgverify.api.inputs import make_pipeline
 from kgverify.bench import BenchResult, Contender, Size, State, measure_engines
 from kgverify.engines.reference.engine import ReferenceEngine
-from kgverify.runs.job import make_job
+from kgverify.runs.job import Job, Proofs, Source
 
 SIZE = Size(queries=1, corruptions=3, sample=5, seconds=0.0)
 
@@ -25,7 +25,7 @@ class Unsteady(ReferenceEngine):
 
 def measure(*engines: object, is_optional: bool = False, policy: str = "shortest", **options: object) -> BenchResult:
     queries = kv.Queries(1, corruptions=3)
-    job = make_job("countries", "compiled", "reference", queries, policy=policy, limits=kv.Limits(max_depth=6))
+    job = Job(Source("countries"), queries, proofs=Proofs(kv.Limits(max_depth=6), policy))
     run = job.make_run()
 
     def contend(engine: object, number: int) -> Contender:

@@ -138,6 +138,28 @@ def test_each_shell_completes_commands_options_and_values(shell):
         assert word in script, word
 
 
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("diff --engine ref", "reference"),
+        ("diff --graph cou", "countries"),
+        ("record --reference comp", "compiled"),
+        ("evaluate --policy two", "two_tower"),
+        ("diff --fault fact-c", "fact-cap"),
+    ],
+)
+def test_bash_completes_the_names_of_engines_graphs_policies_and_faults(typed: str, completed: str, tmp_path: Path):
+    script = tmp_path / "completion.bash"
+    script.write_text(make_app(*ENTRIES).generate_completion(shell="bash"))
+    words = ["kgverify", *typed.split()]
+    code = (
+        f"source {script}; COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _kgverify kgverify"
+        f" {words[-1]} {words[-2]}; echo ${{COMPREPLY[@]}}"
+    )
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [completed]
+
+
 def test_completion_is_installed_without_torch(tmp_path: Path):
     code = (
         "import sys; sys.argv = ['kgverify', '--install-completion']\nfrom kgverify.cli.app import run\n"

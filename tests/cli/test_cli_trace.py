@@ -18,7 +18,7 @@ from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.model.levels import TraceLevel, has_goals
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.writer import write_again
-from kgverify.verification.record import prove_deep, record
+from kgverify.verification.record import RecordingOptions, prove_deep, record
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recorded")
     run = Run(load_graph("countries"), num_queries=1, num_corruptions=3)
     for level in TraceLevel:
-        record(run, reference_pipeline(run), folder / f"{level.value}.h5", level=level.value)
+        record(run, reference_pipeline(run), folder / f"{level.value}.h5", RecordingOptions(level=level.value))
     return folder
 
 

@@ -215,7 +215,7 @@ def test_a_missing_and_a_doubled_shard_are_inconclusive_and_named(tmp_path):
     shard = other / "shard-00001.h5"
     content = shard.read_bytes()
     shutil.copy(other / "shard-00002.h5", shard)
-    for what in ("is shard 2 once more", "is missing"):
+    for what in ("states that it is shard-00002.h5", "is missing"):
         for pair in ((whole, other), (other, whole), (other, other)):
             report = compare_recorded(*pair).report
             assert report.verdict is Verdict.INCONCLUSIVE

@@ -6,6 +6,7 @@ import math
 import pytest
 
 from kgverify.evaluation.sampling import judge_sample
+from kgverify.report.evaluation import Strength
 
 
 def find_chance(strata: list[tuple[int, int]], num: int) -> float:
@@ -39,5 +40,5 @@ def test_459_of_very_many_see_a_defect_in_one_of_a_hundred():
 
 
 def test_nothing_is_a_defect_of_nothing():
-    assert judge_sample([]) == (1.0, 0.0)
-    assert judge_sample([(100, 0)]) == (0.0, 1.0)
+    assert judge_sample([]) == Strength(1.0, 0.0)
+    assert judge_sample([(100, 0)]) == Strength(0.0, 1.0)

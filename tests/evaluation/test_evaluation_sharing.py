@@ -18,6 +18,7 @@ from kgverify.evaluation.part_file import PartResult, join_shares, pack_result, 
 from kgverify.prover.native.engine import NativeEngine
 from kgverify.ranking.corrupt import ALL, draw_candidates
 from kgverify.ranking.rank import rank_candidates
+from kgverify.runs import parts
 from kgverify.runs.run import Pipeline, Run
 
 
@@ -87,6 +88,8 @@ def assert_same(found: PartResult, expected: PartResult) -> None:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(rank_only, "BLOCK_SIZE", 300)
+    # The least model is worth its work although nothing has imported torch.
+    monkeypatch.setattr(parts, "WORK_OF_TORCH", 0)
     return replace(countries_run("two_tower", num_queries=8), num_corruptions=ALL)
 
 

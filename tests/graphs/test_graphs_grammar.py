@@ -8,9 +8,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kgverify.errors import UserError
-from kgverify.graphs.facts import PLAIN, parse_facts, read_simple
 from kgverify.graphs.grammar import Clause, parse_clause, parse_clauses
 from kgverify.graphs.rules import parse_rules, read_plain
+from kgverify.graphs.triples import PLAIN, parse_facts, read_simple
 from kgverify.program.program import Source
 
 

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgverify.graphs.formats import names
-from kgverify.graphs.formats.names import NameColumn
+from kgverify.graphs.formats import plain
+from kgverify.graphs.formats.plain import NameColumn
 
 NAMES = st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"]), max_size=20)
 
@@ -16,7 +16,7 @@ def number(chunks: list[list[str]]) -> tuple[list[int], tuple[str, ...]] | None:
         encoded = [name.encode() for name in chunk]
         ends = np.cumsum([len(each) + 1 for each in encoded]) - 1
         starts = ends - [len(each) for each in encoded]
-        stored = np.frombuffer(b"\n".join(encoded) + bytes(names.MOST_BYTES), np.uint8)
+        stored = np.frombuffer(b"\n".join(encoded) + bytes(plain.MOST_BYTES), np.uint8)
         found = column.add(stored, starts, ends)
         if found is None:
             return None
@@ -44,11 +44,11 @@ def test_names_that_are_too_long_are_left_to_the_other_reader() -> None:
 def test_names_of_equal_hashes_differ_and_very_many_of_them_are_left_to_the_other_reader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(names, "_FACTORS", np.zeros(8, np.uint64))
+    monkeypatch.setattr(plain, "_FACTORS", np.zeros(8, np.uint64))
     assert number([["a", "b", "a"], ["b", "c"]]) == ([0, 1, 0, 1, 2], ("a", "b", "c"))
-    assert number([[str(i) for i in range(names._MOST_PROBES + 2)]]) is None
+    assert number([[str(i) for i in range(plain._MOST_PROBES + 2)]]) is None
 
 
 def test_the_table_grows_with_the_names() -> None:
-    every = [str(i) for i in range(5 * names._FEWEST_SLOTS)]
+    every = [str(i) for i in range(5 * plain._FEWEST_SLOTS)]
     assert number([every, every[::-1]]) == ([*range(len(every)), *range(len(every))[::-1]], tuple(every))

@@ -4,10 +4,9 @@ from hypothesis import strategies as st
 from render_graphs import render_triples
 
 from kgverify.errors import UserError
-from kgverify.graphs.facts import parse_facts
 from kgverify.graphs.formats import plain
 from kgverify.graphs.formats.plain import parse_plain_facts
-from kgverify.graphs.triples import parse_triples
+from kgverify.graphs.triples import parse_facts, parse_triples
 from kgverify.program.atoms import NamedAtom
 
 # What a line cannot hold: its separators, and surrogates, which UTF-8 does not have.

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
+from column_names import name_difference
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -26,7 +27,6 @@ from kgverify.trace.model.columns import (
     Digests,
     Resolvents,
     Steps,
-    name_difference,
     no_stage_items,
 )
 

@@ -5,7 +5,8 @@ from itertools import islice
 
 import pytest
 
-from kgverify.conformance import NotConforming, StepwiseEngine, check_engine, save_reproducer
+from kgverify.conformance import NotConforming, check_engine, save_reproducer
+from kgverify.engines.adapters.stepwise import StepwiseEngine
 from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.errors import UserError
 from kgverify.runs.engine_makers import EngineSpec, compiled_maker

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from kgverify.conformance import Resolvent, StagedEngine, StepwiseEngine, check_engine, engine_of
+from kgverify import Resolvent, StagedEngine, StepwiseEngine, check_engine, engine_of
 from kgverify.engines.load_engine import load_factory
 from kgverify.engines.policy import SHORTEST
 from kgverify.errors import UserError

@@ -31,7 +31,7 @@ from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.stage_items import ends_alike
 from kgverify.trace.read.trace_file import read_trace
-from kgverify.verification.record import record
+from kgverify.verification.record import RecordingOptions, record
 
 pytestmark = pytest.mark.skipif(library.why_not_available() is not None, reason=str(library.why_not_available()))
 
@@ -140,7 +140,7 @@ def test_a_trace_of_each_level_has_the_digests_of_the_reference(tmp_path: Path, 
     expected = reference_pipeline(run)
     pipelines = expected._replace(engine=NativeEngine(run.graph.program, run.limits, run.policy)), expected
     for name, pipeline in zip("ab", pipelines, strict=True):
-        record(run, pipeline, tmp_path / name, level=level)
+        record(run, pipeline, tmp_path / name, RecordingOptions(level=level))
     ours, theirs = (read_trace(tmp_path / name) for name in "ab")
     np.testing.assert_array_equal(ours.digests.sequence, theirs.digests.sequence)
     np.testing.assert_array_equal(ours.columns.candidates.num_steps, theirs.columns.candidates.num_steps)

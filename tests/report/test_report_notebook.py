@@ -14,7 +14,7 @@ from report_runs import HOSTILE
 
 import kgverify as kv
 from kgverify.program.atoms import NamedAtom
-from kgverify.report.render.notebook import COLOURS
+from kgverify.report.render.terminal import COLOURS
 from kgverify.report.tables import TABLES, list_table, to_pandas, to_polars
 from kgverify.trace.write.writer import write_again
 from kgverify.verification.verify import Verification

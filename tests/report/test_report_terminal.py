@@ -7,9 +7,8 @@ from report_runs import change, without_causes
 from rich.table import Table
 
 from kgverify.comparison.result import Attribution, Share
-from kgverify.report.render.metrics_table import MetricsTable
 from kgverify.report.render.screen import Screen, Text
-from kgverify.report.render.terminal import NextCommand, print_report
+from kgverify.report.render.terminal import NextCommand, fit_metrics, print_report
 from kgverify.report.report import Report
 from kgverify.report.wording import METRICS
 from kgverify.verification.verify import Verification
@@ -113,7 +112,7 @@ def test_every_metric_is_shown_whole_at_any_width(width: int):
         name: [Text(f"1.{i}00{j}").append(f" -> 0.{i}00{j}", "red") for j in range(3)] for i, name in enumerate(METRICS)
     }
     text = io.StringIO()
-    Screen(file=text, width=width).print(MetricsTable("", rows))
+    Screen(file=text, width=width).print(fit_metrics("", rows))
     words = text.getvalue().split()
     assert "…" not in text.getvalue()
     for i in range(len(METRICS)):

@@ -228,14 +228,18 @@ def test_the_order_of_sets_is_an_input(tmp_path: Path, monkeypatch: pytest.Monke
         ("import importlib\nDEEP = importlib.import_module('pack.deep')", "pack/deep.py"),
         ("import spaces.deep", "spaces/deep.py"),
         ("from pack import other", "spaces/deep.py"),
+        ("import inner", "inner/deep.py"),
+        ("import inner.other", "inner/deep.py"),
     ],
 )
 def test_every_way_of_importing_is_followed(tmp_path: Path, source: str, name: str) -> None:
-    for package in ("pack", "spaces"):
+    for package in ("pack", "spaces", "inner"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "deep.py").write_text("1")
     (tmp_path / "pack" / "__init__.py").write_text("")
     (tmp_path / "pack" / "other.py").write_text("import spaces.deep")
+    (tmp_path / "inner" / "__init__.py").write_text("from . import deep as one" if source == "import inner" else "")
+    (tmp_path / "inner" / "other.py").write_text("from .deep import one")
     before = identify(tmp_path, source)
     (tmp_path / name).write_text("2")
     assert [*list_changes(before, identify(tmp_path, source))] == [name]
@@ -276,6 +280,9 @@ def identify(folder: Path, source: str) -> dict[str, str]:
         "import os\nBUG = any(name.startswith('MY_') for name in os.environ)",
         "from os import environb as e\nBUG = e.get(b'MY_BUG')",
         "import os\nBUG = os.path.expandvars('$MY_BUG')",
+        "import os\ndef engine(read): return read('MY_BUG', os.environ)",
+        "from math import *",
+        "import helper\ndef engine(): helper.BUG = 1",
         "import json\nDATA = json.load(open('known.json'))\nKNOWN = open(DATA['file']).read()",
         "PATH = 'known.json'\nopen(PATH)\ndef engine(PATH): return open(PATH).read()",
         "read = open\ndef engine(path): return read(path)",
@@ -298,6 +305,13 @@ def test_code_that_its_source_does_not_name_is_never_reused(tmp_path: Path, sour
         refuse_changes(changes, (), where="here", what="parts", fix="start again")
     assert "--accept-changed 'probe.py (inputs)'" in caught.value.fix
     refuse_changes(changes, ["probe.py (inputs)"], where="here", what="parts", fix="start again")
+
+
+def test_a_module_of_the_engine_may_have_the_name_of_one_that_runs_other_code(tmp_path: Path) -> None:
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "requests.py").write_text("BUG = 1")
+    (tmp_path / "pack" / "__init__.py").write_text("from .requests import BUG\nUSED = BUG")
+    assert {*identify(tmp_path, "import pack")} == {"probe.py", "pack/__init__.py", "pack/requests.py"}
 
 
 def test_an_engine_without_a_name_is_never_reused() -> None:

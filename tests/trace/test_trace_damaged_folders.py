@@ -12,7 +12,6 @@ import pytest
 
 import kgverify as kv
 from kgverify.errors import UserError
-from kgverify.trace.files.manifest import hash_file
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.maintain.check import DAMAGED, WHOLE, check_trace
 from kgverify.trace.maintain.convert import convert_trace
@@ -45,7 +44,7 @@ def edit_arrays(folder: Path, number: int, edit: Callable[[Arrays], object], *, 
     edit(arrays)
     write_arrays(path, arrays, "test")
     if is_signed:
-        sums = {"xxh3": hash_file(path), "size": path.stat().st_size}
+        sums = {"xxh3": DataFile(path).checksum, "size": path.stat().st_size}
         edit_manifest(folder, lambda manifest: manifest["shards"][number].update(sums))
 
 

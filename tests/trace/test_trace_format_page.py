@@ -3,11 +3,15 @@
 import re
 import runpy
 from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
+import pytest
+from trace_builders import FACTS, HEADER, RANKINGS, SYMBOLS, make_columns, open_writer
 
 from kgverify.program.program import Symbols
-from kgverify.trace.model.columns import FIELDS
+from kgverify.trace.model.columns import FIELDS, select_candidates
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.schema import OPTIONAL_COLUMNS
 from kgverify.trace.read.trace_file import read_trace
@@ -37,3 +41,51 @@ def test_the_page_lists_every_dataset_as_the_code_has_it():
         (f.path, " or ".join(np.dtype(d).name for d in f.dtypes), f.is_required) for f in FIELDS
     ]
     assert all(("3" in shape) == bool(f.width) for (_, _, shape, _), f in zip(listed, FIELDS, strict=True))
+
+
+@pytest.fixture
+def reader():
+    (text,) = re.findall(r"## Reading a trace without kgverify.*?```python\n(.*?)```", PAGE, re.DOTALL)
+    assert len([line for line in text.splitlines() if line.strip()]) <= 50
+    names: dict[str, Any] = {}
+    exec(compile(text, "trace-format.md", "exec"), names)
+    return names["read_trace"]
+
+
+def assert_same_arrays(found, path):
+    trace = read_trace(path)
+    for group, columns in (*trace.columns._asdict().items(), ("rankings", trace.rankings)):
+        for name, column in columns._asdict().items():
+            if f"{group}/{name}" in found:
+                np.testing.assert_array_equal(found[f"{group}/{name}"], column)
+    kept = {name.replace(".", "/") for name in trace.fields}
+    assert kept <= found.keys()
+    np.testing.assert_array_equal(found["digests/sequence"], trace.digests.sequence)
+
+
+def test_the_reader_of_the_page_reads_every_golden_trace(reader):
+    paths = sorted((ROOT / "traces").glob("*.h5"))
+    assert len(paths) > 5
+    for path in paths:
+        assert_same_arrays(reader(path), path)
+
+
+def test_the_reader_of_the_page_reads_shards_and_pieces_and_refuses_what_was_altered(reader, tmp_path):
+    columns = make_columns(1, 30)
+    with open_writer(tmp_path / "a", HEADER, SYMBOLS, facts=FACTS, shard_steps=10) as writer:
+        for row in range(30):
+            writer.append(select_candidates(columns, np.array([row])))
+        writer.set_rankings(RANKINGS)
+    assert_same_arrays(reader(tmp_path / "a"), tmp_path / "a")
+    writer = open_writer(tmp_path / "b", HEADER, SYMBOLS, facts=FACTS, commit_seconds=0)
+    for row in range(5):
+        writer.append(select_candidates(columns, np.array([row])))
+    assert reader(tmp_path / "b.partial")["candidates/query"].tolist() == columns.candidates.query[:5].tolist()
+    shard = tmp_path / "a" / "shard-00000.h5"
+    with h5py.File(shard) as file:
+        offset = file["steps/choice"].id.get_offset()
+    content = bytearray(shard.read_bytes())
+    content[offset] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(ValueError, match="steps/choice was altered"):
+        reader(tmp_path / "a")

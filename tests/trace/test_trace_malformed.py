@@ -26,8 +26,8 @@ from kgverify.errors import UserError
 from kgverify.program.limits import DeclaredLimits, Limits
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.program import Symbols
-from kgverify.report.export import export_trace
 from kgverify.report.steps import LazyTraceView, TraceView
+from kgverify.report.tables import export_trace
 from kgverify.trace.maintain.check import WHOLE, check_trace
 from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.maintain.join import unite

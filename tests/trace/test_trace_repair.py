@@ -97,6 +97,10 @@ def test_every_shard_is_judged(folder):
     report = check_trace(folder)
     assert report.state == "damaged"
     assert [part.name for part in report.parts if part.problem] == ["shard-00001.h5", "shard-00003.h5"]
+    with pytest.raises(UserError) as caught:
+        read_trace(folder)
+    assert "shard-00001.h5" in caught.value.where
+    shutil.copy(folder / "shard-00002.h5", folder / "shard-00001.h5")
     with pytest.raises(ShardError) as caught:
         read_trace(folder)
     assert (caught.value.name, caught.value.reason) == ("shard-00001.h5", "altered")

@@ -25,7 +25,7 @@ from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import STEP_STAGES
 from kgverify.report.content import Outcomes
-from kgverify.report.exercise import describe_stages
+from kgverify.report.wording import describe_stages
 from kgverify.runs.engine_makers import compiled_maker, find_maker
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.checking.check import check_and_count, verify_problems

@@ -75,7 +75,7 @@ def cause(stage="score"):
 def test_the_shares_of_any_causes_add_up_to_the_loss(scores, owners):
     expected, actual = trace_of(COLUMNS), trace_of(worse(np.array(scores)))
     divergences = tuple(divergence(i, owner) for i, owner in enumerate(owners))
-    found = attribute_loss(expected, actual, divergences, tuple(cause() for _ in range(5)), rank, rank)
+    found = attribute_loss((expected, actual), divergences, tuple(cause() for _ in range(5)), (rank, rank))
     assert found.method == "exact"
     assert found.expected == mean_reciprocal_rank(expected.rankings)
     assert found.actual == mean_reciprocal_rank(actual.rankings)
@@ -86,7 +86,7 @@ def test_beyond_eight_causes_the_shares_are_sampled_and_still_add_up():
     scores = np.linspace(-150, 0, NUM)
     divergences = tuple(divergence(i, i % 10) for i in range(NUM))
     causes = tuple(cause() for _ in range(10))
-    found = attribute_loss(trace_of(COLUMNS), trace_of(worse(scores)), divergences, causes, rank, rank)
+    found = attribute_loss((trace_of(COLUMNS), trace_of(worse(scores))), divergences, causes, (rank, rank))
     assert found.method == "sampled"
     assert 0 < found.error < 0.1
     assert sum(share.share for share in found.shares) == pytest.approx(found.expected - found.actual, abs=1e-12)
@@ -94,7 +94,7 @@ def test_beyond_eight_causes_the_shares_are_sampled_and_still_add_up():
 
 def test_an_unexplained_loss_is_the_share_of_rounding():
     scores = COLUMNS.candidates.log_probability + 200.0 * np.arange(NUM)
-    found = attribute_loss(trace_of(COLUMNS), trace_of(worse(scores)), (), (), rank, rank)
+    found = attribute_loss((trace_of(COLUMNS), trace_of(worse(scores))), (), (), (rank, rank))
     assert [share.cause for share in found.shares] == [ROUNDING]
     assert found.shares[0].share == pytest.approx(found.expected - found.actual, abs=1e-12)
 

@@ -17,6 +17,7 @@ import pytest
 from numpy.typing import NDArray
 from run_engines import ForeignEngine, assert_same_columns, countries_run, eager_pipeline, foreign_pipeline
 
+import kgverify as kv
 from kgverify.comparison.result import Verdict
 from kgverify.engines.protocol import Positions, RecordedPart, positions_of, split_positions
 from kgverify.errors import UserError
@@ -33,7 +34,7 @@ from kgverify.trace.model.stage_items import StageOutputs, StageReader
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification import record as recording
-from kgverify.verification.record import record
+from kgverify.verification.record import RecordingOptions, record
 from kgverify.verification.recorded import compare_recorded
 
 
@@ -67,7 +68,7 @@ def test_a_recording_equals_the_trace_in_memory(
     pipeline = reference_pipeline(run) if engine == "reference" else eager_pipeline(run)
     finished: list[int] = []
     path = tmp_path / "run.h5"
-    done = record(run, pipeline, path, progress=finished.append, shard_steps=shard_steps)
+    done = record(run, pipeline, path, RecordingOptions(shard_steps=shard_steps), progress=finished.append)
     assert path.is_dir() == is_folder
     trace = read_trace(path)
     assert_same_trace(prove_in_memory(run, pipeline), trace)
@@ -80,7 +81,7 @@ def test_a_recording_equals_the_trace_in_memory(
 def test_a_recording_whose_last_candidates_fill_a_shard_reads_back(tmp_path: Path):
     run = countries_run()
     pipeline = eager_pipeline(run)
-    record(run, pipeline, tmp_path / "run.h5", shard_steps=1)
+    record(run, pipeline, tmp_path / "run.h5", RecordingOptions(shard_steps=1))
     assert_same_trace(prove_in_memory(run, pipeline), read_trace(tmp_path / "run.h5"))
 
 
@@ -127,8 +128,7 @@ def test_an_engine_that_proves_ahead_records_what_it_proves(
             run,
             pipeline,
             tmp_path / name,
-            level=level,
-            shard_steps=shard_steps,
+            RecordingOptions(level=level, shard_steps=shard_steps),
             progress=finished.append,
             append_threads=append_threads,
         )
@@ -176,7 +176,7 @@ def test_a_part_that_cannot_be_read_ends_the_recording_and_keeps_the_others(tmp_
         record(run, pipeline, tmp_path / "run.h5", append_threads=append_threads)
     assert len(read_trace(partial_of(tmp_path / "run.h5")).columns.candidates.query) == 8
     sound = Pipeline(Ahead(run), *reference_pipeline(run)[1:])
-    assert record(run, sound, tmp_path / "run.h5", resume=True).num_resumed == 8
+    assert record(run, sound, tmp_path / "run.h5", RecordingOptions(resume=True)).num_resumed == 8
 
 
 def test_only_an_engine_that_proves_ahead_is_given_several_threads(monkeypatch: pytest.MonkeyPatch):
@@ -204,7 +204,8 @@ def progress(num):
     if num_finished == 15:
         os.kill(os.getpid(), signal.SIGKILL)
 
-recording.record(run, reference_pipeline(run), Path(sys.argv[1]), progress=progress, shard_steps=20)
+options = recording.RecordingOptions(shard_steps=20)
+recording.record(run, reference_pipeline(run), Path(sys.argv[1]), options, progress=progress)
 """
 
 
@@ -255,7 +256,7 @@ def test_a_killed_recording_resumes_to_the_same_trace(killed: Path, tmp_path: Pa
     pipeline = reference_pipeline(run)
     path = copy_of(killed, tmp_path)
     finished: list[int] = []
-    done = record(run, pipeline, path, resume=True, shard_steps=20, progress=finished.append)
+    done = record(run, pipeline, path, RecordingOptions(resume=True, shard_steps=20), progress=finished.append)
     whole = prove_in_memory(run, pipeline)
     assert_same_trace(whole, read_trace(path))
     assert 0 < done.num_resumed < done.num_candidates == sum(finished)
@@ -274,12 +275,12 @@ def test_a_killed_recording_prevents_a_new_one(killed: Path, tmp_path: Path):
 def test_a_killed_recording_of_another_run_is_not_resumed(killed: Path, tmp_path: Path):
     run = countries_run(num_queries=3)
     with pytest.raises(UserError, match="differs from that of the run to be resumed"):
-        record(run, reference_pipeline(run), copy_of(killed, tmp_path), resume=True)
+        record(run, reference_pipeline(run), copy_of(killed, tmp_path), RecordingOptions(resume=True))
 
 
 def test_resuming_with_nothing_to_resume_records_from_the_start(tmp_path: Path):
     run = countries_run()
-    done = record(run, reference_pipeline(run), tmp_path / "run.h5", resume=True)
+    done = record(run, reference_pipeline(run), tmp_path / "run.h5", RecordingOptions(resume=True))
     assert done.num_resumed == 0
     assert read_trace(tmp_path / "run.h5").is_complete
 
@@ -299,17 +300,17 @@ def test_an_engine_that_fails_leaves_what_was_committed(tmp_path: Path, monkeypa
     engine = ForeignEngine(run, fail_later)
     path = tmp_path / "run.h5"
     with pytest.raises(RuntimeError, match="out of memory"):
-        record(run, foreign_pipeline(run, engine), path, shard_steps=20)
+        record(run, foreign_pipeline(run, engine), path, RecordingOptions(shard_steps=20))
     assert not path.exists()
     assert 0 < len(read_trace(partial_of(path)).columns.candidates.query) < 22
-    record(run, foreign_pipeline(run, engine), path, shard_steps=20, resume=True)
+    record(run, foreign_pipeline(run, engine), path, RecordingOptions(shard_steps=20, resume=True))
     assert read_trace(path).is_complete
 
 
 def test_two_recordings_compare_without_an_engine(tmp_path: Path):
     run = countries_run()
     for name, pipeline in (("expected.h5", reference_pipeline(run)), ("actual", eager_pipeline(run))):
-        record(run, pipeline, tmp_path / name, shard_steps=100)
+        record(run, pipeline, tmp_path / name, RecordingOptions(shard_steps=100))
     verification = compare_recorded(tmp_path / "expected.h5", tmp_path / "actual")
     assert verification.report.verdict is Verdict.AGREE
     assert verification.report.coverage.candidates == 22
@@ -331,7 +332,7 @@ def test_level_deep_records_the_output_of_each_stage(tmp_path: Path):
     run = countries_run(num_queries=1, num_corruptions=2)
     finished: list[int] = []
     pipeline = reference_pipeline(run)
-    done = record(run, pipeline, tmp_path / "deep", level="deep", progress=finished.append)
+    done = record(run, pipeline, tmp_path / "deep", RecordingOptions(level="deep"), progress=finished.append)
     assert sum(finished) == done.num_candidates
     trace = read_trace(tmp_path / "deep")
     reader = StageReader(trace.columns)
@@ -344,7 +345,12 @@ def test_level_deep_records_the_output_of_each_stage(tmp_path: Path):
 def test_an_engine_without_probe_is_not_recorded_deep(tmp_path: Path):
     run = countries_run()
     with pytest.raises(UserError, match="no method `probe`"):
-        record(run, Pipeline(ForeignEngine(run), *reference_pipeline(run)[1:]), tmp_path / "a", level="deep")
+        record(
+            run,
+            Pipeline(ForeignEngine(run), *reference_pipeline(run)[1:]),
+            tmp_path / "a",
+            RecordingOptions(level="deep"),
+        )
 
 
 def test_an_invalid_output_of_probe_is_an_error_of_the_engine(tmp_path: Path):
@@ -354,7 +360,7 @@ def test_an_invalid_output_of_probe_is_an_error_of_the_engine(tmp_path: Path):
 
     run = countries_run()
     with pytest.raises(UserError, match="invalid output of a stage") as caught:
-        record(run, Pipeline(Odd(run), *reference_pipeline(run)[1:]), tmp_path / "a", level="deep")
+        record(run, Pipeline(Odd(run), *reference_pipeline(run)[1:]), tmp_path / "a", RecordingOptions(level="deep"))
     assert caught.value.where == "engine foreign"
 
 
@@ -367,3 +373,10 @@ def test_candidates_recorded_before_must_be_the_first_of_the_run(name: str | Non
         return
     with pytest.raises(UserError, match="candidates that are not the first of this run"):
         recording._check_resumed(drawn, before._replace(**{name: getattr(before, name) + 1}), tmp_path / "a.h5")
+
+
+def test_processes_beside_a_scheduler_are_refused(tmp_path: Path):
+    options = kv.RecordingOptions(scheduler="tcp://localhost:1")
+    with pytest.raises(kv.UserError, match="jobs would start processes here as well"):
+        kv.record("countries", tmp_path / "a.h5", kv.Reference(jobs=2), options=options)
+    assert [*tmp_path.iterdir()] == []

@@ -1,8 +1,5 @@
 """`kgverify audit step`: stepaudit's audit of your own step function under torch.compile."""
 
-import os
-import sys
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -10,19 +7,19 @@ from typing import Annotated, Any, Final, Literal
 from cyclopts import Parameter, validators
 
 from kgverify.cli.commands.diff import EXIT_CODES
-from kgverify.cli.options import parse_number, parse_pairs, parse_truth
+from kgverify.cli.options import parse_number, parse_pairs, parse_truth, take_text
 from kgverify.cli.output import settings
 from kgverify.cli.progress import (
     make_error_console,
     make_result_console,
     show_phase,
+    write_github,
     write_json,
     write_result,
 )
 from kgverify.comparison.result import Verdict
 from kgverify.engines.load_engine import load_factory
 from kgverify.errors import MissingDependency, UserError, find_missing_dependency
-from kgverify.files.writing import append_to_file
 from kgverify.report.render.screen import Screen
 
 
@@ -64,6 +61,9 @@ def audit_step(
         github: Print annotations; append Markdown to $GITHUB_STEP_SUMMARY.
     """
     stepaudit = _import_stepaudit()
+    measured = parse_pairs(measure, MEASURED, "measure")
+    if "torch_mode" in measured:
+        measured["mode"] = measured.pop("torch_mode")
     found = load_factory(function, "FILE.py:FUNCTION", "a function of tensors")
     make = load_factory(inputs, "--inputs", "a function of the number of the call, which returns a tuple of arguments")
     with show_phase("the step", 0) as shown:
@@ -76,7 +76,7 @@ def audit_step(
                 tolerance=tolerance,
                 exact=exact,
                 budget=budget,
-                **read_measure(measure),
+                **measured,
                 reproducer=reproducer,
                 announce=partial(_announce, shown, make_error_console()),
             )
@@ -91,28 +91,18 @@ def audit_step(
     if junit is not None:
         write_result(stepaudit.render_junit(report), junit)
     if github:
-        # Not through the console, which breaks commands of the runner.
-        (sys.stderr if settings.json_path == "-" else sys.stdout).write(stepaudit.render_annotations(report))
-        if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
-            append_to_file(summary, stepaudit.render_markdown(report).encode())
+        annotations, markdown = stepaudit.render_annotations(report), partial(stepaudit.render_markdown, report)
+        write_github(annotations, markdown, to_error=settings.json_path == "-")
     return EXIT_CODES[Verdict(report.verdict)]
 
 
 COMMANDS: Final = {"step": audit_step}
 
 
-def read_measure(texts: Sequence[str]) -> dict[str, Any]:
-    """Return what `--measure` says as arguments of stepaudit. UserError for an unknown key, or a value of another type."""
-    found: dict[str, Any] = {}
-    keys = ("calls", "seconds", "patience", "torch_mode", "keeps_outputs")
-    for key, text in parse_pairs(texts, keys, "measure").items():
-        if key == "keeps_outputs":
-            found[key] = parse_truth(text, key)
-        elif key == "torch_mode":
-            found["mode"] = text
-        else:
-            found[key] = parse_number(text, key)
-    return found
+MEASURED: Final = dict.fromkeys(("calls", "seconds", "patience"), parse_number) | {
+    "torch_mode": take_text,
+    "keeps_outputs": parse_truth,
+}
 
 
 def _import_stepaudit() -> Any:

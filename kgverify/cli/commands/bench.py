@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Final, get_args, get_type_hints
 
 from cyclopts import Parameter
 from rich.table import Table
@@ -24,7 +24,6 @@ from kgverify.engines.plain.choice import has_torch
 from kgverify.engines.table import COMPILED, find_class, make_entry
 from kgverify.errors import UserError, count_of, suggest
 from kgverify.report.render.fitted_table import fit_rows
-from kgverify.runs.job import Queries
 from kgverify.runs.run import Run
 
 if TYPE_CHECKING:
@@ -50,14 +49,12 @@ def bench(
             seconds=2, the time of the repetitions of each engine, replace numbers of the size.
         modes: Modes of the compiled evaluator; if not given, those that make a difference on the device.
     """
-    if options.prints_catalogue(evaluator):
-        return 0
     name, measured, corruptions = choose_size(size)
     engine, reference = engines.engine, engines.reference
     named = check_modes(modes, engine)
-    options.make_engines(engines, evaluator)
-    chosen = Queries(measured.queries, measured.corruptions if corruptions is None else corruptions)
-    run = options.make_job(source, chosen, proofs).make_run()
+    options.SideOptions(engines, evaluator).make()
+    chosen = options.QueryOptions(measured.queries, measured.corruptions if corruptions is None else corruptions)
+    run = options.JobOptions(source, chosen, proofs).make().make_run()
 
     def make(name: str, where: str, mode: str, is_faulty: bool) -> "Engine":
         given = evaluator.options | {"mode": mode}
@@ -85,17 +82,23 @@ def choose_size(texts: Sequence[str]) -> tuple[str, Size, str | None]:
     """Return the name of a size, the size with other numbers, and other corruptions. UserError for an unknown name or key."""
     words = [word for text in texts for word in text.split(",")]
     name = next((word for word in words if "=" not in word), "small")
-    pairs = options.parse_pairs([word for word in words if "=" in word], ("queries", "corruptions", "seconds"), "size")
-    size = find_size(name)
-    if "queries" in pairs:
-        size = size._replace(queries=max(1, options.parse_number(pairs["queries"], "queries")))
-    if "seconds" in pairs:
-        try:
-            size = size._replace(seconds=float(pairs["seconds"]))
-        except ValueError:
-            found = pairs["seconds"]
-            raise UserError(f"expected a number, found {found!r}", where="seconds", fix="give for example 2") from None
-    return name, size, pairs.get("corruptions")
+    pairs = options.parse_pairs([word for word in words if "=" in word], SIZED, "size")
+    corruptions = pairs.pop("corruptions", None)
+    return name, find_size(name)._replace(**pairs), corruptions
+
+
+def _parse_seconds(text: str, where: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"expected a number, found {text!r}", where=where, fix="give for example 2") from None
+
+
+SIZED: Final = {
+    "queries": lambda text, where: max(1, options.parse_number(text, where)),
+    "corruptions": options.take_text,
+    "seconds": _parse_seconds,
+}
 
 
 def check_modes(modes: str | None, engine: str) -> tuple[str, ...]:

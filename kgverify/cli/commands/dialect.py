@@ -7,13 +7,14 @@ from cyclopts import Parameter, validators
 
 from kgverify.api.dialect import EXAMPLES, propose_dialect
 from kgverify.cli.commands.diff import EXIT_CODES
+from kgverify.cli.options import EngineName
 from kgverify.cli.progress import check_writable, make_result_console, print_lines, show_phase, write_json
 from kgverify.engines.table import COMPILED
 
 
 def dialect(
     *,
-    engine: Annotated[str, Parameter(metavar="ENGINE")] = COMPILED,
+    engine: EngineName = COMPILED,
     output: Annotated[Path | None, Parameter(alias="-o", metavar="FILE")] = None,
     examples: Annotated[int, Parameter(validator=validators.Number(gte=0))] = EXAMPLES,
     seed: int = 0,

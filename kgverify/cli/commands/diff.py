@@ -43,11 +43,8 @@ def diff(
     actual: Path | None = None,
     /,
     *,
-    engines: Annotated[options.EngineOptions, options.OWN] = options.EngineOptions(),
-    source: Annotated[options.GraphOptions, options.GRAPH] = options.GraphOptions(),
-    queries: Annotated[options.QueryOptions, options.GRAPH] = options.QueryOptions(),
-    proofs: Annotated[options.ProofOptions, options.PROOFS] = options.ProofOptions(),
-    evaluator: Annotated[options.EvaluatorOptions, options.EVALUATOR] = options.EvaluatorOptions(),
+    sides: Annotated[options.SideOptions, options.OWN] = options.SideOptions(),
+    job: Annotated[options.JobOptions, options.OWN] = options.JobOptions(),
     equality: Annotated[Equality, options.EQUALITY] = Equality(),
     work: Annotated[Reference, options.OWN] = Reference(),
     save: Path | None = None,
@@ -62,8 +59,6 @@ def diff(
         actual: The trace to judge.
         save: Save both traces and the report in a folder.
     """
-    if options.prints_catalogue(evaluator):
-        return 0
     if expected is not None:
         if actual is None:
             raise UserError(
@@ -78,14 +73,12 @@ def diff(
                     fix="leave it out, or leave out the two traces",
                 )
         with show_comparison(expected, actual) as progress:
-            limits = proofs.given_limits() if is_judged else None
+            limits = job.proofs.given_limits() if is_judged else None
             report = compare(str(expected), actual, save=save, equality=equality, limits=limits, progress=progress)
     else:
         if save is not None:
             check_folder(save)
-        sides = options.make_engines(engines, evaluator, work)
-        job = options.make_job(source, queries, proofs, sides, equality)
-        report = verify_job(job, save=save, command=typed_command(), phase=show_phase)
+        report = verify_job(job.make(sides.make(work), equality), save=save, command=typed_command(), phase=show_phase)
     next_commands = _next_commands(save, has_lockstep=expected is None and not equality.lockstep)
     print_report(report, make_result_console(), next_commands=list(next_commands))
     write_encoded(encode_report(report))

@@ -7,16 +7,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr
-from functools import partial
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Final
 
-import numpy as np
 from cyclopts import Parameter, validators
 
-from kgverify.api.evaluate import EvaluationOptions, build_evaluated_side, build_evaluation_sides
+from kgverify.api.evaluate import EvaluationOptions, Unfinished, evaluate_job
 from kgverify.cli import options
 from kgverify.cli.commands.diff import EXIT_CODES
 from kgverify.cli.progress import (
@@ -28,25 +27,16 @@ from kgverify.cli.progress import (
     typed_words,
     write_encoded,
 )
-from kgverify.comparison.exercise.minimum import parse_minimum
+from kgverify.comparison.equality import Equality
 from kgverify.engines.protocol import ExplainedEngine
-from kgverify.engines.table import REFERENCE
 from kgverify.errors import UserError
 from kgverify.escaping import make_lines_visible
-from kgverify.evaluation.evaluate import EvaluationResult
-from kgverify.evaluation.evaluate import evaluate as evaluate_run
-from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.group import ProcessGroup, join_process_group
-from kgverify.evaluation.part_store import write_summary
-from kgverify.evaluation.sampling import choose_num_checked
 from kgverify.interrupts import note_interrupt
 from kgverify.progress import TimedPhases, silent_phase
-from kgverify.ranking.corrupt import count_candidates
-from kgverify.ranking.metric import describe_hits
-from kgverify.report.evaluation import encode_evaluation, print_evaluation
+from kgverify.report.evaluation import print_evaluation
 from kgverify.report.render.terminal import describe_execution
-from kgverify.runs.dask_workers import DaskWorkers
-from kgverify.runs.fan_out import reference_beside
+from kgverify.report.report import encode_report
 
 _SAME_PRESS: Final = 1.0
 """Seconds in which a second Ctrl-C counts as the first one, in a group: `torchrun` repeats what the terminal has sent."""
@@ -54,11 +44,8 @@ _SAME_PRESS: Final = 1.0
 
 def evaluate(
     *,
-    engines: Annotated[options.EngineOptions, options.OWN] = options.EngineOptions(),
-    source: Annotated[options.GraphOptions, options.GRAPH] = options.GraphOptions(),
-    queries: Annotated[options.AllQueryOptions, options.GRAPH] = options.AllQueryOptions(),
-    proofs: Annotated[options.ProofOptions, options.PROOFS] = options.ProofOptions(),
-    evaluator: Annotated[options.EvaluatorOptions, options.EVALUATOR] = options.EvaluatorOptions(),
+    sides: Annotated[options.SideOptions, options.OWN] = options.SideOptions(),
+    job: Annotated[options.AllJobOptions, options.OWN] = options.AllJobOptions(),
     chosen: Annotated[EvaluationOptions, options.EVALUATION] = EvaluationOptions(),
     check: Annotated[int | None, Parameter(validator=validators.Number(gte=0))] = None,
     save: Annotated[Path | None, Parameter(metavar="DIR")] = None,
@@ -72,16 +59,12 @@ def evaluate(
         check: Number of candidates that the reference proves as well; chosen by their number if not given.
         save: Save finished parts in a folder or at a URL, and resume from those in it.
     """
-    if options.prints_catalogue(evaluator):
-        return 0
-    required, scheduler = parse_minimum(chosen.minimum), chosen.scheduler
     group = join_process_group()
     leads = group.index == 0
     phases = TimedPhases(show_work if leads else silent_phase)
-    silent = TimedPhases(silent_phase)
     if group.size > 1 and save is None:
         raise UserError(f"{group.size} processes need a folder", where="save", fix="give --save DIR")
-    if group.size > 1 and scheduler is not None:
+    if group.size > 1 and chosen.scheduler is not None:
         raise UserError(
             f"the workers of the scheduler prove, and torchrun started {group.size} processes for it as well",
             where="scheduler",
@@ -90,62 +73,29 @@ def evaluate(
     if not leads:
         # Wait until the leader has checked the options: it alone reports errors.
         group.broadcast(b"")
-    with nullcontext() if leads else redirect_stderr(StringIO()), silent("reading", 0):
-        sides = options.make_engines(engines, evaluator)
-        job = options.make_job(source, queries, proofs, sides)
-        run = job.make_run()
-        num_candidates = count_candidates(run.graph, run.split, run.queries, run.num_corruptions).sum()
-    num_checked = choose_num_checked(int(num_candidates)) if check is None else check
-    is_plain = engines.reference == REFERENCE
-    with reference_beside(run, num_checked) if leads and is_plain else nullcontext() as beside:
-        with silent("building the engine", 0):
-            pipeline, expected = build_evaluation_sides(run, job, chosen)
-        if leads:
-            group.broadcast(b"")
-        with (
-            nullcontext() if scheduler is None else DaskWorkers(scheduler) as workers,
-            stop_between_parts(group) as should_stop,
-        ):
-            result = evaluate_run(
-                run,
-                pipeline,
-                folder=save,
-                part_size=chosen.part_size,
-                rank_only=chosen.rank_only,
-                accept_changed=chosen.accept_changed,
-                group=group,
-                workers=workers,
-                make=partial(build_evaluated_side, run, sides.engine, chosen),
-                phase=phases,
-                warn=print_warning,
-                should_stop=should_stop,
-            )
-            if result is None:
-                return 0
-            if result.missing:
-                _explain_missing(result, save, group, is_stopped=should_stop())
-        report = report_evaluation(
-            run,
-            result,
-            pipeline,
-            num_checked=num_checked,
-            reference=beside if is_plain else expected,
-            num_processes=group.size,
-            minimum=required,
-            phase=phases,
-        )
-    if save is not None:
-        write_summary(save, encode_evaluation(report))
+    started = time.perf_counter()
+    with nullcontext() if leads else redirect_stderr(StringIO()):
+        made = job.make(sides.make(), Equality(minimum=chosen.minimum))
+    phases.seconds["reading"] = time.perf_counter() - started
+    chosen = replace(chosen, check=check, warn=print_warning)
+    with stop_between_parts(group) as should_stop:
+        try:
+            found = evaluate_job(made, chosen, save=save, phase=phases, group=group, should_stop=should_stop)
+        except Unfinished as error:
+            raise _explain_unfinished(error, save, group, is_stopped=should_stop()) from None
+    if found is None:
+        return 0
+    report = found.report
     first = min((each.query for each in report.check.differences), default=0) if report.check else 0
     console = make_result_console()
     print_evaluation(report, console, _diff_command(first + 1))
-    notes = describe_hits(np.concatenate([part.num_ranked for part in result.results.values()]))
-    print_lines(console, [f"note: {note}" for note in notes])
-    seconds = (silent.seconds | phases.seconds).items()
-    print_lines(console, [f"time: {', '.join(f'{title} {taken:.1f} s' for title, taken in seconds)}"], style="dim")
-    if isinstance(pipeline.engine, ExplainedEngine):
-        print_lines(console, [describe_execution(pipeline.engine.reasons, pipeline.engine.caches)], style="dim")
-    write_encoded(encode_evaluation(report))
+    print_lines(console, [f"note: {note}" for note in found.notes])
+    print_lines(
+        console, [f"time: {', '.join(f'{title} {s:.1f} s' for title, s in phases.seconds.items())}"], style="dim"
+    )
+    if isinstance(found.engine, ExplainedEngine):
+        print_lines(console, [describe_execution(found.engine.reasons, found.engine.caches)], style="dim")
+    write_encoded(encode_report(report))
     return EXIT_CODES[report.verdict]
 
 
@@ -179,20 +129,18 @@ def stop_between_parts(group: ProcessGroup) -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def _explain_missing(result: EvaluationResult, save: Path | None, group: ProcessGroup, *, is_stopped: bool) -> None:
-    """Raise KeyboardInterrupt if the evaluation was stopped, and UserError if a process ended early."""
-    num = len(result.plan.parts)
-    done = f"{len(result.results):,} of {num:,} parts are done"
+def _explain_unfinished(
+    error: Unfinished, save: Path | None, group: ProcessGroup, *, is_stopped: bool
+) -> UserError | KeyboardInterrupt:
+    """Return the error of an evaluation whose process ended early, or the interrupt that stopped it, which is explained."""
     command = shlex.join(["kgverify", *sys.argv[1:]])
     if group.size > 1:
         command = f"torchrun --nproc-per-node {group.size} -m {command}"
     if not is_stopped:
-        raise UserError(
-            f"{done}: a process ended early", where=str(save), fix=f"read its error, then resume with: {command}"
-        )
+        return UserError(error.message, where=error.where, fix=f"{error.fix} with: {command}")
     how = f"resume with: {command}" if save is not None else "with --save DIR they would have been kept"
-    print_note(f"{done}; {how}")
-    raise KeyboardInterrupt
+    print_note(f"{error.message.partition(':')[0]}; {how}")
+    return KeyboardInterrupt()
 
 
 def _diff_command(num_queries: int) -> str:

@@ -2,13 +2,13 @@
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
 from cyclopts import Parameter, validators
 
-from kgverify.api.fuzz import FuzzOptions
-from kgverify.api.inputs import write_down
+from kgverify.api.fuzz import FuzzOptions, plan_campaign
 from kgverify.cli import options
 from kgverify.cli.commands.diff import EXIT_CODES
 from kgverify.cli.dashboard import show_dashboard
@@ -21,14 +21,12 @@ from kgverify.cli.progress import (
     typed_command,
     write_json,
 )
-from kgverify.comparison.exercise.minimum import MINIMUM, parse_minimum
 from kgverify.errors import UserError
 from kgverify.program.dialect import OURS, read_dialect
-from kgverify.runs.engine_makers import Sides
 from kgverify.runs.job import MOST_JOBS
-from kgverify.testing.campaigns.campaign import Campaign, run_campaign
-from kgverify.testing.campaigns.result import describe_campaign, read_known
-from kgverify.testing.problems.decode import SCOPE_MINIMUM, SCOPES
+from kgverify.testing.campaigns.campaign import run_campaign
+from kgverify.testing.campaigns.result import describe_campaign
+from kgverify.testing.problems.decode import SCOPES
 
 INTERRUPTED: Final = 130
 _TIME: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", re.ASCII)
@@ -38,8 +36,7 @@ def fuzz(
     *,
     seconds: Annotated[str | None, Parameter(alias="--time", metavar="TIME")] = None,
     examples: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
-    engines: Annotated[options.EngineOptions, options.OWN] = options.EngineOptions(),
-    evaluator: Annotated[options.EvaluatorOptions, options.SMALL_EVALUATOR] = options.EvaluatorOptions(),
+    sides: Annotated[options.SmallSideOptions, options.OWN] = options.SmallSideOptions(),
     dialect: Annotated[Path | None, Parameter(metavar="FILE")] = None,
     trying: Annotated[FuzzOptions, options.FUZZING] = FuzzOptions(),
     seed: int = 0,
@@ -58,35 +55,17 @@ def fuzz(
         corpus: The folder of reproducers, which are replayed first, and of the progress.
         scope: Try every problem of a scope instead: tiny, all 33,632 of them.
     """
-    if options.prints_catalogue(evaluator):
-        return 0
-    made = options.make_engines(engines, evaluator)
-    sides = Sides(write_down(made.engine), write_down(made.reference, "reference"))
-    chosen = OURS if dialect is None else read_dialect(dialect)
+    made = sides.make()
     if trying.scheduler is not None and is_typed("--jobs"):
         raise UserError(
             "the workers of the scheduler try the problems, and --jobs would start processes here as well",
             where="scheduler",
             fix="give one of the two",
         )
-    campaign = Campaign(
-        corpus=corpus,
-        engine=sides.engine,
-        reference=sides.reference,
-        lockstep=trying.lockstep,
-        seed=seed,
-        examples=examples,
-        seconds=None if seconds is None else parse_seconds(seconds),
-        jobs=jobs,
-        scheduler=trying.scheduler,
-        is_apart=not all(side.is_own for side in sides),
-        known=() if trying.known is None else read_known(Path(trying.known)),
-        is_fresh=trying.fresh,
-        accept_changed=tuple(trying.accept_changed),
-        minimum=parse_minimum(trying.minimum, default=MINIMUM if scope is None else SCOPE_MINIMUM),
-        dialect=chosen,
-        scope=scope,
-    )
+    trying = replace(trying, dialect=OURS if dialect is None else read_dialect(dialect))
+    budget = {"examples": examples, "seconds": None if seconds is None else parse_seconds(seconds), "scope": scope}
+    campaign = plan_campaign(made.engine, made.reference, corpus, trying, seed=seed, jobs=jobs, **budget)
+    campaign = replace(campaign, is_apart=bool(campaign.sides.foreign))
     try:
         with show_dashboard(campaign) as watch:
             result = run_campaign(campaign, watch=watch)
@@ -95,7 +74,8 @@ def fuzz(
         return INTERRUPTED
     console = make_result_console()
     print_lines(
-        console, describe_campaign(result, lambda file: replay_command(file, engines.engine, engines.reference))
+        console,
+        describe_campaign(result, lambda file: replay_command(file, sides.engines.engine, sides.engines.reference)),
     )
     write_json(result)
     if result.is_interrupted:

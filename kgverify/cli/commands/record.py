@@ -28,13 +28,11 @@ _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") 
 def record(
     *,
     output: Annotated[Path, Parameter(alias="-o", metavar="FILE.h5")],
-    engine: Annotated[str | None, Parameter(metavar="ENGINE")] = None,
-    reference: Annotated[str | None, Parameter(metavar="ENGINE")] = None,
+    engine: options.EngineName | None = None,
+    reference: options.EngineName | None = None,
     recording: Annotated[options.OverwritingOptions, options.RECORDING] = options.OverwritingOptions(),
     work: Annotated[Reference, options.OWN] = Reference(),
-    source: Annotated[options.GraphOptions, options.GRAPH] = options.GraphOptions(),
-    queries: Annotated[options.QueryOptions, options.GRAPH] = options.QueryOptions(),
-    proofs: Annotated[options.ProofOptions, options.PROOFS] = options.ProofOptions(),
+    job: Annotated[options.JobOptions, options.OWN] = options.JobOptions(),
     evaluator: Annotated[options.EvaluatorOptions, options.EVALUATOR] = options.EvaluatorOptions(),
 ) -> int | None:
     """Run one engine and write its trace: a file or, if it is large, a folder of shards.
@@ -44,8 +42,6 @@ def record(
         engine: The engine to record: compiled, reference, or your own as MODULE:NAME or FILE.py:NAME.
         reference: Instead of --engine: the engine to record as the reference of a later comparison.
     """
-    if options.prints_catalogue(evaluator):
-        return 0
     if is_typed("--engine") and is_typed("--reference"):
         raise UserError("records one engine, and two are given", where="reference", fix="leave one of them out")
     is_reference = reference is not None and not is_typed("--engine")
@@ -58,13 +54,13 @@ def record(
         )
     try:
         with ending_on_signals(), show_phase(f"recording {recorded}", 0) as progress:
-            engines = options.make_engines(options.EngineOptions(recorded), evaluator)
+            engines = options.SideOptions(options.EngineOptions(recorded), evaluator).make()
             if recorded == REFERENCE:
                 engines = Engines(work)
             elif work.jobs != 1:
                 raise UserError("is for the reference, which does not run", where="jobs", fix="leave it out")
             written = record_job(
-                options.make_job(source, queries, proofs, engines),
+                job.make(engines),
                 output,
                 replace(recording, as_reference=is_reference, scheduler=work.scheduler),
                 progress=progress,

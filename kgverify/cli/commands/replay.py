@@ -12,9 +12,10 @@ from kgverify.cli.output import is_quiet
 from kgverify.cli.progress import make_result_console, print_text
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import UserError
+from kgverify.report.render.screen import Screen
 from kgverify.runs.job import EngineLike
 from kgverify.testing.checking.failure import LAW
-from kgverify.testing.reproducers.text_format import read_reproducer, write_test
+from kgverify.testing.reproducers.text_format import Reproducer, read_reproducer, write_test
 
 
 def replay(
@@ -31,8 +32,6 @@ def replay(
         file: A reproducer that `kgverify shrink` or `fuzz` wrote. Options replace what it names.
         pytest_file: Write a test as well, and run it once.
     """
-    if options.prints_catalogue(evaluator):
-        return 0
     engine = _choose_engine(file, engines.engine, evaluator)
     found = replay_file(file, engine, reference=engines.reference, trust=engines.trust)
     reproducer = found.reproducer
@@ -42,10 +41,15 @@ def replay(
         what = "the law holds" if reproducer.signature.kind == LAW else "both sides agree"
         print_text(console, f"   {what} with one change: {reproducer.neighbour}")
     if pytest_file is not None:
-        first = write_test(reproducer, pytest_file)
-        how = "it fails, as it must before the repair" if first.fails else f"IT DOES NOT FAIL: {first.message}"
-        print_text(console, f"written: {pytest_file}   run once: {how}")
+        print_new_test(console, reproducer, pytest_file)
     return EXIT_CODES[found.verdict]
+
+
+def print_new_test(console: Screen, reproducer: Reproducer, path: Path) -> None:
+    """Write a test of a reproducer, run it once, and print how that ended."""
+    first = write_test(reproducer, path)
+    how = "it fails, as it must before the repair" if first.fails else f"IT DOES NOT FAIL: {first.message}"
+    print_text(console, f"written: {path}   run once: {how}")
 
 
 def _choose_engine(file: Path, engine: str | None, evaluator: options.EvaluatorOptions) -> EngineLike | None:

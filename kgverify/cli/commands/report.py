@@ -2,9 +2,9 @@
 
 import os
 import shlex
-import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import quote
@@ -12,9 +12,8 @@ from urllib.parse import quote
 from cyclopts import Parameter
 
 from kgverify.cli.output import settings
-from kgverify.cli.progress import make_result_console, write_result
+from kgverify.cli.progress import make_result_console, write_github, write_result
 from kgverify.errors import UserError
-from kgverify.files.writing import append_to_file
 from kgverify.report.render.github import render_annotations, render_markdown
 from kgverify.report.render.html import render_html
 from kgverify.report.render.index import RunSummary, render_index, summarize_run
@@ -79,11 +78,7 @@ def report(
             if path not in ("-", json_path):
                 console.print(f"wrote {path}", soft_wrap=True)
     if github:
-        # Not through the console, which breaks commands of the runner.
-        (sys.stderr if to_output else sys.stdout).write(render_annotations(run.report))
-        summary = os.environ.get("GITHUB_STEP_SUMMARY")
-        if summary:
-            append_to_file(summary, render_markdown(run.report).encode())
+        write_github(render_annotations(run.report), partial(render_markdown, run.report), to_error=bool(to_output))
     if not github and not any(path for path, _ in files):
         next_command = NextCommand(shlex.join(["kgverify", "show", str(folder)]), "step through it")
         print_report(run.report, console, expected=run.expected, next_commands=[next_command])

@@ -7,17 +7,17 @@ from cyclopts import Parameter, validators
 
 from kgverify.api.shrink import shrink as shrink_run
 from kgverify.cli import options
+from kgverify.cli.commands.replay import print_new_test
 from kgverify.cli.progress import (
     check_writable,
     make_error_console,
     make_result_console,
     print_lines,
-    print_text,
     replay_command,
 )
 from kgverify.errors import count_of
 from kgverify.testing.problems.problem import Problem
-from kgverify.testing.reproducers.text_format import SUFFIX, write_test
+from kgverify.testing.reproducers.text_format import SUFFIX
 from kgverify.testing.shrinking.shrink import MAX_SECONDS
 from kgverify.testing.shrinking.shrink_run import MAX_RUN_CALLS
 
@@ -69,9 +69,7 @@ def shrink(
         again = replay_command(path, engines.engine, engines.reference, trust=engines.trust)
         print_lines(console, [f"written: {path}, where {what}   run it again: {again}"])
     if pytest_file is not None:
-        first = write_test(shrunk.reproducer, pytest_file)
-        how = "it fails, as it must before the repair" if first.fails else f"IT DOES NOT FAIL: {first.message}"
-        print_text(console, f"written: {pytest_file}   run once: {how}")
+        print_new_test(console, shrunk.reproducer, pytest_file)
 
 
 def _show_progress(name: str, problem: Problem, calls: int) -> None:

@@ -9,8 +9,7 @@ from cyclopts import Parameter
 
 from kgverify.cli.progress import make_result_console, print_lines, print_text, print_warning, write_json
 from kgverify.errors import UserError, count_of
-from kgverify.report.export import export_trace, parse_selection
-from kgverify.report.tables import TABLES
+from kgverify.report.tables import TABLES, export_trace, parse_selection
 from kgverify.trace.lines.import_lines import import_lines
 from kgverify.trace.maintain.check import WHOLE, CheckReport, check_trace
 from kgverify.trace.maintain.convert import convert_trace

@@ -93,14 +93,10 @@ class Translation:
         first = encoding.first_variable
         self.first_variable = self._constants.highest + 1 if first is None else first
         self._sign = 1 if self.first_variable >= 0 else -1
+        terminals = (encoding.true,), (encoding.false,), encoding.stop
         self._kinds = [
-            (kind, ids)
-            for kind, ids in (
-                (GoalKind.TRUE, () if encoding.true is None else (encoding.true,)),
-                (GoalKind.FALSE, () if encoding.false is None else (encoding.false,)),
-                (GoalKind.STOP, encoding.stop),
-            )
-            if ids
+            (kind, [number for number in numbers if number is not None])
+            for kind, numbers in zip((GoalKind.TRUE, GoalKind.FALSE, GoalKind.STOP), terminals, strict=True)
         ]
         self._is_empty_true = encoding.true is None
         for kind, ids in self._kinds:

@@ -196,28 +196,10 @@ class TensorEngine:
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position. UserError if `expand` returns something else."""
-        num = len(positions.depth)
-        goals = positions.atoms.astype(np.int64)
-        atom_starts, goal_starts = starts_of(positions.num_atoms), starts_of(positions.num_goals)
-        last = goal_starts[1:] - 1
-        length = positions.num_atoms[last].astype(np.int64)
-        states = self._make_states(goals[expand_rows(atom_starts, last)], length)
-        owner = np.repeat(np.arange(num), np.diff(atom_starts[goal_starts]))
-        num_variables = np.zeros(num, np.int64)
-        np.maximum.at(num_variables, owner, -goals[:, 1:].min(axis=1, initial=0))
-        state = _State(
-            states, self._translate.free_variable(num_variables), self._make_excluded(positions.candidates.atom)
-        )
-        remembers = MEMORIES[self.memory]
-        visited = [
-            {remembers(goals[a:b].tolist()) for a, b in pairwise(atom_starts[first : end + 1].tolist())}
-            if remembers is not None
-            else set()
-            for first, end in pairwise(goal_starts.tolist())
-        ]
+        state, visited = self._begin(positions)
         parts = []
         size = min(self.batch_size, max(self._sizes)) if self._has_run and self._sizes else self.batch_size
-        for begin in range(0, num, size):
+        for begin in range(0, len(positions.depth), size):
             rows = slice(begin, begin + size)
             part = positions.candidates.take(rows)
             parts.append(self._take(part, state.take(rows), positions.depth[rows], visited[rows])[0])
@@ -239,35 +221,37 @@ class TensorEngine:
     def _num_atoms(self) -> int:
         return self.limits.max_atoms if self.max_atoms is None else self.max_atoms
 
-    def _make_states(self, atoms: Ids, length: Ids) -> Ids:
-        width = max(self._num_atoms, int(length.max(initial=0)))
-        states = np.full((len(length), width, 3), self.encoding.padding, np.int64)
-        row = np.repeat(np.arange(len(length)), length)
-        states[row, np.arange(len(atoms)) - np.repeat(starts_of(length)[:-1], length)] = self._translate.encode(atoms)
-        return states
-
-    def _make_excluded(self, queries: NDArray[np.integer]) -> Ids:
-        excluded = self._translate.encode(queries)
+    def _begin(self, positions: Positions) -> tuple[_State, list[set[Any]]]:
+        """Return the states of positions, and the goals that each has visited in the form of the memory."""
+        num, goals = len(positions.depth), positions.atoms.astype(np.int64)
+        atom_starts, goal_starts = starts_of(positions.num_atoms), starts_of(positions.num_goals)
+        last = goal_starts[1:] - 1
+        length = positions.num_atoms[last].astype(np.int64)
+        states = np.full((num, max(self._num_atoms, int(length.max(initial=0))), 3), self.encoding.padding, np.int64)
+        is_atom = np.arange(states.shape[1]) < length[:, None]
+        states[is_atom] = self._translate.encode(goals[expand_rows(atom_starts, last)])
+        owner = np.repeat(np.arange(num), np.diff(atom_starts[goal_starts]))
+        num_variables = np.zeros(num, np.int64)
+        np.maximum.at(num_variables, owner, -goals[:, 1:].min(axis=1, initial=0))
+        excluded = self._translate.encode(positions.candidates.atom)
         if not self.limits.exclude_query:
             excluded[:] = self.encoding.padding
-        return excluded[:, None]
+        state = _State(states, self._translate.free_variable(num_variables), excluded[:, None])
+        remembers = MEMORIES[self.memory]
+        if remembers is None:
+            return state, [set() for _ in range(num)]
+        every = [remembers(goals[a:b].tolist()) for a, b in pairwise(atom_starts.tolist())]
+        return state, [set(every[a:b]) for a, b in pairwise(goal_starts.tolist())]
 
     def _derive(self, candidates: CandidateSet, progress: Progress) -> Iterator[tuple[Columns, NDArray[np.int64]]]:
         """Yield the steps of each tick, and the derivations that took them."""
         num = candidates.num_candidates
-        queries = candidates.atom.astype(np.int64)
-        state = _State(
-            self._make_states(queries, np.ones(num, np.int64)),
-            self._translate.free_variable(-queries[:, 1:].min(axis=1, initial=0)),
-            self._make_excluded(queries),
-        )
-        remembers = MEMORIES[self.memory]
-        visited = [set() if remembers is None else {remembers([query])} for query in queries.tolist()]
+        depth, ones = np.zeros(num, np.uint16), np.ones(num, np.uint32)
+        state, visited = self._begin(Positions(candidates, depth, ones, ones.astype(np.uint16), candidates.atom))
         owner = np.arange(num)
-        depth = 0
         while len(owner):
-            at = np.full(len(owner), depth, np.uint16)
-            columns, following = self._take(candidates.take(owner), state, at, [visited[i] for i in owner.tolist()])
+            taken = candidates.take(owner), state, depth[owner], [visited[i] for i in owner.tolist()]
+            columns, following = self._take(*taken)
             yield columns, owner
             is_open = columns.steps.outcome == Outcome.OPEN
             progress(int((~is_open).sum()))

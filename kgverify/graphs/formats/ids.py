@@ -6,11 +6,11 @@ label), and triples in `numeric_triples.tsv.gz`, in the order head, relation, ta
 """
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kgverify.errors import UserError
-from kgverify.graphs.formats.parsed import Triples
+from kgverify.graphs.formats.reading import Triples
 from kgverify.graphs.text_file import TextFile, line_error, show, split_text
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.program import Source
@@ -29,22 +29,24 @@ class _Row(NamedTuple):
     fields: list[str]
 
 
+class _Names(NamedTuple):
+    """The name of each id, and the file that holds them."""
+
+    file: str
+    ids: Mapping[int, str]
+
+
 def parse_openke(triples: TextFile, entities: TextFile, relations: TextFile) -> Triples:
     """Parse the triples of an OpenKE file by the names of two others. UserError at the first line that is wrong."""
-    entity_names = dict(_read_openke_names(entities))
-    relation_names = dict(_read_openke_names(relations))
+    names = [_read_names(file, _read_openke_names(file)) for file in (entities, relations)]
     listed = [_Row(i, text.split()) for i, text in enumerate(split_text(triples.text), 1) if text.strip()]
     rows = _drop_count(listed, triples.name, "triple")
-    for row in rows:
-        if len(row.fields) != 3:
-            raise _wrong_row(triples.name, row, "head tail relation")
-    # The order of OpenKE: head, tail, relation.
-    named = _name_ids(triples.name, rows, (0, 2, 1), entity_names, relation_names, (entities.name, relations.name))
+    named = _name_ids(triples.name, rows, "head tail relation", names)
     is_train = triples.name.lower().startswith("train")  # Few other triples may fit by chance.
     if (
         rows
         and is_train
-        and all(int(row.fields[1]) in relation_names and int(row.fields[2]) in entity_names for row in rows)
+        and all(int(row.fields[1]) in names[1].ids and int(row.fields[2]) in names[0].ids for row in rows)
     ):
         doubt = "read as head, tail, relation; by their ids, the columns may also be head, relation, tail"
         named = named._replace(warnings=(f"{Source(triples.name, rows[0].line)}: {doubt}",))
@@ -53,43 +55,37 @@ def parse_openke(triples: TextFile, entities: TextFile, relations: TextFile) -> 
 
 def parse_pykeen(triples: TextFile, entities: TextFile, relations: TextFile) -> Triples:
     """Parse saved triples of PyKEEN by the labels of two other files. UserError at the first line that is wrong."""
-    names = [dict(_read_pykeen_names(file)) for file in (entities, relations)]
+    names = [_read_names(file, _read_pykeen_names(file)) for file in (entities, relations)]
     header, *rows = [_Row(i, text.split("\t")) for i, text in enumerate(split_text(triples.text), 1)] or [_Row(1, [])]
     if header.fields != ["head", "relation", "tail"]:
         raise _wrong_row(triples.name, header, "the header row head<TAB>relation<TAB>tail")
-    for row in rows:
-        if len(row.fields) != 3:
-            raise _wrong_row(triples.name, row, "head<TAB>relation<TAB>tail")
-    return _name_ids(triples.name, rows, (0, 1, 2), names[0], names[1], (entities.name, relations.name))
+    return _name_ids(triples.name, rows, "head<TAB>relation<TAB>tail", names)
 
 
-def _read_openke_names(file: TextFile) -> Iterator[tuple[int, str]]:
+def _read_openke_names(file: TextFile) -> Iterator[tuple[int, str, str]]:
+    """Return the line, the id and the name of each row."""
     rows = [
         _Row(i, [part.strip(" \t") for part in line.rsplit("\t" if "\t" in line else " ", 1)])
         for i, text in enumerate(split_text(file.text), 1)
         if (line := text.strip(" \t"))
     ]
-    seen: dict[int, int] = {}
-    names: dict[str, int] = {}
     for row in _drop_count(rows, file.name, "name"):
         if len(row.fields) != 2 or not row.fields[0]:
             raise _wrong_row(file.name, row, "name<TAB>id")
-        yield _check_name(file.name, row.line, row.fields[1], row.fields[0], seen, names)
+        yield row.line, row.fields[1], row.fields[0]
 
 
-def _read_pykeen_names(file: TextFile) -> Iterator[tuple[int, str]]:
+def _read_pykeen_names(file: TextFile) -> Iterator[tuple[int, str, str]]:
+    """Return the line, the id and the label of each row."""
     reader = csv.reader(split_text(file.text), delimiter="\t", strict=True)
-    seen: dict[int, int] = {}
-    names: dict[str, int] = {}
     try:
         for i, fields in enumerate(reader, 1):
-            row = _Row(i, fields)
             if len(fields) != 2 or not all(fields) or reader.line_num != i:
-                raise _wrong_row(file.name, row, "id<TAB>label")
-            if i == 1 and fields != ["id", "label"]:
-                raise _wrong_row(file.name, row, "the header row id<TAB>label")
+                raise _wrong_row(file.name, _Row(i, fields), "id<TAB>label")
             if i > 1:
-                yield _check_name(file.name, i, fields[0], fields[1], seen, names)
+                yield i, fields[0], fields[1]
+            elif fields != ["id", "label"]:
+                raise _wrong_row(file.name, _Row(i, fields), "the header row id<TAB>label")
     except csv.Error as error:
         raise line_error(
             Source(file.name, reader.line_num), "id<TAB>label", str(error), "save the triples with PyKEEN again"
@@ -110,55 +106,39 @@ def _drop_count(rows: Sequence[_Row], file: str, noun: str) -> Sequence[_Row]:
     return rows[1:]
 
 
-def _check_name(
-    file: str, line: int, written: str, name: str, lines: dict[int, int], names: dict[str, int]
-) -> tuple[int, str]:
-    """Return an id and its name. UserError for another id of the same name, or another name of the same id."""
-    number = _parse_id(written)
-    if number is None:
-        raise line_error(Source(file, line), "an id", show(written), "give each name a whole number from 0")
-    earlier = lines.setdefault(number, line), names.setdefault(name, line)
-    for each, found in zip(earlier, (f"the id {number}", f"the name {show(name)}"), strict=True):
-        if each != line:
-            raise line_error(
-                Source(file, line), "a new id and a new name", f"{found} of line {each}", "give each name one id"
-            )
-    return number, name
+def _read_names(file: TextFile, rows: Iterable[tuple[int, str, str]]) -> _Names:
+    """Return the names of ids. UserError for another id of the same name, or another name of the same id."""
+    ids: dict[int, str] = {}
+    lines: dict[int | str, int] = {}
+    for line, written, name in rows:
+        number = _parse_id(written)
+        if number is None:
+            raise line_error(Source(file.name, line), "an id", show(written), "give each name a whole number from 0")
+        for each, found in ((number, f"the id {number}"), (name, f"the name {show(name)}")):
+            if (earlier := lines.setdefault(each, line)) != line:
+                found += f" of line {earlier}"
+                raise line_error(Source(file.name, line), "a new id and a new name", found, "give each name one id")
+        ids[number] = name
+    return _Names(file.name, ids)
 
 
-def _name_ids(
-    file: str,
-    rows: Sequence[_Row],
-    columns: tuple[int, int, int],
-    entities: Mapping[int, str],
-    relations: Mapping[int, str],
-    name_files: tuple[str, str],
-) -> Triples:
-    head, relation, tail = columns
-    order = ["", "", ""]
-    for column, word in zip(columns, ("head", "relation", "tail"), strict=True):
-        order[column] = word
+def _name_ids(file: str, rows: Sequence[_Row], form: str, names: Sequence[_Names]) -> Triples:
+    """Return triples of ids with the names of entities and relations."""
+    words = form.replace("<TAB>", " ").split()
+    for row in rows:
+        if len(row.fields) != 3:
+            raise _wrong_row(file, row, form)
 
-    def look_up(row: _Row, column: int, names: Mapping[int, str], name_file: str) -> str:
-        number = _parse_id(row.fields[column])
-        name = None if number is None else names.get(number)
-        if name is None:
-            raise line_error(
-                Source(file, row.line),
-                f"an id of {name_file} as {order[column]}",
-                show(row.fields[column]),
-                f"write the columns in the order {', '.join(order)}, with ids that {name_file} lists",
-            )
-        return name
+    def look_up(row: _Row, word: str) -> str:
+        name_file, ids = names[word == "relation"]
+        written = row.fields[words.index(word)]
+        number = _parse_id(written)
+        if number is None or number not in ids:
+            fix = f"write the columns in the order {', '.join(words)}, with ids that {name_file} lists"
+            raise line_error(Source(file, row.line), f"an id of {name_file} as {word}", show(written), fix)
+        return ids[number]
 
-    atoms = tuple(
-        NamedAtom(
-            look_up(row, relation, relations, name_files[1]),
-            look_up(row, head, entities, name_files[0]),
-            look_up(row, tail, entities, name_files[0]),
-        )
-        for row in rows
-    )
+    atoms = tuple(NamedAtom(*(look_up(row, word) for word in ("relation", "head", "tail"))) for row in rows)
     return Triples(atoms, tuple(row.line for row in rows))
 
 

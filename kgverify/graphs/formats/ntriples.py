@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kgverify.errors import UserError
-from kgverify.graphs.formats.parsed import Triples
+from kgverify.graphs.formats.reading import Triples
 from kgverify.graphs.text_file import line_error, show
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.program import Source
@@ -39,18 +39,9 @@ _CANONICAL: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": 
 
 
 def is_statement(text: str) -> bool:
-    """Return whether a line is an N-Triples statement."""
-    return bool(_STATEMENT.fullmatch(text))
-
-
-def is_quad(text: str) -> bool:
-    """Return whether a line is an N-Quads statement, with the name of a graph."""
-    return bool(_QUAD.fullmatch(text))
-
-
-def begins_statement(text: str) -> bool:
-    """Return whether a line begins as N-Triples do: with an IRI or a blank node, and then an IRI."""
-    return bool(_BEGINNING.match(text))
+    """Return whether a line is a statement of N-Triples or N-Quads, or begins as one and is no row of a table."""
+    begins = text.count("\t") < 2 and _BEGINNING.match(text)
+    return bool(begins or _STATEMENT.fullmatch(text) or _QUAD.fullmatch(text))
 
 
 def parse_ntriples(texts: Sequence[str], file: str) -> Triples:
@@ -100,7 +91,7 @@ def _not_a_statement(text: str, source: Source) -> UserError:
     found, fix = show(text), "write one statement a line, with its dot"
     if re.match(r"[ \t]*(?:@(?:prefix|base)\b|(?:prefix|base)[ \t])|.*[;,][ \t]*$", text, re.IGNORECASE):
         fix = "this is Turtle: convert it to N-Triples, for example by `rapper -i turtle -o ntriples`"
-    elif is_quad(text):
+    elif _QUAD.fullmatch(text):
         found = f"an N-Quads statement with a graph: {found}"
         fix = "leave the graphs out, for example by `rapper -i nquads -o ntriples`"
     elif re.search(r"(?:^|[ \t>])<<", text):

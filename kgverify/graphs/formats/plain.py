@@ -1,16 +1,19 @@
 """Read files of triples in which nothing needs attention: most large ones. Names are found and numbered a column at a time.
 
+Each name is packed into words of eight bytes, and equal words have one number. The words are found in a hash table of numpy
+arrays, all names of a chunk at once. This is much faster than looking up every name in a dict, whose entries lie scattered in
+the memory. Words are compared, so that equal hashes decide nothing.
+
 `parse_table` and `parse_facts` read them in the same way, only slower. Tests compare both.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.graphs.formats.names import MOST_BYTES, NameColumn
-from kgverify.graphs.formats.parsed import Triples
+from kgverify.graphs.formats.reading import Triples
 from kgverify.program.atom_table import AtomTable
 
 _CHUNK: Final = 1 << 20
@@ -135,3 +138,163 @@ def _split_chunks(content: bytes) -> Iterator[tuple[NDArray[np.uint8], int]]:
             size += not content.endswith(b"\n") and end == len(content)
         yield chunk, size
         begin = end
+
+
+MOST_BYTES: Final = 64
+"""The longest name that is packed."""
+_FACTORS: Final = np.random.default_rng(0).integers(0, 2**64, MOST_BYTES // 8, np.uint64) | np.uint64(1)
+_MASKS: Final = np.array([(1 << 8 * length) - 1 for length in range(9)], np.uint64)
+"""The bits of a word that hold its first bytes, by their number."""
+_MOST_PROBES: Final = 256
+"""The slots in which a name is looked for; further ones are needed only for names chosen to have one hash."""
+_EMPTY: Final = -1
+_FEWEST_SLOTS: Final = 1 << 12
+_ROWS: Final = 1 << 16
+"""The rows whose numbers are replaced at once."""
+
+
+class NameColumn:
+    """The names of a column, added in chunks."""
+
+    def __init__(self) -> None:
+        self._num = 0
+        self._num_added = 0
+        # Of each different name: its words, uint64 [W, capacity], its hash, and the index of its first occurrence among all
+        # names that were added; the first `num` columns are used.
+        self._words: NDArray[np.uint64] = np.zeros((1, 1), np.uint64)
+        self._hashes: NDArray[np.uint64] = np.zeros(1, np.uint64)
+        self._firsts: NDArray[np.int64] = np.zeros(1, np.int64)
+        self._slots: NDArray[np.int32] = np.full(_FEWEST_SLOTS, _EMPTY, np.int32)
+
+    def add(
+        self, stored: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
+    ) -> NDArray[np.int32] | None:
+        """Return preliminary numbers of names, int32 [n]; None if they cannot be packed.
+
+        Args:
+            stored: Bytes without NUL in the names, and at least `MOST_BYTES` of them after the last name.
+            starts: Where each name begins.
+            ends: Where each name ends.
+        """
+        lengths = ends - starts
+        width = max(1, -(-int(lengths.max(initial=1)) // 8))
+        if 8 * width > MOST_BYTES:
+            return None
+        # The eight bytes at each position.
+        at: NDArray[np.uint64] = np.ndarray((len(stored) - 7,), "<u8", stored, strides=(1,))
+        words = np.zeros((width, len(starts)), np.uint64)
+        words[0] = at[starts] & _MASKS[np.minimum(lengths, 8) if width > 1 else lengths]
+        hashes = _mix(words[0], 0)
+        for i in range(1, width):
+            rows = np.flatnonzero(lengths > 8 * i)
+            found = at[starts[rows] + 8 * i] & _MASKS[np.minimum(lengths[rows] - 8 * i, 8)]
+            words[i, rows] = found
+            hashes[rows] += _mix(found, i)
+        hashes *= _FACTORS[0]
+        return self._number(words, hashes)
+
+    def _number(self, words: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDArray[np.int32] | None:
+        width = max(len(words), len(self._words))
+        words, self._words = _widen(words, width), _widen(self._words, width)
+        slots = self._first_slots(hashes)
+        numbers = self._slots[slots]
+        pending = np.flatnonzero(~self._are_equal(numbers, words))
+        slots = slots[pending]
+        probes = 0
+        while len(pending):
+            is_empty = self._slots[slots] == _EMPTY
+            if is_empty.any():
+                num_slots = len(self._slots)
+                self._insert(words, hashes, pending[is_empty], slots[is_empty])
+                if len(self._slots) != num_slots:
+                    slots, probes = self._first_slots(hashes[pending]), 0
+                    continue
+            found = self._slots[slots]
+            is_same = self._are_equal(found, words[:, pending])
+            numbers[pending[is_same]] = found[is_same]
+            pending, slots = pending[~is_same], (slots[~is_same] + 1) & (len(self._slots) - 1)
+            probes += 1
+            if probes > _MOST_PROBES:
+                return None
+        self._num_added += len(numbers)
+        return numbers
+
+    def _are_equal(self, numbers: NDArray[np.int32], words: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Return whether names with numbers have these words, uint64 [W, n]."""
+        is_equal: NDArray[np.bool_] = numbers != _EMPTY
+        for stored, wanted in zip(self._words, words, strict=True):
+            is_equal &= stored[numbers] == wanted
+        return is_equal
+
+    def _first_slots(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+        bits = len(self._slots).bit_length() - 1
+        return (hashes >> np.uint64(64 - bits)).view(np.int64)
+
+    def _insert(
+        self, words: NDArray[np.uint64], hashes: NDArray[np.uint64], rows: NDArray[np.int64], slots: NDArray[np.int64]
+    ) -> None:
+        """Store names in empty slots, one in each; of several names for a slot, the first is stored."""
+        # Of repeated indices the last one counts.
+        self._slots[slots[::-1]] = np.arange(len(rows) - 1, -1, -1, dtype=np.int32)
+        is_stored = self._slots[slots] == np.arange(len(rows))
+        rows, slots = rows[is_stored], slots[is_stored]
+        begin, end = self._num, self._num + len(rows)
+        if end > len(self._hashes):
+            capacity = max(end, 2 * begin)
+            self._words, self._hashes, self._firsts = (
+                _grow(each, capacity) for each in (self._words, self._hashes, self._firsts)
+            )
+        self._words[:, begin:end], self._hashes[begin:end] = words[:, rows], hashes[rows]
+        self._firsts[begin:end] = self._num_added + rows
+        self._slots[slots] = np.arange(begin, end, dtype=np.int32)
+        self._num = end
+        if 2 * end > len(self._slots):
+            self._rebuild(8 * len(self._slots))
+
+    def _rebuild(self, num_slots: int) -> None:
+        """Put all names into a larger table."""
+        self._slots = np.full(num_slots, _EMPTY, np.int32)
+        pending = np.arange(self._num, dtype=np.int32)
+        slots = self._first_slots(self._hashes[: self._num])
+        while len(pending):
+            is_empty = self._slots[slots] == _EMPTY
+            self._slots[slots[is_empty]] = pending[is_empty]
+            is_left = self._slots[slots] != pending
+            pending, slots = pending[is_left], (slots[is_left] + 1) & (num_slots - 1)
+
+    def finish(self, numbers: NDArray[np.int32]) -> NDArray[np.uint8]:
+        """Replace preliminary numbers, int32 [n, k], by those in order of first occurrence.
+
+        Return the names in this order: bytes, with a line feed after each name.
+        """
+        del self._slots
+        order = np.argsort(self._firsts[: self._num])
+        final = np.empty(len(order), np.int32)
+        final[order] = np.arange(len(order))
+        for begin in range(0, len(numbers), _ROWS):
+            some = numbers[begin : begin + _ROWS]
+            some[...] = final[some]
+        # A packed name ends with zeros.
+        padded: NDArray[np.uint8] = np.full((len(order), 8 * len(self._words) + 1), _LINE_END, np.uint8)
+        padded[:, :-1] = self._words.T[order].astype("<u8", copy=False).view(np.uint8)
+        names: NDArray[np.uint8] = padded[padded != 0]
+        return names
+
+
+def _mix(words: NDArray[np.uint64], index: int) -> NDArray[np.uint64]:
+    """Return what words at an index of their names add to the hashes."""
+    product: NDArray[np.uint64] = words * _FACTORS[index]
+    product ^= product >> np.uint64(29)
+    return product
+
+
+def _widen(words: NDArray[np.uint64], width: int) -> NDArray[np.uint64]:
+    """Return names with words of zeros at the end: uint64 [width, n]."""
+    return words if len(words) == width else np.pad(words, ((0, width - len(words)), (0, 0)))
+
+
+def _grow(stored: NDArray[Any], num: int) -> NDArray[Any]:
+    """Return an array with space for `num` elements in the last dimension."""
+    larger = np.empty((*stored.shape[:-1], num), stored.dtype)
+    larger[..., : stored.shape[-1]] = stored
+    return larger

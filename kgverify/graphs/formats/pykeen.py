@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
 from kgverify.errors import UserError
-from kgverify.graphs.formats.parsed import Triples
+from kgverify.graphs.formats.reading import Triples
 from kgverify.program.atoms import NamedAtom
 
 

@@ -1,9 +1,40 @@
-"""The choices of a user about files that have several readings, or that cannot be used as they are."""
+"""The triples of one file, as every reader returns them, and the choices of a user about files that have several readings."""
 
-from typing import Final, NamedTuple, TypedDict
+from collections.abc import Sequence
+from typing import Final, NamedTuple, TypeAlias, TypedDict
 
 from kgverify.errors import UserError, suggest
-from kgverify.graphs.formats.parsed import GivenColumns
+from kgverify.program.atoms import NamedAtom
+
+Columns: TypeAlias = tuple[int, int, int]
+"""The columns of head, relation and tail in a table; 0 is the first."""
+
+GivenColumns: TypeAlias = tuple[Columns, int]
+"""The columns of a table without a header row, as the user gives them, and the number of all columns."""
+
+
+class Triples(NamedTuple):
+    """The triples of a file as ground atoms, in file order, and the line of each.
+
+    warnings: what was skipped, each with file and line
+    is_table: whether the file is a table, whose columns nothing but a header row names
+    header:   the columns that the header row names; None without one
+    """
+
+    atoms: Sequence[NamedAtom]
+    lines: Sequence[int]
+    warnings: tuple[str, ...] = ()
+    is_table: bool = False
+    header: Columns | None = None
+
+
+class Part(NamedTuple):
+    """The triples of a file for a split, or of an object, which has no file name."""
+
+    split: str
+    file: str
+    triples: Triples
+
 
 RULE_VARIABLES: Final = ("format", "graph")
 _COLUMNS: Final = ("head", "relation", "tail")

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from kgverify.errors import UserError, count_of
-from kgverify.graphs.formats.parsed import Columns, GivenColumns, Triples
 from kgverify.graphs.formats.plain import parse_plain_table
+from kgverify.graphs.formats.reading import Columns, GivenColumns, Triples
 from kgverify.graphs.text_file import line_error, show
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.program import Source
@@ -387,8 +387,9 @@ class _Table:
                 row[0] == header[0] or row[1] == header[1] for row in rows.fields[1:]
             ):
                 return rows, None
-            columns = _find_rest(header)
-            if columns is None or all(_is_number(row[columns[1]]) for row in rows.fields[1:]):
+            _, ((head,), _, (tail,)) = _match_roles(header)
+            columns = head, 3 - head - tail, tail
+            if len(header) != 3 or all(_is_number(row[columns[1]]) for row in rows.fields[1:]):
                 fix = "add a column with the relation of each row; without one this is no table of triples"
                 raise self._error(rows.lines[0], "a header row with a relation", self._show(header), fix)
         kept = [i for i, row in enumerate(rows.fields) if row != header]
@@ -434,12 +435,6 @@ def _lacks_relation(fields: Sequence[str]) -> bool:
     """Return whether a row has the form of a header row that names a head and a tail, in whole words, and no relation."""
     words, (heads, relations, tails) = _match_roles(fields)
     return len(heads) == len(tails) == 1 and not relations and min(len(words[heads[0]]), len(words[tails[0]])) > 2
-
-
-def _find_rest(fields: Sequence[str]) -> Columns | None:
-    """Return the columns of a header row of three that names head and tail: the other one is the relation."""
-    _, ((head,), _, (tail,)) = _match_roles(fields)
-    return (head, 3 - head - tail, tail) if len(fields) == 3 else None
 
 
 def _match_roles(fields: Sequence[str]) -> tuple[list[str], list[list[int]]]:

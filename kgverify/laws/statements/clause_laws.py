@@ -1,6 +1,6 @@
 """Laws of clauses: each resolvent is what its clause makes of the goal, and every proved candidate is true."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache, partial
 from string import ascii_letters
 
@@ -24,9 +24,8 @@ from kgverify.laws.presumptions import (
 )
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
-from kgverify.program.program import Program, Symbols
 from kgverify.program.stages import Stage
-from kgverify.step.clauses import Atoms, Clauses, number_variables
+from kgverify.step.clauses import Atoms, number_variables
 from kgverify.step.plain_step import Situation, filter_resolvents, match_facts, match_rules, prune, rename, resolve
 from kgverify.step.resolvent import Resolvent
 
@@ -71,19 +70,18 @@ class Model:
     def _apply(self, head: Ids, body: Atoms) -> bool:
         """Add the instances of a head that follow from the relations of its body; return whether any is new."""
         letters: dict[int, str] = {}
-        labels = [
+        *labels, last = (
             "".join(letters.setdefault(term, ascii_letters[len(letters)]) for term in atom[1:])
             for atom in (*body, head)
-        ]
+        )
         identity, ones = np.eye(self._size, dtype=np.float32), np.ones(self._size, np.float32)
         vectors = [identity[self._place[term]] if term >= 0 else ones for term in letters]
         operands = [*(self._relation(predicate) for predicate, _, _ in body), *vectors]
-        out = "".join(dict.fromkeys(labels.pop()))
+        out = "".join(dict.fromkeys(last))
         subscripts = f"{','.join([*labels, *letters.values()])}->{out}"
         path = _path(subscripts, tuple(each.shape for each in operands))
         derived = np.einsum(subscripts, *operands, optimize=path) > 0
-        holds = derived if len(out) == 2 else np.diag(derived)
-        relation = self._relation(head[0])
+        holds, relation = derived if len(out) == 2 else np.diag(derived), self._relation(head[0])
         is_new = bool((holds & (relation == 0)).any())
         relation[holds] = 1
         return is_new
@@ -212,36 +210,24 @@ def _fact_proves(case: Case) -> Iterator[Finding]:
     presumes=(REJECTS,),
 )
 def _sound(case: Case) -> Iterator[Finding]:
-    candidates, symbols, problems = case.columns.candidates, case.program.symbols, case.merged.problems
-
-    @cache
-    def program_of(index: int) -> tuple[Symbols, Clauses]:
-        problem = problems[index]
-        queries = (*problem.queries, *problem.unranked)
-        program = Program.from_names(problem.facts, problem.rules, queries, problem.domain)
-        return program.symbols, Clauses(program, exclude_query=False)
+    candidates, clauses = case.columns.candidates, case.clauses
+    predicates, constants = case.program.symbols.predicates, case.program.symbols.constants
+    facts_of = case.by_problem(clauses.facts, lambda fact: predicates[fact[0]])
+    rules_of = case.by_problem(clauses.rules, lambda rule: predicates[rule[0][0]])
+    constants_of = case.by_problem(range(len(constants)), constants.__getitem__)
 
     @cache
     def model_of(index: int, excluded: Ids | None) -> Model:
-        own, clauses = program_of(index)
-        kept = (fact for fact in clauses.facts if fact != excluded)
-        return Model(kept, clauses.rules, range(len(own.constants)))
-
-    def find_own(ids: Mapping[str, int], name: str) -> int | None:
-        # In a run with others, the number of the problem stands before each name.
-        return ids.get(name.partition(":")[2] if len(problems) > 1 else name)
+        facts = (fact for fact in facts_of.get(index, ()) if fact != excluded)
+        return Model(facts, rules_of.get(index, ()), constants_of.get(index, ()))
 
     for row in np.flatnonzero(candidates.outcome == Outcome.PROVED).tolist():
         index = int(case.merged.owner[candidates.query[row]])
-        own, _ = program_of(index)
-        p, *terms = candidates.atom[row].tolist()
-        predicate = find_own(own.predicate_ids, symbols.predicates[p])
-        first, second = (t if t < 0 else find_own(own.constant_ids, symbols.constants[t]) for t in terms)
-        if len(own.constants) > MOST_CONSTANTS or predicate is None or first is None or second is None:
+        p, a, b = candidates.atom[row].tolist()
+        names = predicates[p], *(constants[term] for term in (a, b) if term >= 0)
+        if len(constants_of.get(index, ())) > MOST_CONSTANTS or {*map(case.problem_of_name, names)} != {index}:
             continue
-        atom = predicate, first, second
-        is_excluded = case.clauses.excluded(candidates.atom[row]) is not None
-        if not model_of(index, atom if is_excluded else None).has_instance(atom):
+        if not model_of(index, clauses.excluded((p, a, b))).has_instance((p, a, b)):
             yield Finding(row, -1, Stage.CLOSE, "outcome", "an outcome other than PROVED: no proof exists", "PROVED")
 
 

@@ -1,17 +1,17 @@
 """Comparison of two runs of the same candidates by one engine."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise, zip_longest
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.step_view import Names, StepView, outcome_name
+from kgverify.comparison.step_view import Names, ResolventView, StepView, outcome_name
 from kgverify.errors import count_of
 from kgverify.laws.case import Case, Finding, read_steps
 from kgverify.program.stages import Stage
-from kgverify.trace.model.columns import Candidates, Columns, starts_of
+from kgverify.trace.model.columns import Candidates, Columns, select_candidates, starts_of
 
 LOG_PROBABILITY_ERROR = 1e-6
 """The tolerance of a step's log-probability, in nats, beyond the effect of the scores' errors."""
@@ -36,12 +36,19 @@ def differing(
     if num[0] != num[1]:
         yield Finding(-1, -1, Stage.RECYCLE, "candidates", count_of(num[0], "candidate"), count_of(num[1], "candidate"))
         return
-    left, right = _group_steps(expected), _group_steps(actual)
-    for row in range(num[0]):
-        both = (expected.candidates, actual.candidates), (left[row], right[row])
-        found = _first_difference(*both, row, error, case.names)
+    steps = zip(_group_steps(expected), _group_steps(actual), strict=True)
+    for row, pair in enumerate(steps):
+        found = _first_difference((expected.candidates, actual.candidates), pair, row, error, case.names)
         if found is not None:
             yield Finding(row, found[0], stage, *found[1:])
+
+
+def differing_among(case: Case, columns: Columns, num: int, rows: NDArray[np.int64]) -> Iterator[Finding]:
+    """Yield the first difference of each derivation from rows of another run, which had a number of candidates."""
+    if len(columns.candidates.query) != num:
+        yield Finding(-1, -1, Stage.RECYCLE, "candidates", str(num), str(len(columns.candidates.query)))
+    else:
+        yield from differing(case, select_candidates(columns, rows), Stage.RECYCLE)
 
 
 def _group_steps(columns: Columns) -> list[list[StepView]]:
@@ -90,11 +97,12 @@ def _first_difference(
         if found is not None:
             # After a near-tie the derivations may differ.
             return None if found[0] == "near-tie" else (number, *found)
-    outcomes = outcome_name(int(a.outcome[row])), outcome_name(int(b.outcome[row]))
-    if outcomes[0] != outcomes[1]:
-        return -1, "outcome", *outcomes
-    if a.is_limited[row] != b.is_limited[row]:
-        return -1, "is_limited", str(a.is_limited[row]), str(b.is_limited[row])
+    for field, (left, right) in (
+        ("outcome", (outcome_name(int(each.outcome[row])) for each in candidates)),
+        ("is_limited", (str(each.is_limited[row]) for each in candidates)),
+    ):
+        if left != right:
+            return -1, field, left, right
     p, q = float(a.log_probability[row]), float(b.log_probability[row])
     if not (abs(p - q) <= _log_probability_error(error, len(steps[0])) or (p != p and q != q)):
         return -1, "log_probability", repr(p), repr(q)
@@ -105,29 +113,41 @@ def difference_of_steps(one: StepView, other: StepView, error: float, names: Nam
     """Return field and values of two steps' first difference; the field is `near-tie` for a choice that may differ."""
     if one.goal != other.goal:
         return "goal", names.goal(one.goal), names.goal(other.goal)
-    if one.depth != other.depth:
-        return "depth", str(one.depth), str(other.depth)
-    found = difference_of_resolvents(one, other, names)
+    found = (
+        _difference_in("depth", one, other)
+        or difference_of_resolvents(one.resolvents, other.resolvents, names)
+        or _difference_in("dropped_atoms", one, other)
+        or _difference_in("dropped_resolvents", one, other)
+    )
     if found is not None:
         return found
-    for field in ("dropped_atoms", "dropped_resolvents"):
-        if getattr(one, field) != getattr(other, field):
-            return field, str(getattr(one, field)), str(getattr(other, field))
     for i, (x, y) in enumerate(zip(one.resolvents, other.resolvents, strict=True)):
         if not (abs(x.score - y.score) <= error or (x.score != x.score and y.score != y.score)):
             return "score", f"{x.score!r} of resolvent {i}", f"{y.score!r} of resolvent {i}"
-    if one.choice != other.choice:
-        if error and _is_near_tie(one, other.choice, 2 * error):
-            return "near-tie", "", ""
-        return "choice", str(one.choice), str(other.choice)
-    if one.outcome != other.outcome:
-        return "outcome", outcome_name(one.outcome), outcome_name(other.outcome)
-    return None
+    if one.choice != other.choice and error and _is_near_tie(one, other.choice, 2 * error):
+        return "near-tie", "", ""
+    found = _difference_in("choice", one, other)
+    if found is None and one.outcome != other.outcome:
+        found = "outcome", outcome_name(one.outcome), outcome_name(other.outcome)
+    return found
 
 
-def difference_of_resolvents(one: StepView, other: StepView, names: Names) -> tuple[str, str, str] | None:
-    """Return the first difference of two steps' resolvents, in content or in the clause that made it."""
-    for x, y in zip_longest(one.resolvents, other.resolvents):
+def _difference_in(field: str, one: StepView, other: StepView) -> tuple[str, str, str] | None:
+    left, right = getattr(one, field), getattr(other, field)
+    return None if left == right else (field, str(left), str(right))
+
+
+def difference_of_counts(one: StepView, other: StepView) -> tuple[str, str, str] | None:
+    """Return how two steps differ in what they dropped."""
+    left, right = ((each.dropped_atoms, each.dropped_resolvents) for each in (one, other))
+    return None if left == right else ("dropped", str(left), str(right))
+
+
+def difference_of_resolvents(
+    resolvents: Sequence[ResolventView], others: Sequence[ResolventView], names: Names
+) -> tuple[str, str, str] | None:
+    """Return the first difference of two lists of resolvents, in content or in the clause that made it."""
+    for x, y in zip_longest(resolvents, others):
         if x is None or y is None or (x.content, x.clause) != (y.content, y.clause):
             left, right = (names.resolvent(each) if each is not None else "nothing more" for each in (x, y))
             return "resolvents", left, right

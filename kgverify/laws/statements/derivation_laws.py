@@ -22,6 +22,7 @@ from kgverify.laws.statements.compare_runs import LOG_PROBABILITY_ERROR
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.stages import Stage
 from kgverify.step.clauses import number_variables
+from kgverify.step.plain_step import find_outcome
 
 
 @law("Every candidate given is reported exactly once, in the order given.", needs_rows=False, presumes=None)
@@ -85,16 +86,11 @@ def _goal_is_choice(case: Case) -> Iterator[Finding]:
 )
 def _outcome(case: Case) -> Iterator[Finding]:
     steps, candidates = case.columns.steps, case.columns.candidates
-    num = steps.num_resolvents.astype(np.int64)
-    is_choice = (steps.choice >= 0) & (steps.choice < num)
-    kind = np.full(len(num), GoalKind.GOAL, np.int64)
-    kind[is_choice] = case.columns.resolvents.kind[case.first_resolvent[:-1][is_choice] + steps.choice[is_choice]]
-    expected = np.where(steps.depth + 1 >= case.limits.max_depth, Outcome.DEPTH_LIMIT, Outcome.OPEN)
-    expected = np.where(kind == GoalKind.TRUE, Outcome.PROVED, expected)
-    expected = np.where((kind == GoalKind.FALSE) | (kind == GoalKind.STOP), Outcome.FAILED, expected)
-    yield from case.of_steps(
-        expected != steps.outcome, Stage.FINISH, "outcome", _named(expected), _named(steps.outcome)
-    )
+    for row, step in enumerate(case.steps):
+        kind = step.chosen[0] if step.chosen is not None else GoalKind.GOAL
+        expected = find_outcome(case.limits, GoalKind(kind), step.depth + 1)
+        if expected != step.outcome:
+            yield case.of_step(row, Stage.FINISH, "outcome", outcome_name(expected), outcome_name(step.outcome))
     most = case.limits.max_depth
     yield from case.of_steps(steps.depth >= most, Stage.FINISH, "depth", f"less than {most}", steps.depth)
     ends = candidates.outcome.copy()
@@ -239,25 +235,15 @@ def _no_visited_goal(case: Case) -> Iterator[Finding]:
     needs_rows=False,
 )
 def _first_highest(case: Case) -> Iterator[Finding]:
-    resolvents, steps = case.columns.resolvents, case.columns.steps
-    score = resolvents.score
+    resolvents, score = case.columns.resolvents, case.columns.resolvents.score
     yield from case.of_resolvents(~np.isfinite(score), Stage.SCORE, "score", "a number", score)
     is_end = np.isin(resolvents.kind, (GoalKind.TRUE, GoalKind.FALSE))
     yield from case.of_resolvents(is_end & (score != 0), Stage.SCORE, "score", "0, of TRUE or FALSE", score)
-    filled = np.flatnonzero(steps.num_resolvents > 0)
-    if not len(filled):
-        return
-    begin = case.first_resolvent[:-1][filled]
-    is_highest = score == np.repeat(np.maximum.reduceat(score, begin), steps.num_resolvents[filled])
-    position = np.where(is_highest, np.arange(len(score)), len(score))
-    first = steps.choice.astype(np.int64)
-    first[filled] = np.minimum.reduceat(position, begin) - begin
-    is_known = np.ones(len(first), np.bool_)
-    is_known[filled] = np.isfinite(np.add.reduceat(score, begin))
-    is_wrong = (first != steps.choice) & is_known
-    yield from case.of_steps(
-        is_wrong, Stage.CHOOSE, "choice", lambda row: f"{first[row]}, the first of the highest scores", steps.choice
-    )
+    for row, step in enumerate(case.steps):
+        scores = [each.score for each in step.resolvents]
+        if scores and np.isfinite(sum(scores)) and step.choice != scores.index(max(scores)):
+            first = f"{scores.index(max(scores))}, the first of the highest scores"
+            yield case.of_step(row, Stage.CHOOSE, "choice", first, step.choice)
 
 
 @law(

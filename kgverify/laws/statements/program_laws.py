@@ -15,7 +15,7 @@ from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.laws.case import Case, Finding, read_steps
 from kgverify.laws.law import law
 from kgverify.laws.presumptions import COUNTS_EVERY_STEP, FORGETS_NAMES, OUR_FILTERS, REJECTS
-from kgverify.laws.statements.compare_runs import difference_of_resolvents, differing
+from kgverify.laws.statements.compare_runs import difference_of_counts, difference_of_resolvents, differing
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import NamedRule, Program
@@ -63,17 +63,12 @@ class Variant:
     def _back_columns(self, columns: Columns) -> Columns:
         """Return columns in the ids of the case; clauses and symbols of the variant alone are `FOREIGN` or more."""
         resolvents = columns.resolvents
-        rule_of = np.array([i if i >= 0 else FOREIGN + at for at, i in enumerate(self.rule_of)] or [0], np.int32)
-        fact_of = self._fact_of if len(self._fact_of) else np.zeros(1, np.int32)
-        origin = np.where(
-            resolvents.origin_kind == Origin.RULE,
-            rule_of[np.minimum(resolvents.origin, len(rule_of) - 1)],
-            np.where(
-                resolvents.origin_kind == Origin.FACT,
-                fact_of[np.minimum(resolvents.origin, len(fact_of) - 1)],
-                resolvents.origin,
-            ),
-        ).astype(np.int32)
+        rule_of = np.array([i if i >= 0 else FOREIGN + at for at, i in enumerate(self.rule_of)], np.int32)
+        of_rule, of_fact = (
+            np.append(ids, 0)[np.minimum(resolvents.origin, len(ids))] for ids in (rule_of, self._fact_of)
+        )
+        kinds = [resolvents.origin_kind == kind for kind in (Origin.RULE, Origin.FACT)]
+        origin = np.select(kinds, [of_rule, of_fact], resolvents.origin).astype(np.int32)
         return Columns(
             columns.candidates._replace(atom=self._back(columns.candidates.atom)),
             columns.steps._replace(goal_atoms=self._back(columns.steps.goal_atoms)),
@@ -87,12 +82,14 @@ class Variant:
         return _map_atoms(atoms, *self._maps(self.graph.program, self.case.program))
 
     def _maps(self, source: Program, target: Program) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        maps = []
-        for kind in ("predicate", "constant"):
-            ids = getattr(target.symbols, f"{kind}_ids")
-            names = getattr(source.symbols, f"{kind}s")
-            maps.append(np.array([ids.get(name, FOREIGN + i) for i, name in enumerate(names)] or [0], np.int32))
-        return maps[0], maps[1]
+        predicates, constants = (
+            np.array([ids.get(name, FOREIGN + i) for i, name in enumerate(names)] or [0], np.int32)
+            for ids, names in (
+                (target.symbols.predicate_ids, source.symbols.predicates),
+                (target.symbols.constant_ids, source.symbols.constants),
+            )
+        )
+        return predicates, constants
 
     @cached_property
     def _fact_of(self) -> NDArray[np.int32]:
@@ -107,11 +104,8 @@ class Variant:
         if not policy.weights:
             return policy
         weights = dict(policy.weights)
-        for name, rows in zip(
-            ("embedding.predicate", "embedding.constant"),
-            self._maps(self.graph.program, self.case.program),
-            strict=True,
-        ):
+        maps = self._maps(self.graph.program, self.case.program)
+        for name, rows in zip(("embedding.predicate", "embedding.constant"), maps, strict=True):
             table = np.asarray(weights[name])
             is_known = rows < FOREIGN
             weights[name] = np.where(is_known[:, None], table[np.where(is_known, rows, 0)], 0).astype(table.dtype)
@@ -206,10 +200,10 @@ def _crowded_predicate(case: Case) -> Iterator[Finding]:
         one, other = case.steps[row], stepped[row]
         if not one.goal or (max(one.goal[0][1:]) < 0 and one.goal[0][1] != one.goal[0][2]):
             continue
-        found = difference_of_resolvents(one, other, case.names)
+        found = difference_of_resolvents(one.resolvents, other.resolvents, case.names)
         if found is not None:
             yield case.of_step(row, Stage.MATCH_FACTS, *found)
-        elif (one.dropped_atoms, one.dropped_resolvents) != (other.dropped_atoms, other.dropped_resolvents):
+        elif difference_of_counts(one, other):
             counts = [f"{each.dropped_atoms} and {each.dropped_resolvents}" for each in (one, other)]
             yield case.of_step(row, Stage.LIMIT, "dropped", *counts)
 
@@ -219,9 +213,9 @@ def _one_of_each(case: Case) -> list[str]:
     graph = case.run.graph
     counts = Counter(fact.predicate for fact in graph.train)
     counts.update(rule.clause_head.predicate for rule in graph.rules)
-    best: dict[str, str] = {}
+    best: dict[int, str] = {}
     for predicate, _ in counts.most_common():
-        best.setdefault(predicate.split(":")[0] if len(case.merged.problems) > 1 else "", predicate)
+        best.setdefault(case.problem_of_name(predicate), predicate)
     return list(best.values())
 
 
@@ -252,13 +246,11 @@ def _reordered(variant: Variant, stage: Stage) -> Iterator[Finding]:
 
 
 def _difference_but_for_order(case: Case, one: StepView, other: StepView) -> tuple[str, str, str] | None:
-    kinds = [each.resolvents[0].kind if each.resolvents else None for each in (one, other)]
+    firsts = [each.resolvents[0] if each.resolvents else None for each in (one, other)]
+    kinds = [each and each.kind for each in firsts]
     if GoalKind.TRUE in kinds:
         # Which of several proofs comes first depends on the order.
-        texts = [
-            case.names.goal(each.resolvents[0].atoms, each.resolvents[0].kind) if each.resolvents else "nothing"
-            for each in (one, other)
-        ]
+        texts = [case.names.goal(each.atoms, each.kind) if each else "nothing" for each in firsts]
         return None if kinds[0] == kinds[1] else ("resolvents", texts[0], texts[1])
     sums = [len(_goals(each)) + each.dropped_atoms + each.dropped_resolvents for each in (one, other)]
     if sums[0] != sums[1]:

@@ -21,10 +21,8 @@ Groups = dict[tuple[int, int], list[tuple[int, int, int]]]
 
 def _groups(candidates: CandidateSet) -> Groups:
     groups: Groups = {}
-    for query, side, atom in zip(
-        candidates.query.tolist(), candidates.side.tolist(), candidates.atom.tolist(), strict=True
-    ):
-        groups.setdefault((query, side), []).append(tuple(atom))
+    for query, side, (p, a, b) in zip(*(column.tolist() for column in candidates), strict=True):
+        groups.setdefault((query, side), []).append((p, a, b))
     return groups
 
 
@@ -109,17 +107,11 @@ def _ranks(case: Case) -> Iterator[Finding]:
     }
     candidates = case.columns.candidates
     scores: dict[tuple[int, int], dict[tuple[int, int, int], float]] = {}
-    for query, side, atom, outcome, log_probability in zip(
-        candidates.query.tolist(),
-        candidates.side.tolist(),
-        map(tuple, candidates.atom.tolist()),
-        candidates.outcome.tolist(),
-        candidates.log_probability.tolist(),
-        strict=True,
-    ):
+    columns = candidates.query, candidates.side, candidates.atom, candidates.outcome, candidates.log_probability
+    for query, side, (p, a, b), outcome, log_probability in zip(*(each.tolist() for each in columns), strict=True):
         if side != Side.NONE:
             score = log_probability - (0.0 if outcome == Outcome.PROVED else 100.0)
-            scores.setdefault((query, side), {}).setdefault(atom, score)
+            scores.setdefault((query, side), {}).setdefault((p, a, b), score)
     wanted = {}
     for (query, side), of_atom in scores.items():
         triple = tuple(case.run.triples[query].tolist())

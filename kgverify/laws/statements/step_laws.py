@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import zip_longest
 
 import msgspec
 import numpy as np
 
-from kgverify.comparison.step_view import StepView
+from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.engines.policy import SHORTEST
-from kgverify.engines.protocol import Positions
+from kgverify.engines.protocol import make_positions
 from kgverify.laws.case import Case, Finding, read_steps
 from kgverify.laws.law import law
 from kgverify.laws.presumptions import (
@@ -22,8 +21,7 @@ from kgverify.laws.presumptions import (
     PRUNES_FIRST,
     REJECTS,
 )
-from kgverify.laws.statements.compare_runs import difference_of_resolvents, difference_of_steps
-from kgverify.program.fact_index import Ids
+from kgverify.laws.statements.compare_runs import difference_of_counts, difference_of_resolvents, difference_of_steps
 from kgverify.program.limits import MAX_ATOMS
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.stages import Stage
@@ -56,12 +54,9 @@ def _visited_goals(case: Case) -> Iterator[Finding]:
         one = case.steps[row]
         if any(each.dropped_atoms or each.dropped_resolvents for each in (one, other)):
             continue
-        owner = int(case.owner[row])
-        visited = {case.steps[i].goal for i in range(int(case.first_step[owner]), row + 1)}
-        kept = [each for each in other.resolvents if each.kind == GoalKind.TRUE or each.atoms not in visited]
-        kept = [each for each in kept if each.kind != GoalKind.FALSE]
-        wanted = [each.content for each in kept]
-        found = [each.content for each in one.resolvents if each.kind != GoalKind.FALSE]
+        visited = {step.goal for step in case.steps_until(row)}
+        kept = [each for each in _offered(other) if each.kind == GoalKind.TRUE or each.atoms not in visited]
+        wanted, found = ([each.content for each in listed] for listed in (kept, _offered(one)))
         if wanted != found:
             texts = ["; ".join(case.names.goal(a, k) for k, a in each) or "none" for each in (wanted, found)]
             yield case.of_step(row, Stage.REVISIT, "resolvents", *texts)
@@ -87,18 +82,13 @@ def _limits(case: Case) -> Iterator[Finding]:
         one, wide = case.steps[row], stepped[row]
         if wide.dropped_atoms or wide.dropped_resolvents:
             continue
-        every = [each for each in wide.resolvents if each.kind != GoalKind.FALSE]
+        every, found = _offered(wide), _offered(one)
         short = [each for each in every if len(each.atoms) <= narrow.max_atoms]
         kept = short[: narrow.max_resolvents]
         counts = len(every) - len(short), len(short) - len(kept)
-        found = [(each.content, each.clause) for each in one.resolvents if each.kind != GoalKind.FALSE]
-        if found != [(each.content, each.clause) for each in kept]:
-            pairs = zip_longest([*kept], [each for each in one.resolvents if each.kind != GoalKind.FALSE])
-            pair = next(
-                (a, b) for a, b in pairs if a is None or b is None or (a.content, a.clause) != (b.content, b.clause)
-            )
-            texts = [case.names.resolvent(each) if each is not None else "nothing more" for each in pair]
-            yield case.of_step(row, Stage.LIMIT, "resolvents", *texts)
+        difference = difference_of_resolvents(kept, found, case.names)
+        if difference is not None:
+            yield case.of_step(row, Stage.LIMIT, *difference)
         elif counts != (one.dropped_atoms, one.dropped_resolvents):
             texts = [
                 f"{a} dropped for their atoms, {b} beyond max_resolvents"
@@ -113,7 +103,7 @@ def _limits(case: Case) -> Iterator[Finding]:
     presumes=(PRUNES_FIRST, KNOWS_EXCLUDED, FORGETS_NAMES),
 )
 def _redundant_subgoal(case: Case) -> Iterator[Finding]:
-    facts_of = _facts_by_problem(case)
+    facts_of = case.by_problem(case.clauses.facts, lambda fact: case.program.symbols.predicates[fact[0]])
     problem_of = case.merged.owner[case.columns.candidates.query].tolist()
     rows: list[int] = []
     goals: list[list[Atoms]] = []
@@ -122,16 +112,15 @@ def _redundant_subgoal(case: Case) -> Iterator[Finding]:
         owner = int(case.owner[row])
         excluded = case.clauses.excluded(case.columns.candidates.atom[owner].tolist())
         facts = [fact for fact in facts_of.get(problem_of[owner], ()) if fact != excluded]
-        num_visited = row + 1 - int(case.first_step[owner])
-        has_room = len(step.goal) < case.limits.max_atoms and num_visited < case.limits.max_depth
-        if not step.goal or not has_room or not facts:
-            continue
-        visited = [case.steps[i].goal for i in range(int(case.first_step[owner]), row + 1)]
-        goals.append([*visited, (*step.goal, facts[row % len(facts)])])
-        rows.append(row)
+        visited = [each.goal for each in case.steps_until(row)]
+        has_room = len(step.goal) < case.limits.max_atoms and len(visited) < case.limits.max_depth
+        if step.goal and has_room and facts:
+            goals.append([*visited, (*step.goal, facts[row % len(facts)])])
+            rows.append(row)
     for row, other in zip(rows, _step_from(case, rows, goals), strict=True):
         one = case.steps[row]
-        found = difference_of_resolvents(one, other, case.names) or _difference_of_counts(one, other)
+        found = difference_of_resolvents(one.resolvents, other.resolvents, case.names)
+        found = found or difference_of_counts(one, other)
         if found is not None:
             field, expected, actual = found
             yield case.of_step(row, Stage.PRUNE, f"{field} of {case.names.goal(other.goal)}", expected, actual)
@@ -141,26 +130,9 @@ def _step_from(case: Case, rows: list[int], goals: Sequence[Sequence[Atoms]]) ->
     """Take steps again from rows of the case, each with other visited goals, of which the last is the current one."""
     if not rows:
         return []
-    every = [goal for visited in goals for goal in visited]
-    positions = Positions(
-        case.positions.candidates.take(np.array(rows)),
-        case.positions.depth[rows],
-        np.array([len(visited) for visited in goals], np.uint32),
-        np.array([len(goal) for goal in every], np.uint16),
-        np.array([atom for goal in every for atom in goal], np.int32).reshape(-1, 3),
-    )
+    positions = make_positions(case.positions.candidates.take(np.array(rows)), case.positions.depth[rows], goals)
     return read_steps(case.engine.step(positions))
 
 
-def _difference_of_counts(one: StepView, other: StepView) -> tuple[str, str, str] | None:
-    counts = [(each.dropped_atoms, each.dropped_resolvents) for each in (one, other)]
-    return None if counts[0] == counts[1] else ("dropped", str(counts[0]), str(counts[1]))
-
-
-def _facts_by_problem(case: Case) -> dict[int, list[Ids]]:
-    names, num = case.program.symbols.predicates, len(case.merged.problems)
-    facts: dict[int, list[Ids]] = {}
-    for fact in case.clauses.facts:
-        name = names[fact[0]]
-        facts.setdefault(int(name[: name.index(":")]) if num > 1 else 0, []).append(fact)
-    return facts
+def _offered(step: StepView) -> list[ResolventView]:
+    return [each for each in step.resolvents if each.kind != GoalKind.FALSE]

@@ -61,6 +61,8 @@ def fit_rows(table: Table, rows: Iterable[Sequence[str | AnyText]], styles: Sequ
         styles: the style of each row, none if empty.
     """
     titles = [column.header for column in table.columns]
+    for column in table.columns:
+        column.overflow = "fold"
     listed: list[RenderableType] = [Text(str(table.title).strip("\n"), "table.title")] if table.title else []
     for i, row in enumerate(rows):
         style = styles[i] if styles else ""

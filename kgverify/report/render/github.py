@@ -1,7 +1,6 @@
 """The report for GitHub: Markdown for a pull request, an issue or a step summary, and annotations of a workflow."""
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from kgverify.comparison.result import Divergence, Verdict
 from kgverify.escaping import (
@@ -12,25 +11,17 @@ from kgverify.escaping import (
     escape_property,
 )
 from kgverify.report.content import ReportContent
-from kgverify.report.exercise import exercise_lines
 from kgverify.report.render.template import render_template
 from kgverify.report.wording import (
     OF_TRACES,
     cause_label,
     clip,
-    describe_benign,
     describe_coverage,
     describe_divergence,
-    describe_engine,
-    describe_finding,
-    describe_kind,
-    describe_location,
     describe_loss,
-    describe_modulo_of,
-    describe_rules,
-    describe_run,
     describe_size,
     describe_values,
+    exercise_lines,
     metric_rows,
     show_commands,
 )
@@ -48,7 +39,7 @@ def render_markdown(report: ReportContent) -> str:
         "report.md.j2",
         escape=escape_markdown,
         is_markup=False,
-        filters=_FILTERS,
+        filters=(escape_markdown_block, escape_markdown_code),
         report=report,
         metrics=tuple(metric_rows(report, lacking="-")),
         shares={share.cause: share for share in report.attribution.shares} if report.attribution else {},
@@ -64,26 +55,6 @@ def render_markdown(report: ReportContent) -> str:
 def _number_of(first: Divergence, report: ReportContent) -> int:
     # A report from elsewhere may name a divergence that it does not list.
     return report.divergences.index(first) + 1 if first in report.divergences else 1
-
-
-_FILTERS: Final[tuple[Callable[..., Any], ...]] = (
-    cause_label,
-    clip,
-    describe_benign,
-    describe_coverage,
-    describe_engine,
-    describe_finding,
-    describe_kind,
-    describe_location,
-    describe_loss,
-    describe_modulo_of,
-    describe_rules,
-    describe_run,
-    describe_values,
-    exercise_lines,
-    escape_markdown_block,
-    escape_markdown_code,
-)
 
 
 def render_annotations(report: ReportContent) -> str:

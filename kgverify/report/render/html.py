@@ -3,7 +3,6 @@
 import base64
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -15,7 +14,6 @@ from kgverify.program.dialect import OURS
 from kgverify.program.difference_class import DifferenceClass
 from kgverify.report.content import ReportContent
 from kgverify.report.derivations import Derivation, DerivationReader
-from kgverify.report.exercise import exercise_lines
 from kgverify.report.render.charts import Bar, HeatMap, build_heat_map, build_waterfall
 from kgverify.report.render.template import read_template, render_template
 from kgverify.report.render.viewer import MOST_STEPS, build_viewer
@@ -26,17 +24,8 @@ from kgverify.report.wording import (
     OF_TRACES,
     cause_label,
     clip,
-    describe_benign,
-    describe_coverage,
-    describe_engine,
     describe_finding,
     describe_kind,
-    describe_location,
-    describe_loss,
-    describe_modulo_of,
-    describe_rules,
-    describe_run,
-    describe_self_test,
     metric_rows,
     show_commands,
     stage_order,
@@ -68,22 +57,6 @@ MOST_CAUSE_LABELS: Final = 1000
 ROW_CHARACTERS: Final = 120
 """The most characters of a text in a closed row."""
 
-_FILTERS: Final[tuple[Callable[..., Any], ...]] = (
-    clip,
-    describe_benign,
-    describe_coverage,
-    describe_engine,
-    describe_kind,
-    describe_location,
-    describe_loss,
-    describe_modulo_of,
-    describe_rules,
-    describe_run,
-    describe_self_test,
-    exercise_lines,
-    value_lines,
-)
-
 
 def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None = None) -> str:
     """Render the page. All text is escaped, and the page forbids every request and every script but its own.
@@ -97,7 +70,6 @@ def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: 
         "report.html",
         escape=make_visible,
         is_markup=True,
-        filters=_FILTERS,
         report=report,
         limits={k: v for k, v in msgspec.structs.asdict(report.limits).items() if v is not None and v != OURS},
         page=page,

@@ -97,7 +97,6 @@ def render_index(runs: Sequence[RunSummary]) -> str:
         "index.html",
         escape=make_visible,
         is_markup=True,
-        filters=(),
         runs=shown,
         num_left_out=len(runs) - len(shown),
         charts=_charts(shown),

@@ -9,7 +9,6 @@ from kgverify.comparison.step_view import Names, side_name
 from kgverify.errors import count_of
 from kgverify.escaping import make_lines_visible, make_visible
 from kgverify.report.content import ReportContent
-from kgverify.report.exercise import exercise_lines
 from kgverify.report.wording import (
     MOST_OF_CONDITION,
     cause_label,
@@ -19,6 +18,7 @@ from kgverify.report.wording import (
     describe_engine,
     describe_run,
     describe_values,
+    exercise_lines,
 )
 from kgverify.trace.model.trace import Trace
 

@@ -3,10 +3,14 @@
 from collections.abc import Callable, Iterable
 from functools import partial
 from importlib.resources import files
-from typing import Any
+from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+
+from kgverify.report import wording
+
+_PHRASES: Final = [each for each in vars(wording).values() if getattr(each, "__module__", "") == wording.__name__]
 
 
 def read_template(name: str) -> str:
@@ -15,9 +19,17 @@ def read_template(name: str) -> str:
 
 
 def render_template(
-    name: str, *, escape: Callable[[str], str], is_markup: bool, filters: Iterable[Callable[..., Any]], **values: Any
+    name: str,
+    *,
+    escape: Callable[[str], str],
+    is_markup: bool,
+    filters: Iterable[Callable[..., Any]] = (),
+    **values: Any,
 ) -> str:
-    """Render a template. `escape` is applied to every text but `Markup`; is_markup: whether HTML is escaped after that."""
+    """Render a template, whose filters are these and all functions of `wording`.
+
+    `escape` is applied to every text but `Markup`; is_markup: whether HTML is escaped after that.
+    """
     environment = Environment(
         loader=PackageLoader("kgverify.report"),
         autoescape=is_markup,
@@ -26,7 +38,7 @@ def render_template(
         lstrip_blocks=True,
         finalize=partial(_finalize, escape),
     )
-    environment.filters.update({each.__name__: each for each in filters})
+    environment.filters.update({each.__name__: each for each in (*_PHRASES, *filters)})
     return environment.get_template(name).render(**values)
 
 

@@ -1,22 +1,23 @@
-"""The report as text for a terminal."""
+"""The report as text for a terminal, and the text of a terminal as HTML for a notebook."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
 from io import StringIO
 from typing import Final, NamedTuple
 
 from rich.console import Group, RenderableType
+from rich.segment import Segment
+from rich.style import Style
 from rich.table import Table
 
 from kgverify.comparison.result import Attribution, Divergence, Value, Verdict
 from kgverify.comparison.step_view import Names, StepReader
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.errors import count_of
-from kgverify.escaping import make_visible
+from kgverify.escaping import make_visible, wrap_notebook
 from kgverify.report.content import ReportContent
-from kgverify.report.derivations import NUM_BEFORE, StepBefore, describe_step
-from kgverify.report.exercise import exercise_lines, limit_lines
+from kgverify.report.derivations import StepBefore, read_before
 from kgverify.report.render.fitted_table import FittedTable
-from kgverify.report.render.metrics_table import MetricsTable
 from kgverify.report.render.screen import Screen, Text
 from kgverify.report.wording import (
     METRICS,
@@ -36,16 +37,20 @@ from kgverify.report.wording import (
     describe_run,
     describe_self_test,
     describe_size,
+    exercise_lines,
+    limit_lines,
     value_lines,
 )
 from kgverify.trace.model.trace import Trace
 
-_STYLES = {Verdict.AGREE: "bold green", Verdict.DIVERGE: "bold red", Verdict.INCONCLUSIVE: "bold yellow"}
+STYLES = {Verdict.AGREE: "bold green", Verdict.DIVERGE: "bold red", Verdict.INCONCLUSIVE: "bold yellow"}
 MOST_CAUSES = 12
 MOST_LINES: Final = 3
 """The lines shown of each side of a benign difference."""
 TEXT_WIDTH: Final = 120
 """Columns of a report that is not printed on a terminal."""
+# Of middle lightness, so that both can be read on white and on black.
+COLOURS: Final = {"red": "#d63a32", "green": "#1f8a3a", "yellow": "#97700a"}
 
 
 class NextCommand(NamedTuple):
@@ -106,6 +111,38 @@ def draw_text(draw: Callable[[Screen], None]) -> str:
     return text.getvalue()
 
 
+def render_notebook(draw: Callable[[Screen], None]) -> str:
+    """Return what a function prints on a console 120 columns wide as HTML, escaped, in colours for light and dark pages."""
+    console = _Recorder(file=StringIO(), width=TEXT_WIDTH, color_system="standard", force_terminal=True)
+    draw(console)
+    return wrap_notebook("".join(map(_render_segment, console.segments)).rstrip("\n"))
+
+
+class _Recorder(Screen):
+    """A console that keeps what it prints, escaped as for a terminal, in pieces with one style each."""
+
+    def __init__(self, **settings: object) -> None:
+        super().__init__(**settings)
+        self.segments: list[Segment] = []
+
+    def _write_segments(self, segments: Iterable[Segment]) -> str:
+        self.segments += segments
+        return ""
+
+
+def _render_segment(segment: Segment) -> str:
+    text, style, control = segment
+    css = _render_style(style) if style is not None else ""
+    shown = "" if control else escape(text)
+    return f'<span style="{css}">{shown}</span>' if css and shown.strip() else shown
+
+
+def _render_style(style: Style) -> str:
+    colour = COLOURS.get(style.color.name, "") if style.color is not None else ""
+    parts = (colour and f"color: {colour}", style.bold and "font-weight: bold", style.dim and "opacity: 0.65")
+    return "; ".join(part for part in parts if part)
+
+
 def summary_lines(report: ReportContent) -> list[str]:
     """Return the verdict with its coverage and reasons, and the first divergence, a line each."""
     lines = [f"{report.verdict.value}   {_coverage_line(report)}"]
@@ -119,7 +156,7 @@ def summary_lines(report: ReportContent) -> list[str]:
 
 
 def _render_verdict(report: ReportContent) -> RenderableType:
-    verdict = Text(report.verdict.value, style=_STYLES[report.verdict])
+    verdict = Text(report.verdict.value, style=STYLES[report.verdict])
     verdict.append(f"   {_coverage_line(report)}", style="default")
     lines: list[RenderableType] = [verdict]
     sides = " against ".join(map(describe_engine, (report.environment.expected, report.environment.actual)))
@@ -131,8 +168,8 @@ def _render_verdict(report: ReportContent) -> RenderableType:
     lines += [f"  {line}" for line in exercise_lines(report)]
     if report.level is not None:
         lines.append(f"  level: {report.level.value}")
-    if report.self_test is not None:
-        lines.append(f"  self-test: {describe_self_test(report)}")
+    if tested := describe_self_test(report):
+        lines.append(f"  self-test: {tested}")
     return Group(*lines)
 
 
@@ -179,15 +216,8 @@ def _steps_before(first: Divergence, expected: Trace | None) -> Sequence[StepBef
     """Return the last steps that agree; all before the first divergence of a candidate do."""
     if expected is None or first.step < 0:
         return ()
-    num_candidates = len(expected.columns.candidates.num_steps)
-    row = 0 if num_candidates == 1 else first.candidate
-    if not 0 <= row < num_candidates:
-        return ()
-    reader, names = StepReader(expected.columns), Names(expected)
-    begin = reader.first_step[row]
-    end = min(first.step, int(expected.columns.candidates.num_steps[row]))
-    numbers = range(max(0, end - NUM_BEFORE), end)
-    return [describe_step(number, reader.read(begin + number), names, agrees=True) for number in numbers]
+    row = 0 if len(expected.columns.candidates.num_steps) == 1 else first.candidate
+    return read_before(StepReader(expected.columns), Names(expected), row, first.step)
 
 
 def _consequences(report: ReportContent, first: Divergence) -> list[str]:
@@ -302,16 +332,38 @@ def _render_metrics(report: ReportContent) -> RenderableType:
     for metric in METRICS:
         keys = [f"{side}.realistic.{metric}" for side in SIDES]
         rows[metric] = [_compared(report.metrics.expected.get(key), report.metrics.actual.get(key)) for key in keys]
-    return Group(title, MetricsTable("", rows))
+    return Group(title, fit_metrics("", rows))
 
 
 def _compared(expected: float | None, actual: float | None) -> Text:
-    text = Text(_number(expected))
-    return text if expected == actual else text.append(f" -> {_number(actual)}", style="red")
+    text = Text(show_metric(expected))
+    return text if expected == actual else text.append(f" -> {show_metric(actual)}", style="red")
 
 
-def _number(value: float | None) -> str:
+def show_metric(value: float | None) -> str:
+    """Return a metric as text; a dash if it is missing."""
     return "-" if value is None else f"{value:.4f}"
+
+
+def fit_metrics(title: str, rows: Mapping[str, Sequence[str | Text]]) -> FittedTable:
+    """Return a row for each metric and a column for each of `SIDES`; every value is shown whole, whatever the width.
+
+    Args:
+        title: the title of the column of metrics.
+        rows:  the metric to its values, in the order of `SIDES`.
+    """
+    table, listed = Table(box=None, padding=(0, 3, 0, 0)), Table.grid(padding=(0, 2))
+    for column in (title, *SIDES):
+        table.add_column(column, no_wrap=True)
+    for _ in range(2):
+        listed.add_column(overflow="fold")
+    for metric, values in rows.items():
+        table.add_row(metric, *values)
+    for i, side in enumerate(SIDES):
+        listed.add_row(Text(side, style="bold"), "")
+        for metric, values in rows.items():
+            listed.add_row(f"  {metric}", values[i])
+    return FittedTable(table, listed)
 
 
 def describe_execution(reasons: Sequence[str], caches: CompilerCaches | None) -> str:

@@ -50,42 +50,6 @@ class Viewer(NamedTuple):
     num_stepped: int
 
 
-class _Listed(NamedTuple):
-    """The list as columns, in the order of the report. Text columns hold indices into `texts`."""
-
-    texts: list[str]
-    columns: dict[str, list[int]]
-
-
-class _Step(NamedTuple):
-    """A step of a derivation as the page shows it.
-
-    mark: `agrees`, `differs`, `follows` from an earlier difference, or the side that alone has it
-    """
-
-    step: int
-    mark: str
-    derivation: Derivation
-    stages: tuple[StageLine, ...]
-
-
-class _Stepped(NamedTuple):
-    """A divergence that can be stepped through.
-
-    num_steps: of the candidate on each side; the page may have fewer
-    steps:     indices into the steps of the page, which several divergences of a candidate share
-    own:       the summary of a divergence that is not in a step, such as the outcome of a candidate
-    """
-
-    found: str
-    condition: str
-    expected: list[str]
-    actual: list[str]
-    num_steps: tuple[int, int]
-    steps: list[int]
-    own: Derivation | None
-
-
 _TEXTS: Final[dict[str, Callable[[Divergence], str]]] = {
     "stage": lambda each: each.stage,
     "kind": lambda each: each.kind.value,
@@ -112,6 +76,7 @@ def build_viewer(stepper: Stepper) -> Viewer:
 
 
 def _list(divergences: tuple[Divergence, ...]) -> dict[str, Any]:
+    """Return the list as columns, in the order of the report. Text columns hold indices into `texts`."""
     texts: dict[str, int] = {}
     columns: dict[str, list[int]] = {}
     for name, read in _TEXTS.items():
@@ -119,7 +84,7 @@ def _list(divergences: tuple[Divergence, ...]) -> dict[str, Any]:
         columns[name] = [texts.setdefault(text, len(texts)) for text in shown]
     for name in _NUMBERS:
         columns[name] = [getattr(each, name) for each in divergences]
-    return _Listed(list(texts), columns)._asdict()
+    return {"texts": list(texts), "columns": columns}
 
 
 class _StepWriter:
@@ -145,6 +110,12 @@ class _StepWriter:
         return msgspec.Raw(encoded)
 
     def _read(self, index: int) -> dict[str, Any]:
+        """Return what the page shows of a divergence.
+
+        num_steps: of the candidate on each side; the page may have fewer
+        steps:     indices into the steps of the page, which several divergences of a candidate share
+        own:       the summary of a divergence that is not in a step, such as the outcome of a candidate
+        """
         stepper = self._stepper
         stepper.position = Position(index, stepper.report.divergences[index].step)
         divergence, num_steps = stepper.divergence, stepper.num_steps
@@ -155,15 +126,15 @@ class _StepWriter:
         condition = causes[divergence.cause].condition if 0 <= divergence.cause < len(causes) else ""
         if divergence.candidate not in self.trees and any(trees := stepper.trees()):
             self.trees[divergence.candidate] = self._encode(trees)
-        return _Stepped(
-            found=clip(describe_finding(divergence)),
-            condition=clip(condition, MOST_OF_CONDITION),
-            expected=_cut(value_lines(divergence.expected)),
-            actual=_cut(value_lines(divergence.actual)),
-            num_steps=num_steps,
-            steps=[self._step(index, divergence, step) for step in numbers],
-            own=own,
-        )._asdict()
+        return {
+            "found": clip(describe_finding(divergence)),
+            "condition": clip(condition, MOST_OF_CONDITION),
+            "expected": _cut(value_lines(divergence.expected)),
+            "actual": _cut(value_lines(divergence.actual)),
+            "num_steps": num_steps,
+            "steps": [self._step(index, divergence, step) for step in numbers],
+            "own": own,
+        }
 
     def _step(self, index: int, divergence: Divergence, step: int) -> int:
         """Return the index of a step. The divergent step has an arrow, so that it is not shared."""
@@ -177,14 +148,17 @@ class _StepWriter:
         return self._known[at]
 
 
-def _read_step(stepper: Stepper, mark: str) -> _Step:
-    """Return the current step, with its mark if that is known."""
+def _read_step(stepper: Stepper, mark: str) -> tuple[int, str, Derivation, tuple[StageLine, ...]]:
+    """Return the current step as the page shows it: its number, mark, both sides, and stages.
+
+    mark: `agrees`, `differs`, `follows` from an earlier difference, or the side that alone has it; empty if unknown
+    """
     step = stepper.position.step
     derivation = stepper.derivation() or Derivation((), step)
     stages = stepper.stages()
     sides = stepper.reader.sides.read(stepper.divergence.candidate, step)
     cut = (each._replace(expected=_cut(each.expected), actual=_cut(each.actual)) for each in stages)
-    return _Step(step, mark or _mark(sides, derivation, stages), derivation._replace(before=()), tuple(cut))
+    return step, mark or _mark(sides, derivation, stages), derivation._replace(before=()), tuple(cut)
 
 
 def _order(report: ReportContent) -> Iterator[int]:

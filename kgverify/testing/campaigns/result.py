@@ -23,7 +23,7 @@ from kgverify.escaping import make_visible
 from kgverify.files.decoding import read_toml
 from kgverify.files.writing import explained, make_folders
 from kgverify.program.dialect import OURS, Dialect
-from kgverify.report.exercise import describe_exercise
+from kgverify.report.wording import describe_exercise
 from kgverify.runs.engine_makers import EngineSpec
 from kgverify.runs.ledger import Ledger, WorkIdentity
 from kgverify.testing.checking.failure import LAW, Signature

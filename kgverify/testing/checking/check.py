@@ -39,7 +39,7 @@ from kgverify.verification.verify import Verification, verify
 UNEXPLAINED: Final = FULL._replace(explained=0)
 """The effort for a divergence of which only the stage and the class are asked."""
 ALONE: Final = tuple(Equality(lockstep=each, determinism=False, minimum=NO_MINIMUM) for each in (False, True))
-"""The policy of comparison for a problem by itself, without and with lockstep."""
+"""The equality that a problem by itself needs, without and with lockstep."""
 MOST_CONFIRMED: Final = 10
 """The default number of problems that `check_problems` confirms."""
 

@@ -1,6 +1,5 @@
 """The manifest of a trace in shards, and the file operations that survive a kill at any moment."""
 
-import hashlib
 import os
 import re
 import shutil
@@ -11,13 +10,13 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import xxhash
 
 from kgverify.errors import UserError
 from kgverify.files.decoding import NOT_JSON
-from kgverify.files.reading import open_file, read_file
+from kgverify.files.reading import read_file
 from kgverify.files.writing import (
     exchange,
+    make_folder,
     remove_tree,
     renamed_into,
     sync_folder,
@@ -38,7 +37,7 @@ class Shard(msgspec.Struct, frozen=True):
     """One file of the folder.
 
     size: bytes of the file
-    xxh3: of the file, 16 hexadecimal digits
+    xxh3: the checksum of the file, 16 hexadecimal digits
     root: root digest of its steps, 16 hexadecimal digits
     """
 
@@ -209,24 +208,6 @@ def find_shard(folder: Path, shard: Shard) -> Path:
     return path
 
 
-def check_shard(folder: Path, shard: Shard) -> None:
-    """Raise a ShardError unless the shard's file exists with the size and checksum of the manifest."""
-    path = find_shard(folder, shard)
-    message = ""
-    if path.stat().st_size != shard.size:
-        message = f"takes {path.stat().st_size} bytes, expected {shard.size}"
-    elif (found := hash_file(path)) != shard.xxh3:
-        message = f"checksum is {found}, expected {shard.xxh3}: the file was altered"
-    if message:
-        raise ShardError(message, name=shard.name, reason="altered", where=str(path))
-
-
-def hash_file(path: Path) -> str:
-    """Return the xxh3 of a file's bytes, 16 hexadecimal digits."""
-    with open_file(path, purpose="a trace") as file:
-        return hashlib.file_digest(file, xxhash.xxh3_64).hexdigest()
-
-
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Replace the folder's manifest atomically."""
     content = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
@@ -239,6 +220,19 @@ def new_trace(path: Path) -> Iterator[Path]:
     """Yield a path for a trace in one file that replaces whatever trace is at `path`; an error leaves that as it was."""
     with renamed_into(path, is_durable=True, rename=put_in_place) as temporary:
         yield temporary
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield a new folder for a trace, likewise."""
+    folder = temporary_beside(path)
+    make_folder(folder)
+    try:
+        yield folder
+        put_in_place(folder, path)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def put_in_place(new: Path, path: Path) -> None:

@@ -7,7 +7,7 @@ bytes. HDF5's plugins, code that a file could ask to load, are switched off.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import xxhash
 
 from kgverify.errors import UserError
 from kgverify.files.reading import open_descriptor
@@ -31,7 +30,6 @@ from kgverify.trace.hdf5.stored_array import (
     identity_of,
     load_array,
     open_again,
-    read_array,
     translate_hdf5_errors,
 )
 from kgverify.trace.model.columns import FIELD_OF, FIELDS, Field
@@ -71,9 +69,6 @@ _COMPACT: Final = 0
 _CONTIGUOUS: Final = 1
 _CHUNKED: Final = 2
 
-Problems = dict[str, str]
-"""A message for each dataset in which something is wrong, by path; `/` for the file as a whole."""
-
 
 def describe_hdf5() -> str:
     """Return the versions of HDF5 and of h5py."""
@@ -87,14 +82,16 @@ class StoredFile(NamedTuple):
     unknown:  the others that can be kept
     dropped:  paths of those that cannot
     identity: the file must still be this one when it is read
-    level:    the level that its header names; None if the header is damaged
+    level:    the level that its header names
+    checksum: of the file: of the checksums of all datasets that the schema names
     """
 
     arrays: dict[str, StoredArray]
     unknown: dict[str, StoredArray]
     dropped: tuple[str, ...]
     identity: Identity
-    level: TraceLevel | None
+    level: TraceLevel
+    checksum: int
 
     @property
     def is_archived(self) -> bool:
@@ -103,111 +100,65 @@ class StoredFile(NamedTuple):
         return any(FLETCHER32 in each.filters for each in stored)
 
 
-def locate_arrays(path: Path, problems: Problems | None = None) -> StoredFile:
+def locate_arrays(path: Path) -> StoredFile:
     """Locate and check every dataset of one file; checksums are left to the caller, but for that of the header.
 
-    UserError for what `docs/trace-format.md` refuses. With `problems` they are collected there instead, datasets that
-    are wrong and unknown ones are left out, and a UserError is raised only if it is no trace file at all.
+    UserError for what `docs/trace-format.md` refuses.
     """
-    with _opened_trace(path) as (root, descriptor):
+    with opened_trace(path) as (root, descriptor):
         identity = identity_of(descriptor)
         dropped: list[str] = []
-        unknown = _locate_unknown(root, path, identity.size, dropped) if problems is None else {}
+        unknown = _locate_unknown(root, path, identity.size, dropped)
         known: dict[str, StoredArray] = {}
         groups: dict[str, Any] = {}
         for field in FIELDS:
             where = f"{path}:{field.path}"
-            with collecting(problems, field.path, where):
+            with translate_hdf5_errors(where):
                 if (dataset := _open_dataset(root, field, str(path), groups)) is not None:
                     known[field.path] = _check_dataset(dataset, field, where, identity.size)
-        with collecting(problems, "/", str(path)):
-            for group in (root, *groups.values()):
-                h5o.get_info(group)  # checks what finding a dataset by its name does not
-        _check_together(known, unknown, identity.size, problems)
-        level = _check_whole(root, descriptor, path, known, problems)
-        return StoredFile(known, unknown, tuple(dropped), identity, level)
+        for group in (root, *groups.values()):
+            h5o.get_info(group)  # checks what finding a dataset by its name does not
+        arrays = [*known.values(), *unknown.values()]
+        check_extents(arrays, identity.size)
+        _check_total(arrays, identity.size)
+        level = level_of(load_array(descriptor, known["header"]), str(path))
+        _check_present(known, level, str(path))
+        checksums = {name: stored.checksum or 0 for name, stored in known.items()}
+        checksum = _read_checksum(root, f"{path}:/")
+        check_file_checksum(checksums, checksum, str(path))
+        return StoredFile(known, unknown, tuple(dropped), identity, level, checksum)
 
 
-def load_arrays(path: Path, stored: StoredFile, problems: Problems | None = None) -> tuple[Arrays, Arrays]:
-    """Read all known datasets and verify their checksums: return the intact ones, and those that were altered.
-
-    UserError for one that was altered or cannot be read; with `problems` it is collected there instead.
-    """
-    intact: Arrays = {}
-    altered: Arrays = {}
-    with open_again(path, stored.identity) as descriptor:
-        for name, each in stored.arrays.items():
-            with collecting(problems, name, each.where):
-                altered[name] = read_array(descriptor, each)
-                each.check_checksum(xxhash.xxh3_64_intdigest(altered[name].data))
-                intact[name] = altered.pop(name)
-    return intact, altered
+def load_arrays(path: Path, stored: StoredFile) -> Arrays:
+    """Read all known datasets, and verify their checksums."""
+    return _load(path, stored, stored.arrays)
 
 
 def load_unknown(path: Path, stored: StoredFile) -> Arrays:
     """Read the datasets that the schema does not name, and verify those of their checksums that there are."""
+    return _load(path, stored, stored.unknown)
+
+
+def _load(path: Path, stored: StoredFile, arrays: Mapping[str, StoredArray]) -> Arrays:
     with open_again(path, stored.identity) as descriptor:
-        return {name: load_array(descriptor, each) for name, each in stored.unknown.items()}
+        return {name: load_array(descriptor, each) for name, each in arrays.items()}
+
+
+def _check_present(known: Collection[str], level: TraceLevel, where: str) -> None:
+    """Raise a UserError unless the file holds what its level requires, and no half of a group that goes together."""
+    needed = required(level)
+    if "shard/index" in known and not any(name.startswith("symbols/") for name in known):
+        # A piece of a recording: the first file of the folder has the names.
+        needed = frozenset(name for name in needed if not name.startswith("symbols/"))
+    for field in FIELDS:
+        if field.path in needed and field.path not in known:
+            raise _missing(field, where)
+    check_together(known, where)
 
 
 @contextmanager
-def collecting(problems: Problems | None, name: str, where: str) -> Iterator[None]:
-    """Collect the problem of a dataset, or raise it as a UserError if nothing is collected."""
-    try:
-        with translate_hdf5_errors(where):
-            yield
-    except UserError as error:
-        if problems is None:
-            raise
-        problems.setdefault(name, error.message)
-
-
-def _check_together(
-    known: dict[str, StoredArray], unknown: Mapping[str, StoredArray], file_size: int, problems: Problems | None
-) -> None:
-    """Check that datasets do not overlap, and do not unpack to too much together; drop those that do, one by one."""
-    while known:
-        try:
-            arrays = [*known.values(), *unknown.values()]
-            check_extents(arrays, file_size)
-            _check_total(arrays, file_size)
-            return
-        except UserError as error:
-            if problems is None:
-                raise
-            name = next(name for name, stored in known.items() if stored.where == error.where)
-            problems[name] = error.message
-            del known[name]
-
-
-def _check_whole(
-    root: Any, descriptor: int, path: Path, known: Mapping[str, StoredArray], problems: Problems | None
-) -> TraceLevel | None:
-    """Check that the file holds what its level requires, and that its checksum is that of its datasets."""
-    where = str(path)
-    level = None
-    if "header" in known:
-        with collecting(problems, "header", where):
-            level = level_of(load_array(descriptor, known["header"]), where)
-            needed = required(level)
-            if "shard/index" in known and not any(name.startswith("symbols/") for name in known):
-                # A piece of a recording: the first file of the folder has the names.
-                needed = frozenset(name for name in needed if not name.startswith("symbols/"))
-            for field in FIELDS:
-                if field.path in needed and field.path not in known:
-                    with collecting(problems, field.path, where):
-                        raise _missing(field, where)
-            if problems is None:
-                check_together(known, where)
-    with collecting(problems, "/", where):
-        checksums = {name: stored.checksum or 0 for name, stored in known.items()}
-        check_file_checksum(checksums, _read_checksum(root, f"{path}:/"), where)
-    return level
-
-
-@contextmanager
-def _opened_trace(path: Path) -> Iterator[tuple[Any, int]]:
-    """Open a file that claims to be a trace: yield its root group and a descriptor."""
+def opened_trace(path: Path) -> Iterator[tuple[Any, int]]:
+    """Open a file that claims to be a trace: yield its root group and a descriptor. UserError for another file."""
     where = str(path)
     with translate_hdf5_errors(where), open_descriptor(path, purpose="a trace") as descriptor:
         if os.pread(descriptor, len(_SIGNATURE), 0) != _SIGNATURE:
@@ -226,13 +177,19 @@ def _opened_trace(path: Path) -> Iterator[tuple[Any, int]]:
 
 def _check_attributes(root: Any, where: str) -> None:
     """Raise a UserError unless the root attributes are those of a trace in a version that can be read."""
-    found = _read_text(root, "format", where)
+    found = _read_scalar(root, b"format", h5t.STRING)
     fix = "give a trace that kgverify, or a writer following docs/trace-format.md, made"
     if found is None:
-        raise UserError("HDF5, but without the root attribute `format`: not a trace", where=where, fix=fix)
-    if found != FORMAT:
-        raise UserError(f"the root attribute `format` is {found!r}, expected {FORMAT!r}", where=where, fix=fix)
-    check_version(_read_integer(root, "schema_version", where), where)
+        raise UserError(
+            "HDF5, but without the root attribute `format` that is one string of fixed length: not a trace",
+            where=where,
+            fix=fix,
+        )
+    if found != FORMAT.encode():
+        text = found.decode(errors="replace")
+        raise UserError(f"the root attribute `format` is {text!r}, expected {FORMAT!r}", where=where, fix=fix)
+    version = _read_scalar(root, b"schema_version", h5t.INTEGER)
+    check_version(None if version is None else int(version), where)
 
 
 def _missing(field: Field, where: str) -> UserError:
@@ -476,58 +433,34 @@ def _shape_of(dataset: Any) -> tuple[int, ...] | None:
 
 
 def _read_checksum(node: Any, where: str) -> int:
-    name = b"xxh3"
-    if h5a.exists(node, name):
-        attribute = h5a.open(node, name)
-        is_scalar = attribute.get_space().get_simple_extent_type() == h5s.SCALAR
-        if is_scalar and attribute.get_type().equal(h5t.STD_U64LE):
-            value = np.zeros((), np.uint64)
-            attribute.read(value)
-            return int(value)
-    raise UserError(
-        "has no attribute `xxh3` that is one uint64",
-        where=where,
-        fix="write the checksums that docs/trace-format.md defines",
-    )
-
-
-def _read_text(node: Any, name: str, where: str) -> str | None:
-    if not h5a.exists(node, name.encode()):
-        return None
-    attribute = h5a.open(node, name.encode())
-    kind = attribute.get_type()
-    is_scalar = attribute.get_space().get_simple_extent_type() == h5s.SCALAR
-    is_fixed = kind.get_class() == h5t.STRING and not kind.is_variable_str()
-    if not (is_scalar and is_fixed and kind.get_size() <= _MAX_ATTRIBUTE_BYTES):
+    found = _read_scalar(node, b"xxh3", h5t.INTEGER)
+    if found is None or found.dtype != np.uint64:
         raise UserError(
-            f"the root attribute `{name}` is not one string of fixed length",
+            "has no attribute `xxh3` that is one uint64",
             where=where,
-            fix=f"write it as numpy.bytes_, such as file.attrs[{name!r}] = numpy.bytes_(...)",
+            fix="write the checksums that docs/trace-format.md defines",
         )
-    value = np.zeros((), f"S{kind.get_size()}")
-    attribute.read(value)
-    return bytes(value[()]).decode("utf-8", "replace")
+    return int(found)
 
 
-def _read_integer(node: Any, name: str, where: str) -> int | None:
-    if not h5a.exists(node, name.encode()):
+def _read_scalar(node: Any, name: bytes, kind: int) -> Any:
+    """Return an attribute that is one number, or one string of fixed length; None without one of this kind."""
+    if not h5a.exists(node, name):
         return None
-    attribute = h5a.open(node, name.encode())
+    attribute = h5a.open(node, name)
+    stored = attribute.get_type()
     is_scalar = attribute.get_space().get_simple_extent_type() == h5s.SCALAR
-    if not is_scalar or attribute.get_type().get_class() != h5t.INTEGER:
-        raise UserError(f"the root attribute `{name}` is not one integer", where=where, fix="write it as numpy.uint32")
-    value = np.zeros((), np.int64)
+    if not is_scalar or stored.get_class() != kind or stored.get_size() > _MAX_ATTRIBUTE_BYTES:
+        return None
+    if kind == h5t.STRING and stored.is_variable_str():
+        return None
+    value = np.zeros((), stored.dtype)
     attribute.read(value)
-    return int(value)
+    return value[()]
 
 
 def _describe_type(kind: Any) -> str:
     if kind.get_class() == h5t.VLEN or (kind.get_class() == h5t.STRING and kind.is_variable_str()):
         return "of variable length"
-    if kind.get_class() not in (h5t.INTEGER, h5t.FLOAT, h5t.STRING):
-        # A compound may have members without end.
-        return "of another kind"
-    try:
-        return str(kind.dtype)
-    except (TypeError, ValueError):
-        return "of another kind"
+    # A compound may have members without end.
+    return str(kind.dtype) if kind.get_class() in (h5t.INTEGER, h5t.FLOAT) else "of another kind"

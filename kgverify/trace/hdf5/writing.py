@@ -12,11 +12,10 @@ from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Any, Final
 
 import h5py
 import numpy as np
-import xxhash
 from h5py import h5d, h5p
 from numpy.typing import NDArray
 
@@ -52,20 +51,13 @@ ArrayParts = Mapping[str, Sequence[NDArray[Any]]]
 """Datasets by path, each in parts that follow one another."""
 
 
-class Written(NamedTuple):
-    """A file that was written: its size in bytes, and its xxh3 as 16 hexadecimal digits."""
-
-    size: int
-    xxh3: str
-
-
 def write_arrays(
     path: Path,
     arrays: Mapping[str, NDArray[Any] | Sequence[NDArray[Any]]],
     creator: str,
     packing: Packing = Packing.PLAIN,
-) -> Written:
-    """Write one file with checksums, and force it to disk. The same input gives the same bytes.
+) -> int:
+    """Write one file with checksums, force it to disk, and return its checksum. The same input gives the same bytes.
 
     A plain file has contiguous datasets on page boundaries. A dataset may come in parts, rows after rows; they are not
     copied. A packed file is made in memory first; one that would unpack to more than a reader admits is written plain.
@@ -73,27 +65,26 @@ def write_arrays(
     names = sorted(arrays, key=lambda name: (_ORDER.get(name, len(_ORDER)), name))
     parts = {name: little_endian(arrays[name]) for name in names}
     if packing is not Packing.PLAIN:
-        packed = _pack(parts, creator, packing)
+        packed, checksum = _pack(parts, creator, packing)
         total = sum(piece.nbytes for pieces in parts.values() for piece in pieces)
         if total <= most_bytes(len(packed)):
             with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
                 write_all(descriptor, [packed], 0)
                 sync(descriptor)
-            return Written(len(packed), xxhash.xxh3_64_hexdigest(packed))
-    with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor, ThreadPoolExecutor(2) as pool:
+            return checksum
+    with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor, ThreadPoolExecutor(1) as pool:
         with _memory_file() as image, _naming_limit():
             with h5py.File(image, "w", libver=_BOUNDS, alignment_threshold=_PAGE, alignment_interval=_PAGE) as file:
                 placed = _lay_out(file, parts)
                 written = pool.submit(write_placed, descriptor, placed)
-                _sign(file, {name: checksum_of(pieces) for name, pieces in parts.items()}, creator)
+                checksum = _sign(file, parts, creator)
             size = image.seek(0, os.SEEK_END)
             metadata = _read_gaps(image, placed, size)
-        hashed = pool.submit(_hash_pieces, [*placed, *metadata])
         written.result()
         os.ftruncate(descriptor, size)
         write_placed(descriptor, metadata)
         sync(descriptor)
-        return Written(size, hashed.result())
+        return checksum
 
 
 @contextmanager
@@ -137,8 +128,8 @@ def _lay_out(file: Any, parts: ArrayParts) -> list[Placed]:
     return placed
 
 
-def _pack(parts: ArrayParts, creator: str, packing: Packing) -> memoryview:
-    """Return the bytes of a packed file, without pages, which would cost more than small datasets do."""
+def _pack(parts: ArrayParts, creator: str, packing: Packing) -> tuple[memoryview, int]:
+    """Return the bytes of a packed file and its checksum, without pages, which would cost more than small datasets do."""
     content = io.BytesIO()
     with h5py.File(content, "w", libver=_BOUNDS) as file:
         for name, pieces in parts.items():
@@ -148,20 +139,25 @@ def _pack(parts: ArrayParts, creator: str, packing: Packing) -> memoryview:
                 _write_chunks(file.create_dataset(name, array.shape, array.dtype, **options), array)
             else:
                 file.create_dataset(name, data=array, **options)
-        _sign(file, {name: checksum_of(pieces) for name, pieces in parts.items()}, creator)
+        checksum = _sign(file, parts, creator)
     # A view of the buffer itself could outlive it where both are garbage.
-    return memoryview(content.getvalue())
+    return memoryview(content.getvalue()), checksum
 
 
-def _sign(file: Any, checksums: Mapping[str, int], creator: str) -> None:
-    """Write the checksums of all datasets and the root attributes of a trace."""
-    for name, checksum in checksums.items():
+def _sign(file: Any, parts: ArrayParts, creator: str) -> int:
+    """Write the checksums of all datasets and the root attributes of a trace; return the file's checksum."""
+    known: dict[str, int] = {}
+    for name, pieces in parts.items():
+        checksum = checksum_of(pieces)
         file[name].attrs["xxh3"] = np.uint64(checksum)
+        if name in FIELD_OF:
+            known[name] = checksum
     file.attrs["format"] = np.bytes_(FORMAT)
     file.attrs["schema_version"] = np.uint32(SCHEMA_VERSION)
     file.attrs["creator"] = np.bytes_(creator.encode("ascii", "replace")[:_MAX_CREATOR_BYTES])
-    known = {name: checksum for name, checksum in checksums.items() if name in FIELD_OF}
-    file.attrs["xxh3"] = np.uint64(file_checksum(known))
+    whole = file_checksum(known)
+    file.attrs["xxh3"] = np.uint64(whole)
+    return whole
 
 
 def _storage_options(array: NDArray[Any], packing: Packing) -> dict[str, Any]:
@@ -205,12 +201,3 @@ def _shrinks(array: NDArray[Any]) -> bool:
     sample = np.ascontiguousarray(flat[middle : middle + num])
     shuffled = sample.view(np.uint8).reshape(len(sample), -1).T
     return len(zlib.compress(shuffled.tobytes(), _GZIP[Packing.SMALL])) < _MOST_KEPT * sample.nbytes
-
-
-def _hash_pieces(pieces: Sequence[Placed]) -> str:
-    """Return the xxh3 of a file with these buffers at these offsets, without gaps, as 16 hexadecimal digits."""
-    digest = xxhash.xxh3_64()
-    for _, buffers in sorted(pieces, key=itemgetter(0)):
-        for buffer in buffers:
-            digest.update(buffer)
-    return digest.hexdigest()

@@ -8,13 +8,13 @@ import numpy as np
 from kgverify.errors import UserError
 from kgverify.files.remote import fetched, find_remote
 from kgverify.program.outcomes import Side
-from kgverify.trace.files.manifest import MANIFEST, Manifest, check_shard, read_manifest
-from kgverify.trace.hdf5.reading import Problems, load_arrays, locate_arrays
+from kgverify.trace.files.manifest import MANIFEST, Manifest, read_manifest
+from kgverify.trace.hdf5.reading import opened_trace
 from kgverify.trace.model.columns import Candidates, join_candidates
 from kgverify.trace.model.consistency import Contradictions, describe_rankings
 from kgverify.trace.model.digests import candidate_keys
 from kgverify.trace.read.data_file import DataFile, open_shard
-from kgverify.trace.read.trace_file import check_alike, check_root, read_trace
+from kgverify.trace.read.trace_file import check_alike, check_root
 
 WHOLE, UNFINISHED, DAMAGED = "whole", "unfinished", "damaged"
 
@@ -71,32 +71,37 @@ def find_duplicates(candidates: Candidates) -> list[tuple[int, int]]:
 
 
 def _check_file(path: Path) -> CheckReport:
-    problems: Problems = {}
-    intact, altered = load_arrays(path, locate_arrays(path, problems), problems)
-    names = sorted(intact.keys() | altered.keys() | problems.keys())
-    parts = [PartState(name, problems.get(name, "")) for name in names]
-    num_candidates = num_steps = 0
-    root = ""
-    state = DAMAGED
+    with opened_trace(path):
+        pass
+    parts: list[PartState] = []
     notes: list[str] = []
-    if not problems:
-        try:
-            trace = read_trace(path)
-        except UserError as error:
-            parts.append(PartState("structure and digests", _describe(error, path)))
-        else:
-            num_candidates, num_steps = len(trace.columns.candidates.query), len(trace.columns.steps.depth)
-            parts.append(PartState("structure and digests", "", num_candidates, num_steps))
-            root = f"{trace.root:016x}"
-            state = WHOLE if trace.is_complete else UNFINISHED
+    candidates: Candidates | None = None
+    try:
+        file = DataFile(path)
+        for name in sorted(file.stored):
+            try:
+                file.verify(name)
+            except UserError as error:
+                parts.append(PartState(name, error.message))
+            else:
+                parts.append(PartState(name))
+        if not any(part.problem for part in parts):
+            trace = file.load()
+            candidates, steps, *_ = trace.columns
             found = Contradictions()
             found.add(trace.columns, trace.header, trace.fields)
             texts = found.describe()
             if trace.rankings is not None:
-                texts += describe_rankings(trace.rankings, trace.columns.candidates)
-            notes = _note_duplicates(trace.columns.candidates)
-            notes += [f"it contradicts itself: {text}" for text in texts]
-    return CheckReport(str(path), state, tuple(parts), num_candidates, num_steps, root, tuple(notes))
+                texts += describe_rankings(trace.rankings, candidates)
+            notes = _note_duplicates(candidates) + [f"it contradicts itself: {text}" for text in texts]
+            parts.append(PartState("structure and digests", "", len(candidates.query), len(steps.depth)))
+    except UserError as error:
+        parts.append(PartState("structure and digests", _describe(error, path)))
+    if candidates is None:
+        return CheckReport(str(path), DAMAGED, tuple(parts), 0, 0, "", tuple(notes))
+    state = WHOLE if trace.is_complete else UNFINISHED
+    counts = len(candidates.query), len(steps.depth)
+    return CheckReport(str(path), state, tuple(parts), *counts, f"{trace.root:016x}", tuple(notes))
 
 
 def _check_folder(folder: Path) -> CheckReport:
@@ -113,7 +118,6 @@ def _check_folder(folder: Path) -> CheckReport:
     for shard in manifest.shards:
         problem = ""
         try:
-            check_shard(folder, shard)
             file = open_shard(folder, shard, first=None if first is None else lambda first=first: first)  # type: ignore[misc]
             check_alike(first or file, file, is_last=shard is manifest.shards[-1])
             trace = file.load()

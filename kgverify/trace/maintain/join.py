@@ -1,6 +1,5 @@
 """Joining the traces of several writers (processes, ranks or machines) into one."""
 
-import shutil
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -9,12 +8,12 @@ from typing import Any, Final
 import numpy as np
 
 from kgverify.errors import UserError, count_of
-from kgverify.files.writing import explained, make_folder, temporary_beside
+from kgverify.files.writing import explained
 from kgverify.trace.files.manifest import (
     Manifest,
     Shard,
     list_shards,
-    put_in_place,
+    new_folder,
     read_manifest,
     shard_name,
     write_manifest,
@@ -77,15 +76,8 @@ def unite(
     with lock_trace(output, overwrites=overwrites), explained(output, kept="the traces to join are unchanged"):
         check_output_path(output)
         check_no_partial(partial_of(output))
-        partial = temporary_beside(output)
-        make_folder(partial)
-        try:
-            manifest = _write(opened, partial, expected, drop_rankings)
-            put_in_place(partial, output)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-    return manifest
+        with new_folder(output) as folder:
+            return _write(opened, folder, expected, drop_rankings)
 
 
 def check_parts(manifests: Sequence[tuple[Path, Manifest]]) -> None:

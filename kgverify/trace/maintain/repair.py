@@ -21,7 +21,6 @@ from kgverify.trace.files.manifest import (
     MANIFEST,
     Manifest,
     Shard,
-    hash_file,
     list_shards,
     numbers_of,
     read_manifest,
@@ -172,7 +171,7 @@ def _find_shards(folder: Path) -> tuple[tuple[Shard, ...], tuple[Loss, ...]]:
             losses.append(Loss(path.name, error.message if isinstance(error, UserError) else "is no shard"))
             continue
         sizes = path.stat().st_size, file.num_candidates, file.num_steps
-        shards.append(Shard(path.name, *sizes, hash_file(path), render_hash(trace.root)))
+        shards.append(Shard(path.name, *sizes, file.checksum, render_hash(trace.root)))
     if not shards:
         raise _nothing(folder, f"{MANIFEST} is damaged, and no shard is intact")
     return tuple(shards), tuple(losses)

@@ -334,16 +334,6 @@ def are_equal(first: Sequence[Any], second: Sequence[Any], *, equal_nan: bool = 
     return len(first) == len(second) and all(map(partial(are_equal, equal_nan=equal_nan), first, second))
 
 
-def name_difference(first: Sequence[Any], second: Sequence[Any]) -> str:
-    """Return the name of the first column whose type or values differ in groups such as `Columns`; empty if none does."""
-    for group, other in zip(first, second, strict=True):
-        for name, column in group._asdict().items():
-            right = getattr(other, name)
-            if column.dtype != right.dtype or not np.array_equal(column, right):
-                return str(name)
-    return ""
-
-
 def starts_of(counts: NDArray[np.integer]) -> NDArray[np.int64]:
     """Return int64 [n + 1], the offset of each of n ragged rows; the last entry is the end of the last row."""
     starts = np.zeros(len(counts) + 1, np.int64)

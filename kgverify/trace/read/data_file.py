@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kgverify.errors import UserError
 from kgverify.program.program import Rule, Symbols
-from kgverify.trace.files.manifest import Shard, ShardError, find_shard, numbers_of, shard_name
+from kgverify.trace.files.manifest import Shard, ShardError, find_shard, numbers_of, render_hash, shard_name
 from kgverify.trace.hdf5.reading import load_arrays, load_unknown, locate_arrays
 from kgverify.trace.hdf5.stored_array import ChunkCache, StoredArray, open_again, read_chunk, read_rows, take_rows
 from kgverify.trace.model.columns import (
@@ -34,10 +34,10 @@ from kgverify.trace.model.columns import (
 from kgverify.trace.model.digests import compute_digests, root_digest
 from kgverify.trace.model.header import Header, check_version, unknown_columns
 from kgverify.trace.model.header import decode_header as header_of
-from kgverify.trace.model.levels import check_level, has_goals, level_of
+from kgverify.trace.model.levels import check_level, has_goals
 from kgverify.trace.model.offsets import Offsets
 from kgverify.trace.model.schema import (
-    RECORD_AGAIN,
+    SEQUENCE,
     STAGES,
     Arrays,
     decode_columns,
@@ -74,10 +74,9 @@ class DataFile:
         self.path = path
         self._file = locate_arrays(path)
         self.stored, self._identity = self._file.arrays, self._file.identity
-        self._loaded: Arrays | None = None
         self._cache = cache or ChunkCache()
         self._first = first
-        self.level = self._file.level or level_of(self.small("header"), str(path))
+        self.level = self._file.level
         check_level(self.stored, self.level, str(path))
         self._num_rows = num_rows({name: stored.shape[0] for name, stored in self.stored.items()})
         self.num_candidates, self.num_steps, self.num_resolvents = self._num_rows.values()
@@ -89,6 +88,11 @@ class DataFile:
     def is_archived(self) -> bool:
         """True if the file is packed as archives are."""
         return self._file.is_archived
+
+    @property
+    def checksum(self) -> str:
+        """The checksum of the file, 16 hexadecimal digits."""
+        return render_hash(self._file.checksum)
 
     @property
     def has_names(self) -> bool:
@@ -162,8 +166,6 @@ class DataFile:
         stored = self.stored.get(name)
         if stored is None:
             return absent_column(name, end - begin)
-        if self._loaded is not None:
-            return self._loaded[name][begin:end]
         if stored.offset >= 0:
             return self._view(stored)[begin:end]
         with open_again(self.path, self._identity) as descriptor:
@@ -252,9 +254,8 @@ class DataFile:
         return build_columns(found | {"candidates": rows}, self.take)
 
     def read_digests(self, begin: int, end: int) -> StoredDigests:
-        """Return the stored digests of some steps: none, that of the sequence, or all."""
-        held = [name for name in Digests._fields if f"digests/{name}" in self.stored]
-        return {name: self.read(f"digests/{name}", begin, end) for name in held}
+        """Return the stored digests of some steps: none, or those of the sequence."""
+        return {"sequence": self.read(SEQUENCE, begin, end)} if SEQUENCE in self.stored else {}
 
     def release(self) -> None:
         """Let the system reclaim the mapped pages; they are read again when they are needed."""
@@ -263,12 +264,11 @@ class DataFile:
 
     def load(self) -> Trace:
         """Read the whole file into memory, and check every checksum, value and digest."""
-        arrays = self._loaded = self.load_arrays()
+        arrays = self.load_arrays()
         columns = decode_columns(arrays)
-        stored = {name: arrays[f"digests/{name}"] for name in Digests._fields if f"digests/{name}" in arrays}
-        digests = self.check_block(columns, stored)
+        digests = self.check_block(columns, {"sequence": arrays[SEQUENCE]} if SEQUENCE in arrays else {})
         unknown = load_unknown(self.path, self._file) if self._file.unknown else {}
-        trace = Trace(
+        return Trace(
             header=self.header,
             symbols=self.symbols,
             columns=columns,
@@ -282,8 +282,6 @@ class DataFile:
             rules=self.rules,
             unknown=find_unknown(self.header, unknown, arrays["header"].tobytes(), self._file.dropped),
         )
-        self._loaded = None
-        return trace
 
     def read_unknown(self, name: str) -> NDArray[Any] | None:
         """Return a dataset that the schema does not name; None if the file has none of this name."""
@@ -291,7 +289,7 @@ class DataFile:
 
     def load_arrays(self) -> Arrays:
         """Read every dataset that the schema names into memory, its checksum verified."""
-        return load_arrays(self.path, self._file)[0] if self._loaded is None else self._loaded
+        return load_arrays(self.path, self._file)
 
     def verify_content(self) -> int:
         """Check every checksum and value, block by block, in bounded memory; return the root digest of the steps."""
@@ -410,7 +408,7 @@ class DataFile:
 def open_shard(
     folder: Path, shard: Shard, cache: ChunkCache | None = None, first: Callable[[], DataFile] | None = None
 ) -> DataFile:
-    """Open a shard of a folder. ShardError if it is missing or misplaced; UserError if it contradicts the manifest."""
+    """Open a shard of a folder. ShardError if it is missing, misplaced, or not what the manifest says."""
     path = find_shard(folder, shard)
     file = DataFile(path, cache, first)
     stored = file.small("shard/index").tolist() if "shard/index" in file.stored else []
@@ -423,15 +421,14 @@ def open_shard(
             fix="put every shard in its place",
             stated=shard_name(*stored) if stored else "",
         )
-    if (size := path.stat().st_size) != shard.size:
-        raise UserError(f"takes {size} bytes, expected {shard.size}", where=str(path), fix=RECORD_AGAIN)
-    found, expected = (file.num_candidates, file.num_steps), (shard.num_candidates, shard.num_steps)
-    if found != expected:
-        raise UserError(
-            f"candidates and steps are {found}, expected {expected} from the manifest",
-            where=str(path),
-            fix=RECORD_AGAIN,
-        )
+    for what, found, expected in (
+        ("size", path.stat().st_size, shard.size),
+        ("checksum", file.checksum, shard.xxh3),
+        ("candidates and steps", (file.num_candidates, file.num_steps), (shard.num_candidates, shard.num_steps)),
+    ):
+        if found != expected:
+            message = f"{what}: {found}, expected {expected} from the manifest: one of them was altered"
+            raise ShardError(message, name=shard.name, reason="altered", where=str(path))
     return file
 
 

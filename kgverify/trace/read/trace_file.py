@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kgverify.errors import UserError
 from kgverify.files.remote import fetched, names_url
 from kgverify.program.program import Rule, Symbols
-from kgverify.trace.files.manifest import Shard, ShardError, check_shard, read_manifest, render_hash, replaced_of
+from kgverify.trace.files.manifest import Shard, ShardError, read_manifest, render_hash, replaced_of
 from kgverify.trace.files.output_path import partial_of
 from kgverify.trace.hdf5.stored_array import ChunkCache
 from kgverify.trace.model.columns import (
@@ -174,8 +174,6 @@ class TraceFile:
     def load_parts(self) -> Iterator[tuple[DataFile, Trace]]:
         """Yield each file with its content, which was checked as by `load`; one is in memory at a time."""
         for index, shard in enumerate(self.shards):
-            if shard is not None:
-                check_shard(self.path, shard)
             file = self.files[index]
             check_alike(self.files[0], file, is_last=index + 1 == len(self.shards))
             trace = file.load()
@@ -322,8 +320,6 @@ class TraceFile:
     def verify_content(self) -> None:
         """Check everything that `load` checks, block by block, in bounded memory. UserError as by `load`."""
         for file, shard in zip(self.files, self.shards, strict=True):
-            if shard is not None:
-                check_shard(self.path, shard)
             root = file.verify_content()
             if shard is not None:
                 check_root(root, shard, file.path)

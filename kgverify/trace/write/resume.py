@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError
-from kgverify.trace.files.manifest import MANIFEST, Manifest, Part, check_shard, numbers_of, read_manifest
+from kgverify.trace.files.manifest import MANIFEST, Manifest, Part, numbers_of, read_manifest
 from kgverify.trace.model.columns import Candidates
 from kgverify.trace.model.header import without_recording
 from kgverify.trace.model.levels import TraceLevel, columns_kept
@@ -43,9 +43,8 @@ def read_unfinished(
         return None
     manifest = read_manifest(partial)
     _check_resumable(manifest, part, partial)
-    for shard in manifest.shards:
-        check_shard(partial, shard)
     trace = TraceFile(partial, is_lazy=True)
+    trace.verify()
     first = trace.files[0]
     _check_same_run(first.read_group(*SHARED), frozenset(first.stored), shared, absent, level, first.path)
     pieces: list[Arrays] = []

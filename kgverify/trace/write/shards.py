@@ -63,13 +63,13 @@ def write_shard(folder: Path, name: str, parts: ArrayParts, creator: str, packin
         renamed_into(folder / name, is_durable=True) as temporary,
     ):
         root = pool.submit(_root_of, parts)
-        written = write_arrays(temporary, arrays, creator, packing)
+        checksum = write_arrays(temporary, arrays, creator, packing)
     return Shard(
         name=name,
-        size=written.size,
+        size=(folder / name).stat().st_size,
         num_candidates=sum(len(part) for part in parts["candidates/query"]),
         num_steps=sum(len(part) for part in parts[SEQUENCE]),
-        xxh3=written.xxh3,
+        xxh3=render_hash(checksum),
         root=render_hash(root.result()),
     )
 

@@ -25,7 +25,7 @@ from stepaudit.ladder.observation import (
     observe,
     seeding,
 )
-from stepaudit.ladder.rounding import RUNS, Excuse, Float64Run, excuse
+from stepaudit.ladder.rounding import RUNS, Float64Run, excuse
 from stepaudit.minimize import Attempts
 from stepaudit.properties.captured_values import CapturedState, find_captured_values, restoring, set_tensor
 from stepaudit.values import USUAL, Precision, is_on_cuda, list_leaves
@@ -107,7 +107,7 @@ class Climb(NamedTuple):
     is_lost: bool = False
     caches: str = COLD
     is_of_caches: bool = False
-    excuses: tuple[Excuse, ...] = ()
+    excuses: tuple[str, ...] = ()
     is_seeded: bool = False
 
 
@@ -161,16 +161,6 @@ class Judge:
             others.append(run(float64=partial(round_otherwise, len(others))))
         return run(float64=Float64Run), others
 
-    @property
-    def is_complete(self) -> bool:
-        """True if everything that the function can reach is observed."""
-        return find_captured_values(self.subject.function).is_complete
-
-    @property
-    def draws(self) -> bool:
-        """True if a call draws random numbers."""
-        return any(each.draws for each in self.expected.values())
-
     def watch(self, rung: Rung, most: int | None = None, **heard: Any) -> Watched:
         """Make the calls on a rung, compiled anew; only the first ones if `most` is given. heard: of `watch_isolated`."""
         repetitions, patience = self.options.repetitions, self.options.patience
@@ -179,7 +169,7 @@ class Judge:
         few = replace(self.subject, calls=min(most, self.subject.calls))
         return watch_isolated(few, rung, self.expected, 0, patience)
 
-    def judge(self, actual: Watched) -> tuple[tuple[Deviation, ...], tuple[Excuse, ...]]:
+    def judge(self, actual: Watched) -> tuple[tuple[Deviation, ...], tuple[str, ...]]:
         """Return the deviations, call by call, and the differences that are rounding."""
         found, excuses = [], []
         for call, observed in actual.items():
@@ -190,9 +180,9 @@ class Judge:
                     found.append(each)
         return tuple(found), tuple(excuses)
 
-    def _excuse(self, deviation: Deviation, observed: Observation) -> Excuse | None:
+    def _excuse(self, deviation: Deviation, observed: Observation) -> str:
         if self.options.precision != USUAL:
-            return None
+            return ""
         shadow, others = self._roundings
         # Eager has been compared with itself: a call that is made again does the same.
         of = deviation.call if deviation.call in shadow else "call 1"
@@ -325,17 +315,18 @@ def _climb_rung(judge: Judge, rung: Rung, *, is_seeded: bool) -> Climb:
     """Run a rung in each state of the caches; where random numbers differ, with those of eager."""
     began = time.perf_counter()
     found: tuple[Deviation, ...] = ()
-    excuses: tuple[Excuse, ...] = ()
+    excuses: tuple[str, ...] = ()
     where, num_calls = COLD, 0
     try:
-        with drawing_as_eager() if is_seeded else nullcontext():
+        with drawing_as_eager(is_seeded):
             for caches in (COLD, WARM, OFF) if rung.has_caches else (COLD,):
                 with compiling_without_caches() if caches == OFF else nullcontext():
                     actual = judge.watch(rung, None if caches == COLD else FEW)
                 deviations, excused = judge.judge(actual)
                 num_calls += len(actual)
-                if deviations and judge.draws and not is_seeded and not found:
-                    with drawing_as_eager():
+                draws = not is_seeded and any(each.draws for each in judge.expected.values())
+                if deviations and draws and not found:
+                    with drawing_as_eager(True):
                         seeded, _ = judge.judge(judge.watch(rung))
                     if len(seeded) < len(deviations):
                         return _climb_rung(judge, rung, is_seeded=True)
@@ -458,11 +449,11 @@ def keeping_caches(rungs: Sequence[Rung] = RUNGS) -> Iterator[None]:
         yield
 
 
-def drawing_as_eager() -> AbstractContextManager[Any]:
-    """Let compiled code draw the random numbers of eager."""
+def drawing_as_eager(is_needed: bool) -> AbstractContextManager[Any]:
+    """Let compiled code draw the random numbers of eager, if needed."""
     import torch._inductor.config
 
-    patched: AbstractContextManager[Any] = torch._inductor.config.patch(fallback_random=True)
+    patched: AbstractContextManager[Any] = torch._inductor.config.patch({"fallback_random": True} if is_needed else {})
     return patched
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from stepaudit.audited_function import Inputs, Subject
-from stepaudit.ladder.climb import Climb, Judge, Rung, compiling_without_caches, watch, watch_isolated
+from stepaudit.ladder.climb import Climb, Judge, Rung, compiling_without_caches, watch
 from stepaudit.ladder.observation import Deviation, seeding
 from stepaudit.minimize import Attempts, minimize
 from stepaudit.source_lines import find_node_line
@@ -41,7 +41,7 @@ def find_minimal_graph(judge: Judge, climb: Climb) -> MinimalGraph | None:
     """
     attempts = judge.begin_search("minimize the graph")
     with compiling_without_caches():
-        for graph, arguments in trace_graphs(judge.subject, judge.options.patience):
+        for graph, arguments in trace_graphs(judge):
             for calls in (1, 2):
                 search = _Search(judge, climb, graph, arguments, calls, attempts)
                 if search.deviation is not None:
@@ -49,7 +49,7 @@ def find_minimal_graph(judge: Judge, climb: Climb) -> MinimalGraph | None:
     return None
 
 
-def trace_graphs(subject: Subject, patience: float) -> Iterator[tuple[GraphModule, Inputs]]:
+def trace_graphs(judge: Judge) -> Iterator[tuple[GraphModule, Inputs]]:
     """Trace the graphs that Dynamo makes of a subject's calls, each with copies of the arguments of its first run.
 
     Tracing alone may end the process: then the list is empty.
@@ -65,8 +65,8 @@ def trace_graphs(subject: Subject, patience: float) -> Iterator[tuple[GraphModul
         return run
 
     rung = Rung("traced", "nothing", {"backend": keep, "dynamic": False})
-    if not any(each.end for each in watch_isolated(subject, rung, None, 0, patience).values()):
-        watch(subject, rung, repetitions=0)
+    if not any(each.end for each in judge.watch(rung).values()):
+        watch(judge.subject, rung, repetitions=0)
     yield from graphs.values()
 
 
@@ -228,7 +228,7 @@ def _find_origin(graph: GraphModule, arguments: Inputs, deviation: Deviation) ->
     return next(filter(None, map(find_node_line, writers)), "")
 
 
-def find_last_line(subject: Subject, patience: float) -> str:
+def find_last_line(judge: Judge) -> str:
     """Return the last of the user's lines whose operations are in a graph; empty if there is no such line."""
-    nodes = (node for graph, _ in trace_graphs(subject, patience) for node in graph.graph.nodes)
+    nodes = (node for graph, _ in trace_graphs(judge) for node in graph.graph.nodes)
     return next(filter(None, reversed([*map(find_node_line, nodes)])), "")

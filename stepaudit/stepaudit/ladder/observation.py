@@ -14,7 +14,16 @@ from torch import Tensor
 from stepaudit.audited_function import Function, Inputs
 from stepaudit.errors import describe_error
 from stepaudit.properties.captured_values import find_captured_values, is_plain
-from stepaudit.values import USUAL, Other, Precision, copy_values, describe_difference, find_storage, list_leaves
+from stepaudit.values import (
+    USUAL,
+    Other,
+    Precision,
+    copy_values,
+    describe_difference,
+    find_aliases,
+    find_storage,
+    list_leaves,
+)
 
 KINDS: Final = ("output", "argument", "captured", "gradient")
 _USUAL: Final = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -105,7 +114,8 @@ def observe(
             draws = states != _read_generators()
             outputs, arguments = _name_leaves("output", output), _name_leaves("argument", inputs)
             captured = find_captured_values(captures).read_data() if captures is not None else {}
-            aliases = _find_aliases(arguments, captured, outputs)
+            others = {f"captured {path}": leaf for path, leaf in captured.items()} | outputs
+            aliases = find_aliases(_locate(arguments), _locate(others))
             classes = {
                 path: type(leaf).__qualname__
                 for path, leaf in (arguments | outputs).items()
@@ -149,16 +159,8 @@ def _describe_other(leaf: Any) -> Any:
     return Other(f"{kind.__module__}.{kind.__qualname__}", repr(leaf) if has_text else "")
 
 
-def _find_aliases(arguments: dict[str, Any], captured: dict[str, Any], outputs: dict[str, Any]) -> dict[str, str]:
-    aliases: dict[str, str] = {}
-    first_at: dict[int, str] = {}
-    captured = {f"captured {path}": leaf for path, leaf in captured.items()}
-    for path, leaf in (arguments | captured | outputs).items():
-        if isinstance(leaf, Tensor) and (address := find_storage(leaf)):
-            first = first_at.setdefault(address, path)
-            if first != path and not path.startswith("argument"):
-                aliases[path] = first
-    return aliases
+def _locate(leaves: dict[str, Any]) -> list[tuple[str, int]]:
+    return [(path, find_storage(leaf)) for path, leaf in leaves.items() if isinstance(leaf, Tensor)]
 
 
 def _differentiate(outputs: dict[str, Any], given: dict[str, Any], convert: Callable[[Any], Any]) -> dict[str, Any]:

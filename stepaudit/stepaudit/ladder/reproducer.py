@@ -1,17 +1,28 @@
-"""A miscompilation as one short Python file that needs only torch, and is run twice before it is handed over."""
+"""A miscompilation as one short Python file that needs only torch, and is run twice before it is handed over.
 
+It holds the minimal graph, or else the source of a function with everything that it needs.
+"""
+
+import ast
+import dataclasses
+import enum
+import functools
+import inspect
 import os
 import re
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
-from collections.abc import Callable
-from functools import partial
+import textwrap
+import types
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, TypeAlias
 
 import torch
+from torch import Tensor
 from torch.fx.graph_module import _format_import_block
 from torch.package.importer import ObjMismatchError, ObjNotFoundError, sys_importer
 
@@ -21,21 +32,237 @@ from stepaudit.ladder.climb import COLD, OFF, Climb
 from stepaudit.ladder.culprit import Culprit
 from stepaudit.ladder.minimal_graph import MinimalGraph
 from stepaudit.ladder.observation import Deviation
-from stepaudit.ladder.source_bundle import Bundle, NotStandalone
 from stepaudit.render import fill_template
-from stepaudit.source_lines import find_node_line
+from stepaudit.source_lines import find_node_line, list_codes
 
 SECONDS: Final = 300
 """The most CPU time of a run of the file."""
 _WALL: Final = 10
 """The most time on the clock, as a multiple of the CPU time: a machine may be busy."""
+MOST_WRITTEN: Final = 10_000
+"""Most elements of a tensor that is written as source; a larger one goes into a file beside it."""
+_LOADING: Final = 'TENSORS = torch.load(__file__.removesuffix(".py") + ".pt", weights_only=True)\n'
 
 
-class Reproducer(NamedTuple):
-    """The written file, or None where no file shows the deviation by itself; why: the reason."""
+class NotStandalone(Exception):
+    """A function needs something that cannot be written as source. The message names it."""
 
-    path: Path | None
-    why: str = ""
+
+class Bundle:
+    """A Python module: definitions in the order in which they are needed.
+
+    name: of the function in it; arguments: an expression in it; tensors: to be saved beside it
+    """
+
+    def __init__(self) -> None:
+        self.name = self.arguments = ""
+        self.tensors: list[Tensor] = []
+        self._imports: set[str] = {"import torch"}
+        self._definitions: list[str] = []
+        self._names: dict[str, Any] = {}
+
+    @property
+    def source(self) -> str:
+        """The source of the module."""
+        loading = [_LOADING] if self.tensors else []
+        return "\n".join((*sorted(self._imports), "", *loading, *self._definitions))
+
+    def hold(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> "Bundle":
+        """Put a function into the module, with arguments for it.
+
+        Functions, classes and plain constants of any module are copied; installed ones are imported.
+        NotStandalone where something is neither.
+        """
+        self.name = self._add(function, getattr(function, "__name__", "function"))
+        self.arguments = self._write(arguments)
+        return self
+
+    def hold_source(self, imports: Iterable[str], source: str, name: str, arguments: tuple[Any, ...]) -> "Bundle":
+        """Put source that defines a function into the module, with arguments for it, all of them tensors or plain values."""
+        self._imports.update(imports)
+        self._definitions.append(source)
+        self.name, self.arguments = name, self._write(arguments)
+        return self
+
+    def _add(self, value: Any, name: str) -> str:
+        """Define a name in the module as a value."""
+        if name in self._names:
+            if self._names[name] is not value and self._names[name] != value:
+                raise NotStandalone(f"two things are called {name}")
+            return name
+        self._names[name] = value
+        text = name
+        if (wrapped := _find_wrapped(value)) is not None:
+            self._add_function(wrapped, name, is_decorated=True)
+        elif isinstance(value, types.FunctionType) and not _is_installed(value):
+            self._add_function(value, name)
+        elif isinstance(value, type) and not _is_installed(value):
+            self._add_class(value, name)
+        elif isinstance(value, functools.partial):
+            inner = self._add(value.func, f"{name}_function")
+            arguments = [self._write(each) for each in value.args]
+            arguments += [f"{key}={self._write(each)}" for key, each in value.keywords.items()]
+            self._imports.add("import functools")
+            text = f"functools.partial({', '.join((inner, *arguments))})"
+        elif imported := _import_of(value, name):
+            self._imports.add(imported)
+        else:
+            text = self._write(value)
+        if text != name:
+            self._definitions.append(f"{name} = {text}\n")
+        return name
+
+    def _write(self, value: Any) -> str:
+        if value is None or (
+            isinstance(value, (bool, int, float, complex, str, bytes)) and type(value).__module__ == "builtins"
+        ):
+            text = repr(value)
+            return f"float({text!r})" if text in ("inf", "-inf", "nan") else text
+        if isinstance(value, (torch.dtype, torch.device)):
+            return f"torch.{value!r}" if isinstance(value, torch.device) else repr(value)
+        if isinstance(value, Tensor):
+            own = ""
+            if type(value) is not Tensor and not _is_installed(type(value)):
+                own = f".as_subclass({self._add(type(value), type(value).__name__)})"
+            if value.numel() <= MOST_WRITTEN:
+                return _write_tensor(value) + own
+            self.tensors.append(value)
+            return f"TENSORS[{len(self.tensors) - 1}]{own}"
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            kind = self._add(type(value), type(value).__name__)
+            return f"{kind}({', '.join(self._write(each) for each in value)})"
+        if isinstance(value, (list, tuple, set, frozenset)):
+            inner = ", ".join(map(self._write, value))
+            if isinstance(value, tuple):
+                return f"({inner}{',' if len(value) == 1 else ''})"
+            return f"[{inner}]" if isinstance(value, list) else f"{type(value).__name__}([{inner}])"
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{self._write(key)}: {self._write(each)}" for key, each in value.items()) + "}"
+        if isinstance(value, enum.Enum):
+            return f"{self._add(type(value), type(value).__name__)}.{value.name}"
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            given = (f"{each.name}={self._write(getattr(value, each.name))}" for each in dataclasses.fields(value))
+            return f"{self._add(type(value), type(value).__name__)}({', '.join(given)})"
+        if callable(value) and hasattr(value, "__name__"):
+            return self._add(value, value.__name__)
+        raise NotStandalone(f"a {type(value).__module__}.{type(value).__name__} cannot be written as source")
+
+    def _add_function(self, function: types.FunctionType, name: str, *, is_decorated: bool = False) -> None:
+        found = _parse(function, name)
+        assert not isinstance(found, ast.ClassDef)
+        captured = inspect.getclosurevars(function).nonlocals
+        names = {name for code, names in list_codes(function.__code__) for name in (*names, *code.co_freevars)}
+        self._need(names, {**function.__globals__, **captured})
+        # Annotations are not needed, and would require imports.
+        found.returns = None
+        for argument in (*found.args.posonlyargs, *found.args.args, *found.args.kwonlyargs):
+            argument.annotation = None
+        for node in ast.walk(found):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                node.annotation = ast.Constant("")
+        if not is_decorated:
+            # They have done their work, such as to register the function.
+            found.decorator_list = []
+        evaluated = filter(None, (*found.args.defaults, *found.args.kw_defaults, *found.decorator_list))
+        self._need(set().union(*map(_loaded, evaluated)), function.__globals__)
+        self._definitions.append(ast.unparse(found) + "\n")
+
+    def _add_class(self, kind: type, name: str) -> None:
+        found = _parse(kind, name)
+        self._need(_loaded(found), vars(sys.modules[kind.__module__]))
+        self._definitions.append(ast.unparse(found) + "\n")
+
+    def _need(self, names: set[str], scope: dict[str, Any]) -> None:
+        for each in sorted(names & scope.keys()):
+            if not each.startswith("__"):
+                self._add(scope[each], each)
+
+
+_Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def _parse(value: Any, name: str) -> _Definition:
+    """Return the definition of a function or class under a name, without docstrings."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(value)))
+    except (OSError, TypeError, SyntaxError) as error:
+        raise NotStandalone(f"the source of {getattr(value, '__qualname__', value)} cannot be read: {error}") from None
+    found = [node for node in ast.walk(tree) if isinstance(node, _Definition)]
+    if not found or value.__name__ == "<lambda>":
+        raise NotStandalone(f"{value.__qualname__} has no source (a lambda?): make it a function with a name")
+    for node in found:
+        if ast.get_docstring(node):
+            node.body = node.body[1:] or [ast.Pass()]
+    found[0].name = name
+    return found[0]
+
+
+def _find_wrapped(function: Any) -> types.FunctionType | None:
+    """Return the user's function around which a decorator made another one; None for anything else."""
+    if not isinstance(function, types.FunctionType):
+        return None
+    cells = (cell.cell_contents for cell in function.__closure__ or () if _is_installed(function))
+    for held in (getattr(function, "__wrapped__", None), *cells):
+        if isinstance(held, types.FunctionType) and not _is_installed(held):
+            return held
+    return None
+
+
+def _loaded(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+
+
+def _import_of(value: Any, name: str) -> str | None:
+    """Return the line that imports a value; None for a plain value. NotStandalone for a module of the user."""
+    if isinstance(value, types.ModuleType):
+        if not _is_installed(value):
+            raise NotStandalone(f"module {value.__name__} is used as a whole: import names from it instead")
+        return f"import {value.__name__} as {name}" if value.__name__ != name else f"import {name}"
+    module, own = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if module is None or own is None or "." in own or isinstance(value, Tensor):
+        return None
+    found = getattr(sys.modules.get(module), own, None)
+    if found is not value:
+        return None
+    if module == "builtins":
+        return "import builtins" if own == name else f"from builtins import {own} as {name}"
+    return f"from {module} import {own}" + (f" as {name}" if own != name else "")
+
+
+def _is_installed(value: Any) -> bool:
+    """Return whether a value comes with Python or an installed package."""
+    module = value if isinstance(value, types.ModuleType) else sys.modules.get(getattr(value, "__module__", ""))
+    if module is None:
+        return False
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return module.__name__ in sys.builtin_module_names
+    folders = {sysconfig.get_path(each) for each in ("stdlib", "platstdlib", "purelib", "platlib")}
+    path = Path(file).resolve()
+    return any(path.is_relative_to(Path(folder).resolve()) for folder in folders)
+
+
+def _write_tensor(tensor: Tensor) -> str:
+    device = "" if tensor.device.type == "cpu" else f", device={tensor.device.type!r}"
+    held = tensor.detach().as_subclass(Tensor)
+    text = _write_values(held, device)
+    if not held.is_contiguous():
+        text = f"torch.empty_strided({tuple(held.shape)}, {held.stride()}, dtype={held.dtype!r}{device}).copy_({text})"
+    return f"{text}.requires_grad_()" if tensor.requires_grad else text
+
+
+def _write_values(held: Tensor, device: str) -> str:
+    shape = f".reshape({tuple(held.shape)})" if held.dim() != 1 else ""
+    if held.numel() > 1 and not held.is_complex() and held.dtype != torch.bool:
+        counted = torch.arange(held.numel()).to(held.dtype).reshape(held.shape)
+        if torch.equal(held.cpu(), counted):
+            kind = "" if held.dtype == torch.int64 else f", dtype={held.dtype!r}"
+            return f"torch.arange({held.numel()}{kind}{device}){shape}"
+    for name, value in (("ones", 1), ("zeros", 0)):
+        if held.numel() > 1 and bool((held == value).all()):
+            return f"torch.{name}({tuple(held.shape)}, dtype={held.dtype!r}{device})"
+    text = repr(held.tolist()).replace("inf", "float('inf')").replace("nan", "float('nan')")
+    return f"torch.tensor({text}, dtype={held.dtype!r}{device})"
 
 
 def write_reproducer(
@@ -45,17 +272,17 @@ def write_reproducer(
     *,
     minimal: MinimalGraph | None = None,
     culprit: Culprit | None = None,
-) -> Reproducer:
+) -> str:
     """Write a file that ends in exit code 1 while the rung still deviates, else 0. It needs only torch.
 
     It holds the minimal graph, or else the function's source with everything it needs. A file that does not
-    show the deviation, each time it is run, is removed.
+    show the deviation, each time it is run, is removed: then return the reason.
     """
     deviation = climb.deviations[0]
     number = int(deviation.call.split()[1]) - 1 if deviation.call.startswith("call ") else 0
     attempts: list[tuple[Callable[[], Bundle], Deviation, int]] = []
     if minimal is not None:
-        attempts.append((partial(_bundle_graph, minimal), minimal.deviation, minimal.calls))
+        attempts.append((functools.partial(_bundle_graph, minimal), minimal.deviation, minimal.calls))
     calls = 1 if deviation.call.startswith("call ") else 3
     attempts.append((lambda: Bundle().hold(subject.function, subject.inputs(number)), deviation, calls))
     why = ""
@@ -71,10 +298,10 @@ def write_reproducer(
             torch.save(bundled.tensors, path.with_suffix(".pt"))
         why = _run(path)
         if not why:
-            return Reproducer(path)
+            return ""
     path.unlink(missing_ok=True)
     path.with_suffix(".pt").unlink(missing_ok=True)
-    return Reproducer(None, why)
+    return why
 
 
 _TWICE: Final = """import os, runpy, sys

@@ -6,7 +6,7 @@ another way. Operations whose results are exact in their dtype keep them, so tha
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -140,71 +140,55 @@ def _run_in_float64(func: Any, args: Any, kwargs: Any, convert: Any) -> Any:
         torch.set_default_dtype(before)
 
 
-class Excuse(NamedTuple):
-    """A difference that is rounding.
-
-    ulps:         largest distance between compiled and eager, in units of the last place of eager's dtype
-    eager, found: largest distances from the float64 run, in the same unit
-    """
-
-    call: str
-    where: str
-    num: int
-    ulps: float
-    eager: float
-    found: float
-
-    def __str__(self) -> str:
-        return (
-            f"{self.call}, {self.where}: {self.num:,} elements differ by up to {self.ulps:.3g} ulps;"
-            f" from float64 eager is {self.eager:.3g} ulps away, compiled code {self.found:.3g}"
-        )
-
-
 def excuse(
     deviation: Deviation,
     expected: Observation,
     actual: Observation,
     shadow: Observation,
     others: Sequence[Observation],
-) -> Excuse | None:
-    """Return why a deviation is rounding; None if it is not.
+) -> str:
+    """Return why a deviation is rounding; empty if it is not.
 
     shadow: the same call in float64; others: the same call in eager with other roundings
     """
     if deviation.kind in ("aliasing", "class", "error", "end"):
-        return None
+        return ""
 
     def read(one: Observation) -> Any:
         if deviation.kind == "structure":
             return list(one.leaves(deviation.where))
         return one.leaves(deviation.kind).get(deviation.where)
 
-    def excused(num: int) -> Excuse:
-        return Excuse(deviation.call, deviation.where, num, 0.0, 0.0, 0.0)
-
     before, after, variants = read(expected), read(actual), [*map(read, others)]
     if not isinstance(before, Tensor) or not isinstance(after, Tensor):
-        return excused(1) if any(is_same(each, after) for each in variants) else None
+        return _describe(deviation, 1) if any(is_same(each, after) for each in variants) else ""
     if before.dtype != after.dtype or before.requires_grad != after.requires_grad:
-        return None
+        return ""
     held = [each for each in variants if isinstance(each, Tensor)]
     if any(each.shape != before.shape for each in held):
-        return excused(after.numel())
+        return _describe(deviation, after.numel())
     if before.shape != after.shape:
-        return None
+        return ""
     is_other = find_other_elements(before, after).detach()
     if before.is_floating_point():
         return _excuse_float(deviation, before.detach(), after.detach(), read(shadow), held, is_other)
     is_steady = is_other.clone()
     for each in held:
         is_steady &= each == before
-    return None if bool(is_steady.any()) else excused(int(is_other.sum()))
+    return "" if bool(is_steady.any()) else _describe(deviation, int(is_other.sum()))
+
+
+def _describe(deviation: Deviation, num: int, ulps: float = 0.0, of_eager: float = 0.0, of_found: float = 0.0) -> str:
+    """Describe a difference in units of the last place of eager's dtype: between both, and from the float64 run to each."""
+    return (
+        f"{deviation.call}, {deviation.where}: {num:,} elements differ by up to {ulps:.3g} ulps;"
+        f" from float64 eager is {of_eager:.3g} ulps away, compiled code {of_found:.3g}"
+    )
 
 
 def _excuse_float(
     deviation: Deviation, before: Tensor, after: Tensor, exact: Any, held: list[Tensor], is_other: Tensor
-) -> Excuse | None:
+) -> str:
     one, other = before.double(), after.double()
     if not isinstance(exact, Tensor) or exact.shape != one.shape:
         exact = one
@@ -220,11 +204,10 @@ def _excuse_float(
     bound = torch.maximum(2 * of_eager + 2 * step, MARGIN * spread)
     is_right = (of_found <= bound) | ((other - one).abs() <= bound) | torch.isinf(spread)
     if bool((is_other & ~is_right).any()):
-        return None
+        return ""
 
     def largest(gap: Tensor) -> float:
         scaled = (gap / step)[is_other & gap.isfinite()]
         return float(scaled.amax()) if scaled.numel() else 0.0
 
-    num = int(is_other.sum())
-    return Excuse(deviation.call, deviation.where, num, *map(largest, ((other - one).abs(), of_eager, of_found)))
+    return _describe(deviation, int(is_other.sum()), *map(largest, ((other - one).abs(), of_eager, of_found)))

@@ -1,7 +1,6 @@
 """The audit of values: the first rung that deviates, the line that does, the cause, and a script."""
 
 from collections.abc import Iterable
-from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -20,7 +19,7 @@ from stepaudit.ladder.climb import (
 from stepaudit.ladder.culprit import LINE, Culprit, find_culprit
 from stepaudit.ladder.minimal_graph import MinimalGraph, find_last_line, find_minimal_graph
 from stepaudit.ladder.observation import Deviation
-from stepaudit.ladder.reproducer import Reproducer, write_reproducer
+from stepaudit.ladder.reproducer import write_reproducer
 from stepaudit.properties.captured_values import find_captured_values
 from stepaudit.report import Cell, ReportBuilder
 from stepaudit.source_lines import find_definition
@@ -46,7 +45,7 @@ def audit_values(subject: Subject, report: ReportBuilder, options: LadderOptions
         _report_rungs(ladder, report)
         if ladder.unsteady:
             report.skip(AUDIT, "eager differs from itself; seed the random numbers inside of the function")
-        if not ladder.judge.is_complete:
+        if not find_captured_values(subject.function).is_complete:
             report.skip(AUDIT, "the function can reach more values than are observed")
         for name, why in ladder.impossible:
             report.skip(AUDIT, f"rung {name}: {why}")
@@ -87,10 +86,10 @@ def _list_deviations(rung: str, deviations: Iterable[Deviation]) -> list[dict[st
 
 def _attribute(subject: Subject, judge: Judge, first: Climb, path: Path | None, report: ReportBuilder) -> None:
     """Report the first rung that deviates, with the line that shows it and what repairs it."""
-    name, culprit, written, minimal, where = first.rung.name, Culprit((), 0), Reproducer(None), None, ""
+    name, culprit, minimal, where, problem = first.rung.name, Culprit((), 0), None, "", ""
     # After a lost device nothing more runs in this process.
     if not first.is_lost:
-        with drawing_as_eager() if first.is_seeded else nullcontext():
+        with drawing_as_eager(first.is_seeded):
             with report.timing("cause"):
                 culprit = find_culprit(judge, first)
             with report.timing("line"):
@@ -100,7 +99,7 @@ def _attribute(subject: Subject, judge: Judge, first: Climb, path: Path | None, 
         if path is not None:
             judge.options.announce(f"a script of {subject.name}")
             with report.timing("script"):
-                written = write_reproducer(subject, first, path, minimal=minimal, culprit=culprit)
+                problem = write_reproducer(subject, first, path, minimal=minimal, culprit=culprit)
     left_out = " and ".join(map(str, culprit.items))
     report.details["operations"] = minimal.operations if minimal is not None else ()
     report.details["not_tried"] = tuple(map(str, culprit.left))
@@ -118,8 +117,8 @@ def _attribute(subject: Subject, judge: Judge, first: Climb, path: Path | None, 
         "left_out": left_out,
         "num_tried": culprit.num_tried,
         "is_complete": not culprit.left,
-        "reproducer": "" if written.path is None else str(written.path),
-        "reproducer_problem": written.why,
+        "reproducer": "" if path is None or problem or first.is_lost else str(path),
+        "reproducer_problem": problem,
     }
     report.add_section("attribution", "attribution", [row])
     found = first.deviations[0]
@@ -147,4 +146,4 @@ def _find_line(judge: Judge, first: Climb, culprit: Culprit, minimal: MinimalGra
     # A call that ended the process did so at a line, if Python knew it.
     ended = deviation.detail.rpartition(" at ")[2] if deviation.kind == "end" and " at " in deviation.detail else ""
     lines = [each.name for each in culprit.items if each.kind == LINE]
-    return ended or next(iter(lines), "") or find_last_line(judge.subject, judge.options.patience)
+    return ended or next(iter(lines), "") or find_last_line(judge)

@@ -12,7 +12,7 @@ from stepaudit.properties.captured_values import CapturedState, CapturedValue, f
 from stepaudit.properties.compiled_run import Call, CompiledRun, make_call
 from stepaudit.report import ReportBuilder
 from stepaudit.source_lines import find_definition, find_return
-from stepaudit.values import copy_tensor, count_writes, find_storage, is_same, list_tensors
+from stepaudit.values import copy_tensor, count_writes, find_aliases, find_storage, is_same, list_tensors
 
 AUDIT = "aliasing"
 OVERWRITTEN = "overwritten-outputs"
@@ -36,11 +36,11 @@ def find_aliasing(subject: Subject, run: CompiledRun, found: CapturedState, repo
             for tensor, old, num in before
             if count_writes(tensor) != num or (old is not None and not is_same(old, tensor.detach()))
         } - {0}
-        expected = _find_aliases(eager, given)
+        expected = _find_aliases(given, eager)
     if error is not None:
         return
     call = run.calls[0]
-    actual = _find_aliases(call, _list_inputs(call.inputs, found))
+    actual = _find_aliases(_list_inputs(call.inputs, found), call)
     shared = {output: first for output, first in actual.items() if first.startswith("output")}
     aliased = {output: first for output, first in actual.items() if output not in shared}
     report.measures |= {"aliased_outputs": len(aliased), "shared_outputs": len(shared)}
@@ -71,16 +71,10 @@ def _list_inputs(inputs: Any, found: CapturedState) -> list[tuple[str, Tensor]]:
     return [*list_tensors(inputs, "argument "), *captured]
 
 
-def _find_aliases(call: Call, givens: list[tuple[str, Tensor]]) -> dict[str, str]:
+def _find_aliases(given: list[tuple[str, Tensor]], call: Call) -> dict[str, str]:
     """Return the outputs that share memory with what was given, or with an earlier output: the first that does."""
-    first = {memory: path for path, tensor in reversed(givens) if (memory := find_storage(tensor))}
-    aliases: dict[str, str] = {}
-    for path, memory in call.memory:
-        if memory in first:
-            aliases[f"output{path}"] = first[memory]
-        elif memory:
-            first[memory] = f"output{path}"
-    return aliases
+    held = [(path, find_storage(tensor)) for path, tensor in given]
+    return find_aliases(held, [(f"output{path}", memory) for path, memory in call.memory])
 
 
 def find_overwritten_outputs(subject: Subject, run: CompiledRun, report: ReportBuilder, *, keeps_outputs: bool) -> None:

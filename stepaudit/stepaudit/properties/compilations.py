@@ -36,11 +36,8 @@ def measure_graphs(run: CompiledRun) -> dict[str, float]:
     }
 
 
-def find_graph_breaks(run: CompiledRun, num_eager_calls: int, report: ReportBuilder) -> None:
-    """Find every break with its line, a function of which nothing was compiled, and a compilation that failed.
-
-    num_eager_calls: kernels that one call launches without the compiler
-    """
+def find_graph_breaks(run: CompiledRun, report: ReportBuilder) -> None:
+    """Find every break with its line, a function of which nothing was compiled, and a compilation that failed."""
     seen: dict[tuple[str, str], str] = {}
     for reason, where in run.breaks:
         seen.setdefault((where, first_line(reason)), reason)
@@ -50,7 +47,14 @@ def find_graph_breaks(run: CompiledRun, num_eager_calls: int, report: ReportBuil
             if not any(known == where for known, _ in seen):
                 seen[where, first_line(each.fail_reason)] = each.fail_reason
     if run.error is not None:
-        _report_error(run, report)
+        line = find_stack_line(traceback.extract_tb(run.error.__traceback__))
+        report.find(
+            "compilation",
+            mechanism="the compiled function raised where it should have returned",
+            finding=describe_error(run.error),
+            where=find_line_in_text(str(run.error)) or line or find_definition(run.function),
+            remedy="call it without the compiler; if it returns there, the values on the rungs say what fails",
+        )
         for key in [key for key, reason in seen.items() if first_line(str(run.error)) in reason]:
             del seen[key]
     for (where, first), reason in seen.items():
@@ -63,7 +67,8 @@ def find_graph_breaks(run: CompiledRun, num_eager_calls: int, report: ReportBuil
             remedy=_fix_break(reason),
         )
     num = len(seen)
-    if num == 0 and run.error is None and num_eager_calls > 0 and not any(call.num_runs for call in run.calls):
+    is_idle = report.measures["aten_calls_per_step"] == 0
+    if num == 0 and run.error is None and not is_idle and not any(call.num_runs for call in run.calls):
         report.find(
             BREAKS,
             mechanism="a frame that Dynamo skips, or is ordered to skip, runs without the compiler and without a word",
@@ -75,19 +80,6 @@ def find_graph_breaks(run: CompiledRun, num_eager_calls: int, report: ReportBuil
     report.measures["graph_breaks"] = num
 
 
-def _report_error(run: CompiledRun, report: ReportBuilder) -> None:
-    error = run.error
-    assert error is not None
-    where = find_stack_line(traceback.extract_tb(error.__traceback__))
-    report.find(
-        "compilation",
-        mechanism="the compiled function raised where it should have returned",
-        finding=describe_error(error),
-        where=find_line_in_text(str(error)) or where or find_definition(run.function),
-        remedy="call it without the compiler; if it returns there, the values on the rungs say what fails",
-    )
-
-
 def _fix_break(reason: str) -> str:
     hints = [line.partition("Hint:")[2].strip() for line in reason.splitlines() if "Hint:" in line]
     if "generic_jump" in reason:
@@ -97,7 +89,7 @@ def _fix_break(reason: str) -> str:
     return hints[0] if hints else "do it outside of the step, or replace it by tensor operations"
 
 
-def find_recompilations(run: CompiledRun, num_eager_calls: int, report: ReportBuilder) -> None:
+def find_recompilations(run: CompiledRun, report: ReportBuilder) -> None:
     """Find frames that were compiled again, grouped by line, and calls past the recompile limit that ran eagerly."""
     again = [each for each in run.compilations if each.number > 0 and not each.fail_reason]
     groups: dict[str, list[Compilation]] = {}
@@ -116,17 +108,15 @@ def find_recompilations(run: CompiledRun, num_eager_calls: int, report: ReportBu
         )
     report.measures["recompilations"] = len(again)
     report.details["recompilations"] = tuple(f"call {each.call + 1}: {_shorten_reason(each)}" for each in again)
-    _find_fallback(run, num_eager_calls, groups, report)
+    _find_fallback(run, groups, report)
 
 
-def _find_fallback(
-    run: CompiledRun, num_eager_calls: int, groups: dict[str, list[Compilation]], report: ReportBuilder
-) -> None:
+def _find_fallback(run: CompiledRun, groups: dict[str, list[Compilation]], report: ReportBuilder) -> None:
     given_up = [each for each in run.compilations if each.is_past_limit]
     has_run = False
     num_silent = 0
     for call in run.calls:
-        num_silent += bool(has_run and call.num_runs == 0 and num_eager_calls)
+        num_silent += bool(has_run and call.num_runs == 0 and report.measures["aten_calls_per_step"])
         has_run |= call.num_runs > 0
     report.measures["calls_run_eagerly"] = num_silent
     if not given_up and not num_silent:

@@ -5,7 +5,7 @@ import logging
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -219,27 +219,37 @@ def _name_source(source: Any) -> str:
 
 
 @contextmanager
+def logging_from(level: int, names: Iterable[str], *handlers: logging.Handler) -> Iterator[None]:
+    """Let loggers log from a level on, to more handlers."""
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(level)
+        logger.handlers += handlers
+    try:
+        yield
+    finally:
+        for logger, before in zip(loggers, levels, strict=True):
+            logger.setLevel(before)
+            logger.handlers = [each for each in logger.handlers if each not in handlers]
+
+
+@contextmanager
 def silencing_compiler() -> Iterator[None]:
     """Reset the compiler before and after, count its metrics from 0, and silence its warnings.
 
     Everything else that this process has compiled is compiled again at its next call.
     """
     names = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx")
-    loggers = [logging.getLogger(name) for name in names]
-    levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), logging_from(logging.ERROR, names):
         warnings.simplefilter("ignore")
         torch._dynamo.reset()
         dynamo_utils.clear_compilation_metrics()
         dynamo_utils.set_compilation_metrics_limit(_MOST_METRICS)
         dynamo_utils.counters.clear()
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
         try:
             yield
         finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
             torch._dynamo.reset()
             dynamo_utils.clear_compilation_metrics()
             gc.collect()

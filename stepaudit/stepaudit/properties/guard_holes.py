@@ -43,16 +43,9 @@ def find_guard_holes(
 
     unlimited = torch._dynamo.config.patch(recompile_limit=_MANY, accumulated_recompile_limit=_MANY)
     with _moving_to_cpu(subject, found) as subject, silencing_compiler(), unlimited:
-        compiled = compile_anew()
-        with restoring(found):
-            plain, error = _observe(subject, subject.function)
-        if error is not None:
-            report.skip(AUDIT, f"the function cannot be run on a CPU, where values are changed: {type(error).__name__}")
-            return
-        with restoring(found):
-            before, error = _observe(subject, compiled)
-        if error is not None:
-            report.skip(AUDIT, f"the compiled function raised {type(error).__name__}")
+        trials = _Trials(subject, found, compile_anew)
+        if trials.problem:
+            report.skip(AUDIT, trials.problem)
             return
         until = read_cpu_seconds() + seconds
         for captured in found:
@@ -61,7 +54,7 @@ def find_guard_holes(
                 if read_cpu_seconds() > until:
                     num_left += 1
                     continue
-                verdict = _try(subject, compiled, compile_anew, found, apply, plain, before)
+                verdict = trials.attempt(apply)
                 num_tried += verdict is not None
                 num_without += verdict is None
                 if verdict:
@@ -75,8 +68,7 @@ def find_guard_holes(
                     where=captured.where,
                     remedy="pass it as an argument; a value declared constant to the compiler must be constant",
                 )
-    report.measures["guard_holes"] = num_holes
-    report.measures["guard_perturbations"] = num_tried
+    report.measures |= {"guard_holes": num_holes, "guard_perturbations": num_tried}
     if num_left:
         report.skip(AUDIT, f"{num_left} of {num_left + num_tried + num_without} changes were skipped for lack of time")
 
@@ -96,47 +88,54 @@ def _moving_to_cpu(subject: Subject, found: CapturedState) -> Iterator[Subject]:
         yield replace(subject, make_inputs=lambda call: pytree.tree_map(move, subject.inputs(call)))
 
 
-def _observe(subject: Subject, function: Function) -> tuple[Any, BaseException | None]:
-    inputs = subject.inputs(0)
-    call, error = make_call(function, inputs, 0)
-    plain = [leaf for _, leaf in list_leaves(call.output) if not isinstance(leaf, Tensor)]
-    return [[tensor for _, tensor in call.snapshot], plain, inputs], error
+class _Trials:
+    """Calls of a function, with and without the compiler, before and after changes.
 
+    problem: the reason why no call can be made; empty if calls can be made
+    """
 
-def _try(
-    subject: Subject,
-    compiled: Function,
-    compile_anew: Callable[[], Function],
-    found: CapturedState,
-    apply: Callable[[], object],
-    plain: Any,
-    before: Any,
-) -> str | None:
-    """Return None if the change has no effect or is refused, an empty text if compiled code saw it, else its answer."""
-    with restoring(found):
-        try:
+    def __init__(self, subject: Subject, found: CapturedState, compile_anew: Callable[[], Function]) -> None:
+        self._subject, self._found, self._compile_anew = subject, found, compile_anew
+        self._compiled = compile_anew()
+        self.problem = ""
+        self._plain, error = self._observe(subject.function)
+        if error is not None:
+            self.problem = f"the function cannot be run on a CPU, where values are changed: {type(error).__name__}"
+            return
+        self._before, error = self._observe(self._compiled)
+        if error is not None:
+            self.problem = f"the compiled function raised {type(error).__name__}"
+
+    def _observe(
+        self, function: Function, apply: Callable[[], object] = lambda: None
+    ) -> tuple[Any, BaseException | None]:
+        """Change something, make a call, and restore everything. The function may write into what the change puts in."""
+        with restoring(self._found):
             apply()
+            inputs = self._subject.inputs(0)
+            call, error = make_call(function, inputs, 0)
+            plain = [leaf for _, leaf in list_leaves(call.output) if not isinstance(leaf, Tensor)]
+            return [[tensor for _, tensor in call.snapshot], plain, inputs], error
+
+    def attempt(self, apply: Callable[[], object]) -> str | None:
+        """Return None if the change has no effect or is refused, an empty text if compiled code saw it, else its answer."""
+        try:
+            expected, error = self._observe(self._subject.function, apply)
         except Exception:
             return None
-        expected, error = _observe(subject, subject.function)
-    if error is not None or is_same(expected, plain):
-        return None
-    with restoring(found):
-        # Anew: the function may have written into what the change put in.
-        apply()
+        if error is not None or is_same(expected, self._plain):
+            return None
         with torch.compiler.set_stance("fail_on_recompile"):
-            actual, error = _observe(subject, compiled)
-    if error is not None or is_same(expected, actual):
-        return ""
-    if is_same(actual, before):
-        return "compiled code gives the old answer"
-    if is_same(expected, actual, USUAL):
-        return ""
-    # Code compiled after the change differs as much where it rounds otherwise, draws other random numbers, or is wrong.
-    with restoring(found):
-        apply()
-        anew, error = _observe(subject, compile_anew())
-    return "" if error is not None or is_same(anew, actual) else "compiled code gives another answer"
+            actual, error = self._observe(self._compiled, apply)
+        if error is not None or is_same(expected, actual):
+            return ""
+        if is_same(actual, self._before):
+            return "compiled code gives the old answer"
+        if is_same(expected, actual, USUAL):
+            return ""
+        # Code compiled after the change differs as much where it rounds otherwise, draws other random numbers, or is wrong.
+        anew, error = self._observe(self._compile_anew(), apply)
+        return "" if error is not None or is_same(anew, actual) else "compiled code gives another answer"
 
 
 def _list_other_values(value: Any) -> list[Any]:

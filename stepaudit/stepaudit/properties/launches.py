@@ -25,7 +25,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from stepaudit.audited_function import Function, Inputs, Subject
 from stepaudit.errors import first_line
 from stepaudit.properties.captured_values import CapturedState
-from stepaudit.properties.compiled_run import CompiledRun, repeat_calls
+from stepaudit.properties.compiled_run import CompiledRun, logging_from, repeat_calls
 from stepaudit.report import ReportBuilder
 from stepaudit.source_lines import find_definition, find_line_in_text
 from stepaudit.values import list_tensors
@@ -166,18 +166,10 @@ def find_missing_replays(
 def collecting_messages() -> Iterator[list[logging.LogRecord]]:
     """Collect the compiler's messages, among them the reasons why it did not capture a graph."""
     handler = BufferingHandler(sys.maxsize)
-    names = [n for n in logging.root.manager.loggerDict if n.endswith(("__perf_hints", "__cudagraphs"))]
-    loggers = [logging.getLogger(name) for name in names if name.startswith("torch._inductor")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.addHandler(handler)
-        logger.setLevel(logging.DEBUG)
-    try:
+    names = [name for name in logging.root.manager.loggerDict if name.startswith("torch._inductor")]
+    chosen = [name for name in names if name.endswith(("__perf_hints", "__cudagraphs"))]
+    with logging_from(logging.DEBUG, chosen, handler):
         yield handler.buffer
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.removeHandler(handler)
-            logger.setLevel(level)
 
 
 @contextmanager

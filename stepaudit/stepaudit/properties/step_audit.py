@@ -24,7 +24,7 @@ from stepaudit.properties.launches import (
     measure_launches,
     profile_calls,
 )
-from stepaudit.properties.syncs import EagerReads, find_cuda_syncs, find_syncs, watch_eager_reads
+from stepaudit.properties.syncs import Waits, find_cuda_syncs, find_syncs, watch_eager_reads
 from stepaudit.report import ReportBuilder
 from stepaudit.source_lines import find_definition, find_stack_line
 from stepaudit.values import is_on_cuda
@@ -50,19 +50,19 @@ def examine_properties(
     if not is_cuda and not has_cpp_compiler():
         raise UserError("a CPU backend needs a C++ compiler", where="mode", fix="install g++ or clang")
     announce("reading values, colliding writes")
-    reads = _examine_eagerly(subject, found, report)
+    waits = _examine_eagerly(subject, found, report)
     announce("compiling")
     with silencing_compiler(), restoring(found):
-        _examine_compiled(subject, setting, found, report, reads, is_cuda=is_cuda, keeps_outputs=keeps_outputs)
+        _examine_compiled(subject, setting, found, report, waits, is_cuda=is_cuda, keeps_outputs=keeps_outputs)
     # Afterwards: the graphs are in the caches then, and the time to compile has been measured.
     announce("guards")
     find_guard_holes(subject, setting, found, report, GUARD_SECONDS)
 
 
-def _examine_eagerly(subject: Subject, found: CapturedState, report: ReportBuilder) -> EagerReads:
+def _examine_eagerly(subject: Subject, found: CapturedState, report: ReportBuilder) -> Waits:
     try:
         with restoring(found):
-            reads = watch_eager_reads(subject)
+            num_operations, waits = watch_eager_reads(subject)
         find_colliding_writes(subject, found, report)
     except UserError:
         raise
@@ -72,8 +72,8 @@ def _examine_eagerly(subject: Subject, found: CapturedState, report: ReportBuild
             where=find_stack_line(traceback.extract_tb(error.__traceback__)) or find_definition(subject.function),
             fix="audit a function that returns on these inputs",
         ) from error
-    report.measures["aten_calls_per_step"] = reads.num_operations
-    return reads
+    report.measures["aten_calls_per_step"] = num_operations
+    return waits
 
 
 def _examine_compiled(
@@ -81,7 +81,7 @@ def _examine_compiled(
     setting: CompileSetting,
     found: CapturedState,
     report: ReportBuilder,
-    reads: EagerReads,
+    waits: Waits,
     *,
     is_cuda: bool,
     keeps_outputs: bool,
@@ -90,9 +90,9 @@ def _examine_compiled(
     with collecting_messages() if is_cuda and setting.asks_for_graphs else nothing as messages:
         limit = torch._dynamo.config.recompile_limit
         run, compiled = run_compiled(subject, setting, more_calls=max(0, limit + 2 - subject.calls))
-        find_syncs(reads, run, report)
-        find_graph_breaks(run, reads.num_operations, report)
-        find_recompilations(run, reads.num_operations, report)
+        find_syncs(waits, run, report)
+        find_graph_breaks(run, report)
+        find_recompilations(run, report)
         report.measures |= measure_graphs(run)
         if run.error is not None:
             report.skip("launches", "the compiled function raised")

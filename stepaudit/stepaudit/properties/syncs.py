@@ -5,7 +5,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -26,6 +26,9 @@ _TO_HOST: Final = {Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__array__}
 _TRANSFERS: Final = {*(each.__name__ for each in _TO_HOST), "to('cpu')", "aten._to_copy.default", "aten.copy_.default"}
 _ON_CALLER: Final = {"index.Tensor", "index_put.default", "index_put_.default", "_unsafe_index_put.default"}
 _VIEWS: Final = {"detach.default", "alias.default"}
+
+Waits = list[Counter[tuple[str, str]]]
+"""The waits of each call: how often a line waits for what."""
 
 
 class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -84,15 +87,11 @@ def _needs_values(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str,
     return False
 
 
-class EagerReads(NamedTuple):
-    """The work of calls without the compiler. num_operations: most kernels of a call; lines: waits of each call."""
+def watch_eager_reads(subject: Subject) -> tuple[int, Waits]:
+    """Run the calls without the compiler. Return the most kernels of a call, and each call's waits with their lines.
 
-    num_operations: int
-    lines: tuple[Counter[tuple[str, str]], ...]
-
-
-def watch_eager_reads(subject: Subject) -> EagerReads:
-    """Run the calls eagerly, and record each wait with its line; raises what a call raises."""
+    Raises what a call raises.
+    """
     num_operations = 0
     lines = []
     for number in range(subject.calls):
@@ -109,17 +108,17 @@ def watch_eager_reads(subject: Subject) -> EagerReads:
             raise error
         num_operations = max(num_operations, reads.num_operations)
         lines.append(reads.lines)
-    return EagerReads(num_operations, tuple(lines))
+    return num_operations, lines
 
 
-def find_syncs(reads: EagerReads, run: CompiledRun, report: ReportBuilder) -> None:
+def find_syncs(waits: Waits, run: CompiledRun, report: ReportBuilder) -> None:
     """Find the waits of eager calls that are left when the function is compiled.
 
     An operation that reads values in eager alone, such as `one_hot`, is a part of a graph afterwards.
     """
     traced = {line for graph in run.graphs for line in graph.lines} - {line for _, line in run.breaks}
-    is_left = {key for each in reads.lines for key in each if key[0] not in traced or key[1] in _TRANSFERS}
-    left = [Counter({key: num for key, num in each.items() if key in is_left}) for each in reads.lines]
+    is_left = {key for each in waits for key in each if key[0] not in traced or key[1] in _TRANSFERS}
+    left = [Counter({key: num for key, num in each.items() if key in is_left}) for each in waits]
     seen: Counter[tuple[str, str]] = Counter()
     for each in left:
         seen |= each

@@ -18,6 +18,7 @@ from judge_answers.pairs import blank
 
 from kgverify.comparison.classify import group_causes
 from kgverify.comparison.compare import Comparer
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Comparison
 from kgverify.conditions.confirm import judge
 from kgverify.conditions.describe import describe_conditions
@@ -231,8 +232,8 @@ def known_condition_answers(verify: Verify) -> Iterator[tuple[str, Answer]]:
         yield f"conditions: {made.__name__}", _answer(expected, actual)
     for made in _TRIED:
         engine = made(run.graph.program, run.limits, run.policy)
-        options = {"check_determinism": False, "minimum": {}, "effort": _EFFORT}
-        found = verify(run, right, right._replace(engine=engine), **options).report
+        equality = Equality(determinism=False, minimum={})
+        found = verify(run, right, right._replace(engine=engine), equality=equality, effort=_EFFORT).report
         yield f"conditions: {made.__name__}, by experiment", _answer_of(found, found.divergences, found.causes)
 
 

@@ -98,8 +98,8 @@ def _attribute(
     *divergences: Divergence,
     actual_rank: Any = _rank_first,
 ) -> Attribution:
-    left, right = (_Run(columns=_Run(candidates=each)) for each in (expected, actual))
-    given: tuple[Any, ...] = left, right, divergences, tuple(causes), _rank_first, actual_rank
+    sides = tuple(_Run(columns=_Run(candidates=each)) for each in (expected, actual))
+    given: tuple[Any, ...] = sides, divergences, tuple(causes), (_rank_first, actual_rank)
     return attribute_loss(*given)
 
 

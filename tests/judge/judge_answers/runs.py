@@ -19,6 +19,7 @@ from judge_answers.answers import (
 from judge_answers.pairs import at_level, pair_of, take
 from judge_answers.stages import known_stage_answers
 
+from kgverify.comparison.equality import Equality
 from kgverify.engines.protocol import Engine, Positions
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.graphs.graph import KnowledgeGraph
@@ -302,7 +303,7 @@ def known_runs() -> Iterator[tuple[str, Run, Pipeline, Pipeline, dict[str, Any]]
     yield "run: other candidates, in lockstep", run, right, right._replace(draw=draw_others), lockstep
     calls = count()
     unsteady = wrong(lambda columns: columns if next(calls) % 2 else _ends(columns), _same)
-    twice = {"check_determinism": True}
+    twice = {"determinism": True}
     yield "run: an actual engine that does not repeat itself", run, right, unsteady, twice
     yield "run: an expected engine that does not repeat itself", run, unsteady, right, twice
     tie = {"score_error": _ERROR}
@@ -380,8 +381,8 @@ def check_traces_of_runs(judge: JudgeRecorded) -> None:
 def known_run_answers(verify: Verify) -> Iterator[tuple[str, Answer]]:
     """Yield the answers of a judge for the known runs."""
     for name, run, expected, actual, options in known_runs():
-        all_options = {"check_determinism": False, "minimum": {}, "effort": LITTLE, **options}
-        found = verify(run, expected, actual, **all_options)
+        equality = Equality(**{"determinism": False, "minimum": {}, **options})
+        found = verify(run, expected, actual, equality=equality, effort=LITTLE)
         yield name, answer_of(found.report)
 
 

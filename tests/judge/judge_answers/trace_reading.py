@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from column_names import name_difference
 from judge_answers.trace_formula import MOST, NUM_STEPS, make_columns, make_steps
 
 from kgverify.errors import InternalError
 from kgverify.program.program import Symbols
-from kgverify.trace.model.columns import Candidates, Columns, Rankings, name_difference
+from kgverify.trace.model.columns import Candidates, Columns, Rankings
 from kgverify.trace.model.digests import compute_digests, root_digest
 from kgverify.trace.read.data_file import BLOCK_STEPS
 from kgverify.trace.read.trace_file import TraceFile

@@ -1,0 +1,262 @@
+"""Warnings about a graph that loads and probably contains a mistake: in its columns, its splits or its rules.
+
+Of each kind of doubt about names, the first names are listed and the others counted.
+"""
+
+import re
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import Final
+
+import numpy as np
+
+from kgverify.errors import count_of, suggest
+from kgverify.graphs.formats.reading import Part, Triples
+from kgverify.graphs.text_file import line_error
+from kgverify.program.atom_table import AtomTable
+from kgverify.program.atoms import NamedAtom, Term, Variable
+from kgverify.program.program import NamedRule, Source
+
+_DEFAULT: Final = (0, 1, 2)
+_MIN_ROWS: Final = 10
+_MIN_DOUBTFUL_ROWS: Final = 3
+_MAX_SINGLE: Final = 0.1
+_MIN_RATIO: Final = 4
+
+
+def check_columns(parts: Sequence[Part]) -> Iterator[str]:
+    """Warn about first rows of tables that may be headers.
+
+    UserError for a first row that is most probably one, and for tables whose columns may be in different orders.
+    """
+    tables = [part for part in parts if part.triples.is_table and part.triples.atoms]
+    named = next((part.file for part in tables if part.triples.header not in (None, _DEFAULT)), "")
+    for part in tables:
+        if part.triples.header is not None:
+            continue
+        source = Source(part.file, part.triples.lines[0])
+        if named:
+            found = f"none, while that of {named} is in another order than head, relation, tail"
+            raise line_error(source, "a header row", found, f"add the header row of {named}, if it is that of this")
+        yield from _check_first_row(part.triples, parts, source)
+
+
+def _check_first_row(triples: Triples, parts: Sequence[Part], source: Source) -> Iterator[str]:
+    """Warn about a first row of which no name occurs in another row, while those of almost every other row do.
+
+    UserError instead if there are enough rows to be sure. A few rows may all be about different things: then a warning is
+    enough.
+    """
+    first = triples.atoms[0]
+    rows = [each.atoms[each.is_table and each.header is None :] for _, _, each in parts]
+    if not any(map(len, rows)) or any(_shares_name(first, atom) for atom in chain(triples.atoms[1:], *rows)):
+        return
+    others = list(chain(*rows))
+    relations = Counter(atom.predicate for atom in others)
+    entities = Counter(term for atom in others for term in (atom.first, atom.second))
+    alone = sum(relations[p] == 1 and entities[a] == 1 and entities[b] == 1 for p, a, b in others)
+    if len(others) >= _MIN_DOUBTFUL_ROWS and alone > _MAX_SINGLE * len(others):
+        return
+    found = f"{first.first!r}, {first.predicate!r}, {first.second!r}, which occur nowhere else and may be a header row"
+    if len(others) < _MIN_ROWS or len(triples.atoms) == 1:
+        yield f"{source}: read as a triple: {found}"
+        return
+    fix = "remove the line if it is a header row; if it is a triple, put it after another one"
+    raise line_error(source, "a triple", found, fix)
+
+
+def _shares_name(first: NamedAtom, other: NamedAtom) -> bool:
+    return first.predicate == other.predicate or not {first.first, first.second}.isdisjoint((other.first, other.second))
+
+
+def find_unlikely_order(triples: AtomTable, train: AtomTable, file: str) -> Iterator[str]:
+    """Warn about a table without a header row whose names say that its columns are not head, relation and tail."""
+    relations = triples.names_in(0)
+    # Names that are both head and tail are entities.
+    if not relations or (triples.has_common_arguments() if triples is train else train.names_in(0) & relations):
+        return
+    heads, tails = triples.names_in(1), triples.names_in(2)
+    for word, few, other in (("first", heads, tails), ("third", tails, heads)):
+        if triples is not train:
+            is_likely = few <= train.names_in(0)
+        else:
+            # Few names that are neither head nor tail are relations.
+            is_likely = (few.isdisjoint(relations) and not other.isdisjoint(relations)) or (
+                _MIN_RATIO * len(few) <= len(relations) and 2 * len(few) <= len(other)
+            )
+        if is_likely:
+            yield (
+                f"{file}: the {word} column may be the relation, with {count_of(len(few), 'name')}, rather than the second, "
+                f"with {len(relations):,}; the order is head, relation, tail, unless a header row names another"
+            )
+            return
+
+
+_INVERSE: Final = re.compile(
+    r"(?:[!~_-]|inv(?:erse)?[_:-])(?P<after>.+)|(?P<before>.+)(?:[_-]inv(?:erse)?|_reversed?|\^?-1)"
+)
+"""Names that data sets give the inverses of relations."""
+_IN_TRAIN: Final = (
+    "also in train",
+    "reversed in train",
+    "reversed in train under another relation",
+    "reversed in train under the name of the inverse",
+    "with an entity that train lacks",
+)
+_SAME, _REVERSED, _OTHER, _NAMED, _UNKNOWN = _IN_TRAIN
+
+
+def find_split_warnings(tables: Mapping[str, AtomTable], files: Mapping[str, str]) -> Iterator[str]:
+    """Describe each split in one sentence, if an evaluation on it may mislead.
+
+    Args:
+        tables: The triples of train, valid and test.
+        files: The names of their files, as warnings show them.
+    """
+    relations = {name for table in tables.values() for name in table.predicates}
+    for split, table in tables.items():
+        counts = {} if split == "train" else _compare_with_train(table, tables["train"])
+        is_inverse = np.array([_invert(name) in relations for name in table.predicates], np.bool_)
+        counts |= {
+            "also in valid": tables["valid"].count_common(table) if split == "test" else 0,
+            "listed more than once": 0 if split == "train" else table.find_repeated()[0],
+            "under the name of an inverse relation": int(is_inverse[table.rows[:, 0]].sum()) if len(table) else 0,
+        }
+        if parts := [f"{num:,} {what}" for what, num in counts.items() if num]:
+            yield f"{files.get(split, split)}: of {count_of(len(table), 'triple')}, {', '.join(parts)}"
+
+
+def _compare_with_train(table: AtomTable, train: AtomTable) -> dict[str, int]:
+    """Count the triples of a split that train contains, also reversed, and those with an entity that it lacks."""
+    heads, tails = table.encode({}, train.constant_ids)[:, 1:].astype(np.int64).T
+    size = len(train.constants)
+    straight, turned = heads * size + tails, tails * size + heads
+    is_known = (heads >= 0) & (tails >= 0)
+    numbers = train.rows[:, 1].astype(np.int64) * size + train.rows[:, 2]
+    found: dict[int, set[str]] = defaultdict(set)
+    for i in np.flatnonzero(np.isin(numbers, np.concatenate((straight[is_known], turned[is_known])))).tolist():
+        found[int(numbers[i])].add(train.predicates[train.rows[i, 0]])
+    counts = dict.fromkeys(_IN_TRAIN, 0) | {_UNKNOWN: int((~is_known).sum())}
+    for predicate, same, reverse in zip(table.rows[:, 0].tolist(), straight.tolist(), turned.tolist(), strict=True):
+        relation, others = table.predicates[predicate], found.get(reverse, set())
+        counts[_SAME] += relation in found.get(same, ())
+        if others and same != reverse:
+            is_named = relation in map(_invert, others)
+            counts[_REVERSED if relation in others else _NAMED if is_named else _OTHER] += 1
+    return counts
+
+
+def _invert(name: str) -> str:
+    """Return the relation whose inverse a name denotes; empty for another name."""
+    match = _INVERSE.fullmatch(name)
+    return (match["after"] or match["before"]) if match else ""
+
+
+_MAX_SIMILAR: Final = 10
+
+
+def find_similar_names(names: Collection[str], file: str) -> Iterator[str]:
+    """Warn about names that differ in nothing that a reader sees: kinds of blanks, marks, and ways to write an accent."""
+    similar: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        if not name.isascii():
+            similar[_fold(name)].append(name)
+    for folded, written in similar.items():
+        if folded in names and folded not in written:
+            written.append(folded)
+    for written in islice((each for each in similar.values() if len(each) > 1), _MAX_SIMILAR):
+        shown = " and ".join(map(ascii, written))
+        yield f"{file}: names that differ in invisible characters: {shown}; each is another name"
+
+
+def _fold(name: str) -> str:
+    signs = (" " if unicodedata.category(sign) == "Zs" else sign for sign in unicodedata.normalize("NFC", name))
+    return "".join(sign for sign in signs if unicodedata.category(sign) not in ("Cf", "Cc")).strip()
+
+
+_MAX_LISTED: Final = 20
+_LIKE_CONSTANT: Final = re.compile(r"[^\W\d_][^\W\d]\w*")  # Not `X`, `X1`, `_x` or `?x`.
+
+
+def find_rule_warnings(
+    rules: Sequence[NamedRule], *, facts: Collection[str], triples: Collection[str], constants: Collection[str]
+) -> Iterator[str]:
+    """Warn about names of rules that lead nowhere.
+
+    Args:
+        rules: The rules of the graph.
+        facts: The predicates of train.
+        triples: The predicates of all splits.
+        constants: The constants of the triples and the domains.
+    """
+    proved = {*facts, *(rule.clause_head.predicate for rule in rules)}
+    asked = {*triples, *(atom.predicate for rule in rules for atom in rule.body)}
+
+    def describe_body(predicate: str, rule: NamedRule) -> str:
+        name = f"rule {rule.name!r}" if rule.name else "the rule"
+        reason = f"{name} can never apply: no fact and no rule's head has predicate {predicate!r}"
+        return "; ".join(filter(None, (reason, suggest(predicate, proved))))
+
+    def describe_clause_head(predicate: str, _: NamedRule) -> str:
+        reason = f"nothing asks for the rule's head: no triple and no rule's body has predicate {predicate!r}"
+        return "; ".join(filter(None, (reason, suggest(predicate, asked))))
+
+    def describe_constant(constant: str, _: NamedRule) -> str:
+        return f"no triple and no domain has the constant {constant!r}: it is no candidate"
+
+    yield from _list_first(((atom.predicate, rule) for rule in rules for atom in rule.body), proved, describe_body)
+    yield from _list_first(((rule.clause_head.predicate, rule) for rule in rules), asked, describe_clause_head)
+    terms = ((term, rule) for rule in rules for term in _terms(rule) if isinstance(term, str))
+    yield from _list_first(terms, constants, describe_constant, "constant")
+    yield from _find_likely_constants(rules, constants)
+    doubtful = [(rule, name) for rule in rules if (name := next(_single_variables(rule), ""))]
+    if doubtful:
+        first, name = doubtful[0]
+        number = f"{count_of(len(doubtful), 'rule')} with a variable that occurs once, or only in the head"
+        yield f"{first.source}: {number}, such as {name!r} here; for a constant, write it in quotes"
+
+
+def _terms(rule: NamedRule) -> Iterator[Term]:
+    return (term for _, *terms in rule.atoms for term in terms)
+
+
+def _single_variables(rule: NamedRule) -> Iterator[str]:
+    """Return the variables that occur once in a rule or only in its head, and may be constants by their length."""
+    in_body = [term.name for atom in rule.body for term in atom[1:] if isinstance(term, Variable)]
+    names = in_body + [term.name for term in rule.clause_head[1:] if isinstance(term, Variable)]
+    long = (name for name in names if len(name) > 1 and name[0] != "_" and len(name.removeprefix("?")) > 1)
+    return (name for name in long if names.count(name) == 1 or name not in in_body)
+
+
+def _find_likely_constants(rules: Sequence[NamedRule], constants: Collection[str]) -> Iterator[str]:
+    """Warn about variables that have the name of a constant, but for upper and lower case."""
+    firsts: dict[str, NamedRule] = {}
+    for rule in rules:
+        for term in _terms(rule):
+            if isinstance(term, Variable) and _LIKE_CONSTANT.fullmatch(term.name):
+                firsts.setdefault(term.name, rule)
+    folded = {constant.casefold(): constant for constant in constants} if firsts else {}
+    likely = ((name, rule) for name, rule in firsts.items() if name.casefold() in folded)
+    for name, rule in islice(likely, _MAX_LISTED):
+        constant = folded[name.casefold()]
+        yield f"{rule.source}: {name!r} is a variable; for the constant {constant!r}, write it in quotes"
+
+
+def _list_first(
+    names: Iterable[tuple[str, NamedRule]],
+    known: Collection[str],
+    describe: Callable[[str, NamedRule], str],
+    noun: str = "predicate",
+) -> Iterator[str]:
+    """Describe the names that are not known, each at its first rule."""
+    firsts: dict[str, NamedRule] = {}
+    for name, rule in names:
+        if name not in known:
+            firsts.setdefault(name, rule)
+    for name, rule in islice(firsts.items(), _MAX_LISTED):
+        yield f"{rule.source}: {describe(name, rule)}"
+    if (num_more := len(firsts) - _MAX_LISTED) > 0:
+        file = next(iter(firsts.values())).source.file
+        yield f"{file}: the same of {count_of(num_more, f'more {noun}')}"

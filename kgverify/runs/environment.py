@@ -1,0 +1,65 @@
+"""This environment: whether kgverify's self-test passed in it, and what in it kgverify's CI does not test."""
+
+import hashlib
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+from kgverify.files.cache import find_cache
+from kgverify.files.code_identity import find_compiler, read_driver
+from kgverify.version import __version__
+
+TESTED: Final = {"Python": "3.11", "torch": "2.13", "C++ compiler": "g++ 12"}
+"""What CI tests. It has no GPU."""
+SELF_TEST: Final = "kgverify doctor --self-test"
+SECONDS: Final = 10
+"""The time after which a compiler that is asked for its version is stopped."""
+
+
+def note_self_test() -> str:
+    """Return whether the self-test passed in this environment, and what this process uses that CI does not test."""
+    path = find_result()
+    passed = "passed here" if path is not None and path.is_file() else "has not passed here"
+    untested = [f"{name} {found}" for name, found in _list_used() if not f"{found}.".startswith(f"{TESTED[name]}.")]
+    if "torch" in sys.modules and read_driver():
+        untested.append("a GPU")
+    beyond = f"; CI does not test {' and '.join(untested)}" if untested else ""
+    return f"{SELF_TEST} {passed}{beyond}"
+
+
+def _list_used() -> Iterator[tuple[str, str]]:
+    """Yield what this process uses of `TESTED`, with its version."""
+    yield "Python", platform.python_version()
+    if "torch" in sys.modules:
+        yield "torch", version("torch")
+    compiler = find_compiler() if "kgverify.prover.native.engine" in sys.modules else None
+    if compiler is not None:
+        yield "C++ compiler", f"{Path(compiler).name} {_ask_version(compiler)}"
+
+
+@lru_cache(maxsize=4)
+def _ask_version(compiler: str) -> str:
+    """Return the version that a compiler gives; empty if it does not run."""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        asked = [compiler, "-dumpversion"]
+        return subprocess.run(asked, capture_output=True, text=True, errors="replace", timeout=SECONDS).stdout.strip()
+    return ""
+
+
+@lru_cache(maxsize=1)
+def find_result() -> Path | None:
+    """Return the file that says that the self-test passed with these versions, this processor and this driver."""
+    folder = find_cache()
+    if folder is None:
+        return None
+    known = [__version__, platform.platform(), platform.machine(), platform.python_version(), read_driver()]
+    for package in ("torch", "numpy", "triton"):
+        with suppress(PackageNotFoundError):
+            known.append(f"{package} {version(package)}")
+    return folder / f"self-test-{hashlib.sha256(repr(known).encode()).hexdigest()[:16]}"
