@@ -31,7 +31,7 @@ from kgverify.testing.problems.decode import (
     fill_rules,
     put_in_dialect,
 )
-from kgverify.testing.problems.problem import PolicySpec, Problem
+from kgverify.testing.problems.problem import PolicySpec, Problem, list_variables
 from kgverify.trace.model.columns import CandidateSet
 
 try:
@@ -168,13 +168,9 @@ def derivations(draw: DrawFn, program: Program) -> tuple[NamedAtom, tuple[NamedA
         fact = NamedAtom(draw(_predicates(program)), draw(constants), draw(constants))
         return fact, (fact,)
     rule = draw(st.sampled_from(program.named_rules))
-    terms = [term for atom in (rule.clause_head, *rule.body) for term in atom[1:]]
-    values = {term: draw(constants) for term in dict.fromkeys(terms) if isinstance(term, Variable)}
-    head, *body = (
-        NamedAtom(p, *(values.get(t, t) if isinstance(t, Variable) else t for t in (a, b)))
-        for p, a, b in (rule.clause_head, *rule.body)
-    )
-    return head, tuple(body)
+    values: dict[Term, Term] = {variable: draw(constants) for variable in list_variables(rule.atoms)}
+    ground = rule.rename(values)
+    return ground.clause_head, ground.body
 
 
 def queries(program: Program, *, ground: bool = False) -> SearchStrategy[NamedAtom]:

@@ -1,4 +1,4 @@
-"""What a campaign keeps and reports: the corpus, a folder of reproducers and logs of the problems tried; and the result."""
+"""The corpus and the result of a campaign: the corpus is a folder of reproducers and logs of the problems tried."""
 
 import hashlib
 import os

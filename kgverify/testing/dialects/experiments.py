@@ -91,9 +91,8 @@ def _swap_arguments(experiment: Experiment) -> Experiment:
     def swap(atoms: tuple[NamedAtom, ...]) -> tuple[NamedAtom, ...]:
         return tuple([NamedAtom(predicate, b, a) for predicate, a, b in atoms])
 
-    rules = [NamedRule(swap((rule.clause_head,))[0], swap(rule.body)) for rule in experiment.rules]
-    path = tuple(map(swap, experiment.path))
-    return replace(experiment, facts=swap(experiment.facts), rules=tuple(rules), path=path)
+    rules = tuple([rule.with_atoms(swap(rule.atoms)) for rule in experiment.rules])
+    return replace(experiment, facts=swap(experiment.facts), rules=rules, path=tuple(map(swap, experiment.path)))
 
 
 _STEPS: Final = """

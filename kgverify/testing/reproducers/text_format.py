@@ -427,7 +427,7 @@ class _Parser:
         return tuple(map(unescape, self.values.get(key, ())))
 
     def _single(self, key: str) -> str:
-        """Return the value of a key as it is written; an empty one if there is none."""
+        """Return the value of a key as it is written; an empty one if it has no line."""
         self.known.append(key)
         value, *others = self.values.get(key, [""])
         if others:
