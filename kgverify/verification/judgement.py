@@ -3,7 +3,7 @@
 import os
 import platform
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,7 +17,7 @@ from kgverify.comparison.step_view import outcome_name
 from kgverify.errors import InternalError
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.metric import compute_metrics
-from kgverify.report.content import Determinism, Environment, Metrics, Outcomes
+from kgverify.report.content import Environment, Metrics, Outcomes
 from kgverify.report.report import Report, find_first
 from kgverify.runs.environment import note_self_test
 from kgverify.trace.model.columns import Rankings
@@ -29,9 +29,6 @@ from kgverify.verification.planted_changes import plant_changes
 from kgverify.verification.recount import recount_causes
 from kgverify.verification.rounding import describe_rounding, name_way_out
 from kgverify.version import __version__
-
-NOT_REPEATED: Final = Determinism()
-"""The determinism of recorded traces, which nothing was repeated for."""
 
 
 class Explained(NamedTuple):
@@ -58,8 +55,6 @@ def judge(
     withhold: Callable[[Comparison], Comparison],
     notes: Sequence[str] = (),
     later_notes: Sequence[str] = (),
-    determinism: Determinism = NOT_REPEATED,
-    lockstep: bool = False,
     **about: Any,
 ) -> Report:
     """Return the report of two sides. InternalError, and no verdict, if the comparison fails a check of its own.
@@ -89,8 +84,6 @@ def judge(
         **msgspec.structs.asdict(comparison),
         metrics=metrics,
         first_cause=find_first(comparison, causes),
-        determinism=determinism,
-        lockstep=lockstep,
         run=headers[0].run,
         limits=headers[0].limits,
         policy=headers[0].policy,

@@ -21,6 +21,7 @@ from kgverify.comparison.result import Comparison, Verdict
 from kgverify.comparison.source import StepSource
 from kgverify.conditions.describe import describe_conditions
 from kgverify.progress import Progress, no_progress
+from kgverify.report.content import Determinism
 from kgverify.report.report import Report
 from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.score_error import ScoreError
@@ -120,6 +121,8 @@ def judge_recorded(comparer: Comparer, minimum: Minimum, *, effort: Effort = FUL
     return judge(
         Explained(comparison, causes, (comparer,), comparer.recorded, comparer.sources, sides),
         minimum,
+        determinism=Determinism(),
+        lockstep=False,
         withhold=partial(withhold_agreement, comparer=comparer),
         notes=notes,
         attribution=attribution,
