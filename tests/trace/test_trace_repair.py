@@ -103,7 +103,7 @@ def test_every_shard_is_judged(folder):
     shutil.copy(folder / "shard-00002.h5", folder / "shard-00001.h5")
     with pytest.raises(ShardError) as caught:
         read_trace(folder)
-    assert (caught.value.name, caught.value.reason) == ("shard-00001.h5", "altered")
+    assert (caught.value.name, caught.value.reason) == ("shard-00001.h5", "misplaced")
 
 
 def test_a_missing_shard_is_reported_exactly_and_the_others_are_kept(folder):
