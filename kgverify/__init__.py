@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from kgverify.errors import KgverifyError as KgverifyError
     from kgverify.errors import MissingDependency as MissingDependency
     from kgverify.errors import UserError
-    from kgverify.graphs.formats.pykeen import Dataset as Dataset
-    from kgverify.graphs.formats.pykeen import TriplesFactory as TriplesFactory
+    from kgverify.graphs.formats.ids import Dataset as Dataset
+    from kgverify.graphs.formats.ids import TriplesFactory as TriplesFactory
     from kgverify.graphs.formats.reading import ReadingOptions as ReadingOptions
     from kgverify.graphs.graph import GraphFile as GraphFile
     from kgverify.graphs.graph import KnowledgeGraph
@@ -202,7 +202,7 @@ if not TYPE_CHECKING:
         "engines.sizes": "Sizes Workload",
         "engines.table": "EngineMaker",
         "errors": "InternalError KgverifyError MissingDependency",
-        "graphs.formats.pykeen": "Dataset TriplesFactory",
+        "graphs.formats.ids": "Dataset TriplesFactory",
         "graphs.formats.reading": "ReadingOptions",
         "graphs.graph": "GraphFile",
         "laws.law": "Law",
