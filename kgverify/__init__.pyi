@@ -53,8 +53,8 @@ from kgverify.engines.table import EngineMaker as EngineMaker
 from kgverify.errors import InternalError as InternalError
 from kgverify.errors import KgverifyError as KgverifyError
 from kgverify.errors import MissingDependency as MissingDependency
-from kgverify.graphs.formats.pykeen import Dataset as Dataset
-from kgverify.graphs.formats.pykeen import TriplesFactory as TriplesFactory
+from kgverify.graphs.formats.ids import Dataset as Dataset
+from kgverify.graphs.formats.ids import TriplesFactory as TriplesFactory
 from kgverify.graphs.formats.reading import ReadingOptions as ReadingOptions
 from kgverify.graphs.graph import GraphFile as GraphFile
 from kgverify.laws.law import Law as Law

@@ -148,8 +148,6 @@ def count_of(num: int, one: str) -> str:
     """Return a number with its noun: `1 rule`, `2,000 queries`, `3 processes`; an upper-case noun stays in upper case."""
     if num == 1:
         return f"1 {one}"
-    if one[-1] == "y" and one[-2] not in "aeiou":
-        many = f"{one[:-1]}ies"
-    else:
-        many = one + ("es" if one.endswith("s") else "s")
+    ends_in_ies = one[-1] == "y" and one[-2] not in "aeiou"
+    many = f"{one[:-1]}ies" if ends_in_ies else one + ("es" if one.endswith("s") else "s")
     return f"{num:,} {many.upper() if one.isupper() else many}"

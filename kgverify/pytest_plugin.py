@@ -190,17 +190,14 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
                 minimum=required,
                 dialect=own,
             )
-        if not report.is_conforming:
-            request.node.stash[_FIRST_CAUSE] = _first_line(str(report))
-            if report.problem is not None:
-                request.node.stash[_REPRODUCER] = _save(
-                    request,
-                    report,
-                    _write_down(request, factory, "engine" if engine is None else ""),
-                    _write_down(request, expected, "reference" if reference is None else ""),
-                )
-            raise NotConforming(report)
-        return report
+        if report.is_conforming:
+            return report
+        request.node.stash[_FIRST_CAUSE] = _first_line(str(report))
+        if report.problem is not None:
+            tested = _write_down(request, factory, "engine" if engine is None else "")
+            other = _write_down(request, expected, "reference" if reference is None else "")
+            request.node.stash[_REPRODUCER] = _save(request, report, tested, other)
+        raise NotConforming(report)
 
     return check
 

@@ -10,7 +10,7 @@ The parser is LALR(1) and no terminal repeats ambiguously, so that time and memo
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
@@ -170,16 +170,16 @@ def parse_clauses(
             size *= 2  # What is parsed again is then no more than what is parsed.
 
 
-def describe_ignored(file: str, weighted: Sequence[int], directives: Sequence[Directive]) -> tuple[str, ...]:
-    """Describe what proving leaves out, in one warning of each kind for a file: weights, by their lines, and directives."""
-    warnings = []
+def describe_ignored(file: str, ignored: Sequence[Clause | Directive]) -> Iterator[str]:
+    """Describe what proving leaves out, in one warning of each kind for a file: the weights of clauses, and directives."""
+    weighted = [item.line for item in ignored if isinstance(item, Clause)]
+    directives = [item for item in ignored if isinstance(item, Directive)]
     if weighted:
         number = count_of(len(weighted), "weight")
-        warnings.append(f"{file}:{weighted[0]}: {number}, the first on this line; weights play no part in proving")
+        yield f"{file}:{weighted[0]}: {number}, the first on this line; weights play no part in proving"
     if directives:
         number = count_of(len(directives), "directive")
-        warnings.append(f"{file}:{directives[0].line}: skipped {number}, the first {show(directives[0].text)}")
-    return tuple(warnings)
+        yield f"{file}:{directives[0].line}: skipped {number}, the first {show(directives[0].text)}"
 
 
 _CONTINUES = re.compile(r"[ \t]*+(?:,|:-|$)")

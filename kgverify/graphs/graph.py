@@ -160,9 +160,9 @@ class KnowledgeGraph:
         if side not in (Side.HEAD, Side.TAIL):
             raise ValueError(f"expected Side.HEAD or Side.TAIL, found {side!r}")
         key = (predicate_id, Side(side))
-        if key not in self._argument_domains:
-            self._argument_domains[key] = self._infer_domain(predicate_id, Side(side))
-        return self._argument_domains[key]
+        if key not in self._kept:
+            self._kept[key] = self._infer_domain(*key)
+        return self._kept[key]
 
     def _infer_domain(self, predicate_id: int, side: Side) -> NDArray[np.int32]:
         if not self.domains:
@@ -174,27 +174,18 @@ class KnowledgeGraph:
         low, high = starts[seen], starts[seen + 1]
         if (low == high).any():
             return self._all_constants
-        holding = tuple(np.unique(domains[_expand_ranges(low, high)]).tolist())
-        if holding not in self._unions:
+        holding = frozenset(np.unique(domains[_expand_ranges(low, high)]).tolist())
+        if holding not in self._kept:
             found = np.unique(np.concatenate([self._all_constants[:0], *(members[i] for i in holding)]))
             found.setflags(write=False)
-            self._unions[holding] = found
-        return self._unions[holding]
-
-    @cached_property
-    def _unions(self) -> dict[tuple[int, ...], NDArray[np.int32]]:
-        """The constants of several domains, as far as they were asked for."""
-        return {}
+            self._kept[holding] = found
+        return self._kept[holding]
 
     @cached_property
     def _all_constants(self) -> NDArray[np.int32]:
         every = np.arange(len(self.program.symbols.constants), dtype=np.int32)
         every.setflags(write=False)
         return every
-
-    @cached_property
-    def _argument_domains(self) -> dict[tuple[int, Side], NDArray[np.int32]]:
-        return {}
 
     @cached_property
     def _domain_members(self) -> tuple[NDArray[np.int64], NDArray[np.int32], list[NDArray[np.int32]]]:
@@ -207,14 +198,13 @@ class KnowledgeGraph:
         return np.searchsorted(every[order], np.arange(len(ids) + 1)), domains[order], members
 
     def _find_rows(self, split: str) -> NDArray[np.int32]:
-        if split not in self._rows:
+        if split not in self._kept:
             symbols = self.program.symbols
-            rows = AtomTable.of(getattr(self, split)).encode(symbols.predicate_ids, symbols.constant_ids)
-            rows.setflags(write=False)
-            self._rows[split] = rows
-        return self._rows[split]
+            self._kept[split] = AtomTable.of(getattr(self, split)).encode(symbols.predicate_ids, symbols.constant_ids)
+            self._kept[split].setflags(write=False)
+        return self._kept[split]
 
     @cached_property
-    def _rows(self) -> dict[str, NDArray[np.int32]]:
-        """The triples of each split in ids, as far as they were asked for."""
+    def _kept(self) -> dict[object, NDArray[np.int32]]:
+        """What was asked for: triples in ids by split, constants by predicate and side, and by the indices of domains."""
         return {}

@@ -39,8 +39,7 @@ from kgverify.graphs.folder import (
     names_ids,
     render_list,
 )
-from kgverify.graphs.formats.ids import parse_openke, parse_pykeen
-from kgverify.graphs.formats.pykeen import PykeenObject, read_pykeen
+from kgverify.graphs.formats.ids import PykeenObject, parse_openke, parse_pykeen, read_pykeen
 from kgverify.graphs.formats.reading import Part, Reading, ReadingOptions, Triples
 from kgverify.graphs.graph import GraphFile, KnowledgeGraph
 from kgverify.graphs.random_graph import PREFIX, draw_graph, parse_seed

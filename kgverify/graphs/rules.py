@@ -424,8 +424,7 @@ def _parse_prolog(lines: _Lines, context: _Context) -> Iterator[_Item]:
     rule's confidence; declarations such as `:- dynamic b1/2.` are skipped; both with a warning. UserError at the first clause
     that is not a rule.
     """
-    weighted: list[int] = []
-    directives: list[Directive] = []
+    ignored: list[Clause | Directive] = []
     index = 0
     while index < len(lines):
         number, text = lines[index]
@@ -451,14 +450,12 @@ def _parse_prolog(lines: _Lines, context: _Context) -> Iterator[_Item]:
                     yield UserError(error.message + rest * is_left_out, where=error.where, fix=error.fix)
                     index = end
         for clause in found:
-            if isinstance(clause, Directive):
-                directives.append(clause)
-                continue
-            source = Source(context.file, clause.line)
-            if clause.weight is not None:
-                weighted.append(clause.line)
-            yield _RawRule(source, clause.clause_head, clause.body, _is_prolog_variable, "", clause.weight)
-    yield from describe_ignored(context.file, weighted, directives)
+            if isinstance(clause, Directive) or clause.weight is not None:
+                ignored.append(clause)
+            if isinstance(clause, Clause):
+                source = Source(context.file, clause.line)
+                yield _RawRule(source, clause.clause_head, clause.body, _is_prolog_variable, "", clause.weight)
+    yield from describe_ignored(context.file, ignored)
 
 
 # The end of a clause, and a line that begins none, such as a message of the tool.

@@ -117,8 +117,7 @@ def parse_facts(lines: Sequence[tuple[int, str]], file: str) -> Triples:
     """Parse the facts of numbered lines. UserError, with `file` and line, at the first that is not a fact."""
     atoms: list[NamedAtom] = []
     numbers: list[int] = []
-    weighted: list[int] = []
-    directives: list[Directive] = []
+    ignored: list[Clause | Directive] = []
     match_plain = PLAIN.fullmatch
     has_comments = any("/*" in text for _, text in lines)
     end = 0
@@ -138,14 +137,12 @@ def parse_facts(lines: Sequence[tuple[int, str]], file: str) -> Triples:
                 others, end = parse_clauses("facts", lines, file, index, position)
                 clauses += others
             for clause in clauses:
-                if isinstance(clause, Directive):
-                    directives.append(clause)
-                    continue
-                atoms.append(_build_fact(clause, file))
-                numbers.append(clause.line)
-                if clause.weight is not None:
-                    weighted.append(clause.line)
-    return Triples(tuple(atoms), tuple(numbers), describe_ignored(file, weighted, directives))
+                if isinstance(clause, Clause):
+                    atoms.append(_build_fact(clause, file))
+                    numbers.append(clause.line)
+                if isinstance(clause, Directive) or clause.weight is not None:
+                    ignored.append(clause)
+    return Triples(tuple(atoms), tuple(numbers), tuple(describe_ignored(file, ignored)))
 
 
 def read_simple(number: int, text: str) -> tuple[list[Clause | Directive], int]:

@@ -129,9 +129,9 @@ class AtomTable(Sequence[NamedAtom]):
         if is_numbered(self.rows[:, :1], len(self.predicates)) and is_numbered(self.rows[:, 1:], len(self.constants)):
             # Names of files are in this order already.
             return self.predicates, self.constants
-        predicates = find_first_occurrences(self.rows[:, 0], len(self.predicates))
-        constants = find_first_occurrences(self.rows[:, 1:].ravel(), len(self.constants))
-        return [self.predicates[i] for i in predicates.tolist()], [self.constants[i] for i in constants.tolist()]
+        numbers = (self.rows[:, 0], self.predicates), (self.rows[:, 1:].ravel(), self.constants)
+        predicates, constants = ([names[i] for i in _find_first(column, len(names))] for column, names in numbers)
+        return predicates, constants
 
     def names_in(self, column: int) -> set[str]:
         """Return the names of a column: 0 the predicates, 1 and 2 the arguments."""
@@ -144,13 +144,9 @@ class AtomTable(Sequence[NamedAtom]):
 
     def has_common_arguments(self) -> bool:
         """Return whether some constant is the first argument of an atom, and the second of one."""
-        for num in (_CHUNK, len(self.rows)):
-            occurs = np.zeros((2, len(self.constants)), np.bool_)
-            for each, column in zip(occurs, self.rows[:num, 1:].T, strict=True):
-                each[column] = True
-            if (occurs[0] & occurs[1]).any():
-                return True
-        return False
+        occurs = np.zeros((2, len(self.constants)), np.bool_)
+        occurs[0, self.rows[:, 1]] = occurs[1, self.rows[:, 2]] = True
+        return bool(occurs.all(0).any())
 
     def encode(self, predicate_ids: dict[str, int], constant_ids: dict[str, int]) -> NDArray[np.int32]:
         """Return the rows in other ids: int32 [n, 3]; -1 for a name without one."""
@@ -264,13 +260,13 @@ def order_numbers(numbers: NDArray[np.signedinteger[Any]]) -> NDArray[np.int64]:
     return packed
 
 
-def find_first_occurrences(numbers: NDArray[np.int32], size: int) -> NDArray[np.int64]:
+def _find_first(numbers: NDArray[np.int32], size: int) -> list[int]:
     """Return the different numbers, all below `size`, in the order of their first occurrence."""
     first = np.full(size, len(numbers), np.int32)
     # Of repeated indices the last one counts.
     first[numbers[::-1]] = np.arange(len(numbers) - 1, -1, -1, dtype=np.int32)
-    order = np.argsort(first, kind="stable")
-    return order[: int((first < len(numbers)).sum())]
+    found: list[int] = np.argsort(first, kind="stable")[: int((first < len(numbers)).sum())].tolist()
+    return found
 
 
 def is_numbered(numbers: NDArray[np.int32], size: int) -> bool:

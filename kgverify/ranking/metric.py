@@ -3,6 +3,7 @@
 import math
 from typing import Any, Final
 
+import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import InternalError, count_of
@@ -27,7 +28,7 @@ def compute_metrics(rankings: Rankings) -> dict[str, float]:
     sides = {
         "head": rankings.side == Side.HEAD,
         "tail": rankings.side == Side.TAIL,
-        "both": rankings.side == rankings.side,
+        "both": np.ones_like(rankings.side, np.bool_),
     }
     metrics = {}
     for side, mask in sides.items():

@@ -193,16 +193,12 @@ class RuleRanker:
     ) -> None:
         self._rule, self._truth, self._known = rule, truth, known
         own = self._count(candidates)
-        computed = give_ranks(own, rule.ties)
         self._unranked = np.setdiff1d(own.key, recorded.key, assume_unique=True)
         self._fixed = take_rows(recorded, ~np.isin(recorded.key, own.key))
         _, ours, theirs = np.intersect1d(own.key, recorded.key, assume_unique=True, return_indices=True)
         self._own, self._recorded = take_rows(own, ours), take_rows(recorded, theirs)
-        computed = take_rows(computed, ours)
-        self._offsets = (
-            self._recorded.optimistic - computed.optimistic,
-            self._recorded.pessimistic - computed.pessimistic,
-        )
+        computed = give_ranks(self._own, rule.ties)
+        self._offsets = [then - now for then, now in zip(self._recorded[2:], computed[2:], strict=True)]
 
     def __call__(self, candidates: Candidates) -> Rankings:
         """Rank candidates, the trace's own or others."""

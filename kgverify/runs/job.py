@@ -11,7 +11,7 @@ from kgverify.engines.policy import SHORTEST, Policy
 from kgverify.engines.protocol import Engine
 from kgverify.engines.table import COMPILED, REFERENCE, EngineMaker
 from kgverify.errors import UserError
-from kgverify.graphs.formats.pykeen import PykeenObject
+from kgverify.graphs.formats.ids import PykeenObject
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits

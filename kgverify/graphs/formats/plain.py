@@ -8,7 +8,7 @@ the memory. Words are compared, so that equal hashes decide nothing.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -240,10 +240,9 @@ class NameColumn:
         rows, slots = rows[is_stored], slots[is_stored]
         begin, end = self._num, self._num + len(rows)
         if end > len(self._hashes):
-            capacity = max(end, 2 * begin)
-            self._words, self._hashes, self._firsts = (
-                _grow(each, capacity) for each in (self._words, self._hashes, self._firsts)
-            )
+            more = max(end, 2 * begin) - len(self._hashes)
+            self._words = np.pad(self._words, ((0, 0), (0, more)))
+            self._hashes, self._firsts = np.pad(self._hashes, (0, more)), np.pad(self._firsts, (0, more))
         self._words[:, begin:end], self._hashes[begin:end] = words[:, rows], hashes[rows]
         self._firsts[begin:end] = self._num_added + rows
         self._slots[slots] = np.arange(begin, end, dtype=np.int32)
@@ -291,10 +290,3 @@ def _mix(words: NDArray[np.uint64], index: int) -> NDArray[np.uint64]:
 def _widen(words: NDArray[np.uint64], width: int) -> NDArray[np.uint64]:
     """Return names with words of zeros at the end: uint64 [width, n]."""
     return words if len(words) == width else np.pad(words, ((0, width - len(words)), (0, 0)))
-
-
-def _grow(stored: NDArray[Any], num: int) -> NDArray[Any]:
-    """Return an array with space for `num` elements in the last dimension."""
-    larger = np.empty((*stored.shape[:-1], num), stored.dtype)
-    larger[..., : stored.shape[-1]] = stored
-    return larger
