@@ -60,7 +60,7 @@ Sides: TypeAlias = tuple[Engine, Engine]
 
 
 class Fault(NamedTuple):
-    """What goes wrong in a cause. tolerance: of scores, absolute."""
+    """The fault of a cause. tolerance: of scores, absolute."""
 
     stage: Stage
     kind: DifferenceClass

@@ -206,5 +206,5 @@ class KnowledgeGraph:
 
     @cached_property
     def _kept(self) -> dict[object, NDArray[np.int32]]:
-        """What was asked for: triples in ids by split, constants by predicate and side, and by the indices of domains."""
+        """The answers kept: triples in ids by split, constants by predicate and side, and by the indices of domains."""
         return {}

@@ -16,7 +16,7 @@ from kgverify.files.code_identity import find_compiler, read_driver
 from kgverify.version import __version__
 
 TESTED: Final = {"Python": "3.11", "torch": "2.13", "C++ compiler": "g++ 12"}
-"""What CI tests. It has no GPU."""
+"""The versions that CI tests. It has no GPU."""
 SELF_TEST: Final = "kgverify doctor --self-test"
 SECONDS: Final = 10
 """The time after which a compiler that is asked for its version is stopped."""

@@ -137,12 +137,12 @@ def _terminal_alone(case: Case) -> Iterator[Finding]:
         lambda row: f"{kind_of(row)} among {count_of(num[row], 'resolvent')}",
     )
     lacks_origin = resolvents.origin_kind == Origin.NONE
-    is_none = np.isin(resolvents.kind, (GoalKind.FALSE, GoalKind.STOP))
+    may_lack = np.isin(resolvents.kind, (GoalKind.FALSE, GoalKind.STOP))
     yield from case.of_resolvents(
-        lacks_origin != is_none,
+        lacks_origin != may_lack,
         Stage.RESOLVE,
         "origin_kind",
-        lambda row: f"{kind_of(row)} of {'no origin' if is_none[row] else 'a clause'}",
+        lambda row: f"{kind_of(row)} of {'no origin' if may_lack[row] else 'a clause'}",
         lambda row: f"{kind_of(row)} of {Origin(int(resolvents.origin_kind[row])).name.lower()}",
     )
     is_empty = ~is_terminal & (resolvents.num_atoms == 0)
