@@ -28,7 +28,7 @@ def compute_metrics(rankings: Rankings) -> dict[str, float]:
     sides = {
         "head": rankings.side == Side.HEAD,
         "tail": rankings.side == Side.TAIL,
-        "both": np.ones_like(rankings.side, np.bool_),
+        "both": np.ones(len(rankings.side), np.bool_),
     }
     metrics = {}
     for side, mask in sides.items():
