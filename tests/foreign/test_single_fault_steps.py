@@ -360,11 +360,6 @@ def guess(stage):
     return StepDifference(stage, DifferenceClass.MISSING, "", 0.5, (), ())
 
 
-def test_a_guess_at_a_whole_list_is_special_and_one_at_a_lost_clause_is_not():
-    assert explain(ALL, [fact((R, C, A))])[0].is_special
-    assert not explain(ALL, ALL[1:])[0].is_special
-
-
 @pytest.mark.parametrize(
     ("guesses", "chosen"),
     [

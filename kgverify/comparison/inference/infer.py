@@ -12,7 +12,6 @@ from kgverify.comparison.inference.single_fault import explain_by_one_stage
 from kgverify.comparison.inference.step_difference import Given, StepDifference, explain_difference
 from kgverify.comparison.inference.step_program import StepProgram
 from kgverify.comparison.step_view import Names, ResolventView, StepView
-from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.program import Program
@@ -108,34 +107,22 @@ class BlockInference:
         return expected, actual
 
     def explain(self, candidate: int, step: int, expected: StepView, actual: StepView) -> StepDifference | None:
-        """Explain two steps whose resolvents differ, or what was dropped; None if the steps themselves say more."""
-        guesses = self._explain_by_one_stage(candidate, step, expected, actual)
-        if not self.has_origins:
-            guesses = self._doubt(guesses, candidate, step, expected, actual)
+        """Explain two steps whose resolvents differ, or what was dropped; None if the steps themselves say more.
+
+        Known clauses, and the other dialects, take the step again with one stage changed. Contents alone fit many faults: the
+        rules for these, which know the limits that other steps show, say more.
+        """
+        is_same = [r.content for r in expected.resolvents] == [r.content for r in actual.resolvents]
+        guesses: list[StepDifference] = []
+        if self.has_origins or is_same or not follows_inference(self._declared.dialect):
+            guesses = self._explain_by_one_stage(candidate, step, expected, actual)
+        if not (guesses or is_same or self.has_origins):
+            origins = self._at(candidate, expected)
+            given = Given(origins, self._earlier(candidate, step), self._limits, self._num_symbols)
+            guesses = [explain_difference(expected, actual, given)]
         if guesses:
             self.guesses[candidate, step] = guesses
         return guesses[0] if guesses else None
-
-    def _doubt(
-        self, guesses: list[StepDifference], candidate: int, step: int, expected: StepView, actual: StepView
-    ) -> list[StepDifference]:
-        """Return guesses at a step without origins, or else its explanation by contents.
-
-        The contents alone fit many faults. In the dialect whose order of stages they presume, the rules for contents, which
-        know the limits that other steps show, say more than all guesses but the most special. Then the guesses follow.
-        """
-        if [r.content for r in expected.resolvents] == [r.content for r in actual.resolvents]:
-            return guesses
-        if guesses and not follows_inference(self._declared.dialect):
-            return guesses
-        origins = self._at(candidate, expected)
-        given = Given(origins, self._earlier(candidate, step), self._limits, self._num_symbols)
-        found = explain_difference(expected, actual, given)
-        is_lost = found.kind is DifferenceClass.PROOF_LOST and [r.kind for r in actual.resolvents] == [GoalKind.FALSE]
-        if is_lost:
-            return [*guesses, found]
-        special = [guess for guess in guesses if guess.is_special]
-        return [*special, found, *(guess for guess in guesses if not guess.is_special)]
 
     def _explain_by_one_stage(
         self, candidate: int, step: int, expected: StepView, actual: StepView

@@ -44,7 +44,6 @@ class _Guess(NamedTuple):
     kind: DifferenceClass
     evidence: str
     confidence: float = CLEAR
-    is_special: bool = False
 
 
 def explain_by_one_stage(
@@ -70,7 +69,6 @@ def explain_by_one_stage(
             each.confidence,
             tuple(missing),
             tuple(extra),
-            each.is_special,
         )
         for each in search.find()
     ]
@@ -230,7 +228,7 @@ class _Search:
         for back, goal in enumerate(reversed(self._program.visited[:-1]), 1):
             if goal and goal != self._goal and self._fits(self._program.match(goal)):
                 evidence = f"the resolvents are those of the step {back} before this one"
-                return _Guess(Stage.ADVANCE, DifferenceClass.STALE, evidence, confidence, confidence >= CLEAR)
+                return _Guess(Stage.ADVANCE, DifferenceClass.STALE, evidence, confidence)
         return None
 
     def _of_selection(self) -> _Guess | None:
@@ -242,7 +240,7 @@ class _Search:
             if self._goal[i] != self._goal[0] and self._fits(self._program.match(goal)):
                 evidence = f"atom {i + 1} of the goal is selected"
                 kind = DifferenceClass.SUBSTITUTED
-                return _Guess(Stage.SELECT, kind, evidence, confidence, is_special=confidence >= CLEAR)
+                return _Guess(Stage.SELECT, kind, evidence, confidence)
         return None
 
     def _has_more(self) -> bool:
@@ -404,7 +402,7 @@ class _Search:
             # What one rule alone lacks may as well be lost otherwise, unless pruning leaves it.
             if self._fits(made) and not (is_clear and could_be_pruned(self._made, made, self._program.is_like_fact)):
                 kind = DifferenceClass.SUBSTITUTED if self._has_more() else DifferenceClass.MISSING
-                return _Guess(Stage.RESOLVE, self._judge_proof(kind), words, confidence, is_clear)
+                return _Guess(Stage.RESOLVE, self._judge_proof(kind), words, confidence)
         return None
 
     def _of_short_list(self, confidence: float = GUESSED) -> _Guess | None:
@@ -419,7 +417,7 @@ class _Search:
         for changed, words in shorter:
             if self._fits(self._made, changed):
                 kind = self._judge_proof(DifferenceClass.LIMIT)
-                return _Guess(Stage.LIMIT, kind, words, confidence, confidence >= CLEAR)
+                return _Guess(Stage.LIMIT, kind, words, confidence)
         return None
 
     def _of_deleted_atoms(self) -> _Guess | None:

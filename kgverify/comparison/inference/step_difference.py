@@ -54,7 +54,7 @@ class Given(NamedTuple):
 
 
 class StepDifference(NamedTuple):
-    """The stage and the class of a difference, and whether hardly another fault makes these resolvents (`is_special`)."""
+    """The stage and the class of a difference, with the resolvents that only one side has."""
 
     stage: Stage
     kind: DifferenceClass
@@ -62,7 +62,6 @@ class StepDifference(NamedTuple):
     confidence: float
     missing: tuple[ResolventView, ...] = ()
     extra: tuple[ResolventView, ...] = ()
-    is_special: bool = False
 
 
 class _Vote(NamedTuple):
@@ -124,6 +123,12 @@ class _Explainer:
         if has_proof[0]:
             why, confidence = self._explain_proof(CERTAIN, GUESSED)
             vote = self._blame(DifferenceClass.PROOF_LOST, confidence)
+            if [r.kind for r in self._all[1]] == [GoalKind.FALSE] and self._origins is not None:
+                proof = self._origins.explain(())
+                if proof.deviation is Deviation.NONE:
+                    vote = vote._replace(
+                        stage=self._matching(proof, self._all[0][0]), confidence=min(LIKELY, confidence)
+                    )
             return self._found(vote, f"TRUE is lost: {other} instead; {why}")
         left = [r for r in self._all[1] if r.kind == GoalKind.TRUE and r.atoms]
         why, confidence = self._explain_proof(OPEN, CERTAIN)
@@ -517,6 +522,9 @@ class _Explainer:
             return _Vote(Stage.PRUNE, DifferenceClass.MISSING, confidence, why)
         if deviation is Deviation.MATCH:
             return self._judge_extra(actual, found)
+        if [content_of(r)[1] == plain(r.atoms) for r in (expected, actual)] == [True, False]:
+            why = "variables are not numbered by first appearance"
+            return _Vote(Stage.RENAME, DifferenceClass.RENAMED, confidence, why)
         is_moved = deviation is Deviation.ATOM_ORDER and own and self._origins and self._origins.deletes_by(own.clauses)
         stage = Stage.PRUNE if is_moved else Stage.RESOLVE
         return _Vote(stage, DifferenceClass.SUBSTITUTED, confidence, why or "the same clause gave other atoms")
