@@ -5,9 +5,9 @@ is more exact; see `kgverify.verification.replay`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from itertools import starmap
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.result import Level, Value
@@ -36,35 +36,14 @@ class Difference(NamedTuple):
     found: StepDifference | None = None
 
 
-class Explain(Protocol):
-    """Explains and renders the resolvents of two steps."""
-
-    @property
-    def has_origins(self) -> bool:
-        """True if both steps show the clauses that made their resolvents."""
-        ...
-
-    def explain(self, expected: StepView, actual: StepView) -> StepDifference | None:
-        """Explain two steps whose resolvents differ; None where only their origins, which both show, say something."""
-        ...
-
-    def render(self, resolvents: Sequence[ResolventView]) -> Iterator[str]:
-        """Render resolvents of either step."""
-        ...
-
-
 def locate_difference(
     expected: StepView,
     actual: StepView,
     names: Names,
     is_first_step: bool,
     score_tolerance: float,
-    explain: Explain | None = None,
 ) -> Difference | None:
-    """Return the earliest recorded field in which two steps differ, or None if they agree.
-
-    explain: explains resolvents by the program
-    """
+    """Return the earliest recorded field in which two steps differ, or None if they agree."""
     before = Stage.RECYCLE if is_first_step else Stage.ADVANCE
     if expected.goal != actual.goal:
         return Difference(before, "steps.goal_atoms", names.goal(expected.goal), names.goal(actual.goal))
@@ -73,15 +52,11 @@ def locate_difference(
     contents = [[r.content for r in step.resolvents] for step in (expected, actual)]
     clauses = [[r.clause for r in step.resolvents] for step in (expected, actual)]
     if contents[0] != contents[1] or clauses[0] != clauses[1]:
-        found = explain.explain(expected, actual) if explain is not None else None
-        if found is not None and explain is not None and not explain.has_origins:
-            return _locate_by_content(expected, actual, explain, found)
-        return _name_stage(_locate_in_resolvents(expected, actual, names), found)
+        return _locate_in_resolvents(expected, actual, names)
     for field in ("dropped_atoms", "dropped_resolvents"):
         counts = getattr(expected, field), getattr(actual, field)
         if counts[0] != counts[1]:
-            found = explain.explain(expected, actual) if explain is not None else None
-            return _name_stage(Difference(Stage.LIMIT, f"steps.{field}", *counts), found)
+            return Difference(Stage.LIMIT, f"steps.{field}", *counts)
     scores = [
         (e, a)
         for e, a in zip(expected.resolvents, actual.resolvents, strict=True)
@@ -148,25 +123,6 @@ def _locate_in_resolvents(expected: StepView, actual: StepView, names: Names) ->
     values = [shorten(names.resolvent(r) for r in side) or ["nothing more"] for side in only]
     field = "resolvents.origin" if is_same else "resolvents.atoms"
     return Difference(_stage_of(expected, actual, *only), field, values[0], values[1])
-
-
-def _name_stage(difference: Difference, found: StepDifference | None) -> Difference:
-    return difference if found is None else difference._replace(stage=found.stage, found=found)
-
-
-def _locate_by_content(expected: StepView, actual: StepView, explain: Explain, found: StepDifference) -> Difference:
-    """Locate a difference of resolvents that do not show which clauses made them."""
-    sides = found.missing, found.extra
-    if not any(sides):
-        pairs = zip(expected.resolvents, actual.resolvents, strict=False)
-        shown = [pair for pair in pairs if pair[0].content != pair[1].content]
-        sides = tuple(zip(*shown, strict=True)) if shown else (expected.resolvents, actual.resolvents)  # type: ignore[assignment]
-    is_order = Counter(r.content for r in expected.resolvents) == Counter(r.content for r in actual.resolvents)
-    field = "resolvents.order" if is_order else "resolvents.atoms"
-    # Only what is shown is rendered: its clauses have to be inferred.
-    shown_texts = [[*explain.render(side[:MOST_SHOWN]), *([""] * (len(side) - MOST_SHOWN))] for side in sides]
-    values = [shorten(texts) or ["nothing more"] for texts in shown_texts]
-    return Difference(found.stage, field, values[0], values[1], found)
 
 
 def list_missing(

@@ -1,6 +1,7 @@
 """The inference for a comparison: of a program, and of the steps of one block of two traces."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -11,6 +12,7 @@ from kgverify.comparison.inference.origins import Clause, Deviation, OriginInfer
 from kgverify.comparison.inference.single_fault import explain_by_one_stage
 from kgverify.comparison.inference.step_difference import Given, StepDifference, explain_difference
 from kgverify.comparison.inference.step_program import StepProgram
+from kgverify.comparison.locate import MOST_SHOWN, Difference, shorten
 from kgverify.comparison.step_view import Names, ResolventView, StepView
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import GoalKind
@@ -106,7 +108,41 @@ class BlockInference:
         expected, actual = (find_limits(trace, self._at) for trace in self._traces)
         return expected, actual
 
-    def explain(self, candidate: int, step: int, expected: StepView, actual: StepView) -> StepDifference | None:
+    def name(
+        self, candidate: int, step: int, expected: StepView, actual: StepView, difference: Difference
+    ) -> Difference:
+        """Return a difference of resolvents, or of what was dropped, with the stage that explains it."""
+        field = difference.field
+        if field == "resolvents.score" or not field.startswith(("resolvents.", "steps.dropped_")):
+            return difference
+        found = self._explain(candidate, step, expected, actual)
+        if found is None:
+            return difference
+        if not self.has_origins and field.startswith("resolvents."):
+            difference = self._show_contents(candidate, expected, actual, found)
+        return difference._replace(stage=found.stage, found=found)
+
+    def _show_contents(self, candidate: int, expected: StepView, actual: StepView, found: StepDifference) -> Difference:
+        """Show a difference of resolvents that do not say which clauses made them."""
+        sides = found.missing, found.extra
+        if not any(sides):
+            pairs = zip(expected.resolvents, actual.resolvents, strict=False)
+            shown = [pair for pair in pairs if pair[0].content != pair[1].content]
+            sides = tuple(zip(*shown, strict=True)) if shown else (expected.resolvents, actual.resolvents)  # type: ignore[assignment]
+        is_order = Counter(r.content for r in expected.resolvents) == Counter(r.content for r in actual.resolvents)
+        origins = self._at(candidate, expected)
+        # Only what is shown is rendered: its clauses have to be inferred.
+        texts = [
+            [
+                *(self._program.render(r, origins, self._names) for r in side[:MOST_SHOWN]),
+                *([""] * (len(side) - MOST_SHOWN)),
+            ]
+            for side in sides
+        ]
+        left, right = (shorten(side) or ["nothing more"] for side in texts)
+        return Difference(found.stage, "resolvents.order" if is_order else "resolvents.atoms", left, right)
+
+    def _explain(self, candidate: int, step: int, expected: StepView, actual: StepView) -> StepDifference | None:
         """Explain two steps whose resolvents differ, or what was dropped; None if the steps themselves say more.
 
         Known clauses, and the other dialects, take the step again with one stage changed. Contents alone fit many faults: the
@@ -135,11 +171,6 @@ class BlockInference:
         program = StepProgram(self._program.origins.clauses, self._declared, visited, query)
         known = {"has_origins": self.has_origins, "has_counts": self._has_counts}
         return explain_by_one_stage(program, expected, actual, **known)
-
-    def render(self, candidate: int, step: StepView, resolvents: Sequence[ResolventView]) -> Iterator[str]:
-        """Render resolvents of a step with inferred clauses."""
-        origins = self._at(candidate, step)
-        return (self._program.render(r, origins, self._names) for r in resolvents)
 
     def _at(self, candidate: int, step: StepView) -> StepOrigins | None:
         return self._program.at(step.goal, self._traces[0].columns.candidates.atom[candidate].tolist())
