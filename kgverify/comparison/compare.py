@@ -24,8 +24,7 @@ from kgverify.comparison.comparable import (
 )
 from kgverify.comparison.equal_columns import Rounded, count_rounded, has_equal_columns, has_same_bytes
 from kgverify.comparison.goals import Rebuilding, find_goals, find_rebuilds
-from kgverify.comparison.inference.choose import adopt_guess, prefer_one_stage
-from kgverify.comparison.inference.infer import ProgramInference, find_program
+from kgverify.comparison.inference.infer import ProgramInference, adopt_guess, find_program, prefer_one_stage
 from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.modulo.benign import BenignCount
 from kgverify.comparison.modulo.normalise import rename_candidates

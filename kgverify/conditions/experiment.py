@@ -13,9 +13,8 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.inference.content import content_of
 from kgverify.comparison.inference.origins import Clause
-from kgverify.comparison.step_view import StepReader
+from kgverify.comparison.step_view import StepReader, content_of
 from kgverify.conditions.features import Feature
 from kgverify.conditions.instances import Candidate, Cases, Instance, SeenStep, Unit, canonical, collect_cases, plain
 from kgverify.conditions.search import Condition, Term

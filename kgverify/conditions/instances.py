@@ -10,10 +10,9 @@ from functools import cached_property
 from random import Random
 from typing import Any, Final, NamedTuple, TypeVar
 
-from kgverify.comparison.inference.content import Content, content_of
 from kgverify.comparison.inference.origins import Clause, Made, OriginInference, StepOrigins
 from kgverify.comparison.result import PROOF_CLASSES
-from kgverify.comparison.step_view import ResolventView, StepView
+from kgverify.comparison.step_view import Content, ResolventView, StepView, content_of
 from kgverify.conditions.slot_history import SlotHistory
 from kgverify.conditions.slot_turns import Turn
 from kgverify.program.atoms import Goal

@@ -19,11 +19,10 @@ from kgverify.comparison.classify import (
     group_causes,
 )
 from kgverify.comparison.compare import Comparer
-from kgverify.comparison.inference.choose import adopt_guess
 from kgverify.comparison.inference.dialects import follows_inference, name_in_dialect, order_of_stages
-from kgverify.comparison.inference.single_fault import explain_by_one_stage
+from kgverify.comparison.inference.infer import adopt_guess
+from kgverify.comparison.inference.single_fault import StepProgram, explain_by_one_stage
 from kgverify.comparison.inference.step_difference import StepDifference
-from kgverify.comparison.inference.step_program import StepProgram
 from kgverify.comparison.locate import is_close, locate_difference
 from kgverify.comparison.modulo.normalise import normalise_steps
 from kgverify.comparison.modulo.outputs import normalise_outputs

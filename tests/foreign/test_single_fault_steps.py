@@ -2,11 +2,15 @@
 
 import pytest
 
-from kgverify.comparison.inference.changed_atoms import change_bodies, could_be_pruned
-from kgverify.comparison.inference.choose import prefer_one_stage
-from kgverify.comparison.inference.single_fault import ALONE, explain_by_one_stage
+from kgverify.comparison.inference.infer import prefer_one_stage
+from kgverify.comparison.inference.single_fault import (
+    ALONE,
+    StepProgram,
+    change_bodies,
+    could_be_pruned,
+    explain_by_one_stage,
+)
 from kgverify.comparison.inference.step_difference import StepDifference
-from kgverify.comparison.inference.step_program import StepProgram
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import Atom, NamedAtom, Variable
