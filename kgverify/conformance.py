@@ -12,8 +12,14 @@ from time import monotonic
 from typing import Final
 
 from kgverify.arguments import checked
-from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
-from kgverify.comparison.exercise.minimum import MINIMUM, Minimum, explain_missing, parse_minimum
+from kgverify.comparison.exercise.exercise import (
+    MINIMUM,
+    NOT_EXERCISED,
+    Exercise,
+    Minimum,
+    explain_missing,
+    parse_minimum,
+)
 from kgverify.comparison.result import Verdict
 from kgverify.engines.adapters.staged import Clause, StagedEngine, engine_of
 from kgverify.engines.adapters.stepwise import StepwiseEngine

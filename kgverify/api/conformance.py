@@ -3,7 +3,7 @@
 from kgverify.api.verify import verify
 from kgverify.arguments import checked
 from kgverify.comparison.equality import Equality
-from kgverify.comparison.exercise.minimum import Minimum
+from kgverify.comparison.exercise.exercise import Minimum
 from kgverify.comparison.result import Verdict
 from kgverify.conformance import EXAMPLES, SECONDS, check_engine, check_scope
 from kgverify.engines.table import REFERENCE

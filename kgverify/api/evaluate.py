@@ -9,7 +9,7 @@ from pathlib import Path
 from kgverify.api.inputs import make_pipeline
 from kgverify.arguments import check_fields, checked
 from kgverify.comparison.equality import Equality
-from kgverify.comparison.exercise.minimum import Minimum
+from kgverify.comparison.exercise.exercise import Minimum
 from kgverify.engines.policy import Policy
 from kgverify.engines.table import COMPILED, REFERENCE, Capability
 from kgverify.errors import UserError

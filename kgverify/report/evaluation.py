@@ -4,8 +4,7 @@ from typing import Final
 
 import msgspec
 
-from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
-from kgverify.comparison.exercise.minimum import explain_missing
+from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise, explain_missing
 from kgverify.comparison.result import Verdict
 from kgverify.errors import count_of
 from kgverify.escaping import escape_json, make_lines_visible, make_visible

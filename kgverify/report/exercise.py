@@ -2,8 +2,7 @@
 
 from typing import Final
 
-from kgverify.comparison.exercise.exercise import Exercise
-from kgverify.comparison.exercise.minimum import ITEMS, describe_minimum
+from kgverify.comparison.exercise.exercise import ITEMS, Exercise, describe_minimum
 from kgverify.comparison.result import Verdict
 from kgverify.errors import count_of
 from kgverify.program.limits import MAX_ATOMS, MAX_RESOLVENTS, DeclaredLimits

@@ -5,8 +5,7 @@ from typing import Any
 
 import msgspec
 
-from kgverify.comparison.exercise.exercise import Exercised
-from kgverify.comparison.exercise.minimum import NO_MINIMUM, Minimum
+from kgverify.comparison.exercise.exercise import NO_MINIMUM, Exercised, Minimum
 from kgverify.comparison.result import PROOF_CLASSES, Attribution, Cause, Comparison, Divergence, RankingRules
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.errors import UserError

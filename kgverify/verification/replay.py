@@ -23,11 +23,10 @@ from kgverify.comparison.inference.dialects import follows_inference, name_in_di
 from kgverify.comparison.inference.infer import adopt_guess
 from kgverify.comparison.inference.single_fault import StepProgram, explain_by_one_stage
 from kgverify.comparison.inference.step_difference import StepDifference
-from kgverify.comparison.locate import is_close, locate_difference
+from kgverify.comparison.locate import first_difference, is_close, locate_difference, name_stage, starts_wrong
 from kgverify.comparison.modulo.normalise import normalise_steps
 from kgverify.comparison.modulo.outputs import normalise_outputs
 from kgverify.comparison.result import Cause, Divergence
-from kgverify.comparison.stage_difference import first_difference, name_stage, starts_wrong
 from kgverify.comparison.step_view import StepReader, StepView, outcome_name
 from kgverify.engines.adapters.stepwise import AtomIds, read_positions
 from kgverify.engines.adapters.stepwise import Goal as PlainGoal

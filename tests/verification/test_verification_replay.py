@@ -6,7 +6,7 @@ import pytest
 from run_engines import UNEXPLAINED, countries_run, eager_pipeline, staged_pipeline
 
 from kgverify.comparison.compare import Comparer, compare
-from kgverify.comparison.stage_difference import first_difference, render_difference
+from kgverify.comparison.locate import first_difference, render_difference
 from kgverify.comparison.step_view import Names
 from kgverify.program.limits import Limits
 from kgverify.program.stages import STEP_STAGES, Stage

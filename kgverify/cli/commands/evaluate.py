@@ -28,7 +28,7 @@ from kgverify.cli.progress import (
     typed_words,
     write_encoded,
 )
-from kgverify.comparison.exercise.minimum import parse_minimum
+from kgverify.comparison.exercise.exercise import parse_minimum
 from kgverify.engines.protocol import ExplainedEngine
 from kgverify.engines.table import REFERENCE
 from kgverify.errors import UserError

@@ -21,7 +21,7 @@ from kgverify.cli.progress import (
     typed_command,
     write_json,
 )
-from kgverify.comparison.exercise.minimum import MINIMUM, parse_minimum
+from kgverify.comparison.exercise.exercise import MINIMUM, parse_minimum
 from kgverify.errors import UserError
 from kgverify.program.dialect import OURS, read_dialect
 from kgverify.runs.engine_makers import Sides

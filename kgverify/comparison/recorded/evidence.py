@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.equal_columns import has_same_bytes
+from kgverify.comparison.locate import first_difference
 from kgverify.comparison.modulo.outputs import normalise_outputs
 from kgverify.comparison.result import Comparison, Verdict
 from kgverify.comparison.source import FileSource, MemorySource, Range, StepSource, has_steps
-from kgverify.comparison.stage_difference import first_difference
 from kgverify.program.stages import STEP_STAGES
 from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.model.columns import Candidates, CandidateSet, are_equal, starts_of

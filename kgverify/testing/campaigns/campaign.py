@@ -15,8 +15,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Final, TypeVar
 
-from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
-from kgverify.comparison.exercise.minimum import MINIMUM, Minimum
+from kgverify.comparison.exercise.exercise import MINIMUM, NOT_EXERCISED, Exercise, Minimum
 from kgverify.errors import UserError
 from kgverify.files.code_identity import list_changes
 from kgverify.files.locking import locked_folder

@@ -8,8 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
-from kgverify.comparison.exercise.exercise import NOT_EXERCISED
-from kgverify.comparison.exercise.minimum import MINIMUM, find_missing
+from kgverify.comparison.exercise.exercise import MINIMUM, NOT_EXERCISED, find_missing
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.files.writing import write_file
 from kgverify.garbage_collection import skip_existing_objects, without_garbage_collection

@@ -10,7 +10,7 @@ from itertools import combinations, product
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from kgverify.comparison.exercise.minimum import Minimum
+from kgverify.comparison.exercise.exercise import Minimum
 from kgverify.errors import UserError, suggest
 from kgverify.program.atoms import Atom, NamedAtom, Term, Variable, decode_variable, encode_variable
 from kgverify.program.dialect import OURS, Dialect
