@@ -5,22 +5,20 @@ is more exact; see `kgverify.verification.replay`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import starmap
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
 from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.result import Divergence, Level, Value
-from kgverify.comparison.step_view import Names, ResolventView, StepView, outcome_name
+from kgverify.comparison.step_view import Names, ResolventView, StepView, list_missing, outcome_name
 from kgverify.program.atoms import Atom, Goal
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.step.clauses import number_variables
 from kgverify.trace.model.stage_items import StageOutputs
-
-Item = TypeVar("Item", bound=Hashable)
 
 MOST_SHOWN = 12
 """The differing items to list; the rest are counted."""
@@ -126,20 +124,6 @@ def _locate_in_resolvents(expected: StepView, actual: StepView, names: Names) ->
     values = [shorten(names.resolvent(r) for r in side) or ["nothing more"] for side in only]
     field = "resolvents.origin" if is_same else "resolvents.atoms"
     return Difference(_stage_of(expected, actual, *only), field, values[0], values[1])
-
-
-def list_missing(
-    these: Iterable[Item], others: Iterable[Item], key: Callable[[Item], Hashable] = lambda item: item
-) -> list[Item]:
-    """Return the items that the others lack, counted with multiplicity; items with one key are the same."""
-    left = Counter(map(key, others))
-    found = []
-    for item in these:
-        if left[key(item)]:
-            left[key(item)] -= 1
-        else:
-            found.append(item)
-    return found
 
 
 def count_differing(expected: StepView, actual: StepView) -> tuple[int, int]:

@@ -1,9 +1,9 @@
 """Single steps of a trace, and the names to print them with."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -194,19 +194,23 @@ def plain(atoms: Iterable[tuple[int, int, int]]) -> Atoms:
     return tuple([(predicate, a, b) for predicate, a, b in atoms])
 
 
+Item = TypeVar("Item")
+
+
 def content_of(resolvent: ResolventView) -> Content:
     """Return the kind of a resolvent and its atoms, in canonical variables."""
     return resolvent.kind, number_variables(iter(plain(resolvent.atoms)))
 
 
-def subtract(resolvents: Iterable[ResolventView], others: Iterable[Content]) -> list[ResolventView]:
-    """Return the resolvents whose content the others lack, counted with multiplicity."""
-    left = Counter(others)
+def list_missing(
+    these: Iterable[Item], others: Iterable[Item], key: Callable[[Item], Hashable] = lambda item: item
+) -> list[Item]:
+    """Return the items that the others lack, counted with multiplicity; items with one key are the same."""
+    left = Counter(map(key, others))
     found = []
-    for r in resolvents:
-        content = content_of(r)
-        if left[content]:
-            left[content] -= 1
+    for item in these:
+        if left[key(item)]:
+            left[key(item)] -= 1
         else:
-            found.append(r)
+            found.append(item)
     return found

@@ -570,7 +570,7 @@ def test_a_stage_is_inferred_only_where_that_is_asked_for():
     assert [bool(each.evidence) for each in found] == [False, True]
 
 
-def test_an_empty_list_without_origins_is_explained_by_contents_unless_a_proof_is_lost():
+def test_an_empty_list_without_origins_is_explained_by_contents():
     trace = with_columns(small_trace(), small_trace().columns._replace(stages=no_stage_items()))
     trace = replace(trace, fields=trace.fields - {"resolvents.origin_kind", "resolvents.origin"})
     resolvents, counts = trace.columns.resolvents, trace.columns.steps.num_resolvents.astype(np.int64)
@@ -578,7 +578,7 @@ def test_an_empty_list_without_origins_is_explained_by_contents_unless_a_proof_i
     is_goal = resolvents.kind == GoalKind.GOAL
     has_goals = np.array([is_goal[begin:end].sum() > 1 for begin, end in pairwise(starts)])
     is_proof = resolvents.kind[starts[:-1]] == GoalKind.TRUE
-    for row, is_explained in ((np.flatnonzero(has_goals)[0], False), (np.flatnonzero(is_proof)[0], True)):
+    for row, kind_of in ((np.flatnonzero(has_goals)[0], "missing"), (np.flatnonzero(is_proof)[0], "proof_lost")):
         begin, end = starts[row], starts[row + 1]
         fewer = counts.copy()
         fewer[row] = 1
@@ -590,7 +590,8 @@ def test_an_empty_list_without_origins_is_explained_by_contents_unless_a_proof_i
         kind[begin], num_atoms[begin] = GoalKind.FALSE, 0
         ended = columns._replace(resolvents=made._replace(kind=kind, num_atoms=num_atoms, atoms=atoms))
         found = compare(trace, with_columns(trace, ended)).divergences[0]
-        assert found.evidence.endswith(ALONE) == is_explained, found
+        assert (found.stage.startswith("match_"), found.kind.value) == (True, kind_of), found
+        assert not found.evidence.endswith(ALONE)
 
 
 def test_values_are_verified_only_where_that_is_asked_for(tmp_path):

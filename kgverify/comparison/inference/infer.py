@@ -160,7 +160,7 @@ class BlockInference:
         field = difference.field
         if field == "resolvents.score" or not field.startswith(("resolvents.", "steps.dropped_")):
             return difference
-        found = self._explain(candidate, step, expected, actual)
+        found = self.explain(candidate, step, expected, actual)
         if found is None:
             return difference
         if not self.has_origins and field.startswith("resolvents."):
@@ -187,7 +187,7 @@ class BlockInference:
         left, right = (shorten(side) or ["nothing more"] for side in texts)
         return Difference(found.stage, "resolvents.order" if is_order else "resolvents.atoms", left, right)
 
-    def _explain(self, candidate: int, step: int, expected: StepView, actual: StepView) -> StepDifference | None:
+    def explain(self, candidate: int, step: int, expected: StepView, actual: StepView) -> StepDifference | None:
         """Explain two steps whose resolvents differ, or what was dropped; None if the steps themselves say more.
 
         Known clauses, and the other dialects, take the step again with one stage changed. Contents alone fit many faults: the

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.inference.origins import MOST_ATOMS, Clause, Deviation, Explanation, StepOrigins, count_clauses
-from kgverify.comparison.step_view import Content, ResolventView, StepReader, StepView, content_of, plain, subtract
+from kgverify.comparison.step_view import Content, ResolventView, StepReader, StepView, content_of, list_missing, plain
 from kgverify.errors import count_of
 from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.outcomes import GoalKind, Origin
@@ -173,8 +173,8 @@ class _Explainer:
         # FALSE alone stands for an empty list.
         self._sides = tuple([r for r in side if content_of(r) != (GoalKind.FALSE, ())] for side in self._all)
         self._contents = tuple([content_of(r) for r in side] for side in self._sides)
-        self._missing = subtract(self._sides[0], self._contents[1])
-        self._extra = subtract(self._sides[1], self._contents[0])
+        self._missing = list_missing(self._sides[0], self._sides[1], content_of)
+        self._extra = list_missing(self._sides[1], self._sides[0], content_of)
 
     def explain(self) -> StepDifference:
         """Return the first explanation that applies."""
@@ -253,7 +253,7 @@ class _Explainer:
 
     def _of_malformed(self) -> StepDifference | None:
         sides = [[r for r in side if self._find_flaw(r)] for side in self._all]
-        left, right = (subtract(a, map(content_of, b)) for a, b in (sides, sides[::-1]))
+        left, right = (list_missing(a, b, content_of) for a, b in (sides, sides[::-1]))
         if not left and not right:
             return None
         flaws = Counter(self._find_flaw(r) for r in right or left)
