@@ -623,10 +623,7 @@ class _Explainer:
         if found.deviation is Deviation.NONE and self._was_visited(r):
             return _Vote(Stage.REVISIT, extra, CLEAR, "they equal goals visited before")
         if found.deviation is Deviation.NONE:
-            why = ""
-            if self._origins is not None and all(map(self._origins.needs_all_bindings, found.clauses)):
-                why = "they match only if both argument pairs are unified together"
-            return _Vote(self._matching(found, r), extra, self._trust(found), why)
+            return self._judge_match(found, r, extra)
         if found.deviation is Deviation.MATCH:
             return _Vote(self._matching(found, r), extra, LIKELY, found.detail)
         if found.deviation is Deviation.TRUNCATED and self._is_cut(content_of(r)):
@@ -654,13 +651,13 @@ class _Explainer:
         found = self._explain_content(content_of(r))
         if found is None or not found.clauses:
             return _Vote(self._matching(None, r), missing, GUESSED)
-        why = ""
-        if self._origins is not None and all(map(self._origins.needs_all_bindings, found.clauses)):
-            why = "they match only if both argument pairs are unified together"
-        return _Vote(self._matching(found, r), missing, self._trust(found), why)
+        return self._judge_match(found, r, missing)
 
-    def _trust(self, found: Explanation) -> float:
-        return OPEN if len(found.kinds) > 1 else CLEAR
+    def _judge_match(self, found: Explanation, r: ResolventView, kind: DifferenceClass) -> _Vote:
+        """Judge a resolvent that clauses make exactly, and that one side lacks."""
+        needs_both = self._origins is not None and all(map(self._origins.needs_all_bindings, found.clauses))
+        why = "they match only if both argument pairs are unified together" if needs_both else ""
+        return _Vote(self._matching(found, r), kind, OPEN if len(found.kinds) > 1 else CLEAR, why)
 
     def _matching(self, found: Explanation | None, r: ResolventView) -> Stage:
         """Return the stage that finds the clauses of a resolvent."""
