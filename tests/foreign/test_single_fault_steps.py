@@ -274,7 +274,7 @@ def test_goals_compared_as_sets_and_not_as_sequences_are_a_fault_of_revisit():
         (((Q, D, C),), "prune", "missing", "1 atom missing after pruning"),
         (((Q, D, C), HOLE, (R, A, B)), "prune", "malformed", "holes stay where facts were deleted"),
         (((R, A, B), (Q, D, C)), "prune", "substituted", "the atoms that pruning leaves are in another order"),
-        (((R, A, B),), "resolve", "substituted", "1 atom of the end of the body missing"),
+        (((R, A, B),), "prune", "missing", "1 atom missing after pruning"),
         (((Q, C, D), (R, A, B)), "resolve", "substituted", "the same clause gave different atoms"),
     ],
 )

@@ -281,7 +281,6 @@ class _Search:
                 self._of_limit,
                 self._of_memory,
                 partial(self._change_bodies, CLEAR),
-                self._of_cut_bodies,
                 self._of_atoms,
                 self._of_clauses,
                 self._of_lost_proofs,
@@ -594,13 +593,8 @@ class _Search:
         kind = self._judge_proof(DifferenceClass.MISSING)
         return _guess(Stage.PRUNE, kind, "ground atoms that the facts lack are deleted", GUESSED)
 
-    def _of_cut_bodies(self) -> StepDifference | None:
-        """Guess at clauses that lose the end of their bodies."""
-        guess = self._of_atoms(is_cut=True)
-        return guess if guess is not None and guess.stage is Stage.RESOLVE and guess.confidence == OPEN else None
-
-    def _of_atoms(self, *, is_cut: bool = False) -> StepDifference | None:
-        """Guess at clauses that made other atoms. is_cut: whether these may be bodies without their ends."""
+    def _of_atoms(self) -> StepDifference | None:
+        """Guess at clauses that made other atoms."""
         if not self._has_origins:
             return None
         own = {clause: (kind, atoms) for kind, atoms, clause in self._actual.keys if clause != NO_CLAUSE}
@@ -616,7 +610,7 @@ class _Search:
                 continue
             fixed.append(each._replace(atoms=found[1], kind=GoalKind(found[0])))
             changed.append(fixed[-1])
-            guesses.append(self._guess_change(each, found[1], is_cut=is_cut))
+            guesses.append(self._guess_change(each, found[1]))
         if not guesses or not self._fits(changed, fixed=fixed):
             return None
         guess = min(guesses, key=lambda each: list(Stage).index(each.stage))
@@ -626,7 +620,7 @@ class _Search:
         is_pruned = "prune" in self._program.usual.filters
         return self._program.prune(each.atoms) if is_pruned else number_variables(iter(each.atoms))
 
-    def _guess_change(self, each: Resolvent, atoms: Atoms, *, is_cut: bool) -> StepDifference:
+    def _guess_change(self, each: Resolvent, atoms: Atoms) -> StepDifference:
         """Guess at the stage that made these atoms of what a clause gives."""
         right, resolved = self._right_atoms(each), each.atoms
         is_pruned = "prune" in self._program.usual.filters
@@ -645,11 +639,6 @@ class _Search:
             num = abs(len(atoms) - len(right))
             kind = DifferenceClass.EXTRA if len(atoms) > len(right) else DifferenceClass.MISSING
             wrong = [atom for atom in lost if not self._program.is_fact(atom)]
-            num_body = len(resolved) - len(self._goal) + 1
-            is_end = bool(wrong) and wrong == list(resolved[num_body - len(wrong) : num_body])
-            if is_cut and is_end and not any(map(self._program.is_like_fact, wrong)):
-                words = f"{count_of(num, 'atom')} of the end of the body missing"
-                return _guess(Stage.RESOLVE, DifferenceClass.SUBSTITUTED, words, OPEN)
             if atoms and any(min(atom[1:]) < 0 and not self._program.is_like_fact(atom) for atom in wrong):
                 words = f"{count_of(num, 'atom')} with variables missing, which no fact is like"
                 return _guess(Stage.RESOLVE, DifferenceClass.SUBSTITUTED, words)
