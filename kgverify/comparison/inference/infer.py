@@ -190,17 +190,16 @@ class BlockInference:
     def explain(self, candidate: int, step: int, expected: StepView, actual: StepView) -> StepDifference | None:
         """Explain two steps whose resolvents differ, or what was dropped; None if the steps themselves say more.
 
-        Known clauses, and the other dialects, take the step again with one stage changed. Contents alone fit many faults: the
-        rules for these, which know the limits that other steps show, say more.
+        Contents alone fit many faults: without clauses the rules for contents, which know the limits that other steps show,
+        come first. They hold in the dialect whose order of stages they presume.
         """
+        guesses = self._explain_by_one_stage(candidate, step, expected, actual)
         is_same = [r.content for r in expected.resolvents] == [r.content for r in actual.resolvents]
-        guesses: list[StepDifference] = []
-        if self.has_origins or is_same or not follows_inference(self._declared.dialect):
-            guesses = self._explain_by_one_stage(candidate, step, expected, actual)
-        if not (guesses or is_same or self.has_origins):
+        is_open = not guesses or follows_inference(self._declared.dialect)
+        if is_open and not is_same and not self.has_origins:
             origins = self._at(candidate, expected)
             given = Given(origins, self._earlier(candidate, step), self._limits, self._num_symbols)
-            guesses = [explain_difference(expected, actual, given)]
+            guesses = [explain_difference(expected, actual, given), *guesses]
         if guesses:
             self.guesses[candidate, step] = guesses
         return guesses[0] if guesses else None
