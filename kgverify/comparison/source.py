@@ -1,6 +1,6 @@
 """The sources of a comparison: traces in memory and traces on disk, behind one interface.
 
-`FileSource` and `stored_columns` are the only users of a trace on disk in this package.
+`FileSource` and `equal_columns` are the only users of a trace on disk in this package.
 """
 
 from collections.abc import Iterator
