@@ -12,8 +12,14 @@ from time import monotonic
 from typing import Final
 
 from kgverify.arguments import checked
-from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
-from kgverify.comparison.exercise.minimum import MINIMUM, Minimum, explain_missing, parse_minimum
+from kgverify.comparison.exercise.exercise import (
+    MINIMUM,
+    NOT_EXERCISED,
+    Exercise,
+    Minimum,
+    explain_missing,
+    parse_minimum,
+)
 from kgverify.comparison.result import Verdict
 from kgverify.engines.load_engine import pass_on, refuse_exit
 from kgverify.engines.policy import SHORTEST

@@ -3,7 +3,7 @@
 from kgverify.api.verify import verify_job
 from kgverify.arguments import checked
 from kgverify.comparison.equality import Equality
-from kgverify.comparison.exercise.minimum import Minimum
+from kgverify.comparison.exercise.exercise import Minimum
 from kgverify.comparison.result import Verdict
 from kgverify.conformance import EXAMPLES, SECONDS, check_engine, check_scope
 from kgverify.engines.load_engine import refuse_exit

@@ -12,7 +12,7 @@ import numpy as np
 from kgverify.api.inputs import make_pipeline, running
 from kgverify.arguments import check_fields, checked
 from kgverify.comparison.equality import Equality
-from kgverify.comparison.exercise.minimum import Minimum
+from kgverify.comparison.exercise.exercise import Minimum
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine
 from kgverify.engines.sizes import Workload

@@ -10,7 +10,7 @@ from typing import Any
 
 from kgverify.api.inputs import write_down
 from kgverify.arguments import check_fields, checked
-from kgverify.comparison.exercise.minimum import MINIMUM, Minimum, parse_minimum
+from kgverify.comparison.exercise.exercise import MINIMUM, Minimum, parse_minimum
 from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.runs.engine_makers import find_dialect

@@ -25,7 +25,7 @@ from kgverify.comparison.modulo.benign import BenignSteps, find_kinds
 from kgverify.comparison.modulo.normalise import normalise_steps
 from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, ORDER
 from kgverify.comparison.result import DIGEST, Benign, Divergence, Level, NearTie
-from kgverify.comparison.step_view import ResolventView, StepReader, StepView, outcome_name, side_name
+from kgverify.comparison.step_view import StepReader, StepView, outcome_name, side_name
 from kgverify.errors import count_of
 from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.stages import Stage
@@ -221,8 +221,9 @@ class BlockComparer:
         digests = int(pair.expected.digests.sequence[row]), int(pair.actual.digests.sequence[other])
         if DUPLICATES in pair.modulo:
             actual = self._share_origins(expected, actual, row, other)
-        explain = None if self._inference is None else _StepInference(self._inference, candidate, step, expected)
-        difference = locate_difference(expected, actual, pair.names, step == 0, pair.score_tolerance, explain)
+        difference = locate_difference(expected, actual, pair.names, step == 0, pair.score_tolerance)
+        if difference is not None and self._inference is not None:
+            difference = self._inference.name(candidate, step, expected, actual, difference)
         is_digest_alone = difference is None and pair.by_digest and digests[0] != digests[1]
         if is_digest_alone:
             # No more is known than that the steps differ in some stage, perhaps the first one.
@@ -389,25 +390,6 @@ class BlockComparer:
         rows_e = expand_rows(starts_of(e.steps.num_resolvents), pairs.expected[agrees])
         rows_a = expand_rows(starts_of(a.steps.num_resolvents), pairs.actual[agrees])
         return count_rounded(e.resolvents.score[rows_e], a.resolvents.score[rows_a])
-
-
-class _StepInference(NamedTuple):
-    """The inference for one pair of steps."""
-
-    block: BlockInference
-    candidate: int
-    step: int
-    expected: StepView
-
-    @property
-    def has_origins(self) -> bool:
-        return self.block.has_origins
-
-    def explain(self, expected: StepView, actual: StepView) -> StepDifference | None:
-        return self.block.explain(self.candidate, self.step, expected, actual)
-
-    def render(self, resolvents: Sequence[ResolventView]) -> Iterator[str]:
-        return self.block.render(self.candidate, self.expected, resolvents)
 
 
 def find_differing(

@@ -23,11 +23,13 @@ from kgverify.comparison.comparable import (
 )
 from kgverify.comparison.equal_columns import Rounded, count_rounded, has_equal_columns, has_same_bytes
 from kgverify.comparison.goals import Rebuilding, find_goals, find_rebuilds
-from kgverify.comparison.inference.choose import adopt_guess, prefer_one_stage
-from kgverify.comparison.inference.infer import ProgramInference, find_program
+from kgverify.comparison.inference.dialects import order_of_stages
+from kgverify.comparison.inference.infer import ProgramInference, adopt_guess, find_program, prefer_one_stage
 from kgverify.comparison.inference.step_difference import StepDifference
+from kgverify.comparison.locate import first_difference, name_stage, starts_wrong
 from kgverify.comparison.modulo.benign import BenignCount
 from kgverify.comparison.modulo.normalise import rename_candidates
+from kgverify.comparison.modulo.outputs import normalise_outputs
 from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, order_kinds, resolve_modulo
 from kgverify.comparison.result import (
     DIGEST,
@@ -48,14 +50,16 @@ from kgverify.comparison.source import (
     open_source,
     wants_content,
 )
-from kgverify.comparison.stage_difference import StageNamer
 from kgverify.comparison.step_view import StepView
 from kgverify.errors import count_of
 from kgverify.program.atoms import Goal
+from kgverify.program.dialect import OURS
 from kgverify.program.difference_class import DifferenceClass
+from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import Candidates, Columns, Range
 from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.score_error import ScoreError
+from kgverify.trace.model.stage_items import StageReader
 from kgverify.trace.model.trace import Trace
 
 if TYPE_CHECKING:
@@ -532,6 +536,44 @@ class _Listed(NamedTuple):
         return self.finding
 
 
+class _StageNamer:
+    """Names the stages of the divergences of one block from what both traces, of level `deep`, recorded."""
+
+    def __init__(self, block: BlockComparer) -> None:
+        self._block = block
+        self._stages = StageReader(block.pair.expected.columns), StageReader(block.pair.actual.columns)
+        self._is_recorded = all(reader.has_stages for reader in self._stages)
+
+    def name(self, divergence: Divergence) -> tuple[Divergence, tuple[Any, Any] | None]:
+        """Return the divergence with the earliest stage that both sides recorded and that differs, and its outputs.
+
+        If the stages of a step agree and the step differs, `recycle` is at fault: the machinery around the stages. The
+        divergence stays as it is where a side has no such step or did not record the stages.
+        """
+        is_of_step = divergence.step >= 0 and divergence.field.startswith(("steps.", "resolvents."))
+        if not self._is_recorded or not is_of_step:
+            return divergence, None
+        is_wrong_before = starts_wrong(divergence)
+        if is_wrong_before and not divergence.step:
+            # Nothing before it went wrong: it began wrong.
+            return divergence, None
+        block = self._block
+        step = 0 if block.lockstep else divergence.step - is_wrong_before
+        expected, actual = (
+            normalise_outputs(stages.read(reader.first_step[divergence.candidate] + step), block.pair.modulo)
+            for stages, reader in zip(self._stages, block.readers, strict=True)
+        )
+        order = order_of_stages(block.pair.expected.header.limits.dialect or OURS)
+        stage = first_difference(expected, actual, block.pair.score_tolerance, order)
+        if stage is not None:
+            outputs = expected[stage], actual[stage]
+            return name_stage(divergence, stage, *outputs, block.names), outputs
+        decisive = [Stage.ADVANCE] if is_wrong_before else STEP_STAGES
+        if all(each in expected and each in actual for each in decisive):
+            return msgspec.structs.replace(divergence, stage=Stage.RECYCLE.value), None
+        return divergence, None
+
+
 class _Found:
     """The divergences and near-ties of the whole traces: all are counted, the first `kept` of each are listed."""
 
@@ -551,7 +593,7 @@ class _Found:
         self.num_open += sum(block.pair.leaves_open(each.field) for each in block.divergences)
         self.levels |= {each.level for each in block.divergences}
         self.near_ties += [_move(tie, rows) for tie in self._cut(block.near_ties, len(self.near_ties))]
-        namer = StageNamer(block)
+        namer = _StageNamer(block)
         for found in self._cut(block.divergences, len(self._divergences)):
             listed = _Listed(_move(found, rows))
             if explains:

@@ -5,19 +5,20 @@ is more exact; see `kgverify.verification.replay`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import starmap
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
+
+import msgspec
 
 from kgverify.comparison.inference.step_difference import StepDifference
-from kgverify.comparison.result import Level, Value
-from kgverify.comparison.step_view import Names, ResolventView, StepView, outcome_name
+from kgverify.comparison.result import Divergence, Level, Value
+from kgverify.comparison.step_view import Names, ResolventView, StepView, list_missing, outcome_name
 from kgverify.program.atoms import Atom, Goal
 from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.stages import Stage
+from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.step.clauses import number_variables
-
-Item = TypeVar("Item", bound=Hashable)
+from kgverify.trace.model.stage_items import StageOutputs
 
 MOST_SHOWN = 12
 """The differing items to list; the rest are counted."""
@@ -36,35 +37,14 @@ class Difference(NamedTuple):
     found: StepDifference | None = None
 
 
-class Explain(Protocol):
-    """Explains and renders the resolvents of two steps."""
-
-    @property
-    def has_origins(self) -> bool:
-        """True if both steps show the clauses that made their resolvents."""
-        ...
-
-    def explain(self, expected: StepView, actual: StepView) -> StepDifference | None:
-        """Explain two steps whose resolvents differ; None where only their origins, which both show, say something."""
-        ...
-
-    def render(self, resolvents: Sequence[ResolventView]) -> Iterator[str]:
-        """Render resolvents of either step."""
-        ...
-
-
 def locate_difference(
     expected: StepView,
     actual: StepView,
     names: Names,
     is_first_step: bool,
     score_tolerance: float,
-    explain: Explain | None = None,
 ) -> Difference | None:
-    """Return the earliest recorded field in which two steps differ, or None if they agree.
-
-    explain: explains resolvents by the program
-    """
+    """Return the earliest recorded field in which two steps differ, or None if they agree."""
     before = Stage.RECYCLE if is_first_step else Stage.ADVANCE
     if expected.goal != actual.goal:
         return Difference(before, "steps.goal_atoms", names.goal(expected.goal), names.goal(actual.goal))
@@ -73,15 +53,11 @@ def locate_difference(
     contents = [[r.content for r in step.resolvents] for step in (expected, actual)]
     clauses = [[r.clause for r in step.resolvents] for step in (expected, actual)]
     if contents[0] != contents[1] or clauses[0] != clauses[1]:
-        found = explain.explain(expected, actual) if explain is not None else None
-        if found is not None and explain is not None and not explain.has_origins:
-            return _locate_by_content(expected, actual, explain, found)
-        return _name_stage(_locate_in_resolvents(expected, actual, names), found)
+        return _locate_in_resolvents(expected, actual, names)
     for field in ("dropped_atoms", "dropped_resolvents"):
         counts = getattr(expected, field), getattr(actual, field)
         if counts[0] != counts[1]:
-            found = explain.explain(expected, actual) if explain is not None else None
-            return _name_stage(Difference(Stage.LIMIT, f"steps.{field}", *counts), found)
+            return Difference(Stage.LIMIT, f"steps.{field}", *counts)
     scores = [
         (e, a)
         for e, a in zip(expected.resolvents, actual.resolvents, strict=True)
@@ -150,39 +126,6 @@ def _locate_in_resolvents(expected: StepView, actual: StepView, names: Names) ->
     return Difference(_stage_of(expected, actual, *only), field, values[0], values[1])
 
 
-def _name_stage(difference: Difference, found: StepDifference | None) -> Difference:
-    return difference if found is None else difference._replace(stage=found.stage, found=found)
-
-
-def _locate_by_content(expected: StepView, actual: StepView, explain: Explain, found: StepDifference) -> Difference:
-    """Locate a difference of resolvents that do not show which clauses made them."""
-    sides = found.missing, found.extra
-    if not any(sides):
-        pairs = zip(expected.resolvents, actual.resolvents, strict=False)
-        shown = [pair for pair in pairs if pair[0].content != pair[1].content]
-        sides = tuple(zip(*shown, strict=True)) if shown else (expected.resolvents, actual.resolvents)  # type: ignore[assignment]
-    is_order = Counter(r.content for r in expected.resolvents) == Counter(r.content for r in actual.resolvents)
-    field = "resolvents.order" if is_order else "resolvents.atoms"
-    # Only what is shown is rendered: its clauses have to be inferred.
-    shown_texts = [[*explain.render(side[:MOST_SHOWN]), *([""] * (len(side) - MOST_SHOWN))] for side in sides]
-    values = [shorten(texts) or ["nothing more"] for texts in shown_texts]
-    return Difference(found.stage, field, values[0], values[1], found)
-
-
-def list_missing(
-    these: Iterable[Item], others: Iterable[Item], key: Callable[[Item], Hashable] = lambda item: item
-) -> list[Item]:
-    """Return the items that the others lack, counted with multiplicity; items with one key are the same."""
-    left = Counter(map(key, others))
-    found = []
-    for item in these:
-        if left[key(item)]:
-            left[key(item)] -= 1
-        else:
-            found.append(item)
-    return found
-
-
 def count_differing(expected: StepView, actual: StepView) -> tuple[int, int]:
     """Return the number of resolvents that the actual step lacks, and of those that it has beside the expected ones."""
     left, right = expected.resolvents, actual.resolvents
@@ -224,3 +167,89 @@ def _stage_of_change(expected: ResolventView, actual: ResolventView) -> Stage:
     if len(shorter) != len(longer) and all(atom in rest for atom in shorter):
         return Stage.PRUNE
     return Stage.RESOLVE
+
+
+def starts_wrong(divergence: Divergence) -> bool:
+    """Return whether the step begins with a wrong goal, which the step before made, if there is one."""
+    return divergence.field in ("steps.goal_atoms", "steps.depth")
+
+
+def name_stage(divergence: Divergence, stage: Stage, expected: Any, actual: Any, names: Names) -> Divergence:
+    """Return the divergence with a stage, and with the difference of the stage's two outputs."""
+    values = render_difference(stage, expected, actual, names)
+    return msgspec.structs.replace(
+        divergence, stage=stage.value, field=f"stage.{stage.value}", expected=values[0], actual=values[1]
+    )
+
+
+def first_difference(
+    expected: StageOutputs, actual: StageOutputs, tolerance: float, order: Sequence[Stage] = STEP_STAGES
+) -> Stage | None:
+    """Return the earliest stage, in the order of a dialect, that both engines show and whose outputs differ."""
+    shown = (stage for stage in order if stage in expected and stage in actual)
+    return next((s for s in shown if not is_same_output(s, expected[s], actual[s], tolerance)), None)
+
+
+def is_same_output(stage: Stage, expected: Any, actual: Any, tolerance: float) -> bool:
+    """Return whether two outputs of a stage are equal, scores within the tolerance."""
+    if stage is Stage.SCORE:
+        return len(expected) == len(actual) and all(
+            is_close(e, a, tolerance) for e, a in zip(expected, actual, strict=True)
+        )
+    return bool(expected == actual)
+
+
+def render_difference(stage: Stage, expected: Any, actual: Any, names: Names) -> tuple[Value, Value]:
+    """Render two outputs of a stage in names; of lists only the items that differ, with their clauses."""
+    if stage is Stage.LIMIT:
+        dropped = [_render_dropped(each[1:]) for each in (expected, actual)]
+        if dropped[0] != dropped[1]:
+            return dropped[0], dropped[1]
+        expected, actual = expected[0], actual[0]
+    if stage in (Stage.SELECT, Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH):
+        return _render_single(stage, expected, names), _render_single(stage, actual, names)
+    if stage is Stage.SCORE:
+        return shorten(map(repr, expected)), shorten(map(repr, actual))
+    left, right = list_missing(expected, actual), list_missing(actual, expected)
+    if not left and not right:
+        left, right = list(expected), list(actual)
+    return tuple(  # type: ignore[return-value]
+        shorten(_render_item(stage, item, names) for item in side) or ["nothing more"] for side in (left, right)
+    )
+
+
+def render_output(stage: Stage, output: Any, names: Names) -> Iterator[str]:
+    """Render the output of a stage in names, item by item."""
+    if stage in (Stage.SELECT, Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH):
+        yield str(_render_single(stage, output, names))
+        return
+    if stage is Stage.SCORE:
+        yield from map(repr, output)
+        return
+    if stage is Stage.LIMIT:
+        output, *dropped = output
+        if any(dropped):
+            yield _render_dropped(dropped)
+    yield from (_render_item(stage, item, names) for item in output)
+
+
+def _render_dropped(counts: Any) -> str:
+    return f"dropped {counts[0]} by max_atoms, {counts[1]} by max_resolvents"
+
+
+def _render_single(stage: Stage, value: Any, names: Names) -> Value:
+    if stage is Stage.SELECT:
+        return names.atom(value)
+    if stage is Stage.ADVANCE:
+        kind, atoms, depth = value
+        return f"{names.goal(tuple(Atom(*a) for a in atoms), kind)} at depth {depth}"
+    return outcome_name(value) if stage is Stage.FINISH else int(value)
+
+
+def _render_item(stage: Stage, item: Any, names: Names) -> str:
+    if stage is Stage.MATCH_RULES:
+        return names.clause(Origin.RULE, item)
+    if stage is Stage.MATCH_FACTS:
+        return names.clause(Origin.FACT, item)
+    kind, origin_kind, origin, atoms = item if len(item) == 4 else (GoalKind.GOAL, *item)
+    return names.resolvent(ResolventView(kind, tuple(Atom(*a) for a in atoms), origin_kind, origin, 0.0))

@@ -1,13 +1,16 @@
 """Single steps of a trace, and the names to print them with."""
 
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.program.atoms import Atom, Goal, decode_variable, is_variable
 from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
+from kgverify.step.clauses import Atoms, number_variables
 from kgverify.trace.model.columns import Columns, starts_of
 from kgverify.trace.model.trace import Trace
 
@@ -184,3 +187,34 @@ def outcome_name(outcome: int) -> str:
 def side_name(side: int) -> str:
     """Return the name of a side: `head`, `tail` or `none`; of an unknown one its number."""
     return Side(side).name.lower() if side in tuple(Side) else f"side#{side}"
+
+
+Content = tuple[int, Atoms]
+"""The kind of a resolvent, and its atoms in canonical variables."""
+
+
+def plain(atoms: Iterable[tuple[int, int, int]]) -> Atoms:
+    """Return atoms as plain tuples, which are equal to and hash like those of a program."""
+    return tuple([(predicate, a, b) for predicate, a, b in atoms])
+
+
+Item = TypeVar("Item")
+
+
+def content_of(resolvent: ResolventView) -> Content:
+    """Return the kind of a resolvent and its atoms, in canonical variables."""
+    return resolvent.kind, number_variables(iter(plain(resolvent.atoms)))
+
+
+def list_missing(
+    these: Iterable[Item], others: Iterable[Item], key: Callable[[Item], Hashable] = lambda item: item
+) -> list[Item]:
+    """Return the items that the others lack, counted with multiplicity; items with one key are the same."""
+    left = Counter(map(key, others))
+    found = []
+    for item in these:
+        if left[key(item)]:
+            left[key(item)] -= 1
+        else:
+            found.append(item)
+    return found

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.inference.dialects import follows_inference
+from kgverify.comparison.locate import starts_wrong
 from kgverify.comparison.result import NO_CANDIDATE, Cause, Divergence, Experiment
 from kgverify.comparison.source import has_steps
-from kgverify.comparison.stage_difference import starts_wrong
 from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.conditions.batch import Actual, CandidateReader
 from kgverify.conditions.confirm import CONFIRMED, adopt, confirm, split

@@ -14,8 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.inference.content import content_of, plain
-from kgverify.comparison.step_view import StepReader
+from kgverify.comparison.step_view import StepReader, content_of, plain
 from kgverify.conditions.batch import Candidate, CandidateReader
 from kgverify.conditions.features import Feature
 from kgverify.conditions.find import Found, read_tested

@@ -11,10 +11,9 @@ from functools import cached_property
 from random import Random
 from typing import Any, Final, NamedTuple, TypeVar
 
-from kgverify.comparison.inference.content import Content, content_of, plain
 from kgverify.comparison.inference.origins import Clause, Made, OriginInference, StepOrigins
 from kgverify.comparison.result import PROOF_CLASSES
-from kgverify.comparison.step_view import ResolventView, StepView
+from kgverify.comparison.step_view import Content, ResolventView, StepView, content_of, plain
 from kgverify.conditions.batch import Candidate, Turn
 from kgverify.program.atoms import Goal
 from kgverify.program.difference_class import DifferenceClass

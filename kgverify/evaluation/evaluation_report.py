@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from kgverify.comparison.exercise.minimum import MINIMUM, Minimum
+from kgverify.comparison.exercise.exercise import MINIMUM, Minimum
 from kgverify.evaluation.check import check_evaluation
 from kgverify.evaluation.evaluate import EvaluationResult
 from kgverify.evaluation.part_file import PartResult, join_results

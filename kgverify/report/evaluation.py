@@ -2,8 +2,7 @@
 
 import msgspec
 
-from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
-from kgverify.comparison.exercise.minimum import explain_missing
+from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise, explain_missing
 from kgverify.comparison.result import Verdict
 from kgverify.errors import count_of
 from kgverify.escaping import make_lines_visible, make_visible

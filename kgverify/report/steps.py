@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from kgverify.comparison.stage_difference import render_output
+from kgverify.comparison.locate import render_output
 from kgverify.comparison.step_view import Names, StepReader, StepView, outcome_name, side_name
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.stage_difference import render_output
+from kgverify.comparison.locate import render_output
 from kgverify.comparison.step_view import Names, StepReader, outcome_name, side_name
 from kgverify.errors import UserError, find_missing_dependency, suggest
 from kgverify.escaping import escape_cell, escape_json

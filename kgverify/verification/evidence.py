@@ -6,8 +6,7 @@ from typing import Final
 import msgspec
 
 from kgverify.comparison.exercise.count import count_exercise
-from kgverify.comparison.exercise.exercise import Exercised
-from kgverify.comparison.exercise.minimum import Minimum, explain_missing
+from kgverify.comparison.exercise.exercise import Exercised, Minimum, explain_missing
 from kgverify.comparison.result import DIGEST, Comparison, Coverage, Verdict
 from kgverify.comparison.source import StepSource
 from kgverify.report.content import Outcomes

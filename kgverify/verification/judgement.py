@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.compare import Comparer
-from kgverify.comparison.exercise.minimum import Minimum
+from kgverify.comparison.exercise.exercise import Minimum
 from kgverify.comparison.result import Cause, Comparison
 from kgverify.comparison.source import StepSource
 from kgverify.comparison.step_view import outcome_name

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.classify import Surroundings, classify, group_causes
 from kgverify.comparison.compare import KEPT, Comparer
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
-from kgverify.comparison.exercise.minimum import Minimum
+from kgverify.comparison.exercise.exercise import Minimum
 from kgverify.comparison.goals import Rebuilds
 from kgverify.comparison.inference.dialects import name_in_dialect
 from kgverify.comparison.modulo.policy import DUPLICATES

@@ -19,16 +19,14 @@ from kgverify.comparison.classify import (
     group_causes,
 )
 from kgverify.comparison.compare import Comparer
-from kgverify.comparison.inference.choose import adopt_guess
 from kgverify.comparison.inference.dialects import follows_inference, name_in_dialect, order_of_stages
-from kgverify.comparison.inference.single_fault import explain_by_one_stage
+from kgverify.comparison.inference.infer import adopt_guess
+from kgverify.comparison.inference.single_fault import StepProgram, explain_by_one_stage
 from kgverify.comparison.inference.step_difference import StepDifference
-from kgverify.comparison.inference.step_program import StepProgram
-from kgverify.comparison.locate import is_close, locate_difference
+from kgverify.comparison.locate import first_difference, is_close, locate_difference, name_stage, starts_wrong
 from kgverify.comparison.modulo.normalise import normalise_steps
 from kgverify.comparison.modulo.outputs import normalise_outputs
 from kgverify.comparison.result import Cause, Divergence
-from kgverify.comparison.stage_difference import first_difference, name_stage, starts_wrong
 from kgverify.comparison.step_view import StepReader, StepView, Views, outcome_name
 from kgverify.engines.adapters.stepwise import AtomIds, read_positions
 from kgverify.engines.adapters.stepwise import Goal as PlainGoal
@@ -41,7 +39,7 @@ from kgverify.engines.protocol import (
     take_position,
     take_positions,
 )
-from kgverify.errors import InternalError, count_of
+from kgverify.errors import count_of
 from kgverify.program.atoms import Atom, Goal, encode_variable
 from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
@@ -139,23 +137,6 @@ def _make_unprovable(atom: AtomIds, num: int) -> list[AtomIds]:
     return [(atom[0], term, term) for term in range(lowest, lowest - num, -1)]
 
 
-def _check_evidence(divergences: tuple[Divergence, ...], groups: list[list[Replayed]], num_replayed: int) -> None:
-    """InternalError unless each divergence has its own evidence, or is marked as assumed to be like one of its kind."""
-    for number, (divergence, group) in enumerate(zip(divergences, groups, strict=True)):
-        for each in group:
-            found, outputs, like = each.divergence, each.outputs, each.like
-            is_sound = (found.candidate, found.step) == (divergence.candidate, divergence.step)
-            if like is not None:
-                is_sound &= number >= num_replayed and found.field == divergence.field and outputs is None
-                is_sound &= (found.expected, found.actual) == (divergence.expected, divergence.actual)
-                is_sound &= found.evidence.endswith(NOT_REPLAYED)
-                is_sound &= found.is_assumed and not found.is_replayed and found.stage == like.divergence.stage
-            elif found.is_replayed and found.field.startswith("stage."):
-                is_sound &= outputs is not None and found.field == f"stage.{found.stage}" and not found.is_assumed
-            if not is_sound:
-                raise InternalError(f"divergence {number} has the evidence of another one, and does not say so")
-
-
 def find_position(columns: Columns, candidate: int, step: int) -> Positions:
     """Return the position before a step of a candidate."""
     return take_position(positions_of(select_candidates(columns, np.array([candidate]))), step)
@@ -229,7 +210,6 @@ class Explainer:
             named = self.classify(found[0])
             alike.setdefault((found[0].divergence.stage, named.kind, named.situation), found[0])
             groups.append(found)
-        _check_evidence(divergences, groups, self._effort.replayed)
         return [each for group in groups for each in group]
 
     def _sign(self, divergence: Divergence) -> _Signature:

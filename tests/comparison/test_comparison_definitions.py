@@ -21,20 +21,25 @@ from kgverify.comparison.align import align_candidates
 from kgverify.comparison.classify import Surroundings, describe_recorded, find_surroundings
 from kgverify.comparison.comparable import Numbering, _blank, _renumber, compare_dialects
 from kgverify.comparison.compare import Comparer, compare
-from kgverify.comparison.equal_columns import has_equal_scores, has_equal_sums, has_same_bytes
-from kgverify.comparison.inference import limits_seen
+from kgverify.comparison.equal_columns import (
+    _PairedChecksums,
+    _split_column,
+    has_equal_scores,
+    has_equal_sums,
+    has_same_bytes,
+)
+from kgverify.comparison.inference import step_difference
 from kgverify.comparison.inference.dialects import name_in_dialect
 from kgverify.comparison.inference.infer import BlockInference, ProgramInference, find_program
-from kgverify.comparison.inference.limits_seen import _is_list_limit, _Sample, find_limits
 from kgverify.comparison.inference.origins import MOST_ATOMS, StepOrigins
 from kgverify.comparison.inference.single_fault import ALONE
+from kgverify.comparison.inference.step_difference import _is_list_limit, _Sample, find_limits
 from kgverify.comparison.modulo.normalise import normalise, normalise_steps
 from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, ORDER, resolve_modulo
 from kgverify.comparison.recorded import evidence
 from kgverify.comparison.result import Level, Verdict
 from kgverify.comparison.source import open_source, wants_content
 from kgverify.comparison.step_view import UNNAMED, Names, StepReader, StepView
-from kgverify.comparison.stored_columns import _PairedChecksums, _split_column
 from kgverify.errors import UserError
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.limits import DeclaredLimits
@@ -565,7 +570,7 @@ def test_a_stage_is_inferred_only_where_that_is_asked_for():
     assert [bool(each.evidence) for each in found] == [False, True]
 
 
-def test_an_empty_list_without_origins_is_explained_by_contents_unless_a_proof_is_lost():
+def test_an_empty_list_without_origins_is_explained_by_contents():
     trace = with_columns(small_trace(), small_trace().columns._replace(stages=no_stage_items()))
     trace = replace(trace, fields=trace.fields - {"resolvents.origin_kind", "resolvents.origin"})
     resolvents, counts = trace.columns.resolvents, trace.columns.steps.num_resolvents.astype(np.int64)
@@ -573,7 +578,7 @@ def test_an_empty_list_without_origins_is_explained_by_contents_unless_a_proof_i
     is_goal = resolvents.kind == GoalKind.GOAL
     has_goals = np.array([is_goal[begin:end].sum() > 1 for begin, end in pairwise(starts)])
     is_proof = resolvents.kind[starts[:-1]] == GoalKind.TRUE
-    for row, is_explained in ((np.flatnonzero(has_goals)[0], False), (np.flatnonzero(is_proof)[0], True)):
+    for row, kind_of in ((np.flatnonzero(has_goals)[0], "missing"), (np.flatnonzero(is_proof)[0], "proof_lost")):
         begin, end = starts[row], starts[row + 1]
         fewer = counts.copy()
         fewer[row] = 1
@@ -585,7 +590,8 @@ def test_an_empty_list_without_origins_is_explained_by_contents_unless_a_proof_i
         kind[begin], num_atoms[begin] = GoalKind.FALSE, 0
         ended = columns._replace(resolvents=made._replace(kind=kind, num_atoms=num_atoms, atoms=atoms))
         found = compare(trace, with_columns(trace, ended)).divergences[0]
-        assert found.evidence.endswith(ALONE) == is_explained, found
+        assert (found.stage.startswith("match_"), found.kind.value) == (True, kind_of), found
+        assert not found.evidence.endswith(ALONE)
 
 
 def test_values_are_verified_only_where_that_is_asked_for(tmp_path):
@@ -686,7 +692,7 @@ def test_a_limit_of_lists_is_seen_in_several_cut_lists_with_other_numbers_by_rul
 
 
 def test_a_limit_is_looked_for_in_a_bounded_number_of_steps(monkeypatch):
-    monkeypatch.setattr(limits_seen, "MOST_SAMPLED", 2)
+    monkeypatch.setattr(step_difference, "MOST_SAMPLED", 2)
     sample = _Sample(small_trace(), lambda candidate, step: SimpleNamespace())
     assert len(list(sample.read(np.arange(1)))) == 1
     assert len(list(sample.read(np.arange(5)))) == 2

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from run_engines import countries_run, eager_pipeline, needs_data
 
-from kgverify.comparison.exercise.minimum import MINIMUM, Minimum
+from kgverify.comparison.exercise.exercise import MINIMUM, Minimum
 from kgverify.errors import InternalError
 from kgverify.evaluation import check, evaluation_report, judge, rank_only, sampling
 from kgverify.evaluation.evaluate import EvaluationResult, evaluate

@@ -2,9 +2,15 @@
 
 import pytest
 
-from kgverify.comparison.inference.limits_seen import LimitsSeen
 from kgverify.comparison.inference.origins import Deviation, OriginInference
-from kgverify.comparison.inference.step_difference import GUESSED, OPEN, Given, StepDifference, explain_difference
+from kgverify.comparison.inference.step_difference import (
+    GUESSED,
+    OPEN,
+    Given,
+    LimitsSeen,
+    StepDifference,
+    explain_difference,
+)
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import Atom, NamedAtom, Variable

@@ -15,11 +15,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from kgverify.comparison.inference.limits_seen import LimitsSeen
 from kgverify.comparison.inference.origins import OriginInference
-from kgverify.comparison.inference.single_fault import explain_by_one_stage
-from kgverify.comparison.inference.step_difference import Given, StepDifference, explain_difference
-from kgverify.comparison.inference.step_program import StepProgram
+from kgverify.comparison.inference.single_fault import StepProgram, explain_by_one_stage
+from kgverify.comparison.inference.step_difference import Given, LimitsSeen, StepDifference, explain_difference
 from kgverify.comparison.modulo.outputs import normalise_outputs
 from kgverify.comparison.step_view import ResolventView, StepReader, StepView
 from kgverify.program.atoms import Atom

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from kgverify.comparison.compare import Comparer
-from kgverify.comparison.exercise.exercise import Exercised
-from kgverify.comparison.exercise.minimum import NO_MINIMUM
+from kgverify.comparison.exercise.exercise import NO_MINIMUM, Exercised
 from kgverify.report.content import Outcomes
 from kgverify.report.report import Report
 from kgverify.trace.model.trace import Trace

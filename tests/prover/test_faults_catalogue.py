@@ -11,7 +11,7 @@ import pytest
 from fault_programs import CASES, WALKS, WIDE, Case, case_of, needs_data
 from scoreboard.truth import OF_NO_STEP, Truth, find_truth
 
-from kgverify.comparison.stage_difference import first_difference
+from kgverify.comparison.locate import first_difference
 from kgverify.errors import UserError
 from kgverify.graphs.load import load_graph
 from kgverify.program.difference_class import DifferenceClass

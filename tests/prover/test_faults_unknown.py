@@ -52,7 +52,7 @@ OTHERWISE = {
     "gap-after-pruning": {("prune", "missing"), ("prune", "malformed")},
 }
 
-MISTAKEN = {"offset-renaming": "resolve", "max-atoms-off-by-one": "match_rules"}
+MISTAKEN = {"max-atoms-off-by-one": "match_rules"}
 """The faults whose smallest program shows them no different from one of another stage."""
 
 

@@ -17,7 +17,7 @@ import kgverify as kv
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.exercise import count
 from kgverify.comparison.exercise.count import count_exercise
-from kgverify.comparison.exercise.minimum import ITEMS, MINIMUM, parse_minimum
+from kgverify.comparison.exercise.exercise import ITEMS, MINIMUM, parse_minimum
 from kgverify.comparison.result import Verdict
 from kgverify.comparison.source import MemorySource, open_source
 from kgverify.comparison.step_view import StepReader

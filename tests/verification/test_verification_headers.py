@@ -11,7 +11,7 @@ import pytest
 
 import kgverify as kv
 from kgverify.comparison.comparable import column_names
-from kgverify.comparison.exercise.minimum import ITEMS
+from kgverify.comparison.exercise.exercise import ITEMS
 from kgverify.comparison.result import DIGEST
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.model.columns import empty_columns

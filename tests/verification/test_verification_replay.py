@@ -7,7 +7,7 @@ from run_engines import UNEXPLAINED, countries_run, eager_pipeline, staged_pipel
 
 from kgverify.comparison.compare import Comparer, compare
 from kgverify.comparison.equality import Equality
-from kgverify.comparison.stage_difference import first_difference, render_difference
+from kgverify.comparison.locate import first_difference, render_difference
 from kgverify.comparison.step_view import Names
 from kgverify.program.limits import Limits
 from kgverify.program.stages import STEP_STAGES, Stage

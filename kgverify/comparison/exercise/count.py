@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.comparable import column_names
-from kgverify.comparison.exercise.exercise import MOST_UNUSED, Exercise
-from kgverify.comparison.exercise.minimum import NO_MINIMUM, Minimum, find_missing
+from kgverify.comparison.exercise.exercise import MOST_UNUSED, NO_MINIMUM, Exercise, Minimum, find_missing
 from kgverify.comparison.source import MemorySource, StepSource, has_steps
 from kgverify.comparison.step_view import outcome_name
 from kgverify.program.outcomes import GoalKind, Origin, Outcome

@@ -1,23 +1,69 @@
 """The inference for a comparison: of a program, and of the steps of one block of two traces."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Final
 
-from kgverify.comparison.inference.content import content_of, plain
+import msgspec
+
 from kgverify.comparison.inference.dialects import follows_inference
-from kgverify.comparison.inference.limits_seen import LimitsSeen, find_limits
 from kgverify.comparison.inference.origins import Clause, Deviation, OriginInference, StepOrigins
-from kgverify.comparison.inference.single_fault import explain_by_one_stage
-from kgverify.comparison.inference.step_difference import Given, StepDifference, explain_difference
-from kgverify.comparison.inference.step_program import StepProgram
-from kgverify.comparison.step_view import Names, ResolventView, StepView
-from kgverify.program.difference_class import DifferenceClass
+from kgverify.comparison.inference.single_fault import StepProgram, explain_by_one_stage
+from kgverify.comparison.inference.step_difference import (
+    Given,
+    LimitsSeen,
+    StepDifference,
+    explain_difference,
+    find_limits,
+)
+from kgverify.comparison.locate import MOST_SHOWN, Difference, shorten
+from kgverify.comparison.result import Divergence
+from kgverify.comparison.step_view import Names, ResolventView, StepView, content_of, plain
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.program import Program
+from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.step.clauses import Clauses, number_variables
 from kgverify.trace.model.trace import Trace
+
+
+def adopt_guess(divergence: Divergence, guess: StepDifference) -> Divergence:
+    """Return the divergence with the stage and the class of a guess."""
+    return msgspec.structs.replace(
+        divergence, stage=guess.stage.value, kind=guess.kind, evidence=guess.evidence, confidence=guess.confidence
+    )
+
+
+def prefer_one_stage(guesses: Sequence[Sequence[StepDifference]]) -> list[StepDifference]:
+    """Choose a guess for each of several steps: of the stage that explains all of them, or else the likeliest.
+
+    Other stages that explain all of them are named in the evidence: the records cannot tell these apart.
+
+    guesses: those of each step, the likeliest first; one or more
+    """
+    likeliest = [found[0] for found in guesses]
+    common = set.intersection(*({each.stage for each in found} for found in guesses)) if guesses else set()
+    if not common:
+        return likeliest
+
+    def rank(stage: Stage) -> tuple[int, int]:
+        return sum([each.stage for each in found].index(stage) for found in guesses), STEP_STAGES.index(stage)
+
+    stage = min(common, key=rank)
+    if {each.stage for each in likeliest} == {likeliest[0].stage}:
+        stage = likeliest[0].stage
+    chosen = [next(each for each in found if each.stage is stage) for found in guesses]
+    others = [each.value for each in STEP_STAGES if each in common - {stage}]
+    if not others:
+        return chosen
+    return [each._replace(evidence=f"{each.evidence}; {name_others(others)}") for each in chosen]
+
+
+def name_others(stages: Sequence[str]) -> str:
+    """Name further stages of which each alone may be at fault."""
+    return f"the recorded steps cannot tell it from a fault of {' or '.join(stages)}"
+
 
 MOST_CLAUSES: Final = 3
 """The clauses to name of those that may have made a resolvent; the rest are counted."""
@@ -107,35 +153,56 @@ class BlockInference:
         expected, actual = (find_limits(trace, self._at) for trace in self._traces)
         return expected, actual
 
+    def name(
+        self, candidate: int, step: int, expected: StepView, actual: StepView, difference: Difference
+    ) -> Difference:
+        """Return a difference of resolvents, or of what was dropped, with the stage that explains it."""
+        field = difference.field
+        if field == "resolvents.score" or not field.startswith(("resolvents.", "steps.dropped_")):
+            return difference
+        found = self.explain(candidate, step, expected, actual)
+        if found is None:
+            return difference
+        if not self.has_origins and field.startswith("resolvents."):
+            difference = self._show_contents(candidate, expected, actual, found)
+        return difference._replace(stage=found.stage, found=found)
+
+    def _show_contents(self, candidate: int, expected: StepView, actual: StepView, found: StepDifference) -> Difference:
+        """Show a difference of resolvents that do not say which clauses made them."""
+        sides = found.missing, found.extra
+        if not any(sides):
+            pairs = zip(expected.resolvents, actual.resolvents, strict=False)
+            shown = [pair for pair in pairs if pair[0].content != pair[1].content]
+            sides = tuple(zip(*shown, strict=True)) if shown else (expected.resolvents, actual.resolvents)  # type: ignore[assignment]
+        is_order = Counter(r.content for r in expected.resolvents) == Counter(r.content for r in actual.resolvents)
+        origins = self._at(candidate, expected)
+        # Only what is shown is rendered: its clauses have to be inferred.
+        texts = [
+            [
+                *(self._program.render(r, origins, self._names) for r in side[:MOST_SHOWN]),
+                *([""] * (len(side) - MOST_SHOWN)),
+            ]
+            for side in sides
+        ]
+        left, right = (shorten(side) or ["nothing more"] for side in texts)
+        return Difference(found.stage, "resolvents.order" if is_order else "resolvents.atoms", left, right)
+
     def explain(self, candidate: int, step: int, expected: StepView, actual: StepView) -> StepDifference | None:
-        """Explain two steps whose resolvents differ, or what was dropped; None if the steps themselves say more."""
+        """Explain two steps whose resolvents differ, or what was dropped; None if the steps themselves say more.
+
+        Contents alone fit many faults: without clauses the rules for contents, which know the limits that other steps show,
+        come first. They hold in the dialect whose order of stages they presume.
+        """
         guesses = self._explain_by_one_stage(candidate, step, expected, actual)
-        if not self.has_origins:
-            guesses = self._doubt(guesses, candidate, step, expected, actual)
+        is_same = [r.content for r in expected.resolvents] == [r.content for r in actual.resolvents]
+        is_open = not guesses or follows_inference(self._declared.dialect)
+        if is_open and not is_same and not self.has_origins:
+            origins = self._at(candidate, expected)
+            given = Given(origins, self._earlier(candidate, step), self._limits, self._num_symbols)
+            guesses = [explain_difference(expected, actual, given), *guesses]
         if guesses:
             self.guesses[candidate, step] = guesses
         return guesses[0] if guesses else None
-
-    def _doubt(
-        self, guesses: list[StepDifference], candidate: int, step: int, expected: StepView, actual: StepView
-    ) -> list[StepDifference]:
-        """Return guesses at a step without origins, or else its explanation by contents.
-
-        The contents alone fit many faults. In the dialect whose order of stages they presume, the rules for contents, which
-        know the limits that other steps show, say more than all guesses but the most special. Then the guesses follow.
-        """
-        if [r.content for r in expected.resolvents] == [r.content for r in actual.resolvents]:
-            return guesses
-        if guesses and not follows_inference(self._declared.dialect):
-            return guesses
-        origins = self._at(candidate, expected)
-        given = Given(origins, self._earlier(candidate, step), self._limits, self._num_symbols)
-        found = explain_difference(expected, actual, given)
-        is_lost = found.kind is DifferenceClass.PROOF_LOST and [r.kind for r in actual.resolvents] == [GoalKind.FALSE]
-        if is_lost:
-            return [*guesses, found]
-        special = [guess for guess in guesses if guess.is_special]
-        return [*special, found, *(guess for guess in guesses if not guess.is_special)]
 
     def _explain_by_one_stage(
         self, candidate: int, step: int, expected: StepView, actual: StepView
@@ -148,11 +215,6 @@ class BlockInference:
         program = StepProgram(self._program.origins.clauses, self._declared, visited, query)
         known = {"has_origins": self.has_origins, "has_counts": self._has_counts}
         return explain_by_one_stage(program, expected, actual, **known)
-
-    def render(self, candidate: int, step: StepView, resolvents: Sequence[ResolventView]) -> Iterator[str]:
-        """Render resolvents of a step with inferred clauses."""
-        origins = self._at(candidate, step)
-        return (self._program.render(r, origins, self._names) for r in resolvents)
 
     def _at(self, candidate: int, step: StepView) -> StepOrigins | None:
         return self._program.at(step.goal, self._traces[0].columns.candidates.atom[candidate].tolist())

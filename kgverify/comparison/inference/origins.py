@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, TypeAlias
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import Origin
 from kgverify.step.clauses import Atoms, Clauses, binds_in_one_pass, number_variables
+from kgverify.step.near_matches import matches_apart
 from kgverify.step.renaming import find_embedding, is_permutation, shape_of
 
 Clause: TypeAlias = tuple[int, int]
@@ -44,13 +45,11 @@ class Explanation(NamedTuple):
 
     deviation: the difference from what they make
     detail:    that difference in words; of an unexplained resolvent, the nearest explanation
-    nearest:   the clauses of the nearest explanation, if none explains it
     """
 
     clauses: tuple[Clause, ...]
     deviation: Deviation = Deviation.NONE
     detail: str = ""
-    nearest: tuple[Clause, ...] = ()
 
     @property
     def kinds(self) -> frozenset[int]:
@@ -107,10 +106,6 @@ class StepOrigins:
     def num_matches(self) -> int:
         """The number of clauses that match the selected atom."""
         return len(self.results)
-
-    def position_of(self, clause: Clause) -> int:
-        """Return the position, from 0, of a clause that matches among those of its kind."""
-        return self.positions[clause]
 
     @cached_property
     def positions(self) -> dict[Clause, int]:
@@ -259,16 +254,12 @@ class StepOrigins:
 
     def _find_apart(self, selected: Ids) -> Iterator[Clause]:
         """Yield the clauses that match the selected atom only if each argument is matched by itself."""
-        for rule in self._clauses.rules_of(selected[0]):
-            head = self._clauses.rules[rule][0]
-            is_repeated = head[1] == head[2] < 0 or selected[1] == selected[2] < 0
-            if is_repeated and self._clauses.resolve(self.goal, Origin.RULE, rule) is None:
-                yield Origin.RULE, rule
+        clauses: list[Clause] = [(Origin.RULE, i) for i in self._clauses.rules_of(selected[0])]
         if selected[1] == selected[2] < 0:
-            for fact in self._clauses.facts_of(selected[0])[:MOST_COMPARED]:
-                _, a, b = self._clauses.facts[fact]
-                if a != b:
-                    yield Origin.FACT, fact
+            clauses += [(Origin.FACT, i) for i in self._clauses.facts_of(selected[0])[:MOST_COMPARED]]
+        for clause in clauses:
+            if matches_apart(self.goal, clause, self._clauses) and self._clauses.resolve(self.goal, *clause) is None:
+                yield clause
 
     def _resolve_apart(self, clause: Clause) -> Iterator[Atoms]:
         """Yield the results of matching both arguments by themselves, where a later binding replaces the earlier or not."""
@@ -338,18 +329,11 @@ class StepOrigins:
         made = self.results[:MOST_COMPARED]
         if not made:
             return Explanation((), Deviation.UNKNOWN, "no clause of the program matches the selected atom")
-        shared = [_count_shared(atoms, each.atoms) for each in made]
-        best = max(shared)
-        nearest = tuple(each.clause for each, num in zip(made, shared, strict=True) if num == best)
-        if not best[0]:
-            return Explanation((), Deviation.UNKNOWN, "it shares no atom with the results of the clauses that match")
-        whole = next(each for each, num in zip(made, shared, strict=True) if num == best).atoms
-        return Explanation(
-            (),
-            Deviation.UNKNOWN,
-            f"the nearest clause makes {len(whole)} atoms, {best[0]} of them like these",
-            nearest,
-        )
+        num_shared, negative_length = max(_count_shared(atoms, each.atoms) for each in made)
+        detail = f"the nearest clause makes {-negative_length} atoms, {num_shared} of them like these"
+        if not num_shared:
+            detail = "it shares no atom with the results of the clauses that match"
+        return Explanation((), Deviation.UNKNOWN, detail)
 
 
 def _keep(atoms: Atoms, is_pruned: Sequence[bool]) -> Atoms:

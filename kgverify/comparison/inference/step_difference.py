@@ -6,26 +6,112 @@ order of the stages (docs/semantics.md): a stage is named if it is the earliest 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from kgverify.comparison.inference.content import Content, content_of, plain, subtract
-from kgverify.comparison.inference.limits_seen import LimitsSeen
-from kgverify.comparison.inference.origins import (
-    MOST_ATOMS,
-    Clause,
-    Deviation,
-    Explanation,
-    StepOrigins,
-    count_clauses,
-)
-from kgverify.comparison.step_view import ResolventView, StepView
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.comparison.inference.origins import MOST_ATOMS, Clause, Deviation, Explanation, StepOrigins, count_clauses
+from kgverify.comparison.step_view import Content, ResolventView, StepReader, StepView, content_of, list_missing, plain
 from kgverify.errors import count_of
 from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import Stage
 from kgverify.step.clauses import Atoms, number_variables
 from kgverify.step.renaming import find_embedding, is_permutation
+from kgverify.trace.model.trace import Trace
+
+LEAST_REACHED: Final = 3
+"""The number of cut lists before a size that nobody declared counts as a limit."""
+
+MOST_SAMPLED: Final = 20
+"""The number of steps to look at for a limit."""
+
+FindOrigins = Callable[[int, StepView], StepOrigins | None]
+"""Takes a candidate and one of its steps."""
+
+
+class LimitsSeen(NamedTuple):
+    """The limits of one side of a comparison.
+
+    resolvents: numbers of resolvents at which lists may have been cut: the declared one, and one that is seen
+    atoms:      the same for the atoms of a resolvent
+    most:       the largest number of resolvents of a step
+    longest:    the largest number of atoms of a resolvent
+    """
+
+    resolvents: frozenset[int]
+    atoms: frozenset[int]
+    most: int
+    longest: int
+
+
+def find_limits(trace: Trace, find_origins: FindOrigins) -> LimitsSeen:
+    """Find the limits that a trace declares or shows.
+
+    A list is seen to be cut if the program implies more resolvents. A cap on the rules or the facts of a predicate makes
+    lists equally long, too, but only where rules make the same number of their resolvents. A limit on atoms is seen if a rule has
+    resolvents in the trace, and where it would make longer ones it has none.
+    """
+    columns, limits = trace.columns, trace.header.limits
+    counts = columns.steps.num_resolvents.astype(np.int64)
+    sizes = columns.resolvents.num_atoms[columns.resolvents.kind == GoalKind.GOAL].astype(np.int64)
+    most, longest = (int(each.max()) if len(each) else 0 for each in (counts, sizes))
+    resolvents, atoms = ({getattr(limits, name, None)} for name in ("max_resolvents", "max_atoms"))
+    sample = _Sample(trace, find_origins)
+    if most > 1 and _is_list_limit(sample.read(np.flatnonzero(counts == most)), most):
+        resolvents.add(most)
+    largest = np.argsort(-columns.steps.num_atoms.astype(np.int64), kind="stable")
+    if longest and _is_atom_limit(sample.read(largest), sample.read(np.arange(len(counts))), longest):
+        atoms.add(longest)
+    return LimitsSeen(frozenset(filter(None, resolvents)), frozenset(filter(None, atoms)), most, longest)
+
+
+class _Sample:
+    """Reads some steps of a trace with their inference."""
+
+    def __init__(self, trace: Trace, find_origins: FindOrigins) -> None:
+        self._reader = StepReader(trace.columns)
+        self._find_origins = find_origins
+
+    def read(self, rows: NDArray[np.int64]) -> Iterator[tuple[StepView, StepOrigins]]:
+        """Yield the first of these steps."""
+        for row in rows[:MOST_SAMPLED].tolist():
+            step = self._reader.read(row)
+            candidate = int(np.searchsorted(self._reader.first_step, row, side="right")) - 1
+            origins = self._find_origins(candidate, step)
+            if origins is not None:
+                yield step, origins
+
+
+def _is_list_limit(full: Iterable[tuple[StepView, StepOrigins]], most: int) -> bool:
+    num_rules = [_count_by_rules(step, origins) for step, origins in full if origins.count_made(()) > most]
+    return len(num_rules) >= LEAST_REACHED and len(set(num_rules)) > 1
+
+
+def _count_by_rules(step: StepView, origins: StepOrigins) -> int:
+    """Return the number of resolvents of a step that a rule makes."""
+    made = (origins.made.get(number_variables((p, a, b) for p, a, b in r.atoms), ()) for r in step.resolvents)
+    return sum(any(clause[0] == Origin.RULE for clause in clauses) for clauses in made)
+
+
+def _is_atom_limit(
+    large: Iterable[tuple[StepView, StepOrigins]], every: Iterable[tuple[StepView, StepOrigins]], longest: int
+) -> bool:
+    too_long: set[Clause] = set()
+    for _, origins in large:
+        too_long |= {c for atoms, clauses in origins.made.items() if len(atoms) > longest for c in clauses}
+    too_long = {clause for clause in too_long if clause[0] == Origin.RULE}
+    if not too_long:
+        return False
+    for step, origins in every:
+        for r in step.resolvents:
+            atoms = number_variables((p, a, b) for p, a, b in r.atoms)
+            if r.kind == GoalKind.GOAL and not too_long.isdisjoint(origins.made.get(atoms, ())):
+                return True
+    return False
+
 
 CERTAIN: Final = 1.0
 CLEAR: Final = 0.95
@@ -54,7 +140,7 @@ class Given(NamedTuple):
 
 
 class StepDifference(NamedTuple):
-    """The stage and the class of a difference, and whether hardly another fault makes these resolvents (`is_special`)."""
+    """The stage and the class of a difference, with the resolvents that only one side has."""
 
     stage: Stage
     kind: DifferenceClass
@@ -62,7 +148,6 @@ class StepDifference(NamedTuple):
     confidence: float
     missing: tuple[ResolventView, ...] = ()
     extra: tuple[ResolventView, ...] = ()
-    is_special: bool = False
 
 
 class _Vote(NamedTuple):
@@ -88,8 +173,8 @@ class _Explainer:
         # FALSE alone stands for an empty list.
         self._sides = tuple([r for r in side if content_of(r) != (GoalKind.FALSE, ())] for side in self._all)
         self._contents = tuple([content_of(r) for r in side] for side in self._sides)
-        self._missing = subtract(self._sides[0], self._contents[1])
-        self._extra = subtract(self._sides[1], self._contents[0])
+        self._missing = list_missing(self._sides[0], self._sides[1], content_of)
+        self._extra = list_missing(self._sides[1], self._sides[0], content_of)
 
     def explain(self) -> StepDifference:
         """Return the first explanation that applies."""
@@ -124,6 +209,12 @@ class _Explainer:
         if has_proof[0]:
             why, confidence = self._explain_proof(CERTAIN, GUESSED)
             vote = self._blame(DifferenceClass.PROOF_LOST, confidence)
+            if [r.kind for r in self._all[1]] == [GoalKind.FALSE] and self._origins is not None:
+                proof = self._origins.explain(())
+                if proof.deviation is Deviation.NONE:
+                    vote = vote._replace(
+                        stage=self._matching(proof, self._all[0][0]), confidence=min(LIKELY, confidence)
+                    )
             return self._found(vote, f"TRUE is lost: {other} instead; {why}")
         left = [r for r in self._all[1] if r.kind == GoalKind.TRUE and r.atoms]
         why, confidence = self._explain_proof(OPEN, CERTAIN)
@@ -162,7 +253,7 @@ class _Explainer:
 
     def _of_malformed(self) -> StepDifference | None:
         sides = [[r for r in side if self._find_flaw(r)] for side in self._all]
-        left, right = (subtract(a, map(content_of, b)) for a, b in (sides, sides[::-1]))
+        left, right = (list_missing(a, b, content_of) for a, b in (sides, sides[::-1]))
         if not left and not right:
             return None
         flaws = Counter(self._find_flaw(r) for r in right or left)
@@ -517,6 +608,9 @@ class _Explainer:
             return _Vote(Stage.PRUNE, DifferenceClass.MISSING, confidence, why)
         if deviation is Deviation.MATCH:
             return self._judge_extra(actual, found)
+        if [content_of(r)[1] == plain(r.atoms) for r in (expected, actual)] == [True, False]:
+            why = "variables are not numbered by first appearance"
+            return _Vote(Stage.RENAME, DifferenceClass.RENAMED, confidence, why)
         is_moved = deviation is Deviation.ATOM_ORDER and own and self._origins and self._origins.deletes_by(own.clauses)
         stage = Stage.PRUNE if is_moved else Stage.RESOLVE
         return _Vote(stage, DifferenceClass.SUBSTITUTED, confidence, why or "the same clause gave other atoms")
@@ -529,10 +623,7 @@ class _Explainer:
         if found.deviation is Deviation.NONE and self._was_visited(r):
             return _Vote(Stage.REVISIT, extra, CLEAR, "they equal goals visited before")
         if found.deviation is Deviation.NONE:
-            why = ""
-            if self._origins is not None and all(map(self._origins.needs_all_bindings, found.clauses)):
-                why = "they match only if both argument pairs are unified together"
-            return _Vote(self._matching(found, r), extra, self._trust(found), why)
+            return self._judge_match(found, r, extra)
         if found.deviation is Deviation.MATCH:
             return _Vote(self._matching(found, r), extra, LIKELY, found.detail)
         if found.deviation is Deviation.TRUNCATED and self._is_cut(content_of(r)):
@@ -560,13 +651,13 @@ class _Explainer:
         found = self._explain_content(content_of(r))
         if found is None or not found.clauses:
             return _Vote(self._matching(None, r), missing, GUESSED)
-        why = ""
-        if self._origins is not None and all(map(self._origins.needs_all_bindings, found.clauses)):
-            why = "they match only if both argument pairs are unified together"
-        return _Vote(self._matching(found, r), missing, self._trust(found), why)
+        return self._judge_match(found, r, missing)
 
-    def _trust(self, found: Explanation) -> float:
-        return OPEN if len(found.kinds) > 1 else CLEAR
+    def _judge_match(self, found: Explanation, r: ResolventView, kind: DifferenceClass) -> _Vote:
+        """Judge a resolvent that clauses make exactly, and that one side lacks."""
+        needs_both = self._origins is not None and all(map(self._origins.needs_all_bindings, found.clauses))
+        why = "they match only if both argument pairs are unified together" if needs_both else ""
+        return _Vote(self._matching(found, r), kind, OPEN if len(found.kinds) > 1 else CLEAR, why)
 
     def _matching(self, found: Explanation | None, r: ResolventView) -> Stage:
         """Return the stage that finds the clauses of a resolvent."""

@@ -18,8 +18,7 @@ from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
-from kgverify.comparison.exercise.exercise import NOT_EXERCISED
-from kgverify.comparison.exercise.minimum import MINIMUM, Minimum, find_missing
+from kgverify.comparison.exercise.exercise import MINIMUM, NOT_EXERCISED, Minimum, find_missing
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import UserError
 from kgverify.files.code_identity import list_changes

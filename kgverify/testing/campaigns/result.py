@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
-from kgverify.comparison.exercise.minimum import explain_missing
+from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise, explain_missing
 from kgverify.comparison.result import Verdict
 from kgverify.engines.table import REFERENCE
 from kgverify.errors import UserError, count_of

@@ -11,8 +11,7 @@ import numpy as np
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.exercise.count import count_columns
-from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
-from kgverify.comparison.exercise.minimum import NO_MINIMUM
+from kgverify.comparison.exercise.exercise import NO_MINIMUM, NOT_EXERCISED, Exercise
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import Comparison, Divergence, Verdict
 from kgverify.comparison.source import has_steps

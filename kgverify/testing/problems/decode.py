@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.exercise.minimum import Minimum
+from kgverify.comparison.exercise.exercise import Minimum
 from kgverify.engines.sizes import Sizes
 from kgverify.errors import UserError, suggest
 from kgverify.program.atoms import Atom, NamedAtom, Term, Variable, encode_variable, parse_atoms

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from judge_answers.answers import Answer
 
+from kgverify.comparison.locate import first_difference, name_stage
 from kgverify.comparison.result import Divergence, Level
-from kgverify.comparison.stage_difference import first_difference, name_stage
 from kgverify.comparison.step_view import Names
 from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.limits import Limits
