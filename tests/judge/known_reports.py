@@ -121,6 +121,8 @@ def answer_to(name: str) -> str:
     actual = _pretend(actual, expected)
     actual = blank(actual, actual.fields - lacking)
     report = judge_known(expected, actual, **options)[1]
+    here = msgspec.structs.replace(report.environment, self_test="")
+    report = msgspec.structs.replace(report, environment=here)
     answer = answer_of(report)
     found = f"{answer.verdict} {answer.divergences} {answer.causes}"
     return f"{found} {answer.sha256} {_hash(_pages(report, expected, actual))}"

@@ -2,6 +2,7 @@
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from kgverify.program.limits import Limits
 from kgverify.prover.execution import compilation as compile_module
 from kgverify.prover.execution.caches import CacheCounts, describe_caches, fresh_caches
 from kgverify.prover.execution.compilation import compile_function
-from kgverify.prover.execution_choice import Execution, choose_execution
+from kgverify.prover.execution_choice import Execution, choose_execution, why_not_fused
 from kgverify.prover.layout import choose_layout
 from kgverify.prover.stages.choose import SCORES
 from kgverify.prover.stages.stage_functions import build_stages
@@ -35,16 +36,13 @@ def known_compiler() -> None:
 
 
 def choose(device: str = "cpu", mode: str = "auto", precision: str = "float32") -> Execution:
-    return choose_execution(
-        device,
-        mode,
-        precision,
-        program=load_graph("countries").program,
-        limits=LIMITS,
-        policy=SHORTEST,
-        layout=choose_layout(LIMITS, slots=1),
-        stages=build_stages(SCORES["shortest"]),
+    program, layout, stages = (
+        load_graph("countries").program,
+        choose_layout(LIMITS, slots=1),
+        build_stages(SCORES["shortest"]),
     )
+    obstacle = partial(why_not_fused, program, LIMITS, SHORTEST, layout, stages)
+    return choose_execution(device, mode, precision, LIMITS, SHORTEST, stages, obstacle)
 
 
 def test_what_is_asked_for_is_taken_and_said_to_be_asked_for():
