@@ -1,7 +1,7 @@
 """Count the product's lines of code and statements: `python tools/size.py`, with `--check` against `size_limits.json`.
 
-A line counts if it holds a token other than a comment or docstring. Statements are counted beside lines, so that packed
-lines are no progress. The limits only fall.
+Stubs count, too. A line counts if it holds a token other than a comment or docstring. Statements are counted beside
+lines, so that packed lines are no progress. The limits only fall.
 """
 
 import ast
@@ -46,7 +46,7 @@ def main() -> None:
     base = pathlib.Path(__file__).parent.parent
     sums: dict[str, list[int]] = {}
     for root in ROOTS:
-        for path in sorted((base / root).rglob("*.py")):
+        for path in sorted((*(base / root).rglob("*.py"), *(base / root).rglob("*.pyi"))):
             inner = path.relative_to(base / root).parts
             if "tests" in inner:
                 continue

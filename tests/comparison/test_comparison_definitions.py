@@ -21,13 +21,7 @@ from kgverify.comparison.align import align_candidates
 from kgverify.comparison.classify import Surroundings, describe_recorded, find_surroundings
 from kgverify.comparison.comparable import Numbering, _blank, _renumber, compare_dialects
 from kgverify.comparison.compare import Comparer, compare
-from kgverify.comparison.equal_columns import (
-    _PairedChecksums,
-    _split_column,
-    has_equal_scores,
-    has_equal_sums,
-    has_same_bytes,
-)
+from kgverify.comparison.equal_columns import has_equal_scores, has_equal_sums, has_same_bytes
 from kgverify.comparison.inference import step_difference
 from kgverify.comparison.inference.dialects import name_in_dialect
 from kgverify.comparison.inference.infer import BlockInference, ProgramInference, find_program
@@ -40,6 +34,7 @@ from kgverify.comparison.recorded import evidence
 from kgverify.comparison.result import Level, Verdict
 from kgverify.comparison.source import open_source, wants_content
 from kgverify.comparison.step_view import UNNAMED, Names, StepReader, StepView
+from kgverify.comparison.stored_columns import _PairedChecksums, _split_column
 from kgverify.errors import UserError
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.limits import DeclaredLimits

@@ -10,7 +10,7 @@ import xxhash
 from comparison_traces import small_lockstep_trace, with_column, with_columns, with_element
 from stream_pairs import CHANGES, base_trace, chunk, shuffle, store, tie
 
-from kgverify.comparison import equal_columns
+from kgverify.comparison import stored_columns
 from kgverify.comparison.compare import SKIPPED, Comparer, compare
 from kgverify.comparison.recorded.evidence import SAMPLED
 from kgverify.comparison.result import Level, Verdict
@@ -25,7 +25,7 @@ from kgverify.verification.recorded import compare_recorded
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
     """So that a small trace has many."""
-    monkeypatch.setattr(equal_columns, "PIECE_BYTES", 512)
+    monkeypatch.setattr(stored_columns, "PIECE_BYTES", 512)
     monkeypatch.setattr(content, "BLOCK_STEPS", 12)
     monkeypatch.setattr("kgverify.comparison.stored_columns.BLOCK_STEPS", 12)
 
@@ -168,7 +168,7 @@ def test_a_wrong_checksum_of_an_empty_column_is_found(tmp_path, verifies_content
 
 def test_candidates_between_two_whose_counts_differ_are_compared(tmp_path, monkeypatch):
     # A piece has one row.
-    monkeypatch.setattr(equal_columns, "PIECE_BYTES", 4)
+    monkeypatch.setattr(stored_columns, "PIECE_BYTES", 4)
     trace = base_trace()
     num_steps = trace.columns.candidates.num_steps.copy()
     first = int(np.flatnonzero((num_steps[:-2] > 1) & (num_steps[1:-1] > 1))[0])

@@ -10,7 +10,7 @@ from comparison_traces import with_element, with_header
 from stream_pairs import CHANGES, base_trace, cut_steps, lose, shuffle, store, tie
 
 import kgverify
-from kgverify.comparison import equal_columns
+from kgverify.comparison import stored_columns
 from kgverify.comparison.compare import SKIPPED, compare
 from kgverify.comparison.recorded.evidence import SAMPLED
 from kgverify.comparison.result import DIGEST, Verdict
@@ -33,7 +33,7 @@ TRACES = Path(kgverify.__file__).parents[1] / "traces"
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
     """So that a small trace has many."""
-    monkeypatch.setattr(equal_columns, "PIECE_BYTES", 512)
+    monkeypatch.setattr(stored_columns, "PIECE_BYTES", 512)
     monkeypatch.setattr(content, "BLOCK_STEPS", 12)
     monkeypatch.setattr("kgverify.comparison.stored_columns.BLOCK_STEPS", 12)
 

@@ -25,12 +25,19 @@ def read_all(store: Any) -> dict[str, bytes]:
     return {path.rpartition("/")[2]: store.cat_file(path) for path in store.find("/bucket/run")}
 
 
+def without_times(files: dict[str, bytes]) -> dict[str, bytes]:
+    """Return the files but for the content of the summary, which says how long the evaluation took."""
+    return {name: b"" if name == "summary.json" else content for name, content in files.items()}
+
+
 @pytest.mark.parametrize("url", [URL, Path(URL)])
 def test_an_evaluation_has_the_same_files_at_a_url(store: Any, tmp_path: Path, url: str | Path) -> None:
     here, there = evaluate(tmp_path / "run"), evaluate(url)
     assert there.metrics == here.metrics
     assert there.num_parts_resumed == 0
-    assert read_all(store) == {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    assert without_times(read_all(store)) == without_times(
+        {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    )
     assert there.num_parts > 2
 
 
@@ -45,7 +52,7 @@ def test_missing_and_damaged_objects_are_repeated(store: Any) -> None:
     again = evaluate(URL, warn=warnings.append)
     assert again.num_parts_resumed == first.num_parts - 2
     assert [each.partition(" ")[0] for each in warnings] == [f"{URL}/part-000001.npz"]
-    assert read_all(store) == before
+    assert without_times(read_all(store)) == without_times(before)
     assert again.metrics == first.metrics
 
 

@@ -106,7 +106,7 @@ def test_folders_that_another_writes_are_left_to_it(inputs: Path, tmp_path: Path
     for write in (
         lambda: kv.compare(inputs / "a.h5", inputs / "b.h5", save=tmp_path / "out"),
         lambda: kv.verify("countries", "reference", queries=1, corruptions=1, save=tmp_path / "out"),
-        lambda: run_campaign(Campaign(tmp_path / "out", engine=PLAIN, examples=1)),
+        lambda: run_campaign(Campaign(corpus=tmp_path / "out", engine=PLAIN, examples=1)),
         lambda: kv.evaluate("countries", "reference", queries=1, corruptions=1, save=tmp_path / "out"),
     ):
         (tmp_path / "out").mkdir(exist_ok=True)

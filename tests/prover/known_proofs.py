@@ -212,7 +212,7 @@ def check_tensor_proofs() -> None:
     from kgverify.prover.layout import choose_layout
 
     wide, close = build_wide_run(), build_close_run()
-    options: dict[str, Any] = {"mode": "eager", "device": "cpu", "name": "the evaluator on tensors"}
+    options: dict[str, Any] = {"mode": "eager", "device": "cpu"}
     sizes = {"slots": 2, "match_window": _MATCH_WINDOW, "score_window": NUM_KEPT, "pool": 2}
     with single_thread():
         engine = CompiledEngine(

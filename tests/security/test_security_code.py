@@ -86,7 +86,14 @@ def test_code_is_run_in_the_listed_places_alone():
 @pytest.mark.parametrize(
     ("modules", "places"),
     [
-        ("subprocess", ["kgverify/prover/native/library.py", "stepaudit/stepaudit/ladder/reproducer.py"]),
+        (
+            "subprocess",
+            [
+                "kgverify/prover/native/library.py",
+                "kgverify/runs/environment.py",
+                "stepaudit/stepaudit/ladder/reproducer.py",
+            ],
+        ),
         ("pickle", ["kgverify/runs/pool.py", "stepaudit/stepaudit/isolation.py"]),
         ("yaml|marshal|shelve|joblib|cloudpickle|dill|matplotlib|git", []),
     ],

@@ -1,19 +1,15 @@
 """Each divergence has evidence of its own; faults are separated by the rule of their stage; idle faults are named."""
 
 from itertools import product
-from typing import Any
 
-import msgspec
 import pytest
 
 from kgverify.comparison.classify import Finding, Surroundings
 from kgverify.comparison.result import Divergence, Level
-from kgverify.errors import InternalError
 from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.stages import Stage
 from kgverify.verification import separate as module
 from kgverify.verification.evidence import describe_idle
-from kgverify.verification.replay import NOT_REPLAYED, Replayed, _check_evidence
 from kgverify.verification.separate import Seen, separate
 
 
@@ -50,46 +46,6 @@ def test_each_stage_and_class_is_separated_by_its_own_rule(monkeypatch: pytest.M
         rule = RULES.get((stage, kind))
         found = separate([seen(stage, kind), seen(stage, kind)])
         assert [each.situation for each in found] == ([f"{rule} a", f"{rule} b"] if rule else ["", ""]), (stage, kind)
-
-
-def replayed(**changes: Any) -> Replayed:
-    divergence = seen(Stage.LIMIT, DifferenceClass.LIMIT).divergence
-    options = {"field": "stage.limit", "is_replayed": True}
-    outputs = changes.pop("outputs", (1, 2))
-    return Replayed(msgspec.structs.replace(divergence, **{**options, **changes}), outputs)
-
-
-def test_evidence_that_is_not_a_divergences_own_is_refused() -> None:
-    divergence = seen(Stage.LIMIT, DifferenceClass.LIMIT).divergence
-    _check_evidence((divergence,), [[replayed(), replayed(field="steps.choice", outputs=None)]], 1)
-    wrong = (
-        *({"candidate": 1}, {"step": 0}, {"outputs": None}, {"field": "stage.close"}, {"is_assumed": True}),
-        {"stage": "close"},
-    )
-    for changes in wrong:
-        with pytest.raises(InternalError, match="divergence 0 has the evidence of another one"):
-            _check_evidence((divergence,), [[replayed(), replayed(**changes)]], 1)
-
-
-def assumed(outputs: Any = None, **changes: Any) -> Replayed:
-    options = {"is_assumed": True, "evidence": f"of its like; {NOT_REPLAYED}"}
-    divergence = seen(Stage.LIMIT, DifferenceClass.LIMIT).divergence
-    return Replayed(msgspec.structs.replace(divergence, **{**options, **changes}), outputs, like=replayed())
-
-
-def test_a_divergence_that_is_assumed_to_be_like_another_says_so() -> None:
-    divergence = seen(Stage.LIMIT, DifferenceClass.LIMIT).divergence
-    _check_evidence((divergence,) * 2, [[replayed()], [assumed()]], 1)
-    wrong = (
-        *({"is_assumed": False}, {"is_replayed": True}, {"stage": "close"}, {"evidence": "of its like"}),
-        *({"field": "steps.choice"}, {"expected": 7}, {"actual": 7}, {"outputs": (1, 2)}),
-    )
-    for changes in wrong:
-        with pytest.raises(InternalError, match="divergence 1 has the evidence of another one"):
-            _check_evidence((divergence,) * 2, [[replayed()], [assumed(**changes)]], 1)
-    # One that was to be replayed is not assumed to be like another.
-    with pytest.raises(InternalError, match="divergence 1 has"):
-        _check_evidence((divergence,) * 2, [[replayed()], [assumed()]], 2)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Known pairs on disk: the traces of known pairs, stored whole, in shards, with fewer columns, incomplete and damaged."""
 
 import hashlib
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -200,7 +201,8 @@ def known_file_answers(judge: JudgeRecorded) -> Iterator[tuple[str, Answer]]:
                 _, report = judge(known.expected, known.actual, **known.options)
                 yield known.name, answer_of(report, str(folder))
             except UserError as error:
-                text = str(error).replace(str(folder), "")
+                # The checksum of a file depends on the moment of its recording.
+                text = re.sub(r"\b[0-9a-f]{16}\b", "<checksum>", str(error).replace(str(folder), ""))
                 yield known.name, Answer("refused", 0, 0, 0, hashlib.sha256(text.encode()).hexdigest()[:16])
 
 
