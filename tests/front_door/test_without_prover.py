@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("comparison", "engines", "files", "graphs", "program", "ranking", "report", "runs", "step")
+FOLDERS = ("comparison", "engines", "files", "graphs", "program", "ranking", "runs", "step")
 USE = """
 import without_prover
 import kgverify as kv

@@ -185,6 +185,9 @@ def test_processes_killed_while_they_start_end_a_campaign_that_says_how_far_it_c
     monkeypatch.setattr(campaigns, "MOST_LOST", 3)
     campaign = Campaign(corpus=tmp_path / "corpus", engine=PLAIN, examples=128, jobs=2)
     run_campaign(replace(campaign, examples=64, most_shrunk=0))
+    # From now on a process takes longer to start than kills are apart.
+    (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(4.0)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
 
     def watch(tally: Tally) -> None:
         for process in multiprocessing.active_children():
