@@ -130,3 +130,13 @@ def test_the_mean_reciprocal_rank_is_of_realistic_ranks():
     rankings = Rankings(np.arange(3), np.zeros(3), np.full(3, 9), *ranks)
     assert mean_reciprocal_rank(rankings) == pytest.approx((1 + 1 / 4 + 1 / 4) / 3)
     assert mean_reciprocal_rank(Rankings(*(column[:0] for column in rankings))) == 0.0
+
+
+def test_a_divergence_on_one_side_of_a_query_excuses_no_rank_on_its_other_side():
+    trace = small_trace()
+    candidates = trace.columns.candidates
+    row = int(np.flatnonzero((candidates.query == 0) & (candidates.side == 1))[0])
+    actual = with_element(trace, "candidates.is_limited", row, lambda value: 1 - value)
+    own, rank = compared(trace, with_rank(actual, 2, 5)).divergences
+    assert (own.query, own.side, own.field) == (0, "tail", "candidates.is_limited")
+    assert (rank.query, rank.side, rank.field) == (0, "head", "rankings")
