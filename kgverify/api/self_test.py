@@ -2,15 +2,13 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from time import perf_counter
 from typing import Any, Final
 
 from kgverify.api.doctor import Finding, State
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import UserError
-from kgverify.files.cache import make_private
-from kgverify.files.writing import write_file
+from kgverify.files.cache import has_mark, keep_mark
 from kgverify.runs.environment import SELF_TEST, find_result
 
 GRAPH: Final = "countries"
@@ -35,13 +33,12 @@ def try_installation() -> Iterator[Finding]:
         states.append(found := _find_fault(fault, mode))
         yield found
     if states and all(each.state is State.PRESENT for each in states):
-        _keep_result()
+        keep_mark(find_result(), "passed")
 
 
 def describe_last_test() -> Finding:
     """Return whether the self-test passed in this environment before."""
-    path = find_result()
-    if path is not None and path.is_file():
+    if has_mark(find_result()):
         return Finding("self-test", State.PRESENT, "passed in this environment")
     return Finding("self-test", State.ABSENT, "has not passed in this environment", SELF_TEST)
 
@@ -84,11 +81,3 @@ def _count_compilations() -> float:
     from kgverify.torch.compilations import count_compilations
 
     return count_compilations()[1]
-
-
-def _keep_result() -> None:
-    path = find_result()
-    with suppress(OSError, UserError):
-        if path is not None:
-            make_private(path.parent)
-            write_file(path, b"passed\n")

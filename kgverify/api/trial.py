@@ -1,6 +1,5 @@
 """The trial of code that was just built on this machine: it proves the embedded graph once, before it proves anything else."""
 
-from contextlib import suppress
 from functools import cache
 
 from kgverify.comparison.equality import Equality
@@ -8,8 +7,7 @@ from kgverify.comparison.result import Verdict
 from kgverify.engines.sizes import GRAPH_SIZES
 from kgverify.engines.table import Built, EngineMaker
 from kgverify.errors import UserError
-from kgverify.files.cache import is_private, make_private
-from kgverify.files.writing import write_file
+from kgverify.files.cache import has_mark, keep_mark
 from kgverify.graphs.load import load_graph
 from kgverify.runs.engine_makers import compiled_maker
 from kgverify.runs.run import Run, reference_pipeline
@@ -22,7 +20,7 @@ def require_trial(maker: EngineMaker, made: EngineInfo) -> None:
     UserError if it differs.
     """
     built = maker.find_built(made.mode)
-    if built is not None and not (built.trial is not None and built.trial.is_file() and is_private(built.trial)):
+    if built is not None and not has_mark(built.trial):
         _try(built, made.mode, made.device)
 
 
@@ -41,7 +39,4 @@ def _try(built: Built, mode: str, device: str) -> None:
             where=f"mode {mode}",
             fix="use --mode plain, or another compiler or driver; kgverify doctor --self-test tries every mode",
         )
-    with suppress(OSError, UserError):
-        if built.trial is not None:
-            make_private(built.trial.parent)
-            write_file(built.trial, b"agrees with the reference\n")
+    keep_mark(built.trial, "agrees with the reference")

@@ -11,7 +11,7 @@ from kgverify.engines.table import COMPILED, make_entry
 from kgverify.trace.model.columns import find_end
 
 UNITS: Final = 8
-"""The most units that are proved at once."""
+"""Maximum number of units that are proved at once."""
 
 _LONG: Final = 4 * UNITS
 """The units of a list that takes long to prove: more than fit into one block."""

@@ -274,7 +274,7 @@ _MOST_NAMED: Final = 64
 """The most missing atoms of a model among which wrong candidates are looked for."""
 
 _MOST_REPEATED: Final = 4096
-"""The most candidates of a wrong ranking that the engine proves again."""
+"""Maximum number of candidates of a wrong ranking that the engine proves again."""
 
 
 class Namer:

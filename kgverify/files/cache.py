@@ -9,6 +9,7 @@ from typing import Final
 
 from kgverify.errors import UserError
 from kgverify.files.reading import open_descriptor
+from kgverify.files.writing import write_file
 
 CACHE: Final = "KGVERIFY_CACHE"
 """The environment variable with the folder; empty: nothing is kept."""
@@ -41,6 +42,19 @@ def make_private(folder: Path) -> None:
     for each in (*reversed(folder.parents), folder):
         if not each.exists():
             each.mkdir(mode=0o700)
+
+
+def has_mark(path: Path | None) -> bool:
+    """Return whether `keep_mark` left a file, which nobody else can have put there."""
+    return path is not None and path.is_file() and is_private(path)
+
+
+def keep_mark(path: Path | None, text: str) -> None:
+    """Write a file that says what was done, for later processes, if possible."""
+    with suppress(OSError, UserError):
+        if path is not None:
+            make_private(path.parent)
+            write_file(path, f"{text}\n")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The workers of a dask scheduler, of which any may be lost, and the scheduler restarted."""
+"""The workers of a dask scheduler. Workers may be lost, and the scheduler may be restarted."""
 
 import importlib
 import re

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-from kgverify.files.cache import find_cache
+from kgverify.files.cache import find_cache, has_mark
 from kgverify.files.code_identity import find_compiler, read_driver
 from kgverify.version import __version__
 
@@ -24,8 +24,7 @@ SECONDS: Final = 10
 
 def note_self_test() -> str:
     """Return whether the self-test passed in this environment, and what this process uses that CI does not test."""
-    path = find_result()
-    passed = "passed here" if path is not None and path.is_file() else "has not passed here"
+    passed = "passed here" if has_mark(find_result()) else "has not passed here"
     untested = [f"{name} {found}" for name, found in _list_used() if not f"{found}.".startswith(f"{TESTED[name]}.")]
     if "torch" in sys.modules and read_driver():
         untested.append("a GPU")
@@ -37,10 +36,14 @@ def _list_used() -> Iterator[tuple[str, str]]:
     """Yield what this process uses of `TESTED`, with its version."""
     yield "Python", platform.python_version()
     if "torch" in sys.modules:
-        yield "torch", version("torch")
+        yield "torch", _find_version("torch")
     compiler = find_compiler() if "kgverify.prover.native.engine" in sys.modules else None
     if compiler is not None:
         yield "C++ compiler", f"{Path(compiler).name} {_ask_version(compiler)}"
+
+
+# Each verdict names it, and the metadata of a package takes long to read.
+_find_version = lru_cache(version)
 
 
 @lru_cache(maxsize=4)

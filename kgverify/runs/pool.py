@@ -1,4 +1,4 @@
-"""One pool: calls on threads, processes or machines, of which any may be lost. A lost call is repeated, and then reported.
+"""One pool: calls on threads, processes or machines. A call that is lost with its worker is repeated, and then reported.
 
 Every call is a function of its arguments alone. So it may run twice, and its first result is the result.
 """
@@ -258,7 +258,7 @@ def describe_end(exit_code: int) -> str:
 
 
 class Processes(Workers):
-    """Processes of this machine, each with one thread, of which one may end without the others.
+    """Processes of this machine, each with one thread. One may end without the others.
 
     They ignore Ctrl-C, and exit with their parent. A KeyboardInterrupt that leaves the context ends them at once.
     """
