@@ -251,7 +251,7 @@ class ClauseReader:
         if not is_quoted and (weight := _HIDDEN_WEIGHT.match(name)):
             fix = "write the weight as a number, or leave it out; quote the predicate if this is its name"
             raise self._error("a number such as 0.9 before '::'", show(weight[0]), fix, begin)
-        return RawAtom(name, *terms, is_quoted)
+        return RawAtom(name, terms[0], terms[1], is_quoted)
 
     def _read_terms(self, predicate: str) -> list[RawTerm]:
         terms: list[RawTerm] = []

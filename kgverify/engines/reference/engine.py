@@ -189,14 +189,11 @@ def _with_kind(resolvent: Resolvent) -> tuple[int, int, int, tuple[tuple[int, in
 
 def build_reference_dialect(dialect: Dialect) -> ReferenceDialect:
     """Build the same dialect in the reference's terms, whose switches have the same names and values."""
-    kinds: dict[str, Any] = get_type_hints(ReferenceDialect)
-    switches = {name: getattr(dialect, name) for name in kinds}
-    return ReferenceDialect(
-        **{
-            name: tuple(map(Filter, value)) if isinstance(value, tuple) else kinds[name](value)
-            for name, value in switches.items()
-        }
-    )
+    kinds = get_type_hints(ReferenceDialect)
+    switches: dict[str, Any] = {name: getattr(dialect, name) for name in kinds}
+    for name, value in switches.items():
+        switches[name] = tuple(map(Filter, value)) if isinstance(value, tuple) else kinds[name](value)
+    return ReferenceDialect(**switches)
 
 
 def _columns(candidates: CandidateSet, derivations: Sequence[Derivation]) -> Columns:
