@@ -143,7 +143,8 @@ class ClauseReader:
         while True:
             self._skip()
             self._begin = self.position
-            if match := _DIRECTIVE.match(self.text, self.position):
+            is_directive = self.text.startswith((":-", "?-"), self.position)
+            if is_directive and (match := _DIRECTIVE.match(self.text, self.position)):
                 if not _HARMLESS.fullmatch(match[0]):
                     expected = "a fact, a rule or a declaration such as ':- dynamic p/2.'"
                     fix = "leave the directive out: kgverify reads facts and rules, and runs nothing"
@@ -152,18 +153,21 @@ class ClauseReader:
                 self.position = match.end()
             elif self.text.startswith("\n", self.position):
                 self.position += 1
-            elif self.text.startswith((":-", "?-"), self.position):
+            elif is_directive:
                 found = show(self.find_rest())
                 raise self._error("'.' at the end of a directive", found, "end the directive with a dot")
             else:
                 return self.position < len(self.text)
 
     def read_clause(self) -> Clause:
-        """Return the fact or the rule at the position. UserError if there is none."""
-        begin, weight = self.position, self._take(_WEIGHT)
+        """Return the fact or the rule at the position. UserError for any other text."""
+        self._skip()
+        begin, weight = self.position, None
+        if self._form != "backward" and (weight := _WEIGHT.match(self.text, begin)):
+            self.position = weight.end()
         if self._form == "forward":
-            body = [] if self._take(_FORWARD) else self._read_atoms()
-            if body and not self._take(_FORWARD):
+            body = [] if self.text.startswith("->", self.position) else self._read_atoms()
+            if not self._take(_FORWARD):
                 raise self._wrong_end(has_sign=False)
             head = self._read_atom()
         else:
@@ -203,10 +207,10 @@ class ClauseReader:
 
     def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         """Match a pattern here or after blanks and comments, and go on after it."""
-        match = pattern.match(self.text, self.position)
+        match, begin = pattern.match(self.text, self.position), self.position
         if match is None:
             self._skip()
-            match = pattern.match(self.text, self.position)
+            match = pattern.match(self.text, self.position) if self.position > begin else None
         if match:
             self.position = match.end()
         return match
@@ -319,7 +323,7 @@ class ClauseReader:
         return line_error(self.locate(at), expected, found, fix)
 
     def _no_atom(self, begin: int, *, has_name: bool) -> UserError:
-        """Return the error for a text that is no atom, and whether it begins with a name."""
+        """Return the error for a text without the form of an atom. has_name: whether it begins with a name."""
         rest = self.find_rest(begin)
         fix = f"write every atom as {_ATOM}" + "; quote a predicate with unusual characters" * ("(" in rest)
         if has_name and self._form != "facts" and _COMPARISON.match(rest):
@@ -379,4 +383,4 @@ _AFTER_ATOM: Final = {
     ("backward", False): ("'<=' after the rule's head", _BACKWARD_FIX),
     ("backward", True): ("',' or the end of the rule after an atom", _BACKWARD_FIX),
 }
-"""By the form, and whether the sign of the rule came before the atom: what is expected after it, and the fix."""
+"""The expectation after an atom, and the fix, by the form and whether the sign of the rule came before the atom."""

@@ -118,11 +118,15 @@ def is_facts(line: str) -> bool:
 
 def _read_fact(reader: ClauseReader, file: str) -> tuple[int, NamedAtom]:
     """Return the line and the atom of the next fact."""
-    rest = reader.find_rest()
-    if not any(sign in rest for sign in ("(", ":-", "?-", "/*")):
+    begin = reader.position
+    try:
+        clause = reader.read_clause()
+    except UserError:
+        rest = reader.find_rest(begin)
+        if any(sign in rest for sign in ("(", ":-", "?-", "/*")):
+            raise
         fix = "write one triple a line, in the same format for the whole file"
-        raise line_error(reader.locate(), f"{TABULAR} or {FUNCTIONAL}", show(rest), fix)
-    clause = reader.read_clause()
+        raise line_error(reader.locate(begin), f"{TABULAR} or {FUNCTIONAL}", show(rest), fix) from None
     return clause.line, _build_fact(clause, file)
 
 
@@ -131,7 +135,7 @@ def _build_fact(clause: Clause, file: str) -> NamedAtom:
     source = Source(file, clause.line)
     if clause.weight is not None and clause.weight <= 0:
         raise line_error(source, "a triple that holds", f"the weight {clause.weight:g}", "remove such triples")
-    if not is_quoted and re.match("-.", predicate):
+    if not is_quoted and predicate.startswith("-") and predicate != "-":
         fix = "remove negated facts; quote the predicate if this is its name"
         raise line_error(source, "a predicate", f"the negation {show(predicate)}", fix)
     for term in (first, second):
