@@ -19,16 +19,7 @@ from kgverify.comparison.step_view import StepReader, content_of, plain
 from kgverify.conditions.batch import Candidate, CandidateReader
 from kgverify.conditions.features import Feature, read_values
 from kgverify.conditions.find import Found
-from kgverify.conditions.instances import (
-    Cases,
-    Fault,
-    Instance,
-    SeenStep,
-    Unit,
-    canonical,
-    collect_labelled,
-    select_clauses,
-)
+from kgverify.conditions.instances import Cases, Fault, Instance, SeenStep, Unit, canonical, collect_labelled
 from kgverify.engines.protocol import Engine, make_positions
 from kgverify.program.atoms import Atom, Goal
 from kgverify.program.fact_index import Ids
@@ -198,7 +189,8 @@ def _label(fault: Fault, cases: Cases, differing: Sequence[SeenStep], agreeing: 
     # Steps in which other things go wrong hold clauses that are used rightly.
     own = [step for step in differing if any(map(is_alike, fault.collect([step])))]
     hidden = [step for step in differing if step not in own]
-    right = [(step, select_clauses(unit, step.changes.shared)) for step in (*agreeing, *hidden)]
+    kind = Origin.FACT if unit is Unit.FACT else Origin.RULE
+    right = [(step, [c for c in step.changes.shared if c[0] == kind]) for step in (*agreeing, *hidden)]
     every = fault.collect(own, agreeing, hidden) if own else ()
     return next(filter(is_alike, every), cases._replace(instances=collect_labelled(unit, (), right).instances))
 

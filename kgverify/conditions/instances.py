@@ -374,9 +374,7 @@ class Fault(NamedTuple):
                 (step, [(c, c in wrong) for c in (*wrong, *right, *(list_others(unit, step) - wrong - right))])
                 for step, wrong, right in found
             )
-            right_ones = (
-                (step, (*select_clauses(unit, step.changes.shared), *list_others(unit, step))) for step in agreeing
-            )
+            right_ones = ((step, (*_select(unit, step.changes.shared), *list_others(unit, step))) for step in agreeing)
             words = ("missing", "present") if is_missing else ("extra", "right")
             cases = collect_labelled(unit, labelled, right_ones)
             yield cases._replace(wrong=words[0], right=words[1], is_by_itself=self.kind in PROOF_CLASSES)
@@ -387,9 +385,7 @@ class Fault(NamedTuple):
             expected, actual = ({(int(_KIND_OF[unit]), int(i)) for i in side} for side in step.outputs)
             return (expected - actual if is_missing else actual - expected), expected & actual
         changes = step.changes
-        return select_clauses(unit, changes.missing if is_missing else changes.extra), select_clauses(
-            unit, changes.shared
-        )
+        return _select(unit, changes.missing if is_missing else changes.extra), _select(unit, changes.shared)
 
     def _label_scored(self, step: SeenStep) -> Labelled:
         """Label the resolvents that both sides made by the same clause: wrong if their scores differ."""
@@ -453,8 +449,7 @@ def _of_clause(unit: Unit, step: SeenStep, clause: Clause, is_wrong: bool = Fals
     return Instance(unit, is_wrong, identity, step.candidate, step, clause)
 
 
-def select_clauses(unit: Unit, found: Iterable[Clause]) -> set[Clause]:
-    """Return the facts, or the rules, among some clauses."""
+def _select(unit: Unit, found: Iterable[Clause]) -> set[Clause]:
     return {clause for clause in found if clause[0] == _KIND_OF[unit]}
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,9 +115,10 @@ def _renaming(case: Case) -> Iterator[Finding]:
     def atom(each: NamedAtom) -> NamedAtom:
         return NamedAtom(other(each.predicate), term(each.first), term(each.second))
 
+    splits: dict[str, Any] = {name: tuple(map(atom, getattr(graph, name))) for name in ("train", "valid", "test")}
     renamed_graph = replace(
         graph,
-        **{split: tuple(map(atom, getattr(graph, split))) for split in ("train", "valid", "test")},
+        **splits,
         rules=tuple(rule.with_atoms([*map(atom, rule.atoms)]) for rule in graph.rules),
         domains={name: tuple(map(other, constants)) for name, constants in graph.domains.items()},
     )
@@ -157,13 +159,9 @@ def _crowded_predicate(case: Case) -> Iterator[Finding]:
     graph = case.run.graph
     crowd = free_prefix("crowd", case.program.symbols.constants, "~")
     # One predicate of each problem at a time, which is faster.
-    predicates = _one_of_each(case)
-    facts = [NamedAtom(p, f"{crowd} {i}", f"{crowd} {i + 1}") for p in predicates for i in range(CROWD)]
-    rules = [
-        NamedRule(head, (head,))
-        for p in predicates
-        for head in (NamedAtom(p, f"{crowd} {i}", f"{crowd} {i + 1}") for i in range(CROWD_RULES))
-    ]
+    crowds = [[NamedAtom(p, f"{crowd} {i}", f"{crowd} {i + 1}") for i in range(CROWD)] for p in _one_of_each(case)]
+    facts = [fact for each in crowds for fact in each]
+    rules = [NamedRule(head, (head,)) for each in crowds for head in each[:CROWD_RULES]]
     rule_of = [*[-1] * len(rules), *range(len(graph.rules))]
     variant = Variant(case, (*facts, *graph.train), (*rules, *graph.rules), rule_of)
     for (at, one), other in zip(case.walk(), variant.steps(), strict=True):
@@ -174,8 +172,7 @@ def _crowded_predicate(case: Case) -> Iterator[Finding]:
 def _one_of_each(case: Case) -> list[str]:
     """Return, for each problem, the predicate with the most clauses."""
     graph = case.run.graph
-    counts = Counter(fact.predicate for fact in graph.train)
-    counts.update(rule.clause_head.predicate for rule in graph.rules)
+    counts = Counter(atom.predicate for atom in (*graph.train, *(rule.clause_head for rule in graph.rules)))
     best: dict[int, str] = {}
     for predicate, _ in counts.most_common():
         best.setdefault(case.problem_of_name(predicate), predicate)
