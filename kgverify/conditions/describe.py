@@ -53,7 +53,7 @@ class Replays(NamedTuple):
 
 
 RECORDED: Final = Replays()
-"""No more than what the traces hold."""
+"""Only the recorded steps."""
 
 
 def describe_conditions(
