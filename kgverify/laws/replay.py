@@ -59,15 +59,7 @@ class Replay:
         broken = self.violation
         if broken is None:
             return [f"{self.verdict.value}   the law holds: {law}", last]
-        lines = [f"{self.verdict.value}   still broken: the law {law}", f"   {broken.statement}"]
-        at = f", step {broken.step}" if broken.step >= 0 else ""
-        lines += [f"   candidate   {broken.candidate}{at}"] if broken.candidate else []
-        lines += [
-            f"   field       {broken.field}",
-            f"   expected    {broken.expected}",
-            f"   actual      {broken.actual}",
-        ]
-        return [*lines, last]
+        return [f"{self.verdict.value}   still broken: the law {law}", *broken.lines, last]
 
     def _difference_lines(self) -> list[str]:
         before = self.reproducer.signature
@@ -106,7 +98,7 @@ def replay(made: Reproducer, engine: AnyEngine | None = None, reference: AnyEngi
 
 
 def replay_apart(reproducer: Reproducer) -> Replay:
-    """Run a reproducer in a process of its own, the end of which is a failure; for engines that end their process.
+    """Run a reproducer in a process of its own, whose end is a failure; for engines that end their process.
 
     UserError as for `replay`, or if the process cannot start.
     """
