@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
-from stepaudit.ladder.climb import Climb, Judge, Rung, Watched, compiling_without_caches
+from stepaudit.ladder.climb import Climb, Judge, Watched, compiling_without_caches
 from stepaudit.ladder.observation import DeviceLost
 from stepaudit.minimize import minimize
+from stepaudit.options import Rung
 from stepaudit.source_lines import is_user_file
 
 PASS: Final = "pass"
@@ -116,7 +117,7 @@ def list_single(judge: Judge, climb: Climb) -> list[Judge]:
         return []
     number, made = int(name.split()[1]) - 1, judge.subject.make_inputs
     one = replace(judge.subject, make_inputs=lambda call: made(number), calls=1, first=number)
-    return [Judge(one, judge.options._replace(repetitions=0))]
+    return [Judge(one, replace(judge.options, repetitions=0))]
 
 
 def _search_items(search: "_Search", items: Sequence[Item]) -> Sequence[Item]:

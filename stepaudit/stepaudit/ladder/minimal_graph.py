@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -9,9 +10,10 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from stepaudit.audited_function import Inputs, Subject
-from stepaudit.ladder.climb import Climb, Judge, Rung, compiling_without_caches, watch
+from stepaudit.ladder.climb import Climb, Judge, compiling_without_caches, watch
 from stepaudit.ladder.observation import Deviation, seeding
 from stepaudit.minimize import Attempts, minimize
+from stepaudit.options import Rung
 from stepaudit.source_lines import find_node_line
 from stepaudit.values import count_writes, deepcopy_values, find_storage, list_tensors
 
@@ -149,7 +151,7 @@ class _Search:
 
     def _find_deviation(self, graph: GraphModule, arguments: Inputs) -> Deviation | None:
         subject = Subject("graph", graph, lambda call: deepcopy_values(arguments), calls=self._calls)
-        judge = Judge(subject, self._options._replace(repetitions=0))
+        judge = Judge(subject, replace(self._options, repetitions=0))
         if not self._raises and any(each.error for each in judge.expected.values()):
             return None
         found, _ = judge.judge(judge.watch(self._rung))
