@@ -59,6 +59,10 @@ class CompiledEngine:
     precision: of the policy's products: `float32`, or on CUDA `bf16x3`, `fp16` or `bf16` by a kernel
     faults: names of the faults among the stages, for the record
 
+    reasons:      the reasons for this device, mode and precision
+    proves_ahead: whether `record` proves a pool while the steps of the previous one are copied to the host
+    takes_floors: whether `evaluate` stops derivations below a floor
+
     UserError if the policy or the layout does not fit, or the device or the mode is not available.
     """
 
@@ -87,7 +91,7 @@ class CompiledEngine:
         check_layout(self.layout, limits)
         if stages is None:
             stages = build_stages(SCORES[policy.name])
-        self._device, self._mode, self._precision, self._reasons = choose_execution(
+        self._device, self._mode, self._precision, self.reasons = choose_execution(
             device,
             mode,
             precision,
@@ -96,6 +100,7 @@ class CompiledEngine:
             stages,
             partial(why_not_fused, program, limits, policy, self.layout, stages),
         )
+        self.proves_ahead = self.takes_floors = self._mode == FUSED
         self._counts = count_caches()
         self._num_rules = len(program.rules)
         # Rounded sizes let programs of about the same size share compiled code.
@@ -144,21 +149,6 @@ class CompiledEngine:
         if self._mode != FUSED:
             return self._parameters
         return build_parameters(self._policy, self._device, torch.float32)
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """The reasons for this device, mode and precision."""
-        return self._reasons
-
-    @property
-    def proves_ahead(self) -> bool:
-        """True if `record` proves a pool while the steps of the previous one are copied to the host."""
-        return self._mode == FUSED
-
-    @property
-    def takes_floors(self) -> bool:
-        """True if `evaluate` stops derivations below a floor."""
-        return self._mode == FUSED
 
     @property
     def caches(self) -> CompilerCaches:

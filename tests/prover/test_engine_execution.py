@@ -21,7 +21,7 @@ from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.prover import batch_size, execution_choice
 from kgverify.prover import engine as engine_module
-from kgverify.prover.batch_size import choose_evaluation_layout
+from kgverify.prover.batch_size import Demand, choose_evaluation_layout
 from kgverify.prover.engine import CompiledEngine
 from kgverify.prover.execution import caches, compilation, device, process_group
 from kgverify.prover.execution.compilation import MODES, captures_graphs, resolve_mode
@@ -195,9 +195,9 @@ def test_an_evaluation_takes_its_share_of_the_free_memory(monkeypatch: pytest.Mo
     monkeypatch.setattr(batch_size, "free_memory", lambda _: free)
     chosen = choose_evaluation_layout(program, limits, SHORTEST, CPU, 1 << 20)
     assert chosen == choose_evaluation_layout(
-        program, limits, SHORTEST, CPU, 1 << 20, memory=int(batch_size.SHARE * free)
+        program, limits, SHORTEST, CPU, 1 << 20, Demand(int(batch_size.SHARE * free))
     )
-    assert chosen.slots < choose_evaluation_layout(program, limits, SHORTEST, CPU, 1 << 20, memory=free * 8).slots
+    assert chosen.slots < choose_evaluation_layout(program, limits, SHORTEST, CPU, 1 << 20, Demand(free * 8)).slots
 
 
 def test_kernels_are_counted_in_the_cache_that_triton_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,10 +35,12 @@ class HostCopy:
         self._prepared: list[tuple[Tensor, Tensor]] = []
         self._event: torch.cuda.Event | None = None
 
-    def fetch(self, tensor: Tensor, dtype: "type[np.generic]") -> NDArray[Any]:
-        """Return the array that will hold a tensor's values, as another type of the same numbers."""
+    def fetch(self, tensor: Tensor, dtype: "type[np.generic] | np.dtype[Any]") -> NDArray[Any]:
+        """Return the array that will hold a tensor's values, as another type of the same numbers; floats keep theirs."""
         kind = np.dtype(dtype)
-        if kind.kind != "f":
+        if tensor.is_floating_point():
+            kind = torch.empty(0, dtype=tensor.dtype).numpy().dtype
+        else:
             # Unsigned numbers keep their bits.
             tensor = tensor.to(_SIGNED[kind.itemsize])
         if not tensor.is_cuda:

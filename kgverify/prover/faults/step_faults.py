@@ -1,7 +1,7 @@
 """Faults of the stages of a step: each function takes the place of a sound stage, which is its first argument."""
 
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,10 +20,10 @@ from kgverify.prover.state import (
     Choices,
     Derivations,
     Items,
-    Pool,
     Rows,
     Segments,
     Work,
+    alter,
 )
 
 RULE_CAP: Final = 2
@@ -32,15 +32,6 @@ TensorStage: TypeAlias = Callable[..., Tensor]
 Limit: TypeAlias = Callable[..., Placement]
 Prune: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
 Advance: TypeAlias = Callable[[Derivations, Work, Rows, Choices, Tensor], Derivations]
-Record = TypeVar("Record", Derivations, Pool, Segments)
-
-
-def alter(record: Record, **changes: Tensor) -> Record:
-    """Return a record of tensors with some fields replaced.
-
-    Made anew, since on torch 2.11 a compiled function returns a chain of `_replace` with fields missing.
-    """
-    return type(record)(*[changes.get(name, value) for name, value in zip(record._fields, record, strict=True)])
 
 
 def match_nothing_for_padding(plant: Plant) -> Plant:

@@ -13,6 +13,7 @@ from kgverify.engines.policy import Policy
 from kgverify.errors import UserError
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
+from kgverify.trace.model.columns import FIELD_OF, Candidates, Resolvents, Steps
 
 MOST: Final = 2**31 - 1
 """The most facts or symbols: their indices are int32."""
@@ -81,25 +82,13 @@ PolicyArrays = _structure(
 PositionArrays = _structure("PositionArrays", **dict.fromkeys(("depth", "goal_start", "atom_start", "atoms"), c_void_p))
 
 COLUMNS: Final = {
-    "candidates/num_steps": "<u4",
-    "candidates/outcome": "<i1",
-    "candidates/is_limited": "<u1",
-    "candidates/log_probability": "<f8",
-    "steps/depth": "<u2",
-    "steps/num_atoms": "<u2",
-    "steps/num_resolvents": "<u4",
-    "steps/dropped_atoms": "<u4",
-    "steps/dropped_resolvents": "<u4",
-    "steps/choice": "<i4",
-    "steps/outcome": "<i1",
-    "steps/goal_atoms": "<i4",
-    "digests/sequence": "<u8",
-    "resolvents/kind": "<u1",
-    "resolvents/num_atoms": "<u2",
-    "resolvents/origin_kind": "<u1",
-    "resolvents/origin": "<i4",
-    "resolvents/score": "<f8",
-    "resolvents/atoms": "<i4",
+    path: FIELD_OF[path].dtypes[-1]
+    for path in (
+        *(f"candidates/{name}" for name in Candidates._fields[3:]),
+        *(f"steps/{name}" for name in Steps._fields),
+        "digests/sequence",
+        *(f"resolvents/{name}" for name in Resolvents._fields),
+    )
 }
 """The columns of a run, in the order of the library's structure."""
 ColumnArrays = _structure("ColumnArrays", **dict.fromkeys(COLUMNS, c_void_p))
