@@ -43,7 +43,7 @@ OBSTACLE = "it is not available here"
 def test_each_mode_is_chosen_or_refused(
     has_compiler: bool, is_turned_off: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compilation.shutil, "which", lambda _: "/usr/bin/c++" if has_compiler else None)
+    monkeypatch.setattr(compilation, "find_compiler", lambda: "/usr/bin/c++" if has_compiler else None)
     for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"):
         monkeypatch.delenv(name, raising=False)
     if is_turned_off:
@@ -75,18 +75,13 @@ def test_each_mode_is_chosen_or_refused(
 def test_a_reason_for_two_choices_is_given_once(
     not_native: str | None, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compilation.shutil, "which", lambda _: None)
+    monkeypatch.setenv("PATH", "")
     for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(execution_choice, "why_not_native", lambda *_: not_native)
+    stages = build_stages(SCORES["shortest"])
     chosen = execution_choice.choose_execution(
-        "cpu",
-        "auto",
-        "float32",
-        Limits(),
-        SHORTEST,
-        build_stages(SCORES["shortest"]),
-        lambda _: "it needs a CUDA device",
+        Limits(), SHORTEST, stages, lambda _: "it needs a CUDA device", device="cpu"
     )
     assert (chosen.mode, chosen.reasons[1]) == ("eager", f"mode eager: {reason}")
 
@@ -308,17 +303,20 @@ def test_caches_are_fresh_in_an_older_torch_as_well(monkeypatch: pytest.MonkeyPa
     utils = importlib.import_module("torch._inductor.utils")
     entered: list[bool] = []
 
+    def is_fresh() -> bool:
+        return caches.describe_caches("default", caches.count_caches()).state == "fresh"
+
     @contextmanager
     def fresh() -> Iterator[None]:
-        entered.append(caches.is_compiling_afresh())
+        entered.append(is_fresh())
         yield
 
     monkeypatch.delattr(utils, "fresh_cache", raising=False)
     monkeypatch.setattr(utils, "fresh_inductor_cache", fresh, raising=False)
     with caches.fresh_caches():
-        assert caches.is_compiling_afresh()
+        assert is_fresh()
     assert entered == [False]
-    assert not caches.is_compiling_afresh()
+    assert not is_fresh()
 
 
 def test_processes_of_a_team_share_messages_and_counters() -> None:

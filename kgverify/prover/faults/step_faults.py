@@ -77,9 +77,11 @@ def lose_last_fact(sound: Callable[..., Segments], *given: Any) -> Segments:
 
 
 @replaces("query-matched", "match_facts")
-def match_query(sound: TensorStage, tables: Tables, items: Items, head: Tensor, exclude_query: bool) -> Tensor:
-    """Let the query serve as a fact."""
-    return sound(tables, items, head, False)
+@replaces("query-pruned", "prune")
+def forget_excluded(sound: Callable[..., Any], *given: Any) -> Any:
+    """Treat the query like any other fact."""
+    *others, _ = given
+    return sound(*others, False)
 
 
 @replaces("repeated-goal-variable", "match_facts")
@@ -136,14 +138,6 @@ def forget_rest(
     """Apply the unifier to the rule's body and not to the rest of the goal."""
     resolvents = sound(tables, items, head, goal, variable_offset)
     return torch.cat((resolvents[:, : tables.rule_body.shape[1]], goal[:, 1:]), dim=1)
-
-
-@replaces("query-pruned", "prune")
-def prune_query(
-    sound: Prune, tables: Tables, atoms: Tensor, query: Tensor, exclude_query: bool
-) -> tuple[Tensor, Tensor]:
-    """Delete the query like any other fact."""
-    return sound(tables, atoms, query, False)
 
 
 @replaces("gap-after-pruning", "prune", match_nothing_for_padding)
@@ -205,11 +199,9 @@ def rename_by_offset(sound: TensorStage, atoms: Tensor) -> Tensor:
 
 
 @replaces("no-revisit-check", "revisit")
-def skip_check(
-    sound: TensorStage, tables: Tables, atoms: Tensor, visited: Tensor, slot: Tensor, depth: Tensor
-) -> Tensor:
+def skip_check(sound: TensorStage, tables: Tables, atoms: Tensor, *given: Tensor) -> Tensor:
     """Let derivations walk in circles."""
-    return torch.zeros_like(slot, dtype=torch.bool)
+    return torch.zeros(len(atoms), dtype=torch.bool, device=atoms.device)
 
 
 @replaces("order-blind-hash", "revisit")
@@ -282,10 +274,11 @@ def drop_at_max_atoms(sound: Limit, *given: Any) -> Placement:
 
 
 @replaces("max-resolvents-off-by-one", "limit")
-def drop_at_max_resolvents(sound: Limit, *given: Any) -> Placement:
-    """Keep one resolvent fewer than `max_resolvents`."""
-    *others, max_resolvents = given
-    return sound(*others, max_resolvents - 1)
+@replaces("max-depth-off-by-one", "finish")
+def lower_limit(sound: Callable[..., Any], *given: Any) -> Any:
+    """Keep one resolvent fewer than `max_resolvents`, or report DEPTH_LIMIT one step before `max_depth`."""
+    *others, limit = given
+    return sound(*others, limit - 1)
 
 
 @replaces("truncated-goals", "limit")
@@ -371,13 +364,6 @@ def add_after_end(
     ends = is_taken & (choices.kind != GOAL)
     once_more = after.log_probability / after.depth.clamp(min=1)
     return alter(after, log_probability=after.log_probability + torch.where(ends, once_more, 0.0))
-
-
-@replaces("max-depth-off-by-one", "finish")
-def stop_one_step_early(sound: TensorStage, *given: Any) -> Tensor:
-    """Report DEPTH_LIMIT one step before `max_depth`."""
-    *others, max_depth = given
-    return sound(*others, max_depth - 1)
 
 
 @replaces("enum-folded", "finish", match_nothing_for_padding)

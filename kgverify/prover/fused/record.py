@@ -1,5 +1,6 @@
 """Logs of fused ticks on the device: steps and resolvents without padding, or the digests of steps."""
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import Tensor
 from kgverify.engines.endings import StepDigests
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.program.limits import Limits
-from kgverify.prover.execution.host_copy import HostCopy, PendingCopy, copy_to_host, wait_for_copies
+from kgverify.prover.execution.host_copy import HostCopy, PendingCopy, copy_to_host, signed_type, wait_for_copies
 from kgverify.prover.execution.kernel_launch import count_processors
 from kgverify.prover.execution.kernel_launch import launch as launch_kernel
 from kgverify.prover.fused.note_kernels import (
@@ -25,7 +26,7 @@ from kgverify.prover.fused.resolve_kernels import MOST_ATOMS
 from kgverify.prover.state import Derivations, Layout, Work
 from kgverify.prover.tick.step_record import Chunk, LoggedRows, LoggedSteps, fetch_columns
 from kgverify.prover.tick.tick_loop import TICKS_PER_REPLAY
-from kgverify.trace.model.columns import Digests, Resolvents, Steps
+from kgverify.trace.model.columns import FIELD_OF, Digests, Resolvents, Steps
 
 _LANES: Final = 128
 _WARP: Final = 32
@@ -144,23 +145,17 @@ class StepLog:
             empty(num_rows if has_atoms else 0, layout.atoms, 3),
         )
         most_atoms = layout.atoms if has_atoms else 0
-        num_resolvents, byte, short = num_steps + num_rows, torch.int8, torch.int16
+
+        def columns(level: str, fields: tuple[str, ...], num: int) -> Iterator[Tensor]:
+            paths = (f"{level}/{name}" for name in fields[:-1])
+            return (empty(num, dtype=signed_type(FIELD_OF[path].dtypes[0])) for path in paths)
+
         self._sent = SentColumns(
-            pool_index=empty(num_steps, dtype=torch.int64),
-            depth=empty(num_steps, dtype=short),
-            num_goal_atoms=empty(num_steps, dtype=short),
-            num_resolvents=empty(num_steps),
-            dropped_atoms=empty(num_steps),
-            dropped_resolvents=empty(num_steps),
-            choice=empty(num_steps),
-            outcome=empty(num_steps, dtype=byte),
-            goal_atoms=empty(num_steps * most_atoms, 3),
-            kind=empty(num_resolvents, dtype=byte),
-            num_atoms=empty(num_resolvents, dtype=short),
-            origin_kind=empty(num_resolvents, dtype=byte),
-            origin=empty(num_resolvents),
-            score=empty(num_resolvents, dtype=torch.float32),
-            atoms=empty(num_rows * most_atoms, 3),
+            empty(num_steps, dtype=torch.int64),
+            *columns("steps", Steps._fields, num_steps),
+            empty(num_steps * most_atoms, 3),
+            *columns("resolvents", Resolvents._fields, num_steps + num_rows),
+            empty(num_rows * most_atoms, 3),
         )
         # A position may be in any slot.
         num_candidates = max(layout.pool, layout.slots)

@@ -13,7 +13,7 @@ from kgverify.engines.policy import Policy
 from kgverify.errors import UserError
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
-from kgverify.trace.model.columns import FIELD_OF, Candidates, Resolvents, Steps
+from kgverify.trace.model.columns import FIELD_OF, Candidates, Resolvents, Steps, starts_of
 
 MOST: Final = 2**31 - 1
 """The most facts or symbols: their indices are int32."""
@@ -121,15 +121,11 @@ def program_arrays(program: Program) -> Arrays:
         facts,
         np.searchsorted(facts[:, 0], bounds).astype(np.int64),
         np.array([*chain.from_iterable(rules)], np.int32).reshape(-1, 3),
-        _starts([len(atoms) for atoms in rules]),
+        starts_of(np.array([len(atoms) for atoms in rules], np.int64)),
         np.array(variables, np.int32),
         np.argsort(heads, kind="stable").astype(np.int32),
         np.searchsorted(np.sort(heads), bounds).astype(np.int64),
     )
-
-
-def _starts(lengths: Sequence[int]) -> NDArray[np.int64]:
-    return np.cumsum([0, *lengths], dtype=np.int64)
 
 
 def limit_numbers(limits: Limits) -> Arrays:

@@ -152,7 +152,7 @@ def _copy_resolvents(steps: LoggedSteps, rows: LoggedRows, copies: HostCopy) -> 
 def fetch_columns(copies: HostCopy, kind: type[Steps] | type[Resolvents], *columns: Tensor) -> Iterator[NDArray[Any]]:
     """Yield the arrays that will hold the first columns of a level, in the types of traces."""
     for name, column in zip(kind._fields, columns, strict=False):
-        yield copies.fetch(column, np.dtype(FIELD_OF[f"{kind.__name__.lower()}/{name}"].dtypes[0]))
+        yield copies.fetch(column, FIELD_OF[f"{kind.__name__.lower()}/{name}"].dtypes[0])
 
 
 class Recorded:
