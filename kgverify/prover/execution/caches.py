@@ -35,7 +35,8 @@ def count_caches() -> CacheCounts:
     """Return torch's counts so far, without importing anything."""
     module = sys.modules.get("torch._dynamo.utils")
     counters: Any = module.counters if module is not None else {}
-    return CacheCounts(*(int(counters.get(part, {}).get(name, 0)) for part, name in _COUNTED), _count_kernels())
+    counts = [int(counters.get(part, {}).get(name, 0)) for part, name in _COUNTED]
+    return CacheCounts(*counts, kernels=_count_kernels())
 
 
 def _count_kernels() -> int:

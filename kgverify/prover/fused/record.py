@@ -1,6 +1,5 @@
 """Logs of fused ticks on the device: steps and resolvents without padding, or the digests of steps."""
 
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -146,17 +145,15 @@ class StepLog:
         )
         most_atoms = layout.atoms if has_atoms else 0
 
-        def columns(level: str, fields: tuple[str, ...], num: int) -> Iterator[Tensor]:
-            paths = (f"{level}/{name}" for name in fields[:-1])
-            return (empty(num, dtype=signed_type(FIELD_OF[path].dtypes[0])) for path in paths)
+        def flat(level: str, fields: tuple[str, ...], num: int) -> list[Tensor]:
+            types = (signed_type(FIELD_OF[f"{level}/{name}"].dtypes[0]) for name in fields[:-1])
+            return [empty(num, dtype=dtype) for dtype in types]
 
-        self._sent = SentColumns(
-            empty(num_steps, dtype=torch.int64),
-            *columns("steps", Steps._fields, num_steps),
-            empty(num_steps * most_atoms, 3),
-            *columns("resolvents", Resolvents._fields, num_steps + num_rows),
-            empty(num_rows * most_atoms, 3),
-        )
+        of_steps = flat("steps", Steps._fields, num_steps)
+        of_resolvents = flat("resolvents", Resolvents._fields, num_steps + num_rows)
+        goal_atoms, atoms = (empty(num * most_atoms, 3) for num in (num_steps, num_rows))
+        pool_index = empty(num_steps, dtype=torch.int64)
+        self._sent = SentColumns(*[pool_index, *of_steps, goal_atoms, *of_resolvents, atoms])
         # A position may be in any slot.
         num_candidates = max(layout.pool, layout.slots)
         self._candidates = CandidateSteps(empty(num_candidates), empty(num_candidates))
@@ -239,11 +236,11 @@ class StepLog:
         atoms = copies.fetch(sent.atoms[:num_atoms], np.int32)
         copies.begin()
         pool_index, *of_steps = (column[:num_steps] for column in sent[: len(Steps._fields)])
-        of_resolvents = (column[:num_resolvents] for column in sent[len(Steps._fields) + 1 : -1])
+        of_resolvents = [column[:num_resolvents] for column in sent[len(Steps._fields) + 1 : -1]]
         chunk = Chunk(
             copies.fetch(pool_index, np.int64),
             Steps(*fetch_columns(copies, Steps, *of_steps, sent.goal_atoms[:num_goal_atoms])),
-            Resolvents(*fetch_columns(copies, Resolvents, *of_resolvents), atoms),
+            Resolvents(*[*fetch_columns(copies, Resolvents, *of_resolvents), atoms]),
         )
         copies.begin()
         self.clear()

@@ -4,7 +4,7 @@ from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 import triton
@@ -64,7 +64,7 @@ _LOG_SHARE: Final = 0.25
 """The share of the free memory for a log of steps."""
 
 
-_Derivations: Final = namedtuple("_Derivations", (*Derivations._fields, "visited_hash"))  # type: ignore[misc]
+_Derivations: Final[Any] = namedtuple("_Derivations", (*Derivations._fields, "visited_hash"))  # type: ignore[misc]
 """The fields of `Derivations`, and visited_hash int64 [B, D]: the hash of each goal visited."""
 
 
