@@ -313,7 +313,7 @@ def measure_policy(bench: Bench, table: MarkdownTable) -> None:
 
     def score(parameters: Parameters, precision: str) -> None:
         for _ in range(NUM_LAUNCHES):
-            launch_tower(parameters, atoms, out, precision, features=features, slots=slots)
+            launch_tower(parameters, atoms, out, precision, against=(features, slots))
 
     for precision in bench.precisions:
         seconds = []

@@ -14,7 +14,7 @@ from kgverify.errors import UserError
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.prover import execution_choice
-from kgverify.prover.batch_size import choose_evaluation_layout, estimate_bytes
+from kgverify.prover.batch_size import Demand, choose_evaluation_layout, estimate_bytes
 from kgverify.prover.engine import CompiledEngine
 from kgverify.prover.layout import choose_layout
 from kgverify.prover.program.tables import build_tables
@@ -241,11 +241,11 @@ def test_steps_are_taken_out_of_the_log_before_it_is_full(monkeypatch: pytest.Mo
 def test_slots_are_halved_where_limits_make_many_take_more_than_an_engine_may() -> None:
     program, device = load_graph("countries").program, torch.device("cuda")
     for limits in (Limits(max_depth=1000), Limits(max_resolvents=1 << 20)):
-        layout = choose_evaluation_layout(program, limits, SHORTEST, device, 1 << 20, memory=1 << 40)
+        layout = choose_evaluation_layout(program, limits, SHORTEST, device, 1 << 20, Demand(1 << 40))
         assert 1 < layout.slots < 1 << 16
     with pytest.raises(UserError, match="more than 8 GiB"):
         choose_evaluation_layout(
-            program, Limits(max_depth=1000), SHORTEST, device, 1 << 20, memory=1 << 40, slots=1 << 16
+            program, Limits(max_depth=1000), SHORTEST, device, 1 << 20, Demand(1 << 40, slots=1 << 16)
         )
 
 
